@@ -1,0 +1,201 @@
+"""Build: a request -> an artifact folder, complete or not at all.
+
+Steps: find the model, load it, trace the graph, compare it with torch, write the folder under a
+temporary name, rename it. But: each step's work is in a module of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+import onnx
+import onnxruntime as ort
+
+from export.facts import ModelFacts, make_facts
+from export.loading import LoadedModel, load_model
+from export.parity import Parity, compare, eager_values, parity_rows, run_graph
+from export.precision import MIN_SPEARMAN, TOLERANCES, convert
+from export.tracing import tensor_records, trace
+from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ExportError
+from qaeval_core.models.artifact import Artifact, find_artifact, load_artifact
+from qaeval_core.models.building import build_lock
+from qaeval_core.models.record import (
+    FORMAT_VERSION,
+    GRAPH_VERSIONS,
+    ArtifactRecord,
+    ArtifactRequest,
+    ModelRecord,
+    ParityAttempt,
+    ParityRecord,
+)
+from qaeval_core.models.registry import file_sha256, resolve_model
+
+__all__ = ["build_artifact"]
+
+# Protobuf ends at 2 GiB; the rest is room for the graph itself.
+_MAX_ONE_FILE_BYTES = 1_800_000_000
+
+
+def build_artifact(request: ArtifactRequest, root: Path, *, force: bool = False) -> Artifact:
+    """Build an artifact, or return the one that another process has built meanwhile.
+
+    Parameters
+    ----------
+    request : ArtifactRequest
+        Graph, model, precision and options.
+    root : Path
+        The artifact becomes ``root / request.folder_name``.
+    force : bool, default False
+        Build it even if it is there.
+
+    Raises
+    ------
+    ModelUnavailableError, ArtifactHashError
+        If the model's files cannot be had, or differ from their pinned hashes.
+    ExportError
+        If the model is not supported, or the fp32 graph differs from torch.
+    """
+    folder = Path(root) / request.folder_name
+    with build_lock(folder):
+        if not force:
+            try:
+                return find_artifact(root, request)
+            except (ArtifactMissingError, ArtifactHashError):
+                pass
+        temporary = folder.parent / f".building-{folder.name}-{os.getpid()}"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        try:
+            _write(request, temporary)
+            _replace(temporary, folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return load_artifact(folder)
+
+
+def _replace(temporary: Path, folder: Path) -> None:
+    """Put a finished folder in place; a folder with files in it cannot be renamed over."""
+    old = temporary.with_name(f"{temporary.name}-old")
+    if folder.exists():
+        os.replace(folder, old)
+    os.replace(temporary, folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _write(request: ArtifactRequest, folder: Path) -> None:
+    source = resolve_model(request.model, role=request.role)
+    loaded = load_model(source, role=request.role)
+    facts = make_facts(loaded, role=request.role)
+    proto = trace(loaded, request)
+    proto, parity = _gate(proto, loaded, facts, request, folder)
+    loaded.tokenizer.save(str(folder / "tokenizer.json"))
+    files = {path.name: file_sha256(path) for path in sorted(folder.iterdir())}
+    inputs, outputs = tensor_records(proto)
+    record = ArtifactRecord(
+        format_version=FORMAT_VERSION,
+        graph=request.graph,
+        graph_version=GRAPH_VERSIONS[request.graph],
+        options=dict(request.options),
+        precision=parity.precision,
+        requested_precision=request.precision,
+        lossy=not parity.passed,
+        model=ModelRecord(
+            name=source.name, kind=source.kind, revision=source.revision, files=dict(source.files)
+        ),
+        files=files,
+        tokenizer_hash=files["tokenizer.json"],
+        inputs=inputs,
+        outputs=outputs,
+        opset=next(o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")),
+        versions=_versions(),
+        parity=parity,
+        **asdict(facts),
+    )
+    text = json.dumps(record.model_dump(mode="json"), indent=2) + "\n"
+    (folder / "artifact.json").write_text(text, encoding="utf-8")
+
+
+def _gate(
+    proto: onnx.ModelProto,
+    loaded: LoadedModel,
+    facts: ModelFacts,
+    request: ArtifactRequest,
+    folder: Path,
+) -> tuple[onnx.ModelProto, ParityRecord]:
+    """Save the graph in the asked precision, or in fp32 if that one fails; return what was saved.
+
+    Raises
+    ------
+    ExportError
+        If fp32 fails, too: then the graph is wrong.
+    """
+    rows = parity_rows(loaded, facts)
+    expected = eager_values(loaded, facts, request, rows)
+    attempts: list[ParityAttempt] = []
+    for precision in dict.fromkeys([request.precision, "fp32"]):
+        converted = convert(proto, graph=request.graph, precision=precision)
+        _save(converted, folder)
+        session = _open(folder / "model.onnx")
+        parity = compare(run_graph(session, facts, rows), expected)
+        attempt = _judge(parity, graph=request.graph, precision=precision)
+        attempts.append(attempt)
+        if attempt.passed or (request.allow_lossy and precision == "fp16"):
+            against = f"torch fp32, {len(rows)} fixed pairs"
+            return converted, ParityRecord(
+                **attempt.model_dump(),
+                n_values=parity.n_values,
+                against=against,
+                attempts=tuple(attempts),
+            )
+        print(f"{precision}: {_shown(attempt)}: parity gate failed", file=sys.stderr)
+    raise ExportError(
+        f"{request.graph} of {request.model} differs from torch: {_shown(attempts[-1])}"
+    )
+
+
+def _judge(parity: Parity, *, graph: str, precision: str) -> ParityAttempt:
+    tolerance = TOLERANCES[graph, precision]
+    return ParityAttempt(
+        precision=precision,
+        max_abs_diff=parity.max_abs_diff,
+        spearman=parity.spearman,
+        tolerance=tolerance,
+        passed=parity.max_abs_diff <= tolerance and parity.spearman >= MIN_SPEARMAN,
+    )
+
+
+def _shown(attempt: ParityAttempt) -> str:
+    return (
+        f"max_abs_diff {attempt.max_abs_diff:.2e} (at most {attempt.tolerance:g}), "
+        f"spearman {attempt.spearman:.6f} (at least {MIN_SPEARMAN})"
+    )
+
+
+def _save(proto: onnx.ModelProto, folder: Path) -> None:
+    for file in ("model.onnx", "model.onnx.data"):
+        (folder / file).unlink(missing_ok=True)
+    n_bytes = sum(len(tensor.raw_data) for tensor in proto.graph.initializer)
+    if n_bytes < _MAX_ONE_FILE_BYTES:
+        onnx.save(proto, folder / "model.onnx")
+        return
+    # Subtle: saving with external data empties the tensors of the proto it is given.
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    onnx.save(copy, folder / "model.onnx", save_as_external_data=True, location="model.onnx.data")
+
+
+def _open(path: Path) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def _versions() -> dict[str, str]:
+    names = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "tokenizers")
+    return {name: version(name) for name in names}

@@ -1,0 +1,184 @@
+"""Token log-probabilities of a causal LM: one number per asked token.
+
+Token ids in, log p(token | tokens before it) out. The vocabulary is reduced in slices inside the
+graph and only at the asked positions, so no [tokens x vocabulary] array exists, not even inside.
+It knows GPT-2 and Llama-type models (Llama, SmolLM2, Mistral and Qwen2 without sliding windows).
+
+Source
+------
+Liu et al. QRelScore. EMNLP 2022, arXiv:2204.13921, section 2.2, eq. 6-8. With z_v the logit of
+vocabulary entry v after the prefix::
+
+    log p(s_t | s_<t) = z_{s_t} - log sum_v exp(z_v)
+
+Differs from the authors' code
+------------------------------
+Theirs materialises all logits of one text; here z_{s_t} is one dot product per token and the
+normaliser a log-sum-exp over vocabulary slices.
+
+But: which tokens count, sums and gain ratios are not here (``qaeval_core.metrics.qrelscore``).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+INPUT_NAMES = ("input_ids", "prefix_rows", "target_ids")
+OUTPUT_NAMES = ("token_logprob_nats",)
+
+
+class TokenLogprobs(nn.Module):
+    """Log-probability of chosen tokens under a causal LM.
+
+    Parameters
+    ----------
+    body : nn.Module
+        Token ids of shape (n_rows, n_tokens) to final hidden states (n_rows, n_tokens, dim).
+    head_weight : float Tensor of shape (vocab, dim)
+        The output embedding.
+    n_slices : int
+        Vocabulary slices: memory is tokens x vocab / n_slices.
+    """
+
+    def __init__(self, body: nn.Module, *, head_weight: Tensor, n_slices: int) -> None:
+        super().__init__()
+        self.body = body
+        self.output_embedding = head_weight  # Subtle: the same object, or tied weights are stored twice.
+        slices = head_weight.detach().chunk(n_slices)
+        self.head_slices = nn.ParameterList(part.t().contiguous() for part in slices)
+
+    def forward(self, input_ids: Tensor, prefix_rows: Tensor, target_ids: Tensor) -> Tensor:
+        """Return log p(target | prefix) for each asked token.
+
+        Parameters
+        ----------
+        input_ids : int64 Tensor of shape (n_rows, n_tokens)
+            Right-padded. Padding needs no mask: no earlier position can see it.
+        prefix_rows : int64 Tensor of shape (n_asked,)
+            row * n_tokens + position of the last prefix token of each asked token.
+        target_ids : int64 Tensor of shape (n_asked,)
+            The asked token ids.
+
+        Returns
+        -------
+        float Tensor of shape (n_asked,)
+            Natural-log probabilities, in nats; <= 0.
+        """
+        hidden = self.body(input_ids).flatten(0, 1).index_select(0, prefix_rows)
+        target = self.output_embedding.index_select(0, target_ids)
+        logit = (hidden.float() * target.float()).sum(dim=1)               # z_{s_t}
+        normaliser = torch.stack([_log_sum_exp(hidden @ part) for part in self.head_slices])
+        return logit - torch.logsumexp(normaliser, dim=0)
+
+
+def _log_sum_exp(logits: Tensor) -> Tensor:
+    """Return log sum exp over the last axis in fp32.
+
+    Subtle: x_0 - log_softmax(x)_0 is the normaliser, and log_softmax is one fused, row-wise
+    kernel in ONNX Runtime where max, subtract, exp and sum are four passes over memory.
+    """
+    logits = logits.float()
+    return logits[:, 0] - functional.log_softmax(logits, dim=-1)[:, 0]
+
+
+def _causal_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    """Return causal attention, heads merged; query (n_rows, n_heads, n_tokens, dim_head)."""
+    position = torch.arange(query.shape[2], device=query.device)
+    future = position.unsqueeze(0) > position.unsqueeze(1)
+    bias = torch.where(future, -1e4, 0.0).to(query.dtype)
+    probabilities = torch.softmax((query * scale) @ key.transpose(2, 3) + bias, dim=-1)
+    return (probabilities @ value).transpose(1, 2).flatten(2)
+
+
+class Gpt2Body(nn.Module):
+    """Hidden states of a transformers GPT-2 after its last layer norm."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        core = model.transformer
+        self.wte, self.wpe, self.blocks, self.ln_f = core.wte, core.wpe, core.h, core.ln_f
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        position = torch.arange(input_ids.shape[1], device=input_ids.device).unsqueeze(0)
+        hidden = self.wte(input_ids) + self.wpe(position)
+        for block in self.blocks:
+            hidden = hidden + self._attend(block.attn, block.ln_1(hidden))
+            hidden = hidden + block.mlp(block.ln_2(hidden))
+        return self.ln_f(hidden)
+
+    @staticmethod
+    def _attend(attention: nn.Module, hidden: Tensor) -> Tensor:
+        parts = attention.c_attn(hidden).chunk(3, dim=2)
+        shape = (attention.num_heads, attention.head_dim)
+        query, key, value = (part.unflatten(2, shape).transpose(1, 2) for part in parts)
+        merged = _causal_attention(query, key, value, attention.head_dim**-0.5)
+        return attention.c_proj(merged)
+
+
+class LlamaBody(nn.Module):
+    """Hidden states of a transformers Llama-type model after its last norm."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        core, config = model.model, model.config
+        self.embed_tokens, self.norm = core.embed_tokens, core.norm
+        self.layers = nn.ModuleList(_LlamaLayer(layer, config) for layer in core.layers)
+        n_positions = config.max_position_embeddings
+        cos, sin = core.rotary_emb(torch.zeros(1), torch.arange(n_positions).unsqueeze(0))
+        self.register_buffer("cos", cos[0], persistent=False)
+        self.register_buffer("sin", sin[0], persistent=False)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        hidden = self.embed_tokens(input_ids)
+        n_tokens = input_ids.shape[1]
+        cos, sin = self.cos[:n_tokens], self.sin[:n_tokens]
+        for layer in self.layers:
+            hidden = layer(hidden, cos, sin)
+        return self.norm(hidden)
+
+
+class _LlamaLayer(nn.Module):
+    """One Llama layer with two fused products: query/key/value, and gate/up."""
+
+    def __init__(self, layer: nn.Module, config: object) -> None:
+        super().__init__()
+        attention, mlp = layer.self_attn, layer.mlp
+        self.n_heads: int = config.num_attention_heads
+        self.n_kv_heads: int = config.num_key_value_heads
+        self.dim_head: int = attention.head_dim
+        self.qkv = _fuse(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.gate_up = _fuse(mlp.gate_proj, mlp.up_proj)
+        self.o_proj, self.down_proj, self.act_fn = attention.o_proj, mlp.down_proj, mlp.act_fn
+        self.norm_in, self.norm_mlp = layer.input_layernorm, layer.post_attention_layernorm
+
+    def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        hidden = hidden + self.o_proj(self._attend(self.norm_in(hidden), cos, sin))
+        gate, up = self.gate_up(self.norm_mlp(hidden)).chunk(2, dim=2)
+        return hidden + self.down_proj(self.act_fn(gate) * up)
+
+    def _attend(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        heads = self.qkv(hidden).unflatten(2, (-1, self.dim_head)).transpose(1, 2)
+        n_rotated = self.n_heads + self.n_kv_heads
+        rotated = _rotate(heads[:, :n_rotated], cos, sin)
+        query, key = rotated[:, : self.n_heads], rotated[:, self.n_heads :]
+        repeat = self.n_heads // self.n_kv_heads
+        key = key.repeat_interleave(repeat, dim=1)
+        value = heads[:, n_rotated:].repeat_interleave(repeat, dim=1)
+        return _causal_attention(query, key, value, self.dim_head**-0.5)
+
+
+def _fuse(*linears: nn.Linear) -> nn.Linear:
+    """Return one linear layer whose output is the given layers' outputs side by side."""
+    weight = torch.cat([linear.weight for linear in linears]).detach()
+    fused = nn.Linear(weight.shape[1], weight.shape[0], bias=linears[0].bias is not None)
+    fused.weight = nn.Parameter(weight)
+    if linears[0].bias is not None:
+        fused.bias = nn.Parameter(torch.cat([linear.bias for linear in linears]).detach())
+    return fused
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-second, first], dim=-1) * sin

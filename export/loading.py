@@ -1,0 +1,161 @@
+"""Loading: a model's files -> an eval-mode fp32 torch model and its tokenizer.
+
+Reads safetensors and GGUF, never a pickle and never a model's own code. But: where the files come
+from is ``qaeval_core.models.registry``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
+
+from qaeval_core.errors import ExportError
+from qaeval_core.models.registry import ModelSource
+
+__all__ = ["ENCODER_TYPES", "CAUSAL_TYPES", "LoadedModel", "load_model"]
+
+# The RoBERTa family counts positions from padding_idx + 1.
+ROBERTA_TYPES = ("roberta", "xlm-roberta", "camembert")
+ENCODER_TYPES = ("bert", "electra", *ROBERTA_TYPES)
+CAUSAL_TYPES = ("gpt2", "llama", "mistral", "qwen2")
+
+# Rotary tables of these do not depend on the length of the text.
+_FIXED_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A torch model in eval mode and what encodes text for it."""
+
+    source: ModelSource
+    model: nn.Module
+    tokenizer: Tokenizer
+    bos_id: int | None
+    eos_id: int | None
+
+    @property
+    def config(self) -> Any:
+        """The transformers configuration."""
+        return self.model.config
+
+    @property
+    def model_type(self) -> str:
+        """The transformers model type, such as ``bert``."""
+        return str(self.config.model_type)
+
+
+def load_model(source: ModelSource, *, role: str) -> LoadedModel:
+    """Load a model in fp32 with attention that shows its probabilities.
+
+    Raises
+    ------
+    ExportError
+        If its architecture is not supported, or weights it needs are not in its files.
+    """
+    files = {"gguf_file": source.gguf_file} if source.gguf_file else {}
+    if not source.gguf_file:
+        config = AutoConfig.from_pretrained(source.folder, local_files_only=True)
+        _check_supported(config, source=source, role=role)
+        files["use_safetensors"] = True
+    auto = AutoModel if role == "encoder" else AutoModelForCausalLM
+    model, loading = auto.from_pretrained(
+        source.folder,
+        dtype=torch.float32,
+        attn_implementation="eager",
+        local_files_only=True,
+        trust_remote_code=False,
+        output_loading_info=True,
+        **files,
+    )
+    _check_supported(model.config, source=source, role=role)
+    missing = sorted(key for key in loading["missing_keys"] if not key.startswith("pooler."))
+    if missing:
+        raise ExportError(
+            f"{source.name} has no weights for {len(missing)} parameters, first {missing[0]}"
+        )
+    tokenizer = _load_tokenizer(source)
+    bos_id, eos_id = (None, None) if role == "encoder" else _text_ends(source, tokenizer, model)
+    return LoadedModel(source, model.eval(), tokenizer, bos_id, eos_id)
+
+
+def _check_supported(config: Any, *, source: ModelSource, role: str) -> None:
+    types = ENCODER_TYPES if role == "encoder" else CAUSAL_TYPES
+    if config.model_type not in types:
+        raise ExportError(
+            f"{source.name} is of type {config.model_type!r}; a {role} must be one of "
+            f"{', '.join(types)}"
+        )
+    if role == "encoder":
+        kind = getattr(config, "position_embedding_type", "absolute") or "absolute"
+        if kind != "absolute" or getattr(config, "is_decoder", False):
+            raise ExportError(f"{source.name}: only encoders with absolute positions are supported")
+        return
+    uses_window = getattr(config, "use_sliding_window", config.model_type == "mistral")
+    window = getattr(config, "sliding_window", None)
+    if uses_window and window is not None and window < config.max_position_embeddings:
+        raise ExportError(f"{source.name} attends in windows of {window} tokens: not supported")
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rope not in _FIXED_ROPE_TYPES:
+        raise ExportError(
+            f"{source.name} has rotary positions of type {rope!r}; supported: "
+            f"{', '.join(_FIXED_ROPE_TYPES)}"
+        )
+
+
+def _load_tokenizer(source: ModelSource) -> Tokenizer:
+    """Return the tokenizer without truncation and padding: stored ones lose text in silence."""
+    if (source.folder / "tokenizer.json").is_file() and not source.gguf_file:
+        tokenizer = Tokenizer.from_file(str(source.folder / "tokenizer.json"))
+    else:
+        backend = _auto_tokenizer(source).backend_tokenizer
+        tokenizer = Tokenizer.from_str(backend.to_str())
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _auto_tokenizer(source: ModelSource) -> Any:
+    files = {"gguf_file": source.gguf_file} if source.gguf_file else {}
+    return AutoTokenizer.from_pretrained(
+        source.folder, local_files_only=True, trust_remote_code=False, **files
+    )
+
+
+def _text_ends(
+    source: ModelSource, tokenizer: Tokenizer, model: nn.Module
+) -> tuple[int, int | None]:
+    """Return the ids of begin and end of text; a model without a begin uses its end, as GPT-2."""
+    named = _named_ends(source)
+    ids: dict[str, int | None] = {}
+    for end in ("bos", "eos"):
+        found = tokenizer.token_to_id(named[end]) if named.get(end) else None
+        if found is None:
+            found = getattr(model.config, f"{end}_token_id", None)
+        found = found[0] if isinstance(found, list) else found
+        in_use = found is not None and tokenizer.id_to_token(found) is not None
+        ids[end] = found if in_use and found < model.config.vocab_size else None
+    begin = ids["bos"] if ids["bos"] is not None else ids["eos"]
+    if begin is None:
+        raise ExportError(f"{source.name}: its tokenizer has neither a begin nor an end of text")
+    return begin, ids["eos"]
+
+
+def _named_ends(source: ModelSource) -> dict[str, str | None]:
+    if source.gguf_file:
+        auto = _auto_tokenizer(source)
+        return {"bos": auto.bos_token, "eos": auto.eos_token}
+    named: dict[str, str | None] = {}
+    for file in ("special_tokens_map.json", "tokenizer_config.json"):
+        path = source.folder / file
+        fields = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        for end in ("bos", "eos"):
+            token = fields.get(f"{end}_token")
+            token = token.get("content") if isinstance(token, dict) else token
+            named[end] = token or named.get(end)
+    return named

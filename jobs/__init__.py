@@ -1,0 +1,1 @@
+"""The verbs of qaeval, on Ray: the only importer of ray. No arithmetic."""

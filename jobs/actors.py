@@ -1,0 +1,145 @@
+"""Actors: the coordinator that counts, and the worker that scores pieces.
+
+Classes live in a module of their own: actor classes of ``__main__`` cannot be found by workers.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import ray
+
+from jobs.shipping import ShippedArtifact
+from qaeval_core.errors import QAEvalError, RunStoppedError
+from qaeval_core.models.session import Device
+from qaeval_core.scoring.compile import FamilyPlan
+from qaeval_core.scoring.plan import Piece, RowRange
+from qaeval_core.scoring.progress import Counts, ProgressCounter
+from qaeval_core.scoring.runner import FamilyRunner
+from qaeval_core.scoring.store import Store
+from qaeval_core.scoring.work import PieceWorker
+
+_REPORT_EVERY_S = 1.0
+
+
+@ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
+class Coordinator:
+    """Counts attempts of shards and progress for the whole cluster; carries the wish to stop."""
+
+    def __init__(self) -> None:
+        self._begun: Counter[tuple[str, str, int, int]] = Counter()
+        self._counter = ProgressCounter()
+        self._is_stopped = False
+
+    def begin(self, family: str, file_id: str, start: int, stop: int) -> int:
+        """Note that a shard begins; return how often it has begun."""
+        self._begun[family, file_id, start, stop] += 1
+        return self._begun[family, file_id, start, stop]
+
+    def advance(self, n_rows: float, n_tokens: int, n_padded_tokens: int) -> bool:
+        """Note progress; return whether to stop."""
+        self._counter.add(n_rows, n_tokens, n_padded_tokens)
+        return self._is_stopped
+
+    def snapshot(self) -> Counts:
+        """Return the counts of this moment."""
+        return self._counter.snapshot()
+
+    def stop(self) -> None:
+        """Ask every worker to stop after its batch in hand."""
+        self._is_stopped = True
+
+
+class RemoteSupervisor:
+    """A worker's line to the coordinator; speaks at most once a second."""
+
+    def __init__(self, coordinator: Any) -> None:
+        self._coordinator = coordinator
+        self._pending = (0.0, 0, 0)
+        self._last = 0.0
+        self._answer: Any = None
+
+    def begin(self, family: str, file_id: str, rows: RowRange) -> int:
+        """Note that a shard begins; return how often it has begun."""
+        ref = self._coordinator.begin.remote(family, file_id, rows.start, rows.stop)
+        return int(ray.get(ref))
+
+    def advance(self, n_rows: float, n_tokens: int, n_padded_tokens: int) -> None:
+        """Note progress; raises RunStoppedError when the run shall stop."""
+        rows, tokens, padded = self._pending
+        self._pending = (rows + n_rows, tokens + n_tokens, padded + n_padded_tokens)
+        if time.monotonic() - self._last >= _REPORT_EVERY_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is pending; the answer is read at the next call, so no batch waits for it."""
+        if self._answer is not None and ray.get(self._answer):
+            raise RunStoppedError("stopped as asked; run again to go on from here")
+        self._answer = self._coordinator.advance.remote(*self._pending)
+        self._pending, self._last = (0.0, 0, 0), time.monotonic()
+
+
+class ScorePieces:
+    """Scores pieces of one family; its session stays warm between pieces.
+
+    Returns counts alone: statistics go to the store, shard by shard.
+    """
+
+    def __init__(
+        self,
+        *,
+        plan: FamilyPlan,
+        out: str,
+        coordinator: Any,
+        device: Device,
+        n_threads: int | None,
+        max_batch_tokens: int | None,
+        shipped: ShippedArtifact | None,
+    ) -> None:
+        if shipped is not None:
+            plan = shipped.receive(plan)
+        runner = FamilyRunner(
+            plan, device=device, n_threads=n_threads, max_batch_tokens=max_batch_tokens
+        )
+        self._supervisor = RemoteSupervisor(coordinator)
+        self._worker = PieceWorker(runner, Store(Path(out)), self._supervisor)
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        costs: list[str] = []
+        error = ""
+        try:
+            for text in batch.column("piece").to_pylist():
+                for _, _, stats in self._worker.run([piece_from_json(text)]):
+                    costs.append(stats.to_json())
+            self._supervisor.flush()
+        except RunStoppedError:
+            pass  # The driver asked for it and says so itself.
+        except QAEvalError as problem:
+            # As a row: an exception would come back wrapped in the cluster's own trace.
+            error = f"{type(problem).__name__}: {problem}"
+        opened = self._worker.n_streams_opened
+        return pa.table(
+            {
+                "costs": pa.array([costs], pa.list_(pa.string())),
+                "error": pa.array([error]),
+                "n_streams_opened": pa.array([opened]),
+            }
+        )
+
+
+def piece_to_json(piece: Piece) -> str:
+    """Return a piece as text."""
+    content = {name: getattr(piece, name) for name in Piece.__slots__}
+    return json.dumps(content)
+
+
+def piece_from_json(text: str) -> Piece:
+    """Return the piece that `piece_to_json` wrote."""
+    content = json.loads(text)
+    shards = tuple(RowRange(*rows) for rows in content.pop("shards"))
+    return Piece(**content, shards=shards)

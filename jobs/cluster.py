@@ -1,0 +1,126 @@
+"""Cluster: connect to Ray or start a local one, and lay out scoring actors on it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnxruntime
+import ray
+
+from qaeval_core.config import ClusterSection
+from qaeval_core.errors import RunError
+from qaeval_core.models.session import Device, available_cpus
+
+_CPUS_PER_ACTOR = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How many scoring actors, and what each reserves."""
+
+    n_actors: int
+    n_threads: int | None
+    num_cpus: float
+    num_gpus: float
+
+
+@contextlib.contextmanager
+def connected(cluster: ClusterSection) -> Iterator[None]:
+    """Connect to the cluster at ``address``, or start a local one and shut it down after."""
+    if ray.is_initialized():
+        yield
+        return
+    # A local ray.init() turns token authentication on and writes a token file.
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    options: dict[str, object] = {
+        "log_to_driver": True,
+        "logging_level": logging.ERROR,
+        "include_dashboard": False,
+        "runtime_env": _worker_environment(),
+    }
+    address = cluster.address or os.environ.get("RAY_ADDRESS")
+    if address:
+        options = {"address": address, "logging_level": logging.ERROR}
+    else:
+        # Logical CPUs beyond the real ones: an actor that reserves all would starve light tasks.
+        options["num_cpus"] = available_cpus() + 2
+    try:
+        ray.init(**options)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise RunError(f"cannot reach a Ray cluster at {address or 'this machine'}: {error}") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _worker_environment() -> dict[str, object]:
+    # Workers import this project from where the driver has it.
+    paths = os.pathsep.join(path for path in ("", os.environ.get("PYTHONPATH", "")) if path)
+    return {"env_vars": {"PYTHONPATH": paths}} if paths else {}
+
+
+def cluster_device(cluster: ClusterSection) -> Device:
+    """Return where models run: on GPUs if the connected cluster has any, unless told."""
+    if cluster.device != "auto":
+        return cluster.device
+    return "cuda" if ray.cluster_resources().get("GPU", 0) >= 1 else "cpu"
+
+
+def local_device(cluster: ClusterSection) -> Device:
+    """Return where models run without a cluster: a GPU that the driver and ONNX Runtime know."""
+    if cluster.device != "auto":
+        return cluster.device
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        return "cpu"
+    try:
+        found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return "cpu"
+    return "cuda" if found.returncode == 0 and "GPU" in found.stdout else "cpu"
+
+
+def layout(cluster: ClusterSection, device: Device) -> Layout:
+    """Return how many actors the connected cluster gets.
+
+    One per GPU; on CPUs one per four, or one per node with fewer. Every CPU node keeps one CPU
+    unreserved: a pool that reserves all of them starves the cluster's light tasks in silence.
+    """
+    wait_for_resources(cluster, device)
+    resources = ray.cluster_resources()
+    if device == "cuda":
+        return Layout(cluster.actors or int(resources["GPU"]), None, 0.0, 1.0)
+    node_cpus = [
+        int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]
+    ]
+    node_cpus = [cpus for cpus in node_cpus if cpus > 0]
+    smallest = min(node_cpus)
+    if not cluster.address and len(node_cpus) == 1:
+        smallest = min(smallest, available_cpus())
+    per_node = max(smallest // int(cluster.cpus_per_actor or _CPUS_PER_ACTOR), 1)
+    n_threads = int(cluster.cpus_per_actor or smallest // per_node)
+    n_actors = cluster.actors or per_node * len(node_cpus)
+    reserved = max(n_threads - 1 / per_node, 0.5)
+    total = sum(node_cpus)
+    if n_actors * reserved > total:
+        reserved = max(total / n_actors * 0.9, 0.1)
+    return Layout(n_actors, max(n_threads, 1), reserved, 0.0)
+
+
+def wait_for_resources(cluster: ClusterSection, device: Device) -> None:
+    """Wait until the cluster has a CPU or GPU to run on; clusters may still be scaling up."""
+    wanted = "GPU" if device == "cuda" else "CPU"
+    deadline = time.monotonic() + cluster.start_timeout_s
+    while ray.cluster_resources().get(wanted, 0) < 1:
+        if time.monotonic() > deadline:
+            raise RunError(
+                f"the cluster has no {wanted} after {cluster.start_timeout_s:.0f} s "
+                "(cluster.start_timeout_s)"
+            )
+        time.sleep(1.0)

@@ -1,0 +1,27 @@
+"""export: build an artifact ahead of a run; ``python -m export`` in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+import typer
+
+from jobs import options
+
+EPILOG = """Examples:
+
+  qaeval export --graph relevance_matching --model minilm
+
+  qaeval export --graph token_logprobs --model gpt2 --precision fp16 --root /shared/artifacts
+"""
+
+
+def export(context: typer.Context) -> None:
+    """Build an artifact (a model's graph for one use); takes the options of `python -m export`."""
+    if importlib.util.find_spec("torch") is None:
+        options.say("error: exporting needs torch: pip install 'qaeval[export]'")
+        sys.exit(options.EXIT_BAD_REQUEST)
+    done = subprocess.run([sys.executable, "-m", "export", *context.args], check=False)
+    sys.exit(done.returncode)

@@ -1,0 +1,118 @@
+"""Pipeline: run a family's pieces on Ray Data, one fused operator over a fixed pool of actors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import ray
+from ray.data import ActorPoolStrategy, DataContext
+
+from jobs.actors import Coordinator, ScorePieces, piece_to_json
+from jobs.cluster import Layout
+from jobs.shipping import ship_if_needed
+from qaeval_core.errors import RunError, RunStoppedError
+from qaeval_core.scoring.compile import FamilyPlan
+from qaeval_core.scoring.execute import OnShard
+from qaeval_core.scoring.job import Job
+from qaeval_core.scoring.pass_stats import PassStats
+from qaeval_core.scoring.plan import Piece
+from qaeval_core.scoring.progress import ProgressPrinter
+
+_POLL_S = 0.5
+
+
+class RayExecutor:
+    """Runs pieces on the connected cluster; families one after another."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.n_actors = layout.n_actors
+        self.stop = threading.Event()
+        self.n_streams_opened = 0
+
+    def run(self, job: Job, family: FamilyPlan, pieces: Sequence[Piece], on_shard: OnShard) -> None:
+        """Commit every shard of every piece.
+
+        Raises
+        ------
+        RunStoppedError
+            If asked to stop.
+        RunError
+            If a worker reports an error; what is committed stays.
+        """
+        coordinator = Coordinator.remote()
+        printer = ProgressPrinter(
+            family.kind.name,
+            n_rows_total=sum(piece.n_rows for piece in pieces),
+            interval_s=job.config.scoring.progress_s,
+        )
+        done = threading.Event()
+        poller = threading.Thread(
+            target=self._poll, args=(coordinator, printer, done), daemon=True
+        )
+        poller.start()
+        try:
+            self._consume(self._dataset(job, family, pieces, coordinator), coordinator, on_shard)
+        finally:
+            done.set()
+            poller.join()
+            ray.kill(coordinator)
+        if self.stop.is_set():
+            raise RunStoppedError("stopped as asked; run again to go on from here")
+
+    def _dataset(
+        self, job: Job, family: FamilyPlan, pieces: Sequence[Piece], coordinator: object
+    ) -> ray.data.Dataset:
+        context = DataContext.get_current()
+        context.target_max_block_size = None  # A block is never split.
+        # Its default ends a family that waits for a GPU after half an hour.
+        context.execution_no_progress_timeout_s = -1
+        context.enable_progress_bars = False
+        settings = getattr(job.config.models, family.kind.model_role)
+        items = [{"piece": piece_to_json(piece)} for piece in pieces]
+        dataset = ray.data.from_items(items, override_num_blocks=len(items))
+        n_actors = min(self.layout.n_actors, len(items))
+        return dataset.map_batches(
+            ScorePieces,
+            batch_size=1,
+            batch_format="pyarrow",
+            compute=ActorPoolStrategy(size=n_actors),
+            num_cpus=self.layout.num_cpus,
+            num_gpus=self.layout.num_gpus,
+            fn_constructor_kwargs={
+                "plan": family,
+                "out": str(job.store.out),
+                "coordinator": coordinator,
+                "device": job.device,
+                "n_threads": self.layout.n_threads,
+                "max_batch_tokens": settings.max_batch_tokens,
+                "shipped": ship_if_needed(family),
+            },
+        )
+
+    def _consume(
+        self, dataset: ray.data.Dataset, coordinator: object, on_shard: OnShard
+    ) -> None:
+        opened = 0
+        for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
+            opened = max(opened, *batch.column("n_streams_opened").to_pylist())
+            for costs in batch.column("costs").to_pylist():
+                for cost in costs:
+                    on_shard(PassStats.from_json(cost))
+            errors = [error for error in batch.column("error").to_pylist() if error]
+            if errors:
+                ray.get(coordinator.stop.remote())  # type: ignore[attr-defined]
+                raise RunError(errors[0])
+        self.n_streams_opened += opened
+
+    def _poll(self, coordinator: object, printer: ProgressPrinter, done: threading.Event) -> None:
+        """Show progress, and pass the wish to stop on, until the family is done."""
+        while True:
+            is_last = done.wait(_POLL_S)
+            if self.stop.is_set():
+                coordinator.stop.remote()  # type: ignore[attr-defined]
+            counts = ray.get(coordinator.snapshot.remote())  # type: ignore[attr-defined]
+            printer.update(counts, is_last=is_last)
+            if is_last:
+                return

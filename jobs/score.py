@@ -1,0 +1,213 @@
+"""score: metrics of every row of Parquet files, on Ray or in this process.
+
+Exit codes: 0 complete, 1 incomplete (run it again to go on), 2 bad request.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from jobs import options
+from qaeval_core.config import RunConfig
+from qaeval_core.errors import ArtifactMissingError, QAEvalError, RunStoppedError
+from qaeval_core.scoring.dry_run import dry_run_lines, input_lines
+from qaeval_core.scoring.execute import Outcome, run_job
+from qaeval_core.scoring.job import Inputs, make_job, read_inputs
+from qaeval_core.scoring.local import LocalExecutor
+
+EPILOG = """Examples:
+
+  qaeval score data/ --out scores
+
+  qaeval score q.parquet --out out --column candidate=generated --column context=passage
+
+  qaeval score q.parquet --out out --metrics qrelscore,ref_qrelscore --carry label --limit 1000
+
+  qaeval score q.parquet --out out --set qrelscore.profile=authors --local
+"""
+
+InputsArgument = Annotated[
+    list[str] | None, typer.Argument(help="Parquet files, folders, globs or filesystem URIs")
+]
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML file of settings")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="key=value, e.g. qrelscore.layers=last")
+]
+MetricsOption = Annotated[str | None, typer.Option(help="comma-separated metric names")]
+ColumnOption = Annotated[
+    list[str] | None, typer.Option("--column", help="role=name, e.g. context=passage")
+]
+
+
+def score(
+    inputs: InputsArgument = None,
+    out: Annotated[str | None, typer.Option(help="folder for scores and state")] = None,
+    config: ConfigOption = None,
+    setting: SetOption = None,
+    metrics: MetricsOption = None,
+    column: ColumnOption = None,
+    carry: Annotated[
+        str | None, typer.Option(help="comma-separated input columns to copy into the scores")
+    ] = None,
+    rows_per_shard: Annotated[int | None, typer.Option(help="rows committed at once")] = None,
+    limit: Annotated[int | None, typer.Option(help="score only the first N rows")] = None,
+    max_quarantined: Annotated[
+        float | None, typer.Option(help="stop (exit 1) above this share of quarantined rows")
+    ] = None,
+    retry_quarantined: Annotated[
+        bool, typer.Option("--retry-quarantined", help="score quarantined rows once more")
+    ] = False,
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster; default: start a local one")
+    ] = None,
+    local: Annotated[bool, typer.Option("--local", help="one process, no Ray")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="show files, shards, units and tokens; write nothing")
+    ] = False,
+) -> None:
+    """Score every row of Parquet files; the same command again resumes or adds to a run."""
+    extra: dict[str, object] = {
+        "output.path": out,
+        "output.carry": carry.split(",") if carry else None,
+        "scoring.rows_per_shard": rows_per_shard,
+        "input.limit": limit,
+        "scoring.max_quarantined": max_quarantined,
+        "scoring.retry_quarantined": retry_quarantined or None,
+        "cluster.address": address,
+    }
+    try:
+        resolved = options.make_config(
+            inputs=inputs or (),
+            config_path=config,
+            settings=setting or (),
+            metrics=metrics,
+            columns=column or (),
+            extra=extra,
+        )
+        found = read_inputs(resolved, needs_out=not dry_run)
+    except QAEvalError as error:
+        options.fail(error, code=options.EXIT_BAD_REQUEST)
+    if dry_run:
+        show_plan(resolved, found)
+    elif local:
+        run_local(resolved, found)
+    else:
+        run_on_ray(resolved, found)
+
+
+def show_plan(config: RunConfig, inputs: Inputs) -> None:
+    """Print what a run would do; writes nothing, builds nothing."""
+    from jobs.cluster import local_device
+
+    for line in input_lines(inputs, config):
+        print(line)
+    try:
+        no_build = config.models.model_copy(update={"build": False})
+        job = make_job(
+            config.model_copy(update={"models": no_build}),
+            inputs,
+            device=local_device(config.cluster),
+        )
+    except ArtifactMissingError as error:
+        print(f"units and tokens are known once the models are exported: {error}")
+        return
+    except QAEvalError as error:
+        options.fail(error, code=options.EXIT_BAD_REQUEST)
+    for line in dry_run_lines(job):
+        print(line)
+
+
+def run_local(config: RunConfig, inputs: Inputs) -> Outcome:
+    """Run in this process."""
+    from jobs.cluster import local_device
+
+    executor = LocalExecutor()
+    return _run(config, inputs, executor, device=local_device(config.cluster))
+
+
+def run_on_ray(config: RunConfig, inputs: Inputs) -> Outcome:
+    """Run on the cluster at ``cluster.address``, or on a local one."""
+    # Imported here: Ray takes a second that --help and --local need not pay.
+    from jobs.cluster import cluster_device, connected, layout
+    from jobs.pipeline import RayExecutor
+
+    try:
+        with connected(config.cluster):
+            device = cluster_device(config.cluster)
+            executor = RayExecutor(layout(config.cluster, device))
+            return _run(config, inputs, executor, device=device)
+    except QAEvalError as error:
+        options.fail(error, code=options.EXIT_INCOMPLETE)
+
+
+def _run(config: RunConfig, inputs: Inputs, executor: Any, *, device: Any) -> Outcome:
+    for problem in inputs.problems:
+        options.say(f"left out: {problem}")
+    try:
+        job = make_job(config, inputs, device=device)
+    except QAEvalError as error:
+        options.fail(error, code=options.EXIT_BAD_REQUEST)
+    stop_on_signals(executor.stop)
+    try:
+        outcome = run_job(job, executor, say=options.say)
+    except RunStoppedError as error:
+        options.fail(error, code=options.EXIT_INCOMPLETE)
+    except QAEvalError as error:
+        options.fail(error, code=options.EXIT_INCOMPLETE)
+    if outcome.report is not None:
+        for line in summary_lines(outcome.report, job.store.out):
+            print(line)
+    return outcome
+
+
+def stop_on_signals(stop: threading.Event) -> None:
+    """Let SIGTERM and Ctrl-C finish the batch in hand; a second Ctrl-C ends at once."""
+
+    def ask(number: int, _: object) -> None:
+        options.say(f"{signal.Signals(number).name}: stopping after the batch in hand")
+        stop.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGTERM, ask)
+    signal.signal(signal.SIGINT, ask)
+
+
+def summary_lines(report: dict[str, Any], out: Path) -> list[str]:
+    """Return what a person wants to see of a report."""
+    lines = []
+    for name, counts in report["instances"].items():
+        parts = [f"{counts['scored']:,} scored"]
+        for kind, by_reason in (
+            ("undefined", counts["undefined_by_reason"]),
+            ("quarantined", report["quarantined_by_reason"]),
+        ):
+            if counts[kind]:
+                reasons = ", ".join(f"{reason} {n:,}" for reason, n in by_reason.items())
+                parts.append(f"{counts[kind]:,} {kind} ({reasons})")
+        lines.append(f"{name}: {report['rows']:,} rows: {', '.join(parts)}")
+    for name, column in report["columns"].items():
+        if column["mean"] is not None:
+            low, high = column["interval_95"] or (column["mean"], column["mean"])
+            lines.append(
+                f"  {name}: mean {column['mean']:.4f} [{low:.4f}, {high:.4f}], n {column['n']:,}, "
+                f"undefined {column['n_undefined']:,}"
+            )
+    if report["duplicate_ids"]:
+        lines.append(f"duplicate ids inside files: {report['duplicate_ids']:,}")
+    return [*lines, f"scores: {out / 'scores'}", f"report: {out / 'report.json'}"]
+
+
+def main() -> None:
+    """Run ``python -m jobs.score``."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(epilog=EPILOG)(score)
+    app()
+
+
+if __name__ == "__main__":
+    main()

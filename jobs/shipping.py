@@ -1,0 +1,54 @@
+"""Shipping: carry an artifact to nodes that do not see its folder.
+
+On one node, or on a shared path, nothing is copied. Elsewhere the files travel through the object
+store once per node and are verified by their hashes like any other artifact.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from qaeval_core.errors import ArtifactMissingError
+from qaeval_core.models.artifact import default_root, load_artifact
+from qaeval_core.scoring.compile import FamilyPlan
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedArtifact:
+    """An artifact's files in the object store."""
+
+    folder_name: str
+    files: dict[str, Any]
+
+    def receive(self, plan: FamilyPlan) -> FamilyPlan:
+        """Return the plan with an artifact that this node can read, writing it if need be."""
+        try:
+            return replace(plan, artifact=load_artifact(plan.artifact.folder))
+        except ArtifactMissingError:
+            folder = default_root() / "shipped" / f"{self.folder_name}-{plan.artifact.hash[:12]}"
+        if not folder.exists():
+            temporary = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.tmp")
+            temporary.mkdir(parents=True)
+            for name, ref in self.files.items():
+                (temporary / name).write_bytes(ray.get(ref))
+            try:
+                temporary.rename(folder)
+            except OSError:  # Another worker of this node was first; the hashes decide below.
+                if not folder.exists():
+                    raise
+        return replace(plan, artifact=load_artifact(folder))
+
+
+def ship_if_needed(plan: FamilyPlan) -> ShippedArtifact | None:
+    """Put an artifact into the object store if the cluster has more than one node."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    if len(nodes) < 2:
+        return None
+    folder = Path(plan.artifact.folder)
+    files = {path.name: ray.put(path.read_bytes()) for path in folder.iterdir() if path.is_file()}
+    return ShippedArtifact(folder.name, files)

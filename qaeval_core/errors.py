@@ -1,0 +1,112 @@
+"""Every exception this project raises on purpose.
+
+* QAEvalError
+  x InputError              the data is wrong
+    . SchemaError           a column is missing or has the wrong type
+    . UnreadableFileError   a file is not Parquet, or damaged
+  x ConfigError             the request is wrong: unknown key, metric or model, options that clash
+  x ModelError              the model or its artifact is wrong
+    . ModelUnavailableError a model cannot be had: no hub, no package, no folder
+    . ArtifactMissingError  no exported artifact; the message says how to build it
+    . ArtifactHashError     an artifact or model file differs from its recorded hash
+    . ExportError           a graph could not be exported, or failed its parity gate
+    . DeviceError           the asked execution provider is not in use
+    . DeviceMemoryError     the device ran out of memory for one batch
+  x RunError                the run went wrong
+    . StoreLockedError      another live run writes to this OUT
+    . ReconcileError        shards or rows are missing or repeated
+    . TooManyQuarantinedError  more rows quarantined than allowed
+    . RunStoppedError       asked to stop (SIGTERM, Ctrl-C); what is whole is committed
+
+Row-level trouble is not an exception: it is a quarantined row or an undefined score with a reason.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ArtifactHashError",
+    "ArtifactMissingError",
+    "ConfigError",
+    "DeviceError",
+    "DeviceMemoryError",
+    "ExportError",
+    "InputError",
+    "ModelError",
+    "ModelUnavailableError",
+    "QAEvalError",
+    "ReconcileError",
+    "RunError",
+    "RunStoppedError",
+    "SchemaError",
+    "StoreLockedError",
+    "TooManyQuarantinedError",
+    "UnreadableFileError",
+]
+
+
+class QAEvalError(Exception):
+    """Base of every exception raised on purpose; its message is for the user."""
+
+
+class InputError(QAEvalError):
+    """The data is wrong."""
+
+
+class SchemaError(InputError):
+    """A column is missing or has the wrong type."""
+
+
+class UnreadableFileError(InputError):
+    """A file is not Parquet, or damaged."""
+
+
+class ConfigError(QAEvalError):
+    """The request is wrong."""
+
+
+class ModelError(QAEvalError):
+    """The model or its artifact is wrong."""
+
+
+class ModelUnavailableError(ModelError):
+    """A model cannot be had from its hub, package or folder."""
+
+
+class ArtifactMissingError(ModelError):
+    """No exported artifact where one is needed."""
+
+
+class ArtifactHashError(ModelError):
+    """A file differs from its recorded hash."""
+
+
+class ExportError(ModelError):
+    """A graph could not be exported, or failed its parity gate."""
+
+
+class DeviceError(ModelError):
+    """The asked execution provider is not in use."""
+
+
+class DeviceMemoryError(ModelError):
+    """The device ran out of memory for one batch."""
+
+
+class RunError(QAEvalError):
+    """The run went wrong."""
+
+
+class StoreLockedError(RunError):
+    """Another live run writes to this OUT."""
+
+
+class ReconcileError(RunError):
+    """Shards or rows are missing or repeated."""
+
+
+class TooManyQuarantinedError(RunError):
+    """More rows were quarantined than the run allows."""
+
+
+class RunStoppedError(RunError):
+    """Asked to stop; what is whole is committed."""

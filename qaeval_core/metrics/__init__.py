@@ -1,0 +1,1 @@
+"""Numbers to scores: one paper, one file. Loads no model, reads no file, knows no cluster."""

@@ -1,0 +1,230 @@
+"""Artifacts: an exported model folder, found, verified, and built where it is missing.
+
+A request in, a verified folder out. An artifact holds ``model.onnx`` (and ``model.onnx.data`` for
+graphs too large for one file), ``tokenizer.json`` and ``artifact.json``.
+
+But: graphs are run in ``session``, and made by the ``export`` package in a process of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ModelUnavailableError
+from qaeval_core.models.building import run_export
+from qaeval_core.models.record import (
+    FORMAT_VERSION,
+    GRAPH_VERSIONS,
+    ArtifactRecord,
+    ArtifactRequest,
+    export_command,
+)
+from qaeval_core.models.registry import file_sha256, resolve_model
+
+__all__ = [
+    "GRAPH_VERSIONS",
+    "Artifact",
+    "ArtifactRecord",
+    "ArtifactRequest",
+    "default_root",
+    "ensure_artifact",
+    "find_artifact",
+    "load_artifact",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """An exported model folder and its record."""
+
+    folder: Path
+    record: ArtifactRecord
+
+    @property
+    def model_path(self) -> Path:
+        """The graph."""
+        return self.folder / "model.onnx"
+
+    @property
+    def tokenizer_path(self) -> Path:
+        """The tokenizer, without truncation and padding."""
+        return self.folder / "tokenizer.json"
+
+    @property
+    def hash(self) -> str:
+        """SHA-256, in hex, of what decides the numbers: files, graph, options, precision."""
+        record = self.record
+        parts = {
+            "files": record.files,
+            "graph": record.graph,
+            "graph_version": record.graph_version,
+            "options": record.options,
+            "precision": record.precision,
+        }
+        text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def default_root() -> Path:
+    """Return where artifacts lie: ``QAEVAL_ARTIFACTS``, or a folder in the user's cache."""
+    named = os.environ.get("QAEVAL_ARTIFACTS")
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "qaeval" / "artifacts"
+
+
+def load_artifact(folder: Path | str, *, verify: bool = True) -> Artifact:
+    """Read one artifact folder.
+
+    Parameters
+    ----------
+    folder : Path or str
+        Holds ``artifact.json``.
+    verify : bool, default True
+        Compare the hash of every file with the record.
+
+    Returns
+    -------
+    Artifact
+
+    Raises
+    ------
+    ArtifactMissingError
+        If there is no artifact, or it was built for an older graph.
+    ArtifactHashError
+        If a file is missing or differs from its recorded hash.
+    """
+    folder = Path(folder)
+    record = _read_record(folder)
+    if record.graph_version != GRAPH_VERSIONS.get(record.graph):
+        raise ArtifactMissingError(
+            f"{folder} was built for version {record.graph_version} of graph {record.graph}, this "
+            f"program has version {GRAPH_VERSIONS.get(record.graph)}; build it again with: "
+            f"{_rebuild_command(record, folder)}"
+        )
+    if verify:
+        for file, expected in record.files.items():
+            _check_file(folder / file, expected)
+    return Artifact(folder=folder, record=record)
+
+
+def find_artifact(root: Path, request: ArtifactRequest) -> Artifact:
+    """Load the artifact that answers a request.
+
+    Where the model's own files are at hand, they are compared with the ones the artifact was made
+    from. An artifact that fell back to fp32 answers a request for fp16.
+
+    Raises
+    ------
+    ArtifactMissingError
+        If there is none, it is lossy and that is not allowed, or the model's files changed; the
+        message holds the command that builds it.
+    ArtifactHashError
+        If a file differs from its recorded hash.
+    """
+    folder = Path(root) / request.folder_name
+    command = export_command(request, Path(root))
+    if not (folder / "artifact.json").is_file():
+        raise ArtifactMissingError(f"no artifact in {folder}; build it with: {command}")
+    artifact = load_artifact(folder)
+    reason = _mismatch(artifact.record, request)
+    if reason:
+        raise ArtifactMissingError(f"{folder}: {reason}; build it again with: {command} --force")
+    return artifact
+
+
+def ensure_artifact(root: Path, request: ArtifactRequest, *, build: bool = True) -> Artifact:
+    """Load the artifact that answers a request, building it first where it is missing.
+
+    The export runs in a process of its own, so torch never enters this one. Two processes that
+    ask at once build it once.
+
+    Parameters
+    ----------
+    root : Path
+        Where artifacts lie.
+    request : ArtifactRequest
+        What is wanted.
+    build : bool, default True
+        False behaves like ``find_artifact``.
+
+    Raises
+    ------
+    ArtifactMissingError
+        If it is missing, and building is not allowed or torch is not installed.
+    ArtifactHashError
+        If a file of the artifact or of an embedded model differs from its recorded hash.
+    ExportError
+        If the export failed; the message ends with its last lines.
+    """
+    try:
+        return find_artifact(root, request)
+    except ArtifactMissingError as missing:
+        if not build:
+            raise
+        run_export(request, Path(root), missing=str(missing))
+    return find_artifact(root, request)
+
+
+def _read_record(folder: Path) -> ArtifactRecord:
+    path = folder / "artifact.json"
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ArtifactMissingError(
+            f"{folder} holds no artifact.json; build one with: qaeval export "
+            f"--graph GRAPH --model MODEL --precision PRECISION --root {folder.parent}"
+        ) from None
+    except ValueError:
+        raise ArtifactHashError(f"{path} is damaged: not JSON") from None
+    if not isinstance(fields, dict) or fields.get("format_version") != FORMAT_VERSION:
+        raise ArtifactMissingError(
+            f"{path} is not of format {FORMAT_VERSION}; build it again with qaeval export"
+        )
+    try:
+        return ArtifactRecord.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ArtifactHashError(f"{path} is damaged: {where}: {first['msg']}") from None
+
+
+def _check_file(path: Path, expected: str) -> None:
+    if not path.is_file():
+        raise ArtifactHashError(f"{path} is missing; its record says SHA-256 {expected}")
+    found = file_sha256(path)
+    if found != expected:
+        raise ArtifactHashError(f"{path} has SHA-256 {found}, its record says {expected}")
+
+
+def _rebuild_command(record: ArtifactRecord, folder: Path) -> str:
+    # A folder model is recorded by its last part alone; the user knows where it lies.
+    name = record.model.name
+    if record.model.kind == "hub":
+        name = f"{name}@{record.model.revision}"
+    request = ArtifactRequest(record.graph, name, record.requested_precision, record.options)
+    return f"{export_command(request, folder.parent)} --force"
+
+
+def _mismatch(record: ArtifactRecord, request: ArtifactRequest) -> str | None:
+    """Return why a record does not answer a request, or None."""
+    asked = (request.graph, dict(request.options), request.precision)
+    found = (record.graph, record.options, record.requested_precision)
+    if asked != found:
+        return f"holds {found}, not {asked}"
+    if record.lossy and not request.allow_lossy:
+        return "its precision failed the parity gate and allow_lossy is not set"
+    if record.model.kind == "hub":
+        return None  # A hub revision never changes; the hub is not asked at run time.
+    try:
+        source = resolve_model(request.model, role=request.role)
+    except ModelUnavailableError:
+        return None  # An artifact may be shipped to where its model is not.
+    if source.kind == record.model.kind and dict(source.files) != record.model.files:
+        changed = sorted(set(source.files.items()) ^ set(record.model.files.items()))
+        return f"model files changed: {', '.join(sorted({name for name, _ in changed}))}"
+    return None

@@ -1,0 +1,226 @@
+"""What an artifact was asked to be, and the record of what it is (``artifact.json``).
+
+``ArtifactRequest`` is the question, ``ArtifactRecord`` the answer on disk. Both sides of an export
+share these two and no code besides.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from qaeval_core.errors import ConfigError
+from qaeval_core.models.registry import model_slug
+
+__all__ = [
+    "FORMAT_VERSION",
+    "GRAPH_OPTIONS",
+    "GRAPH_ROLES",
+    "GRAPH_VERSIONS",
+    "ArtifactRecord",
+    "ArtifactRequest",
+    "ModelRecord",
+    "ParityAttempt",
+    "ParityRecord",
+    "TemplateRecord",
+    "TensorRecord",
+    "export_command",
+]
+
+FORMAT_VERSION = 1
+
+# Raised whenever a graph's numbers, inputs or outputs change; an older artifact is then rebuilt.
+GRAPH_VERSIONS: Mapping[str, int] = MappingProxyType({"relevance_matching": 1, "token_logprobs": 1})
+
+GRAPH_ROLES: Mapping[str, str] = MappingProxyType(
+    {"relevance_matching": "encoder", "token_logprobs": "causal_lm"}
+)
+
+# Every option with its values; the first value is the default.
+GRAPH_OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "relevance_matching": {
+            "matching": ("attended", "weighted"),
+            "aggregate": ("max", "average"),
+        },
+        "token_logprobs": {},
+    }
+)
+
+Precision = Literal["fp32", "fp16"]
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRequest:
+    """Which graph of which model is wanted, how precise.
+
+    Parameters
+    ----------
+    graph : str
+        A key of ``GRAPH_OPTIONS``.
+    model : str
+        The model as the user wrote it.
+    precision : {"fp32", "fp16"}
+        What is wanted. fp16 falls back to fp32 where its parity gate fails.
+    options : mapping of str to str, default {}
+        Options of the graph; missing ones take their default.
+    allow_lossy : bool, default False
+        Keep an fp16 graph even if its parity gate fails.
+
+    Raises
+    ------
+    ConfigError
+        If graph, precision or an option is unknown, or options clash.
+
+    Examples
+    --------
+    >>> ArtifactRequest("relevance_matching", "minilm", "fp32").folder_name
+    'relevance_matching-minilm-fp32'
+    >>> weighted = ArtifactRequest("relevance_matching", "minilm", "fp16", {"matching": "weighted"})
+    >>> weighted.folder_name
+    'relevance_matching_weighted_max-minilm-fp16'
+    """
+
+    graph: str
+    model: str
+    precision: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    allow_lossy: bool = False
+
+    def __post_init__(self) -> None:
+        if self.graph not in GRAPH_OPTIONS:
+            known = ", ".join(GRAPH_OPTIONS)
+            raise ConfigError(f"graph {self.graph!r} is unknown; graphs: {known}")
+        if self.precision not in ("fp32", "fp16"):
+            raise ConfigError(f"precision {self.precision!r} is unknown; fp32 or fp16")
+        object.__setattr__(self, "options", _with_defaults(self.graph, self.options))
+
+    @property
+    def role(self) -> str:
+        """The role the model must have."""
+        return GRAPH_ROLES[self.graph]
+
+    @property
+    def folder_name(self) -> str:
+        """The artifact's folder under a root; different for different requests."""
+        defaults = {name: values[0] for name, values in GRAPH_OPTIONS[self.graph].items()}
+        values = list(self.options.values()) if self.options != defaults else []
+        lossy = "-lossy" if self.allow_lossy and self.precision == "fp16" else ""
+        graph = "_".join([self.graph, *values])
+        return f"{graph}-{model_slug(self.model)}-{self.precision}{lossy}"
+
+
+def _with_defaults(graph: str, options: Mapping[str, str]) -> dict[str, str]:
+    known = GRAPH_OPTIONS[graph]
+    for name, value in options.items():
+        if name not in known:
+            raise ConfigError(f"graph {graph} has no option {name!r}; it has {list(known)}")
+        if value not in known[name]:
+            raise ConfigError(f"{name}={value!r} is unknown; values: {', '.join(known[name])}")
+    full = {name: options.get(name, values[0]) for name, values in known.items()}
+    if full.get("matching") == "attended" and full["aggregate"] != "max":
+        raise ConfigError("aggregate=average needs matching=weighted: attended takes one token")
+    return full
+
+
+def export_command(request: ArtifactRequest, root: Path) -> str:
+    """Return the command line that builds an artifact, ready to paste."""
+    return shlex.join(["qaeval", "export", *export_arguments(request, root)])
+
+
+def export_arguments(request: ArtifactRequest, root: Path) -> list[str]:
+    """Return the arguments of ``qaeval export`` that build an artifact."""
+    arguments = ["--graph", request.graph, "--model", request.model]
+    arguments += ["--precision", request.precision]
+    for name, values in GRAPH_OPTIONS[request.graph].items():
+        if request.options[name] != values[0]:
+            arguments += [f"--{name}", request.options[name]]
+    arguments += ["--allow-lossy"] if request.allow_lossy else []
+    return [*arguments, "--root", str(root)]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelRecord(_Record):
+    """The model an artifact was made from."""
+
+    name: str
+    kind: Literal["package", "folder", "hub"]
+    revision: str | None
+    files: dict[str, str]
+
+
+class TensorRecord(_Record):
+    """One input or output; a str in ``shape`` is an axis that varies."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+class TemplateRecord(_Record):
+    """Special tokens of an encoder's pair: prefix, candidate, middle, context, suffix."""
+
+    prefix_ids: tuple[int, ...]
+    middle_ids: tuple[int, ...]
+    suffix_ids: tuple[int, ...]
+
+
+class ParityAttempt(_Record):
+    """How far one precision's numbers were from torch fp32."""
+
+    precision: Precision
+    max_abs_diff: float
+    spearman: float
+    tolerance: float
+    passed: bool
+
+
+class ParityRecord(ParityAttempt):
+    """The parity of the graph that was kept, and of every graph that was tried."""
+
+    n_values: int
+    against: str
+    attempts: tuple[ParityAttempt, ...]
+
+
+class ArtifactRecord(_Record):
+    """``artifact.json``: everything a reader of the graph has to know.
+
+    ``max_positions`` counts the tokens one row may have. ``n_matmul_parameters`` are the weights
+    one token is multiplied with in the body, ``n_head_parameters`` those of the output layer.
+    ``template`` belongs to encoders, ``bos_id`` and ``eos_id`` to causal LMs.
+    """
+
+    format_version: int
+    graph: str
+    graph_version: int
+    options: dict[str, str]
+    precision: Precision
+    requested_precision: Precision
+    lossy: bool
+    model: ModelRecord
+    files: dict[str, str]
+    tokenizer_hash: str
+    inputs: tuple[TensorRecord, ...]
+    outputs: tuple[TensorRecord, ...]
+    opset: int
+    versions: dict[str, str]
+    max_positions: int
+    n_layers: int
+    dim: int
+    vocab: int
+    n_matmul_parameters: int
+    n_head_parameters: int
+    template: TemplateRecord | None
+    bos_id: int | None
+    eos_id: int | None
+    parity: ParityRecord

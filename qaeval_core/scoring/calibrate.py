@@ -1,0 +1,148 @@
+"""Calibrate: baselines b of QRelScore from random pairs, as the paper's appendix F does it.
+
+Questions are paired with contexts of other rows; pairs with word overlap are dropped; b is the
+mean raw score of the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from qaeval_core.errors import InputError
+from qaeval_core.metrics.bleu import bleu_1
+from qaeval_core.scoring.baselines import BaselineFile, BaselineRecord
+from qaeval_core.scoring.compile import FamilyPlan, InstancePlan, baseline_key
+from qaeval_core.scoring.formulas import part_scores
+from qaeval_core.scoring.job import Job
+from qaeval_core.scoring.reader import ShardReader
+from qaeval_core.scoring.runner import FamilyRunner
+from qaeval_core.scoring.validate import table_rows, validate_rows
+from qaeval_core.stats.summary import summarise
+from qaeval_core.text.words import words
+
+MAX_BLEU_1 = 0.05
+_ROLES = ("candidate", "context")
+
+
+@dataclass(frozen=True, slots=True)
+class RandomPairs:
+    """Questions with contexts of other rows."""
+
+    questions: list[str]
+    contexts: list[str]
+    n_dropped: int
+
+
+def draw_pairs(job: Job, *, n_pairs: int, seed: int) -> RandomPairs:
+    """Draw random pairs without overlap.
+
+    Raises
+    ------
+    InputError
+        If the rows hold fewer than two different contexts.
+    """
+    rng = np.random.default_rng(seed)
+    n_rows = job.n_rows_total
+    # Twice as many rows as pairs: few pairs are dropped for overlap.
+    chosen = np.sort(rng.choice(n_rows, size=min(n_rows, 4 * n_pairs), replace=False))
+    questions, contexts = _read_rows(job, chosen)
+    if len(set(contexts)) < 2:
+        raise InputError("calibration needs rows with at least two different contexts")
+    left = rng.permutation(len(questions))
+    right = rng.permutation(len(questions))
+    kept: list[tuple[str, str]] = []
+    n_dropped = 0
+    for i, j in zip(left.tolist(), right.tolist(), strict=True):
+        if len(kept) == n_pairs:
+            break
+        if contexts[i] == contexts[j]:
+            continue
+        overlap = bleu_1(candidate=words(questions[i]), reference=words(contexts[j]))
+        if overlap > MAX_BLEU_1:
+            n_dropped += 1
+        else:
+            kept.append((questions[i], contexts[j]))
+    if not kept:
+        raise InputError(f"no random pair has BLEU-1 <= {MAX_BLEU_1}: {n_dropped} were dropped")
+    return RandomPairs([pair[0] for pair in kept], [pair[1] for pair in kept], n_dropped)
+
+
+def _read_rows(job: Job, chosen: np.ndarray) -> tuple[list[str], list[str]]:
+    columns = {role: job.columns[role] for role in _ROLES}
+    reader = ShardReader(list(columns.values()))
+    wanted = set(chosen.tolist())
+    questions: list[str] = []
+    contexts: list[str] = []
+    offset = 0
+    for file in job.files:
+        for piece in job.file_pieces(file):
+            for rows in piece.shards:
+                table = reader.read(piece, rows)
+                own = [i for i in range(rows.n_rows) if offset + rows.start + i in wanted]
+                validated = validate_rows(
+                    table_rows(table.take(own), columns=columns), columns=columns
+                )
+                questions += [str(text) for text in validated.values["candidate"]]
+                contexts += [str(text) for text in validated.values["context"]]
+        offset += job.n_rows[file.file_id]
+    return questions, contexts
+
+
+def calibrate(
+    job: Job, *, corpus: str, n_pairs: int, seed: int, n_threads: int | None = None
+) -> BaselineFile:
+    """Return the baselines of every instance of a job.
+
+    Parameters
+    ----------
+    job : Job
+        Instances without baselines; profile ``paper``.
+    corpus : str
+        Name of the corpus, for the signature of scores.
+    n_pairs : int
+        Random pairs to average over, at most.
+    seed : int
+    """
+    pairs = draw_pairs(job, n_pairs=n_pairs, seed=seed)
+    records: dict[str, BaselineRecord] = {}
+    for family, instances in _families(job):
+        settings = getattr(job.config.models, family.kind.model_role)
+        runner = FamilyRunner(
+            family,
+            device=job.device,
+            n_threads=n_threads,
+            max_batch_tokens=settings.max_batch_tokens,
+        )
+        table = runner.score({"candidate": pairs.questions, "context": pairs.contexts})
+        for plan in instances:
+            raw = part_scores(plan, family.kind.name, table).raw
+            summary = summarise(raw, seed=seed)
+            key = baseline_key(family, plan.settings)
+            if summary.mean is None:
+                raise InputError(f"{family.key}: no random pair has a defined score")
+            records[key] = BaselineRecord(
+                part=family.kind.name,
+                key=key,
+                value=summary.mean,
+                n_pairs=summary.n,
+                n_dropped=pairs.n_dropped,
+                n_undefined=summary.n_undefined,
+                interval_95=summary.interval_95 or (summary.mean, summary.mean),
+            )
+    return BaselineFile(
+        corpus=corpus, seed=seed, max_bleu_1=MAX_BLEU_1, baselines=tuple(records.values())
+    )
+
+
+def _families(job: Job) -> Iterator[tuple[FamilyPlan, list[InstancePlan]]]:
+    for family in job.run.families:
+        if family.kind.target_role != "context":
+            continue
+        own = [plan for plan in job.run.instances if family in plan.families.values()]
+        unbounded = family.kind.name == "grg"
+        own = [plan for plan in own if not (unbounded and plan.settings.gain == "absolute")]
+        if own:
+            yield family, own

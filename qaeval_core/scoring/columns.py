@@ -1,0 +1,76 @@
+"""Columns: which input column serves which role, decided once for all files, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from qaeval_core.config import nearest
+from qaeval_core.errors import ConfigError, SchemaError
+from qaeval_core.schema import ROLES, fits_role
+from qaeval_core.scoring.inputs import InputFile
+
+
+def resolve_columns(
+    files: Sequence[InputFile], *, roles: Iterable[str], mapping: Mapping[str, str]
+) -> dict[str, str]:
+    """Return role -> column for the roles that metrics read, and ``id`` where there is one.
+
+    A role takes the column it is mapped to, else the column of its own name; ``candidate`` falls
+    back to what ``question`` is mapped to, else to a column ``question``.
+
+    Raises
+    ------
+    ConfigError
+        If a mapped role does not exist.
+    SchemaError
+        If a file lacks a column or its type does not fit; names file, column and nearest names.
+    """
+    for role in mapping:
+        if role not in ROLES:
+            raise ConfigError(f"unknown role {role!r}{nearest(role, ROLES)}")
+    columns = {role: _column_of(role, files, mapping) for role in dict.fromkeys(roles)}
+    if "id" in mapping:
+        columns["id"] = mapping["id"]
+    elif files and all("id" in file.schema.names for file in files):
+        columns["id"] = "id"
+    for file in files:
+        for role, column in columns.items():
+            _check_column(file, role, column)
+    return columns
+
+
+def check_carried(files: Sequence[InputFile], carry: Sequence[str]) -> None:
+    """Raise SchemaError if a column to carry is missing in a file."""
+    for file in files:
+        for column in carry:
+            if column not in file.schema.names:
+                hint = nearest(column, file.schema.names)
+                raise SchemaError(f"{file.relative}: no column {column!r} to carry{hint}")
+
+
+def _column_of(role: str, files: Sequence[InputFile], mapping: Mapping[str, str]) -> str:
+    if role in mapping:
+        return mapping[role]
+    if role != "candidate":
+        return role
+    if "question" in mapping:
+        return mapping["question"]
+    has_candidate = any("candidate" in file.schema.names for file in files)
+    return "candidate" if has_candidate else "question"
+
+
+def _check_column(file: InputFile, role: str, column: str) -> None:
+    names = file.schema.names
+    if column not in names:
+        wanted = column if column != role else f"{column} (role {role})"
+        raise SchemaError(
+            f"{file.relative}: no column {wanted}{nearest(column, names)}; map it with "
+            f"--column {role}=NAME"
+        )
+    if names.count(column) > 1:
+        raise SchemaError(f"{file.relative}: column {column!r} stands there twice")
+    kind = file.schema.field(column).type
+    if not fits_role(kind, role):
+        raise SchemaError(
+            f"{file.relative}: column {column!r} is {kind}, but role {role} needs {ROLES[role]}"
+        )

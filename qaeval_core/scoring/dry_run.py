@@ -1,0 +1,65 @@
+"""Dry run: what a run would read, share and compute; runs no model, writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qaeval_core.config import RunConfig
+from qaeval_core.scoring.compile import FamilyPlan
+from qaeval_core.scoring.job import Inputs, Job
+from qaeval_core.scoring.pass_stats import PassStats
+from qaeval_core.scoring.reader import ShardReader
+from qaeval_core.scoring.runner import prepare_rows
+from qaeval_core.scoring.validate import table_rows
+from qaeval_core.text.encode import TextEncoder
+
+# Tokenising is cheap beside scoring, not beside reading: estimate from so many rows.
+_MAX_ROWS = 20_000
+
+
+def input_lines(inputs: Inputs, config: RunConfig) -> Iterator[str]:
+    """Yield what the inputs are."""
+    n_rows = sum(file.n_rows for file in inputs.files)
+    n_bytes = sum(file.size_bytes for file in inputs.files)
+    yield f"input: {len(inputs.files):,} files, {n_rows:,} rows, {n_bytes / 2**20:,.1f} MiB"
+    if config.input.limit is not None:
+        yield f"limit: the first {min(config.input.limit, n_rows):,} rows"
+    yield "columns: " + ", ".join(f"{role}={name}" for role, name in inputs.columns.items())
+
+
+def dry_run_lines(job: Job) -> Iterator[str]:
+    """Yield, per family, what is left to do: shards, rows, distinct units, tokens."""
+    for family in job.run.families:
+        pieces = job.pieces(family, n_actors=1)
+        n_rows = sum(piece.n_rows for piece in pieces)
+        n_shards = sum(len(piece.shards) for piece in pieces)
+        done = job.n_rows_total - n_rows
+        yield (
+            f"{family.key}: {n_rows:,} rows to score in {n_shards:,} shards, {done:,} committed"
+        )
+        if not pieces:
+            continue
+        stats, n_tokens = _measure(job, family)
+        factor = n_rows / max(stats.n_rows, 1)
+        about = "" if factor == 1 else f" (estimated from {stats.n_rows:,} rows)"
+        yield (
+            f"  {stats.n_units * factor:,.0f} distinct units of "
+            f"{stats.n_units_unshared * factor:,.0f}, {n_tokens * factor:,.0f} tokens, "
+            f"{stats.n_quarantined * factor:,.0f} rows to quarantine{about}"
+        )
+
+
+def _measure(job: Job, family: FamilyPlan) -> tuple[PassStats, int]:
+    encoder = TextEncoder(family.artifact.tokenizer_path)
+    scorer = family.kind.scorer(family.artifact, encoder, family.options)
+    reader = ShardReader(list(family.columns.values()))
+    stats, n_tokens = PassStats(), 0
+    for piece in job.pieces(family, n_actors=1):
+        for rows in piece.shards:
+            if stats.n_rows >= _MAX_ROWS:
+                return stats, n_tokens
+            table = reader.read(piece, rows)
+            prepared = prepare_rows(family, scorer, table_rows(table, columns=family.columns))
+            stats.add(prepared.stats)
+            n_tokens += int(prepared.work.lengths.sum())
+    return stats, n_tokens

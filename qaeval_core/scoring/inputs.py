@@ -1,0 +1,212 @@
+"""Inputs: file names, folders, globs and filesystem URIs to Parquet files with an identity.
+
+Only footers are read. A file's identity is its relative path, size and modification time; a
+changed file is another file.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from qaeval_core.config import nearest
+from qaeval_core.errors import InputError, UnreadableFileError
+from qaeval_core.signature import hash_text
+
+_SUFFIXES = (".parquet", ".pq")
+_GLOB_SIGNS = frozenset("*?[")
+_N_FOOTER_THREADS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """One row group as the footer describes it."""
+
+    start: int
+    n_rows: int
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """One Parquet file to score."""
+
+    relative: str
+    uri: str
+    size_bytes: int
+    mtime_ns: int
+    row_groups: tuple[RowGroup, ...]
+    schema: pa.Schema
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the file, by its footer."""
+        return sum(group.n_rows for group in self.row_groups)
+
+    @property
+    def file_id(self) -> str:
+        """Short hash of relative path, size and modification time."""
+        return hash_text(f"{self.relative}|{self.size_bytes}|{self.mtime_ns}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    base: str          # What the relative path is relative to.
+    path: str
+    filesystem: fs.FileSystem
+    scheme: str
+    info: fs.FileInfo
+
+    @property
+    def relative(self) -> str:
+        return os.path.relpath(self.path, self.base).replace(os.sep, "/")
+
+    @property
+    def uri(self) -> str:
+        return f"{self.scheme}://{self.path}" if self.scheme else self.path
+
+
+def open_filesystem(uri: str) -> tuple[fs.FileSystem, str, str]:
+    """Return (filesystem, path, scheme) of a path or URI; scheme is empty for local paths."""
+    if "://" not in uri:
+        return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(uri)), ""
+    try:
+        filesystem, path = fs.FileSystem.from_uri(uri)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"cannot open {uri}: {error}") from None
+    scheme = uri.split("://", 1)[0]
+    return filesystem, path, "" if scheme == "file" else scheme
+
+
+def find_inputs(
+    paths: Sequence[str], *, skip_unreadable: bool = False
+) -> tuple[list[InputFile], list[str]]:
+    """Return the Parquet files that paths name, and messages about files left out.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Files, folders (searched below for .parquet and .pq), globs, or filesystem URIs of these.
+    skip_unreadable : bool, default False
+        Leave files out that have no readable footer, instead of raising.
+
+    Returns
+    -------
+    (list of InputFile, list of str)
+        Files in order of their relative paths, which are unique: two files of one name in two
+        folders get as much of their folders' names as tells them apart.
+
+    Raises
+    ------
+    InputError
+        If a path names nothing.
+    UnreadableFileError
+        If a file is not readable Parquet and ``skip_unreadable`` is not set.
+    """
+    if not paths:
+        raise InputError("no input: name Parquet files, folders or globs")
+    found: dict[str, _Found] = {}
+    for path in paths:
+        for item in _expand(path):
+            found.setdefault(item.uri, item)
+    relatives = _unique_relatives(list(found.values()))
+    with ThreadPoolExecutor(_N_FOOTER_THREADS) as pool:
+        read = list(pool.map(_read_footer, found.values(), relatives))
+    problems = [item for item in read if isinstance(item, str)]
+    if problems and not skip_unreadable:
+        raise UnreadableFileError(
+            "\n".join(problems) + "\nset input.skip_unreadable=true to score the other files"
+        )
+    files = [item for item in read if isinstance(item, InputFile)]
+    return sorted(files, key=lambda file: file.relative), problems
+
+
+def _expand(uri: str) -> list[_Found]:
+    filesystem, path, scheme = open_filesystem(uri)
+    if _GLOB_SIGNS & set(path) and filesystem.get_file_info(path).type == fs.FileType.NotFound:
+        return _expand_glob(filesystem, path, scheme)
+    info = filesystem.get_file_info(path)
+    if info.type == fs.FileType.File:
+        return [_Found(str(PurePosixPath(path).parent), path, filesystem, scheme, info)]
+    if info.type == fs.FileType.Directory:
+        return _search(filesystem, path, scheme)
+    raise InputError(f"no such file or folder: {uri}{_near_files(path, scheme)}")
+
+
+def _search(filesystem: fs.FileSystem, folder: str, scheme: str) -> list[_Found]:
+    infos = filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
+    kept = [info for info in infos if _is_data(os.path.relpath(info.path, folder), info)]
+    if not kept:
+        raise InputError(f"no .parquet file below {folder}")
+    return [_Found(folder, info.path, filesystem, scheme, info) for info in kept]
+
+
+def _is_data(relative: str, info: fs.FileInfo) -> bool:
+    hidden = any(part.startswith((".", "_")) for part in PurePosixPath(relative).parts)
+    return info.type == fs.FileType.File and relative.endswith(_SUFFIXES) and not hidden
+
+
+def _expand_glob(filesystem: fs.FileSystem, pattern: str, scheme: str) -> list[_Found]:
+    parts = PurePosixPath(pattern).parts
+    n_plain = next(i for i, part in enumerate(parts) if _GLOB_SIGNS & set(part))
+    base = str(PurePosixPath(*parts[:n_plain])) if n_plain else "."
+    if not scheme:
+        infos = filesystem.get_file_info(sorted(glob.glob(pattern, recursive=True)))
+    else:
+        below = filesystem.get_file_info(fs.FileSelector(base, recursive=True))
+        infos = [info for info in below if fnmatch.fnmatchcase(info.path, pattern)]
+    kept = [info for info in infos if info.type == fs.FileType.File]
+    if not kept:
+        raise InputError(f"no file matches {pattern}")
+    return [_Found(base, info.path, filesystem, scheme, info) for info in kept]
+
+
+def _near_files(path: str, scheme: str) -> str:
+    folder = Path(path).parent
+    if scheme or not folder.is_dir():
+        return ""
+    names = [item.name for item in folder.iterdir() if not item.name.startswith(".")]
+    hint = nearest(Path(path).name, names) if names else ""
+    return hint if hint.startswith("; did you mean") else ""
+
+
+def _unique_relatives(found: Sequence[_Found]) -> list[str]:
+    """Lengthen colliding relative paths by parent folders until all differ."""
+    relatives = [item.relative for item in found]
+    for depth in range(1, 64):
+        counts = Counter(relatives)
+        if max(counts.values(), default=1) == 1:
+            return relatives
+        for i, item in enumerate(found):
+            if counts[relatives[i]] > 1:
+                n_parts = len(PurePosixPath(item.relative).parts) + depth
+                parts = PurePosixPath(item.path).parts
+                relatives[i] = "/".join(part for part in parts[-n_parts:] if part != "/")
+    raise InputError(f"cannot tell inputs apart: {sorted(relatives)[:3]}")
+
+
+def _read_footer(item: _Found, relative: str) -> InputFile | str:
+    try:
+        with item.filesystem.open_input_file(item.path) as source:
+            parquet = pq.ParquetFile(source)
+            footer, schema = parquet.metadata, parquet.schema_arrow
+            groups = []
+            start = 0
+            for i in range(footer.num_row_groups):
+                group = footer.row_group(i)
+                groups.append(RowGroup(start, group.num_rows, group.total_byte_size))
+                start += group.num_rows
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        return f"{item.uri} is not readable Parquet: {error}"
+    mtime_ns = item.info.mtime_ns or 0
+    return InputFile(relative, item.uri, item.info.size, mtime_ns, tuple(groups), schema)

@@ -1,0 +1,189 @@
+"""Job: a checked request: what to score, with which models, into which store.
+
+Everything that can be wrong with a request is found here, before anything is computed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from qaeval_core.config import RunConfig
+from qaeval_core.errors import ConfigError
+from qaeval_core.models.artifact import default_root, ensure_artifact
+from qaeval_core.models.session import Device
+from qaeval_core.scoring.columns import check_carried, resolve_columns
+from qaeval_core.scoring.compile import CompiledRun, FamilyPlan, compile_run, needed_roles
+from qaeval_core.scoring.inputs import InputFile, find_inputs
+from qaeval_core.scoring.join import instance_columns
+from qaeval_core.scoring.plan import Piece, RowRange, cover, plan_file
+from qaeval_core.scoring.store import Store, check_out_path
+
+_MIN_PIECE_ROWS = 4096
+_MAX_PIECE_ROWS = 65_536
+_PIECES_PER_ACTOR = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A checked request: what to score, with what, into which store."""
+
+    config: RunConfig
+    files: tuple[InputFile, ...]
+    n_rows: Mapping[str, int]                 # by file id; fewer than the file has under limit
+    columns: Mapping[str, str]
+    run: CompiledRun
+    store: Store
+    device: Device
+    notes: tuple[str, ...] = ()
+
+    @property
+    def n_rows_total(self) -> int:
+        """Rows that count, over all files."""
+        return sum(self.n_rows.values())
+
+    def rows_per_shard(self, family: FamilyPlan) -> int:
+        """Return the shard size of a family."""
+        return self.config.scoring.rows_per_shard or family.kind.rows_per_shard[self.device]
+
+    def done_ranges(self, family: FamilyPlan) -> dict[str, list[RowRange]]:
+        """Return the committed, disjoint ranges of every file of this job."""
+        committed = self.store.committed(family.key)
+        return {
+            file.file_id: cover(committed.get(file.file_id, ()), n_rows=self.n_rows[file.file_id])
+            for file in self.files
+        }
+
+    def pieces(self, family: FamilyPlan, *, n_actors: int) -> list[Piece]:
+        """Return what is still to be done for a family."""
+        done = self.done_ranges(family)
+        per_actor = self.n_rows_total // (_PIECES_PER_ACTOR * max(n_actors, 1))
+        rows_per_piece = min(max(per_actor, _MIN_PIECE_ROWS), _MAX_PIECE_ROWS)
+        return [
+            piece
+            for file in self.files
+            for piece in plan_file(
+                file,
+                family=family.key,
+                rows_per_shard=self.rows_per_shard(family),
+                max_shard_bytes=self.config.scoring.max_shard_bytes,
+                n_rows=self.n_rows[file.file_id],
+                done=done[file.file_id],
+                rows_per_piece=rows_per_piece,
+            )
+        ]
+
+    def file_pieces(self, file: InputFile) -> list[Piece]:
+        """Return a file's rows as pieces of no family, to read them all."""
+        return plan_file(
+            file,
+            family="",
+            rows_per_shard=_MIN_PIECE_ROWS,
+            max_shard_bytes=self.config.scoring.max_shard_bytes,
+            n_rows=self.n_rows[file.file_id],
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of everything that the scores depend on: the finished run's identity."""
+        content = {
+            "files": [(file.relative, file.file_id) for file in self.files],
+            "n_rows": dict(self.n_rows),
+            "instances": {plan.name: str(plan.signature) for plan in self.run.instances},
+            "families": [plan.key for plan in self.run.families],
+            "id": self.columns.get("id"),
+            "carry": self.config.output.carry,
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Files and columns of a request, checked before a cluster or model is touched."""
+
+    store: Store
+    files: tuple[InputFile, ...]
+    columns: Mapping[str, str]
+    problems: tuple[str, ...]
+
+
+def read_inputs(config: RunConfig, *, needs_out: bool = True) -> Inputs:
+    """Find the input files and check their columns.
+
+    Parameters
+    ----------
+    needs_out : bool, default True
+        False where nothing is written; ``output.path`` may then be missing.
+
+    Raises
+    ------
+    ConfigError, InputError
+        For whatever is wrong with paths, files or columns.
+    """
+    if config.output.path is None and needs_out:
+        raise ConfigError("no output folder: give --out OUT")
+    store = Store(check_out_path(config.output.path or "."))
+    if config.output.path is not None:
+        _check_out_not_among_inputs(config.input.paths, store.out)
+    files, problems = find_inputs(
+        config.input.paths, skip_unreadable=config.input.skip_unreadable
+    )
+    columns = resolve_columns(files, roles=needed_roles(config), mapping=config.input.columns)
+    check_carried(files, config.output.carry)
+    return Inputs(store, tuple(files), columns, tuple(problems))
+
+
+def make_job(config: RunConfig, inputs: Inputs, *, device: Device) -> Job:
+    """Return the job of a request, building artifacts that are missing.
+
+    Raises
+    ------
+    QAEvalError
+        For whatever is wrong with models, baselines or output columns.
+    """
+    root = Path(config.models.artifacts_path or default_root())
+    run = compile_run(
+        config,
+        columns=inputs.columns,
+        device=device,
+        resolve_artifact=lambda request: ensure_artifact(
+            root, request, build=config.models.build
+        ),
+    )
+    _check_output_names(config.output.carry, run)
+    return Job(
+        config=config,
+        files=inputs.files,
+        n_rows=_limited(inputs.files, config.input.limit),
+        columns=inputs.columns,
+        run=run,
+        store=inputs.store,
+        device=device,
+        notes=inputs.problems,
+    )
+
+
+def _check_out_not_among_inputs(paths: Sequence[str], out: Path) -> None:
+    for path in paths:
+        folder = Path(path).expanduser().absolute()
+        if "://" not in path and folder.is_dir() and out.is_relative_to(folder):
+            raise ConfigError(f"--out {out} lies inside the input folder {folder}")
+
+
+def _check_output_names(carry: Sequence[str], run: CompiledRun) -> None:
+    taken = ["id", *instance_columns(run), "quarantine_reason"]
+    for name in [*carry, *taken]:
+        if [*carry, *taken].count(name) > 1:
+            raise ConfigError(f"two output columns would be named {name!r}")
+
+
+def _limited(files: Sequence[InputFile], limit: int | None) -> dict[str, int]:
+    left = sum(file.n_rows for file in files) if limit is None else limit
+    counts = {}
+    for file in files:
+        counts[file.file_id] = min(file.n_rows, left)
+        left -= counts[file.file_id]
+    return counts

@@ -1,0 +1,288 @@
+"""Join: committed statistics and the input's own columns to one file of scores per input file.
+
+Streams: neither the input nor the statistics of a file are ever in memory as a whole.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from qaeval_core.errors import UnreadableFileError
+from qaeval_core.schema import QUARANTINE_MESSAGE, QUARANTINE_REASON, QUARANTINE_SCHEMA
+from qaeval_core.scoring.compile import CompiledRun, InstancePlan
+from qaeval_core.scoring.formulas import score_instance
+from qaeval_core.scoring.inputs import InputFile
+from qaeval_core.scoring.plan import Piece, RowRange, Stretch, split, stretches
+from qaeval_core.scoring.reader import ShardReader
+from qaeval_core.scoring.store import FamilyStream, Store
+from qaeval_core.scoring.work import UNREADABLE
+
+_CHUNK_ROWS = 16_384
+
+
+@dataclass(slots=True)
+class Totals:
+    """What the report needs of all joined rows."""
+
+    n_rows: int = 0
+    n_duplicate_ids: int = 0
+    quarantined: Counter[str] = field(default_factory=Counter)
+    undefined: dict[str, Counter[str]] = field(default_factory=dict)
+    n_scored: Counter[str] = field(default_factory=Counter)
+    values: dict[str, list[NDArray[np.float32]]] = field(default_factory=dict)
+
+
+def instance_columns(run: CompiledRun) -> list[str]:
+    """Return all columns that the instances of a run write."""
+    return [
+        column
+        for plan in run.instances
+        for column in [*(plan.column(output) for output in plan.outputs), plan.reason_column]
+    ]
+
+
+def score_rows(
+    run: CompiledRun, statistics: Mapping[str, pa.Table], totals: Totals | None = None
+) -> pa.Table:
+    """Return the score columns of rows from their statistics, quarantined rows with nulls.
+
+    Parameters
+    ----------
+    run : CompiledRun
+    statistics : mapping of family key to table
+        The same rows of every family, quarantined ones included.
+    totals : Totals, optional
+        Counted up.
+
+    Returns
+    -------
+    pyarrow.Table
+        Columns of `instance_columns` and ``quarantine_reason``.
+    """
+    reasons = _quarantine_reasons(statistics)
+    good = np.array([reason is None for reason in reasons], dtype=bool)
+    slots = np.where(good, np.cumsum(good) - 1, -1)
+    indices = pa.array(slots, mask=~good)
+    kept = {key: table.filter(pa.array(good)) for key, table in statistics.items()}
+    columns: dict[str, pa.Array] = {}
+    for plan in run.instances:
+        scores, undefined = score_instance(plan, kept)
+        columns.update({name: column.take(indices) for name, column in scores.items()})
+        columns[plan.reason_column] = pa.array(undefined, pa.string()).take(indices)
+        if totals is not None:
+            _count_instance(totals, plan, scores, undefined)
+    if totals is not None:
+        totals.n_rows += len(reasons)
+        totals.quarantined.update(reason for reason in reasons if reason is not None)
+    columns[QUARANTINE_REASON] = pa.array(reasons, pa.string())
+    return pa.table(columns)
+
+
+def _quarantine_reasons(statistics: Mapping[str, pa.Table]) -> list[str | None]:
+    merged: list[str | None] = []
+    for table in statistics.values():
+        own = table.column(QUARANTINE_REASON).to_pylist()
+        merged = [a or b for a, b in zip(merged, own, strict=True)] if merged else own
+    return merged
+
+
+def _count_instance(
+    totals: Totals,
+    plan: InstancePlan,
+    scores: Mapping[str, pa.Array],
+    undefined: Sequence[str | None],
+) -> None:
+    counts = Counter(reason for reason in undefined if reason is not None)
+    totals.undefined.setdefault(plan.name, Counter()).update(counts)
+    totals.n_scored[plan.name] += len(undefined) - sum(counts.values())
+    for name, column in scores.items():
+        if pa.types.is_floating(column.type):
+            values = column.to_numpy(zero_copy_only=False)
+            totals.values.setdefault(name, []).append(values)
+
+
+class FileJoin:
+    """Writes one input file's scores.
+
+    Parameters
+    ----------
+    store : Store
+    run : CompiledRun
+    id_column : str or None
+        None: a row's id is its file and row number.
+    carry : sequence of str
+        Input columns to copy.
+    """
+
+    def __init__(
+        self, store: Store, run: CompiledRun, *, id_column: str | None, carry: Sequence[str]
+    ) -> None:
+        self._store = store
+        self._run = run
+        self._id_column = id_column
+        self._carry = list(carry)
+
+    def path(self, file: InputFile) -> Path:
+        """Return where the scores of a file lie."""
+        return self._store.out / "scores" / file.relative
+
+    def write(
+        self,
+        file: InputFile,
+        *,
+        n_rows: int,
+        ranges: Mapping[str, Sequence[RowRange]],
+        totals: Totals,
+    ) -> None:
+        """Write the scores and quarantine records of a file, atomically.
+
+        Parameters
+        ----------
+        ranges : mapping of family key to committed ranges that tile the file's rows
+        """
+        path = self.path(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        streams = {
+            key: FamilyStream(self._store, key, file.file_id, own) for key, own in ranges.items()
+        }
+        hashes: list[NDArray[np.uint64]] = []
+        quarantine: list[pa.Table] = []
+        writer: pq.ParquetWriter | None = None
+        for given in self._given_columns(file, n_rows):
+            statistics = {key: stream.take(given.num_rows) for key, stream in streams.items()}
+            scores = score_rows(self._run, statistics, totals)
+            joined = _beside(given, scores)
+            quarantine.append(_quarantine_rows(given, scores, statistics))
+            hashes.append(pl.from_arrow(given.select(["id"]))["id"].cast(str).hash().to_numpy())
+            if writer is None:
+                writer = pq.ParquetWriter(temporary, joined.schema, compression="zstd")
+            writer.write_table(joined)
+        if writer is None:
+            pq.write_table(self._empty(file), temporary)
+        else:
+            writer.close()
+        temporary.replace(path)
+        self._write_quarantine(file, quarantine)
+        all_hashes = np.concatenate(hashes) if hashes else np.zeros(0, dtype=np.uint64)
+        totals.n_duplicate_ids += len(all_hashes) - len(np.unique(all_hashes))
+
+    def _given_columns(self, file: InputFile, n_rows: int) -> Iterator[pa.Table]:
+        """Yield id and carried columns in chunks; nulls where the input cannot be read."""
+        wanted = [*([self._id_column] if self._id_column else []), *self._carry]
+        reader = ShardReader(wanted)
+        for stretch in stretches(file.row_groups, rows_per_shard=_CHUNK_ROWS):
+            rows = RowRange(stretch.rows.start, min(stretch.rows.stop, n_rows))
+            if rows.n_rows <= 0:
+                continue
+            for chunk in split(rows, rows_per_shard=_CHUNK_ROWS):
+                yield self._given(file, reader, _as_piece(file, stretch), chunk)
+        reader.close()
+
+    def _given(
+        self, file: InputFile, reader: ShardReader, piece: Piece, chunk: RowRange
+    ) -> pa.Table:
+        if self._id_column is None and not self._carry:
+            return pa.table({"id": _row_ids(file, chunk)})
+        try:
+            table = reader.read(piece, chunk)
+        except UnreadableFileError:
+            # Its rows are quarantined or scored by now; only what is copied is missing.
+            return self._empty_given(file, chunk)
+        columns = {"id": _row_ids(file, chunk)}
+        if self._id_column is not None:
+            columns["id"] = table.column(self._id_column)
+        columns.update({name: table.column(name) for name in self._carry})
+        return pa.table(columns)
+
+    def _empty_given(self, file: InputFile, chunk: RowRange) -> pa.Table:
+        columns = {}
+        for name in ["id", *self._carry]:
+            source = self._id_column if name == "id" else name
+            if source is None:
+                columns[name] = _row_ids(file, chunk)
+            else:
+                columns[name] = pa.nulls(chunk.n_rows, file.schema.field(source).type)
+        return pa.table(columns)
+
+    def _empty(self, file: InputFile) -> pa.Table:
+        given = self._empty_given(file, RowRange(0, 0))
+        fields = [*given.schema]
+        for name in instance_columns(self._run):
+            is_text = name.endswith("_reason")
+            kind = pa.string() if is_text else pa.float32()
+            fields.append(pa.field(name, pa.int32() if name.endswith("_windows") else kind))
+        fields.append(pa.field(QUARANTINE_REASON, pa.string()))
+        return pa.schema(fields).empty_table()
+
+    def _write_quarantine(self, file: InputFile, parts: Sequence[pa.Table]) -> None:
+        path = self._store.out / "quarantine" / file.relative
+        rows = pa.concat_tables(parts) if parts else QUARANTINE_SCHEMA.empty_table()
+        if rows.num_rows == 0:
+            path.unlink(missing_ok=True)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        pq.write_table(rows, temporary)
+        temporary.replace(path)
+
+
+def _as_piece(file: InputFile, stretch: Stretch) -> Piece:
+    return Piece(
+        family="",
+        file_id=file.file_id,
+        relative=file.relative,
+        uri=file.uri,
+        first_group=stretch.first_group,
+        stop_group=stretch.stop_group,
+        first_row=stretch.rows.start,
+        shards=(),
+    )
+
+
+def _row_ids(file: InputFile, rows: RowRange) -> pa.Array:
+    return pa.array([f"{file.relative}#{row}" for row in range(rows.start, rows.stop)], pa.string())
+
+
+def _beside(left: pa.Table, right: pa.Table) -> pa.Table:
+    for name in right.column_names:
+        left = left.append_column(name, right.column(name))
+    return left
+
+
+def _quarantine_rows(
+    given: pa.Table, scores: pa.Table, statistics: Mapping[str, pa.Table]
+) -> pa.Table:
+    """Return the quarantine records of some rows, messages and stages from their families."""
+    records = []
+    reasons = scores.column(QUARANTINE_REASON).to_pylist()
+    positions = next(iter(statistics.values())).column("position").to_pylist()
+    messages = [
+        (key, table.column(QUARANTINE_MESSAGE).to_pylist()) for key, table in statistics.items()
+    ]
+    for i, reason in enumerate(reasons):
+        if reason is None:
+            continue
+        key, message = next((key, own[i]) for key, own in messages if own[i] is not None)
+        identity = given.column("id")[i].as_py()
+        kinds = (UNREADABLE, "killed_worker")
+        records.append(
+            {
+                "id": None if identity is None else str(identity),
+                "position": positions[i],
+                "reason": reason,
+                "message": message,
+                "stage": key if reason in kinds else "validate",
+            }
+        )
+    return pa.Table.from_pylist(records, schema=QUARANTINE_SCHEMA)

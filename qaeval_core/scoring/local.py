@@ -1,0 +1,83 @@
+"""Local: the same job in one process, without Ray; the oracle of the cluster's path."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+
+from qaeval_core.errors import RunStoppedError
+from qaeval_core.scoring.compile import FamilyPlan
+from qaeval_core.scoring.execute import OnShard
+from qaeval_core.scoring.job import Job
+from qaeval_core.scoring.plan import Piece, RowRange
+from qaeval_core.scoring.progress import ProgressCounter, ProgressPrinter
+from qaeval_core.scoring.runner import FamilyRunner
+from qaeval_core.scoring.work import PieceWorker
+
+
+class LocalSupervisor:
+    """Counts attempts and progress in this process.
+
+    Parameters
+    ----------
+    stop : threading.Event
+        Set to end the run after the batch in hand.
+    printer : ProgressPrinter
+    """
+
+    def __init__(self, stop: threading.Event, printer: ProgressPrinter) -> None:
+        self._stop = stop
+        self._printer = printer
+        self._begun: Counter[tuple[str, str, RowRange]] = Counter()
+        self.counter = ProgressCounter()
+
+    def begin(self, family: str, file_id: str, rows: RowRange) -> int:
+        """Note that a shard begins; return how often it has begun."""
+        self._begun[family, file_id, rows] += 1
+        return self._begun[family, file_id, rows]
+
+    def advance(self, n_rows: float, n_tokens: int, n_padded_tokens: int) -> None:
+        """Note progress; raises RunStoppedError when the run shall stop."""
+        self.counter.add(n_rows, n_tokens, n_padded_tokens)
+        self._printer.update(self.counter.snapshot())
+        if self._stop.is_set():
+            raise RunStoppedError("stopped as asked; run again to go on from here")
+
+
+class LocalExecutor:
+    """Runs pieces one after another with all CPUs, or on one GPU.
+
+    Parameters
+    ----------
+    n_threads : int, optional
+        Threads of one operator; default all CPUs this process may use.
+    """
+
+    n_actors = 1
+
+    def __init__(self, *, n_threads: int | None = None) -> None:
+        self.stop = threading.Event()
+        self._n_threads = n_threads
+
+    def run(self, job: Job, family: FamilyPlan, pieces: Sequence[Piece], on_shard: OnShard) -> None:
+        """Commit every shard of every piece."""
+        settings = getattr(job.config.models, family.kind.model_role)
+        runner = FamilyRunner(
+            family,
+            device=job.device,
+            n_threads=self._n_threads,
+            max_batch_tokens=settings.max_batch_tokens,
+        )
+        printer = ProgressPrinter(
+            family.kind.name,
+            n_rows_total=sum(piece.n_rows for piece in pieces),
+            interval_s=job.config.scoring.progress_s,
+        )
+        supervisor = LocalSupervisor(self.stop, printer)
+        worker = PieceWorker(runner, job.store, supervisor)
+        try:
+            for _, _, stats in worker.run(pieces):
+                on_shard(stats)
+        finally:
+            printer.update(supervisor.counter.snapshot(), is_last=True)

@@ -1,0 +1,48 @@
+"""PassStats: what model passes cost, in counts and seconds that add up over shards."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass(slots=True)
+class PassStats:
+    """What a pass cost; all counts are sums, so stats of shards add up."""
+
+    n_rows: int = 0
+    n_quarantined: int = 0
+    n_units: int = 0
+    n_units_unshared: int = 0
+    n_batches: int = 0
+    n_tokens: int = 0
+    n_padded_tokens: int = 0
+    n_truncated: int = 0
+    n_halvings: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def add(self, other: PassStats) -> None:
+        """Add another shard's stats."""
+        for name in self.__slots__:
+            if name != "seconds":
+                setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name, value in other.seconds.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + value
+
+    def spend(self, name: str, seconds: float) -> None:
+        """Add seconds to a phase: read, encode, wait, run or commit."""
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+    def counts_json(self) -> str:
+        """Return the counts without the seconds: the same work gives the same bytes."""
+        counts = {name: getattr(self, name) for name in self.__slots__ if name != "seconds"}
+        return json.dumps(counts)
+
+    def to_json(self) -> str:
+        """Return counts and seconds as text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> PassStats:
+        """Return the stats that `to_json` or `counts_json` wrote."""
+        return cls(**json.loads(text))

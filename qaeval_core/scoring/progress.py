@@ -1,0 +1,131 @@
+"""Progress: counters that batches feed, and the line or bar that people see."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How far a family is in this run."""
+
+    n_rows: float = 0.0
+    n_tokens: int = 0
+    n_padded_tokens: int = 0
+
+
+class ProgressCounter:
+    """Thread-safe counters."""
+
+    def __init__(self) -> None:
+        self._counts = Counts()
+        self._lock = threading.Lock()
+
+    def add(self, n_rows: float, n_tokens: int = 0, n_padded_tokens: int = 0) -> None:
+        """Add what one batch or shard did; rows may be a fraction of a shard."""
+        with self._lock:
+            now = self._counts
+            self._counts = Counts(
+                now.n_rows + n_rows,
+                now.n_tokens + n_tokens,
+                now.n_padded_tokens + n_padded_tokens,
+            )
+
+    def snapshot(self) -> Counts:
+        """Return the counts of this moment."""
+        with self._lock:
+            return replace(self._counts)
+
+
+class ProgressPrinter:
+    """Prints a line every few seconds; on a terminal, a bar.
+
+    Parameters
+    ----------
+    label : str
+    n_rows_total : int
+        Rows to do in this run.
+    interval_s : float
+    stream : TextIO, optional
+        Default standard error.
+    """
+
+    def __init__(
+        self, label: str, *, n_rows_total: int, interval_s: float, stream: TextIO | None = None
+    ) -> None:
+        self._label = label
+        self._n_rows_total = n_rows_total
+        self._interval_s = interval_s
+        self._stream = stream or sys.stderr
+        self._started = time.monotonic()
+        self._last = self._started
+        self._bar: Progress | None = None
+        if self._stream.isatty():
+            columns = (TextColumn("{task.description}"), BarColumn())
+            self._bar = Progress(*columns, console=Console(file=self._stream))
+            self._task = self._bar.add_task(label, total=max(n_rows_total, 1))
+            self._bar.start()
+
+    def update(self, counts: Counts, *, is_last: bool = False) -> None:
+        """Show the counts if the interval has passed."""
+        now = time.monotonic()
+        if not is_last and now - self._last < self._interval_s:
+            return
+        self._last = now
+        line = progress_line(
+            self._label,
+            counts,
+            n_rows_total=self._n_rows_total,
+            elapsed_s=now - self._started,
+        )
+        if self._bar is not None:
+            self._bar.update(self._task, completed=counts.n_rows, description=line)
+            if is_last:
+                self._bar.stop()
+        else:
+            print(line, file=self._stream, flush=True)
+
+
+def progress_line(label: str, counts: Counts, *, n_rows_total: int, elapsed_s: float) -> str:
+    """Return one line of progress.
+
+    Examples
+    --------
+    >>> progress_line("lrm", Counts(500.0, 90_000, 100_000), n_rows_total=1000, elapsed_s=10.0)
+    'lrm: 500/1,000 rows (50 %), 50.0 rows/s, 9,000 tokens/s, padding 10.0 %, ETA 10s'
+    """
+    elapsed_s = max(elapsed_s, 1e-9)
+    rows_per_s = counts.n_rows / elapsed_s
+    share = 100 * counts.n_rows / max(n_rows_total, 1)
+    parts = [
+        f"{label}: {int(counts.n_rows):,}/{n_rows_total:,} rows ({share:.0f} %)",
+        f"{rows_per_s:,.1f} rows/s",
+    ]
+    if counts.n_padded_tokens:
+        padding = 100 * (1 - counts.n_tokens / counts.n_padded_tokens)
+        parts.append(f"{counts.n_tokens / elapsed_s:,.0f} tokens/s, padding {padding:.1f} %")
+    if counts.n_rows > 0:
+        left_s = (n_rows_total - counts.n_rows) / rows_per_s
+        parts.append(f"ETA {duration(left_s)}")
+    return ", ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as people write them.
+
+    >>> duration(5), duration(65), duration(7300)
+    ('5s', '1m05s', '2h01m')
+    """
+    whole = max(round(seconds), 0)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"

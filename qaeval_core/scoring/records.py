@@ -1,0 +1,103 @@
+"""Records: what a run writes about itself, and what it reads of the run before."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from qaeval_core.report.report import environment
+from qaeval_core.scoring.job import Job
+from qaeval_core.scoring.plan import RowRange
+from qaeval_core.scoring.store import write_atomically, write_json
+
+_PLAN_SCHEMA = pa.schema(
+    [
+        pa.field("family", pa.string()),
+        pa.field("relative", pa.string()),
+        pa.field("file_id", pa.string()),
+        pa.field("piece", pa.int64()),      # null: committed before this run
+        pa.field("start", pa.int64()),
+        pa.field("stop", pa.int64()),
+    ]
+)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return a JSON object, or None where there is none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def changes(job: Job) -> list[str]:
+    """Return what differs from the run that wrote to this OUT before."""
+    try:
+        planned = pq.read_table(job.store.out / "plan.parquet", columns=["relative", "file_id"])
+    except (OSError, pa.ArrowException):
+        return []
+    before = dict(
+        zip(planned["relative"].to_pylist(), planned["file_id"].to_pylist(), strict=True)
+    )
+    now = {file.relative: file.file_id for file in job.files}
+    lines = [
+        f"{name} has changed since the last run and is scored anew"
+        for name, file_id in now.items()
+        if before.get(name, file_id) != file_id
+    ]
+    gone = [name for name in before if name not in now]
+    if gone:
+        lines.append(f"{len(gone)} files of earlier runs are no input now; their scores stay")
+    old = read_json(job.store.out / "run.json") or {}
+    families = {plan.key for plan in job.run.families}
+    for key in sorted(set(old.get("families", {})) - families):
+        lines.append(f"{key} is not used any more: a model or option has changed; its commits stay")
+    return lines
+
+
+def write_run_files(job: Job, *, n_actors: int) -> None:
+    """Write run.json, plan.parquet and a description of every family."""
+    write_json(
+        job.store.out / "run.json",
+        {
+            "config": job.config.model_dump(mode="json"),
+            "columns": dict(job.columns),
+            "instances": {plan.name: str(plan.signature) for plan in job.run.instances},
+            "families": {plan.key: str(plan.signature) for plan in job.run.families},
+            "device": job.device,
+            "environment": environment(),
+        },
+    )
+    for family in job.run.families:
+        content = {"signature": str(family.signature), "artifact": family.artifact.folder.name}
+        job.store.write_signature(family.key, content)
+    records = []
+    for family in job.run.families:
+        done = job.done_ranges(family)
+        for i, piece in enumerate(job.pieces(family, n_actors=n_actors)):
+            records += [_plan_row(family.key, piece.relative, piece.file_id, i, rows)
+                        for rows in piece.shards]
+        for file in job.files:
+            records += [_plan_row(family.key, file.relative, file.file_id, None, rows)
+                        for rows in done[file.file_id]]
+    buffer = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(records, schema=_PLAN_SCHEMA), buffer)
+    write_atomically(job.store.out / "plan.parquet", buffer.getvalue().to_pybytes())
+
+
+def _plan_row(
+    family: str, relative: str, file_id: str, piece: int | None, rows: RowRange
+) -> dict[str, object]:
+    return {
+        "family": family,
+        "relative": relative,
+        "file_id": file_id,
+        "piece": piece,
+        "start": rows.start,
+        "stop": rows.stop,
+    }

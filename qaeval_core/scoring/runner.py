@@ -1,0 +1,176 @@
+"""Runner: the rows of a shard through one family's model pass, to a table of raw statistics."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from qaeval_core.errors import ConfigError, DeviceMemoryError
+from qaeval_core.models.batching import token_budget_batches
+from qaeval_core.models.session import Device, Session
+from qaeval_core.schema import POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
+from qaeval_core.scoring.compile import FamilyPlan
+from qaeval_core.scoring.families.base import FamilyScorer, Work
+from qaeval_core.scoring.sharing import share_pairs
+from qaeval_core.scoring.pass_stats import PassStats
+from qaeval_core.scoring.validate import Validated, validate_rows
+from qaeval_core.text.encode import TextEncoder
+
+log = logging.getLogger(__name__)
+
+# Called after every batch with (useful tokens, padded tokens, share of the shard done); may raise
+# RunStoppedError.
+OnBatch = Callable[[int, int, float], None]
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A shard that is tokenised and laid out, ready for the device."""
+
+    n_rows: int
+    validated: Validated
+    work: Work
+    stats: PassStats
+
+
+class FamilyRunner:
+    """Runs one family; keeps its session warm.
+
+    Parameters
+    ----------
+    plan : FamilyPlan
+    device : {"cpu", "cuda"}
+    n_threads : int, optional
+        Threads of one operator on the CPU.
+    max_batch_tokens : int, optional
+        Tokens of a batch after padding; default by family and device.
+    """
+
+    def __init__(
+        self,
+        plan: FamilyPlan,
+        *,
+        device: Device = "cpu",
+        n_threads: int | None = None,
+        max_batch_tokens: int | None = None,
+    ) -> None:
+        self.plan = plan
+        self._session = Session(plan.artifact, device=device, n_threads=n_threads)
+        encoder = TextEncoder(plan.artifact.tokenizer_path)
+        self._scorer: FamilyScorer = plan.kind.scorer(plan.artifact, encoder, plan.options)
+        self._max_batch_tokens = max_batch_tokens or max(
+            plan.kind.max_batch_tokens[device], self._scorer.max_unit_tokens
+        )
+        check_batch_tokens(plan, self._max_batch_tokens, self._scorer.max_unit_tokens)
+
+    def prepare(self, rows: Mapping[str, Sequence[object]]) -> Prepared:
+        """Validate, share and encode a shard; CPU work that can run beside `run`."""
+        started = time.perf_counter()
+        prepared = prepare_rows(self.plan, self._scorer, rows)
+        prepared.stats.spend("encode", time.perf_counter() - started)
+        return prepared
+
+    def run(self, prepared: Prepared, on_batch: OnBatch | None = None) -> None:
+        """Run every unit of a shard.
+
+        Raises
+        ------
+        DeviceMemoryError
+            If a single unit does not fit the device.
+        """
+        work, stats = prepared.work, prepared.stats
+        started = time.perf_counter()
+        n_total = max(int(work.lengths.sum()), 1)
+        batches = token_budget_batches(work.lengths, max_batch_tokens=self._max_batch_tokens)
+        for batch in batches:
+            self._run_batch(work, batch, stats)
+            if on_batch is not None:
+                tokens = int(work.lengths[batch].sum())
+                padded = int(work.lengths[batch].max()) * len(batch)
+                on_batch(tokens, padded, tokens / n_total)
+        stats.spend("run", time.perf_counter() - started)
+
+    def finish(self, prepared: Prepared, *, first_position: int) -> pa.Table:
+        """Return one row of statistics per input row, quarantined rows with nulls."""
+        validated = prepared.validated
+        quarantined = validated.quarantined
+        rows = range(prepared.n_rows)
+        reasons = [quarantined[i][0] if i in quarantined else None for i in rows]
+        messages = [quarantined[i][1] if i in quarantined else None for i in rows]
+        slots = np.full(prepared.n_rows, -1, dtype=np.int64)
+        slots[validated.good] = np.arange(len(validated.good))
+        # Taking a null index gives a null: that is a quarantined row.
+        indices = pa.array(slots, mask=slots < 0)
+        columns = {
+            POSITION: pa.array(np.arange(first_position, first_position + prepared.n_rows)),
+            QUARANTINE_REASON: pa.array(reasons, pa.string()),
+            QUARANTINE_MESSAGE: pa.array(messages, pa.string()),
+        }
+        for name, column in prepared.work.statistics().items():
+            columns[name] = column.take(indices)
+        return pa.table(columns)
+
+    def score(self, rows: Mapping[str, Sequence[object]], *, first_position: int = 0) -> pa.Table:
+        """Prepare, run and finish one shard."""
+        prepared = self.prepare(rows)
+        self.run(prepared)
+        return self.finish(prepared, first_position=first_position)
+
+    def _run_batch(self, work: Work, batch: list[int], stats: PassStats) -> None:
+        """Run a batch; where memory runs out, halve it, and keep to the smaller size."""
+        padded = int(work.lengths[batch].max()) * len(batch)
+        try:
+            output = self._session.run(work.make_inputs(batch))
+        except DeviceMemoryError as error:
+            if len(batch) == 1:
+                raise DeviceMemoryError(
+                    f"{self.plan.key}: one input of {padded} tokens does not fit the device's "
+                    f"memory: {error}"
+                ) from None
+            log.warning("out of memory with %d padded tokens; halving the batch", padded)
+            stats.n_halvings += 1
+            self._max_batch_tokens = max(padded // 2, self._scorer.max_unit_tokens)
+            half = len(batch) // 2
+            self._run_batch(work, batch[:half], stats)
+            self._run_batch(work, batch[half:], stats)
+            return
+        work.take(batch, output)
+        stats.n_batches += 1
+        stats.n_tokens += int(work.lengths[batch].sum())
+        stats.n_padded_tokens += padded
+
+
+def prepare_rows(
+    plan: FamilyPlan, scorer: FamilyScorer, rows: Mapping[str, Sequence[object]]
+) -> Prepared:
+    """Validate, share and lay out rows for a family; runs no model."""
+    validated = validate_rows(rows, columns=plan.columns)
+    candidates = [str(text) for text in validated.values["candidate"]]
+    targets = [
+        list(value) if isinstance(value, list) else [str(value)]
+        for value in validated.values[plan.kind.target_role]
+    ]
+    work = scorer.prepare(share_pairs(candidates, targets))
+    n_rows = len(validated.good) + len(validated.quarantined)
+    stats = PassStats(
+        n_rows=n_rows,
+        n_quarantined=len(validated.quarantined),
+        n_units=len(work.lengths),
+        n_units_unshared=work.n_units_unshared,
+        n_truncated=work.n_truncated,
+    )
+    return Prepared(n_rows, validated, work, stats)
+
+
+def check_batch_tokens(plan: FamilyPlan, max_batch_tokens: int, max_unit_tokens: int) -> None:
+    """Raise ConfigError if the longest input that can occur would not fit a batch."""
+    if max_batch_tokens < max_unit_tokens:
+        raise ConfigError(
+            f"models.{plan.kind.model_role}.max_batch_tokens is {max_batch_tokens}, but one "
+            f"window of {plan.artifact.record.model.name} has up to {max_unit_tokens} tokens"
+        )

@@ -1,0 +1,223 @@
+"""Store: commits of one (shard, family) at a time, found again by name.
+
+A commit's name derives from the file's identity and the row range, its folder from the family's
+signature: a retry or a zombie writes the same bytes to the same name.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from qaeval_core.errors import ConfigError, ReconcileError
+from qaeval_core.scoring.plan import RowRange
+from qaeval_core.scoring.pass_stats import PassStats
+
+_COMMIT_NAME = re.compile(r"^(?P<file>[0-9a-f]+)-(?P<start>\d+)-(?P<stop>\d+)\.parquet$")
+_STATS = b"qaeval.stats"
+_SIGNATURE = b"qaeval.signature"
+_TEMPORARY_SUFFIX = ".tmp"
+
+
+def check_out_path(out: str) -> Path:
+    """Return OUT as a path; refuse object stores, whose rename is not atomic."""
+    if "://" in out and not out.startswith("file://"):
+        raise ConfigError(
+            f"--out {out}: results go to a local disk or a shared file system for now; copy them "
+            "to the object store afterwards (inputs may be read from it)"
+        )
+    path = Path(out.removeprefix("file://")).expanduser().absolute()
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"--out {out} is a file, a folder is needed")
+    return path
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write bytes so that readers see the old file or the whole new one, also after a crash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_TEMPORARY_SUFFIX}")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write JSON atomically, keys in the given order."""
+    text = json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n"
+    write_atomically(path, text.encode())
+
+
+class Store:
+    """The OUT folder.
+
+    Parameters
+    ----------
+    out : Path
+        The folder; made on the first write.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+
+    def family_folder(self, family: str) -> Path:
+        """Return the folder of a family's commits."""
+        return self.out / "families" / family
+
+    def commit_path(self, family: str, file_id: str, rows: RowRange) -> Path:
+        """Return where the statistics of a shard lie."""
+        name = f"{file_id}-{rows.start:012d}-{rows.stop:012d}.parquet"
+        return self.family_folder(family) / name
+
+    def commit(
+        self,
+        family: str,
+        file_id: str,
+        rows: RowRange,
+        table: pa.Table,
+        *,
+        signature: str,
+        stats: PassStats,
+    ) -> None:
+        """Write a shard's statistics, whole or not at all; counts of the pass go to its footer.
+
+        Raises
+        ------
+        ReconcileError
+            If the table has other than the shard's rows.
+        """
+        if table.num_rows != rows.n_rows:
+            raise ReconcileError(
+                f"{family}: shard {rows.start}-{rows.stop} has {rows.n_rows} rows, its "
+                f"statistics {table.num_rows}"
+            )
+        metadata = {_SIGNATURE: signature.encode(), _STATS: stats.counts_json().encode()}
+        buffer = io.BytesIO()
+        # Serialised in memory first: a failing writer must not leave half a file behind.
+        pq.write_table(table.replace_schema_metadata(metadata), buffer, compression="zstd")
+        write_atomically(self.commit_path(family, file_id, rows), buffer.getvalue())
+
+    def committed(self, family: str) -> dict[str, list[RowRange]]:
+        """Return the committed ranges of every file of a family, by names alone."""
+        ranges: dict[str, list[RowRange]] = {}
+        folder = self.family_folder(family)
+        if folder.is_dir():
+            for entry in os.scandir(folder):
+                match = _COMMIT_NAME.match(entry.name)
+                if match:
+                    rows = RowRange(int(match["start"]), int(match["stop"]))
+                    ranges.setdefault(match["file"], []).append(rows)
+        return ranges
+
+    def is_committed(self, family: str, file_id: str, rows: RowRange) -> bool:
+        """Return whether a shard is committed."""
+        return self.commit_path(family, file_id, rows).exists()
+
+    def read(
+        self, family: str, file_id: str, rows: RowRange, columns: list[str] | None = None
+    ) -> pa.Table:
+        """Return the statistics of a committed shard."""
+        return pq.read_table(self.commit_path(family, file_id, rows), columns=columns)
+
+    def check(self, family: str, file_id: str, rows: RowRange) -> PassStats:
+        """Return a commit's counts, from its footer.
+
+        Raises
+        ------
+        ReconcileError
+            If the footer is damaged or does not have its shard's rows.
+        """
+        footer = self._footer(family, file_id, rows)
+        stats = (footer.metadata or {}).get(_STATS)
+        if footer.num_rows != rows.n_rows or stats is None:
+            raise ReconcileError(
+                f"{self.commit_path(family, file_id, rows)} has {footer.num_rows} rows, its name "
+                f"says {rows.n_rows}; delete it and run again"
+            )
+        return PassStats.from_json(stats)
+
+    def drop(self, family: str, file_id: str, rows: RowRange) -> None:
+        """Take a commit back, so that its shard is computed again."""
+        self.commit_path(family, file_id, rows).unlink(missing_ok=True)
+
+    def _footer(self, family: str, file_id: str, rows: RowRange) -> pq.FileMetaData:
+        path = self.commit_path(family, file_id, rows)
+        try:
+            return pq.read_metadata(path)
+        except (OSError, pa.ArrowException) as error:
+            raise ReconcileError(
+                f"{path} is damaged ({error}); delete it and run again"
+            ) from None
+
+    def remove_leftovers(self) -> None:
+        """Delete temporary files of killed runs; call it only with the lock held."""
+        if self.out.is_dir():
+            for path in self.out.rglob(f".*{_TEMPORARY_SUFFIX}"):
+                path.unlink(missing_ok=True)
+
+    def write_signature(self, family: str, content: Mapping[str, object]) -> None:
+        """Describe a family's folder for people."""
+        path = self.family_folder(family) / "family.json"
+        if not path.exists():
+            write_json(path, content)
+
+
+def tiles(ranges: Iterable[RowRange], *, n_rows: int) -> bool:
+    """Return whether ranges in order cover [0, n_rows) without gap or overlap.
+
+    Examples
+    --------
+    >>> tiles([RowRange(0, 2), RowRange(2, 5)], n_rows=5), tiles([RowRange(0, 2)], n_rows=5)
+    (True, False)
+    """
+    position = 0
+    for rows in ranges:
+        if rows.start != position:
+            return False
+        position = rows.stop
+    return position == n_rows
+
+
+class FamilyStream:
+    """Reads a file's statistics of one family in row order, whatever its shards are.
+
+    Parameters
+    ----------
+    store : Store
+    family, file_id : str
+    ranges : iterable of RowRange
+        Committed ranges that tile the rows to read.
+    """
+
+    def __init__(
+        self, store: Store, family: str, file_id: str, ranges: Iterable[RowRange]
+    ) -> None:
+        self._tables: Iterator[pa.Table] = (
+            store.read(family, file_id, rows) for rows in ranges
+        )
+        self._left: pa.Table | None = None
+
+    def take(self, n_rows: int) -> pa.Table:
+        """Return the next rows."""
+        parts = []
+        while n_rows > 0:
+            table = self._left if self._left is not None else next(self._tables)
+            taken = min(n_rows, table.num_rows)
+            parts.append(table.slice(0, taken))
+            self._left = table.slice(taken) if taken < table.num_rows else None
+            n_rows -= taken
+        return pa.concat_tables(parts)

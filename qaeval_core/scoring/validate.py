@@ -1,0 +1,104 @@
+"""Validate: split rows into good ones and quarantined ones, each with one reason.
+
+Arrow columns by role in, Python texts out. An empty text is good here; nulls, wrong types and
+broken UTF-8 are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from qaeval_core.schema import ROLES, TEXT, TEXTS
+
+PASSAGE_SEPARATOR = " "
+
+
+@dataclass(slots=True)
+class Validated:
+    """Good rows of a shard, and why the others are not.
+
+    Attributes
+    ----------
+    good : list of int
+        Row indices within the shard, ascending.
+    values : dict of role to list
+        Values of the good rows: texts, or lists of texts for ``references``.
+    quarantined : dict of row index to (reason, message)
+    """
+
+    good: list[int]
+    values: dict[str, list[object]]
+    quarantined: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+
+def validate_rows(rows: Mapping[str, Sequence[object]], *, columns: Mapping[str, str]) -> Validated:
+    """Check every row for the roles that a family reads.
+
+    Parameters
+    ----------
+    rows : mapping of role to sequence of object
+        Python values, one per row; all of one length.
+    columns : mapping of role to column name
+        For messages.
+
+    Returns
+    -------
+    Validated
+        Each row is in ``good`` or in ``quarantined``, never in both.
+    """
+    quarantined: dict[int, tuple[str, str]] = {}
+    values: dict[str, list[object]] = {}
+    for role, given in rows.items():
+        values[role] = []
+        for i, value in enumerate(given):
+            good, problem = _check_value(value, role)
+            if problem and i not in quarantined:
+                reason, detail = problem
+                quarantined[i] = (f"{reason}_{role}", f"column {columns[role]!r}: {detail}")
+            values[role].append(good)
+    n_rows = len(next(iter(rows.values()), ()))
+    good_rows = [i for i in range(n_rows) if i not in quarantined]
+    kept = {role: [all_values[i] for i in good_rows] for role, all_values in values.items()}
+    return Validated(good_rows, kept, quarantined)
+
+
+def table_rows(table: pa.Table, *, columns: Mapping[str, str]) -> dict[str, list[object]]:
+    """Return the Python values of a table's role columns; broken UTF-8 is kept as its error."""
+    return {role: _python_values(table.column(column)) for role, column in columns.items()}
+
+
+def _python_values(column: pa.ChunkedArray) -> list[object]:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError:
+        return [_python_value(column[i]) for i in range(len(column))]
+
+
+def _python_value(scalar: pa.Scalar) -> object:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError as error:
+        return error
+
+
+def _check_value(value: object, role: str) -> tuple[object, tuple[str, str] | None]:
+    """Return (value in the role's form, None) or (None, (reason, detail))."""
+    if value is None:
+        return None, ("null", "the value is null")
+    if isinstance(value, UnicodeDecodeError):
+        return None, ("invalid_utf8", str(value))
+    if isinstance(value, str):
+        return ([value] if ROLES[role] == TEXTS else value), None
+    if ROLES[role] == TEXT or not isinstance(value, Sequence | tuple):
+        return None, ("wrong_type", f"{type(value).__name__} where {ROLES[role]} is needed")
+    if any(part is None for part in value):
+        return None, ("null_in_list", "a text of the list is null")
+    if not all(isinstance(part, str) for part in value):
+        return None, ("wrong_type", f"a list with other than texts where {ROLES[role]} is needed")
+    texts = list(value)
+    return (texts if ROLES[role] == TEXTS else PASSAGE_SEPARATOR.join(texts)), None

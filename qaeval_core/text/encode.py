@@ -1,0 +1,49 @@
+"""Encode: texts to token ids, without special tokens, truncation or padding.
+
+One tokenizer.json in, integer arrays out. Templates and windows are the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+TokenIds = NDArray[np.int64]
+
+
+class TextEncoder:
+    """Token ids of texts, from one tokenizer file.
+
+    Parameters
+    ----------
+    tokenizer_path : Path
+        A ``tokenizer.json`` of the tokenizers library.
+    """
+
+    def __init__(self, tokenizer_path: Path) -> None:
+        self._tokenizer = Tokenizer.from_file(str(tokenizer_path))
+        # Subtle: files carry truncation at 128 and padding to 128; both would be silent loss.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+
+    def encode(self, texts: Sequence[str]) -> list[TokenIds]:
+        """Return the token ids of each text, special tokens not added.
+
+        Parameters
+        ----------
+        texts : sequence of str
+            Any Unicode; an empty text gives an empty array.
+
+        Returns
+        -------
+        list of int64 ndarray of shape (n_tokens,)
+            In the order of ``texts``.
+        """
+        if not texts:
+            return []
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]
