@@ -139,7 +139,7 @@ def _gate(
     expected = eager_values(loaded, facts, request, rows)
     attempts: list[ParityAttempt] = []
     for precision in dict.fromkeys([request.precision, "fp32"]):
-        converted = convert(proto, graph=request.graph, precision=precision)
+        converted = convert(proto, precision=precision)
         _save(converted, folder)
         session = _open(folder / "model.onnx")
         parity = compare(run_graph(session, facts, rows), expected)

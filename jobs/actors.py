@@ -110,6 +110,7 @@ class ScorePieces:
         self._worker = PieceWorker(runner, Store(Path(out)), self._supervisor)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
+        """Score the pieces of a batch; return what each shard cost, or an error."""
         costs: list[str] = []
         error = ""
         try:

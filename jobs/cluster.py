@@ -53,7 +53,9 @@ def connected(cluster: ClusterSection) -> Iterator[None]:
     try:
         ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise RunError(f"cannot reach a Ray cluster at {address or 'this machine'}: {error}") from None
+        raise RunError(
+            f"cannot reach a Ray cluster at {address or 'this machine'}: {error}"
+        ) from None
     try:
         yield
     finally:
@@ -80,7 +82,9 @@ def local_device(cluster: ClusterSection) -> Device:
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         return "cpu"
     try:
-        found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20)
+        found = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return "cpu"
     return "cuda" if found.returncode == 0 and "GPU" in found.stdout else "cpu"
@@ -96,9 +100,7 @@ def layout(cluster: ClusterSection, device: Device) -> Layout:
     resources = ray.cluster_resources()
     if device == "cuda":
         return Layout(cluster.actors or int(resources["GPU"]), None, 0.0, 1.0)
-    node_cpus = [
-        int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]
-    ]
+    node_cpus = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
     node_cpus = [cpus for cpus in node_cpus if cpus > 0]
     smallest = min(node_cpus)
     if not cluster.address and len(node_cpus) == 1:

@@ -54,7 +54,9 @@ def demo(
     for metric in _METRICS:
         good = scores.filter(pl.col("label").is_in(GOOD_LABELS))[metric].to_numpy()
         bad = scores.filter(~pl.col("label").is_in(GOOD_LABELS))[metric].to_numpy()
-        print(f"AUC of good against bad questions, {metric}: {auc(positive=good, negative=bad):.3f}")
+        print(
+            f"AUC of good against bad questions, {metric}: {auc(positive=good, negative=bad):.3f}"
+        )
     print(f"done in {time.perf_counter() - started:.0f} s; scores: {out / 'scores' / 'scores'}")
 
 

@@ -41,16 +41,14 @@ class RayExecutor:
         RunError
             If a worker reports an error; what is committed stays.
         """
-        coordinator = Coordinator.remote()
+        coordinator = Coordinator.remote()  # type: ignore[attr-defined]
         printer = ProgressPrinter(
             family.kind.name,
             n_rows_total=sum(piece.n_rows for piece in pieces),
             interval_s=job.config.scoring.progress_s,
         )
         done = threading.Event()
-        poller = threading.Thread(
-            target=self._poll, args=(coordinator, printer, done), daemon=True
-        )
+        poller = threading.Thread(target=self._poll, args=(coordinator, printer, done), daemon=True)
         poller.start()
         try:
             self._consume(self._dataset(job, family, pieces, coordinator), coordinator, on_shard)
@@ -91,9 +89,7 @@ class RayExecutor:
             },
         )
 
-    def _consume(
-        self, dataset: ray.data.Dataset, coordinator: object, on_shard: OnShard
-    ) -> None:
+    def _consume(self, dataset: ray.data.Dataset, coordinator: object, on_shard: OnShard) -> None:
         opened = 0
         for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
             opened = max(opened, *batch.column("n_streams_opened").to_pylist())

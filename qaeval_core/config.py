@@ -97,6 +97,8 @@ class ModelSettings(_Section):
 
 
 class ModelsSection(_Section):
+    """Models by role, and where their artifacts lie (``models``)."""
+
     encoder: ModelSettings = ModelSettings()
     causal_lm: ModelSettings = ModelSettings()
     artifacts_path: str | None = Field(
@@ -106,6 +108,8 @@ class ModelsSection(_Section):
 
 
 class InputSection(_Section):
+    """What is read (``input``)."""
+
     paths: tuple[str, ...] = Field((), description="files, folders, globs or filesystem URIs")
     columns: dict[str, str] = Field({}, description="role -> column name")
     limit: int | None = Field(None, ge=0, description="score only the first rows")
@@ -115,11 +119,15 @@ class InputSection(_Section):
 
 
 class OutputSection(_Section):
+    """What is written (``output``)."""
+
     path: str | None = Field(None, description="the OUT folder, local or on a shared file system")
     carry: tuple[str, ...] = Field((), description="input columns to copy into the scores")
 
 
 class ScoringSection(_Section):
+    """How work is cut and watched (``scoring``)."""
+
     rows_per_shard: int | None = Field(
         None, ge=1, description="rows scored and committed at once; default by family and device"
     )
@@ -134,6 +142,8 @@ class ScoringSection(_Section):
 
 
 class ClusterSection(_Section):
+    """Where work runs (``cluster``)."""
+
     address: str | None = Field(None, description="Ray cluster; default: a local one")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where models run")
     actors: int | None = Field(

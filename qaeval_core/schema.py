@@ -41,23 +41,24 @@ def is_text(kind: pa.DataType) -> bool:
     """Return whether a column of this type can hold texts (or nothing but nulls)."""
     if pa.types.is_dictionary(kind):
         return is_text(kind.value_type)
-    return (
-        pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_string_view(kind)
-        or pa.types.is_null(kind)
+    checks = (
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_string_view,
+        pa.types.is_null,
     )
+    return any(check(kind) for check in checks)
 
 
 def is_texts(kind: pa.DataType) -> bool:
     """Return whether a column of this type can hold lists of texts."""
-    listed = (
-        pa.types.is_list(kind)
-        or pa.types.is_large_list(kind)
-        or pa.types.is_fixed_size_list(kind)
-        or pa.types.is_list_view(kind)
+    checks = (
+        pa.types.is_list,
+        pa.types.is_large_list,
+        pa.types.is_fixed_size_list,
+        pa.types.is_list_view,
     )
-    return listed and is_text(kind.value_type)
+    return any(check(kind) for check in checks) and is_text(kind.value_type)
 
 
 def fits_role(kind: pa.DataType, role: str) -> bool:

@@ -27,5 +27,5 @@ def bleu_1(*, candidate: Sequence[str], reference: Sequence[str]) -> float:
     if not candidate or not reference:
         return 0.0
     clipped = Counter(candidate) & Counter(reference)
-    precision = clipped.total() / len(candidate)                           # m / c
+    precision = clipped.total() / len(candidate)  # m / c
     return precision * math.exp(min(0.0, 1 - len(reference) / len(candidate)))

@@ -104,9 +104,9 @@ def lrm_per_window(
     """
     chosen = np.asarray(layer_precision, dtype=np.float64)[:, list(layers)]
     if exponent == 1.0:
-        return chosen.mean(axis=1)
+        return np.asarray(chosen.mean(axis=1))
     powered = np.maximum(chosen, 0.0) ** exponent
-    return np.asarray(powered.mean(axis=1) ** (1.0 / exponent))            # eq. 3
+    return np.asarray(powered.mean(axis=1) ** (1.0 / exponent))  # eq. 3
 
 
 def grg_per_window(
@@ -135,10 +135,10 @@ def grg_per_window(
     """
     base, prompted = np.asarray(base, dtype=np.float64), np.asarray(prompted, dtype=np.float64)
     if gain == "absolute":
-        return prompted - base                                             # M9
+        return prompted - base  # M9
     scale = np.abs(base) if profile == "paper" else base
     scale = np.where(scale == 0.0, np.nan, scale)
-    return np.maximum((prompted - base) / scale, 0.0)                      # eq. 9
+    return np.maximum((prompted - base) / scale, 0.0)  # eq. 9
 
 
 def mean_over_windows(values: FloatArray, n_windows: NDArray[np.int64]) -> FloatArray:
@@ -188,7 +188,7 @@ def combine(lrm: FloatArray, grg: FloatArray) -> FloatArray:
     """
     positive = (lrm > 0) & (grg > 0)
     safe_lrm, safe_grg = np.where(positive, lrm, 1.0), np.where(positive, grg, 1.0)
-    harmonic = 2 * safe_lrm * safe_grg / (safe_lrm + safe_grg)             # eq. 1
+    harmonic = 2 * safe_lrm * safe_grg / (safe_lrm + safe_grg)  # eq. 1
     score = np.where(positive, harmonic, 0.0)
     return np.where(np.isnan(lrm) | np.isnan(grg), np.nan, score)
 

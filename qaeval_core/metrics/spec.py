@@ -13,17 +13,17 @@ class MetricSpec:
 
     name: str
     title: str
-    needs: tuple[str, ...]            # "encoder", "causal_lm"
-    roles: tuple[str, ...]            # input roles read
-    outputs: tuple[str, ...]          # sub-scores; "" is the metric itself, "lrm" is <name>_lrm
+    needs: tuple[str, ...]  # "encoder", "causal_lm"
+    roles: tuple[str, ...]  # input roles read
+    outputs: tuple[str, ...]  # sub-scores; "" is the metric itself, "lrm" is <name>_lrm
     low: float
     high: float
     higher_is_better: bool
-    is_symmetric: bool                # f(candidate, reference) == f(reference, candidate)
-    over_windows: str                 # "none", "mean"
-    over_references: str              # "none", "max"
-    over_examples: str                # "mean", "sum_of_statistics"
-    source: str                       # citation, with section
+    is_symmetric: bool  # f(candidate, reference) == f(reference, candidate)
+    over_windows: str  # "none", "mean"
+    over_references: str  # "none", "max"
+    over_examples: str  # "mean", "sum_of_statistics"
+    source: str  # citation, with section
 
     def __post_init__(self) -> None:
         if self.low >= self.high:

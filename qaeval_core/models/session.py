@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import numpy as np
 import onnxruntime as ort
@@ -78,16 +78,15 @@ class Session:
         except MemoryError as error:
             raise DeviceMemoryError(str(error) or "out of memory") from None
         except Exception as error:  # ONNX Runtime has no exception type for lack of memory.
-            _raise_if_memory(error)
+            if _is_lack_of_memory(error):
+                raise DeviceMemoryError(str(error)) from None
             raise
         return np.asarray(output)
 
 
-def _raise_if_memory(error: Exception) -> NoReturn | None:
-    message = str(error)
-    if any(sign in message.lower() for sign in _MEMORY_SIGNS):
-        raise DeviceMemoryError(message) from None
-    return None
+def _is_lack_of_memory(error: Exception) -> bool:
+    message = str(error).lower()
+    return any(sign in message for sign in _MEMORY_SIGNS)
 
 
 def _providers(device: Device) -> list[Any]:

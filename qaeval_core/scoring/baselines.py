@@ -21,7 +21,7 @@ class BaselineRecord(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    part: str                         # "lrm" or "grg"
+    part: str  # "lrm" or "grg"
     key: str
     value: float
     n_pairs: int

@@ -1,4 +1,4 @@
-"""Columns: which input column serves which role, decided once for all files, before anything runs."""
+"""Columns: which input column serves which role, decided once, before anything runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def resolve_columns(
     for role in mapping:
         if role not in ROLES:
             raise ConfigError(f"unknown role {role!r}{nearest(role, ROLES)}")
-    columns = {role: _column_of(role, files, mapping) for role in dict.fromkeys(roles)}
+    names = [name for file in files for name in file.schema.names]
+    columns = {role: role_column(role, names, mapping) for role in dict.fromkeys(roles)}
     if "id" in mapping:
         columns["id"] = mapping["id"]
     elif files and all("id" in file.schema.names for file in files):
@@ -48,15 +49,21 @@ def check_carried(files: Sequence[InputFile], carry: Sequence[str]) -> None:
                 raise SchemaError(f"{file.relative}: no column {column!r} to carry{hint}")
 
 
-def _column_of(role: str, files: Sequence[InputFile], mapping: Mapping[str, str]) -> str:
+def role_column(role: str, names: Sequence[str], mapping: Mapping[str, str]) -> str:
+    """Return the column that a role is read from, by mapping or by name.
+
+    Examples
+    --------
+    >>> role_column("candidate", ["id", "question"], {})
+    'question'
+    """
     if role in mapping:
         return mapping[role]
     if role != "candidate":
         return role
     if "question" in mapping:
         return mapping["question"]
-    has_candidate = any("candidate" in file.schema.names for file in files)
-    return "candidate" if has_candidate else "question"
+    return "candidate" if "candidate" in names else "question"
 
 
 def _check_column(file: InputFile, role: str, column: str) -> None:

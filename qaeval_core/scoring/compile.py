@@ -41,7 +41,7 @@ class InstancePlan:
 
     name: str
     settings: MetricSettings
-    families: Mapping[str, FamilyPlan]        # by family name
+    families: Mapping[str, FamilyPlan]  # by family name
     baseline: Baseline
     signature: Signature
 

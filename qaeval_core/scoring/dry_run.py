@@ -34,9 +34,7 @@ def dry_run_lines(job: Job) -> Iterator[str]:
         n_rows = sum(piece.n_rows for piece in pieces)
         n_shards = sum(len(piece.shards) for piece in pieces)
         done = job.n_rows_total - n_rows
-        yield (
-            f"{family.key}: {n_rows:,} rows to score in {n_shards:,} shards, {done:,} committed"
-        )
+        yield (f"{family.key}: {n_rows:,} rows to score in {n_shards:,} shards, {done:,} committed")
         if not pieces:
             continue
         stats, n_tokens = _measure(job, family)

@@ -97,9 +97,7 @@ def _run_families(
         stats = this_run[family.key] = PassStats()
         earlier = _quarantined(job, family)
 
-        def on_shard(
-            cost: PassStats, stats: PassStats = stats, earlier: int = earlier
-        ) -> None:
+        def on_shard(cost: PassStats, stats: PassStats = stats, earlier: int = earlier) -> None:
             stats.add(cost)
             _check_quarantined(job, earlier + stats.n_quarantined)
 

@@ -64,7 +64,7 @@ def score_instance(
     reasons = _first_reason(lrm.reasons, grg.reasons)
     if plan.settings.metric == "ref_qrelscore":
         best, reference_reasons = _best_reference(parts["lrm_references"], parts["grg_references"])
-        values = {"": (score + best) / 2, "context": score, "reference": best}     # eq. 10
+        values = {"": (score + best) / 2, "context": score, "reference": best}  # eq. 10
         reasons = _first_reason(reasons, reference_reasons)
     return {plan.column(name): _column(values[name]) for name in plan.outputs}, reasons
 
@@ -77,9 +77,7 @@ def part_scores(plan: InstancePlan, name: str, table: pa.Table) -> PartScores:
         n_layers = plan.families[name].artifact.record.n_layers
         precision = _flat(table, "layer_precision").reshape(-1, n_layers)
         layers = qrelscore.layer_indices(settings.layers, n_layers=n_layers)
-        per_window = qrelscore.lrm_per_window(
-            precision, layers=layers, exponent=settings.exponent
-        )
+        per_window = qrelscore.lrm_per_window(precision, layers=layers, exponent=settings.exponent)
         baseline = plan.baseline.lrm
     else:
         unit = "probability" if settings.profile == "authors" else "nats"
@@ -125,12 +123,13 @@ def _column_values(table: pa.Table, name: str) -> pa.Array:
 
 
 def _flat(table: pa.Table, name: str) -> FloatArray:
-    return _column_values(table, name).to_numpy(zero_copy_only=False).astype(np.float64)
+    values = _column_values(table, name).to_numpy(zero_copy_only=False)
+    return np.asarray(values, dtype=np.float64)
 
 
 def _counts(table: pa.Table, name: str) -> NDArray[np.int64]:
     column = table.column(name).combine_chunks()
-    return np.diff(column.offsets.to_numpy()).astype(np.int64)
+    return np.asarray(np.diff(column.offsets.to_numpy()), dtype=np.int64)
 
 
 def _column(values: FloatArray | NDArray[np.int64]) -> pa.Array:

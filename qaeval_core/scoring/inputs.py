@@ -61,7 +61,7 @@ class InputFile:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    base: str          # What the relative path is relative to.
+    base: str  # What the relative path is relative to.
     path: str
     filesystem: fs.FileSystem
     scheme: str

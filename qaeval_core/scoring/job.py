@@ -33,7 +33,7 @@ class Job:
 
     config: RunConfig
     files: tuple[InputFile, ...]
-    n_rows: Mapping[str, int]                 # by file id; fewer than the file has under limit
+    n_rows: Mapping[str, int]  # by file id; fewer than the file has under limit
     columns: Mapping[str, str]
     run: CompiledRun
     store: Store
@@ -128,9 +128,7 @@ def read_inputs(config: RunConfig, *, needs_out: bool = True) -> Inputs:
     store = Store(check_out_path(config.output.path or "."))
     if config.output.path is not None:
         _check_out_not_among_inputs(config.input.paths, store.out)
-    files, problems = find_inputs(
-        config.input.paths, skip_unreadable=config.input.skip_unreadable
-    )
+    files, problems = find_inputs(config.input.paths, skip_unreadable=config.input.skip_unreadable)
     columns = resolve_columns(files, roles=needed_roles(config), mapping=config.input.columns)
     check_carried(files, config.output.carry)
     return Inputs(store, tuple(files), columns, tuple(problems))
@@ -149,9 +147,7 @@ def make_job(config: RunConfig, inputs: Inputs, *, device: Device) -> Job:
         config,
         columns=inputs.columns,
         device=device,
-        resolve_artifact=lambda request: ensure_artifact(
-            root, request, build=config.models.build
-        ),
+        resolve_artifact=lambda request: ensure_artifact(root, request, build=config.models.build),
     )
     _check_output_names(config.output.carry, run)
     return Job(

@@ -164,7 +164,8 @@ class FileJoin:
             scores = score_rows(self._run, statistics, totals)
             joined = _beside(given, scores)
             quarantine.append(_quarantine_rows(given, scores, statistics))
-            hashes.append(pl.from_arrow(given.select(["id"]))["id"].cast(str).hash().to_numpy())
+            ids = pl.Series(pl.from_arrow(given.column("id")))
+            hashes.append(ids.hash().to_numpy())
             if writer is None:
                 writer = pq.ParquetWriter(temporary, joined.schema, compression="zstd")
             writer.write_table(joined)

@@ -153,9 +153,7 @@ def plan_file(
         bytes_per_row = max(stretch.n_bytes / max(stretch.rows.n_rows, 1), 1.0)
         size = max(min(rows_per_shard, int(max_shard_bytes / bytes_per_row)), 1)
         shards = [
-            left
-            for shard in split(rows, rows_per_shard=size)
-            for left in open_ranges(shard, done)
+            left for shard in split(rows, rows_per_shard=size) for left in open_ranges(shard, done)
         ]
         n_shards = MAX_SHARDS_PER_PIECE
         if rows_per_piece is not None:

@@ -19,7 +19,7 @@ _PLAN_SCHEMA = pa.schema(
         pa.field("family", pa.string()),
         pa.field("relative", pa.string()),
         pa.field("file_id", pa.string()),
-        pa.field("piece", pa.int64()),      # null: committed before this run
+        pa.field("piece", pa.int64()),  # null: committed before this run
         pa.field("start", pa.int64()),
         pa.field("stop", pa.int64()),
     ]
@@ -41,9 +41,7 @@ def changes(job: Job) -> list[str]:
         planned = pq.read_table(job.store.out / "plan.parquet", columns=["relative", "file_id"])
     except (OSError, pa.ArrowException):
         return []
-    before = dict(
-        zip(planned["relative"].to_pylist(), planned["file_id"].to_pylist(), strict=True)
-    )
+    before = dict(zip(planned["relative"].to_pylist(), planned["file_id"].to_pylist(), strict=True))
     now = {file.relative: file.file_id for file in job.files}
     lines = [
         f"{name} has changed since the last run and is scored anew"
@@ -80,11 +78,15 @@ def write_run_files(job: Job, *, n_actors: int) -> None:
     for family in job.run.families:
         done = job.done_ranges(family)
         for i, piece in enumerate(job.pieces(family, n_actors=n_actors)):
-            records += [_plan_row(family.key, piece.relative, piece.file_id, i, rows)
-                        for rows in piece.shards]
+            records += [
+                _plan_row(family.key, piece.relative, piece.file_id, i, rows)
+                for rows in piece.shards
+            ]
         for file in job.files:
-            records += [_plan_row(family.key, file.relative, file.file_id, None, rows)
-                        for rows in done[file.file_id]]
+            records += [
+                _plan_row(family.key, file.relative, file.file_id, None, rows)
+                for rows in done[file.file_id]
+            ]
     buffer = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(records, schema=_PLAN_SCHEMA), buffer)
     write_atomically(job.store.out / "plan.parquet", buffer.getvalue().to_pybytes())

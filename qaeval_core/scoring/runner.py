@@ -16,8 +16,8 @@ from qaeval_core.models.session import Device, Session
 from qaeval_core.schema import POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
 from qaeval_core.scoring.compile import FamilyPlan
 from qaeval_core.scoring.families.base import FamilyScorer, Work
-from qaeval_core.scoring.sharing import share_pairs
 from qaeval_core.scoring.pass_stats import PassStats
+from qaeval_core.scoring.sharing import share_pairs
 from qaeval_core.scoring.validate import Validated, validate_rows
 from qaeval_core.text.encode import TextEncoder
 

@@ -83,4 +83,5 @@ def concat_ranges(starts: IntArray, counts: IntArray) -> IntArray:
     """
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(starts - (ends - counts), counts)
+    shifted = np.repeat(starts - (ends - counts), counts)
+    return np.asarray(np.arange(total) + shifted, dtype=np.int64)

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from qaeval_core.errors import ConfigError, ReconcileError
-from qaeval_core.scoring.plan import RowRange
 from qaeval_core.scoring.pass_stats import PassStats
+from qaeval_core.scoring.plan import RowRange
 
 _COMMIT_NAME = re.compile(r"^(?P<file>[0-9a-f]+)-(?P<start>\d+)-(?P<stop>\d+)\.parquet$")
 _STATS = b"qaeval.stats"
@@ -159,9 +159,7 @@ class Store:
         try:
             return pq.read_metadata(path)
         except (OSError, pa.ArrowException) as error:
-            raise ReconcileError(
-                f"{path} is damaged ({error}); delete it and run again"
-            ) from None
+            raise ReconcileError(f"{path} is damaged ({error}); delete it and run again") from None
 
     def remove_leftovers(self) -> None:
         """Delete temporary files of killed runs; call it only with the lock held."""
@@ -203,12 +201,8 @@ class FamilyStream:
         Committed ranges that tile the rows to read.
     """
 
-    def __init__(
-        self, store: Store, family: str, file_id: str, ranges: Iterable[RowRange]
-    ) -> None:
-        self._tables: Iterator[pa.Table] = (
-            store.read(family, file_id, rows) for rows in ranges
-        )
+    def __init__(self, store: Store, family: str, file_id: str, ranges: Iterable[RowRange]) -> None:
+        self._tables: Iterator[pa.Table] = (store.read(family, file_id, rows) for rows in ranges)
         self._left: pa.Table | None = None
 
     def take(self, n_rows: int) -> pa.Table:

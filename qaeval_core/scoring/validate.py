@@ -88,17 +88,23 @@ def _python_value(scalar: pa.Scalar) -> object:
 
 def _check_value(value: object, role: str) -> tuple[object, tuple[str, str] | None]:
     """Return (value in the role's form, None) or (None, (reason, detail))."""
+    needed = ROLES[role]
     if value is None:
         return None, ("null", "the value is null")
     if isinstance(value, UnicodeDecodeError):
         return None, ("invalid_utf8", str(value))
     if isinstance(value, str):
-        return ([value] if ROLES[role] == TEXTS else value), None
-    if ROLES[role] == TEXT or not isinstance(value, Sequence | tuple):
-        return None, ("wrong_type", f"{type(value).__name__} where {ROLES[role]} is needed")
-    if any(part is None for part in value):
+        return ([value] if needed == TEXTS else value), None
+    if needed == TEXT or not isinstance(value, list | tuple):
+        return None, ("wrong_type", f"{type(value).__name__} where {needed} is needed")
+    return _check_texts(list(value), needed)
+
+
+def _check_texts(texts: list[object], needed: str) -> tuple[object, tuple[str, str] | None]:
+    if any(text is None for text in texts):
         return None, ("null_in_list", "a text of the list is null")
-    if not all(isinstance(part, str) for part in value):
-        return None, ("wrong_type", f"a list with other than texts where {ROLES[role]} is needed")
-    texts = list(value)
-    return (texts if ROLES[role] == TEXTS else PASSAGE_SEPARATOR.join(texts)), None
+    if not all(isinstance(text, str) for text in texts):
+        return None, ("wrong_type", f"a list with other than texts where {needed} is needed")
+    if needed == TEXTS:
+        return texts, None
+    return PASSAGE_SEPARATOR.join(str(text) for text in texts), None

@@ -14,10 +14,10 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from qaeval_core.errors import UnreadableFileError
+from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.plan import Piece, RowRange, cover, open_ranges, split
 from qaeval_core.scoring.reader import ShardReader
 from qaeval_core.scoring.runner import FamilyRunner, Prepared
-from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.store import Store
 from qaeval_core.scoring.validate import table_rows
 

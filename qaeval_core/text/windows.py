@@ -5,6 +5,8 @@ Counts in, (start, stop) pairs out; no overlap, every token in exactly one windo
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 
 def equal_windows(n_tokens: int, *, max_tokens: int) -> list[tuple[int, int]]:
     """Return the fewest windows that fit, of equal length up to one token.
@@ -32,4 +34,4 @@ def equal_windows(n_tokens: int, *, max_tokens: int) -> list[tuple[int, int]]:
         raise ValueError(f"max_tokens is {max_tokens}, at least 1 is needed")
     n_windows = -(-n_tokens // max_tokens)
     edges = [i * n_tokens // n_windows for i in range(n_windows + 1)] if n_windows else [0]
-    return list(zip(edges, edges[1:], strict=False))
+    return list(pairwise(edges))

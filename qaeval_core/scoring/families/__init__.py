@@ -19,12 +19,12 @@ class FamilyKind:
 
     name: str
     graph: str
-    model_role: str                   # key of ``models.<role>``
-    target_role: str                  # input role that the candidate is read against
+    model_role: str  # key of ``models.<role>``
+    target_role: str  # input role that the candidate is read against
     scorer: type[FamilyScorer]
-    version: str                      # of the implementation: raise it when numbers change
-    rows_per_shard: Mapping[str, int]       # by device: 10 to 60 seconds of work
-    max_batch_tokens: Mapping[str, int]     # by device
+    version: str  # of the implementation: raise it when numbers change
+    rows_per_shard: Mapping[str, int]  # by device: 10 to 60 seconds of work
+    max_batch_tokens: Mapping[str, int]  # by device
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -97,9 +97,7 @@ class GrgScorer:
         """BOS + text + EOS of the target, and of candidate, space and target; all are scored."""
         candidates = self._encoder.encode(shared.candidates)
         targets = self._encoder.encode(shared.targets)
-        pairs = list(
-            zip(shared.pair_candidate.tolist(), shared.pair_target.tolist(), strict=True)
-        )
+        pairs = list(zip(shared.pair_candidate.tolist(), shared.pair_target.tolist(), strict=True))
         joined = self._encoder.encode(
             [f"{shared.candidates[i]} {shared.targets[j]}" for i, j in pairs]
         )

@@ -159,7 +159,8 @@ class LrmWork:
     def statistics(self) -> dict[str, pa.Array]:
         """Return windows per target, Prec_l per window and layer, and reasons, for every row."""
         shared = self._shared
-        self.pairs.refuse_non_finite(np.isfinite(self._precision).all(axis=1))
+        is_finite = np.asarray(np.isfinite(self._precision).all(axis=1))
+        self.pairs.refuse_non_finite(is_finite)
         windows, per_target = self.pairs.row_windows(shared)
         n_values = row_totals(per_target, shared.n_targets) * self._n_layers
         return {

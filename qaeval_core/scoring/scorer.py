@@ -1,0 +1,179 @@
+"""Scorer: the Python API; rows in memory in, a table of scores out, no Ray and no files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import polars as pl
+import pyarrow as pa
+
+from qaeval_core.config import RunConfig, load_config, nearest
+from qaeval_core.errors import SchemaError
+from qaeval_core.models.artifact import default_root, ensure_artifact
+from qaeval_core.models.session import Device
+from qaeval_core.schema import ROLES, fits_role
+from qaeval_core.scoring.columns import role_column
+from qaeval_core.scoring.compile import compile_run, needed_roles
+from qaeval_core.scoring.join import score_rows
+from qaeval_core.scoring.runner import FamilyRunner
+from qaeval_core.scoring.validate import table_rows
+
+Rows: TypeAlias = pa.Table | pl.DataFrame | Sequence[Mapping[str, object]]
+
+
+class Scorer:
+    """Scores rows; loads each model once and keeps it.
+
+    Parameters
+    ----------
+    metrics : sequence of str or mapping of str to settings, default ("qrelscore",)
+        Metric names, or instances with settings as under ``metrics:`` of a configuration.
+    columns : mapping of role to column name, optional
+        Default: columns named like the roles; ``candidate`` falls back to ``question``.
+    config : RunConfig, optional
+        Models, budgets and artifacts; ``metrics`` and ``columns`` replace its own.
+    device : {"cpu", "cuda"}, default "cpu"
+    n_threads : int, optional
+        Threads of one operator on the CPU; default all.
+
+    Raises
+    ------
+    QAEvalError
+        If settings are wrong, or a model cannot be had or exported.
+
+    Examples
+    --------
+    A run of this example is in the README.
+    """
+
+    def __init__(
+        self,
+        metrics: Sequence[str] | Mapping[str, Mapping[str, object]] = ("qrelscore",),
+        *,
+        columns: Mapping[str, str] | None = None,
+        config: RunConfig | None = None,
+        device: Device = "cpu",
+        n_threads: int | None = None,
+    ) -> None:
+        settings = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
+        own = load_config(overrides={f"metrics.{name}": dict(settings[name]) for name in settings})
+        base = config or own
+        self.config = base.model_copy(update={"metrics": own.metrics})
+        self._mapping = dict(columns or base.input.columns)
+        self._device: Device = device
+        self._n_threads = n_threads
+        self._runners: dict[str, FamilyRunner] = {}
+
+    def score(self, rows: Rows) -> pa.Table | pl.DataFrame:
+        """Return the score columns of rows, in their order.
+
+        Parameters
+        ----------
+        rows : pyarrow.Table, polars.DataFrame, or sequence of mappings
+            Extra columns are left alone.
+
+        Returns
+        -------
+        pyarrow.Table or polars.DataFrame
+            Of the kind given (a pyarrow Table for mappings): ``id`` where there is one, metric
+            columns, ``<instance>_reason`` where a score is undefined, ``quarantine_reason``.
+
+        Raises
+        ------
+        SchemaError
+            If a column is missing or has the wrong type.
+        """
+        table, names = _as_table(rows)
+        roles = needed_roles(self.config)
+        columns = {role: role_column(role, names, self._mapping) for role in roles}
+        values = _role_values(rows, table, columns)
+        run = compile_run(
+            self.config,
+            columns=columns,
+            device=self._device,
+            resolve_artifact=lambda request: ensure_artifact(
+                Path(self.config.models.artifacts_path or default_root()),
+                request,
+                build=self.config.models.build,
+            ),
+        )
+        statistics = {}
+        for plan in run.families:
+            if plan.key not in self._runners:
+                self._runners[plan.key] = FamilyRunner(
+                    plan,
+                    device=self._device,
+                    n_threads=self._n_threads,
+                    max_batch_tokens=getattr(
+                        self.config.models, plan.kind.model_role
+                    ).max_batch_tokens,
+                )
+            own = {role: values[role] for role in plan.kind.roles}
+            statistics[plan.key] = self._runners[plan.key].score(own)
+        scores = score_rows(run, statistics)
+        identity = self._mapping.get("id", "id")
+        if identity in names:
+            ids = table.column(identity) if table is not None else _record_ids(rows, identity)
+            scores = scores.add_column(0, "id", ids)
+        return pl.from_arrow(scores) if isinstance(rows, pl.DataFrame) else scores
+
+
+def score_table(rows: Rows, metrics: Any = ("qrelscore",), **options: Any) -> Any:
+    """Score rows once; see `Scorer` for the options, and use it where more calls follow.
+
+    Parameters
+    ----------
+    rows : pyarrow.Table, polars.DataFrame, or sequence of mappings
+    metrics : sequence of str or mapping of str to settings, default ("qrelscore",)
+    **options
+        Of `Scorer`.
+
+    Returns
+    -------
+    pyarrow.Table or polars.DataFrame
+    """
+    return Scorer(metrics, **options).score(rows)
+
+
+def _as_table(rows: Rows) -> tuple[pa.Table | None, list[str]]:
+    """Return (table or None for mappings, column names)."""
+    if isinstance(rows, pl.DataFrame):
+        return rows.to_arrow(), list(rows.columns)
+    if isinstance(rows, pa.Table):
+        return rows, list(rows.column_names)
+    return None, list(dict.fromkeys(name for record in _records(rows) for name in record))
+
+
+def _records(rows: Rows) -> Sequence[Mapping[str, object]]:
+    if isinstance(rows, Sequence) and all(isinstance(record, Mapping) for record in rows):
+        return rows
+    raise SchemaError(f"rows must be a table or a list of mappings, not {type(rows).__name__}")
+
+
+def _role_values(
+    rows: Rows, table: pa.Table | None, columns: Mapping[str, str]
+) -> dict[str, list[object]]:
+    if table is None:
+        # Not through Arrow, which infers one type a column: a wrongly typed value shall
+        # quarantine its row, not fail the rest.
+        return {
+            role: [record.get(column) for record in _records(rows)]
+            for role, column in columns.items()
+        }
+    for role, column in columns.items():
+        if column not in table.column_names:
+            raise SchemaError(f"no column {column!r}{nearest(column, table.column_names)}")
+        kind = table.schema.field(column).type
+        if not fits_role(kind, role):
+            raise SchemaError(f"column {column!r} is {kind}, but role {role} needs {ROLES[role]}")
+    return table_rows(table, columns=columns)
+
+
+def _record_ids(rows: Rows, column: str) -> pa.Array:
+    values = [record.get(column) for record in _records(rows)]
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.array([None if value is None else str(value) for value in values], pa.string())

@@ -1,0 +1,37 @@
+"""Fixtures of all tests: real artifacts of the embedded models, built once a session."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def artifacts_root() -> Path:
+    """Folder with fp32 artifacts of both embedded models; built on first use, then re-used."""
+    from qaeval_core.models.artifact import ArtifactRequest, default_root, ensure_artifact
+
+    root = default_root()
+    options = {"matching": "attended", "aggregate": "max"}
+    for request in (
+        ArtifactRequest("relevance_matching", "minilm", "fp32", options),
+        ArtifactRequest("token_logprobs", "smollm2-135m", "fp32", {}),
+    ):
+        ensure_artifact(root, request)
+    os.environ["QAEVAL_ARTIFACTS"] = str(root)
+    return root
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Folder of real evaluation data; skipped where absent, required in CI."""
+    if not SHARED_DATA.is_dir():
+        message = "the shared evaluation data is not there"
+        if os.environ.get("QAEVAL_REQUIRE_SHARED_DATA"):
+            pytest.fail(message)
+        pytest.skip(message)
+    return SHARED_DATA
