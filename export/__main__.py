@@ -95,7 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     options = GRAPH_OPTIONS["relevance_matching"]
     parser.add_argument("--graph", required=True, choices=list(GRAPH_OPTIONS))
-    parser.add_argument("--model", required=True, help="embedded name, folder, or hub id[@revision]")
+    parser.add_argument(
+        "--model", required=True, help="embedded name, folder, or hub id[@revision]"
+    )
     parser.add_argument("--precision", default="fp32", choices=["fp32", "fp16"])
     parser.add_argument("--matching", choices=options["matching"], help="of relevance_matching")
     parser.add_argument("--aggregate", choices=options["aggregate"], help="of weighted matching")

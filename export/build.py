@@ -146,7 +146,7 @@ def _gate(
         attempt = _judge(parity, graph=request.graph, precision=precision)
         attempts.append(attempt)
         if attempt.passed or (request.allow_lossy and precision == "fp16"):
-            against = f"torch fp32, {len(rows)} fixed pairs"
+            against = f"torch fp32, {len(rows)} fixed pairs, on the CPU"
             return converted, ParityRecord(
                 **attempt.model_dump(),
                 n_values=parity.n_values,
@@ -193,6 +193,7 @@ def _save(proto: onnx.ModelProto, folder: Path) -> None:
 def _open(path: Path) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 

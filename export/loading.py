@@ -7,6 +7,7 @@ from is ``qaeval_core.models.registry``.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,16 +80,20 @@ def load_model(source: ModelSource, *, role: str) -> LoadedModel:
         raise ExportError(
             f"{source.name} has no weights for {len(missing)} parameters, first {missing[0]}"
         )
-    tokenizer = _load_tokenizer(source)
-    bos_id, eos_id = (None, None) if role == "encoder" else _text_ends(source, tokenizer, model)
-    return LoadedModel(source, model.eval(), tokenizer, bos_id, eos_id)
+    is_plain = not source.gguf_file and (source.folder / "tokenizer.json").is_file()
+    auto = None if is_plain else _auto_tokenizer(source)
+    tokenizer = _load_tokenizer(source, auto)
+    ends: tuple[int | None, int | None] = (None, None)
+    if role == "causal_lm":
+        ends = _text_ends(source, tokenizer, _named_ends(source, auto), model.config)
+    return LoadedModel(source, model.eval(), tokenizer, *ends)
 
 
 def _check_supported(config: Any, *, source: ModelSource, role: str) -> None:
     types = ENCODER_TYPES if role == "encoder" else CAUSAL_TYPES
     if config.model_type not in types:
         raise ExportError(
-            f"{source.name} is of type {config.model_type!r}; a {role} must be one of "
+            f"{source.name} is of type {config.model_type!r}; for {role} it must be one of "
             f"{', '.join(types)}"
         )
     if role == "encoder":
@@ -108,13 +113,12 @@ def _check_supported(config: Any, *, source: ModelSource, role: str) -> None:
         )
 
 
-def _load_tokenizer(source: ModelSource) -> Tokenizer:
+def _load_tokenizer(source: ModelSource, auto: Any | None) -> Tokenizer:
     """Return the tokenizer without truncation and padding: stored ones lose text in silence."""
-    if (source.folder / "tokenizer.json").is_file() and not source.gguf_file:
+    if auto is None:
         tokenizer = Tokenizer.from_file(str(source.folder / "tokenizer.json"))
     else:
-        backend = _auto_tokenizer(source).backend_tokenizer
-        tokenizer = Tokenizer.from_str(backend.to_str())
+        tokenizer = Tokenizer.from_str(auto.backend_tokenizer.to_str())
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -128,34 +132,33 @@ def _auto_tokenizer(source: ModelSource) -> Any:
 
 
 def _text_ends(
-    source: ModelSource, tokenizer: Tokenizer, model: nn.Module
+    source: ModelSource, tokenizer: Tokenizer, named: Mapping[str, str | None], config: Any
 ) -> tuple[int, int | None]:
     """Return the ids of begin and end of text; a model without a begin uses its end, as GPT-2."""
-    named = _named_ends(source)
     ids: dict[str, int | None] = {}
-    for end in ("bos", "eos"):
-        found = tokenizer.token_to_id(named[end]) if named.get(end) else None
+    for end, token in named.items():
+        found = tokenizer.token_to_id(token) if token else None
         if found is None:
-            found = getattr(model.config, f"{end}_token_id", None)
+            found = getattr(config, f"{end}_token_id", None)
         found = found[0] if isinstance(found, list) else found
+        # Subtle: a configuration may name an id by default that this vocabulary does not have.
         in_use = found is not None and tokenizer.id_to_token(found) is not None
-        ids[end] = found if in_use and found < model.config.vocab_size else None
+        ids[end] = found if in_use and found < config.vocab_size else None
     begin = ids["bos"] if ids["bos"] is not None else ids["eos"]
     if begin is None:
         raise ExportError(f"{source.name}: its tokenizer has neither a begin nor an end of text")
     return begin, ids["eos"]
 
 
-def _named_ends(source: ModelSource) -> dict[str, str | None]:
-    if source.gguf_file:
-        auto = _auto_tokenizer(source)
+def _named_ends(source: ModelSource, auto: Any | None) -> dict[str, str | None]:
+    if auto is not None:
         return {"bos": auto.bos_token, "eos": auto.eos_token}
-    named: dict[str, str | None] = {}
+    named: dict[str, str | None] = {"bos": None, "eos": None}
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         path = source.folder / file
         fields = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        for end in ("bos", "eos"):
+        for end in named:
             token = fields.get(f"{end}_token")
             token = token.get("content") if isinstance(token, dict) else token
-            named[end] = token or named.get(end)
+            named[end] = token or named[end]
     return named

@@ -98,8 +98,9 @@ def compare(
 
     A value that is not finite makes the difference infinite.
     """
-    left, right = np.concatenate([v.ravel() for v in found]), np.concatenate(
-        [v.ravel() for v in expected]
+    left, right = (
+        np.concatenate([v.ravel() for v in found]),
+        np.concatenate([v.ravel() for v in expected]),
     )
     if not (np.isfinite(left).all() and np.isfinite(right).all()):
         return Parity(float("inf"), 0.0, left.size)
@@ -139,9 +140,7 @@ def _eager_precision(
     return np.asarray(values)
 
 
-def _match(
-    attention: torch.Tensor, cosine: torch.Tensor, request: ArtifactRequest
-) -> torch.Tensor:
+def _match(attention: torch.Tensor, cosine: torch.Tensor, request: ArtifactRequest) -> torch.Tensor:
     if request.options["matching"] == "attended":
         return cosine.gather(1, attention.argmax(dim=1, keepdim=True))
     worth = attention * cosine

@@ -115,6 +115,6 @@ def _casts_to(node: onnx.NodeProto, dtype: int) -> bool:
 def _tidied(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Order the nodes by need, without the ones nothing reads any more."""
     model = serde.from_proto(proto)
-    common.RemoveUnusedNodesPass()(model)
     common.TopologicalSortPass()(model)
+    common.RemoveUnusedNodesPass()(model)  # Subtle: it walks backwards and needs the order.
     return serde.to_proto(model)

@@ -36,6 +36,9 @@ def connected(cluster: ClusterSection) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    # Ray's core logs an error for every actor pool of Ray Data (its issue 53727); what fails here
+    # comes back as an exception.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     # A local ray.init() turns token authentication on and writes a token file.
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     options: dict[str, object] = {

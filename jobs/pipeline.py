@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 
@@ -67,6 +68,8 @@ class RayExecutor:
         # Its default ends a family that waits for a GPU after half an hour.
         context.execution_no_progress_timeout_s = -1
         context.enable_progress_bars = False
+        # Its plan and timings are in Ray's own log files; ours are lines of rows/s.
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
         settings = getattr(job.config.models, family.kind.model_role)
         items = [{"piece": piece_to_json(piece)} for piece in pieces]
         dataset = ray.data.from_items(items, override_num_blocks=len(items))

@@ -187,11 +187,11 @@ class RelevanceMatching(nn.Module):
         flat = hidden.flatten(0, 1)
         candidate = _take(flat, candidate_rows)
         if self.matching == "attended":
-            best_context = _attended_position(attention, in_context)       # n*(m)
+            best_context = _attended_position(attention, in_context)  # n*(m)
             return _cosine(candidate, _take(flat, row_start + best_context))
         unit_candidate = functional.normalize(candidate, dim=-1)
         cosine = unit_candidate @ functional.normalize(hidden, dim=-1).transpose(1, 2)
-        worth = attention * cosine                                         # a^l_mn cos(x_m, c_n)
+        worth = attention * cosine  # a^l_mn cos(x_m, c_n)
         allowed = in_context.unsqueeze(1)
         if self.aggregate == "max":
             return worth.masked_fill(~allowed, -2.0).amax(dim=2)

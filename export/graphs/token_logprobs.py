@@ -45,7 +45,9 @@ class TokenLogprobs(nn.Module):
     def __init__(self, body: nn.Module, *, head_weight: Tensor, n_slices: int) -> None:
         super().__init__()
         self.body = body
-        self.output_embedding = head_weight  # Subtle: the same object, or tied weights are stored twice.
+        self.output_embedding = (
+            head_weight  # Subtle: the same object, or tied weights are stored twice.
+        )
         slices = head_weight.detach().chunk(n_slices)
         self.head_slices = nn.ParameterList(part.t().contiguous() for part in slices)
 
@@ -68,7 +70,7 @@ class TokenLogprobs(nn.Module):
         """
         hidden = self.body(input_ids).flatten(0, 1).index_select(0, prefix_rows)
         target = self.output_embedding.index_select(0, target_ids)
-        logit = (hidden.float() * target.float()).sum(dim=1)               # z_{s_t}
+        logit = (hidden.float() * target.float()).sum(dim=1)  # z_{s_t}
         normaliser = torch.stack([_log_sum_exp(hidden @ part) for part in self.head_slices])
         return logit - torch.logsumexp(normaliser, dim=0)
 

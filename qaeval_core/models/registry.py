@@ -212,7 +212,9 @@ def _from_package(name: str, *, role: str) -> ModelSource:
     entry = _EMBEDDED[name]
     if entry.role != role:
         fitting = ", ".join(embedded_models(role))
-        raise ConfigError(f"model {name!r} is a {entry.role}, a {role} is needed (try {fitting})")
+        raise ConfigError(
+            f"model {name!r} has the role {entry.role}, {role} is needed (try {fitting})"
+        )
     spec = importlib.util.find_spec(entry.module)  # Finds the folder and runs none of its code.
     if spec is None or not spec.submodule_search_locations:
         raise ModelUnavailableError(

@@ -76,6 +76,8 @@ class ProgressPrinter:
     def update(self, counts: Counts, *, is_last: bool = False) -> None:
         """Show the counts if the interval has passed."""
         now = time.monotonic()
+        if counts.n_rows == 0:
+            self._started = now  # Loading models is not scoring: rates and ETA leave it out.
         if not is_last and now - self._last < self._interval_s:
             return
         self._last = now

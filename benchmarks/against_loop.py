@@ -1,0 +1,161 @@
+"""Against the loop: a family's rows/s beside the fixed per-row loop, on the same rows.
+
+Prints what explains the ratio, too: padding, sequences avoided, share of the GEMM peak.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import numpy as np
+import torch
+
+from benchmarks.data import Rows, load_rows
+from benchmarks.measure import interleave, model_flops, ratio, skipped_flops
+from benchmarks.peers import GrgPeer, LrmPeer
+from benchmarks.common import Settings, make_instance
+from qaeval_core.models.session import Device
+from qaeval_core.scoring.compile import FamilyPlan, InstancePlan
+from qaeval_core.scoring.formulas import part_scores
+from qaeval_core.scoring.runner import FamilyRunner, Prepared
+
+Peer = LrmPeer | GrgPeer
+_N_WARM_ROWS = 5
+
+
+def run_lrm(settings: Settings) -> dict[str, object]:
+    """Time LRM against its loop and print both."""
+    _, instance = make_instance()
+    peer = LrmPeer(instance.settings.encoder)
+    rows = load_rows(settings.n_rows)
+    return compare(instance, "lrm", peer, rows, settings, peak_flops=settings.peak_gflops * 1e9)
+
+
+def run_grg(settings: Settings) -> dict[str, object]:
+    """Time GRG against its loop and print both."""
+    _, instance = make_instance()
+    chosen = instance.settings
+    peer = GrgPeer(chosen.causal_lm, max_window_tokens=chosen.max_window_tokens)
+    rows = load_rows(settings.n_grg_rows)
+    return compare(instance, "grg", peer, rows, settings, peak_flops=settings.peak_gflops * 1e9)
+
+
+def compare(
+    instance: InstancePlan,
+    name: str,
+    peer: Peer,
+    rows: Rows,
+    settings: Settings,
+    *,
+    peak_flops: float,
+    device: Device = "cpu",
+) -> dict[str, object]:
+    """Time one family and its peer in turn, print the comparison, and return it.
+
+    Tokenising counts on both sides, loading on neither. Counts are of an untimed pass.
+    """
+    torch.set_num_threads(settings.n_threads)
+    plan = instance.families[name]
+    runner = FamilyRunner(plan, device=device, n_threads=settings.n_threads)
+    runner.score(rows.head(_N_WARM_ROWS).roles())
+    prepared = runner.prepare(rows.roles())
+    runner.run(prepared)
+    raw = part_scores(instance, name, runner.finish(prepared, first_position=0)).raw
+    peer_rows = rows.head(settings.n_peer_rows)
+    peer.score(rows.head(_N_WARM_ROWS))
+    peer_raw: list[float] = []
+    seconds = interleave(
+        {
+            "ours": lambda: runner.score(rows.roles()),
+            "loop": lambda: peer_raw.extend(peer.score(peer_rows)),
+        },
+        n_repeats=settings.n_repeats,
+    )
+    last_raw = np.array(peer_raw[-len(peer_rows) :])
+    result = _result(plan, prepared, seconds, n_rows=len(rows), n_peer_rows=len(peer_rows))
+    result |= _shares(plan, prepared, result["seconds_median"], peak_flops=peak_flops)
+    result["max_abs_diff"] = float(np.abs(raw[: len(peer_rows)] - last_raw).max())
+    result["n_positive"] = int((last_raw > 0).sum())
+    result["rows"] = str(rows)
+    result["model"] = plan.artifact.record.model.name
+    _show(name, result)
+    return result
+
+
+def _result(
+    plan: FamilyPlan,
+    prepared: Prepared,
+    seconds: Mapping[str, list[float]],
+    *,
+    n_rows: int,
+    n_peer_rows: int,
+) -> dict[str, object]:
+    ours = [n_rows / s for s in seconds["ours"]]
+    loop = [n_peer_rows / s for s in seconds["loop"]]
+    stats, median_s = prepared.stats, statistics.median(seconds["ours"])
+    return {
+        "ours_rows_per_s": ours,
+        "loop_rows_per_s": loop,
+        "n_rows": n_rows,
+        "n_peer_rows": n_peer_rows,
+        "ratio": ratio(ours, loop),
+        "seconds_median": median_s,
+        "useful_tokens_per_s": stats.n_tokens / median_s,
+        "padding_share": 1 - stats.n_tokens / stats.n_padded_tokens,
+        "sequences_avoided": stats.n_units_unshared - stats.n_units,
+        "stats": asdict(stats),
+        "precision": plan.artifact.record.precision,
+    }
+
+
+def _shares(
+    plan: FamilyPlan, prepared: Prepared, wall_s: float, *, peak_flops: float
+) -> dict[str, object]:
+    """Return the share of the peak, of the whole model's operations and of those done."""
+    record, lengths = plan.artifact.record, prepared.work.lengths
+    inputs = prepared.work.make_inputs(range(len(lengths)))
+    whole = model_flops(record, lengths, n_scored=len(inputs.get("target_ids", ())))
+    done = whole
+    if "n_candidate" in inputs:
+        done -= skipped_flops(record, lengths, inputs["n_candidate"])
+    return {
+        "model_flops": whole,
+        "done_flops": done,
+        "share_of_peak_whole_model": whole / wall_s / peak_flops,
+        "share_of_peak_done": done / wall_s / peak_flops,
+    }
+
+
+def _show(name: str, result: dict[str, object]) -> None:
+    stats, ratios = result["stats"], result["ratio"]
+    ours, loop = result["ours_rows_per_s"], result["loop_rows_per_s"]
+    print(f"{name}, {result['model']} {result['precision']}: {result['rows']}")
+    for side, rates in (("ours", ours), ("per-row loop", loop)):
+        print(
+            f"  {side:<22}{statistics.median(rates):9.2f} rows/s"
+            f"   [{min(rates):.2f} .. {max(rates):.2f}]"
+        )
+    if result["n_peer_rows"] < result["n_rows"]:
+        print(f"  (the loop ran on the first {result['n_peer_rows']} rows alone)")
+    print(
+        f"  ratio of medians      {ratios['of_medians']:9.2f}"
+        f"          pairs [{ratios['lowest_pair']:.2f} .. {ratios['highest_pair']:.2f}]"
+    )
+    print(
+        f"  useful tokens/s       {result['useful_tokens_per_s']:9,.0f}"
+        f"          padding {result['padding_share']:.1%}, {stats['n_batches']} batches"
+    )
+    print(
+        f"  sequences run         {stats['n_units']:9,}          "
+        f"of {stats['n_units_unshared']:,} unshared, {result['sequences_avoided']:,} avoided"
+    )
+    print(
+        f"  share of GEMM peak    {result['share_of_peak_whole_model']:9.1%}"
+        f"          {result['share_of_peak_done']:.1%} without operations the graph leaves out"
+    )
+    print(
+        f"  max |difference|      {result['max_abs_diff']:9.1e}"
+        f"          of raw scores, {result['n_positive']} of {result['n_peer_rows']} above 0"
+    )

@@ -1,0 +1,48 @@
+"""Common: what every section needs: its options, and the families of a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from qaeval_core.config import RunConfig, load_config
+from qaeval_core.models.artifact import default_root, ensure_artifact
+from qaeval_core.models.session import Device
+from qaeval_core.scoring.compile import FamilyPlan, InstancePlan, compile_run
+
+COLUMNS = {"candidate": "question", "context": "context"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Options of the command line, as sections read them."""
+
+    n_rows: int
+    n_grg_rows: int
+    n_peer_rows: int | None
+    n_repeats: int
+    n_ray_repeats: int
+    n_threads: int
+    peak_tflops: float | None
+    peak_gflops: float  # measured: fp32 GEMM on the CPU
+
+
+def make_instance(
+    overrides: Mapping[str, object] | None = None, *, device: Device = "cpu"
+) -> tuple[RunConfig, InstancePlan]:
+    """Return a configuration and its compiled metric, artifacts built where they are missing."""
+    config = load_config(overrides=overrides)
+    root = Path(config.models.artifacts_path or default_root())
+    run = compile_run(
+        config,
+        columns=COLUMNS,
+        device=device,
+        resolve_artifact=lambda request: ensure_artifact(root, request),
+    )
+    return config, run.instances[0]
+
+
+def family(name: str) -> FamilyPlan:
+    """Return a family of the default configuration."""
+    return make_instance()[1].families[name]

@@ -1,0 +1,127 @@
+"""Peers: a fixed per-row loop, written like the reference programs of QRelScore's paper.
+
+One pair a forward, eager attention, everything the model returns materialised: all attentions and
+hidden states (LRM); logits of every position over the whole vocabulary, and the context's own
+likelihood computed again for every row (GRG). Weights, tokenizer and windows are the same as ours.
+
+But: this is no authors' code; it is what their programs do, without their differences in formula.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.data import Rows
+from export.facts import make_facts
+from export.loading import LoadedModel, load_model
+from qaeval_core.models.registry import resolve_model
+from qaeval_core.scoring.families.base import target_windows
+from qaeval_core.text.windows import equal_windows
+
+
+class LrmPeer:
+    """Raw LRM of every row (paper profile, attended matching, all layers).
+
+    Parameters
+    ----------
+    model : str
+        Name of a BERT encoder.
+    device : {"cpu", "cuda"}
+        fp32 on a CPU, fp16 on a GPU.
+    """
+
+    def __init__(self, model: str, *, device: str = "cpu") -> None:
+        self._loaded = _load(model, role="encoder", device=device)
+        self._device = device
+        self._facts = make_facts(self._loaded, role="encoder")
+
+    @torch.inference_mode()
+    def score(self, rows: Rows) -> NDArray[np.float64]:
+        """Score one row after another; shape (n_rows,)."""
+        pairs = zip(rows.questions, rows.contexts, strict=True)
+        return np.array([self._score_row(question, context) for question, context in pairs])
+
+    def _score_row(self, question: str, context: str) -> float:
+        encode = self._loaded.tokenizer.encode
+        candidate = encode(question, add_special_tokens=False).ids
+        target = encode(context, add_special_tokens=False).ids
+        room, _ = target_windows(
+            len(candidate), len(target), n_positions=self._facts.max_positions, n_special=3
+        )
+        windows = equal_windows(len(target), max_tokens=room)
+        scores = [self._score_window(candidate, target[a:b]) for a, b in windows]
+        return sum(scores) / len(scores)
+
+    def _score_window(self, candidate: list[int], context: list[int]) -> float:
+        frame = self._facts.template
+        assert frame is not None
+        first = [*frame.prefix_ids, *candidate, *frame.middle_ids]
+        second = [*context, *frame.suffix_ids]
+        start, stop = len(first), len(first) + len(context)
+        output = self._loaded.model(
+            input_ids=torch.tensor([[*first, *second]], device=self._device),
+            token_type_ids=torch.tensor([[0] * start + [1] * len(second)], device=self._device),
+            output_attentions=True,
+            output_hidden_states=True,
+        )
+        precision = []
+        for attention, hidden in zip(output.attentions, output.hidden_states[1:], strict=True):
+            seen = attention[0, :, 1 : 1 + len(candidate), start:stop].amax(dim=0)
+            matched = hidden[0, start:stop][seen.argmax(dim=1)]
+            cosine = torch.cosine_similarity(hidden[0, 1 : 1 + len(candidate)], matched, dim=1)
+            precision.append(cosine.mean())
+        return float(torch.stack(precision).mean())
+
+
+class GrgPeer:
+    """Raw GRG of every row (paper profile).
+
+    Parameters
+    ----------
+    model : str
+        Name of a causal LM.
+    max_window_tokens : int
+        Special tokens included.
+    device : {"cpu", "cuda"}
+        fp32 on a CPU, fp16 on a GPU.
+    """
+
+    def __init__(self, model: str, *, max_window_tokens: int, device: str = "cpu") -> None:
+        self._loaded = _load(model, role="causal_lm", device=device)
+        self._device = device
+        facts = make_facts(self._loaded, role="causal_lm")
+        self._n_positions = min(facts.max_positions, max_window_tokens)
+
+    @torch.inference_mode()
+    def score(self, rows: Rows) -> NDArray[np.float64]:
+        """Score one row after another; shape (n_rows,)."""
+        pairs = zip(rows.questions, rows.contexts, strict=True)
+        return np.array([self._score_row(question, context) for question, context in pairs])
+
+    def _score_row(self, question: str, context: str) -> float:
+        encode = self._loaded.tokenizer.encode
+        candidate = encode(question, add_special_tokens=False).ids
+        target = encode(" " + context, add_special_tokens=False).ids
+        room, _ = target_windows(
+            len(candidate), len(target), n_positions=self._n_positions, n_special=1
+        )
+        gains = []
+        for a, b in equal_windows(len(target), max_tokens=room):
+            base = self._nats([], target[a:b])
+            gains.append(max((self._nats(candidate, target[a:b]) - base) / abs(base), 0.0))
+        return sum(gains) / len(gains)
+
+    def _nats(self, prompt: list[int], window: list[int]) -> float:
+        ids = torch.tensor([[self._loaded.bos_id, *prompt, *window]], device=self._device)
+        logits = self._loaded.model(input_ids=ids).logits[0, len(prompt) : -1]
+        logprobs = logits.float().log_softmax(dim=1)
+        return float(logprobs.gather(1, ids[0, 1 + len(prompt) :, None]).double().sum())
+
+
+def _load(model: str, *, role: str, device: str) -> LoadedModel:
+    loaded = load_model(resolve_model(model, role=role), role=role)
+    if device == "cuda":
+        loaded.model.half().to(device)
+    return loaded

@@ -1,0 +1,91 @@
+"""What several tests use: small inputs, the command line, and comparisons of score tables."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from qaeval_core.config import load_config
+from qaeval_core.sample import sample_table
+from qaeval_core.scoring.execute import Outcome, run_job
+from qaeval_core.scoring.job import make_job, read_inputs
+from qaeval_core.scoring.local import LocalExecutor
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def short_sample(n_rows: int) -> pa.Table:
+    """Return rows of the sample corpus whose contexts are short, so that tests are quick."""
+    rows = [row for row in sample_table().to_pylist() if len(row["context"]) < 1_500]
+    return pa.Table.from_pylist(rows[:n_rows])
+
+
+def write_parquet(path: Path, table: pa.Table, **options: object) -> Path:
+    """Write a table, making its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, **options)
+    return path
+
+
+def start_qaeval(*words: str | Path) -> subprocess.Popen[str]:
+    """Start a command of qaeval in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "jobs.cli", *(str(word) for word in words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        start_new_session=True,
+    )
+
+
+def qaeval(*words: str | Path, expect: int = 0, timeout_s: float = 300) -> str:
+    """Run a command of qaeval and return what it printed."""
+    process = start_qaeval(*words)
+    output, _ = process.communicate(timeout=timeout_s)
+    assert process.returncode == expect, f"exit {process.returncode}, expected {expect}:\n{output}"
+    assert "Traceback" not in output, output
+    return output
+
+
+def read_scores(out: Path, name: str = "input.parquet") -> pl.DataFrame:
+    """Return the scores of one input file."""
+    return pl.read_parquet(out / "scores" / name)
+
+
+def assert_same_scores(left: pl.DataFrame, right: pl.DataFrame, *, tolerance: float = 1e-5) -> None:
+    """Assert equal columns, ids and reasons, and scores within a tolerance, nulls in one place."""
+    assert left.columns == right.columns
+    assert left.height == right.height
+    for name in left.columns:
+        if left[name].dtype.is_float():
+            assert left[name].is_null().to_list() == right[name].is_null().to_list(), name
+            a, b = (side[name].fill_null(0.0).to_numpy() for side in (left, right))
+            assert float(np.abs(a - b).max(initial=0.0)) <= tolerance, name
+        else:
+            assert left[name].to_list() == right[name].to_list(), name
+
+
+def commits(out: Path, family: str) -> dict[str, tuple[int, int]]:
+    """Return name -> (inode, modification time) of a family's commits."""
+    return {
+        path.name: (path.stat().st_ino, path.stat().st_mtime_ns)
+        for path in out.glob(f"families/{family}-*/*.parquet")
+    }
+
+
+def run_locally(overrides: Mapping[str, object]) -> tuple[Outcome, list[str]]:
+    """Run a score job in this process; return its outcome and what it said."""
+    config = load_config(overrides=overrides)
+    job = make_job(config, read_inputs(config), device="cpu")
+    said: list[str] = []
+    return run_job(job, LocalExecutor(), say=said.append), said

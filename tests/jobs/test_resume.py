@@ -1,0 +1,122 @@
+"""A run may be killed anywhere: what is committed is kept, and the table comes out the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from helpers import (
+    assert_same_scores,
+    commits,
+    qaeval,
+    read_scores,
+    short_sample,
+    start_qaeval,
+    write_parquet,
+)
+
+pytestmark = pytest.mark.ray
+
+N_ROWS = 48
+SHARD = "4"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("resume")
+    return write_parquet(folder / "input.parquet", short_sample(N_ROWS))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(source: Path, artifacts_root: Path) -> Path:
+    """The oracle: the same rows in one process, in shards of another size."""
+    out = source.parent / "uninterrupted"
+    qaeval("score", source, "--out", out, "--local")
+    return out
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, "nothing was committed in two minutes"
+        time.sleep(0.05)
+
+
+def scoring_workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Return the processes of scoring actors below a driver, by Ray's process title."""
+    workers = []
+    for child in psutil.Process(process.pid).children(recursive=True):
+        try:
+            if "ScorePieces" in " ".join(child.cmdline()):
+                workers.append(child)
+        except psutil.NoSuchProcess:
+            continue
+    return workers
+
+
+def test_killed_driver_resumes_without_computing_a_shard_twice(
+    source: Path, uninterrupted: Path, tmp_path: Path
+) -> None:
+    """Protects from lost, doubled or recomputed rows after kill -9 of the driver."""
+    out = tmp_path / "out"
+    words = ["score", source, "--out", out, "--rows-per-shard", SHARD]
+    process = start_qaeval(*words)
+    wait_until(lambda: len(commits(out, "grg")) >= 3, process)
+    os.killpg(process.pid, signal.SIGKILL)  # The driver and the local Ray it started.
+    process.communicate()
+    before = commits(out, "grg") | commits(out, "lrm")
+    assert not (out / "_SUCCESS").exists()
+    assert len(commits(out, "grg")) < N_ROWS / int(SHARD)
+
+    output = qaeval(*words)
+    after = commits(out, "grg") | commits(out, "lrm")
+    assert {name: after[name] for name in before} == before
+    assert "rows are committed" in output
+    assert_same_scores(read_scores(out), read_scores(uninterrupted))
+
+    assert "nothing to do" in qaeval(*words)
+
+
+def test_killed_scoring_actor_changes_nothing(
+    source: Path, uninterrupted: Path, tmp_path: Path
+) -> None:
+    """Protects from rows lost or doubled when one worker process dies."""
+    out = tmp_path / "out"
+    process = start_qaeval("score", source, "--out", out, "--rows-per-shard", SHARD)
+    wait_until(lambda: len(commits(out, "grg")) >= 2, process)
+    workers = scoring_workers(process)
+    assert workers, "no scoring actor was found"
+    for worker in workers:
+        worker.kill()
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    assert_same_scores(read_scores(out), read_scores(uninterrupted))
+
+
+def test_sigterm_keeps_whole_shards_and_exits_1(
+    source: Path, uninterrupted: Path, tmp_path: Path
+) -> None:
+    """Protects from work lost when a scheduler asks a job to end."""
+    out = tmp_path / "out"
+    words = ["score", source, "--out", out, "--rows-per-shard", SHARD]
+    process = start_qaeval(*words)
+    wait_until(lambda: len(commits(out, "grg")) >= 2, process)
+    process.terminate()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1, output
+    assert "stopp" in output
+    assert "Traceback" not in output, output
+    before = commits(out, "grg")
+    assert len(before) >= 2
+
+    qaeval(*words, "--local")  # The next run may go on without Ray.
+    after = commits(out, "grg")
+    assert {name: after[name] for name in before} == before
+    assert_same_scores(read_scores(out), read_scores(uninterrupted))
