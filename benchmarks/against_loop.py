@@ -12,10 +12,10 @@ from dataclasses import asdict
 import numpy as np
 import torch
 
+from benchmarks.common import Settings, make_instance
 from benchmarks.data import Rows, load_rows
 from benchmarks.measure import interleave, model_flops, ratio, skipped_flops
 from benchmarks.peers import GrgPeer, LrmPeer
-from benchmarks.common import Settings, make_instance
 from qaeval_core.models.session import Device
 from qaeval_core.scoring.compile import FamilyPlan, InstancePlan
 from qaeval_core.scoring.formulas import part_scores

@@ -15,9 +15,9 @@ import torch
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, PretrainedConfig
 
 from benchmarks.against_loop import compare
+from benchmarks.common import Settings, make_instance
 from benchmarks.data import load_rows
 from benchmarks.peers import GrgPeer, LrmPeer
-from benchmarks.common import Settings, make_instance
 from export.loading import load_model
 from qaeval_core.models.registry import resolve_model
 from qaeval_core.models.session import Device

@@ -34,6 +34,7 @@ def environment(n_threads: int) -> dict[str, object]:
         "threads": n_threads,
         "python": platform.python_version(),
         "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        # With a plus where the working tree differs from it.
         "revision": _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "-s") else ""),
         "load_average": list(os.getloadavg()),
     }

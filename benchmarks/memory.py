@@ -17,8 +17,8 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.data import full_window_rows, write_files
 from benchmarks.common import Settings, family
+from benchmarks.data import full_window_rows, write_files
 from qaeval_core.config import load_config
 from qaeval_core.scoring.job import make_job, read_inputs
 from qaeval_core.scoring.local import LocalExecutor
@@ -79,6 +79,7 @@ def score_files(name: str, folder: Path, *, rows_per_shard: int, n_threads: int)
             "input.paths": [str(folder / "in")],
             "output.path": str(folder / "out"),
             "scoring.rows_per_shard": rows_per_shard,
+            "scoring.progress_s": 3600.0,
         }
     )
     job = make_job(config, read_inputs(config), device="cpu")

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.common import Settings, family
 from benchmarks.data import load_rows
 from benchmarks.measure import interleave
-from benchmarks.common import Settings, family
 from qaeval_core.models.batching import token_budget_batches
 from qaeval_core.models.session import Session
 from qaeval_core.scoring.compile import FamilyPlan

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+import transformers
 from numpy.typing import NDArray
 
 from benchmarks.data import Rows
@@ -121,6 +122,7 @@ class GrgPeer:
 
 
 def _load(model: str, *, role: str, device: str) -> LoadedModel:
+    transformers.utils.logging.disable_progress_bar()
     loaded = load_model(resolve_model(model, role=role), role=role)
     if device == "cuda":
         loaded.model.half().to(device)

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks.measure import environment, gemm_peak
 from benchmarks.common import Settings
+from benchmarks.measure import environment, gemm_peak
 from qaeval_core.models.session import available_cpus
 
 # Section -> where it is. ``budgets`` runs only when it is asked for.
@@ -71,15 +71,18 @@ def _parser() -> argparse.ArgumentParser:
         default=_section_names(DEFAULT_SECTIONS),
         help=f"comma-separated sections of {', '.join(SECTIONS)}; default all but budgets",
     )
-    parser.add_argument("--rows", type=int, default=200, help="rows of LRM")
+    parser.add_argument("--rows", type=int, default=200, help="rows of LRM; default %(default)s")
     parser.add_argument(
-        "--grg-rows", type=int, default=60, help="rows of GRG; 200 take 15 minutes on 2 cores"
+        "--grg-rows",
+        type=int,
+        default=60,
+        help="rows of GRG; default %(default)s, since 5 passes of 200 take 15 minutes on 2 cores",
     )
     parser.add_argument(
         "--peer-rows", type=int, help="the loops run on the first N rows alone; default all"
     )
-    parser.add_argument("--repeats", type=int, default=5, help="timed passes of each side")
-    parser.add_argument("--ray-repeats", type=int, default=3, help="the same, of Ray and local")
+    parser.add_argument("--repeats", type=int, default=5, help="timed passes; default %(default)s")
+    parser.add_argument("--ray-repeats", type=int, default=3, help="of Ray; default %(default)s")
     parser.add_argument("--threads", type=int, default=available_cpus(), help="of every side")
     parser.add_argument("--peak-tflops", type=float, help="fp16 peak of the GPU; default measured")
     parser.add_argument("--json", type=Path, help="write all numbers to this file")

@@ -1,0 +1,1 @@
+"""Torch models to artifacts; run as ``python -m export``, imported by nothing."""

@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokeni
 from qaeval_core.errors import ExportError
 from qaeval_core.models.registry import ModelSource
 
-__all__ = ["ENCODER_TYPES", "CAUSAL_TYPES", "LoadedModel", "load_model"]
+__all__ = ["CAUSAL_TYPES", "ENCODER_TYPES", "LoadedModel", "load_model"]
 
 # The RoBERTa family counts positions from padding_idx + 1.
 ROBERTA_TYPES = ("roberta", "xlm-roberta", "camembert")
@@ -59,7 +59,7 @@ def load_model(source: ModelSource, *, role: str) -> LoadedModel:
     ExportError
         If its architecture is not supported, or weights it needs are not in its files.
     """
-    files = {"gguf_file": source.gguf_file} if source.gguf_file else {}
+    files: dict[str, Any] = {"gguf_file": source.gguf_file} if source.gguf_file else {}
     if not source.gguf_file:
         config = AutoConfig.from_pretrained(source.folder, local_files_only=True)
         _check_supported(config, source=source, role=role)
@@ -157,8 +157,8 @@ def _named_ends(source: ModelSource, auto: Any | None) -> dict[str, str | None]:
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         path = source.folder / file
         fields = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        for end in named:
+        for end, known in named.items():
             token = fields.get(f"{end}_token")
             token = token.get("content") if isinstance(token, dict) else token
-            named[end] = token or named[end]
+            named[end] = token or known
     return named

@@ -109,7 +109,7 @@ def _without_idle_casts(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _casts_to(node: onnx.NodeProto, dtype: int) -> bool:
-    return node.op_type == "Cast" and node.attribute[0].i == dtype
+    return bool(node.op_type == "Cast" and node.attribute[0].i == dtype)
 
 
 def _tidied(proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -87,7 +87,9 @@ def trace(loaded: LoadedModel, request: ArtifactRequest) -> onnx.ModelProto:
 
 def share_equal_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return the graph with equal weights stored once: a tied weight arrives once per use."""
-    shared, kept, renamed = onnx.ModelProto(), {}, {}
+    shared = onnx.ModelProto()
+    kept: dict[tuple[int, tuple[int, ...], bytes], str] = {}
+    renamed: dict[str, str] = {}
     shared.CopyFrom(proto)
     del shared.graph.initializer[:]
     for tensor in proto.graph.initializer:

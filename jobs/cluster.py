@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import onnxruntime
 import ray
+from ray.autoscaler.sdk import request_resources
 
 from qaeval_core.config import ClusterSection
 from qaeval_core.errors import RunError
@@ -121,11 +122,18 @@ def layout(cluster: ClusterSection, device: Device) -> Layout:
 def wait_for_resources(cluster: ClusterSection, device: Device) -> None:
     """Wait until the cluster has a CPU or GPU to run on; clusters may still be scaling up."""
     wanted = "GPU" if device == "cuda" else "CPU"
+    if ray.cluster_resources().get(wanted, 0) >= 1:
+        return
     deadline = time.monotonic() + cluster.start_timeout_s
-    while ray.cluster_resources().get(wanted, 0) < 1:
-        if time.monotonic() > deadline:
-            raise RunError(
-                f"the cluster has no {wanted} after {cluster.start_timeout_s:.0f} s "
-                "(cluster.start_timeout_s)"
-            )
-        time.sleep(1.0)
+    # A cluster that scales from nothing starts a node only when asked.
+    request_resources(bundles=[{wanted: 1}] * (cluster.actors or 1))
+    try:
+        while ray.cluster_resources().get(wanted, 0) < 1:
+            if time.monotonic() > deadline:
+                raise RunError(
+                    f"the cluster has no {wanted} after {cluster.start_timeout_s:.0f} s "
+                    "(cluster.start_timeout_s)"
+                )
+            time.sleep(1.0)
+    finally:
+        request_resources(bundles=[])  # From here on the actors themselves are the demand.

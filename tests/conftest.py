@@ -35,3 +35,16 @@ def shared_data() -> Path:
             pytest.fail(message)
         pytest.skip(message)
     return SHARED_DATA
+
+
+@pytest.fixture(scope="session")
+def tiny_settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """Settings that score with small random models of real architectures: quick, not meaningful."""
+    from workshop import save_small
+
+    folder = tmp_path_factory.mktemp("tiny")
+    return {
+        "qrelscore.encoder": str(save_small("bert", folder / "bert")),
+        "qrelscore.causal_lm": str(save_small("gpt2", folder / "gpt2")),
+        "models.artifacts_path": str(folder / "artifacts"),
+    }

@@ -1,0 +1,1 @@
+"""Modules that reduce inside the graph. The only place for torch arithmetic."""

@@ -37,7 +37,7 @@ INPUT_NAMES = (
 OUTPUT_NAMES = ("layer_precision",)
 
 
-class _Layer(nn.Module):
+class _Layer(nn.Module):  # type: ignore[misc]
     """One BERT layer with query, key and value projected by one matrix product."""
 
     def __init__(self, layer: nn.Module) -> None:
@@ -83,7 +83,7 @@ class _Layer(nn.Module):
         return self.output(self.intermediate(attended), attended)
 
 
-class RelevanceMatching(nn.Module):
+class RelevanceMatching(nn.Module):  # type: ignore[misc]
     """QRelScore's layer-wise matching precision, reduced inside the graph.
 
     Parameters
@@ -110,7 +110,7 @@ class RelevanceMatching(nn.Module):
         self.first_position = first_position
         self.n_token_types: int = self.embeddings.token_type_embeddings.num_embeddings
 
-    def forward(
+    def forward(  # noqa: PLR0917, the graph's inputs in order
         self,
         input_ids: Tensor,
         n_tokens: Tensor,
@@ -206,7 +206,7 @@ class RelevanceMatching(nn.Module):
         row_start: Tensor,
         candidate_positions: Tensor,
     ) -> Tensor:
-        """The last layer for the 2 x n_cand tokens that anything reads.
+        """Compute the last layer for the 2 x n_cand tokens that anything reads.
 
         Only h^L of candidate tokens and of the context tokens they attend to is used, so query,
         attention output and feed-forward run on those alone: for a 20-token question and a

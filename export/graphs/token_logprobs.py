@@ -21,6 +21,8 @@ But: which tokens count, sums and gain ratios are not here (``qaeval_core.metric
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -29,7 +31,7 @@ INPUT_NAMES = ("input_ids", "prefix_rows", "target_ids")
 OUTPUT_NAMES = ("token_logprob_nats",)
 
 
-class TokenLogprobs(nn.Module):
+class TokenLogprobs(nn.Module):  # type: ignore[misc]
     """Log-probability of chosen tokens under a causal LM.
 
     Parameters
@@ -94,7 +96,7 @@ def _causal_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -
     return (probabilities @ value).transpose(1, 2).flatten(2)
 
 
-class Gpt2Body(nn.Module):
+class Gpt2Body(nn.Module):  # type: ignore[misc]
     """Hidden states of a transformers GPT-2 after its last layer norm."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -119,7 +121,7 @@ class Gpt2Body(nn.Module):
         return attention.c_proj(merged)
 
 
-class LlamaBody(nn.Module):
+class LlamaBody(nn.Module):  # type: ignore[misc]
     """Hidden states of a transformers Llama-type model after its last norm."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -141,10 +143,10 @@ class LlamaBody(nn.Module):
         return self.norm(hidden)
 
 
-class _LlamaLayer(nn.Module):
+class _LlamaLayer(nn.Module):  # type: ignore[misc]
     """One Llama layer with two fused products: query/key/value, and gate/up."""
 
-    def __init__(self, layer: nn.Module, config: object) -> None:
+    def __init__(self, layer: nn.Module, config: Any) -> None:
         super().__init__()
         attention, mlp = layer.self_attn, layer.mlp
         self.n_heads: int = config.num_attention_heads

@@ -27,8 +27,7 @@ __all__ = ["ROLES", "ModelSource", "embedded_models", "file_sha256", "model_slug
 
 ROLES = ("encoder", "causal_lm")
 
-# A file counts as part of a model only if it matches: the hub download takes no other, and a
-# changed README does not change a model. Names without "*" are single files.
+# Only these are downloaded and hashed: a changed README does not change a model.
 _USED_FILES = (
     "*.safetensors",
     "model.safetensors.index.json",

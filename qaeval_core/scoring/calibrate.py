@@ -130,7 +130,7 @@ def calibrate(
                 n_pairs=summary.n,
                 n_dropped=pairs.n_dropped,
                 n_undefined=summary.n_undefined,
-                interval_95=summary.interval_95 or (summary.mean, summary.mean),
+                interval_95=tuple(summary.interval_95 or (summary.mean, summary.mean)),
             )
     return BaselineFile(
         corpus=corpus, seed=seed, max_bleu_1=MAX_BLEU_1, baselines=tuple(records.values())

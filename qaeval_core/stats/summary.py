@@ -23,7 +23,7 @@ class Summary:
     n: int
     n_undefined: int
     mean: float | None
-    interval_95: tuple[float, float] | None
+    interval_95: list[float] | None
     interval_method: str | None
     standard_deviation: float | None
     quantiles: dict[str, float]
@@ -64,13 +64,13 @@ def summarise(
     )
 
 
-def _interval(values: NDArray[np.float64], seed: int) -> tuple[tuple[float, float] | None, str]:
+def _interval(values: NDArray[np.float64], seed: int) -> tuple[list[float] | None, str]:
     if len(values) < 2 or float(np.ptp(values)) == 0.0:
         return None, "none: fewer than two different values"
     if len(values) > _MAX_BOOTSTRAP_ROWS:
         half = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
         mean = float(values.mean())
-        return (mean - half, mean + half), "student"
+        return [mean - half, mean + half], "student"
     result = stats.bootstrap(
         (values,),
         np.mean,
@@ -82,4 +82,4 @@ def _interval(values: NDArray[np.float64], seed: int) -> tuple[tuple[float, floa
     low, high = (float(edge) for edge in result.confidence_interval)
     if math.isnan(low):
         return None, "none: bootstrap undefined"
-    return (low, high), f"bootstrap, {_N_RESAMPLES} resamples"
+    return [low, high], f"bootstrap, {_N_RESAMPLES} resamples"

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 
 def equal_windows(n_tokens: int, *, max_tokens: int) -> list[tuple[int, int]]:
-    """Return the fewest windows that fit, of equal length up to one token.
+    """Return the fewest windows that fit, of equal length; the first ones have a token more.
 
     Parameters
     ----------
@@ -26,12 +26,15 @@ def equal_windows(n_tokens: int, *, max_tokens: int) -> list[tuple[int, int]]:
     Examples
     --------
     >>> equal_windows(10, max_tokens=4)
-    [(0, 3), (3, 6), (6, 10)]
+    [(0, 4), (4, 7), (7, 10)]
     >>> equal_windows(4, max_tokens=4)
     [(0, 4)]
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens is {max_tokens}, at least 1 is needed")
+    if n_tokens == 0:
+        return []
     n_windows = -(-n_tokens // max_tokens)
-    edges = [i * n_tokens // n_windows for i in range(n_windows + 1)] if n_windows else [0]
+    size, n_larger = divmod(n_tokens, n_windows)
+    edges = [i * size + min(i, n_larger) for i in range(n_windows + 1)]
     return list(pairwise(edges))

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoModel
 
 from qaeval_core.models.artifact import Artifact
-from qaeval_core.models.registry import resolve_model
 
 _PAIRS = [
     ("Why?", "Nobody knew why the clock had stopped."),
@@ -97,8 +95,7 @@ def _reference_relevance_matching(
 def test_graph_equals_nested_loops(workshop: Any, kind: str, matching: str, aggregate: str) -> None:
     """A wrong slice, segment or position id gives plausible scores that nobody would question."""
     artifact = workshop.artifact("relevance_matching", kind, matching=matching, aggregate=aggregate)
-    source = resolve_model(workshop.model(kind), role="encoder")
-    model = AutoModel.from_pretrained(source.folder, attn_implementation="eager").eval()
+    model = workshop.loaded(kind, "encoder").model
     expected = [_reference_relevance_matching(model, artifact, pair) for pair in _PAIRS]
     np.testing.assert_allclose(_run(workshop, artifact, _PAIRS), expected, atol=1e-4)
 
@@ -106,9 +103,7 @@ def test_graph_equals_nested_loops(workshop: Any, kind: str, matching: str, aggr
 def test_equal_attentions_choose_the_first_context_token(workshop: Any) -> None:
     """With queries of zero all attentions are equal; last-on-ties would score another token."""
     artifact = workshop.artifact("relevance_matching", "uniform_bert")
-    model = AutoModel.from_pretrained(
-        workshop.model("uniform_bert"), attn_implementation="eager"
-    ).eval()
+    model = workshop.loaded("uniform_bert", "encoder").model
     row, candidate, context = _encode(artifact, _PAIRS[1])
     with torch.no_grad():
         states = model(

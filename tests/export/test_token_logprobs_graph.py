@@ -10,10 +10,8 @@ import onnx
 import pytest
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM
 
 from qaeval_core.models.artifact import Artifact
-from qaeval_core.models.registry import resolve_model
 
 _TEXTS = [
     "Why?",
@@ -57,15 +55,13 @@ def _reference_token_logprobs(model: Any, row: list[int]) -> list[float]:
     return values
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "smollm2-135m"])
+@pytest.mark.parametrize(
+    "kind", ["gpt2", "llama", pytest.param("smollm2-135m", marks=pytest.mark.slow)]
+)
 def test_graph_equals_full_logits(workshop: Any, kind: str) -> None:
     """A slice of the vocabulary left out, or a shift by one token, still looks like nats."""
     artifact = workshop.artifact("token_logprobs", kind)
-    source = resolve_model(workshop.model(kind), role="causal_lm")
-    files = {"gguf_file": source.gguf_file} if source.gguf_file else {}
-    model = AutoModelForCausalLM.from_pretrained(
-        source.folder, dtype=torch.float32, attn_implementation="eager", **files
-    ).eval()
+    model = workshop.loaded(kind, "causal_lm").model
     rows = [_encode(artifact, text) for text in _TEXTS]
     expected = np.concatenate([_reference_token_logprobs(model, row) for row in rows])
     np.testing.assert_allclose(_run(workshop, artifact, rows), expected, atol=1e-4)

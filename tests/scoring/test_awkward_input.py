@@ -248,14 +248,14 @@ def test_out_inside_the_input_folder_is_refused(job: dict, tmp_path: Path) -> No
 
 def test_carried_columns_keep_their_types_and_may_not_collide(job: dict, tmp_path: Path) -> None:
     """Protects from nullable integers turned into floats, and from a column overwritten."""
-    table = questions("Who?", "Why?", n=pa.array([1, None], pa.int64()))
+    table = questions("Who?", "Why?", number=pa.array([1, None], pa.int64()))
     write_parquet(tmp_path / "input.parquet", table)
-    run_locally({**job, "output.carry": ["n"]})
+    run_locally({**job, "output.carry": ["number"]})
     scores = pq.read_table(tmp_path / "out" / "scores" / "input.parquet")
-    assert scores.schema.field("n").type == pa.int64()
-    assert scores["n"].to_pylist() == [1, None]
-    with pytest.raises(SchemaError, match="no column 'm' to carry; did you mean"):
-        run_locally({**job, "output.carry": ["m"]})
+    assert scores.schema.field("number").type == pa.int64()
+    assert scores["number"].to_pylist() == [1, None]
+    with pytest.raises(SchemaError, match="no column 'numbr' to carry; did you mean"):
+        run_locally({**job, "output.carry": ["numbr"]})
     clash = questions("Who?", qrelscore=[1.0])
     write_parquet(tmp_path / "input.parquet", clash)
     with pytest.raises(ConfigError, match="two output columns would be named 'qrelscore'"):

@@ -1,0 +1,147 @@
+"""On a given cluster of two CPUs: nothing hangs, and a row that kills its worker is found."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import ray
+from helpers import (
+    assert_same_scores,
+    qaeval,
+    read_scores,
+    run_locally,
+    short_sample,
+    write_parquet,
+)
+
+from jobs import pipeline
+from jobs.actors import ScorePieces
+from qaeval_core.config import load_config
+from qaeval_core.scoring.execute import run_job
+from qaeval_core.scoring.job import make_job, read_inputs
+from qaeval_core.scoring.runner import Prepared
+
+pytestmark = pytest.mark.ray
+
+POISON = "deadly"
+N_ROWS = 24
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A cluster of two CPUs in processes of its own."""
+    port = free_port()
+    # Short: unix socket paths end at 107 characters.
+    folder = tempfile.mkdtemp(dir="/tmp")
+    words = ["--head", "--block", "--num-cpus=2", f"--port={port}", f"--temp-dir={folder}"]
+    words += ["--include-dashboard=false", "--disable-usage-stats", "--node-ip-address=127.0.0.1"]
+    ray_command = Path(sys.executable).with_name("ray")
+    with open(Path(folder) / "head.log", "w", encoding="utf-8") as log:
+        head = subprocess.Popen(
+            [ray_command, "start", *words],
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "RAY_AUTH_MODE": "disabled"},
+            start_new_session=True,
+        )
+        yield f"127.0.0.1:{port}"
+        os.killpg(head.pid, signal.SIGTERM)
+        head.wait(timeout=60)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def job(tiny_settings: dict[str, object], tmp_path: Path) -> dict[str, object]:
+    rows = short_sample(N_ROWS)
+    write_parquet(tmp_path / "input.parquet", rows)
+    return {
+        **tiny_settings,
+        "input.paths": [str(tmp_path / "input.parquet")],
+        "output.path": str(tmp_path / "out"),
+        "scoring.rows_per_shard": 8,
+    }
+
+
+def test_two_cpu_cluster_scores_as_one_process_does(
+    job: dict[str, object], address: str, tmp_path: Path
+) -> None:
+    """Protects from the deadlock of a pool that reserves every CPU."""
+    words = [
+        f"--set={key}={value}" for key, value in job.items() if "." in key and "path" not in key
+    ]
+    words += [f"--set=models.artifacts_path={job['models.artifacts_path']}"]
+    out = tmp_path / "out"
+    qaeval(
+        "score",
+        tmp_path / "input.parquet",
+        "--out",
+        out,
+        "--address",
+        address,
+        *words,
+        timeout_s=180,
+    )
+    run_locally({**job, "output.path": str(tmp_path / "local")})
+    assert_same_scores(read_scores(out), read_scores(tmp_path / "local"))
+
+
+class DeadlyPieces(ScorePieces):
+    """A worker that dies, as a crash in native code does, when a marked row is tokenised."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        prepare = self._worker._runner.prepare
+
+        def deadly(rows: Mapping[str, Sequence[object]]) -> Prepared:
+            if any(POISON in str(text) for text in rows.get("candidate", ())):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return prepare(rows)
+
+        self._worker._runner.prepare = deadly  # type: ignore[method-assign]
+
+
+# Ray Data warns of its own defaults while it copies its context.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::UserWarning")
+def test_row_that_kills_its_worker_is_quarantined_alone(
+    job: dict[str, object], address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects from a poison row retried for ever, and from its neighbours lost with it."""
+    rows = short_sample(N_ROWS).to_pylist()
+    rows[11]["question"] = f"Why is this {POISON}?"
+    write_parquet(tmp_path / "input.parquet", pa.Table.from_pylist(rows))
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setattr(pipeline, "ScorePieces", DeadlyPieces)
+    ray.init(address=address, logging_level="ERROR", log_to_driver=False)
+    try:
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+        config = load_config(overrides=job)
+        made = make_job(config, read_inputs(config), device="cpu")
+        executor = pipeline.RayExecutor(pipeline.Layout(1, 1, 1.0, 0.0))
+        outcome = run_job(made, executor, say=lambda line: None)
+    finally:
+        ray.shutdown()
+    scores = read_scores(tmp_path / "out")
+    quarantined = [reason is not None for reason in scores["quarantine_reason"].to_list()]
+    assert quarantined == [i == 11 for i in range(N_ROWS)]
+    assert scores["quarantine_reason"][11] == "killed_worker"
+    assert outcome.report is not None
+    assert outcome.report["quarantined_by_reason"] == {"killed_worker": 1}
+    assert scores["qrelscore"].null_count() == 1
