@@ -16,8 +16,10 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from export import build
+from export.loading import LoadedModel, load_model
 from export.texts import parity_pairs
 from qaeval_core.models.artifact import Artifact, ArtifactRequest
+from qaeval_core.models.registry import ModelSource, resolve_model
 
 _SIZES = {
     "vocab_size": 400,
@@ -154,6 +156,7 @@ class Workshop:
         self.root = folder / "artifacts"
         self._artifacts: dict[str, Artifact] = {}
         self._traced: dict[str, onnx.ModelProto] = {}
+        self._loaded: dict[str, LoadedModel] = {}
 
     def model(self, kind: str) -> str:
         """Return what a user would write to name the model."""
@@ -172,12 +175,23 @@ class Workshop:
             self._artifacts[request.folder_name] = self._build(request)
         return self._artifacts[request.folder_name]
 
+    def loaded(self, kind: str, role: str) -> LoadedModel:
+        """Return a model as transformers has it, loaded once: SmolLM2 takes 15 s."""
+        return self._load(resolve_model(self.model(kind), role=role), role=role)
+
+    def _load(self, source: ModelSource, *, role: str) -> LoadedModel:
+        key = str(source.folder)
+        if key not in self._loaded:
+            self._loaded[key] = load_model(source, role=role)
+        return self._loaded[key]
+
     def _build(self, request: ArtifactRequest) -> Artifact:
         """Build with the model traced once, however many precisions are asked for: 10 s each."""
         key = replace(request, precision="fp32", allow_lossy=False).folder_name
         with pytest.MonkeyPatch.context() as patch:
             if key in self._traced:
                 patch.setattr(build, "trace", lambda *_: self._traced[key])
+            patch.setattr(build, "load_model", self._load)
             artifact = build.build_artifact(request, self.root)
         if artifact.record.precision == "fp32":
             self._traced[key] = onnx.load(artifact.model_path)
@@ -186,10 +200,3 @@ class Workshop:
     def session(self, artifact: Artifact) -> ort.InferenceSession:
         """Open an artifact's graph."""
         return ort.InferenceSession(artifact.model_path, providers=["CPUExecutionProvider"])
-
-
-@pytest.fixture(scope="session")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    """Return a workshop in a temporary folder."""
-    torch.set_num_threads(1)  # Small models; more threads only wait for each other.
-    return Workshop(tmp_path_factory.mktemp("workshop"))
