@@ -146,12 +146,12 @@ def run_on_ray(config: RunConfig, inputs: Inputs) -> Outcome:
 
 
 def _run(config: RunConfig, inputs: Inputs, executor: Any, *, device: Any) -> Outcome:
-    for problem in inputs.problems:
-        options.say(f"left out: {problem}")
     try:
         job = make_job(config, inputs, device=device)
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_BAD_REQUEST)
+    for note in job.notes:
+        options.say(f"note: {note}")
     stop_on_signals(executor.stop)
     try:
         outcome = run_job(job, executor, say=options.say)

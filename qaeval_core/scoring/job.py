@@ -158,8 +158,20 @@ def make_job(config: RunConfig, inputs: Inputs, *, device: Device) -> Job:
         run=run,
         store=inputs.store,
         device=device,
-        notes=inputs.problems,
+        notes=(*inputs.problems, *_precision_notes(run)),
     )
+
+
+def _precision_notes(run: CompiledRun) -> list[str]:
+    """Say where a graph runs in another precision than asked for: its parity gate failed."""
+    records = {plan.artifact.folder.name: plan.artifact.record for plan in run.families}
+    return [
+        f"{name}: {record.requested_precision} differs from torch by up to "
+        f"{record.parity.attempts[0].max_abs_diff:.2g} (tolerance "
+        f"{record.parity.attempts[0].tolerance:g}), so {record.precision} runs instead"
+        for name, record in records.items()
+        if record.precision != record.requested_precision
+    ]
 
 
 def _check_out_not_among_inputs(paths: Sequence[str], out: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,14 +86,28 @@ class FamilyRunner:
         work, stats = prepared.work, prepared.stats
         started = time.perf_counter()
         n_total = max(int(work.lengths.sum()), 1)
-        batches = token_budget_batches(work.lengths, max_batch_tokens=self._max_batch_tokens)
-        for batch in batches:
+        for batch in self._batches(work):
             self._run_batch(work, batch, stats)
             if on_batch is not None:
                 tokens = int(work.lengths[batch].sum())
                 padded = int(work.lengths[batch].max()) * len(batch)
                 on_batch(tokens, padded, tokens / n_total)
         stats.spend("run", time.perf_counter() - started)
+
+    def _batches(self, work: Work) -> Iterator[list[int]]:
+        """Yield batches of all units; the rest is cut anew once memory has run out."""
+        left = np.arange(len(work.lengths))
+        while len(left):
+            budget = self._max_batch_tokens
+            n_done = 0
+            # Longest first, and ties in order: what is left is the tail of the sorted units.
+            left = left[np.argsort(-work.lengths[left], kind="stable")]
+            for batch in token_budget_batches(work.lengths[left], max_batch_tokens=budget):
+                yield left[batch].tolist()
+                n_done += len(batch)
+                if self._max_batch_tokens < budget:
+                    break
+            left = left[n_done:]
 
     def finish(self, prepared: Prepared, *, first_position: int) -> pa.Table:
         """Return one row of statistics per input row, quarantined rows with nulls."""
