@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from qaeval_core.config import Baseline, MetricSettings, RunConfig
+from qaeval_core.errors import ConfigError
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.models.artifact import Artifact, ArtifactRequest
 from qaeval_core.scoring.baselines import read_baseline
@@ -33,6 +34,12 @@ class FamilyPlan:
     def key(self) -> str:
         """Folder name below ``families/``."""
         return f"{self.kind.name}-{self.signature.short_hash}"
+
+    @property
+    def max_unit_tokens(self) -> int:
+        """Tokens of the longest unit that can occur: one window."""
+        n_positions = self.artifact.record.max_positions
+        return min(n_positions, int(str(self.options.get("max_window_tokens", n_positions))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +127,23 @@ def compile_run(
         for kind in _kinds(settings):
             artifact = resolve_artifact(_request(kind, settings, config, device=device))
             plan = _family(kind, settings, artifact, columns)
+            _check_batch_tokens(plan, config)
             own[kind.name] = families.setdefault(plan.key, plan)
         instances.append(_instance(name, settings, own))
     # Families of one model beside each other, cheap ones first.
     order = list(FAMILIES)
     ordered = sorted(families.values(), key=lambda plan: order.index(plan.kind.name))
     return CompiledRun(tuple(ordered), tuple(instances))
+
+
+def _check_batch_tokens(plan: FamilyPlan, config: RunConfig) -> None:
+    role = plan.kind.model_role
+    given = getattr(config.models, role).max_batch_tokens
+    if given is not None and given < plan.max_unit_tokens:
+        raise ConfigError(
+            f"models.{role}.max_batch_tokens is {given}, but one window of "
+            f"{plan.artifact.record.model.name} has up to {plan.max_unit_tokens} tokens"
+        )
 
 
 def _kinds(settings: MetricSettings) -> list[FamilyKind]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from qaeval_core.errors import ConfigError, DeviceMemoryError
+from qaeval_core.errors import DeviceMemoryError
 from qaeval_core.models.batching import token_budget_batches
 from qaeval_core.models.session import Device, Session
 from qaeval_core.schema import POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
@@ -64,9 +64,8 @@ class FamilyRunner:
         encoder = TextEncoder(plan.artifact.tokenizer_path)
         self._scorer: FamilyScorer = plan.kind.scorer(plan.artifact, encoder, plan.options)
         self._max_batch_tokens = max_batch_tokens or max(
-            plan.kind.max_batch_tokens[device], self._scorer.max_unit_tokens
+            plan.kind.max_batch_tokens[device], plan.max_unit_tokens
         )
-        check_batch_tokens(plan, self._max_batch_tokens, self._scorer.max_unit_tokens)
 
     def prepare(self, rows: Mapping[str, Sequence[object]]) -> Prepared:
         """Validate, share and encode a shard; CPU work that can run beside `run`."""
@@ -148,7 +147,7 @@ class FamilyRunner:
                 ) from None
             log.warning("out of memory with %d padded tokens; halving the batch", padded)
             stats.n_halvings += 1
-            self._max_batch_tokens = max(padded // 2, self._scorer.max_unit_tokens)
+            self._max_batch_tokens = max(padded // 2, self.plan.max_unit_tokens)
             half = len(batch) // 2
             self._run_batch(work, batch[:half], stats)
             self._run_batch(work, batch[half:], stats)
@@ -179,12 +178,3 @@ def prepare_rows(
         n_truncated=work.n_truncated,
     )
     return Prepared(n_rows, validated, work, stats)
-
-
-def check_batch_tokens(plan: FamilyPlan, max_batch_tokens: int, max_unit_tokens: int) -> None:
-    """Raise ConfigError if the longest input that can occur would not fit a batch."""
-    if max_batch_tokens < max_unit_tokens:
-        raise ConfigError(
-            f"models.{plan.kind.model_role}.max_batch_tokens is {max_batch_tokens}, but one "
-            f"window of {plan.artifact.record.model.name} has up to {max_unit_tokens} tokens"
-        )

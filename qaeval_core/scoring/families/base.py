@@ -51,10 +51,6 @@ class FamilyScorer(Protocol):
         self, artifact: Artifact, encoder: TextEncoder, options: Mapping[str, object]
     ) -> None: ...
 
-    @property
-    def max_unit_tokens(self) -> int:
-        """Tokens of the longest unit that can occur."""
-
     def prepare(self, shared: SharedPairs) -> Work:
         """Encode, window and lay out the units of a shard; runs no model."""
 

@@ -57,11 +57,6 @@ class GrgScorer:
         self._n_positions = min(record.max_positions, int(str(options["max_window_tokens"])))
         self._is_authors = options["profile"] == "authors"
 
-    @property
-    def max_unit_tokens(self) -> int:
-        """Tokens of the longest unit: one window."""
-        return self._n_positions
-
     def prepare(self, shared: SharedPairs) -> GrgWork:
         """Encode texts and lay out base units (shared) and prompted units."""
         work = GrgWork(shared, is_mean_probability=self._is_authors)

@@ -58,11 +58,6 @@ class LrmScorer:
         self._n_layers = record.n_layers
         self._is_authors = options["profile"] == "authors"
 
-    @property
-    def max_unit_tokens(self) -> int:
-        """Tokens of the longest unit: the encoder's positions."""
-        return self._n_positions
-
     def prepare(self, shared: SharedPairs) -> LrmWork:
         """Encode distinct texts and lay out one unit per window of each distinct pair."""
         candidates = self._encoder.encode(shared.candidates)

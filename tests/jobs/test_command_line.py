@@ -1,0 +1,129 @@
+"""The command line as people use it: answers, exit codes, and errors that help."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers import qaeval, read_scores, short_sample, write_parquet
+
+
+@pytest.fixture
+def words(tiny_settings: dict[str, object], tmp_path: Path) -> list[str]:
+    """Input and settings of a small local run."""
+    source = write_parquet(tmp_path / "input.parquet", short_sample(20))
+    settings = [f"--set={key}={value}" for key, value in tiny_settings.items()]
+    return [str(source), *settings]
+
+
+def test_local_run_prints_counts_means_and_where_things_lie(
+    words: list[str], tmp_path: Path
+) -> None:
+    """Protects from a run that ends without saying what it did."""
+    out = tmp_path / "out"
+    shown = qaeval("score", *words, "--out", out, "--local", "--carry", "label")
+    assert "qrelscore: 20 rows: 20 scored" in shown
+    assert "qrelscore_lrm: mean" in shown
+    assert str(out / "scores") in shown
+    assert "label" in read_scores(out).columns
+    for name in ("run.json", "plan.parquet", "report.json", "_SUCCESS"):
+        assert (out / name).exists()
+    report = json.loads((out / "report.json").read_text())
+    assert report["columns"]["qrelscore"]["n"] == 20
+    assert report["environment"]["packages"]["onnxruntime"]
+
+
+def test_dry_run_counts_units_and_writes_nothing(words: list[str], tmp_path: Path) -> None:
+    """Protects from a look that costs something."""
+    qaeval("score", *words, "--out", tmp_path / "warm", "--local")
+    shown = qaeval("score", *words, "--out", tmp_path / "out", "--dry-run")
+    assert "1 files, 20 rows" in shown
+    assert "20 rows to score in 1 shards, 0 committed" in shown
+    assert "distinct units of" in shown
+    assert not (tmp_path / "out").exists()
+    assert "0 rows to score in 0 shards, 20 committed" in qaeval(
+        "score", *words, "--out", tmp_path / "warm", "--dry-run"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--set", "qrelscore.exponnent=2"], "did you mean 'exponent'?"),
+        (["--set", "scoring.rows_per_shards=2"], "did you mean 'rows_per_shard'?"),
+        (["--set", "qrelscore.aggregate=mover"], "mover (ablation M7) is not available yet"),
+        (["--set", "qrelscore.profile=paperr"], "'paper' or 'authors'"),
+        (["--metrics", "qrelscor"], "did you mean 'qrelscore'?"),
+        (["--column", "contxt=x"], "did you mean 'context'?"),
+        (["--column", "context=contex"], "did you mean 'context'?"),
+        (["--carry", "lable"], "did you mean 'label'?"),
+        (["--config", "missing.yaml"], "cannot read configuration missing.yaml"),
+        (["--out", "s3://bucket/out"], "local disk or a shared file system"),
+        (["--set", "qrelscore.encoder=minilmm"], "minilm"),
+        (["--set", "qrelscore.encoder=smollm2-135m"], "causal_lm"),
+        (["--set", "models.encoder.max_batch_tokens=128"], "has up to 512 tokens"),
+    ],
+)
+def test_bad_request_exits_2_and_names_the_nearest_word(
+    words: list[str], tmp_path: Path, options: list[str], message: str
+) -> None:
+    """Protects from a typo that scores something else, and from traces in place of answers."""
+    expected = 1 if "max_batch_tokens" in str(options) else 2
+    shown = qaeval("score", *words, "--out", tmp_path / "out", "--local", *options, expect=expected)
+    assert message in shown
+
+
+def test_unreachable_hub_gives_one_message_with_the_ways_out(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects from a stack trace where there is no network."""
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    shown = qaeval(
+        *["score", *words, "--out", tmp_path / "out", "--local"],
+        *["--set", "qrelscore.encoder=bert-base-cased"],
+        expect=2,
+        timeout_s=120,
+    )
+    assert "bert-base-cased" in shown
+    assert "minilm" in shown
+
+
+def test_yaml_and_overrides_agree(words: list[str], tmp_path: Path) -> None:
+    """Protects from an option that one of the two ways ignores."""
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "metrics:\n  mine: {metric: qrelscore, layers: last}\nscoring: {rows_per_shard: 6}\n"
+    )
+    models = [word.replace("qrelscore.", "mine.") for word in words]
+    qaeval("score", *models, "--config", path, "--out", tmp_path / "out", "--local")
+    run = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert run["config"]["metrics"]["mine"]["layers"] == "last"
+    assert "mine_lrm" in read_scores(tmp_path / "out").columns
+    assert len(list((tmp_path / "out").glob("families/lrm-*/*.parquet"))) == 4
+
+
+def test_calibrated_baseline_is_used_and_belongs_to_its_options(
+    words: list[str], tmp_path: Path
+) -> None:
+    """Protects from a baseline of other models or options rescaling scores."""
+    path = tmp_path / "baseline.json"
+    shown = qaeval("calibrate", *words, "--corpus", "sample", "--out", path, "--n-pairs", "30")
+    assert "b_lrm = " in shown
+    assert "b_grg = " in shown
+    baselines = {item["part"]: item for item in json.loads(path.read_text())["baselines"]}
+    with_baseline = ["--set", f"qrelscore.baseline={path}", "--local"]
+    qaeval("score", *words, "--out", tmp_path / "out", *with_baseline)
+    scores = read_scores(tmp_path / "out")
+    b = baselines["lrm"]["value"]
+    raw, rescaled = scores["qrelscore_lrm_raw"][0], scores["qrelscore_lrm"][0]
+    assert rescaled == pytest.approx(min(max((raw - b) / (1 - b), 0.0), 1.0), abs=1e-6)
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert "baseline_corpus:sample" in report["columns"]["qrelscore"]["signature"]
+    refused = qaeval(
+        *["score", *words, "--out", tmp_path / "other", *with_baseline],
+        *["--set", "qrelscore.layers=last"],
+        expect=2,
+    )
+    assert "calibrated for other models or options" in refused
