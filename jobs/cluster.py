@@ -43,14 +43,14 @@ def connected(cluster: ClusterSection) -> Iterator[None]:
     # A local ray.init() turns token authentication on and writes a token file.
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     options: dict[str, object] = {
-        "log_to_driver": True,
         "logging_level": logging.ERROR,
+        "log_to_driver": False,
         "include_dashboard": False,
         "runtime_env": _worker_environment(),
     }
     address = cluster.address or os.environ.get("RAY_ADDRESS")
     if address:
-        options = {"address": address, "logging_level": logging.ERROR}
+        options = {"address": address, "logging_level": logging.ERROR, "log_to_driver": False}
     else:
         # Logical CPUs beyond the real ones: an actor that reserves all would starve light tasks.
         options["num_cpus"] = available_cpus() + 2

@@ -61,16 +61,21 @@ def demo(
 
 
 def label_table(scores: pl.DataFrame) -> str:
-    """Return count, mean and quantiles of qrelscore for each label, as text."""
+    """Return count, mean and quantiles of qrelscore by label, and AUC of good against it."""
     rows = scores.group_by("label").agg(
         pl.len().alias("n"),
         pl.col("qrelscore").mean().alias("mean"),
         *(pl.col("qrelscore").quantile(q).alias(f"{q:.0%}") for q in (0.05, 0.5, 0.95)),
     )
-    lines = [f"{'qrelscore by label':<20}{'n':>5}{'mean':>9}{'5%':>9}{'50%':>9}{'95%':>9}"]
+    head = ("n", "mean", "5%", "50%", "95%", "AUC")
+    lines = [f"{'qrelscore by label':<20}" + "".join(f"{name:>9}" for name in head)]
+    good = scores.filter(pl.col("label").is_in(GOOD_LABELS))["qrelscore"].to_numpy()
     for row in rows.sort("mean", descending=True).iter_rows():
         label, n, *values = row
-        lines.append(f"{label:<20}{n:>5}" + "".join(f"{value:>9.4f}" for value in values))
+        if label not in GOOD_LABELS:
+            own = scores.filter(pl.col("label") == label)["qrelscore"].to_numpy()
+            values.append(auc(positive=good, negative=own))
+        lines.append(f"{label:<20}{n:>9}" + "".join(f"{value:>9.4f}" for value in values))
     return "\n".join(lines)
 
 
