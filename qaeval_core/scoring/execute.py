@@ -95,7 +95,7 @@ def _run_families(
             say(f"{family.key}: {done:,} rows are committed, {n_open:,} are left")
         started = time.perf_counter()
         stats = this_run[family.key] = PassStats()
-        earlier = _quarantined(job, family)
+        earlier = _quarantined(job, family) if job.config.scoring.max_quarantined < 1 else 0
 
         def on_shard(cost: PassStats, stats: PassStats = stats, earlier: int = earlier) -> None:
             stats.add(cost)

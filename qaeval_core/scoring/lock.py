@@ -67,8 +67,18 @@ class RunLock:
             os.link(temporary, self._path)  # Fails if it exists, also on NFS; never half written.
         except FileExistsError:
             return False
+        except OSError:  # A file system without hard links.
+            return self._create_exclusively(json.dumps(content))
         finally:
             temporary.unlink()
+        return True
+
+    def _create_exclusively(self, content: str) -> bool:
+        try:
+            with self._path.open("x", encoding="utf-8") as file:
+                file.write(content)
+        except FileExistsError:
+            return False
         return True
 
     def _holder(self) -> dict[str, object]:

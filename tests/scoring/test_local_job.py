@@ -101,6 +101,20 @@ def test_baseline_exponent_and_layers_run_no_model(job: dict, tmp_path: Path) ->
     assert np.allclose(rescaled["qrelscore_lrm"].to_numpy(), expected, atol=1e-6)
 
 
+def test_other_matchings_are_passes_of_their_own(job: dict, tmp_path: Path) -> None:
+    """Protects from an ablation that scores the default in silence."""
+    run_locally(job)
+    tables = [read_scores(tmp_path / "out")]
+    for aggregate in ("max", "average"):
+        weighted = {"qrelscore.matching": "weighted", "qrelscore.aggregate": aggregate}
+        outcome, _ = run_locally({**job, **weighted})
+        assert outcome.report is not None
+        assert n_computed(outcome.report) == {"lrm": N_ROWS, "grg": 0}
+        tables.append(read_scores(tmp_path / "out"))
+    means = [float(table["qrelscore_lrm"].abs().mean()) for table in tables]
+    assert means[0] > means[1] > means[2]  # Attention weights are below 1; a mean is below a max.
+
+
 def test_absolute_gain_is_not_combined(job: dict, tmp_path: Path) -> None:
     """Protects from a harmonic mean of a ratio and nats."""
     run_locally({**job, "qrelscore.gain": "absolute"})
