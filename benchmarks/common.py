@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from qaeval_core.config import RunConfig, load_config
+from qaeval_core.config import RunConfig
+from qaeval_core.configure import load_config
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.session import Device
 from qaeval_core.scoring.compile import FamilyPlan, InstancePlan, compile_run

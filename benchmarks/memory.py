@@ -19,7 +19,7 @@ import psutil
 
 from benchmarks.common import Settings, family
 from benchmarks.data import full_window_rows, write_files
-from qaeval_core.config import load_config
+from qaeval_core.configure import load_config
 from qaeval_core.scoring.job import make_job, read_inputs
 from qaeval_core.scoring.local import LocalExecutor
 from qaeval_core.scoring.pass_stats import PassStats

@@ -15,7 +15,8 @@ from typing import Any
 from benchmarks.common import Settings
 from benchmarks.data import load_rows, write_files
 from benchmarks.measure import ratio
-from qaeval_core.config import RunConfig, load_config
+from qaeval_core.config import RunConfig
+from qaeval_core.configure import load_config
 from qaeval_core.scoring.job import make_job, read_inputs
 from qaeval_core.scoring.local import LocalExecutor
 from qaeval_core.scoring.pass_stats import PassStats

@@ -12,7 +12,7 @@ import typer
 
 from jobs import options
 from jobs.score import run_on_ray
-from qaeval_core.config import load_config
+from qaeval_core.configure import load_config
 from qaeval_core.errors import QAEvalError
 from qaeval_core.sample import GOOD_LABELS, sample_table
 from qaeval_core.scoring.job import read_inputs

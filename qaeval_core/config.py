@@ -1,20 +1,16 @@
-"""Configuration of a run: YAML and ``key=value`` overrides in, one checked object out.
+"""Configuration of a run: its sections, their defaults and what may not go together.
 
-Unknown keys name the nearest valid one. Reads no data and resolves no model.
+``configure`` makes it from YAML and ``key=value`` overrides.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from qaeval_core.errors import ConfigError
 from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.suggest import nearest
 
 INSTANCE_NAME = r"^[a-z][a-z0-9_]{0,62}$"
 
@@ -168,166 +164,3 @@ class RunConfig(_Section):
     models: ModelsSection = ModelsSection()
     scoring: ScoringSection = ScoringSection()
     cluster: ClusterSection = ClusterSection()
-
-
-def nearest(name: str, known: Sequence[str] | Mapping[str, object]) -> str:
-    """Return a hint that names the nearest known name, or all of them if none is near.
-
-    Examples
-    --------
-    >>> nearest("exponnent", ["exponent", "layers"])
-    "; did you mean 'exponent'?"
-    >>> nearest("zzz", ["exponent", "layers"])
-    '; choose one of: exponent, layers'
-    """
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; choose one of: {', '.join(sorted(known))}"
-
-
-def load_config(
-    *, path: str | Path | None = None, overrides: Mapping[str, object] | None = None
-) -> RunConfig:
-    """Return the configuration of a YAML file with overrides applied.
-
-    Parameters
-    ----------
-    path : str or Path, optional
-        A YAML file with the sections of `RunConfig`.
-    overrides : mapping of str to object, optional
-        Dotted key -> value, applied in order. ``qrelscore.profile`` is short for
-        ``metrics.qrelscore.profile``.
-
-    Returns
-    -------
-    RunConfig
-
-    Raises
-    ------
-    ConfigError
-        If a key is unknown (the nearest valid one is named) or a value is not allowed.
-
-    Examples
-    --------
-    >>> load_config(overrides={"qrelscore.profile": "authors"}).metrics["qrelscore"].profile
-    'authors'
-    """
-    tree = _read_yaml(Path(path)) if path is not None else {}
-    metrics = tree.get("metrics")
-    if isinstance(metrics, Sequence) and not isinstance(metrics, str):
-        tree["metrics"] = {str(name): {} for name in metrics}
-    for key, value in (overrides or {}).items():
-        _put(tree, _full_key(key, tree), value)
-    return make_config(tree)
-
-
-def make_config(tree: Mapping[str, Any]) -> RunConfig:
-    """Return the checked configuration of a plain tree of sections."""
-    tree = dict(tree)
-    if tree.get("metrics") is not None:
-        if not isinstance(tree["metrics"], Mapping):
-            raise ConfigError("metrics must map instance names to settings")
-        tree["metrics"] = {
-            str(name): {"metric": name, **_settings_of(str(name), settings)}
-            for name, settings in tree["metrics"].items()
-        }
-    else:
-        tree.pop("metrics", None)
-    try:
-        config = RunConfig.model_validate(tree)
-    except ValidationError as error:
-        raise ConfigError(_explain(error)) from None
-    if not config.metrics:
-        raise ConfigError(f"no metric is asked for; choose from: {', '.join(METRICS)}")
-    return config
-
-
-def _settings_of(name: str, settings: object) -> Mapping[str, Any]:
-    if settings is None:
-        return {}
-    if not isinstance(settings, Mapping):
-        raise ConfigError(f"metrics.{name} must be a mapping of settings, not {settings!r}")
-    return settings
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read configuration {path}: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from None
-    if tree is None:
-        return {}
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{path} must hold a mapping of sections")
-    return tree
-
-
-def parse_setting(text: str) -> tuple[str, object]:
-    """Return (key, value) of a ``key=value`` text; the value is read as YAML.
-
-    Examples
-    --------
-    >>> parse_setting("qrelscore.exponent=2")
-    ('qrelscore.exponent', 2)
-    """
-    key, separator, value = text.partition("=")
-    if not separator or not key.strip():
-        raise ConfigError(f"--set takes key=value, not {text!r}")
-    try:
-        return key.strip(), yaml.safe_load(value) if value.strip() else value
-    except yaml.YAMLError:
-        return key.strip(), value
-
-
-def _full_key(key: str, tree: Mapping[str, Any]) -> list[str]:
-    parts = key.split(".")
-    if parts[0] in RunConfig.model_fields:
-        return parts
-    known = {*METRICS, *(tree.get("metrics") or {})}
-    if parts[0] in known:
-        return ["metrics", *parts]
-    raise ConfigError(f"unknown key {key!r}{nearest(parts[0], [*RunConfig.model_fields, *known])}")
-
-
-def _put(tree: dict[str, Any], parts: Sequence[str], value: object) -> None:
-    for part in parts[:-1]:
-        child = tree.get(part)
-        if not isinstance(child, dict):
-            child = {}
-        tree[part] = child
-        tree = child
-    tree[parts[-1]] = value
-
-
-def _explain(error: ValidationError) -> str:
-    lines = []
-    items = error.errors(include_url=False)
-    for item in items:
-        if item["loc"][-1:] == ("str",) and len(items) > 1:
-            continue  # The other branch of a union says what is wrong.
-        where = [str(part) for part in item["loc"] if part not in ("str", "Baseline", "[key]")]
-        if item["type"] == "extra_forbidden":
-            known = _fields_at(where[:-1])
-            lines.append(f"unknown key {'.'.join(where)!r}{nearest(where[-1], known)}")
-        else:
-            message = item["msg"].removeprefix("Value error, ")
-            lines.append(f"{'.'.join(where)}: {message}" if where else message)
-    return "\n".join(dict.fromkeys(lines))
-
-
-def _fields_at(parts: Sequence[str]) -> list[str]:
-    model: type[BaseModel] = RunConfig
-    for part in parts:
-        if part == "metrics":
-            model = MetricSettings
-            continue
-        field = model.model_fields.get(part)
-        if field is None:
-            continue  # The instance name below metrics.
-        kind = Baseline if part == "baseline" else field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            model = kind
-    return list(model.model_fields)

@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from qaeval_core.config import load_config
+from qaeval_core.configure import load_config
 from qaeval_core.sample import sample_table
 from qaeval_core.scoring.execute import Outcome, run_job
 from qaeval_core.scoring.job import make_job, read_inputs

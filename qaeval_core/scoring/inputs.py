@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from qaeval_core.config import nearest
 from qaeval_core.errors import InputError, UnreadableFileError
 from qaeval_core.signature import hash_text
+from qaeval_core.suggest import nearest
 
 _SUFFIXES = (".parquet", ".pq")
 _GLOB_SIGNS = frozenset("*?[")

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 import polars as pl
 import pyarrow as pa
 
-from qaeval_core.config import RunConfig, load_config, nearest
+from qaeval_core.config import RunConfig
+from qaeval_core.configure import load_config
 from qaeval_core.errors import SchemaError
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.session import Device
@@ -19,6 +20,7 @@ from qaeval_core.scoring.compile import compile_run, needed_roles
 from qaeval_core.scoring.join import score_rows
 from qaeval_core.scoring.runner import FamilyRunner
 from qaeval_core.scoring.validate import table_rows
+from qaeval_core.suggest import nearest
 
 Rows: TypeAlias = pa.Table | pl.DataFrame | Sequence[Mapping[str, object]]
 

@@ -27,7 +27,7 @@ from helpers import (
 
 from jobs import pipeline
 from jobs.actors import ScorePieces
-from qaeval_core.config import load_config
+from qaeval_core.configure import load_config
 from qaeval_core.scoring.execute import run_job
 from qaeval_core.scoring.job import make_job, read_inputs
 from qaeval_core.scoring.runner import Prepared

@@ -11,7 +11,7 @@ _SCRIPT = """
 import json, resource, sys
 from pathlib import Path
 import numpy as np
-from qaeval_core.config import load_config
+from qaeval_core.configure import load_config
 from qaeval_core.models.artifact import find_artifact
 from qaeval_core.scoring.compile import compile_run
 from qaeval_core.scoring.runner import FamilyRunner

@@ -17,7 +17,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 from workshop import save_small
 
 from qaeval_core import Scorer
-from qaeval_core.config import load_config
+from qaeval_core.configure import load_config
 from qaeval_core.models.registry import resolve_model
 from qaeval_core.sample import sample_table
 
