@@ -60,7 +60,7 @@ def _prepare(name: str, n_rows: int) -> tuple[FamilyPlan, Work, int]:
         plan.artifact, TextEncoder(plan.artifact.tokenizer_path), plan.options
     )
     work = prepare_rows(plan, scorer, load_rows(n_rows).roles()).work
-    return plan, work, max(plan.kind.max_batch_tokens["cpu"], scorer.max_unit_tokens)
+    return plan, work, max(plan.kind.max_batch_tokens["cpu"], plan.max_unit_tokens)
 
 
 def _time(

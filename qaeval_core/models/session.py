@@ -51,8 +51,9 @@ class Session:
         # ONNX Runtime ignores OMP_NUM_THREADS; without this every actor takes every core.
         options.intra_op_num_threads = self.n_threads
         options.inter_op_num_threads = 1
-        # Lengths vary from batch to batch; the arena would keep the largest block of each.
-        options.enable_cpu_mem_arena = False
+        # The arena keeps what the largest batch needed; with batches this small that is little
+        # (peak 415 MB against 409 MB for MiniLM) and saves 8 % of the time in page faults.
+        options.enable_cpu_mem_arena = True
         options.log_severity_level = 3
         self._session = ort.InferenceSession(
             str(artifact.model_path), options, providers=_providers(device)
