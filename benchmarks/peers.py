@@ -9,9 +9,11 @@ But: this is no authors' code; it is what their programs do, without their diffe
 
 from __future__ import annotations
 
+import contextlib
+import io
+
 import numpy as np
 import torch
-import transformers
 from numpy.typing import NDArray
 
 from benchmarks.data import Rows
@@ -122,8 +124,8 @@ class GrgPeer:
 
 
 def _load(model: str, *, role: str, device: str) -> LoadedModel:
-    transformers.utils.logging.disable_progress_bar()
-    loaded = load_model(resolve_model(model, role=role), role=role)
+    with contextlib.redirect_stderr(io.StringIO()):  # Progress bars of loading.
+        loaded = load_model(resolve_model(model, role=role), role=role)
     if device == "cuda":
         loaded.model.half().to(device)
     return loaded

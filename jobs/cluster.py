@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import subprocess
 import time
 from collections.abc import Iterator
@@ -40,8 +41,6 @@ def connected(cluster: ClusterSection) -> Iterator[None]:
     # Ray's core logs an error for every actor pool of Ray Data (its issue 53727); what fails here
     # comes back as an exception.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    # A local ray.init() turns token authentication on and writes a token file.
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     options: dict[str, object] = {
         "logging_level": logging.ERROR,
         "log_to_driver": False,
@@ -49,6 +48,10 @@ def connected(cluster: ClusterSection) -> Iterator[None]:
         "runtime_env": _worker_environment(),
     }
     address = cluster.address or os.environ.get("RAY_ADDRESS")
+    if not address and "RAY_AUTH_MODE" not in os.environ:
+        # A local Ray listens on all interfaces: without a token the network could run code here
+        # while a run lives. This one is known to this process and its workers alone.
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     if address:
         options = {"address": address, "logging_level": logging.ERROR, "log_to_driver": False}
     else:

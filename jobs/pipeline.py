@@ -88,7 +88,9 @@ class RayExecutor:
                 "device": job.device,
                 "n_threads": self.layout.n_threads,
                 "max_batch_tokens": settings.max_batch_tokens,
-                "shipped": ship_if_needed(family),
+                "shipped": ship_if_needed(
+                    family, is_shared=job.config.models.artifacts_path is not None
+                ),
             },
         )
 

@@ -1,7 +1,8 @@
 """Shipping: carry an artifact to nodes that do not see its folder.
 
-On one node, or on a shared path, nothing is copied. Elsewhere the files travel through the object
-store once per node and are verified by their hashes like any other artifact.
+On one node nothing is copied, nor where ``models.artifacts_path`` names a folder: that one is taken
+to be shared. Else the files travel through the object store, once per node, and are verified by
+their hashes like any other artifact.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ class ShippedArtifact:
         return replace(plan, artifact=load_artifact(folder))
 
 
-def ship_if_needed(plan: FamilyPlan) -> ShippedArtifact | None:
-    """Put an artifact into the object store if the cluster has more than one node."""
+def ship_if_needed(plan: FamilyPlan, *, is_shared: bool) -> ShippedArtifact | None:
+    """Put an artifact into the object store if other nodes need it and cannot see its folder."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    if len(nodes) < 2:
+    if is_shared or len(nodes) < 2:
         return None
     folder = Path(plan.artifact.folder)
     files = {path.name: ray.put(path.read_bytes()) for path in folder.iterdir() if path.is_file()}

@@ -23,7 +23,7 @@ from helpers import (
 
 pytestmark = pytest.mark.ray
 
-N_ROWS = 48
+N_ROWS = 32
 SHARD = "4"
 
 

@@ -202,7 +202,7 @@ def test_scores_equal_the_eager_computation(
     pair: Pair, profile: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Protects from any slip between text and score: tokens, template, windows, masks, sums."""
-    rows = _rows(4)
+    rows = _rows(2)
     scores = pair.scorer(profile=profile).score(pa.Table.from_pylist(rows))
     for row, lrm, grg in zip(
         rows, scores["q_lrm_raw"].to_pylist(), scores["q_grg_raw"].to_pylist(), strict=True
