@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         "--grg-rows",
         type=int,
         default=200,
-        help="rows of GRG; default %(default)s: 5 passes take 15 minutes on 2 cores, 60 rows take 5",
+        help="rows of GRG; default %(default)s: 5 passes take 15 minutes on 2 cores",
     )
     parser.add_argument(
         "--peer-rows", type=int, help="the loops run on the first N rows alone; default all"
