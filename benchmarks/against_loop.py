@@ -17,9 +17,10 @@ from benchmarks.data import Rows, load_rows
 from benchmarks.measure import interleave, model_flops, ratio, skipped_flops
 from benchmarks.peers import GrgPeer, LrmPeer
 from qaeval_core.models.session import Device
-from qaeval_core.scoring.compile import FamilyPlan, InstancePlan
-from qaeval_core.scoring.formulas import part_scores
-from qaeval_core.scoring.runner import FamilyRunner, Prepared
+from qaeval_core.scoring.formulas.qrelscore import part_scores
+from qaeval_core.scoring.plans import InstancePlan, ModelFamilyPlan
+from qaeval_core.scoring.prepared import Prepared, statistics_table
+from qaeval_core.scoring.runner import FamilyRunner
 
 Peer = LrmPeer | GrgPeer
 _N_WARM_ROWS = 5
@@ -62,7 +63,7 @@ def compare(
     runner.score(rows.head(_N_WARM_ROWS).roles())
     prepared = runner.prepare(rows.roles())
     runner.run(prepared)
-    raw = part_scores(instance, name, runner.finish(prepared, first_position=0)).raw
+    raw = part_scores(instance, name, statistics_table(prepared, first_position=0)).raw
     peer_rows = rows.head(settings.n_peer_rows)
     peer.score(rows.head(_N_WARM_ROWS))
     peer_raw: list[float] = []
@@ -85,7 +86,7 @@ def compare(
 
 
 def _result(
-    plan: FamilyPlan,
+    plan: ModelFamilyPlan,
     prepared: Prepared,
     seconds: Mapping[str, list[float]],
     *,
@@ -111,7 +112,7 @@ def _result(
 
 
 def _shares(
-    plan: FamilyPlan, prepared: Prepared, wall_s: float, *, peak_flops: float
+    plan: ModelFamilyPlan, prepared: Prepared, wall_s: float, *, peak_flops: float
 ) -> dict[str, object]:
     """Return the share of the peak, of the whole model's operations and of those done."""
     record, lengths = plan.artifact.record, prepared.work.lengths

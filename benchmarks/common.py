@@ -10,7 +10,8 @@ from qaeval_core.config import RunConfig
 from qaeval_core.configure import load_config
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.session import Device
-from qaeval_core.scoring.compile import FamilyPlan, InstancePlan, compile_run
+from qaeval_core.scoring.compile import compile_run
+from qaeval_core.scoring.plans import InstancePlan, ModelFamilyPlan
 
 COLUMNS = {"candidate": "question", "context": "context"}
 
@@ -44,6 +45,8 @@ def make_instance(
     return config, run.instances[0]
 
 
-def family(name: str) -> FamilyPlan:
+def family(name: str) -> ModelFamilyPlan:
     """Return a family of the default configuration."""
-    return make_instance()[1].families[name]
+    plan = make_instance()[1].families[name]
+    assert isinstance(plan, ModelFamilyPlan)
+    return plan

@@ -13,6 +13,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -83,17 +84,18 @@ def score_files(name: str, folder: Path, *, rows_per_shard: int, n_threads: int)
         }
     )
     job = make_job(config, read_inputs(config), device="cpu")
-    plan = next(plan for plan in job.run.families if plan.kind.name == name)
+    plan = next(plan for plan in job.run.families if plan.name == name)
     process = psutil.Process()
     after: list[int] = []
     total = PassStats()
 
-    def on_shard(stats: PassStats) -> None:
+    def on_shard(costs: Mapping[str, PassStats]) -> None:
         after.append(process.memory_info().rss)
-        total.add(stats)
+        for stats in costs.values():
+            total.add(stats)
 
     executor = LocalExecutor(n_threads=n_threads)
-    executor.run(job, plan, job.pieces(plan, n_actors=1), on_shard)
+    executor.run(job, [plan], job.pieces([plan], n_actors=1), on_shard)
     return {
         "rss_after_shard_bytes": after,
         "peak_rss_bytes": _peak_rss_bytes(),

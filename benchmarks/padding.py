@@ -16,8 +16,8 @@ from benchmarks.data import load_rows
 from benchmarks.measure import interleave
 from qaeval_core.models.batching import token_budget_batches
 from qaeval_core.models.session import Session
-from qaeval_core.scoring.compile import FamilyPlan
 from qaeval_core.scoring.families.base import Work
+from qaeval_core.scoring.plans import ModelFamilyPlan
 from qaeval_core.scoring.runner import prepare_rows
 from qaeval_core.text.encode import TextEncoder
 
@@ -54,7 +54,7 @@ def run_budgets(settings: Settings) -> dict[str, object]:
     return results
 
 
-def _prepare(name: str, n_rows: int) -> tuple[FamilyPlan, Work, int]:
+def _prepare(name: str, n_rows: int) -> tuple[ModelFamilyPlan, Work, int]:
     plan = family(name)
     scorer = plan.kind.scorer(
         plan.artifact, TextEncoder(plan.artifact.tokenizer_path), plan.options
@@ -64,7 +64,7 @@ def _prepare(name: str, n_rows: int) -> tuple[FamilyPlan, Work, int]:
 
 
 def _time(
-    name: str, plan: FamilyPlan, work: Work, policies: dict[str, Batches], settings: Settings
+    name: str, plan: ModelFamilyPlan, work: Work, policies: dict[str, Batches], settings: Settings
 ) -> dict[str, object]:
     session = Session(plan.artifact, n_threads=settings.n_threads)
 

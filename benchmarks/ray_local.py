@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +70,14 @@ def _config(inputs: Path, out: Path, n_threads: int) -> RunConfig:
 def _time(config: RunConfig, executor: Any) -> dict[str, float]:
     """Run one family as ``run_job`` does; return seconds of the first piece and of all others."""
     job = make_job(config, read_inputs(config), device="cpu")
-    plan = next(plan for plan in job.run.families if plan.kind.name == _FAMILY)
+    plan = next(plan for plan in job.run.families if plan.name == _FAMILY)
     ends: list[float] = []
 
-    def on_shard(_: PassStats) -> None:
+    def on_shard(_: Mapping[str, PassStats]) -> None:
         ends.append(time.perf_counter())
 
     started = time.perf_counter()
-    executor.run(job, plan, job.pieces(plan, n_actors=executor.n_actors), on_shard)
+    executor.run(job, [plan], job.pieces([plan], n_actors=executor.n_actors), on_shard)
     assert len(ends) == N_FILES * SHARDS_PER_FILE, "a shard was not reported"
     first_piece = ends[SHARDS_PER_FILE - 1]
     return {"timed_s": ends[-1] - first_piece, "first_piece_s": first_piece - started}

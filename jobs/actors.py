@@ -8,6 +8,9 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +18,15 @@ import pyarrow as pa
 import ray
 
 from jobs.shipping import ShippedArtifact
+from qaeval_core.config import ModelsSection
 from qaeval_core.errors import QAEvalError, RunStoppedError
 from qaeval_core.models.session import Device
-from qaeval_core.scoring.compile import FamilyPlan
+from qaeval_core.scoring.frequencies import load_frequencies
+from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.plan import Piece, RowRange
+from qaeval_core.scoring.plans import FamilyPlan, ModelFamilyPlan
 from qaeval_core.scoring.progress import Counts, ProgressCounter
-from qaeval_core.scoring.runner import FamilyRunner
+from qaeval_core.scoring.runners import make_runner
 from qaeval_core.scoring.store import Store
 from qaeval_core.scoring.work import PieceWorker
 
@@ -85,7 +91,7 @@ class RemoteSupervisor:
 
 
 class ScorePieces:
-    """Scores pieces of one family; its session stays warm between pieces.
+    """Scores pieces of one pass; sessions stay warm between pieces.
 
     Returns counts alone: statistics go to the store, shard by shard.
     """
@@ -93,21 +99,27 @@ class ScorePieces:
     def __init__(
         self,
         *,
-        plan: FamilyPlan,
+        plans: Sequence[FamilyPlan],
         out: str,
         coordinator: Any,
         device: Device,
         n_threads: int | None,
-        max_batch_tokens: int | None,
-        shipped: ShippedArtifact | None,
+        models: ModelsSection,
+        shipped: Mapping[str, ShippedArtifact],
     ) -> None:
-        if shipped is not None:
-            plan = shipped.receive(plan)
-        runner = FamilyRunner(
-            plan, device=device, n_threads=n_threads, max_batch_tokens=max_batch_tokens
-        )
+        runners = {}
+        for plan in plans:
+            if isinstance(plan, ModelFamilyPlan) and plan.key in shipped:
+                plan = shipped[plan.key].receive(plan)  # noqa: PLW2901
+            runners[plan.key] = make_runner(
+                plan,
+                models=models,
+                device=device,
+                n_threads=n_threads,
+                load_frequencies=partial(load_frequencies, out=Path(out)),
+            )
         self._supervisor = RemoteSupervisor(coordinator)
-        self._worker = PieceWorker(runner, Store(Path(out)), self._supervisor)
+        self._worker = PieceWorker(runners, Store(Path(out)), self._supervisor)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Score the pieces of a batch; return what each shard cost, or an error."""
@@ -115,8 +127,8 @@ class ScorePieces:
         error = ""
         try:
             for text in batch.column("piece").to_pylist():
-                for _, _, stats in self._worker.run([piece_from_json(text)]):
-                    costs.append(stats.to_json())
+                for _, _, own in self._worker.run([piece_from_json(text)]):
+                    costs.append(json.dumps({key: asdict(stats) for key, stats in own.items()}))
             self._supervisor.flush()
         except RunStoppedError:
             pass  # The driver asked for it and says so itself.
@@ -143,4 +155,9 @@ def piece_from_json(text: str) -> Piece:
     """Return the piece that `piece_to_json` wrote."""
     content = json.loads(text)
     shards = tuple(RowRange(*rows) for rows in content.pop("shards"))
-    return Piece(**content, shards=shards)
+    return Piece(**{**content, "families": tuple(content["families"])}, shards=shards)
+
+
+def costs_from_json(text: str) -> dict[str, PassStats]:
+    """Return what a shard cost, by family."""
+    return {key: PassStats(**stats) for key, stats in json.loads(text).items()}

@@ -122,6 +122,22 @@ def layout(cluster: ClusterSection, device: Device) -> Layout:
     return Layout(n_actors, max(n_threads, 1), reserved, 0.0)
 
 
+def words_layout(cluster: ClusterSection) -> Layout:
+    """Return how many actors the statistics of words get: one per CPU, on every node.
+
+    They run on one core each, also where models run on GPUs. Every node of a given cluster keeps
+    one CPU for light tasks; a local cluster has logical ones for them.
+    """
+    if not cluster.address and len(ray.nodes()) == 1:
+        return Layout(min(available_cpus(), _local_cpus()), 1, 1.0, 0.0)
+    cpus = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+    return Layout(max(sum(max(own - 1, 1) for own in cpus if own > 0), 1), 1, 0.9, 0.0)
+
+
+def _local_cpus() -> int:
+    return max(int(ray.cluster_resources().get("CPU", 1)) - 1, 1)
+
+
 def wait_for_resources(cluster: ClusterSection, device: Device) -> None:
     """Wait until the cluster has a CPU or GPU to run on; clusters may still be scaling up."""
     wanted = "GPU" if device == "cuda" else "CPU"

@@ -9,30 +9,36 @@ from collections.abc import Sequence
 import ray
 from ray.data import ActorPoolStrategy, DataContext
 
-from jobs.actors import Coordinator, ScorePieces, piece_to_json
+from jobs.actors import Coordinator, ScorePieces, costs_from_json, piece_to_json
 from jobs.cluster import Layout
-from jobs.shipping import ship_if_needed
+from jobs.shipping import ShippedArtifact, ship_if_needed
 from qaeval_core.errors import RunError, RunStoppedError
-from qaeval_core.scoring.compile import FamilyPlan
 from qaeval_core.scoring.execute import OnShard
 from qaeval_core.scoring.job import Job
-from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.plan import Piece
+from qaeval_core.scoring.plans import FamilyPlan, WordsFamilyPlan, pass_title
 from qaeval_core.scoring.progress import ProgressPrinter
 
 _POLL_S = 0.5
 
 
 class RayExecutor:
-    """Runs pieces on the connected cluster; families one after another."""
+    """Runs pieces on the connected cluster; passes one after another."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, *, words: Layout | None = None) -> None:
         self.layout = layout
-        self.n_actors = layout.n_actors
+        self.words_layout = words or layout
+        self.n_actors = max(layout.n_actors, self.words_layout.n_actors)
         self.stop = threading.Event()
         self.n_streams_opened = 0
 
-    def run(self, job: Job, family: FamilyPlan, pieces: Sequence[Piece], on_shard: OnShard) -> None:
+    def run(
+        self,
+        job: Job,
+        families: Sequence[FamilyPlan],
+        pieces: Sequence[Piece],
+        on_shard: OnShard,
+    ) -> None:
         """Commit every shard of every piece.
 
         Raises
@@ -44,7 +50,7 @@ class RayExecutor:
         """
         coordinator = Coordinator.remote()  # type: ignore[attr-defined]
         printer = ProgressPrinter(
-            family.kind.name,
+            pass_title(families),
             n_rows_total=sum(piece.n_rows for piece in pieces),
             interval_s=job.config.scoring.progress_s,
         )
@@ -52,7 +58,7 @@ class RayExecutor:
         poller = threading.Thread(target=self._poll, args=(coordinator, printer, done), daemon=True)
         poller.start()
         try:
-            self._consume(self._dataset(job, family, pieces, coordinator), coordinator, on_shard)
+            self._consume(self._dataset(job, families, pieces, coordinator), coordinator, on_shard)
         finally:
             done.set()
             poller.join()
@@ -61,7 +67,11 @@ class RayExecutor:
             raise RunStoppedError("stopped as asked; run again to go on from here")
 
     def _dataset(
-        self, job: Job, family: FamilyPlan, pieces: Sequence[Piece], coordinator: object
+        self,
+        job: Job,
+        families: Sequence[FamilyPlan],
+        pieces: Sequence[Piece],
+        coordinator: object,
     ) -> ray.data.Dataset:
         context = DataContext.get_current()
         context.target_max_block_size = None  # A block is never split.
@@ -70,27 +80,26 @@ class RayExecutor:
         context.enable_progress_bars = False
         # Its plan and timings are in Ray's own log files; ours are lines of rows/s.
         logging.getLogger("ray.data").setLevel(logging.ERROR)
-        settings = getattr(job.config.models, family.kind.model_role)
         items = [{"piece": piece_to_json(piece)} for piece in pieces]
         dataset = ray.data.from_items(items, override_num_blocks=len(items))
-        n_actors = min(self.layout.n_actors, len(items))
+        is_words = all(isinstance(family, WordsFamilyPlan) for family in families)
+        layout = self.words_layout if is_words else self.layout
+        n_actors = min(layout.n_actors, len(items))
         return dataset.map_batches(
             ScorePieces,
             batch_size=1,
             batch_format="pyarrow",
             compute=ActorPoolStrategy(size=n_actors),
-            num_cpus=self.layout.num_cpus,
-            num_gpus=self.layout.num_gpus,
+            num_cpus=layout.num_cpus,
+            num_gpus=layout.num_gpus,
             fn_constructor_kwargs={
-                "plan": family,
+                "plans": list(families),
                 "out": str(job.store.out),
                 "coordinator": coordinator,
                 "device": job.device,
-                "n_threads": self.layout.n_threads,
-                "max_batch_tokens": settings.max_batch_tokens,
-                "shipped": ship_if_needed(
-                    family, is_shared=job.config.models.artifacts_path is not None
-                ),
+                "n_threads": layout.n_threads,
+                "models": job.config.models,
+                "shipped": _shipped(job, families),
             },
         )
 
@@ -100,7 +109,7 @@ class RayExecutor:
             opened = max(opened, *batch.column("n_streams_opened").to_pylist())
             for costs in batch.column("costs").to_pylist():
                 for cost in costs:
-                    on_shard(PassStats.from_json(cost))
+                    on_shard(costs_from_json(cost))
             errors = [error for error in batch.column("error").to_pylist() if error]
             if errors:
                 ray.get(coordinator.stop.remote())  # type: ignore[attr-defined]
@@ -117,3 +126,10 @@ class RayExecutor:
             printer.update(counts, is_last=is_last)
             if is_last:
                 return
+
+
+def _shipped(job: Job, families: Sequence[FamilyPlan]) -> dict[str, ShippedArtifact]:
+    """Return the artifacts that workers cannot see, by family."""
+    is_shared = job.config.models.artifacts_path is not None
+    shipped = {family.key: ship_if_needed(family, is_shared=is_shared) for family in families}
+    return {key: artifact for key, artifact in shipped.items() if artifact is not None}

@@ -133,13 +133,15 @@ def run_local(config: RunConfig, inputs: Inputs) -> Outcome:
 def run_on_ray(config: RunConfig, inputs: Inputs) -> Outcome:
     """Run on the cluster at ``cluster.address``, or on a local one."""
     # Imported here: Ray takes a second that --help and --local need not pay.
-    from jobs.cluster import cluster_device, connected, layout
+    from jobs.cluster import cluster_device, connected, layout, words_layout
     from jobs.pipeline import RayExecutor
 
     try:
         with connected(config.cluster):
             device = cluster_device(config.cluster)
-            executor = RayExecutor(layout(config.cluster, device))
+            executor = RayExecutor(
+                layout(config.cluster, device), words=words_layout(config.cluster)
+            )
             return _run(config, inputs, executor, device=device)
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_INCOMPLETE)
@@ -192,10 +194,12 @@ def summary_lines(report: dict[str, Any], out: Path) -> list[str]:
         lines.append(f"{name}: {report['rows']:,} rows: {', '.join(parts)}")
     for name, column in report["columns"].items():
         if column["mean"] is not None:
+            corpus = column.get("corpus")
+            shown = "" if corpus is None else f", corpus {corpus:.4f}"
             low, high = column["interval_95"] or (column["mean"], column["mean"])
             lines.append(
                 f"  {name}: mean {column['mean']:.4f} [{low:.4f}, {high:.4f}], n {column['n']:,}, "
-                f"undefined {column['n_undefined']:,}"
+                f"undefined {column['n_undefined']:,}{shown}"
             )
     if report["duplicate_ids"]:
         lines.append(f"duplicate ids inside files: {report['duplicate_ids']:,}")

@@ -16,7 +16,7 @@ import ray
 
 from qaeval_core.errors import ArtifactMissingError
 from qaeval_core.models.artifact import default_root, load_artifact
-from qaeval_core.scoring.compile import FamilyPlan
+from qaeval_core.scoring.plans import FamilyPlan, ModelFamilyPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class ShippedArtifact:
     folder_name: str
     files: dict[str, Any]
 
-    def receive(self, plan: FamilyPlan) -> FamilyPlan:
+    def receive(self, plan: ModelFamilyPlan) -> ModelFamilyPlan:
         """Return the plan with an artifact that this node can read, writing it if need be."""
         try:
             return replace(plan, artifact=load_artifact(plan.artifact.folder))
@@ -48,7 +48,7 @@ class ShippedArtifact:
 def ship_if_needed(plan: FamilyPlan, *, is_shared: bool) -> ShippedArtifact | None:
     """Put an artifact into the object store if other nodes need it and cannot see its folder."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    if is_shared or len(nodes) < 2:
+    if not isinstance(plan, ModelFamilyPlan) or is_shared or len(nodes) < 2:
         return None
     folder = Path(plan.artifact.folder)
     files = {path.name: ray.put(path.read_bytes()) for path in folder.iterdir() if path.is_file()}

@@ -5,82 +5,44 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Discriminator, Field, Tag
 
+from qaeval_core.metrics import settings as of
 from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.suggest import nearest
+from qaeval_core.metrics.settings import QRelScoreSettings, Section
 
 INSTANCE_NAME = r"^[a-z][a-z0-9_]{0,62}$"
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+def _settings_class(given: Any) -> str:
+    """Return the name of the settings class of an instance: what its metric has."""
+    name = given.get("metric") if isinstance(given, Mapping) else getattr(given, "metric", None)
+    return METRICS[name].settings.__name__ if name is not None and name in METRICS else str(name)
 
 
-class Baseline(_Section):
-    """Given baselines b of eq. 5; None leaves that part raw."""
-
-    lrm: Annotated[float, Field(ge=-1.0, lt=1.0)] | None = None
-    grg: Annotated[float, Field(ge=-1.0, lt=1.0)] | None = None
-
-
-class MetricSettings(_Section):
-    """Settings of one metric instance (``metrics.<instance>``)."""
-
-    metric: str = Field(description="metric of the catalogue; default: the instance's own name")
-    profile: Literal["paper", "authors"] = Field(
-        "paper", description="the paper's equations, or the authors' released program"
-    )
-    encoder: str = Field("minilm", description="embedded name, folder or hub id of the encoder")
-    causal_lm: str = Field("smollm2-135m", description="the same for the causal LM")
-    matching: Literal["attended", "weighted"] = Field(
-        "attended", description="reading of eq. 4: cosine at the argmax, or attention x cosine"
-    )
-    aggregate: Literal["max", "average", "mover"] = Field(
-        "max", description="aggregation of matching=weighted over context tokens"
-    )
-    layers: Literal["all", "first", "middle", "last", "specific"] = Field(
-        "all", description="encoder layers that count"
-    )
-    exponent: float = Field(1.0, gt=0.0, description="exponent of the power mean over layers")
-    gain: Literal["ratio", "absolute"] = Field(
-        "ratio", description="GRG relative to the base likelihood, or in nats (not combined)"
-    )
-    baseline: Baseline | str | None = Field(
-        None, description="{lrm: b, grg: b}, or a file written by `qaeval calibrate`"
-    )
-    max_window_tokens: int = Field(
-        1024, ge=128, description="causal LM tokens per window, special tokens included"
-    )
-
-    @model_validator(mode="after")
-    def _check_options(self) -> MetricSettings:
-        if self.metric not in METRICS:
-            raise ValueError(f"unknown metric {self.metric!r}{nearest(self.metric, METRICS)}")
-        if self.aggregate == "mover":
-            raise ValueError(
-                "aggregate=mover (ablation M7) is not available yet; use max or average"
-            )
-        if self.matching == "attended" and self.aggregate != "max":
-            raise ValueError(
-                f"aggregate={self.aggregate} needs matching=weighted: attended matching takes "
-                "one context token per candidate token"
-            )
-        if self.profile == "authors" and self.baseline is not None:
-            raise ValueError("profile=authors never rescales: leave baseline out")
-        if self.gain == "absolute" and self.profile == "authors":
-            raise ValueError("gain=absolute (ablation M9) belongs to profile=paper")
-        if self.gain == "absolute" and self.metric == "ref_qrelscore":
-            raise ValueError("gain=absolute is unbounded and not combined: no ref_qrelscore")
-        given = self.baseline
-        if self.gain == "absolute" and isinstance(given, Baseline) and given.grg is not None:
-            raise ValueError("gain=absolute is never rescaled: leave baseline.grg out")
-        return self
+AnySettings = Annotated[
+    Annotated[of.QRelScoreSettings, Tag("QRelScoreSettings")]
+    | Annotated[of.OverlapSettings, Tag("OverlapSettings")]
+    | Annotated[of.BleuSettings, Tag("BleuSettings")]
+    | Annotated[of.RougeSettings, Tag("RougeSettings")]
+    | Annotated[of.MeteorSettings, Tag("MeteorSettings")]
+    | Annotated[of.CiderSettings, Tag("CiderSettings")]
+    | Annotated[of.QBleuSettings, Tag("QBleuSettings")]
+    | Annotated[of.AdaptedBleuSettings, Tag("AdaptedBleuSettings")]
+    | Annotated[of.AdaptedRougeSettings, Tag("AdaptedRougeSettings")]
+    | Annotated[of.SpanSettings, Tag("SpanSettings")],
+    Discriminator(_settings_class),
+]
 
 
-class ModelSettings(_Section):
+def _default_metrics() -> dict[str, AnySettings]:
+    return {"qrelscore": QRelScoreSettings(metric="qrelscore")}
+
+
+class ModelSettings(Section):
     """How one model role runs (``models.<role>``)."""
 
     max_batch_tokens: int | None = Field(
@@ -92,7 +54,7 @@ class ModelSettings(_Section):
     allow_lossy: bool = Field(False, description="use a graph whose parity gate failed")
 
 
-class ModelsSection(_Section):
+class ModelsSection(Section):
     """Models by role, and where their artifacts lie (``models``)."""
 
     encoder: ModelSettings = ModelSettings()
@@ -103,7 +65,7 @@ class ModelsSection(_Section):
     build: bool = Field(True, description="export a missing artifact on first use")
 
 
-class InputSection(_Section):
+class InputSection(Section):
     """What is read (``input``)."""
 
     paths: tuple[str, ...] = Field((), description="files, folders, globs or filesystem URIs")
@@ -114,14 +76,17 @@ class InputSection(_Section):
     )
 
 
-class OutputSection(_Section):
+class OutputSection(Section):
     """What is written (``output``)."""
 
     path: str | None = Field(None, description="the OUT folder, local or on a shared file system")
     carry: tuple[str, ...] = Field((), description="input columns to copy into the scores")
+    statistics: bool = Field(
+        False, description="write what corpus scores are summed from: <instance>_statistics"
+    )
 
 
-class ScoringSection(_Section):
+class ScoringSection(Section):
     """How work is cut and watched (``scoring``)."""
 
     rows_per_shard: int | None = Field(
@@ -137,7 +102,7 @@ class ScoringSection(_Section):
     progress_s: float = Field(5.0, gt=0.0, description="seconds between progress lines")
 
 
-class ClusterSection(_Section):
+class ClusterSection(Section):
     """Where work runs (``cluster``)."""
 
     address: str | None = Field(None, description="Ray cluster; default: a local one")
@@ -153,11 +118,11 @@ class ClusterSection(_Section):
     )
 
 
-class RunConfig(_Section):
+class RunConfig(Section):
     """A whole run, resolved and checked."""
 
-    metrics: dict[Annotated[str, Field(pattern=INSTANCE_NAME)], MetricSettings] = Field(
-        default_factory=lambda: {"qrelscore": MetricSettings(metric="qrelscore")}
+    metrics: dict[Annotated[str, Field(pattern=INSTANCE_NAME)], AnySettings] = Field(
+        default_factory=_default_metrics
     )
     input: InputSection = InputSection()
     output: OutputSection = OutputSection()

@@ -12,9 +12,10 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from qaeval_core.config import Baseline, MetricSettings, RunConfig
+from qaeval_core.config import RunConfig
 from qaeval_core.errors import ConfigError
 from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.settings import Baseline
 from qaeval_core.suggest import nearest
 
 
@@ -64,6 +65,8 @@ def make_config(tree: Mapping[str, Any]) -> RunConfig:
             str(name): {"metric": name, **_settings_of(str(name), settings)}
             for name, settings in tree["metrics"].items()
         }
+        for name, settings in tree["metrics"].items():
+            _check_metric(name, str(settings["metric"]))
     else:
         tree.pop("metrics", None)
     try:
@@ -81,6 +84,12 @@ def _settings_of(name: str, settings: object) -> Mapping[str, Any]:
     if not isinstance(settings, Mapping):
         raise ConfigError(f"metrics.{name} must be a mapping of settings, not {settings!r}")
     return settings
+
+
+def _check_metric(instance: str, metric: str) -> None:
+    if metric not in METRICS:
+        where = "" if instance == metric else f"metrics.{instance}.metric: "
+        raise ConfigError(f"{where}unknown metric {metric!r}{nearest(metric, METRICS)}")
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -134,15 +143,21 @@ def _put(tree: dict[str, Any], parts: Sequence[str], value: object) -> None:
     tree[parts[-1]] = value
 
 
+# What pydantic puts into the place of an error beside keys: branches of unions.
+_CLASSES = {spec.settings.__name__: spec.settings for spec in METRICS.values()}
+_UNSHOWN = frozenset(["str", "Baseline", "[key]", *_CLASSES])
+
+
 def _explain(error: ValidationError) -> str:
     lines = []
     items = error.errors(include_url=False)
     for item in items:
         if item["loc"][-1:] == ("str",) and len(items) > 1:
             continue  # The other branch of a union says what is wrong.
-        where = [str(part) for part in item["loc"] if part not in ("str", "Baseline", "[key]")]
+        full = [str(part) for part in item["loc"]]
+        where = [part for part in full if part not in _UNSHOWN]
         if item["type"] == "extra_forbidden":
-            known = _fields_at(where[:-1])
+            known = _fields_at(full[:-1])
             lines.append(f"unknown key {'.'.join(where)!r}{nearest(where[-1], known)}")
         else:
             message = item["msg"].removeprefix("Value error, ")
@@ -153,8 +168,8 @@ def _explain(error: ValidationError) -> str:
 def _fields_at(parts: Sequence[str]) -> list[str]:
     model: type[BaseModel] = RunConfig
     for part in parts:
-        if part == "metrics":
-            model = MetricSettings
+        if part in _CLASSES:
+            model = _CLASSES[part]
             continue
         field = model.model_fields.get(part)
         if field is None:

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 N_HASH_CHARS = 12
 
@@ -56,3 +57,9 @@ def hash_text(text: str, *, n_chars: int = N_HASH_CHARS) -> str:
     'ca978112'
     """
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:n_chars]
+
+
+def hash_file(path: str | Path, *, n_chars: int = N_HASH_CHARS) -> str:
+    """Return the first hex digits of the SHA-256 of a file."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:n_chars]

@@ -1,12 +1,30 @@
-"""BLEU-1 of one pair as coco-caption computes it: clipped unigram precision, brevity penalty.
+"""BLEU: precision of n-grams up to an order, with a penalty for brevity.
 
-Word lists in, a number out. It serves the overlap filter of ``qaeval calibrate``.
+Counts in, scores out: of one row, or summed over rows for a corpus. Tokenises nothing.
 
 Source
 ------
-Papineni et al. BLEU. ACL 2002. With c candidate words, r reference words and m clipped matches::
+Papineni et al. BLEU. ACL 2002. With c candidate words, r words of the reference closest in length
+(ties: the shorter), m_i candidate n-grams of order i, clipped at their largest count in any
+reference, and t_i = max(c - i + 1, 0) candidate n-grams::
 
-    BLEU-1 = (m / c) exp(min(0, 1 - r / c))
+    P_i = m_i / t_i
+    BP = exp(min(0, 1 - r / c))
+    BLEU-n = BP (P_1 ... P_n)^(1/n)
+
+A corpus's BLEU takes sums of m_i, t_i, c and r over its rows, never a mean of rows.
+
+Smoothing of an order without a match
+-------------------------------------
+- ``none``: BLEU is 0.
+- ``floor``: m_i = 0.1 (NLTK's method1).
+- ``add_one``: m_i + 1 and t_i + 1 for i > 1 (NLTK's method2; Lin, Och. COLING 2004).
+- ``exponential``: P_i = 1 / (2^k t_i) at the k-th such order, and orders longer than the candidate
+  are left out (sacrebleu's sentence BLEU with effective order).
+- ``coco``: (m_i + 1e-15) / (t_i + 1e-9), and the same in r / c (coco-caption).
+
+A candidate without words scores 1 against references without words, else 0; where no word
+matches, BLEU is 0, but for ``coco``.
 """
 
 from __future__ import annotations
@@ -15,9 +33,96 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+MAX_ORDER = 4
+_FLOOR = 0.1
+_COCO_TINY = 1e-15
+_COCO_SMALL = 1e-9
+
+
+def bleu(
+    *,
+    matches: FloatArray,
+    totals: FloatArray,
+    n_candidate: FloatArray,
+    n_reference: FloatArray,
+    order: int,
+    smoothing: str = "none",
+) -> FloatArray:
+    """Return BLEU of rows, or of corpora from their sums.
+
+    Parameters
+    ----------
+    matches, totals : float ndarray of shape (..., max_order)
+        m_i and t_i; max_order is at least ``order``.
+    n_candidate, n_reference : float ndarray of shape (...)
+        c and r, in words.
+    order : int
+        n; 1 to 4.
+    smoothing : {"none", "floor", "add_one", "exponential", "coco"}, default "none"
+
+    Returns
+    -------
+    float ndarray of shape (...)
+        In [0, 1], higher is better.
+
+    Examples
+    --------
+    >>> counts = {"matches": np.array([2.0, 1.0]), "totals": np.array([3.0, 2.0])}
+    >>> lengths = {"n_candidate": np.array(3.0), "n_reference": np.array(4.0)}
+    >>> round(float(bleu(**counts, **lengths, order=2)), 4)
+    0.4137
+    """
+    matches, totals = matches[..., :order], totals[..., :order]
+    if smoothing == "coco":
+        return _coco(matches, totals, n_candidate, n_reference)
+    precision, is_counted = _precisions(matches, totals, smoothing)
+    with np.errstate(divide="ignore"):
+        logs = np.where(is_counted, np.log(precision), 0.0).sum(axis=-1)
+    mean = np.exp(logs / np.maximum(is_counted.sum(axis=-1), 1))  # (P_1 ... P_n)^(1/n)
+    brevity = np.exp(np.minimum(0.0, 1 - n_reference / np.maximum(n_candidate, 1)))  # BP
+    score = np.where(matches[..., 0] > 0, brevity * mean, 0.0)
+    return np.where((n_candidate == 0) & (n_reference == 0), 1.0, score)
+
+
+def _precisions(
+    matches: FloatArray, totals: FloatArray, smoothing: str
+) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """Return P_i, smoothed, and which orders count."""
+    is_counted = np.ones(matches.shape, dtype=bool)
+    missing = matches == 0
+    denominators = np.maximum(totals, 1.0)
+    if smoothing == "floor":
+        matches = np.where(missing, _FLOOR, matches)
+    elif smoothing == "add_one":
+        later = np.arange(matches.shape[-1]) > 0
+        matches, denominators = matches + later, denominators + later
+    elif smoothing == "exponential":
+        is_counted = totals > 0
+        nth = np.cumsum(missing & is_counted, axis=-1)
+        matches = np.where(missing, 0.5**nth, matches)
+    return matches / denominators, is_counted
+
+
+def _coco(
+    matches: FloatArray, totals: FloatArray, n_candidate: FloatArray, n_reference: FloatArray
+) -> FloatArray:
+    ratio = (n_candidate + _COCO_TINY) / (n_reference + _COCO_SMALL)
+    precision = (matches + _COCO_TINY) / (totals + _COCO_SMALL)
+    mean = np.exp(np.log(precision).mean(axis=-1))
+    brevity = np.exp(np.minimum(0.0, 1 - 1 / ratio))
+    empty = np.where(n_reference == 0, 1.0, 0.0)
+    return np.where(n_candidate == 0, empty, mean * brevity)
+
 
 def bleu_1(*, candidate: Sequence[str], reference: Sequence[str]) -> float:
-    """Return BLEU-1 of a candidate against one reference, in [0, 1]; 0 where either is empty.
+    """Return BLEU-1 of words against one reference, in [0, 1]; 0 where either is empty.
+
+    It serves the overlap filter of ``qaeval calibrate``.
 
     Examples
     --------

@@ -3,53 +3,179 @@
 from __future__ import annotations
 
 from types import MappingProxyType
+from typing import Any
 
+from qaeval_core.metrics import settings as of
 from qaeval_core.metrics.spec import MetricSpec
 
 _QRELSCORE_SOURCE = "Liu et al. QRelScore. EMNLP 2022, arXiv:2204.13921, section 2"
+_SQUAD = "Rajpurkar et al. SQuAD. EMNLP 2016, arXiv:1606.05250, section 6.1; evaluation script v1.1"
+_ADAPTED = "Yang et al. Adaptations of ROUGE and BLEU. MRQA 2018, section 3"
+_BLEU = "Papineni et al. BLEU. ACL 2002"
+_Q_BLEU = "Nema, Khapra. Towards a Better Metric for Question Generation. EMNLP 2018, section 4"
+_OPINION_ROLES = ("answer_type", "candidate_opinion", "reference_opinions", "entities")
 
-METRICS = MappingProxyType(
-    {
-        spec.name: spec
-        for spec in (
-            MetricSpec(
-                name="qrelscore",
-                title="relevance of a question to its context, without references",
-                needs=("encoder", "causal_lm"),
-                roles=("candidate", "context"),
-                outputs=(
-                    "",
-                    "lrm",
-                    "lrm_raw",
-                    "lrm_windows",
-                    "grg",
-                    "grg_raw",
-                    "grg_windows",
-                ),
-                low=0.0,
-                high=1.0,
-                higher_is_better=True,
-                is_symmetric=False,
-                over_windows="mean",
-                over_references="none",
-                over_examples="mean",
-                source=_QRELSCORE_SOURCE,
-            ),
-            MetricSpec(
-                name="ref_qrelscore",
-                title="QRelScore averaged with its best value over reference questions",
-                needs=("encoder", "causal_lm"),
-                roles=("candidate", "context", "references"),
-                outputs=("", "context", "reference"),
-                low=0.0,
-                high=1.0,
-                higher_is_better=True,
-                is_symmetric=False,
-                over_windows="mean",
-                over_references="max",
-                over_examples="mean",
-                source=_QRELSCORE_SOURCE + ".3, eq. 10",
-            ),
-        )
+
+def _qrelscore(**given: Any) -> MetricSpec:
+    common: dict[str, Any] = {
+        "module": "qrelscore",
+        "settings": of.QRelScoreSettings,
+        "needs": ("encoder", "causal_lm"),
+        "low": 0.0,
+        "high": 1.0,
+        "higher_is_better": True,
+        "is_symmetric": False,
+        "over_windows": "mean",
+        "over_examples": "mean",
     }
+    return MetricSpec(**{**common, **given})
+
+
+def _words(**given: Any) -> MetricSpec:
+    common: dict[str, Any] = {
+        "module": given["name"],
+        "needs": ("words",),
+        "roles": ("candidate", "references"),
+        "outputs": ("",),
+        "low": 0.0,
+        "high": 1.0,
+        "higher_is_better": True,
+        "is_symmetric": False,
+        "over_windows": "none",
+        "over_references": "max",
+        "over_examples": "mean",
+    }
+    return MetricSpec(**{**common, **given})
+
+
+def _bleu(order: int) -> MetricSpec:
+    return _words(
+        name=f"bleu_{order}",
+        title=f"n-gram precision up to {order} words, with a penalty for brevity",
+        module="bleu",
+        settings=of.BleuSettings,
+        statistic="ngrams",
+        over_references="clip",
+        over_examples="sum_of_statistics",
+        source=_BLEU,
+    )
+
+
+_ALL = (
+    _qrelscore(
+        name="qrelscore",
+        title="relevance of a question to its context, without references",
+        roles=("candidate", "context"),
+        outputs=("", "lrm", "lrm_raw", "lrm_windows", "grg", "grg_raw", "grg_windows"),
+        count_outputs=("lrm_windows", "grg_windows"),
+        over_references="none",
+        source=_QRELSCORE_SOURCE,
+    ),
+    _qrelscore(
+        name="ref_qrelscore",
+        title="QRelScore averaged with its best value over reference questions",
+        roles=("candidate", "context", "references"),
+        outputs=("", "context", "reference"),
+        over_references="max",
+        source=_QRELSCORE_SOURCE + ".3, eq. 10",
+    ),
+    _words(
+        name="exact_match",
+        title="1 where the normalised texts are equal",
+        settings=of.OverlapSettings,
+        statistic="overlap",
+        is_symmetric=True,
+        source=_SQUAD,
+    ),
+    _words(
+        name="f1",
+        title="F-score of the words that both texts have",
+        settings=of.OverlapSettings,
+        statistic="overlap",
+        outputs=("", "precision", "recall"),
+        is_symmetric=True,
+        source=_SQUAD,
+    ),
+    _words(
+        name="top_n_accuracy",
+        title="1 where one of the first n predicted spans overlaps a gold span",
+        settings=of.SpanSettings,
+        roles=("predicted_spans", "gold_spans"),
+        statistic="spans",
+        source="Risch et al. SAS. MRQA 2021, arXiv:2108.06130, section 1",
+    ),
+    *(_bleu(order) for order in (1, 2, 3, 4)),
+    _words(
+        name="rouge_l",
+        title="F-score of the longest common subsequence",
+        settings=of.RougeSettings,
+        statistic="lcs",
+        outputs=("", "precision", "recall"),
+        is_symmetric=True,
+        over_references="max of each part",
+        source="Lin. ROUGE. ACL 2004 workshop, section 3",
+    ),
+    _words(
+        name="meteor",
+        title="harmonic mean of word matches by form, stem and synonym, less a penalty for order",
+        settings=of.MeteorSettings,
+        statistic="alignment",
+        source="Lavie, Agarwal. METEOR. WMT 2007, section 2",
+    ),
+    _words(
+        name="cider",
+        title="cosine of tf-idf weighted n-grams, clipped (CIDEr-D)",
+        settings=of.CiderSettings,
+        statistic="tf_idf",
+        high=10.0,
+        over_references="mean",
+        over_examples="sum_of_statistics",
+        source="Vedantam et al. CIDEr. CVPR 2015, arXiv:1411.5726, sections 3 and 5",
+    ),
+    _words(
+        name="q_bleu",
+        title="BLEU with the answerability of a question",
+        settings=of.QBleuSettings,
+        statistic="question_words",
+        outputs=("", "answerability"),
+        source=_Q_BLEU,
+    ),
+    _words(
+        name="q_bleu_free",
+        title="Q-BLEU with the context in place of the references",
+        module="q_bleu",
+        settings=of.QBleuSettings,
+        roles=("candidate", "context"),
+        statistic="question_words",
+        outputs=("", "answerability"),
+        over_references="none",
+        source=_Q_BLEU + "; Liu et al. QRelScore, section 4",
+    ),
+    _words(
+        name="adapted_bleu_4",
+        title="BLEU-4 with a bonus for the right opinion and the right entities",
+        module="adapted",
+        settings=of.AdaptedBleuSettings,
+        optional_roles=_OPINION_ROLES,
+        statistic="bonus_ngrams",
+        outputs=("", "bonus"),
+        text_outputs=("bonus",),
+        over_references="clip",
+        over_examples="sum_of_statistics",
+        source=_ADAPTED + ".1",
+    ),
+    _words(
+        name="adapted_rouge_l",
+        title="ROUGE-L with a bonus for the right opinion and the right entities",
+        module="adapted",
+        settings=of.AdaptedRougeSettings,
+        optional_roles=_OPINION_ROLES,
+        statistic="bonus_lcs",
+        outputs=("", "bonus"),
+        text_outputs=("bonus",),
+        over_references="max of each part",
+        source=_ADAPTED + ".2",
+    ),
 )
+
+METRICS = MappingProxyType({spec.name: spec for spec in _ALL})

@@ -191,17 +191,3 @@ def combine(lrm: FloatArray, grg: FloatArray) -> FloatArray:
     harmonic = 2 * safe_lrm * safe_grg / (safe_lrm + safe_grg)  # eq. 1
     score = np.where(positive, harmonic, 0.0)
     return np.where(np.isnan(lrm) | np.isnan(grg), np.nan, score)
-
-
-def best_over_references(scores: FloatArray, n_references: NDArray[np.int64]) -> FloatArray:
-    """Return max_r over each row's references, undefined ones left out; NaN where none is left.
-
-    Examples
-    --------
-    >>> best_over_references(np.array([0.2, 0.4, np.nan]), np.array([2, 1, 0]))
-    array([0.4, nan, nan])
-    """
-    best = np.full(len(n_references), -np.inf)
-    owner = np.repeat(np.arange(len(n_references)), n_references)
-    np.maximum.at(best, owner, np.where(np.isnan(scores), -np.inf, scores))
-    return np.where(np.isneginf(best), np.nan, best)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qaeval_core.errors import ConfigError
+from qaeval_core.metrics.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,15 +14,21 @@ class MetricSpec:
 
     name: str
     title: str
-    needs: tuple[str, ...]  # "encoder", "causal_lm"
+    module: str  # file in qaeval_core.metrics with the definition
+    settings: type[Settings]
+    needs: tuple[str, ...]  # "words", "encoder", "causal_lm"
     roles: tuple[str, ...]  # input roles read
+    optional_roles: tuple[str, ...] = ()  # read where there is such a column; null is a value
+    statistic: str = ""  # what a metric of words is computed from
     outputs: tuple[str, ...]  # sub-scores; "" is the metric itself, "lrm" is <name>_lrm
+    count_outputs: tuple[str, ...] = ()  # those that are counts
+    text_outputs: tuple[str, ...] = ()  # those that are words
     low: float
     high: float
     higher_is_better: bool
     is_symmetric: bool  # f(candidate, reference) == f(reference, candidate)
     over_windows: str  # "none", "mean"
-    over_references: str  # "none", "max"
+    over_references: str  # "none", "max", "clip", "mean", "max of each part"
     over_examples: str  # "mean", "sum_of_statistics"
     source: str  # citation, with section
 

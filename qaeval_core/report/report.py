@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import sys
@@ -12,12 +13,24 @@ from typing import Any
 
 import numpy as np
 
-from qaeval_core.scoring.compile import CompiledRun
+from qaeval_core.metrics.corpus import corpus_score
 from qaeval_core.scoring.join import Totals
 from qaeval_core.scoring.pass_stats import PassStats
+from qaeval_core.scoring.plans import CompiledRun, FamilyPlan, InstancePlan, ModelFamilyPlan
 from qaeval_core.stats.summary import summarise
 
-_PACKAGES = ("qaeval", "numpy", "pyarrow", "onnxruntime", "onnxruntime-gpu", "tokenizers", "ray")
+_PACKAGES = (
+    "qaeval",
+    "numpy",
+    "pyarrow",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "tokenizers",
+    "ray",
+    "nltk",
+    "rapidfuzz",
+    "sacrebleu",
+)
 
 
 def environment() -> dict[str, Any]:
@@ -57,13 +70,12 @@ def make_report(
     wall_s : mapping of family key to float
         Wall time of each family in this run; ``total`` for all.
     """
-    columns = {}
-    for plan in run.instances:
-        for output in plan.outputs:
-            name = plan.column(output)
-            if name in totals.values:
-                values = np.concatenate(totals.values[name])
-                columns[name] = {**asdict(summarise(values)), "signature": str(plan.signature)}
+    columns = {
+        plan.column(output): _column(plan, output, totals)
+        for plan in run.instances
+        for output in plan.outputs
+        if plan.column(output) in totals.values
+    }
     n_quarantined = sum(totals.quarantined.values())
     return {
         "rows": totals.n_rows,
@@ -77,6 +89,7 @@ def make_report(
                 "undefined": sum(totals.undefined.get(plan.name, {}).values()),
                 "quarantined": n_quarantined,
                 "undefined_by_reason": dict(totals.undefined.get(plan.name, {})),
+                **_text_counts(plan, totals),
             }
             for plan in run.instances
         },
@@ -85,16 +98,41 @@ def make_report(
             plan.key: _family(
                 committed[plan.key], this_run.get(plan.key), wall_s.get(plan.key, 0.0)
             )
-            | {
-                "signature": str(plan.signature),
-                "artifact": plan.artifact.folder.name,
-                "precision": plan.artifact.record.precision,
-            }
+            | {"signature": str(plan.signature), **_artifact(plan)}
             for plan in run.families
         },
         "wall_s": round(wall_s.get("total", 0.0), 3),
         "notes": notes,
         "environment": environment(),
+    }
+
+
+def _column(plan: InstancePlan, output: str, totals: Totals) -> dict[str, Any]:
+    """Return what the report says of one column of scores."""
+    values = np.concatenate(totals.values[plan.column(output)])
+    content = {**asdict(summarise(values)), "signature": str(plan.signature)}
+    if output == "" and plan.name in totals.sums:
+        settings = plan.settings.model_dump(mode="json")
+        corpus = float(corpus_score(plan.settings.metric, settings, totals.sums[plan.name]))
+        content["corpus"] = None if math.isnan(corpus) else corpus
+    return content
+
+
+def _text_counts(plan: InstancePlan, totals: Totals) -> dict[str, dict[str, int]]:
+    """Return how often each word of an instance's columns of words occurs."""
+    return {
+        output: dict(totals.texts[plan.column(output)].most_common())
+        for output in plan.outputs
+        if plan.column(output) in totals.texts
+    }
+
+
+def _artifact(plan: FamilyPlan) -> dict[str, str]:
+    if not isinstance(plan, ModelFamilyPlan):
+        return {}
+    return {
+        "artifact": plan.artifact.folder.name,
+        "precision": plan.artifact.record.precision,
     }
 
 

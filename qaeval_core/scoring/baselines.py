@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from qaeval_core.config import Baseline
 from qaeval_core.errors import ConfigError
+from qaeval_core.metrics.settings import Baseline
 
 
 class BaselineRecord(BaseModel):

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qaeval_core.errors import InputError
+from qaeval_core.errors import ConfigError, InputError
 from qaeval_core.metrics.bleu import bleu_1
+from qaeval_core.metrics.settings import QRelScoreSettings
 from qaeval_core.scoring.baselines import BaselineFile, BaselineRecord
-from qaeval_core.scoring.compile import FamilyPlan, InstancePlan, baseline_key
-from qaeval_core.scoring.formulas import part_scores
+from qaeval_core.scoring.compile_qrelscore import baseline_key
+from qaeval_core.scoring.formulas.qrelscore import part_scores
 from qaeval_core.scoring.job import Job
+from qaeval_core.scoring.plans import InstancePlan, ModelFamilyPlan
 from qaeval_core.scoring.reader import ShardReader
 from qaeval_core.scoring.runner import FamilyRunner
 from qaeval_core.scoring.validate import table_rows, validate_rows
@@ -120,7 +122,7 @@ def calibrate(
         for plan in instances:
             raw = part_scores(plan, family.kind.name, table).raw
             summary = summarise(raw, seed=seed)
-            key = baseline_key(family, plan.settings)
+            key = baseline_key(family, _settings(plan))
             if summary.mean is None:
                 raise InputError(f"{family.key}: no random pair has a defined score")
             records[key] = BaselineRecord(
@@ -137,12 +139,18 @@ def calibrate(
     )
 
 
-def _families(job: Job) -> Iterator[tuple[FamilyPlan, list[InstancePlan]]]:
+def _settings(plan: InstancePlan) -> QRelScoreSettings:
+    if not isinstance(plan.settings, QRelScoreSettings):
+        raise ConfigError(f"metrics.{plan.name}: {plan.settings.metric} has no baseline")
+    return plan.settings
+
+
+def _families(job: Job) -> Iterator[tuple[ModelFamilyPlan, list[InstancePlan]]]:
     for family in job.run.families:
-        if family.kind.target_role != "context":
+        if not isinstance(family, ModelFamilyPlan) or family.kind.target_role != "context":
             continue
         own = [plan for plan in job.run.instances if family in plan.families.values()]
         unbounded = family.kind.name == "grg"
-        own = [plan for plan in own if not (unbounded and plan.settings.gain == "absolute")]
+        own = [plan for plan in own if not (unbounded and _settings(plan).gain == "absolute")]
         if own:
             yield family, own

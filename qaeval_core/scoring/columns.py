@@ -11,9 +11,15 @@ from qaeval_core.suggest import nearest
 
 
 def resolve_columns(
-    files: Sequence[InputFile], *, roles: Iterable[str], mapping: Mapping[str, str]
+    files: Sequence[InputFile],
+    *,
+    roles: Iterable[str],
+    mapping: Mapping[str, str],
+    optional: Iterable[str] = (),
 ) -> dict[str, str]:
     """Return role -> column for the roles that metrics read, and ``id`` where there is one.
+
+    An optional role is left out where it is not mapped and no file has a column of its name.
 
     A role takes the column it is mapped to, else the column of its own name; ``candidate`` falls
     back to what ``question`` is mapped to, else to a column ``question``.
@@ -30,6 +36,7 @@ def resolve_columns(
             raise ConfigError(f"unknown role {role!r}{nearest(role, ROLES)}")
     names = [name for file in files for name in file.schema.names]
     columns = {role: role_column(role, names, mapping) for role in dict.fromkeys(roles)}
+    columns.update(optional_columns(optional, names, mapping))
     if "id" in mapping:
         columns["id"] = mapping["id"]
     elif files and all("id" in file.schema.names for file in files):
@@ -38,6 +45,19 @@ def resolve_columns(
         for role, column in columns.items():
             _check_column(file, role, column)
     return columns
+
+
+def optional_columns(
+    roles: Iterable[str], names: Sequence[str], mapping: Mapping[str, str]
+) -> dict[str, str]:
+    """Return role -> column for optional roles that are mapped or have a column of their name.
+
+    Examples
+    --------
+    >>> optional_columns(["entities", "answer_type"], ["entities"], {})
+    {'entities': 'entities'}
+    """
+    return {role: mapping.get(role, role) for role in roles if role in mapping or role in names}
 
 
 def check_carried(files: Sequence[InputFile], carry: Sequence[str]) -> None:

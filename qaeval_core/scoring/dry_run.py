@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qaeval_core.config import RunConfig
-from qaeval_core.scoring.compile import FamilyPlan
 from qaeval_core.scoring.job import Inputs, Job
 from qaeval_core.scoring.pass_stats import PassStats
+from qaeval_core.scoring.plans import ModelFamilyPlan
 from qaeval_core.scoring.reader import ShardReader
 from qaeval_core.scoring.runner import prepare_rows
 from qaeval_core.scoring.validate import table_rows
@@ -29,30 +29,38 @@ def input_lines(inputs: Inputs, config: RunConfig) -> Iterator[str]:
 
 def dry_run_lines(job: Job) -> Iterator[str]:
     """Yield, per family, what is left to do: shards, rows, distinct units, tokens."""
-    for family in job.run.families:
-        pieces = job.pieces(family, n_actors=1)
-        n_rows = sum(piece.n_rows for piece in pieces)
-        n_shards = sum(len(piece.shards) for piece in pieces)
-        done = job.n_rows_total - n_rows
-        yield (f"{family.key}: {n_rows:,} rows to score in {n_shards:,} shards, {done:,} committed")
-        if not pieces:
-            continue
-        stats, n_tokens = _measure(job, family)
-        factor = n_rows / max(stats.n_rows, 1)
-        about = "" if factor == 1 else f" (estimated from {stats.n_rows:,} rows)"
-        yield (
-            f"  {stats.n_units * factor:,.0f} distinct units of "
-            f"{stats.n_units_unshared * factor:,.0f}, {n_tokens * factor:,.0f} tokens, "
-            f"{stats.n_quarantined * factor:,.0f} rows to quarantine{about}"
-        )
+    for families in job.run.passes:
+        pieces = job.pieces(families, n_actors=1)
+        for family in families:
+            own = [piece for piece in pieces if family.key in piece.families]
+            n_rows = sum(piece.n_rows for piece in own)
+            n_shards = sum(len(piece.shards) for piece in own)
+            done = job.n_rows_total - n_rows
+            yield (
+                f"{family.title}: {n_rows:,} rows to score in {n_shards:,} shards, {done:,} "
+                "committed"
+            )
+            if own and isinstance(family, ModelFamilyPlan):
+                yield _units_line(job, family, n_rows=n_rows)
 
 
-def _measure(job: Job, family: FamilyPlan) -> tuple[PassStats, int]:
+def _units_line(job: Job, family: ModelFamilyPlan, *, n_rows: int) -> str:
+    stats, n_tokens = _measure(job, family)
+    factor = n_rows / max(stats.n_rows, 1)
+    about = "" if factor == 1 else f" (estimated from {stats.n_rows:,} rows)"
+    return (
+        f"  {stats.n_units * factor:,.0f} distinct units of "
+        f"{stats.n_units_unshared * factor:,.0f}, {n_tokens * factor:,.0f} tokens, "
+        f"{stats.n_quarantined * factor:,.0f} rows to quarantine{about}"
+    )
+
+
+def _measure(job: Job, family: ModelFamilyPlan) -> tuple[PassStats, int]:
     encoder = TextEncoder(family.artifact.tokenizer_path)
     scorer = family.kind.scorer(family.artifact, encoder, family.options)
     reader = ShardReader(list(family.columns.values()))
     stats, n_tokens = PassStats(), 0
-    for piece in job.pieces(family, n_actors=1):
+    for piece in job.pieces([family], n_actors=1):
         for rows in piece.shards:
             if stats.n_rows >= _MAX_ROWS:
                 return stats, n_tokens

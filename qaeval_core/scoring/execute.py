@@ -15,25 +15,32 @@ from typing import Any, Protocol
 
 from qaeval_core.errors import ReconcileError, TooManyQuarantinedError
 from qaeval_core.report.report import make_report
-from qaeval_core.scoring.compile import FamilyPlan
+from qaeval_core.scoring.frequencies import make_frequencies
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.join import FileJoin, Totals
 from qaeval_core.scoring.lock import RunLock
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.plan import Piece, RowRange
+from qaeval_core.scoring.plans import FamilyPlan, WordsFamilyPlan
 from qaeval_core.scoring.records import changes, read_json, write_run_files
 from qaeval_core.scoring.store import tiles, write_atomically, write_json
 
-# Called for each committed shard with what it cost.
-OnShard = Callable[[PassStats], None]
+# Called for each committed shard with what it cost, by family.
+OnShard = Callable[[Mapping[str, PassStats]], None]
 
 
 class Executor(Protocol):
-    """Runs the pieces of one family: in this process, or on a cluster."""
+    """Runs the pieces of one pass: in this process, or on a cluster."""
 
     n_actors: int
 
-    def run(self, job: Job, family: FamilyPlan, pieces: Sequence[Piece], on_shard: OnShard) -> None:
+    def run(
+        self,
+        job: Job,
+        families: Sequence[FamilyPlan],
+        pieces: Sequence[Piece],
+        on_shard: OnShard,
+    ) -> None:
         """Commit every shard of every piece; RunStoppedError when asked to stop."""
 
 
@@ -82,29 +89,56 @@ def _run_families(
 ) -> tuple[dict[str, PassStats], dict[str, float]]:
     this_run: dict[str, PassStats] = {}
     wall_s: dict[str, float] = {}
-    for family in job.run.families:
-        if job.config.scoring.retry_quarantined:
-            _drop_quarantined(job, family, say)
-        pieces = job.pieces(family, n_actors=executor.n_actors)
-        n_open = sum(piece.n_rows for piece in pieces)
-        done = job.n_rows_total - n_open
+    for families in job.run.passes:
+        for family in families:
+            if job.config.scoring.retry_quarantined:
+                _drop_quarantined(job, family, say)
+            if isinstance(family, WordsFamilyPlan):
+                make_frequencies(job, family)
+        pieces = job.pieces(families, n_actors=executor.n_actors)
+        opened = _say_open(job, families, pieces, say)
         if not pieces:
-            say(f"{family.key}: all {done:,} rows are committed, no model runs")
             continue
-        if done:
-            say(f"{family.key}: {done:,} rows are committed, {n_open:,} are left")
+        this_run.update({family.key: PassStats() for family in opened})
         started = time.perf_counter()
-        stats = this_run[family.key] = PassStats()
-        earlier = _quarantined(job, family) if job.config.scoring.max_quarantined < 1 else 0
-
-        def on_shard(cost: PassStats, stats: PassStats = stats, earlier: int = earlier) -> None:
-            stats.add(cost)
-            _check_quarantined(job, earlier + stats.n_quarantined)
-
-        executor.run(job, family, pieces, on_shard)
-        wall_s[family.key] = time.perf_counter() - started
-    wall_s["total"] = sum(wall_s.values())
+        executor.run(job, opened, pieces, _shard_counter(job, opened, this_run))
+        # Families of one pass share its time.
+        passed = time.perf_counter() - started
+        wall_s.update({family.key: passed for family in opened})
+        wall_s["total"] = wall_s.get("total", 0.0) + passed
     return this_run, wall_s
+
+
+def _say_open(
+    job: Job, families: Sequence[FamilyPlan], pieces: Sequence[Piece], say: Callable[[str], None]
+) -> list[FamilyPlan]:
+    """Say what is committed and what is left; return the families with open rows."""
+    opened = []
+    for family in families:
+        n_open = sum(piece.n_rows for piece in pieces if family.key in piece.families)
+        done = job.n_rows_total - n_open
+        if not n_open:
+            say(f"{family.title}: all {done:,} rows are committed, nothing to compute")
+            continue
+        opened.append(family)
+        if done:
+            say(f"{family.title}: {done:,} rows are committed, {n_open:,} are left")
+    return opened
+
+
+def _shard_counter(
+    job: Job, families: Sequence[FamilyPlan], this_run: Mapping[str, PassStats]
+) -> OnShard:
+    """Return what counts the costs of shards and stops where too many rows are quarantined."""
+    has_limit = job.config.scoring.max_quarantined < 1
+    earlier = {family.key: _quarantined(job, family) if has_limit else 0 for family in families}
+
+    def on_shard(costs: Mapping[str, PassStats]) -> None:
+        for key, cost in costs.items():
+            this_run[key].add(cost)
+            _check_quarantined(job, earlier[key] + this_run[key].n_quarantined)
+
+    return on_shard
 
 
 def _check_quarantined(job: Job, n_quarantined: int) -> None:
@@ -141,7 +175,11 @@ def _finish(
     committed, ranges = reconcile(job)
     totals = Totals()
     join = FileJoin(
-        job.store, job.run, id_column=job.columns.get("id"), carry=job.config.output.carry
+        job.store,
+        job.run,
+        id_column=job.columns.get("id"),
+        carry=job.config.output.carry,
+        with_statistics=job.config.output.statistics,
     )
     for file in job.files:
         own = {key: by_file[file.file_id] for key, by_file in ranges.items()}

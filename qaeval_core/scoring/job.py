@@ -16,11 +16,13 @@ from qaeval_core.errors import ConfigError
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.session import Device
 from qaeval_core.scoring.columns import check_carried, resolve_columns
-from qaeval_core.scoring.compile import CompiledRun, FamilyPlan, compile_run, needed_roles
+from qaeval_core.scoring.compile import compile_run, needed_roles, optional_roles
 from qaeval_core.scoring.inputs import InputFile, find_inputs
-from qaeval_core.scoring.join import instance_columns
 from qaeval_core.scoring.plan import Piece, RowRange, cover, plan_file
+from qaeval_core.scoring.plans import CompiledRun, FamilyPlan, ModelFamilyPlan
+from qaeval_core.scoring.score_columns import score_fields
 from qaeval_core.scoring.store import Store, check_out_path
+from qaeval_core.signature import hash_text
 
 _MIN_PIECE_ROWS = 4096
 _MAX_PIECE_ROWS = 65_536
@@ -47,7 +49,7 @@ class Job:
 
     def rows_per_shard(self, family: FamilyPlan) -> int:
         """Return the shard size of a family."""
-        return self.config.scoring.rows_per_shard or family.kind.rows_per_shard[self.device]
+        return self.config.scoring.rows_per_shard or family.rows_per_shard[self.device]
 
     def done_ranges(self, family: FamilyPlan) -> dict[str, list[RowRange]]:
         """Return the committed, disjoint ranges of every file of this job."""
@@ -57,9 +59,9 @@ class Job:
             for file in self.files
         }
 
-    def pieces(self, family: FamilyPlan, *, n_actors: int) -> list[Piece]:
-        """Return what is still to be done for a family."""
-        done = self.done_ranges(family)
+    def pieces(self, families: Sequence[FamilyPlan], *, n_actors: int) -> list[Piece]:
+        """Return what is still to be done for the families of one pass."""
+        done = {family.key: self.done_ranges(family) for family in families}
         per_actor = self.n_rows_total // (_PIECES_PER_ACTOR * max(n_actors, 1))
         rows_per_piece = min(max(per_actor, _MIN_PIECE_ROWS), _MAX_PIECE_ROWS)
         return [
@@ -67,11 +69,10 @@ class Job:
             for file in self.files
             for piece in plan_file(
                 file,
-                family=family.key,
-                rows_per_shard=self.rows_per_shard(family),
+                done={key: ranges[file.file_id] for key, ranges in done.items()},
+                rows_per_shard=min(self.rows_per_shard(family) for family in families),
                 max_shard_bytes=self.config.scoring.max_shard_bytes,
                 n_rows=self.n_rows[file.file_id],
-                done=done[file.file_id],
                 rows_per_piece=rows_per_piece,
             )
         ]
@@ -80,7 +81,7 @@ class Job:
         """Return a file's rows as pieces of no family, to read them all."""
         return plan_file(
             file,
-            family="",
+            done={"": ()},
             rows_per_shard=_MIN_PIECE_ROWS,
             max_shard_bytes=self.config.scoring.max_shard_bytes,
             n_rows=self.n_rows[file.file_id],
@@ -96,6 +97,7 @@ class Job:
             "families": [plan.key for plan in self.run.families],
             "id": self.columns.get("id"),
             "carry": self.config.output.carry,
+            "statistics": self.config.output.statistics,
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -129,7 +131,12 @@ def read_inputs(config: RunConfig, *, needs_out: bool = True) -> Inputs:
     if config.output.path is not None:
         _check_out_not_among_inputs(config.input.paths, store.out)
     files, problems = find_inputs(config.input.paths, skip_unreadable=config.input.skip_unreadable)
-    columns = resolve_columns(files, roles=needed_roles(config), mapping=config.input.columns)
+    columns = resolve_columns(
+        files,
+        roles=needed_roles(config),
+        mapping=config.input.columns,
+        optional=optional_roles(config),
+    )
     check_carried(files, config.output.carry)
     return Inputs(store, tuple(files), columns, tuple(problems))
 
@@ -143,17 +150,19 @@ def make_job(config: RunConfig, inputs: Inputs, *, device: Device) -> Job:
         For whatever is wrong with models, baselines or output columns.
     """
     root = Path(config.models.artifacts_path or default_root())
+    n_rows = _limited(inputs.files, config.input.limit)
     run = compile_run(
         config,
         columns=inputs.columns,
         device=device,
         resolve_artifact=lambda request: ensure_artifact(root, request, build=config.models.build),
+        corpus=_corpus_hash(inputs.files, n_rows),
     )
     _check_output_names(config.output.carry, run)
     return Job(
         config=config,
         files=inputs.files,
-        n_rows=_limited(inputs.files, config.input.limit),
+        n_rows=n_rows,
         columns=inputs.columns,
         run=run,
         store=inputs.store,
@@ -164,7 +173,11 @@ def make_job(config: RunConfig, inputs: Inputs, *, device: Device) -> Job:
 
 def _precision_notes(run: CompiledRun) -> list[str]:
     """Say where a graph runs in another precision than asked for: its parity gate failed."""
-    records = {plan.artifact.folder.name: plan.artifact.record for plan in run.families}
+    records = {
+        plan.artifact.folder.name: plan.artifact.record
+        for plan in run.families
+        if isinstance(plan, ModelFamilyPlan)
+    }
     return [
         f"{name}: {record.requested_precision} differs from torch by up to "
         f"{record.parity.attempts[0].max_abs_diff:.2g} (tolerance "
@@ -182,10 +195,16 @@ def _check_out_not_among_inputs(paths: Sequence[str], out: Path) -> None:
 
 
 def _check_output_names(carry: Sequence[str], run: CompiledRun) -> None:
-    taken = ["id", *instance_columns(run), "quarantine_reason"]
+    names = [field.name for field in score_fields(run, with_statistics=True)]
+    taken = ["id", *names, "quarantine_reason"]
     for name in [*carry, *taken]:
         if [*carry, *taken].count(name) > 1:
             raise ConfigError(f"two output columns would be named {name!r}")
+
+
+def _corpus_hash(files: Sequence[InputFile], n_rows: Mapping[str, int]) -> str:
+    """Return a hash of which rows a run reads, by their files' identities."""
+    return hash_text("\n".join(f"{file.file_id} {n_rows[file.file_id]}" for file in files))
 
 
 def _limited(files: Sequence[InputFile], limit: int | None) -> dict[str, int]:

@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.schema import QUARANTINE_MESSAGE, QUARANTINE_REASON, QUARANTINE_SCHEMA
-from qaeval_core.scoring.compile import CompiledRun, InstancePlan
 from qaeval_core.scoring.formulas import score_instance
+from qaeval_core.scoring.formulas.columns import InstanceScores
 from qaeval_core.scoring.inputs import InputFile
 from qaeval_core.scoring.plan import Piece, RowRange, Stretch, split, stretches
+from qaeval_core.scoring.plans import CompiledRun, InstancePlan
 from qaeval_core.scoring.reader import ShardReader
+from qaeval_core.scoring.score_columns import columns_metadata, score_fields
 from qaeval_core.scoring.store import FamilyStream, Store
 from qaeval_core.scoring.work import UNREADABLE
 
@@ -40,19 +42,16 @@ class Totals:
     undefined: dict[str, Counter[str]] = field(default_factory=dict)
     n_scored: Counter[str] = field(default_factory=Counter)
     values: dict[str, list[NDArray[np.float32]]] = field(default_factory=dict)
-
-
-def instance_columns(run: CompiledRun) -> list[str]:
-    """Return all columns that the instances of a run write."""
-    return [
-        column
-        for plan in run.instances
-        for column in [*(plan.column(output) for output in plan.outputs), plan.reason_column]
-    ]
+    sums: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # by instance
+    texts: dict[str, Counter[str]] = field(default_factory=dict)  # by column
 
 
 def score_rows(
-    run: CompiledRun, statistics: Mapping[str, pa.Table], totals: Totals | None = None
+    run: CompiledRun,
+    statistics: Mapping[str, pa.Table],
+    totals: Totals | None = None,
+    *,
+    with_statistics: bool = False,
 ) -> pa.Table:
     """Return the score columns of rows from their statistics, quarantined rows with nulls.
 
@@ -63,11 +62,13 @@ def score_rows(
         The same rows of every family, quarantined ones included.
     totals : Totals, optional
         Counted up.
+    with_statistics : bool, default False
+        Also return what corpus scores are summed from.
 
     Returns
     -------
     pyarrow.Table
-        Columns of `instance_columns` and ``quarantine_reason``.
+        The fields of `score_columns.score_fields`.
     """
     reasons = _quarantine_reasons(statistics)
     good = np.array([reason is None for reason in reasons], dtype=bool)
@@ -76,16 +77,27 @@ def score_rows(
     kept = {key: table.filter(pa.array(good)) for key, table in statistics.items()}
     columns: dict[str, pa.Array] = {}
     for plan in run.instances:
-        scores, undefined = score_instance(plan, kept)
-        columns.update({name: column.take(indices) for name, column in scores.items()})
-        columns[plan.reason_column] = pa.array(undefined, pa.string()).take(indices)
+        scores = score_instance(plan, kept)
+        for output in plan.outputs:
+            columns[plan.column(output)] = scores.outputs[output].take(indices)
+        if with_statistics and scores.sums is not None:
+            columns[plan.statistics_column] = _statistics(scores.sums).take(indices)
+        columns[plan.reason_column] = pa.array(scores.reasons, pa.string()).take(indices)
         if totals is not None:
-            _count_instance(totals, plan, scores, undefined)
+            _count_instance(totals, plan, scores)
     if totals is not None:
         totals.n_rows += len(reasons)
         totals.quarantined.update(reason for reason in reasons if reason is not None)
     columns[QUARANTINE_REASON] = pa.array(reasons, pa.string())
     return pa.table(columns)
+
+
+def _statistics(sums: NDArray[np.float64]) -> pa.Array:
+    """Return a list column of statistics; null where a row does not count."""
+    offsets = np.arange(len(sums) + 1, dtype=np.int32) * sums.shape[1]
+    lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(sums.ravel()))
+    is_missing = np.isnan(sums).any(axis=1)
+    return lists.take(pa.array(np.arange(len(sums)), mask=is_missing))
 
 
 def _quarantine_reasons(statistics: Mapping[str, pa.Table]) -> list[str | None]:
@@ -96,19 +108,20 @@ def _quarantine_reasons(statistics: Mapping[str, pa.Table]) -> list[str | None]:
     return merged
 
 
-def _count_instance(
-    totals: Totals,
-    plan: InstancePlan,
-    scores: Mapping[str, pa.Array],
-    undefined: Sequence[str | None],
-) -> None:
-    counts = Counter(reason for reason in undefined if reason is not None)
+def _count_instance(totals: Totals, plan: InstancePlan, scores: InstanceScores) -> None:
+    counts = Counter(reason for reason in scores.reasons if reason is not None)
     totals.undefined.setdefault(plan.name, Counter()).update(counts)
-    totals.n_scored[plan.name] += len(undefined) - sum(counts.values())
-    for name, column in scores.items():
+    totals.n_scored[plan.name] += len(scores.reasons) - sum(counts.values())
+    for output in plan.outputs:
+        name, column = plan.column(output), scores.outputs[output]
         if pa.types.is_floating(column.type):
             values = column.to_numpy(zero_copy_only=False)
             totals.values.setdefault(name, []).append(values)
+        elif pa.types.is_string(column.type):
+            totals.texts.setdefault(name, Counter()).update(column.to_pylist())
+    if scores.sums is not None:
+        own = np.nansum(scores.sums, axis=0)
+        totals.sums[plan.name] = totals.sums.get(plan.name, 0.0) + own
 
 
 class FileJoin:
@@ -122,15 +135,25 @@ class FileJoin:
         None: a row's id is its file and row number.
     carry : sequence of str
         Input columns to copy.
+    with_statistics : bool, default False
+        Also write what corpus scores are summed from.
     """
 
     def __init__(
-        self, store: Store, run: CompiledRun, *, id_column: str | None, carry: Sequence[str]
+        self,
+        store: Store,
+        run: CompiledRun,
+        *,
+        id_column: str | None,
+        carry: Sequence[str],
+        with_statistics: bool = False,
     ) -> None:
         self._store = store
         self._run = run
         self._id_column = id_column
         self._carry = list(carry)
+        self._with_statistics = with_statistics
+        self._metadata = columns_metadata(run)
 
     def path(self, file: InputFile) -> Path:
         """Return where the scores of a file lie."""
@@ -161,8 +184,10 @@ class FileJoin:
         writer: pq.ParquetWriter | None = None
         for given in self._given_columns(file, n_rows):
             statistics = {key: stream.take(given.num_rows) for key, stream in streams.items()}
-            scores = score_rows(self._run, statistics, totals)
-            joined = _beside(given, scores)
+            scores = score_rows(
+                self._run, statistics, totals, with_statistics=self._with_statistics
+            )
+            joined = _beside(given, scores).replace_schema_metadata(self._metadata)
             quarantine.append(_quarantine_rows(given, scores, statistics))
             ids = pl.Series(pl.from_arrow(given.column("id")))
             hashes.append(ids.hash().to_numpy())
@@ -218,13 +243,12 @@ class FileJoin:
 
     def _empty(self, file: InputFile) -> pa.Table:
         given = self._empty_given(file, RowRange(0, 0))
-        fields = [*given.schema]
-        for name in instance_columns(self._run):
-            is_text = name.endswith("_reason")
-            kind = pa.string() if is_text else pa.float32()
-            fields.append(pa.field(name, pa.int32() if name.endswith("_windows") else kind))
-        fields.append(pa.field(QUARANTINE_REASON, pa.string()))
-        return pa.schema(fields).empty_table()
+        fields = [
+            *given.schema,
+            *score_fields(self._run, with_statistics=self._with_statistics),
+            pa.field(QUARANTINE_REASON, pa.string()),
+        ]
+        return pa.schema(fields, metadata=self._metadata).empty_table()
 
     def _write_quarantine(self, file: InputFile, parts: Sequence[pa.Table]) -> None:
         path = self._store.out / "quarantine" / file.relative
@@ -240,7 +264,7 @@ class FileJoin:
 
 def _as_piece(file: InputFile, stretch: Stretch) -> Piece:
     return Piece(
-        family="",
+        families=(),
         file_id=file.file_id,
         relative=file.relative,
         uri=file.uri,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 from qaeval_core.errors import RunStoppedError
-from qaeval_core.scoring.compile import FamilyPlan
 from qaeval_core.scoring.execute import OnShard
+from qaeval_core.scoring.frequencies import load_frequencies
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.plan import Piece, RowRange
+from qaeval_core.scoring.plans import FamilyPlan, pass_title
 from qaeval_core.scoring.progress import ProgressCounter, ProgressPrinter
-from qaeval_core.scoring.runner import FamilyRunner
+from qaeval_core.scoring.runners import make_runner
 from qaeval_core.scoring.work import PieceWorker
 
 
@@ -60,24 +62,33 @@ class LocalExecutor:
         self.stop = threading.Event()
         self._n_threads = n_threads
 
-    def run(self, job: Job, family: FamilyPlan, pieces: Sequence[Piece], on_shard: OnShard) -> None:
+    def run(
+        self,
+        job: Job,
+        families: Sequence[FamilyPlan],
+        pieces: Sequence[Piece],
+        on_shard: OnShard,
+    ) -> None:
         """Commit every shard of every piece."""
-        settings = getattr(job.config.models, family.kind.model_role)
-        runner = FamilyRunner(
-            family,
-            device=job.device,
-            n_threads=self._n_threads,
-            max_batch_tokens=settings.max_batch_tokens,
-        )
+        runners = {
+            family.key: make_runner(
+                family,
+                models=job.config.models,
+                device=job.device,
+                n_threads=self._n_threads,
+                load_frequencies=partial(load_frequencies, out=job.store.out),
+            )
+            for family in families
+        }
         printer = ProgressPrinter(
-            family.kind.name,
+            pass_title(families),
             n_rows_total=sum(piece.n_rows for piece in pieces),
             interval_s=job.config.scoring.progress_s,
         )
         supervisor = LocalSupervisor(self.stop, printer)
-        worker = PieceWorker(runner, job.store, supervisor)
+        worker = PieceWorker(runners, job.store, supervisor)
         try:
-            for _, _, stats in worker.run(pieces):
-                on_shard(stats)
+            for _, _, costs in worker.run(pieces):
+                on_shard(costs)
         finally:
             printer.update(supervisor.counter.snapshot(), is_last=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
@@ -38,11 +38,7 @@ class PassStats:
         counts = {name: getattr(self, name) for name in self.__slots__ if name != "seconds"}
         return json.dumps(counts)
 
-    def to_json(self) -> str:
-        """Return counts and seconds as text."""
-        return json.dumps(asdict(self))
-
     @classmethod
     def from_json(cls, text: str | bytes) -> PassStats:
-        """Return the stats that `to_json` or `counts_json` wrote."""
+        """Return the stats that `counts_json` wrote."""
         return cls(**json.loads(text))

@@ -6,8 +6,10 @@ consecutive open shards of one stretch of row groups: what is scheduled, its str
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from qaeval_core.scoring.inputs import InputFile, RowGroup
@@ -38,9 +40,9 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What is scheduled: open shards of one stretch of one file, for one family."""
+    """What is scheduled: shards of one stretch of one file, open for the same families."""
 
-    family: str
+    families: tuple[str, ...]
     file_id: str
     relative: str
     uri: str
@@ -127,21 +129,20 @@ def open_ranges(shard: RowRange, done: Sequence[RowRange]) -> list[RowRange]:
 def plan_file(
     file: InputFile,
     *,
-    family: str,
+    done: Mapping[str, Sequence[RowRange]],
     rows_per_shard: int,
     max_shard_bytes: int,
     n_rows: int,
-    done: Sequence[RowRange] = (),
     rows_per_piece: int | None = None,
 ) -> list[Piece]:
-    """Return the pieces of one file that are still to be done for one family.
+    """Return the pieces of one file that are still to be done by families that share a pass.
 
     Parameters
     ----------
+    done : mapping of family key to sequence of RowRange
+        Committed ranges of each family, as `cover` returns them.
     n_rows : int
         Rows of the file that count (fewer than it has, under ``--limit``).
-    done : sequence of RowRange
-        Committed ranges, as `cover` returns them.
     rows_per_piece : int, optional
         At most so many rows a piece, so that all actors have work.
     """
@@ -152,23 +153,35 @@ def plan_file(
             continue
         bytes_per_row = max(stretch.n_bytes / max(stretch.rows.n_rows, 1), 1.0)
         size = max(min(rows_per_shard, int(max_shard_bytes / bytes_per_row)), 1)
-        shards = [
-            left for shard in split(rows, rows_per_shard=size) for left in open_ranges(shard, done)
-        ]
         n_shards = MAX_SHARDS_PER_PIECE
         if rows_per_piece is not None:
             n_shards = min(max(rows_per_piece // size, 1), n_shards)
-        for i in range(0, len(shards), n_shards):
-            pieces.append(
-                Piece(
-                    family=family,
-                    file_id=file.file_id,
-                    relative=file.relative,
-                    uri=file.uri,
-                    first_group=stretch.first_group,
-                    stop_group=stretch.stop_group,
-                    first_row=stretch.rows.start,
-                    shards=tuple(shards[i : i + n_shards]),
+        for families, group in groupby(_open_shards(rows, size, done), key=itemgetter(1)):
+            shards = [shard for shard, _ in group]
+            for i in range(0, len(shards), n_shards):
+                pieces.append(
+                    Piece(
+                        families=families,
+                        file_id=file.file_id,
+                        relative=file.relative,
+                        uri=file.uri,
+                        first_group=stretch.first_group,
+                        stop_group=stretch.stop_group,
+                        first_row=stretch.rows.start,
+                        shards=tuple(shards[i : i + n_shards]),
+                    )
                 )
-            )
     return pieces
+
+
+def _open_shards(
+    rows: RowRange, size: int, done: Mapping[str, Sequence[RowRange]]
+) -> Iterator[tuple[RowRange, tuple[str, ...]]]:
+    """Yield each open range with the families that it is open for."""
+    for shard in split(rows, rows_per_shard=size):
+        families: dict[RowRange, list[str]] = {}
+        for family, own in done.items():
+            for left in open_ranges(shard, own):
+                families.setdefault(left, []).append(family)
+        for left in sorted(families):
+            yield left, tuple(families[left])

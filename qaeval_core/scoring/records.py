@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from qaeval_core.report.report import environment
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.plan import RowRange
+from qaeval_core.scoring.plans import ModelFamilyPlan
 from qaeval_core.scoring.store import write_atomically, write_json
 
 _PLAN_SCHEMA = pa.schema(
@@ -72,16 +73,20 @@ def write_run_files(job: Job, *, n_actors: int) -> None:
         },
     )
     for family in job.run.families:
-        content = {"signature": str(family.signature), "artifact": family.artifact.folder.name}
+        content = {"signature": str(family.signature)}
+        if isinstance(family, ModelFamilyPlan):
+            content["artifact"] = family.artifact.folder.name
         job.store.write_signature(family.key, content)
     records = []
-    for family in job.run.families:
-        done = job.done_ranges(family)
-        for i, piece in enumerate(job.pieces(family, n_actors=n_actors)):
+    for families in job.run.passes:
+        for i, piece in enumerate(job.pieces(families, n_actors=n_actors)):
             records += [
-                _plan_row(family.key, piece.relative, piece.file_id, i, rows)
+                _plan_row(key, piece.relative, piece.file_id, i, rows)
+                for key in piece.families
                 for rows in piece.shards
             ]
+    for family in job.run.families:
+        done = job.done_ranges(family)
         for file in job.files:
             records += [
                 _plan_row(family.key, file.relative, file.file_id, None, rows)

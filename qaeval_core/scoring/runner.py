@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -13,29 +12,16 @@ import pyarrow as pa
 from qaeval_core.errors import DeviceMemoryError
 from qaeval_core.models.batching import token_budget_batches
 from qaeval_core.models.session import Device, Session
-from qaeval_core.schema import POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
-from qaeval_core.scoring.compile import FamilyPlan
 from qaeval_core.scoring.families.base import FamilyScorer, Work
+from qaeval_core.scoring.families.words.rows import ShardTexts
 from qaeval_core.scoring.pass_stats import PassStats
+from qaeval_core.scoring.plans import ModelFamilyPlan
+from qaeval_core.scoring.prepared import OnBatch, Prepared, statistics_table
 from qaeval_core.scoring.sharing import share_pairs
-from qaeval_core.scoring.validate import Validated, validate_rows
+from qaeval_core.scoring.validate import validate_rows
 from qaeval_core.text.encode import TextEncoder
 
 log = logging.getLogger(__name__)
-
-# Called after every batch with (useful tokens, padded tokens, share of the shard done); may raise
-# RunStoppedError.
-OnBatch = Callable[[int, int, float], None]
-
-
-@dataclass(slots=True)
-class Prepared:
-    """A shard that is tokenised and laid out, ready for the device."""
-
-    n_rows: int
-    validated: Validated
-    work: Work
-    stats: PassStats
 
 
 class FamilyRunner:
@@ -43,7 +29,7 @@ class FamilyRunner:
 
     Parameters
     ----------
-    plan : FamilyPlan
+    plan : ModelFamilyPlan
     device : {"cpu", "cuda"}
     n_threads : int, optional
         Threads of one operator on the CPU.
@@ -53,7 +39,7 @@ class FamilyRunner:
 
     def __init__(
         self,
-        plan: FamilyPlan,
+        plan: ModelFamilyPlan,
         *,
         device: Device = "cpu",
         n_threads: int | None = None,
@@ -67,14 +53,16 @@ class FamilyRunner:
             plan.kind.max_batch_tokens[device], plan.max_unit_tokens
         )
 
-    def prepare(self, rows: Mapping[str, Sequence[object]]) -> Prepared:
+    def prepare(
+        self, rows: Mapping[str, Sequence[object]], texts: ShardTexts | None = None
+    ) -> Prepared[Work]:
         """Validate, share and encode a shard; CPU work that can run beside `run`."""
         started = time.perf_counter()
         prepared = prepare_rows(self.plan, self._scorer, rows)
         prepared.stats.spend("encode", time.perf_counter() - started)
         return prepared
 
-    def run(self, prepared: Prepared, on_batch: OnBatch | None = None) -> None:
+    def run(self, prepared: Prepared[Work], on_batch: OnBatch | None = None) -> None:
         """Run every unit of a shard.
 
         Raises
@@ -108,31 +96,11 @@ class FamilyRunner:
                     break
             left = left[n_done:]
 
-    def finish(self, prepared: Prepared, *, first_position: int) -> pa.Table:
-        """Return one row of statistics per input row, quarantined rows with nulls."""
-        validated = prepared.validated
-        quarantined = validated.quarantined
-        rows = range(prepared.n_rows)
-        reasons = [quarantined[i][0] if i in quarantined else None for i in rows]
-        messages = [quarantined[i][1] if i in quarantined else None for i in rows]
-        slots = np.full(prepared.n_rows, -1, dtype=np.int64)
-        slots[validated.good] = np.arange(len(validated.good))
-        # Taking a null index gives a null: that is a quarantined row.
-        indices = pa.array(slots, mask=slots < 0)
-        columns = {
-            POSITION: pa.array(np.arange(first_position, first_position + prepared.n_rows)),
-            QUARANTINE_REASON: pa.array(reasons, pa.string()),
-            QUARANTINE_MESSAGE: pa.array(messages, pa.string()),
-        }
-        for name, column in prepared.work.statistics().items():
-            columns[name] = column.take(indices)
-        return pa.table(columns)
-
     def score(self, rows: Mapping[str, Sequence[object]], *, first_position: int = 0) -> pa.Table:
         """Prepare, run and finish one shard."""
         prepared = self.prepare(rows)
         self.run(prepared)
-        return self.finish(prepared, first_position=first_position)
+        return statistics_table(prepared, first_position=first_position)
 
     def _run_batch(self, work: Work, batch: list[int], stats: PassStats) -> None:
         """Run a batch; where memory runs out, halve it, and keep to the smaller size."""
@@ -159,8 +127,8 @@ class FamilyRunner:
 
 
 def prepare_rows(
-    plan: FamilyPlan, scorer: FamilyScorer, rows: Mapping[str, Sequence[object]]
-) -> Prepared:
+    plan: ModelFamilyPlan, scorer: FamilyScorer, rows: Mapping[str, Sequence[object]]
+) -> Prepared[Work]:
     """Validate, share and lay out rows for a family; runs no model."""
     validated = validate_rows(rows, columns=plan.columns)
     candidates = [str(text) for text in validated.values["candidate"]]

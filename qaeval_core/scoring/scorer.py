@@ -15,10 +15,19 @@ from qaeval_core.errors import SchemaError
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.session import Device
 from qaeval_core.schema import ROLES, fits_role
-from qaeval_core.scoring.columns import role_column
-from qaeval_core.scoring.compile import compile_run, needed_roles
+from qaeval_core.scoring.columns import optional_columns, role_column
+from qaeval_core.scoring.compile import compile_run, needed_roles, optional_roles
+from qaeval_core.scoring.compile_words import words_line
+from qaeval_core.scoring.families.words.frequencies import (
+    DocumentFrequencies,
+    count_documents,
+    read_frequencies,
+)
+from qaeval_core.scoring.families.words.rows import ShardTexts, Tokenisers
 from qaeval_core.scoring.join import score_rows
-from qaeval_core.scoring.runner import FamilyRunner
+from qaeval_core.scoring.plans import CompiledRun, FamilyPlan, WordsFamilyPlan
+from qaeval_core.scoring.prepared import statistics_table
+from qaeval_core.scoring.runners import make_runner
 from qaeval_core.scoring.validate import table_rows
 from qaeval_core.suggest import nearest
 
@@ -66,7 +75,8 @@ class Scorer:
         self._mapping = dict(columns or base.input.columns)
         self._device: Device = device
         self._n_threads = n_threads
-        self._runners: dict[str, FamilyRunner] = {}
+        self._runners: dict[str, Any] = {}
+        self._tokenisers = Tokenisers()
 
     def score(self, rows: Rows) -> pa.Table | pl.DataFrame:
         """Return the score columns of rows, in their order.
@@ -90,6 +100,7 @@ class Scorer:
         table, names = _as_table(rows)
         roles = needed_roles(self.config)
         columns = {role: role_column(role, names, self._mapping) for role in roles}
+        columns.update(optional_columns(optional_roles(self.config), names, self._mapping))
         values = _role_values(rows, table, columns)
         run = compile_run(
             self.config,
@@ -101,25 +112,47 @@ class Scorer:
                 build=self.config.models.build,
             ),
         )
-        statistics = {}
-        for plan in run.families:
-            if plan.key not in self._runners:
-                self._runners[plan.key] = FamilyRunner(
-                    plan,
-                    device=self._device,
-                    n_threads=self._n_threads,
-                    max_batch_tokens=getattr(
-                        self.config.models, plan.kind.model_role
-                    ).max_batch_tokens,
-                )
-            own = {role: values[role] for role in plan.kind.roles}
-            statistics[plan.key] = self._runners[plan.key].score(own)
-        scores = score_rows(run, statistics)
+        scores = score_rows(run, self._statistics(run, values))
         identity = self._mapping.get("id", "id")
         if identity in names:
             ids = table.column(identity) if table is not None else _record_ids(rows, identity)
             scores = scores.add_column(0, "id", ids)
         return pl.from_arrow(scores) if isinstance(rows, pl.DataFrame) else scores
+
+    def _statistics(
+        self, run: CompiledRun, values: Mapping[str, list[object]]
+    ) -> dict[str, pa.Table]:
+        """Return the statistics of every family; texts are tokenised once for all."""
+        statistics: dict[str, pa.Table] = {}
+        texts = ShardTexts(self._tokenisers)
+        for plan in (plan for group in run.passes for plan in group):
+            own = {role: values[role] for role in plan.columns}
+            runner = self._runner(plan, statistics)
+            prepared = runner.prepare(own, texts)
+            runner.run(prepared)
+            statistics[plan.key] = statistics_table(prepared, first_position=0)
+        return statistics
+
+    def _runner(self, plan: FamilyPlan, statistics: Mapping[str, pa.Table]) -> Any:
+        """Return a family's runner; one that depends on all rows is made anew."""
+
+        def frequencies(family: WordsFamilyPlan) -> DocumentFrequencies:
+            words = words_line(family.options)
+            if not family.after:
+                return read_frequencies(family.frequencies_path, words=words)
+            grams = statistics[family.after].column("grams").combine_chunks()
+            return count_documents([grams], words=words)
+
+        depends_on_rows = isinstance(plan, WordsFamilyPlan) and plan.after
+        if depends_on_rows or plan.key not in self._runners:
+            self._runners[plan.key] = make_runner(
+                plan,
+                models=self.config.models,
+                device=self._device,
+                n_threads=self._n_threads,
+                load_frequencies=frequencies,
+            )
+        return self._runners[plan.key]
 
 
 def score_table(rows: Rows, metrics: Any = ("qrelscore",), **options: Any) -> Any:

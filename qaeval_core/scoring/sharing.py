@@ -71,17 +71,3 @@ def share_pairs(candidates: Sequence[str], targets: Sequence[Sequence[str]]) -> 
         row_pair=np.array(row_pair, dtype=np.int64),
         n_targets=np.array([len(own) for own in targets], dtype=np.int64),
     )
-
-
-def concat_ranges(starts: IntArray, counts: IntArray) -> IntArray:
-    """Return the indices of consecutive ranges, one after another.
-
-    Examples
-    --------
-    >>> concat_ranges(np.array([5, 0]), np.array([2, 3])).tolist()
-    [5, 6, 0, 1, 2]
-    """
-    ends = np.cumsum(counts)
-    total = int(ends[-1]) if len(ends) else 0
-    shifted = np.repeat(starts - (ends - counts), counts)
-    return np.asarray(np.arange(total) + shifted, dtype=np.int64)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from qaeval_core.schema import ROLES, TEXT, TEXTS
+from qaeval_core.schema import ROLES, SPANS, TEXT, TEXT_OR_NULL, TEXTS, TEXTS_OR_NULL, is_optional
 
 PASSAGE_SEPARATOR = " "
 
@@ -25,7 +25,8 @@ class Validated:
     good : list of int
         Row indices within the shard, ascending.
     values : dict of role to list
-        Values of the good rows: texts, or lists of texts for ``references``.
+        Values of the good rows: texts, lists of texts, lists of spans, or None where a role
+        takes it.
     quarantined : dict of row index to (reason, message)
     """
 
@@ -90,21 +91,39 @@ def _check_value(value: object, role: str) -> tuple[object, tuple[str, str] | No
     """Return (value in the role's form, None) or (None, (reason, detail))."""
     needed = ROLES[role]
     if value is None:
-        return None, ("null", "the value is null")
+        return None, None if is_optional(role) else ("null", "the value is null")
     if isinstance(value, UnicodeDecodeError):
         return None, ("invalid_utf8", str(value))
     if isinstance(value, str):
-        return ([value] if needed == TEXTS else value), None
-    if needed == TEXT or not isinstance(value, list | tuple):
+        if needed == SPANS:
+            return None, ("wrong_type", f"str where {needed} is needed")
+        return ([value] if needed in (TEXTS, TEXTS_OR_NULL) else value), None
+    if needed in (TEXT, TEXT_OR_NULL) or not isinstance(value, list | tuple):
         return None, ("wrong_type", f"{type(value).__name__} where {needed} is needed")
-    return _check_texts(list(value), needed)
+    return _check_spans(value) if needed == SPANS else _check_texts(list(value), needed)
 
 
 def _check_texts(texts: list[object], needed: str) -> tuple[object, tuple[str, str] | None]:
-    if any(text is None for text in texts):
+    if any(text is None for text in texts) and needed != TEXTS_OR_NULL:
         return None, ("null_in_list", "a text of the list is null")
-    if not all(isinstance(text, str) for text in texts):
+    if not all(isinstance(text, str | None) for text in texts):
         return None, ("wrong_type", f"a list with other than texts where {needed} is needed")
-    if needed == TEXTS:
+    if needed in (TEXTS, TEXTS_OR_NULL):
         return texts, None
     return PASSAGE_SEPARATOR.join(str(text) for text in texts), None
+
+
+def _check_spans(given: Sequence[object]) -> tuple[object, tuple[str, str] | None]:
+    """Return spans as pairs of integers, or why they are none."""
+    spans = []
+    for span in given:
+        pair = (span.get("start"), span.get("end")) if isinstance(span, Mapping) else span
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            return None, ("wrong_type", f"{span!r} where a [start, end) pair is needed")
+        start, end = pair
+        if not isinstance(start, int) or not isinstance(end, int):
+            return None, ("wrong_type", f"{span!r} where two integers are needed")
+        if start < 0 or end < start:
+            return None, ("invalid_span", f"{span!r} ends before it starts, or starts below 0")
+        spans.append((start, end))
+    return spans, None

@@ -7,17 +7,19 @@ process twice is split, then its rows are quarantined one by one.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple, Protocol
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from qaeval_core.errors import UnreadableFileError
+from qaeval_core.scoring.families.words.rows import ShardTexts, Tokenisers
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.plan import Piece, RowRange, cover, open_ranges, split
+from qaeval_core.scoring.prepared import Prepared, Runner, quarantine_all, statistics_table
 from qaeval_core.scoring.reader import ShardReader
-from qaeval_core.scoring.runner import FamilyRunner, Prepared
 from qaeval_core.scoring.store import Store
 from qaeval_core.scoring.validate import table_rows
 
@@ -39,37 +41,44 @@ class Supervisor(Protocol):
         """Note progress; raises RunStoppedError when the run shall stop."""
 
 
+# What a shard cost, by family.
+Costs = dict[str, PassStats]
+
+
 class _Job(NamedTuple):
     piece: Piece
     rows: RowRange
     n_begun: int
-    prepared: Prepared | None
-    max_deaths: int
+    prepared: dict[str, Prepared[Any]] | None  # by family
+    read_s: float = 0.0
 
 
 class PieceWorker:
-    """Runs pieces of one family.
+    """Runs pieces of one pass: of one model family, or of several statistics of words.
 
     Parameters
     ----------
-    runner : FamilyRunner
+    runners : mapping of family key to Runner
     store : Store
     supervisor : Supervisor
     """
 
-    def __init__(self, runner: FamilyRunner, store: Store, supervisor: Supervisor) -> None:
-        self._runner = runner
+    def __init__(self, runners: Mapping[str, Runner], store: Store, supervisor: Supervisor) -> None:
+        self._runners = dict(runners)
         self._store = store
         self._supervisor = supervisor
-        self._columns = dict(runner.plan.columns)
+        self._columns: dict[str, str] = {}
+        for runner in self._runners.values():
+            self._columns.update(runner.plan.columns)
         self._reader = ShardReader(list(self._columns.values()))
+        self._tokenisers = Tokenisers()
 
     @property
     def n_streams_opened(self) -> int:
         """How often a stretch of row groups was opened and decoded from its start."""
         return self._reader.n_streams_opened
 
-    def run(self, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, RowRange, PassStats]]:
+    def run(self, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, RowRange, Costs]]:
         """Commit every shard; yield each with what it cost."""
         with ThreadPoolExecutor(1, thread_name_prefix="prepare") as pool:
             todo = iter([(piece, rows) for piece in pieces for rows in piece.shards])
@@ -80,38 +89,61 @@ class PieceWorker:
                 waited = time.perf_counter() - started
                 # Alone if it has died before: a neighbour must not be blamed for its death.
                 ahead = self._submit(pool, todo) if job.n_begun == 1 else None
-                stats = self._finish(job)
-                stats.spend("wait", waited)
-                yield job.piece, job.rows, stats
+                costs = self._finish(job)
+                next(iter(costs.values()), PassStats()).spend("wait", waited)
+                yield job.piece, job.rows, costs
                 ahead = ahead if ahead is not None else self._submit(pool, todo)
 
     def _submit(
         self, pool: ThreadPoolExecutor, todo: Iterator[tuple[Piece, RowRange]]
     ) -> Future[_Job] | None:
         for piece, rows in todo:
-            if not self._store.is_committed(piece.family, piece.file_id, rows):
+            if self._open_families(piece, rows):
                 return pool.submit(self._prepare, piece, rows, _MAX_DEATHS_OF_SHARD)
         return None
 
+    def _open_families(self, piece: Piece, rows: RowRange) -> list[str]:
+        return [
+            family
+            for family in piece.families
+            if not self._store.is_committed(family, piece.file_id, rows)
+        ]
+
     def _prepare(self, piece: Piece, rows: RowRange, max_deaths: int) -> _Job:
-        n_begun = self._supervisor.begin(piece.family, piece.file_id, rows)
+        n_begun = self._supervisor.begin(piece.families[0], piece.file_id, rows)
         if n_begun > max_deaths:
-            return _Job(piece, rows, n_begun, None, max_deaths)
+            return _Job(piece, rows, n_begun, None)
         started = time.perf_counter()
         try:
             table = self._reader.read(piece, rows)
         except UnreadableFileError as error:
-            return _Job(piece, rows, n_begun, self._all(rows, UNREADABLE, str(error)), max_deaths)
+            return _Job(piece, rows, n_begun, self._all(piece, rows, UNREADABLE, str(error)))
+        values = table_rows(table, columns=self._columns)
         read_s = time.perf_counter() - started
-        prepared = self._runner.prepare(table_rows(table, columns=self._columns))
-        prepared.stats.spend("read", read_s)
-        return _Job(piece, rows, n_begun, prepared, max_deaths)
+        texts = ShardTexts(self._tokenisers)
+        prepared = {
+            family: self._runners[family].prepare(self._own(family, values), texts)
+            for family in self._open_families(piece, rows)
+        }
+        return _Job(piece, rows, n_begun, prepared, read_s)
 
-    def _finish(self, job: _Job) -> PassStats:
+    def _own(self, family: str, values: Mapping[str, list[object]]) -> dict[str, list[object]]:
+        return {role: values[role] for role in self._runners[family].plan.columns}
+
+    def _finish(self, job: _Job) -> Costs:
         """Run and commit a shard, or its parts if it has killed its process too often."""
         if job.prepared is None:
             return self._run_parts(job)
-        share = job.rows.n_rows
+        costs = {
+            family: self._run_family(job, family, share=job.rows.n_rows / len(job.prepared))
+            for family in job.prepared
+        }
+        next(iter(costs.values()), PassStats()).spend("read", job.read_s)
+        return costs
+
+    def _run_family(self, job: _Job, family: str, *, share: float) -> PassStats:
+        assert job.prepared is not None
+        prepared = job.prepared[family]
         done = 0.0
 
         def on_batch(n_tokens: int, n_padded_tokens: int, fraction: float) -> None:
@@ -119,42 +151,52 @@ class PieceWorker:
             done += fraction * share
             self._supervisor.advance(fraction * share, n_tokens, n_padded_tokens)
 
-        self._runner.run(job.prepared, on_batch)
+        self._runners[family].run(prepared, on_batch)
         started = time.perf_counter()
-        table = self._runner.finish(job.prepared, first_position=job.rows.start)
-        self._commit(job.piece, job.rows, table, job.prepared.stats)
-        job.prepared.stats.spend("commit", time.perf_counter() - started)
+        table = statistics_table(prepared, first_position=job.rows.start)
+        self._commit(job, family, table, prepared.stats)
+        prepared.stats.spend("commit", time.perf_counter() - started)
         self._supervisor.advance(share - done, 0, 0)
-        return job.prepared.stats
+        return prepared.stats
 
-    def _commit(self, piece: Piece, rows: RowRange, table: pa.Table, stats: PassStats) -> None:
+    def _commit(self, job: _Job, family: str, table: pa.Table, stats: PassStats) -> None:
         self._store.commit(
-            piece.family,
-            piece.file_id,
-            rows,
+            family,
+            job.piece.file_id,
+            job.rows,
             table,
-            signature=str(self._runner.plan.signature),
+            signature=str(self._runners[family].plan.signature),
             stats=stats,
         )
 
-    def _run_parts(self, job: _Job) -> PassStats:
+    def _run_parts(self, job: _Job) -> Costs:
         piece, rows = job.piece, job.rows
         if rows.n_rows == 1:
             message = f"its worker died {job.n_begun - 1} times while it was scored"
-            prepared = self._all(rows, KILLED_WORKER, message)
-            return self._finish(job._replace(prepared=prepared))
-        done = self._store.committed(piece.family).get(piece.file_id, [])
-        total = PassStats()
+            return self._finish(
+                job._replace(prepared=self._all(piece, rows, KILLED_WORKER, message))
+            )
         size = -(-rows.n_rows // _N_PARTS)
+        total: Costs = {}
         for part in split(rows, rows_per_shard=size):
-            for left in open_ranges(part, cover(done, n_rows=rows.stop)):
-                total.add(self._finish(self._prepare(piece, left, _MAX_DEATHS_OF_PART)))
+            for family in piece.families:
+                done = self._store.committed(family).get(piece.file_id, [])
+                alone = replace(piece, families=(family,))
+                for left in open_ranges(part, cover(done, n_rows=rows.stop)):
+                    costs = self._finish(self._prepare(alone, left, _MAX_DEATHS_OF_PART))
+                    for key, stats in costs.items():
+                        total.setdefault(key, PassStats()).add(stats)
         return total
 
-    def _all(self, rows: RowRange, reason: str, message: str) -> Prepared:
+    def _all(
+        self, piece: Piece, rows: RowRange, reason: str, message: str
+    ) -> dict[str, Prepared[Any]]:
         """Return a shard all of whose rows are quarantined."""
-        prepared = self._runner.prepare({role: [] for role in self._columns})
-        prepared.n_rows = prepared.stats.n_rows = prepared.stats.n_quarantined = rows.n_rows
-        quarantined = dict.fromkeys(range(rows.n_rows), (reason, message))
-        prepared.validated.quarantined.update(quarantined)
-        return prepared
+        found = {}
+        for family in self._open_families(piece, rows):
+            runner = self._runners[family]
+            empty = runner.prepare({role: [] for role in runner.plan.columns})
+            found[family] = quarantine_all(
+                empty, n_rows=rows.n_rows, reason=reason, message=message
+            )
+        return found

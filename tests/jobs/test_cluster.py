@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ from jobs.actors import ScorePieces
 from qaeval_core.configure import load_config
 from qaeval_core.scoring.execute import run_job
 from qaeval_core.scoring.job import make_job, read_inputs
-from qaeval_core.scoring.runner import Prepared
 
 pytestmark = pytest.mark.ray
 
@@ -107,14 +107,14 @@ class DeadlyPieces(ScorePieces):
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        prepare = self._worker._runner.prepare
+        for runner in self._worker._runners.values():
+            runner.prepare = partial(_prepare_or_die, runner.prepare)
 
-        def deadly(rows: Mapping[str, Sequence[object]]) -> Prepared:
-            if any(POISON in str(text) for text in rows.get("candidate", ())):
-                os.kill(os.getpid(), signal.SIGKILL)
-            return prepare(rows)
 
-        self._worker._runner.prepare = deadly  # type: ignore[method-assign]
+def _prepare_or_die(prepare: Any, rows: Mapping[str, Sequence[object]], *others: Any) -> Any:
+    if any(POISON in str(text) for text in rows.get("candidate", ())):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return prepare(rows, *others)
 
 
 # Ray Data warns of its own defaults while it copies its context.

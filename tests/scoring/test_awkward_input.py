@@ -156,7 +156,7 @@ def test_row_group_of_a_million_rows_is_decoded_once(tmp_path: Path) -> None:
     (file,), _ = find_inputs([str(path)])
     assert [group.n_rows for group in file.row_groups] == [n_rows]
     pieces = plan_file(
-        file, family="f", rows_per_shard=4096, max_shard_bytes=1 << 26, n_rows=n_rows
+        file, done={"f": ()}, rows_per_shard=4096, max_shard_bytes=1 << 26, n_rows=n_rows
     )
     assert len(pieces) == 16
     reader = ShardReader(["question"])

@@ -93,7 +93,7 @@ def test_baseline_exponent_and_layers_run_no_model(job: dict, tmp_path: Path) ->
         assert outcome.is_new
         assert outcome.report is not None
         assert n_computed(outcome.report) == {"lrm": 0, "grg": 0}
-        assert sum("no model runs" in line for line in said) == 2
+        assert sum("nothing to compute" in line for line in said) == 2
     run_locally({**job, "qrelscore.baseline": {"lrm": 0.1, "grg": 0.0}})
     rescaled = read_scores(tmp_path / "out")
     raw = plain["qrelscore_lrm_raw"].to_numpy().astype(np.float64)

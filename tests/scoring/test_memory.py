@@ -14,6 +14,7 @@ import numpy as np
 from qaeval_core.configure import load_config
 from qaeval_core.models.artifact import find_artifact
 from qaeval_core.scoring.compile import compile_run
+from qaeval_core.scoring.prepared import statistics_table
 from qaeval_core.scoring.runner import FamilyRunner
 
 run = compile_run(
@@ -35,7 +36,7 @@ used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesi
 resource.setrlimit(resource.RLIMIT_AS, (used + (300 << 20),) * 2)
 prepared = greedy.prepare(rows)
 greedy.run(prepared)
-found = greedy.finish(prepared, first_position=0)["layer_precision"].to_pylist()
+found = statistics_table(prepared, first_position=0)["layer_precision"].to_pylist()
 stats = prepared.stats
 print(json.dumps({
     "halvings": stats.n_halvings,

@@ -40,11 +40,10 @@ def test_open_shards_and_commits_tile_the_rows(
     covered = cover(done, n_rows=n_rows)
     pieces = plan_file(
         file,
-        family="f",
+        done={"f": covered},
         rows_per_shard=rows_per_shard,
         max_shard_bytes=20_000,
         n_rows=n_rows,
-        done=covered,
     )
     shards = [rows for piece in pieces for rows in piece.shards]
     assert tiles(sorted([*shards, *covered]), n_rows=n_rows)
@@ -60,9 +59,34 @@ def test_tiny_row_groups_are_read_as_one_stretch() -> None:
     """Protects from one shard per flushed row group."""
     pieces = plan_file(
         make_file([3] * 100, 10),
-        family="f",
+        done={"f": ()},
         rows_per_shard=150,
         max_shard_bytes=1 << 20,
         n_rows=300,
     )
     assert [piece.shards for piece in pieces] == [(RowRange(0, 150),), (RowRange(150, 300),)]
+
+
+@given(
+    st.lists(st.integers(0, 700), min_size=1, max_size=4),
+    st.integers(1, 300),
+    st.lists(ranges, max_size=4),
+    st.lists(ranges, max_size=4),
+)
+def test_families_of_one_pass_each_get_their_open_rows_once(
+    sizes: list[int], rows_per_shard: int, done_a: list[RowRange], done_b: list[RowRange]
+) -> None:
+    """Protects from a statistic computed twice, or left out, because another one was further on."""
+    file = make_file(sizes, 10)
+    done = {
+        "a": cover(done_a, n_rows=file.n_rows),
+        "b": cover(done_b, n_rows=file.n_rows),
+    }
+    pieces = plan_file(
+        file, done=done, rows_per_shard=rows_per_shard, max_shard_bytes=1 << 20, n_rows=file.n_rows
+    )
+    for family, covered in done.items():
+        shards = [rows for piece in pieces if family in piece.families for rows in piece.shards]
+        assert tiles(sorted([*shards, *covered]), n_rows=file.n_rows)
+    if not done["a"] and not done["b"]:
+        assert all(piece.families == ("a", "b") for piece in pieces)

@@ -11,8 +11,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from qaeval_core.models.artifact import Artifact
-from qaeval_core.scoring.sharing import IntArray, SharedPairs, concat_ranges
+from qaeval_core.scoring.sharing import IntArray, SharedPairs
 from qaeval_core.text.encode import TextEncoder
+from qaeval_core.text.ngrams import concat_ranges
 
 # Fixed per model, so that a context's windows are the same for every candidate (METRICS.md 1).
 CANDIDATE_RESERVE_TOKENS = 64

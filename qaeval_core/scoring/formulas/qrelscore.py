@@ -1,4 +1,4 @@
-"""Formulas: raw statistics of families to the columns of an instance, at join time, no model."""
+"""QRelScore: likelihoods and layer precisions of model passes to the columns of an instance."""
 
 from __future__ import annotations
 
@@ -10,8 +10,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from qaeval_core.metrics import qrelscore
-from qaeval_core.scoring.compile import InstancePlan
+from qaeval_core.metrics.references import best_over_references
+from qaeval_core.metrics.settings import QRelScoreSettings
 from qaeval_core.scoring.families.base import EMPTY_TARGET
+from qaeval_core.scoring.formulas.columns import (
+    InstanceScores,
+    counts,
+    flat,
+    list_values,
+    score_column,
+)
+from qaeval_core.scoring.plans import InstancePlan, ModelFamilyPlan
 
 FloatArray = NDArray[np.float64]
 
@@ -31,21 +40,10 @@ class PartScores:
     reasons: list[str | None]
 
 
-def score_instance(
-    plan: InstancePlan, statistics: Mapping[str, pa.Table]
-) -> tuple[dict[str, pa.Array], list[str | None]]:
-    """Return the score columns of an instance, and the reason of each row with an undefined one.
-
-    Parameters
-    ----------
-    plan : InstancePlan
-    statistics : mapping of family key to table
-        The same rows in the same order, quarantined ones left out.
-
-    Returns
-    -------
-    (dict of column to array, list of str or None)
-    """
+def score_qrelscore(
+    plan: InstancePlan, settings: QRelScoreSettings, statistics: Mapping[str, pa.Table]
+) -> InstanceScores:
+    """Return the scores of a QRelScore or Ref-QRelScore instance; see `score_instance`."""
     parts = {
         name: part_scores(plan, name, statistics[family.key])
         for name, family in plan.families.items()
@@ -62,38 +60,40 @@ def score_instance(
         "grg_windows": grg.n_windows,
     }
     reasons = _first_reason(lrm.reasons, grg.reasons)
-    if plan.settings.metric == "ref_qrelscore":
+    if settings.metric == "ref_qrelscore":
         best, reference_reasons = _best_reference(parts["lrm_references"], parts["grg_references"])
         values = {"": (score + best) / 2, "context": score, "reference": best}  # eq. 10
         reasons = _first_reason(reasons, reference_reasons)
-    return {plan.column(name): _column(values[name]) for name in plan.outputs}, reasons
+    return InstanceScores({name: score_column(values[name]) for name in plan.outputs}, reasons)
 
 
 def part_scores(plan: InstancePlan, name: str, table: pa.Table) -> PartScores:
     """Return raw and rescaled scores of one family of an instance, for every row target."""
-    settings = plan.settings
-    per_target = _flat(table, "n_windows").astype(np.int64)
+    settings, family = plan.settings, plan.families[name]
+    if not isinstance(settings, QRelScoreSettings) or not isinstance(family, ModelFamilyPlan):
+        raise TypeError(f"{plan.name} is no QRelScore")
+    per_target = flat(table, "n_windows").astype(np.int64)
     if name.startswith("lrm"):
-        n_layers = plan.families[name].artifact.record.n_layers
-        precision = _flat(table, "layer_precision").reshape(-1, n_layers)
+        n_layers = family.artifact.record.n_layers
+        precision = flat(table, "layer_precision").reshape(-1, n_layers)
         layers = qrelscore.layer_indices(settings.layers, n_layers=n_layers)
         per_window = qrelscore.lrm_per_window(precision, layers=layers, exponent=settings.exponent)
         baseline = plan.baseline.lrm
     else:
         unit = "probability" if settings.profile == "authors" else "nats"
         per_window = qrelscore.grg_per_window(
-            _flat(table, f"base_{unit}"),
-            _flat(table, f"prompted_{unit}"),
+            flat(table, f"base_{unit}"),
+            flat(table, f"prompted_{unit}"),
             profile=settings.profile,
             gain=settings.gain,
         )
         baseline = plan.baseline.grg
     raw = qrelscore.mean_over_windows(per_window, per_target)
-    reasons = _column_values(table, "reasons").to_pylist()
+    reasons = list_values(table, "reasons").to_pylist()
     for i in np.flatnonzero(np.isnan(raw)).tolist():
         reasons[i] = reasons[i] or ZERO_BASE
     raw[[reason is not None for reason in reasons]] = np.nan
-    n_targets = _counts(table, "n_windows")
+    n_targets = counts(table, "n_windows")
     reasons = [_named(reason, name) for reason in reasons]
     return PartScores(raw, qrelscore.rescale(raw, baseline), per_target, n_targets, reasons)
 
@@ -106,7 +106,7 @@ def _named(reason: str | None, family: str) -> str | None:
 
 def _best_reference(lrm: PartScores, grg: PartScores) -> tuple[FloatArray, list[str | None]]:
     scores = qrelscore.combine(lrm.rescaled, grg.rescaled)
-    best = qrelscore.best_over_references(scores, lrm.n_targets)
+    best = best_over_references(scores, lrm.n_targets)
     reasons = [
         None if not np.isnan(value) else (NO_DEFINED_REFERENCE if n else NO_REFERENCES)
         for value, n in zip(best.tolist(), lrm.n_targets.tolist(), strict=True)
@@ -116,23 +116,3 @@ def _best_reference(lrm: PartScores, grg: PartScores) -> tuple[FloatArray, list[
 
 def _first_reason(first: list[str | None], second: list[str | None]) -> list[str | None]:
     return [a or b for a, b in zip(first, second, strict=True)]
-
-
-def _column_values(table: pa.Table, name: str) -> pa.Array:
-    return table.column(name).combine_chunks().flatten()
-
-
-def _flat(table: pa.Table, name: str) -> FloatArray:
-    values = _column_values(table, name).to_numpy(zero_copy_only=False)
-    return np.asarray(values, dtype=np.float64)
-
-
-def _counts(table: pa.Table, name: str) -> NDArray[np.int64]:
-    column = table.column(name).combine_chunks()
-    return np.asarray(np.diff(column.offsets.to_numpy()), dtype=np.int64)
-
-
-def _column(values: FloatArray | NDArray[np.int64]) -> pa.Array:
-    if values.dtype.kind == "i":
-        return pa.array(values.astype(np.int32))
-    return pa.array(values.astype(np.float32), from_pandas=True)

@@ -1,0 +1,54 @@
+"""F1: F-score of the words that candidate and reference have in common.
+
+Counts in, scores out; the words are the tokeniser's (``text.tokenise``, rule ``squad``).
+
+Source
+------
+Rajpurkar et al. SQuAD. EMNLP 2016, arXiv:1606.05250, section 6.1, and the evaluation script v1.1.
+With n words in common, each counted as often as both texts have it::
+
+    P = n / |candidate|
+    R = n / |reference|
+    F1 = 2 P R / (P + R)
+
+A text without words scores 1 against another without words, and 0 against any other. Several
+references: the best F1, with its P and R.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class F1(NamedTuple):
+    """Scores of each pair; float ndarrays of shape (n_pairs,), in [0, 1], higher is better."""
+
+    precision: NDArray[np.float64]
+    recall: NDArray[np.float64]
+    f1: NDArray[np.float64]
+
+
+def f1(
+    *, n_common: NDArray[np.int64], n_candidate: NDArray[np.int64], n_reference: NDArray[np.int64]
+) -> F1:
+    """Return P, R and F1 of pairs.
+
+    Parameters
+    ----------
+    n_common, n_candidate, n_reference : int ndarray of shape (n_pairs,)
+        Words in common, of the candidate, of the reference.
+
+    Examples
+    --------
+    >>> one, two = np.array([1, 0]), np.array([2, 0])
+    >>> f1(n_common=one, n_candidate=one, n_reference=two).f1.round(4)
+    array([0.6667, 1.    ])
+    """
+    both_empty = (n_candidate == 0) & (n_reference == 0)
+    precision = np.where(both_empty, 1.0, n_common / np.maximum(n_candidate, 1))  # P
+    recall = np.where(both_empty, 1.0, n_common / np.maximum(n_reference, 1))  # R
+    total = np.where(precision + recall > 0, precision + recall, 1.0)
+    return F1(precision, recall, 2 * precision * recall / total)  # F1

@@ -1,0 +1,136 @@
+"""Q-BLEU: BLEU together with how much of what makes a question answerable is kept.
+
+Words of one text in, their kinds out; counts by kind and BLEU in, scores out.
+
+Source
+------
+Nema, Khapra. Towards a Better Metric for Evaluating Question Generation Systems. EMNLP 2018,
+section 4. With the F-score F_k of the words of kind k that candidate and reference have in common::
+
+    A = w_r F_r + w_n F_n + w_q F_q + w_f F_f
+    Q-BLEU = delta A + (1 - delta) BLEU
+
+Kinds: r content words, n named entities (words with a capital letter, a leading question word
+aside), q question words with the word after what and which, f function words. A function word with
+a capital letter counts as both. Weights of Liu et al. (QRelScore): .1, .6, .2, .1; delta .7.
+Several references: the best Q-BLEU. ``q_bleu_free`` reads the context in place of the reference.
+
+A kind that neither side has is left out and the weights renormalised (``absent=renormalise``);
+the answerability of texts without words of any kind is 1 if both have none.
+
+Differs from the authors' code (PrekshaNema25/Answerability-Metric)
+-------------------------------------------------------------------
+- It gives a kind that neither side has F = 0: ``absent=zero``.
+- It applies the entities' weight to question words and the other way round; to meet its printed
+  values, swap ``entity_weight`` and ``question_weight``.
+- Its F-scores are of BLEU-1, brevity penalty included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+KINDS = ("relevant", "entity", "question", "function")
+QUESTION_WORDS = frozenset(["what", "which", "why", "who", "whom", "whose", "where", "when", "how"])
+_WITH_NEXT_WORD = frozenset(["what", "which"])
+# Function words of English: articles, pronouns, prepositions, conjunctions, auxiliaries.
+_FUNCTION_WORDS = """
+a about above after again against all am an and any are as at be because been before being below
+between both but by can could did do does doing don down during each few for from further had has
+have having he her here hers herself him himself his i if in into is it its itself just may me might
+more most must my myself no nor not now of off on once only or other our ours ourselves out over own
+s same shall she should so some such t than that the their theirs them themselves then there these
+they this those through to too under until up very was we were while will with would you your yours
+yourself yourselves
+"""
+FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
+
+
+def word_kinds(words: Sequence[str]) -> dict[str, list[str]]:
+    """Return the words of each kind, in lower case.
+
+    Parameters
+    ----------
+    words : sequence of str
+        Words of a question with their case; those without a letter or digit are left out.
+
+    Examples
+    --------
+    >>> kinds = word_kinds(["What", "river", "runs", "through", "Paris", "?"])
+    >>> kinds["question"], kinds["entity"], kinds["relevant"], kinds["function"]
+    (['what', 'river'], ['paris'], ['runs'], ['through'])
+    """
+    kinds: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    kept = [word for word in words if any(sign.isalnum() for sign in word)]
+    belongs_to_question = False
+    for i, word in enumerate(kept):
+        lower = word.lower()
+        is_question_word = lower in QUESTION_WORDS
+        is_entity = word[0].isupper() and not (i == 0 and is_question_word)
+        if is_question_word or belongs_to_question:
+            kinds["question"].append(lower)
+        if is_entity:
+            kinds["entity"].append(lower)
+        if lower in FUNCTION_WORDS:
+            kinds["function"].append(lower)
+        elif not (is_entity or is_question_word or belongs_to_question):
+            kinds["relevant"].append(lower)
+        belongs_to_question = lower in _WITH_NEXT_WORD
+    return kinds
+
+
+def answerability(
+    *,
+    n_common: FloatArray,
+    n_candidate: FloatArray,
+    n_reference: FloatArray,
+    weights: Sequence[float],
+    absent: str = "renormalise",
+) -> FloatArray:
+    """Return A of pairs.
+
+    Parameters
+    ----------
+    n_common, n_candidate, n_reference : ndarray of shape (n_pairs, 4)
+        Words by kind, in the order of ``KINDS``.
+    weights : sequence of 4 float
+        w_r, w_n, w_q, w_f; their sum need not be 1.
+    absent : {"renormalise", "zero"}, default "renormalise"
+        What a kind on neither side does.
+
+    Returns
+    -------
+    float ndarray of shape (n_pairs,)
+        In [0, 1], higher is better.
+
+    Examples
+    --------
+    >>> common, sizes = np.array([[1, 0, 1, 0]]), np.array([[2, 0, 1, 0]])
+    >>> answerability(n_common=common, n_candidate=sizes, n_reference=sizes,
+    ...               weights=(0.1, 0.6, 0.2, 0.1)).round(4)
+    array([0.8333])
+    """
+    total = n_candidate + n_reference
+    f_score = 2 * n_common / np.maximum(total, 1)  # F_k = 2 n / (|c| + |r|)
+    weight = np.broadcast_to(np.asarray(weights, dtype=np.float64), f_score.shape)
+    if absent == "renormalise":
+        weight = np.where(total > 0, weight, 0.0)
+    below = weight.sum(axis=1)
+    score = (weight * f_score).sum(axis=1) / np.where(below > 0, below, 1.0)
+    return np.where((total.sum(axis=1) == 0) | (below == 0), 1.0, score)
+
+
+def q_bleu(*, answerability: FloatArray, bleu: FloatArray, delta: float = 0.7) -> FloatArray:
+    """Return delta A + (1 - delta) BLEU.
+
+    Examples
+    --------
+    >>> q_bleu(answerability=np.array([0.35]), bleu=np.array([0.8])).round(3)
+    array([0.485])
+    """
+    return delta * answerability + (1 - delta) * bleu

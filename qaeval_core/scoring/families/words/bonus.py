@@ -1,0 +1,146 @@
+"""Bonus: statistics of adapted BLEU and ROUGE-L: which bonus a row has, and how much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from qaeval_core.metrics.adapted import ENTITY, YES_NO, bonus_kind, plain
+from qaeval_core.scoring.families.words.counts import (
+    lcs_statistics,
+    pooled_matches,
+    pooled_ngrams,
+)
+from qaeval_core.scoring.families.words.rows import (
+    Compute,
+    Pairs,
+    ShardTexts,
+    Statistics,
+    lay_out,
+    lists,
+    numbers,
+)
+from qaeval_core.text.ngrams import IntArray
+
+Values = Mapping[str, Sequence[Any]]
+
+
+def bonus_ngrams(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Compute:
+    """Count n-grams in common, and those in agreeing references or in entities."""
+    kinds = bonus_kinds(values)
+    table = texts.table(options)
+    pairs = lay_out(table, values["candidate"], values["references"])
+    rewarded = lay_out(table, values["candidate"], list(_rewarded(values, kinds)))
+
+    def compute() -> Statistics:
+        counts = texts.counts(table)
+        has_any = pairs.n_others > 0
+        bonus = pooled_matches(rewarded, counts)
+        return {
+            **pooled_ngrams(pairs, counts, options),
+            **{
+                f"bonus_{order}": lists(matches[has_any], np.minimum(pairs.n_others, 1))
+                for order, matches in bonus.items()
+            },
+            "bonus": pa.array(kinds, pa.string()),
+        }
+
+    return compute
+
+
+def bonus_lcs(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Compute:
+    """Measure common subsequences; say which references agree, and how long found entities are."""
+    kinds = bonus_kinds(values)
+    table = texts.table(options)
+    pairs = lay_out(table, values["candidate"], values["references"])
+    agrees = list(chain.from_iterable(_agreeing(values, kinds)))
+    entities = [
+        own if kind == ENTITY else []
+        for own, kind in zip(_entities(values, len(kinds)), kinds, strict=True)
+    ]
+    named = lay_out(table, values["candidate"], entities)
+
+    def compute() -> Statistics:
+        return {
+            **lcs_statistics(pairs, options),
+            "agrees": lists(np.array(agrees, dtype=bool), pairs.n_others),
+            "n_entity_words": numbers(found_lengths(named)),
+            "bonus": pa.array(kinds, pa.string()),
+        }
+
+    return compute
+
+
+def found_lengths(pairs: Pairs) -> IntArray:
+    """Return the summed lengths of each row's distinct others that its candidate holds whole.
+
+    Words must follow each other without a gap.
+    """
+    sequences = [_joined(sequence) for sequence in pairs.table.sequences()]
+    lengths = pairs.table.lengths
+    found = np.zeros(len(pairs.candidate), dtype=np.int64)
+    seen = set()
+    rows, candidates = pairs.row.tolist(), pairs.own_candidate.tolist()
+    for row, i, j in zip(rows, candidates, pairs.other.tolist(), strict=True):
+        if (row, sequences[j]) not in seen and sequences[j] in sequences[i]:
+            found[row] += lengths[j]
+        seen.add((row, sequences[j]))
+    return found
+
+
+def _joined(sequence: str | list[int]) -> str:
+    """Return words as a text in which a run of words is a substring."""
+    if isinstance(sequence, str):
+        return sequence
+    return "".join(f",{number};" for number in sequence)
+
+
+def bonus_kinds(values: Values) -> list[str]:
+    """Return which bonus each row has, or why none."""
+    n_rows = len(values["candidate"])
+    columns = [
+        values.get(role) or [None] * n_rows
+        for role in ("answer_type", "candidate_opinion", "reference_opinions", "entities")
+    ]
+    return [
+        bonus_kind(
+            answer_type=answer_type,
+            candidate_opinion=opinion,
+            reference_opinions=opinions,
+            entities=entities,
+            n_references=len(references),
+        )
+        for answer_type, opinion, opinions, entities, references in zip(
+            *columns, values["references"], strict=True
+        )
+    ]
+
+
+def _agreeing(values: Values, kinds: Sequence[str]) -> Iterable[list[bool]]:
+    """Yield, for each row, which of its references have the candidate's opinion."""
+    for i, (kind, references) in enumerate(zip(kinds, values["references"], strict=True)):
+        if kind == YES_NO:
+            opinion = plain(values["candidate_opinion"][i])
+            yield [plain(other) == opinion for other in values["reference_opinions"][i]]
+        else:
+            yield [False] * len(references)
+
+
+def _entities(values: Values, n_rows: int) -> list[list[str]]:
+    given = values.get("entities") or [None] * n_rows
+    return [[entity for entity in own or () if entity] for own in given]
+
+
+def _rewarded(values: Values, kinds: Sequence[str]) -> Iterable[list[str]]:
+    """Yield, for each row, the texts whose n-grams count once more."""
+    agreeing, entities = _agreeing(values, kinds), _entities(values, len(kinds))
+    for i, (kind, agrees) in enumerate(zip(kinds, agreeing, strict=True)):
+        if kind == ENTITY:
+            yield entities[i]
+        else:
+            pairs = zip(values["references"][i], agrees, strict=True)
+            yield [reference for reference, does in pairs if does]

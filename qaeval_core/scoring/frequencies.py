@@ -1,0 +1,54 @@
+"""Frequencies: the document frequencies of a run's corpus, from commits to a file in OUT."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from qaeval_core.errors import ReconcileError
+from qaeval_core.scoring.compile_words import words_line
+from qaeval_core.scoring.families.words.frequencies import (
+    DocumentFrequencies,
+    count_documents,
+    read_frequencies,
+    to_bytes,
+)
+from qaeval_core.scoring.job import Job
+from qaeval_core.scoring.plans import WordsFamilyPlan
+from qaeval_core.scoring.store import tiles, write_atomically
+
+
+def make_frequencies(job: Job, family: WordsFamilyPlan) -> None:
+    """Write the document frequencies that a family waits for, unless they are there.
+
+    Raises
+    ------
+    ReconcileError
+        If the pass that lists n-grams is not complete.
+    """
+    path = job.store.out / family.frequencies_path
+    if not family.after or path.exists():
+        return
+    counted = next(plan for plan in job.run.families if plan.key == family.after)
+    content = count_documents(_gram_columns(job, counted.key), words=words_line(family.options))
+    write_atomically(path, to_bytes(content))
+
+
+def _gram_columns(job: Job, key: str) -> Iterator[pa.Array]:
+    family = next(plan for plan in job.run.families if plan.key == key)
+    done = job.done_ranges(family)
+    for file in job.files:
+        ranges = done[file.file_id]
+        if not tiles(ranges, n_rows=job.n_rows[file.file_id]):
+            raise ReconcileError(f"{key}: rows of {file.relative} are missing; run again")
+        for rows in ranges:
+            table = job.store.read(key, file.file_id, rows, columns=["grams"])
+            yield table.column("grams").combine_chunks()
+
+
+def load_frequencies(plan: WordsFamilyPlan, out: Path) -> DocumentFrequencies:
+    """Return the document frequencies that a family reads: given ones, or those of OUT."""
+    path = out / plan.frequencies_path if plan.after else Path(plan.frequencies_path)
+    return read_frequencies(path, words=words_line(plan.options))

@@ -1,0 +1,49 @@
+"""Runners: the runner of a family, whatever kind it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from qaeval_core.config import ModelsSection
+from qaeval_core.models.session import Device
+from qaeval_core.scoring.families.words import STATISTICS
+from qaeval_core.scoring.families.words.frequencies import DocumentFrequencies
+from qaeval_core.scoring.plans import FamilyPlan, ModelFamilyPlan, WordsFamilyPlan
+from qaeval_core.scoring.runner import FamilyRunner
+from qaeval_core.scoring.words_runner import WordsRunner
+
+
+def make_runner(
+    plan: FamilyPlan,
+    *,
+    models: ModelsSection,
+    device: Device = "cpu",
+    n_threads: int | None = None,
+    load_frequencies: Callable[[WordsFamilyPlan], DocumentFrequencies] | None = None,
+) -> Any:
+    """Return the `Runner` of a family.
+
+    Parameters
+    ----------
+    plan : FamilyPlan
+    models : ModelsSection
+        Budgets of batches.
+    device : {"cpu", "cuda"}
+    n_threads : int, optional
+        Threads of one operator on the CPU.
+    load_frequencies : callable, optional
+        Returns the document frequencies that a family reads.
+    """
+    if isinstance(plan, WordsFamilyPlan):
+        needs = STATISTICS[plan.statistic].needs_frequencies
+        given = load_frequencies(plan) if needs and load_frequencies else None
+        return WordsRunner(plan, frequencies=given)
+    if isinstance(plan, ModelFamilyPlan):
+        return FamilyRunner(
+            plan,
+            device=device,
+            n_threads=n_threads,
+            max_batch_tokens=getattr(models, plan.kind.model_role).max_batch_tokens,
+        )
+    raise TypeError(f"no runner for {type(plan).__name__}")

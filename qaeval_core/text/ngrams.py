@@ -1,0 +1,179 @@
+"""N-grams: how often each occurs in each text of a table, and how many a pair shares.
+
+A table of word ids in, counts out, all texts and pairs at once: every step is a sort, a search or
+a sum over one flat array, so the time is near linear in the words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class GramCounts:
+    """Distinct n-grams of each text, for one order.
+
+    Entries are sorted by text, then gram. ``grams`` are ids within the order, counted from 0;
+    ``first_at`` is where in the table's ids an n-gram of that id begins.
+
+    Attributes
+    ----------
+    order : int
+    offsets : int ndarray of shape (n_texts + 1,)
+        Where each text's entries begin.
+    grams, counts : int ndarray of shape (n_entries,)
+    first_at : int ndarray of shape (n_grams,)
+    """
+
+    order: int
+    offsets: IntArray
+    grams: IntArray
+    counts: IntArray
+    first_at: IntArray
+
+    @property
+    def n_grams(self) -> int:
+        """Distinct n-grams of the table."""
+        return len(self.first_at)
+
+    @property
+    def _keys(self) -> IntArray:
+        owner = np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+        return owner * max(self.n_grams, 1) + self.grams
+
+    def pair_counts(self, candidate: IntArray, other: IntArray) -> PairCounts:
+        """Return, for every distinct n-gram of each pair's candidate, its counts on both sides.
+
+        Parameters
+        ----------
+        candidate, other : int ndarray of shape (n_pairs,)
+            Texts of each pair.
+        """
+        starts, n_entries = self.offsets[candidate], np.diff(self.offsets)[candidate]
+        owner = np.repeat(np.arange(len(candidate)), n_entries)
+        entries = concat_ranges(starts, n_entries)
+        wanted = other[owner] * max(self.n_grams, 1) + self.grams[entries]
+        keys = self._keys
+        at = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
+        found = keys[at] == wanted if len(keys) else np.zeros(0, dtype=bool)
+        others = np.where(found, self.counts[at], 0) if len(keys) else np.zeros(0, dtype=np.int64)
+        return PairCounts(owner, entries, self.counts[entries], others)
+
+    def clipped(self, candidate: IntArray, other: IntArray) -> IntArray:
+        """Return how many n-grams of each pair's candidate its other text has too.
+
+        Each counts as often as both have it.
+
+        Returns
+        -------
+        int ndarray of shape (n_pairs,)
+        """
+        pairs = self.pair_counts(candidate, other)
+        common = np.minimum(pairs.candidate, pairs.other)
+        return np.bincount(pairs.owner, weights=common, minlength=len(candidate)).astype(np.int64)
+
+    def clipped_over(self, candidate: IntArray, others: IntArray, n_others: IntArray) -> IntArray:
+        """Return the same for rows with several texts, clipped at the largest count in any.
+
+        Parameters
+        ----------
+        candidate : int ndarray of shape (n_rows,)
+        others : int ndarray of shape (n_row_texts,)
+            The texts of all rows, rows in order.
+        n_others : int ndarray of shape (n_rows,)
+            Texts of each row; may be 0.
+        """
+        row = np.repeat(np.arange(len(candidate)), n_others)
+        pairs = self.pair_counts(candidate[row], others)
+        common = np.minimum(pairs.candidate, pairs.other)
+        if len(others) == len(candidate) and bool((n_others == 1).all()):
+            total = np.bincount(pairs.owner, weights=common, minlength=len(candidate))
+            return total.astype(np.int64)
+        # A slot for every distinct n-gram of every row's candidate.
+        n_entries = np.diff(self.offsets)[candidate]
+        first_slot = np.cumsum(n_entries) - n_entries
+        owner_row = row[pairs.owner]
+        slot = first_slot[owner_row] + pairs.entry - self.offsets[candidate][owner_row]
+        best = np.zeros(int(n_entries.sum()), dtype=np.int64)
+        np.maximum.at(best, slot, common)
+        rows = np.repeat(np.arange(len(candidate)), n_entries)
+        return np.bincount(rows, weights=best, minlength=len(candidate)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class PairCounts:
+    """Counts of the candidates' n-grams; all int ndarrays of one length.
+
+    Attributes
+    ----------
+    owner : the pair
+    entry : the candidate's entry in `GramCounts`
+    candidate, other : its counts in the pair's texts
+    """
+
+    owner: IntArray
+    entry: IntArray
+    candidate: IntArray
+    other: IntArray
+
+
+def gram_counts(ids: IntArray, offsets: IntArray, *, max_order: int) -> Iterator[GramCounts]:
+    """Yield the counts of orders 1 to ``max_order``.
+
+    Parameters
+    ----------
+    ids, offsets : int ndarray
+        As `TokenTable` has them.
+
+    Examples
+    --------
+    >>> counts = list(gram_counts(np.array([0, 1, 0, 1]), np.array([0, 3, 4]), max_order=2))
+    >>> counts[0].counts.tolist(), counts[1].counts.tolist()
+    ([2, 1, 1], [1, 1])
+    >>> counts[0].clipped(np.array([0, 1]), np.array([1, 0])).tolist()
+    [1, 1]
+    """
+    n_texts = len(offsets) - 1
+    text = np.repeat(np.arange(n_texts), np.diff(offsets))
+    at = np.arange(len(ids))
+    n_words = int(ids.max(initial=-1)) + 1
+    grams, first_at = ids, _first_at(ids, n_words)
+    for order in range(1, max_order + 1):
+        if order > 1:
+            # An n-gram is the (n-1)-gram before it and one word more, both of one text.
+            inside = at + order - 1 < offsets[1:][text]
+            grams, at, text = grams[inside], at[inside], text[inside]
+            joined = grams * max(n_words, 1) + ids[at + order - 1]
+            _, first, grams = np.unique(joined, return_index=True, return_inverse=True)
+            first_at = at[first]
+        n_grams = max(len(first_at), 1)
+        entries, counts = np.unique(text * n_grams + grams, return_counts=True)
+        starts = np.searchsorted(entries, np.arange(n_texts + 1) * n_grams)
+        yield GramCounts(order, starts, entries % n_grams, counts.astype(np.int64), first_at)
+
+
+def _first_at(ids: IntArray, n_words: int) -> IntArray:
+    first = np.zeros(n_words, dtype=np.int64)
+    first[ids[::-1]] = np.arange(len(ids))[::-1]  # The last write wins: the first place.
+    return first
+
+
+def concat_ranges(starts: IntArray, counts: IntArray) -> IntArray:
+    """Return the indices of consecutive ranges, one after another.
+
+    Examples
+    --------
+    >>> concat_ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    shifted = np.repeat(starts - (ends - counts), counts)
+    return np.asarray(np.arange(total) + shifted, dtype=np.int64)
