@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from jobs import calibrate, demo, export, score
+from jobs import calibrate, correlate, demo, export, score
 
 app = typer.Typer(
     name="qaeval",
@@ -18,6 +18,7 @@ app = typer.Typer(
 )
 app.command(epilog=score.EPILOG)(score.score)
 app.command(epilog=calibrate.EPILOG)(calibrate.calibrate)
+app.command(epilog=correlate.EPILOG)(correlate.correlate)
 app.command(
     epilog=export.EPILOG,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},

@@ -1,0 +1,71 @@
+"""Study files: what a study found, as Parquet, JSON and plots."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from qaeval_core.report.plots import plot_correlations, plot_distributions
+from qaeval_core.report.study import RECORDS, Study, records_table
+
+# Beside those of every report, what a correlation may depend on.
+_PACKAGES = ("scipy", "polars", "scikit-learn", "matplotlib")
+
+
+def write_study(study: Study, out: Path) -> list[Path]:
+    """Write tables, plots and, last, report.json; return their paths.
+
+    ``correlations.parquet`` and ``comparisons.parquet`` are always there; the other tables where
+    they were asked for.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name in RECORDS:
+        table = records_table(study, name)
+        if table.height or name in ("correlations", "comparisons"):
+            paths.append(out / f"{name}.parquet")
+            table.write_parquet(paths[-1])
+    paths += _write_plots(study, out)
+    paths.append(out / "report.json")
+    temporary = out / f".report.{uuid.uuid4().hex}.tmp"
+    text = json.dumps(study_content(study), indent=2, ensure_ascii=False)
+    temporary.write_text(text + "\n", encoding="utf-8")
+    temporary.replace(paths[-1])
+    return paths
+
+
+def study_content(study: Study) -> dict[str, Any]:
+    """Return a study as plain data: request, notes, all records, environment."""
+    # Imported here: it brings all of scoring along, which nothing else in a study needs.
+    from qaeval_core.report.report import environment
+
+    content = environment()
+    for package in _PACKAGES:
+        try:
+            content["packages"][package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "request": asdict(study.request),
+        "rows": study.n_rows,
+        "metrics": study.metrics,
+        "notes": study.notes,
+        **{name: [asdict(record) for record in getattr(study, name)] for name in RECORDS},
+        "environment": content,
+    }
+
+
+def _write_plots(study: Study, out: Path) -> list[Path]:
+    path = out / "correlations.png"
+    plot_correlations(study.correlations, path)
+    paths = [path]
+    for i, (name, ratings) in enumerate(study.ratings.items()):
+        # The first has the plain name: most studies have one.
+        own = out / ("distributions.png" if i == 0 else f"distributions_{i + 1}.png")
+        plot_distributions(study.scores, ratings, name=name, path=own)
+        paths.append(own)
+    return paths

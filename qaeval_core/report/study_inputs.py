@@ -1,0 +1,247 @@
+"""Study inputs: tables of scores and human ratings, read, joined and checked by column.
+
+Reads whole tables: a study has human ratings, so it has thousands of rows, not millions.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableFileError
+from qaeval_core.suggest import nearest
+
+METADATA_KEY = b"qaeval.columns"
+SUFFIXES = (".parquet", ".jsonl", ".csv")
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreColumn:
+    """What the Parquet metadata say of a column of scores; defaults for a table without them."""
+
+    metric: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    higher_is_better: bool = True
+    over_examples: str = "mean"
+    signature: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StudyTable:
+    """Rows, the columns known to be scores, and what a reader should know of the reading."""
+
+    frame: pl.DataFrame
+    described: dict[str, ScoreColumn]
+    notes: list[str]
+
+
+def read_study(paths: Sequence[str]) -> StudyTable:
+    """Read tables below each other: files, folders, globs, or the OUT of ``qaeval score``.
+
+    Struct columns appear as ``column.field``; NaN is null.
+
+    Raises
+    ------
+    UnreadableFileError
+        If nothing is found, or a file cannot be read.
+    SchemaError
+        If columns of one name have types that do not fit.
+    """
+    files = [file for path in paths for file in _files(path)]
+    frames = [_read(file) for file in files]
+    try:
+        frame = pl.concat(frames, how="vertical_relaxed")
+    except pl.exceptions.PolarsError as error:
+        first = ", ".join(str(file) for file in files[:3])
+        raise SchemaError(f"tables do not fit below each other ({first}): {error}") from None
+    described: dict[str, ScoreColumn] = {}
+    notes = [
+        f"{path}: this run is not complete, rows are missing"
+        for path in paths
+        if Path(path, "run.json").exists() and not Path(path, "_SUCCESS").exists()
+    ]
+    for file in files:
+        for name, column in _described(file).items():
+            known = described.setdefault(name, column)
+            if known.signature != column.signature:
+                notes.append(f"{file}: {name} was made in another way than in the files before")
+    return StudyTable(_flat(frame), described, notes)
+
+
+def join_ratings(table: StudyTable, path: str, *, on: str) -> StudyTable:
+    """Add the columns of a second table by a key; rows without a partner are left out and counted.
+
+    Parameters
+    ----------
+    on : str
+        The key, ``name``, or ``name_here=name_there``.
+
+    Raises
+    ------
+    SchemaError
+        If a table lacks the key, or the second table has a key twice.
+    """
+    here, _, there = on.partition("=")
+    there = there or here
+    other = read_study([path]).frame
+    check_column(table.frame, here, "--on")
+    check_column(other, there, f"--on, in {path},")
+    # Ids are often numbers in one table and text in the other.
+    left = table.frame.with_columns(pl.col(here).cast(pl.String))
+    right = other.with_columns(pl.col(there).cast(pl.String)).filter(pl.col(there).is_not_null())
+    if right[there].n_unique() < right.height:
+        twice = right[there].value_counts().sort("count", descending=True)[there][0]
+        raise SchemaError(f"{path}: {there} {twice!r} stands there more than once")
+    same = [name for name in right.columns if name in left.columns and name != there]
+    joined = left.join(
+        right, left_on=here, right_on=there, how="inner", suffix="_with", maintain_order="left"
+    )
+    matched = int(right[there].is_in(left[here].drop_nulls().implode()).sum())
+    notes = [
+        f"join on {on}: {joined.height:,} rows of {left.height:,} have ratings, "
+        f"{left.height - joined.height:,} left out; {right.height - matched:,} ratings unused"
+    ]
+    if same:
+        notes.append(f"columns of both tables; {path}'s end in _with: {', '.join(same)}")
+    return StudyTable(joined, table.described, [*table.notes, *notes])
+
+
+def check_column(frame: pl.DataFrame, name: str, option: str) -> None:
+    """Raise SchemaError, naming the nearest column, if a table lacks one."""
+    if name not in frame.columns:
+        raise SchemaError(f"{option} no column {name!r}{nearest(name, frame.columns)}")
+
+
+def check_numeric(frame: pl.DataFrame, name: str, option: str) -> None:
+    """Raise SchemaError if a table lacks a column, or it holds no numbers."""
+    check_column(frame, name, option)
+    if not is_numeric(frame, name):
+        raise SchemaError(f"{option} column {name!r} is {frame[name].dtype}, not a number")
+
+
+def is_numeric(frame: pl.DataFrame, name: str) -> bool:
+    """Return whether a column holds numbers, booleans, or nothing at all."""
+    kind = frame[name].dtype
+    return kind.is_numeric() or kind in (pl.Boolean, pl.Null)
+
+
+def choose_metrics(table: StudyTable, names: Sequence[str]) -> list[str]:
+    """Return the columns to judge: the named ones, else those that the metadata call scores.
+
+    Raises
+    ------
+    SchemaError
+        If a named column is missing or holds no numbers.
+    ConfigError
+        If none is named and the metadata name none; lists the numeric columns.
+    """
+    for name in names:
+        check_numeric(table.frame, name, "--metrics")
+    if names:
+        return list(dict.fromkeys(names))
+    known = [
+        name
+        for name in table.described
+        if name in table.frame.columns and is_numeric(table.frame, name)
+    ]
+    if not known:
+        numeric = [name for name in table.frame.columns if is_numeric(table.frame, name)]
+        raise ConfigError(
+            "no column is described as a score; name some with --metrics. Numeric columns: "
+            f"{', '.join(numeric) or 'none'}"
+        )
+    return known
+
+
+def numbers(frame: pl.DataFrame, name: str) -> NDArray[np.float64]:
+    """Return a numeric column; float ndarray of shape (n_rows,), NaN where undefined."""
+    values = frame[name].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    # An infinite score has no place on a scale.
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def texts(frame: pl.DataFrame, name: str) -> NDArray[np.str_]:
+    """Return a column as text, to group rows by; null is the text ``null``."""
+    return np.array(frame[name].cast(pl.String).fill_null("null").to_list(), dtype=np.str_)
+
+
+def statistics_of(frame: pl.DataFrame, name: str) -> NDArray[np.float64] | None:
+    """Return the sufficient statistics of a score column, or None where the table has none.
+
+    Returns
+    -------
+    float ndarray of shape (n_rows, n_statistics), or None
+        NaN in rows without.
+    """
+    column = f"{name}_statistics"
+    if column not in frame.columns:
+        return None
+    rows: list[list[float] | None] = frame[column].to_list()
+    lengths = {len(row) for row in rows if row is not None}
+    if len(lengths) != 1:
+        if not lengths:
+            return None
+        raise InputError(f"{column}: rows hold different numbers of statistics: {sorted(lengths)}")
+    blank = [float("nan")] * lengths.pop()
+    return np.array([blank if row is None else row for row in rows], dtype=np.float64)
+
+
+def _files(path: str) -> list[Path]:
+    folder = Path(path)
+    if (folder / "scores").is_dir() and (folder / "run.json").exists():
+        folder = folder / "scores"
+    if folder.is_dir():
+        found = [file for file in sorted(folder.rglob("*")) if file.suffix in SUFFIXES]
+        found = [file for file in found if not file.name.startswith((".", "_"))]
+    elif folder.is_file():
+        found = [folder]
+    else:
+        found = [Path(name) for name in sorted(glob.glob(path, recursive=True))]
+    if not found:
+        raise UnreadableFileError(f"{path}: no table there ({', '.join(SUFFIXES)})")
+    return found
+
+
+def _read(file: Path) -> pl.DataFrame:
+    try:
+        if file.suffix == ".parquet":
+            return pl.read_parquet(file)
+        if file.suffix == ".jsonl":
+            return pl.read_ndjson(file, infer_schema_length=None)
+        if file.suffix == ".csv":
+            return pl.read_csv(file, infer_schema_length=None)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise UnreadableFileError(f"cannot read {file}: {error}") from None
+    raise UnreadableFileError(f"{file}: not one of {', '.join(SUFFIXES)}")
+
+
+def _described(file: Path) -> dict[str, ScoreColumn]:
+    if file.suffix != ".parquet":
+        return {}
+    text = (pq.read_schema(file).metadata or {}).get(METADATA_KEY)
+    if text is None:
+        return {}
+    known = ScoreColumn.__dataclass_fields__
+    return {
+        name: ScoreColumn(**{key: value for key, value in column.items() if key in known})
+        for name, column in json.loads(text).items()
+    }
+
+
+def _flat(frame: pl.DataFrame) -> pl.DataFrame:
+    structs = [name for name, kind in frame.schema.items() if isinstance(kind, pl.Struct)]
+    flat = frame
+    for name in structs:
+        flat = flat.unnest(name, separator=".")
+    # Polars holds NaN above every number: a condition such as score > 0.5 would choose it.
+    floats = [name for name, kind in flat.schema.items() if kind.is_float()]
+    return flat.with_columns(pl.col(name).fill_nan(None) for name in floats)

@@ -1,0 +1,59 @@
+"""Conditions on rows, as a person writes them: structs, signs in names, and undefined values."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from qaeval_core.errors import ConfigError
+from qaeval_core.report.study_expressions import binary_labels, select_rows
+from qaeval_core.report.study_inputs import StudyTable, read_study
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> StudyTable:
+    """Six rows with scores in a struct, one of them NaN."""
+    values = [0.1, 0.9, math.nan, 0.8, 0.7, 0.2]
+    columns = {
+        "peer": [{"BLEU-1": value, "f1": value} for value in values],
+        "rating": [1.0, 5.0, 5.0, 4.0, None, 2.0],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "nested.parquet")
+    return read_study([str(tmp_path / "nested.parquet")])
+
+
+@pytest.mark.parametrize("condition", ["peer.f1 > 0.5", '"peer.f1" > 0.5', '"peer.BLEU-1" > 0.5'])
+def test_fields_have_dotted_names_and_nan_is_no_large_number(
+    table: StudyTable, condition: str
+) -> None:
+    """Protects from NaN > 0.5, true in polars, which would choose the undefined rows."""
+    assert table.frame.columns == ["peer.BLEU-1", "peer.f1", "rating"]
+    chosen = select_rows(table.frame, condition, "--subset")
+    assert chosen.to_list() == [False, True, None, True, True, False]
+
+
+@pytest.mark.parametrize("sign", ["=", "=="])
+def test_both_signs_of_equality_are_read(table: StudyTable, sign: str) -> None:
+    """Protects from a condition of Python refused, and from != read as something else."""
+    equal = select_rows(table.frame, f"rating {sign} 5", "--subset")
+    other = select_rows(table.frame, "rating != 5", "--subset")
+    assert equal.to_list() == [False, True, True, False, None, False]
+    assert [a ^ b for a, b in zip(equal.drop_nulls(), other.drop_nulls(), strict=True)] == [
+        True
+    ] * 5
+
+
+def test_labels_are_undefined_where_their_condition_is(table: StudyTable) -> None:
+    """Protects from unrated rows counted as negative."""
+    labels = binary_labels(table.frame, "rating >= 4")
+    assert [None if math.isnan(label) else label for label in labels] == [0, 1, 1, 1, None, 0]
+
+
+def test_a_name_with_a_sign_must_be_quoted_and_the_error_says_so(table: StudyTable) -> None:
+    """Protects from BLEU-1 read as BLEU less 1 without a word."""
+    with pytest.raises(ConfigError, match="no column .BLEU.*quote names with signs"):
+        select_rows(table.frame, "BLEU-1 > 0.5", "--subset")

@@ -1,0 +1,207 @@
+"""Correlations against nested loops, scipy and published tables; undefined where meaningless."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import stats
+
+from qaeval_core.stats.columns import column_correlations
+from qaeval_core.stats.correlation import (
+    COEFFICIENTS,
+    correlation,
+    make_pairs,
+    weighted_correlations,
+)
+
+# Few different values, so that ties are common.
+sides = st.integers(3, 25).flatmap(
+    lambda n: st.tuples(
+        st.lists(st.integers(-4, 4), min_size=n, max_size=n),
+        st.lists(st.sampled_from([0.1, 0.25, 0.5, 2.0, 7.0]), min_size=n, max_size=n),
+        st.lists(st.integers(0, 3), min_size=n, max_size=n),
+    )
+)
+
+
+def _reference_pearson(x: list[float], y: list[float]) -> float:
+    n = len(x)
+    x_mean, y_mean = math.fsum(x) / n, math.fsum(y) / n
+    covariance = math.fsum((a - x_mean) * (b - y_mean) for a, b in zip(x, y, strict=True))
+    x_squares = math.fsum((a - x_mean) ** 2 for a in x)
+    return covariance / math.sqrt(x_squares * math.fsum((b - y_mean) ** 2 for b in y))
+
+
+def _reference_ranks(values: list[float]) -> list[float]:
+    """Rank of a value: those below it, and half of those equal to it, itself included."""
+    return [
+        sum(other < value for other in values) + (sum(other == value for other in values) + 1) / 2
+        for value in values
+    ]
+
+
+def _reference_kendall(x: list[float], y: list[float]) -> float:
+    concordant = discordant = x_only = y_only = 0
+    for i in range(len(x)):
+        for j in range(i):
+            product = (x[i] - x[j]) * (y[i] - y[j])
+            concordant += product > 0
+            discordant += product < 0
+            x_only += x[i] != x[j] and y[i] == y[j]
+            y_only += y[i] != y[j] and x[i] == x[j]
+    x_untied, y_untied = concordant + discordant + x_only, concordant + discordant + y_only
+    return (concordant - discordant) / math.sqrt(x_untied * y_untied)
+
+
+def _reference(coefficient: str, x: list[float], y: list[float]) -> float:
+    if coefficient == "kendall":
+        return _reference_kendall(x, y)
+    if coefficient == "spearman":
+        return _reference_pearson(_reference_ranks(x), _reference_ranks(y))
+    return _reference_pearson(x, y)
+
+
+@given(sides)
+@settings(max_examples=60, deadline=None)
+def test_each_coefficient_is_its_nested_loop(
+    drawn: tuple[list[float], list[float], list[int]],
+) -> None:
+    """Protects from wrong ties: human ratings have few values, so most pairs are tied."""
+    x, y, _ = drawn
+    assume(len(set(x)) > 1 and len(set(y)) > 1)
+    for name in COEFFICIENTS:
+        found = correlation(name, metric=np.array(x, float), human=np.array(y))
+        assert found.value == pytest.approx(_reference(name, x, y), abs=1e-12)
+
+
+@given(sides)
+@settings(max_examples=60, deadline=None)
+def test_a_weighted_resample_is_the_resample_written_out(
+    drawn: tuple[list[float], list[float], list[int]],
+) -> None:
+    """Protects the bootstrap: a row drawn twice must count as two equal rows."""
+    x, y, counts = drawn
+    pairs = make_pairs(metric=np.array(x, float), human=np.array(y))
+    found = weighted_correlations(pairs, np.array([counts], float).T)
+    long_x = [value for value, n in zip(x, counts, strict=True) for _ in range(n)]
+    long_y = [value for value, n in zip(y, counts, strict=True) for _ in range(n)]
+    for name in COEFFICIENTS:
+        if len(long_x) < 3 or len(set(long_x)) == 1 or len(set(long_y)) == 1:
+            assert np.isnan(found[name][0])
+        else:
+            assert found[name][0] == pytest.approx(_reference(name, long_x, long_y), abs=1e-12)
+
+
+def test_large_continuous_columns_agree_with_scipy() -> None:
+    """Protects the digits of Kendall's sum beyond what nested loops can check."""
+    rng = np.random.default_rng(3)
+    metric = rng.normal(size=3_000) + 1e6
+    human = metric + rng.normal(size=3_000)
+    expected = {
+        "pearson": stats.pearsonr(metric, human).statistic,
+        "spearman": stats.spearmanr(metric, human).statistic,
+        "kendall": stats.kendalltau(metric, human).statistic,
+    }
+    for name, value in expected.items():
+        found = correlation(name, metric=metric, human=human).value
+        assert found == pytest.approx(value, abs=1e-9)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("metric", "human", "reason", "n", "n_undefined"),
+    [
+        ([], [], "too_few", 0, 0),
+        ([0.1], [1.0], "too_few", 1, 0),
+        ([0.1, 0.2, NAN, 0.3], [1.0, 2.0, 3.0, NAN], "too_few", 2, 2),
+        ([0.0, 0.0, 0.0], [1.0, 2.0, 3.0], "constant_metric", 3, 0),
+        ([0.1, 0.2, 0.3], [1.0, 1.0, 1.0], "constant_human", 3, 0),
+        ([0.1, 0.1, 0.1, 0.9], [1.0, 2.0, 3.0, NAN], "constant_metric", 3, 1),
+    ],
+)
+def test_undefined_has_a_reason_and_left_out_rows_are_counted(
+    metric: list[float], human: list[float], reason: str, n: int, n_undefined: int
+) -> None:
+    """Protects from 0 for a constant column, which reads as `no agreement`."""
+    for name in COEFFICIENTS:
+        found = correlation(name, metric=np.array(metric), human=np.array(human))
+        assert math.isnan(found.value)
+        assert (found.reason, found.n, found.n_undefined) == (reason, n, n_undefined)
+
+
+def test_a_nearly_constant_resample_of_rounding_errors_is_undefined() -> None:
+    """Protects from a variance of 1e-33 where a column of 0.1 was drawn: not 0, and not a value."""
+    values = np.array([0.1, 0.1, 0.1, 0.7])
+    pairs = make_pairs(metric=values, human=np.array([1.0, 2.0, 3.0, 4.0]))
+    weights = np.array([[3.0], [2.0], [1.0], [0.0]])
+    assert all(np.isnan(found).all() for found in weighted_correlations(pairs, weights).values())
+
+
+def test_columns_of_points_agree_with_one_by_one() -> None:
+    """Protects system level, where each resample has scores of its own."""
+    rng = np.random.default_rng(5)
+    metric = rng.integers(0, 4, size=(6, 40)).astype(float)
+    human = rng.normal(size=(6, 40))
+    metric[:, 7], metric[2, 9], human[:, 11] = 1.0, NAN, 2.0
+    found = column_correlations(metric=metric, human=human)
+    for name in COEFFICIENTS:
+        for i in range(40):
+            if i in (7, 9, 11):
+                assert np.isnan(found[name][i])
+            else:
+                expected = _reference(name, metric[:, i].tolist(), human[:, i].tolist())
+                assert found[name][i] == pytest.approx(expected, abs=1e-12)
+
+
+def _sas(shared_data: Path, subset: str) -> pl.DataFrame:
+    rows = pl.read_ndjson(shared_data / "sas/squad_pairs.jsonl", infer_schema_length=None)
+    is_zero = pl.col("f1") == 0
+    return rows.unnest("peer").filter(is_zero if subset == "F1=0" else ~is_zero)
+
+
+def _values(frame: pl.DataFrame, column: str) -> NDArray[np.float64]:
+    return frame[column].cast(pl.Float64).to_numpy()
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize("subset", ["F1=0", "F1!=0"])
+def test_published_table_of_answer_similarity_is_reproduced(shared_data: Path, subset: str) -> None:
+    """Mustafazade and Ebbinghaus 2022, table 3: all cells; a printed 0 is an undefined one."""
+    tables = json.loads((shared_data / "sas/published_tables.json").read_text())
+    frame = _sas(shared_data, subset)
+    for metric, printed in tables["table3_SQuAD"][subset].items():
+        for name, expected in zip(COEFFICIENTS, printed, strict=True):
+            found = correlation(name, metric=_values(frame, metric), human=_values(frame, "label"))
+            if expected == 0:
+                assert found.reason == "constant_metric", metric
+            else:
+                assert round(found.value, 3) == expected, (metric, name)
+
+
+@pytest.mark.shared_data
+def test_correlations_of_generated_answers_are_those_of_their_source(shared_data: Path) -> None:
+    """KPQA's own scores on MS-MARCO answers of UniLM; values of the data's description."""
+    path = shared_data / "kpqa/human_judgments.jsonl"
+    rows = pl.read_ndjson(path, infer_schema_length=None).filter(pl.col("file") == "marco_unilm")
+    frame = rows.select("human_score", "peer").unnest("peer")
+    for metric, pearson, spearman in (
+        ("BLEU-1", 0.369, 0.337),
+        ("BLEU-4", 0.173, 0.224),
+        ("ROUGE-L", 0.317, 0.289),
+        ("CIDEr", 0.261, 0.256),
+    ):
+        for name, expected in (("pearson", pearson), ("spearman", spearman)):
+            found = correlation(
+                name, metric=_values(frame, metric), human=_values(frame, "human_score")
+            )
+            assert round(found.value, 3) == expected, (metric, name)
