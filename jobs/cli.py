@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from jobs import calibrate, correlate, demo, export, score
+from jobs import calibrate, correlate, demo, export, metrics, score
 
 app = typer.Typer(
     name="qaeval",
@@ -24,6 +24,7 @@ app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     add_help_option=False,
 )(export.export)
+app.command(epilog=metrics.EPILOG)(metrics.metrics)
 app.command(epilog=demo.EPILOG)(demo.demo)
 
 

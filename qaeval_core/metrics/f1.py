@@ -9,7 +9,7 @@ With n words in common, each counted as often as both texts have it::
 
     P = n / |candidate|
     R = n / |reference|
-    F1 = 2 P R / (P + R)
+    F1 = 2 P R / (P + R) = 2 n / (|candidate| + |reference|)
 
 A text without words scores 1 against another without words, and 0 against any other. Several
 references: the best F1, with its P and R.
@@ -50,5 +50,6 @@ def f1(
     both_empty = (n_candidate == 0) & (n_reference == 0)
     precision = np.where(both_empty, 1.0, n_common / np.maximum(n_candidate, 1))  # P
     recall = np.where(both_empty, 1.0, n_common / np.maximum(n_reference, 1))  # R
-    total = np.where(precision + recall > 0, precision + recall, 1.0)
-    return F1(precision, recall, 2 * precision * recall / total)  # F1
+    # As one fraction: scores that are equal tie to the last bit, which rank correlations see.
+    score = 2 * n_common / np.maximum(n_candidate + n_reference, 1)  # F1
+    return F1(precision, recall, np.where(both_empty, 1.0, score))

@@ -10,6 +10,7 @@ length l of the longest common subsequence::
     P = l / |candidate|
     R = l / |reference|
     ROUGE-L = (1 + beta^2) P R / (R + beta^2 P)
+            = (1 + beta^2) l / (|candidate| + beta^2 |reference|)
 
 A text without words scores 1 against another without words, and 0 against any other. Several
 references: the largest P and the largest R, each on its own (coco-caption, MS-MARCO, DuReader), or
@@ -61,7 +62,10 @@ def rouge_l(
     both_empty = (n_candidate == 0) & (n_reference == 0)
     precision = np.where(both_empty, 1.0, lcs / np.maximum(n_candidate, 1))  # P
     recall = np.where(both_empty, 1.0, lcs / np.maximum(n_reference, 1))  # R
-    return RougeL(precision, recall, f_score(precision, recall, beta=beta))
+    # As one fraction: scores that are equal tie to the last bit, which rank correlations see.
+    below = n_candidate + beta**2 * n_reference
+    score = (1 + beta**2) * lcs / np.where(below > 0, below, 1.0)  # ROUGE-L
+    return RougeL(precision, recall, np.where(both_empty, 1.0, score))
 
 
 def f_score(precision: FloatArray, recall: FloatArray, *, beta: float) -> FloatArray:

@@ -191,6 +191,9 @@ class AdaptedRougeSettings(WordSettings):
     alpha: float = Field(2.0, ge=0.0, description="weight of the bonus for a yes/no opinion")
     beta: float = Field(1.0, ge=0.0, description="weight of the bonus for entities")
     gamma: float = Field(1.2, gt=0.0, description="weight of recall")
+    over_references: Literal["standard"] = Field(
+        "standard", description="the largest P and R, each on its own, as the paper does"
+    )
 
 
 class SpanSettings(Settings):

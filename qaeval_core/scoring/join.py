@@ -41,7 +41,7 @@ class Totals:
     quarantined: Counter[str] = field(default_factory=Counter)
     undefined: dict[str, Counter[str]] = field(default_factory=dict)
     n_scored: Counter[str] = field(default_factory=Counter)
-    values: dict[str, list[NDArray[np.float32]]] = field(default_factory=dict)
+    values: dict[str, list[NDArray[np.floating]]] = field(default_factory=dict)
     sums: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # by instance
     texts: dict[str, Counter[str]] = field(default_factory=dict)  # by column
 

@@ -26,9 +26,9 @@ def _instance_fields(plan: InstancePlan, *, with_statistics: bool) -> list[pa.Fi
         **dict.fromkeys(spec.count_outputs, pa.int32()),
         **dict.fromkeys(spec.text_outputs, pa.string()),
     }
-    fields = [
-        pa.field(plan.column(output), kinds.get(output, pa.float32())) for output in plan.outputs
-    ]
+    is_exact = spec.needs == ("words",)
+    score = pa.float64() if is_exact else pa.float32()
+    fields = [pa.field(plan.column(output), kinds.get(output, score)) for output in plan.outputs]
     if with_statistics and spec.over_examples == "sum_of_statistics":
         fields.append(pa.field(plan.statistics_column, pa.list_(pa.float64())))
     return [*fields, pa.field(plan.reason_column, pa.string())]

@@ -102,35 +102,50 @@ class Scorer:
         columns = {role: role_column(role, names, self._mapping) for role in roles}
         columns.update(optional_columns(optional_roles(self.config), names, self._mapping))
         values = _role_values(rows, table, columns)
-        run = compile_run(
-            self.config,
-            columns=columns,
-            device=self._device,
-            resolve_artifact=lambda request: ensure_artifact(
-                Path(self.config.models.artifacts_path or default_root()),
-                request,
-                build=self.config.models.build,
-            ),
-        )
-        scores = score_rows(run, self._statistics(run, values))
+        run = self.compile(columns)
+        scores = score_rows(run, self.statistics(run, values))
         identity = self._mapping.get("id", "id")
         if identity in names:
             ids = table.column(identity) if table is not None else _record_ids(rows, identity)
             scores = scores.add_column(0, "id", ids)
         return pl.from_arrow(scores) if isinstance(rows, pl.DataFrame) else scores
 
-    def _statistics(
-        self, run: CompiledRun, values: Mapping[str, list[object]]
+    def compile(self, columns: Mapping[str, str]) -> CompiledRun:
+        """Return families and instances for roles read from these columns."""
+        root = Path(self.config.models.artifacts_path or default_root())
+        return compile_run(
+            self.config,
+            columns=columns,
+            device=self._device,
+            resolve_artifact=lambda request: ensure_artifact(
+                root, request, build=self.config.models.build
+            ),
+        )
+
+    def statistics(
+        self, run: CompiledRun, values: Mapping[str, Sequence[object]]
     ) -> dict[str, pa.Table]:
-        """Return the statistics of every family; texts are tokenised once for all."""
+        """Return the raw statistics of rows, by family; texts are tokenised once for all.
+
+        Parameters
+        ----------
+        run : CompiledRun
+            Of `compile`.
+        values : mapping of role to values
+            One value per row.
+        """
         statistics: dict[str, pa.Table] = {}
         texts = ShardTexts(self._tokenisers)
-        for plan in (plan for group in run.passes for plan in group):
-            own = {role: values[role] for role in plan.columns}
-            runner = self._runner(plan, statistics)
-            prepared = runner.prepare(own, texts)
-            runner.run(prepared)
-            statistics[plan.key] = statistics_table(prepared, first_position=0)
+        for plans in run.passes:
+            works = []
+            # All texts are tokenised before any is counted.
+            for plan in plans:
+                runner = self._runner(plan, statistics)
+                own = {role: values[role] for role in plan.columns}
+                works.append((plan, runner, runner.prepare(own, texts)))
+            for plan, runner, prepared in works:
+                runner.run(prepared)
+                statistics[plan.key] = statistics_table(prepared, first_position=0)
         return statistics
 
     def _runner(self, plan: FamilyPlan, statistics: Mapping[str, pa.Table]) -> Any:

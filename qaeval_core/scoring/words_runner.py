@@ -14,7 +14,6 @@ from qaeval_core.scoring.families.words.rows import Compute, ShardTexts, Tokenis
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.plans import WordsFamilyPlan
 from qaeval_core.scoring.prepared import OnBatch, Prepared
-from qaeval_core.scoring.validate import validate_rows
 
 
 class WordsWork:
@@ -76,8 +75,8 @@ class WordsRunner:
             Of this shard, where other statistics read it too.
         """
         started = time.perf_counter()
-        validated = validate_rows(rows, columns=self.plan.columns)
         own = texts if texts is not None else ShardTexts(self._tokenisers)
+        validated = own.validate(rows, columns=self.plan.columns)
         compute = self._statistic.prepare(validated.values, self.plan.options, own, *self._given)
         n_rows = len(validated.good) + len(validated.quarantined)
         stats = PassStats(n_rows=n_rows, n_quarantined=len(validated.quarantined))

@@ -91,15 +91,9 @@ class WordNet:
     def _base_forms(self, word: str, part: str) -> list[str]:
         """Return the forms of a word that the index knows, as morphy finds them."""
         known = self._offsets[part]
-        if word in self._exceptions[part]:
-            forms = [word, *self._exceptions[part][word]]
-            return [form for form in dict.fromkeys(forms) if form in known]
-        forms = _detach([word], part)
-        found = [form for form in dict.fromkeys([word, *forms]) if form in known]
-        while forms and not found:
-            forms = _detach(forms, part)
-            found = [form for form in dict.fromkeys(forms) if form in known]
-        return found
+        # One ending at most, as morphy does: "affecteds" has no base form.
+        forms = self._exceptions[part].get(word) or _detach(word, part)
+        return [form for form in dict.fromkeys([word, *forms]) if form in known]
 
     def _synset(self, part: str, offset: int) -> Iterator[str]:
         words = self._data[part][offset].split(" ")
@@ -154,10 +148,9 @@ def _read_data(path: Path) -> dict[int, str]:
     return {int(match[1]): match[2] for match in _SYNSET.finditer(path.read_text(encoding="utf-8"))}
 
 
-def _detach(forms: Sequence[str], part: str) -> list[str]:
+def _detach(word: str, part: str) -> list[str]:
     return [
-        form[: len(form) - len(ending)] + base
-        for form in forms
+        word[: len(word) - len(ending)] + base
         for ending, base in _ENDINGS[part]
-        if form.endswith(ending)
+        if word.endswith(ending)
     ]

@@ -54,6 +54,14 @@ def plain(table: pa.Table, name: str) -> FloatArray:
     return np.asarray(values, dtype=np.float64)
 
 
+def exact_column(values: FloatArray) -> pa.Array:
+    """Return scores of words as a column: NaN is null.
+
+    64 bits: they equal the peers' to the last digits that those print.
+    """
+    return pa.array(values, from_pandas=True)
+
+
 def score_column(values: FloatArray | IntArray) -> pa.Array:
     """Return scores as a column: NaN is null, counts are integers."""
     if values.dtype.kind == "i":

@@ -28,10 +28,10 @@ from qaeval_core.scoring.formulas.columns import (
     InstanceScores,
     IntArray,
     counts,
+    exact_column,
     flat,
     list_values,
     plain,
-    score_column,
 )
 from qaeval_core.scoring.plans import InstancePlan
 
@@ -108,13 +108,14 @@ def _rouge_l(settings: Any, table: pa.Table) -> InstanceScores:
         beta=settings.beta,
     )
     precision, recall = (_without_words(part, table) for part in (scores.precision, scores.recall))
-    if settings.over_references == "max":
-        best = first_best(_without_words(scores.rouge_l, table), n_references)
-        found = take(scores.rouge_l, best), take(precision, best), take(recall, best)
-    else:
+    f_scores = _without_words(scores.rouge_l, table)
+    best = first_best(f_scores, n_references)
+    found = take(f_scores, best), take(precision, best), take(recall, best)
+    if settings.over_references == "standard":
         best_p = best_over_references(precision, n_references)
         best_r = best_over_references(recall, n_references)
-        found = f_score(best_p, best_r, beta=settings.beta), best_p, best_r
+        combined = f_score(best_p, best_r, beta=settings.beta)
+        found = np.where(n_references > 1, combined, found[0]), best_p, best_r
     return _scores(dict(zip(("", "precision", "recall"), found, strict=True)), n_references)
 
 
@@ -241,7 +242,7 @@ def _scores(
     for i in np.flatnonzero(np.isnan(values[""])).tolist():
         reasons[i] = NO_WORDS if n_targets[i] else NO_REFERENCES
     return InstanceScores(
-        {name: score_column(column) for name, column in values.items()}, reasons, sums
+        {name: exact_column(column) for name, column in values.items()}, reasons, sums
     )
 
 

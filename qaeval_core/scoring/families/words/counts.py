@@ -30,7 +30,7 @@ def overlap(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Co
     def compute() -> Statistics:
         lengths = pairs.table.lengths
         candidate, other, places = pairs.distinct()
-        n_common = texts.counts(pairs.table)[0].clipped(candidate, other)
+        n_common = texts.counts(pairs.table, max_order=1)[0].clipped(candidate, other)
         is_equal = (n_common == lengths[candidate]) & (n_common == lengths[other])
         sequences = pairs.table.sequences()
         for i in np.flatnonzero(is_equal).tolist():

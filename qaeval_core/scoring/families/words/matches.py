@@ -21,7 +21,6 @@ from qaeval_core.scoring.families.words.rows import (
     lists,
     numbers,
 )
-from qaeval_core.text.ngrams import gram_counts
 from qaeval_core.text.tokenise import make_tokeniser, porter_stem
 from qaeval_core.text.wordnet import load_wordnet
 
@@ -61,15 +60,15 @@ def alignment(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> 
 def question_words(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Compute:
     """Count words of each kind, and n-grams, in common with each reference or the context."""
     candidates = values["candidate"]
-    others = values.get("references") or [[context] for context in values["context"]]
+    has_references = "references" in values
+    others = values["references"] if has_references else [[text] for text in values["context"]]
     pairs = lay_out(texts.table(options), candidates, others)
     # Kinds depend on capital letters, whatever the words of BLEU do.
-    cased = make_tokeniser(
-        options["tokeniser"], lowercase=False, language=options.get("language", "none")
-    )
+    rule = options["tokeniser"], options.get("language", "none")
+    cased = make_tokeniser(rule[0], lowercase=False, language=rule[1])
     by_kind = {
         kind: lay_out(
-            texts.table_of((kind, options["tokeniser"]), partial(_words_of_kind, cased, kind)),
+            texts.table_of((kind, *rule), partial(_words_of_kind, cased, kind)),
             candidates,
             others,
         )
@@ -80,7 +79,7 @@ def question_words(values: Values, options: Mapping[str, Any], texts: ShardTexts
         found = single_ngrams(pairs, texts.counts(pairs.table), options)
         for kind, own in by_kind.items():
             lengths = own.table.lengths
-            counts = next(iter(gram_counts(own.table.ids, own.table.offsets, max_order=1)))
+            counts = texts.counts(own.table, max_order=1)[0]
             candidate, other, places = own.distinct()
             common = counts.clipped(candidate, other)[places]
             found[f"{kind}_common"] = lists(common, own.n_others)

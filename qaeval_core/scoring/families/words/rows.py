@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any
+from itertools import chain, islice
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from qaeval_core.scoring.validate import Validated, validate_rows
 from qaeval_core.text.ngrams import GramCounts, IntArray, gram_counts
 from qaeval_core.text.table import TokenTable
 from qaeval_core.text.tokenise import Tokenise, make_tokeniser
@@ -60,7 +61,17 @@ class ShardTexts:
     def __init__(self, tokenisers: Tokenisers) -> None:
         self._tokenisers = tokenisers
         self._tables: dict[object, TokenTable] = {}
-        self._counts: dict[int, list[GramCounts]] = {}
+        self._counts: dict[int, _Counted] = {}  # by table
+        self._validated: dict[object, Validated] = {}
+
+    def validate(
+        self, rows: Mapping[str, Sequence[object]], *, columns: Mapping[str, str]
+    ) -> Validated:
+        """Check the shard's rows for some roles, once for all statistics that read these."""
+        key = tuple(columns.items())
+        if key not in self._validated:
+            self._validated[key] = validate_rows(rows, columns=columns)
+        return self._validated[key]
 
     def table(self, options: Mapping[str, Any]) -> TokenTable:
         """Return the table of a statistic's tokeniser."""
@@ -71,13 +82,20 @@ class ShardTexts:
         """Return the table of that name."""
         return self._tables.setdefault(key, TokenTable(tokenise))
 
-    def counts(self, table: TokenTable) -> list[GramCounts]:
-        """Return the n-gram counts of a table; call it once all texts are in."""
-        key = id(table)
-        if key not in self._counts:
-            found = gram_counts(table.ids, table.offsets, max_order=MAX_ORDER)
-            self._counts[key] = list(found)
-        return self._counts[key]
+    def counts(self, table: TokenTable, *, max_order: int = MAX_ORDER) -> list[GramCounts]:
+        """Return the n-gram counts of a table; counted again where texts have been added since."""
+        counted = self._counts.get(id(table))
+        if counted is None or counted.n_texts != table.n_texts:
+            orders = gram_counts(table.ids, table.offsets, max_order=MAX_ORDER)
+            counted = self._counts[id(table)] = _Counted(table.n_texts, orders, [])
+        counted.found.extend(islice(counted.orders, max(max_order - len(counted.found), 0)))
+        return counted.found[:max_order]
+
+
+class _Counted(NamedTuple):
+    n_texts: int
+    orders: Iterator[GramCounts]  # those that nobody has asked for yet
+    found: list[GramCounts]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,57 @@
+"""metrics: list the metrics, or describe one: definition, options, signature."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from jobs import options
+from qaeval_core.errors import QAEvalError
+from qaeval_core.report.describe import metric_lines, metric_records
+
+EPILOG = """Examples:
+
+  qaeval metrics
+
+  qaeval metrics rouge_l
+
+  qaeval metrics --json
+"""
+
+_COLUMNS = ("metric", "range", "better", "reads")
+
+
+def metrics(
+    name: Annotated[str | None, typer.Argument(help="a metric to describe")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="the list as JSON")] = False,
+) -> None:
+    """List the metrics with range, direction, roles and paper, or describe one of them."""
+    if name is not None:
+        try:
+            for line in metric_lines(name):
+                print(line)
+        except QAEvalError as error:
+            options.fail(error, code=options.EXIT_BAD_REQUEST)
+        return
+    records = metric_records()
+    if as_json:
+        print(json.dumps(records, indent=2, ensure_ascii=False))
+        return
+    widths = {key: max(len(record[key]) for record in records) for key in _COLUMNS[:3]}
+    for record in records:
+        print("  ".join(record[key].ljust(widths.get(key, 0)) for key in _COLUMNS))
+        print(f"    {record['what']}")
+        print(f"    {record['source']}")
+
+
+def main() -> None:
+    """Run ``python -m jobs.metrics``."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(epilog=EPILOG)(metrics)
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Describe: the catalogue of metrics, for people: a list, and one metric with its options."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+
+from pydantic.fields import FieldInfo
+
+from qaeval_core.configure import load_config
+from qaeval_core.errors import ConfigError, QAEvalError
+from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.spec import MetricSpec
+from qaeval_core.models.artifact import default_root, ensure_artifact
+from qaeval_core.schema import ROLES
+from qaeval_core.scoring.compile import compile_run
+from qaeval_core.suggest import nearest
+
+_REDUCTIONS = {
+    "mean": "mean of rows",
+    "sum_of_statistics": "from statistics summed over rows, and mean of rows",
+}
+
+
+def metric_records() -> list[dict[str, str]]:
+    """Return name, range, direction, roles, title and source of every metric."""
+    return [
+        {
+            "metric": spec.name,
+            "range": _range(spec),
+            "better": _direction(spec),
+            "reads": ", ".join([*spec.roles, *(f"[{role}]" for role in spec.optional_roles)]),
+            "what": spec.title,
+            "source": spec.source,
+        }
+        for spec in METRICS.values()
+    ]
+
+
+def metric_lines(name: str) -> Iterator[str]:
+    """Yield what a person wants to know of one metric: definition, options and signature.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such metric; names the nearest.
+    """
+    if name not in METRICS:
+        raise ConfigError(f"unknown metric {name!r}{nearest(name, METRICS)}")
+    return _lines(METRICS[name])
+
+
+def _lines(spec: MetricSpec) -> Iterator[str]:
+    yield f"{spec.name}: {spec.title}"
+    yield ""
+    yield f"  source      {spec.source}"
+    yield f"  range       {_range(spec)}, {_direction(spec)} is better"
+    yield f"  symmetric   {'yes' if spec.is_symmetric else 'no'}"
+    yield f"  references  {spec.over_references}"
+    yield f"  corpus      {_REDUCTIONS[spec.over_examples]}"
+    yield "  reads"
+    for role in spec.roles:
+        yield f"    {role:<20} {ROLES[role]}"
+    for role in spec.optional_roles:
+        yield f"    {role:<20} {ROLES[role]} (optional)"
+    yield "  writes"
+    for output in spec.outputs:
+        yield f"    {spec.name}_{output}" if output else f"    {spec.name}"
+    yield f"    {spec.name}_reason"
+    yield ""
+    yield "Options"
+    for key, field in spec.settings.model_fields.items():
+        if key != "metric":
+            yield from _option_lines(spec.name, key, field)
+    yield ""
+    yield "Definition"
+    module = import_module(f"qaeval_core.metrics.{spec.module}")
+    yield from (f"  {line}".rstrip() for line in inspect.cleandoc(module.__doc__ or "").split("\n"))
+    yield ""
+    yield f"Signature  {_signature(spec)}"
+
+
+def _option_lines(name: str, key: str, field: FieldInfo) -> Iterator[str]:
+    allowed = getattr(field.annotation, "__args__", ())
+    words = [str(item) for item in allowed if isinstance(item, str)]
+    choice = f"; {', '.join(words)}" if len(words) > 1 else ""
+    default = "none" if field.default is None else str(field.default)
+    yield f"  {name}.{key}={default}"
+    yield f"      {field.description or ''}{choice}"
+
+
+def _signature(spec: MetricSpec) -> str:
+    """Return the signature under default settings, with roles read from columns of their names."""
+    config = load_config(overrides={f"metrics.{spec.name}": {}})
+    columns: Mapping[str, str] = {role: role for role in spec.roles}
+    try:
+        run = compile_run(
+            config,
+            columns=columns,
+            device="cpu",
+            resolve_artifact=lambda request: ensure_artifact(default_root(), request, build=False),
+        )
+    except QAEvalError:
+        return "known once the models are exported; `qaeval score` writes it to report.json"
+    return str(run.instances[0].signature)
+
+
+def _range(spec: MetricSpec) -> str:
+    return f"{spec.low:g} to {spec.high:g}"
+
+
+def _direction(spec: MetricSpec) -> str:
+    return "higher" if spec.higher_is_better else "lower"
