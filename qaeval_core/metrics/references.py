@@ -43,15 +43,18 @@ def first_best(scores: FloatArray, n_references: IntArray) -> IntArray:
 
 
 def mean_over_references(scores: FloatArray, n_references: IntArray) -> FloatArray:
-    """Return the mean over each row's references; NaN where there is none.
+    """Return the mean over each row's references, undefined ones left out; NaN where none is left.
 
     Examples
     --------
-    >>> mean_over_references(np.array([0.2, 0.4]), np.array([2, 0])).round(2)
+    >>> mean_over_references(np.array([0.2, 0.4, np.nan]), np.array([3, 0])).round(2)
     array([0.3, nan])
     """
-    total = np.bincount(_owner(n_references), weights=scores, minlength=len(n_references))
-    return np.where(n_references > 0, total / np.maximum(n_references, 1), np.nan)
+    is_defined = ~np.isnan(scores)
+    owner = _owner(n_references)[is_defined]
+    total = np.bincount(owner, weights=scores[is_defined], minlength=len(n_references))
+    n_defined = np.bincount(owner, minlength=len(n_references))
+    return np.where(n_defined > 0, total / np.maximum(n_defined, 1), np.nan)
 
 
 def take(values: NDArray[np.float64], at: IntArray) -> FloatArray:

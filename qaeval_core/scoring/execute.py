@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from qaeval_core.errors import ReconcileError, TooManyQuarantinedError
 from qaeval_core.report.report import make_report
-from qaeval_core.scoring.frequencies import make_frequencies
+from qaeval_core.scoring.frequencies import forget_frequencies, make_frequencies
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.join import FileJoin, Totals
 from qaeval_core.scoring.lock import RunLock
@@ -166,6 +166,7 @@ def _drop_quarantined(job: Job, family: FamilyPlan, say: Callable[[str], None]) 
                 job.store.drop(family.key, file_id, rows)
                 n_dropped += 1
     if n_dropped:
+        forget_frequencies(job, family.key)
         say(f"{family.key}: {n_dropped} shards with quarantined rows are scored once more")
 
 

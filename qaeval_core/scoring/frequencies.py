@@ -36,6 +36,16 @@ def make_frequencies(job: Job, family: WordsFamilyPlan) -> None:
     write_atomically(path, to_bytes(content))
 
 
+def forget_frequencies(job: Job, key: str) -> None:
+    """Take back what was computed from a corpus whose rows are listed once more."""
+    for family in job.run.families:
+        if isinstance(family, WordsFamilyPlan) and family.after == key:
+            (job.store.out / family.frequencies_path).unlink(missing_ok=True)
+            for file_id, ranges in job.done_ranges(family).items():
+                for rows in ranges:
+                    job.store.drop(family.key, file_id, rows)
+
+
 def _gram_columns(job: Job, key: str) -> Iterator[pa.Array]:
     family = next(plan for plan in job.run.families if plan.key == key)
     done = job.done_ranges(family)

@@ -18,8 +18,7 @@ come from the libraries that define them, where there is one.
 from __future__ import annotations
 
 import re
-import string
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -27,7 +26,10 @@ from qaeval_core.choices import Language, Stemming, Tokeniser
 from qaeval_core.errors import ConfigError
 from qaeval_core.text.words import words
 
-Tokenise = Callable[[str], list[str]]
+Split = Callable[[str], list[str]]
+
+# Stands between texts that are split together: no rule joins it to a word or changes it.
+BETWEEN = "\x00"
 
 # The articles that the evaluation scripts of SQuAD, MLQA and FQuAD take out, by language.
 _ARTICLES = {
@@ -36,34 +38,87 @@ _ARTICLES = {
     "es": r"\b(?:un|una|unos|unas|el|la|los|las)\b",
     "fr": r"\b(?:le|la|les|l|du|des|au|aux|un|une)\b",
 }
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+# string.punctuation; str.translate takes four times as long where a text is not ASCII.
+_PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]+")
 _CHINESE_OR_RUN = re.compile(r"[一-鿿]|[^\s一-鿿]+")
 _LATIN = re.compile(r"[a-z0-9]+")
 _LATIN_CASED = re.compile(r"[A-Za-z0-9]+")
+_LATIN_JOINED = re.compile(r"[a-z0-9]+|\x00")
+_LATIN_CASED_JOINED = re.compile(r"[A-Za-z0-9]+|\x00")
 # What coco-caption drops after its Penn Treebank tokenizer.
-_COCO_DROPPED = frozenset(
-    [
-        "''",
-        "'",
-        "``",
-        "`",
-        "-LRB-",
-        "-RRB-",
-        "-LCB-",
-        "-RCB-",
-        ".",
-        "?",
-        "!",
-        ",",
-        ":",
-        "-",
-        "--",
-        "...",
-        ";",
-    ]
-)
+_COCO_DROPPED_LINE = "'' ' `` ` -LRB- -RRB- -LCB- -RCB- . ? ! , : - -- ... ;"
+_COCO_DROPPED = frozenset(_COCO_DROPPED_LINE.split())
 # rouge-score stems words of more than so many characters.
 _MIN_STEMMED_CHARS = 4
+
+
+class WordSplitter:
+    """Splits a text into words, or many texts at once.
+
+    Parameters
+    ----------
+    split : callable
+        Text -> words.
+    split_joined : callable, optional
+        The same for texts joined by ``BETWEEN``, which it keeps as a word of its own. Without one,
+        texts are split one by one.
+    stem : bool, default False
+        Reduce words of four characters and more to their stems.
+    crossing : str, default ""
+        A sign in which the rule looks across white space.
+
+    Notes
+    -----
+    A rule with ``split_joined`` looks inside white space alone, but for ``crossing``.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        *,
+        split_joined: Split | None = None,
+        stem: bool = False,
+        crossing: str = "",
+    ) -> None:
+        self._split = split
+        self._split_joined = split_joined
+        self._stem = stem
+        self._crossing = crossing
+
+    def is_local(self, texts: Sequence[str]) -> bool:
+        """Return whether the words of these texts are those of their pieces between white space."""
+        if self._split_joined is None:
+            return False
+        signs = [sign for sign in (BETWEEN, self._crossing) if sign]
+        return not any(sign in text for sign in signs for text in texts)
+
+    def __call__(self, text: str) -> list[str]:
+        """Return the words of a text."""
+        return self._stems(self._split(text))
+
+    def joined(self, texts: Sequence[str]) -> list[str]:
+        r"""Return the words of all texts, one text after another, with ``BETWEEN`` between them.
+
+        Examples
+        --------
+        >>> make_tokeniser("whitespace").joined(["a b", "", "c"])
+        ['a', 'b', '\x00', '\x00', 'c']
+        """
+        whole = f" {BETWEEN} ".join(texts)
+        if self._split_joined is not None and whole.count(BETWEEN) == len(texts) - 1:
+            return self._stems(self._split_joined(whole))
+        found: list[str] = []
+        for i, text in enumerate(texts):
+            if i:
+                found.append(BETWEEN)
+            # A text may hold the sign itself.
+            found.extend(word if word != BETWEEN else BETWEEN * 2 for word in self._split(text))
+        return self._stems(found)
+
+    def _stems(self, words: list[str]) -> list[str]:
+        if not self._stem:
+            return words
+        return [porter_stem(word) if len(word) >= _MIN_STEMMED_CHARS else word for word in words]
 
 
 def make_tokeniser(
@@ -72,8 +127,8 @@ def make_tokeniser(
     lowercase: bool = True,
     stemming: Stemming = "none",
     language: Language = "en",
-) -> Tokenise:
-    """Return the function that splits a text into words.
+) -> WordSplitter:
+    """Return what splits a text into words.
 
     Parameters
     ----------
@@ -102,67 +157,90 @@ def make_tokeniser(
     >>> make_tokeniser("zh")("他来到北京大学")
     ['他', '来到', '北京大学']
     """
-    split = _RULES[name](lowercase, language)
-    if stemming == "none":
-        return split
-    return lambda text: [
-        porter_stem(word) if len(word) >= _MIN_STEMMED_CHARS else word for word in split(text)
-    ]
+    split, split_joined = _RULES[name](lowercase, language)
+    # mteval-v13a joins what a hyphen at the end of a line divides.
+    crossing = "-\n" if name == "13a" else ""
+    return WordSplitter(
+        split, split_joined=split_joined, stem=stemming == "porter", crossing=crossing
+    )
 
 
-def _squad(lowercase: bool, language: Language) -> Tokenise:
-    articles = re.compile(_ARTICLES[language], re.UNICODE) if language in _ARTICLES else None
+# A rule returns how one text is split, and how joined texts are, where that is quicker.
+_Splits = tuple[Split, Split | None]
+
+
+def _squad(lowercase: bool, language: Language) -> _Splits:
+    articles = re.compile(_ARTICLES[language]) if language in _ARTICLES else None
 
     def split(text: str) -> list[str]:
-        text = (text.lower() if lowercase else text).translate(_NO_PUNCTUATION)
+        text = _PUNCTUATION.sub("", text.lower() if lowercase else text)
         if language == "zh":
             return _CHINESE_OR_RUN.findall(text)
         return (articles.sub(" ", text) if articles else text).split()
 
-    return split
+    return split, split
 
 
-def _whitespace(lowercase: bool, _: Language) -> Tokenise:
-    return (lambda text: text.lower().split()) if lowercase else str.split
+def _whitespace(lowercase: bool, _: Language) -> _Splits:
+    split: Split = (lambda text: text.lower().split()) if lowercase else str.split
+    return split, split
 
 
-def _words(lowercase: bool, _: Language) -> Tokenise:
-    return lambda text: words(text, lowercase=lowercase)
+def _words(lowercase: bool, _: Language) -> _Splits:
+    def split(text: str) -> list[str]:
+        return words(text, lowercase=lowercase)
+
+    def split_joined(text: str) -> list[str]:
+        return words(text, lowercase=lowercase, also=BETWEEN)
+
+    return split, split_joined
 
 
-def _rouge(lowercase: bool, _: Language) -> Tokenise:
-    if lowercase:
-        return lambda text: _LATIN.findall(text.lower())
-    return _LATIN_CASED.findall
+def _rouge(lowercase: bool, _: Language) -> _Splits:
+    if not lowercase:
+        return _LATIN_CASED.findall, _LATIN_CASED_JOINED.findall
+    return (
+        lambda text: _LATIN.findall(text.lower()),
+        lambda text: _LATIN_JOINED.findall(text.lower()),
+    )
 
 
-def _13a(lowercase: bool, _: Language) -> Tokenise:
+def _13a(lowercase: bool, _: Language) -> _Splits:
     from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+    from sacrebleu.tokenizers.tokenizer_re import TokenizerRegexp
 
     rule: Callable[[str], str] = Tokenizer13a()  # type: ignore[no-untyped-call]
-    return lambda text: rule(text.lower() if lowercase else text).split()
+
+    def split(text: str) -> list[str]:
+        found = rule(text.lower() if lowercase else text).split()
+        # They keep 65,536 texts each; joined ones are megabytes.
+        Tokenizer13a.__call__.cache_clear()
+        TokenizerRegexp.__call__.cache_clear()
+        return found
+
+    return split, split
 
 
-def _treebank(lowercase: bool, _: Language) -> Tokenise:
+def _treebank(lowercase: bool, _: Language) -> _Splits:
     from nltk.tokenize import TreebankWordTokenizer
 
     rule = TreebankWordTokenizer()
-    return lambda text: list(rule.tokenize(text.lower() if lowercase else text))
+    return lambda text: list(rule.tokenize(text.lower() if lowercase else text)), None
 
 
-def _coco(lowercase: bool, language: Language) -> Tokenise:
-    split = _treebank(lowercase, language)
-    return lambda text: [word for word in split(text) if word not in _COCO_DROPPED]
+def _coco(lowercase: bool, language: Language) -> _Splits:
+    split, _ = _treebank(lowercase, language)
+    return lambda text: [word for word in split(text) if word not in _COCO_DROPPED], None
 
 
-def _spacy(lowercase: bool, language: Language) -> Tokenise:
+def _spacy(lowercase: bool, language: Language) -> _Splits:
     rule = _spacy_rules(language)
 
     def split(text: str) -> list[str]:
         found = (token.text.strip() for token in rule(text))
         return [token.lower() if lowercase else token for token in found if token]
 
-    return split
+    return split, None
 
 
 @cache
@@ -174,21 +252,24 @@ def _spacy_rules(language: Language) -> Any:
     return spacy.blank("xx" if language == "none" else language).tokenizer
 
 
-def _zh(lowercase: bool, _: Language) -> Tokenise:
+def _zh(lowercase: bool, _: Language) -> _Splits:
     try:
         import rjieba
     except ImportError:
         raise ConfigError("tokeniser=zh needs rjieba: pip install 'qaeval[languages]'") from None
-    return lambda text: [
-        word for word in rjieba.cut(text.lower() if lowercase else text) if not word.isspace()
-    ]
+
+    def split(text: str) -> list[str]:
+        found = rjieba.cut(text.lower() if lowercase else text)
+        return [word for word in found if not word.isspace()]
+
+    return split, None
 
 
-def _characters(lowercase: bool, _: Language) -> Tokenise:
-    return lambda text: list("".join((text.lower() if lowercase else text).split()))
+def _characters(lowercase: bool, _: Language) -> _Splits:
+    return lambda text: list("".join((text.lower() if lowercase else text).split())), None
 
 
-_RULES: dict[str, Callable[[bool, Language], Tokenise]] = {
+_RULES: dict[str, Callable[[bool, Language], _Splits]] = {
     "squad": _squad,
     "whitespace": _whitespace,
     "words": _words,

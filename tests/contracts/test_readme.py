@@ -60,7 +60,7 @@ def test_help_of_every_verb_shows_examples() -> None:
 
     from jobs.cli import app
 
-    for verb in ("score", "calibrate", "demo"):
+    for verb in ("score", "calibrate", "correlate", "metrics", "demo"):
         shown = CliRunner().invoke(app, [verb, "--help"])
         assert shown.exit_code == 0
         assert f"qaeval {verb}" in shown.output

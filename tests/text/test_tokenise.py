@@ -17,7 +17,10 @@ from qaeval_core.text.tokenise import make_tokeniser
 
 RULES = get_args(Tokeniser)
 # Signs that rules treat specially, beside any sign of Unicode.
-_SPECIAL = "aAtheTHE09 \t\n\r\x0b\x1c\x85\xa0\u2028\u3000\ufeff.,!?'’\"`-–()[]{}<>&;:$%/\\@#北京大学ßİΣé̈👩‍👧🏽"
+_SPECIAL = (
+    "aAtheTHE09 \t\n\r\x0b\x1c\x85\xa0\u2028\u3000\ufeff.,!?'’\"`-–()[]{}<>&;:$%/\\@#"
+    "北京大学ßİΣé̈👩‍👧🏽"
+)
 texts = st.one_of(st.text(), st.text(st.sampled_from(_SPECIAL), max_size=60))
 
 

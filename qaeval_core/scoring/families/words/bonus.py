@@ -37,15 +37,9 @@ def bonus_ngrams(values: Values, options: Mapping[str, Any], texts: ShardTexts) 
     rewarded = lay_out(table, values["candidate"], list(_rewarded(values, kinds)))
 
     def compute() -> Statistics:
-        counts = texts.counts(table)
-        has_any = pairs.n_others > 0
-        bonus = pooled_matches(rewarded, counts)
         return {
-            **pooled_ngrams(pairs, counts, options),
-            **{
-                f"bonus_{order}": lists(matches[has_any], np.minimum(pairs.n_others, 1))
-                for order, matches in bonus.items()
-            },
+            **pooled_ngrams(pairs, options),
+            **pooled_matches(rewarded, "bonus", pairs.n_others > 0),
             "bonus": pa.array(kinds, pa.string()),
         }
 

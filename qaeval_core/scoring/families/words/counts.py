@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaeval_core.scoring.families.words.rows import (
     MAX_ORDER,
@@ -17,8 +18,9 @@ from qaeval_core.scoring.families.words.rows import (
     lists,
     numbers,
 )
+from qaeval_core.text.clipped import clipped_counts
 from qaeval_core.text.lcs import lcs_lengths
-from qaeval_core.text.ngrams import GramCounts, IntArray
+from qaeval_core.text.ngrams import IntArray
 
 Values = Mapping[str, Sequence[Any]]
 
@@ -30,7 +32,7 @@ def overlap(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Co
     def compute() -> Statistics:
         lengths = pairs.table.lengths
         candidate, other, places = pairs.distinct()
-        n_common = texts.counts(pairs.table, max_order=1)[0].clipped(candidate, other)
+        n_common = shared_counts(pairs, candidate, other, max_order=1)[:, 0]
         is_equal = (n_common == lengths[candidate]) & (n_common == lengths[other])
         sequences = pairs.table.sequences()
         for i in np.flatnonzero(is_equal).tolist():
@@ -67,61 +69,72 @@ def ngrams(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Com
     """Count n-grams in common, over all references of a row or with each."""
     pairs = lay_out(texts.table(options), values["candidate"], values["references"])
 
-    def compute() -> Statistics:
-        counts = texts.counts(pairs.table)
-        if options["over_references"] == "max":
-            return single_ngrams(pairs, counts, options)
-        return pooled_ngrams(pairs, counts, options)
-
-    return compute
+    is_single = options["over_references"] == "max"
+    count = single_ngrams if is_single else pooled_ngrams
+    return lambda: count(pairs, options)
 
 
-def single_ngrams(
-    pairs: Pairs, counts: Sequence[GramCounts], options: Mapping[str, Any]
-) -> Statistics:
+def single_ngrams(pairs: Pairs, options: Mapping[str, Any]) -> Statistics:
     """Return n-grams in common with each reference."""
     lengths = pairs.table.lengths
     candidate, other, places = pairs.distinct()
-    found = {
-        f"matches_{order.order}": lists(order.clipped(candidate, other)[places], pairs.n_others)
-        for order in counts
-    }
+    matches = shared_counts(pairs, candidate, other, max_order=MAX_ORDER)[places]
     return {
         "n_candidate": numbers(lengths[pairs.candidate]),
         "n_reference": lists(lengths[pairs.other], pairs.n_others),
-        **found,
+        **{
+            f"matches_{order}": lists(matches[:, order - 1], pairs.n_others)
+            for order in range(1, MAX_ORDER + 1)
+        },
         "no_words": lists(pairs.no_words(options), pairs.n_others),
     }
 
 
-def pooled_ngrams(
-    pairs: Pairs, counts: Sequence[GramCounts], options: Mapping[str, Any]
-) -> Statistics:
+def pooled_ngrams(pairs: Pairs, options: Mapping[str, Any]) -> Statistics:
     """Return n-grams in common with all references of a row: one value per row that has any."""
     lengths = pairs.table.lengths
     n_pooled = np.minimum(pairs.n_others, 1)
     has_any = n_pooled > 0
-    all_lost = np.bincount(
-        pairs.row, weights=pairs.no_words(options), minlength=len(has_any)
-    ) == np.maximum(pairs.n_others, 1)
-    closest = closest_lengths(lengths[pairs.candidate], lengths[pairs.other], pairs.n_others)
+    is_lost = pairs.no_words(options)
+    n_left = np.bincount(pairs.row[~is_lost], minlength=len(has_any))
+    # A reference of which no word is known must not pass for one as short as the candidate.
+    closest = closest_lengths(lengths[pairs.candidate], lengths[pairs.other[~is_lost]], n_left)
     return {
         "n_candidate": numbers(lengths[pairs.candidate]),
         "n_reference": lists(closest[has_any], n_pooled),
-        **{
-            f"matches_{order}": lists(matches[has_any], n_pooled)
-            for order, matches in pooled_matches(pairs, counts).items()
-        },
-        "no_words": lists(all_lost[has_any], n_pooled),
+        **pooled_matches(pairs, "matches", has_any),
+        "no_words": lists((n_left == 0)[has_any], n_pooled),
     }
 
 
-def pooled_matches(pairs: Pairs, counts: Sequence[GramCounts]) -> dict[int, IntArray]:
+def pooled_matches(pairs: Pairs, name: str, has_any: NDArray[np.bool_]) -> Statistics:
     """Return, by order, each row's n-grams clipped at their largest count in any other text."""
+    matches = clipped_counts(
+        pairs.table.ids,
+        pairs.table.offsets,
+        candidate=pairs.candidate,
+        other=pairs.other,
+        n_others=pairs.n_others,
+        max_order=MAX_ORDER,
+    )[has_any]
     return {
-        order.order: order.clipped_over(pairs.candidate, pairs.other, pairs.n_others)
-        for order in counts[:MAX_ORDER]
+        f"{name}_{order}": lists(matches[:, order - 1], has_any.astype(np.int64))
+        for order in range(1, MAX_ORDER + 1)
     }
+
+
+def shared_counts(
+    pairs: Pairs, candidate: IntArray, other: IntArray, *, max_order: int
+) -> IntArray:
+    """Return the n-grams that each pair's candidate shares with its other text, by order."""
+    return clipped_counts(
+        pairs.table.ids,
+        pairs.table.offsets,
+        candidate=candidate,
+        other=other,
+        n_others=np.ones(len(candidate), dtype=np.int64),
+        max_order=max_order,
+    )
 
 
 def closest_lengths(candidate: IntArray, other: IntArray, n_others: IntArray) -> IntArray:

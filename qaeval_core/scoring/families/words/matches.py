@@ -12,7 +12,7 @@ import numpy as np
 from qaeval_core.metrics.meteor import align
 from qaeval_core.metrics.q_bleu import KINDS, word_kinds
 from qaeval_core.metrics.top_n_accuracy import first_overlap
-from qaeval_core.scoring.families.words.counts import single_ngrams
+from qaeval_core.scoring.families.words.counts import shared_counts, single_ngrams
 from qaeval_core.scoring.families.words.rows import (
     Compute,
     ShardTexts,
@@ -76,12 +76,11 @@ def question_words(values: Values, options: Mapping[str, Any], texts: ShardTexts
     }
 
     def compute() -> Statistics:
-        found = single_ngrams(pairs, texts.counts(pairs.table), options)
+        found = single_ngrams(pairs, options)
         for kind, own in by_kind.items():
             lengths = own.table.lengths
-            counts = texts.counts(own.table, max_order=1)[0]
             candidate, other, places = own.distinct()
-            common = counts.clipped(candidate, other)[places]
+            common = shared_counts(own, candidate, other, max_order=1)[places, 0]
             found[f"{kind}_common"] = lists(common, own.n_others)
             found[f"{kind}_candidate"] = lists(lengths[own.own_candidate], own.n_others)
             found[f"{kind}_reference"] = lists(lengths[own.other], own.n_others)

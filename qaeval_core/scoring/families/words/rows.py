@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from qaeval_core.scoring.validate import Validated, validate_rows
 from qaeval_core.text.ngrams import GramCounts, IntArray, gram_counts
-from qaeval_core.text.table import TokenTable
-from qaeval_core.text.tokenise import Tokenise, make_tokeniser
+from qaeval_core.text.table import RawTexts, TokenTable
+from qaeval_core.text.tokenise import Split, WordSplitter, make_tokeniser
 
 MAX_ORDER = 4
 # Its script calls two texts without words equal, whatever they were.
@@ -30,9 +30,9 @@ class Tokenisers:
     """Makes the tokenisers of a process, each once."""
 
     def __init__(self) -> None:
-        self._made: dict[TokeniserKey, Tokenise] = {}
+        self._made: dict[TokeniserKey, WordSplitter] = {}
 
-    def get(self, options: Mapping[str, Any]) -> tuple[TokeniserKey, Tokenise]:
+    def get(self, options: Mapping[str, Any]) -> tuple[TokeniserKey, WordSplitter]:
         """Return the tokeniser of a statistic's options, and its key."""
         key = (
             str(options["tokeniser"]),
@@ -60,6 +60,7 @@ class ShardTexts:
 
     def __init__(self, tokenisers: Tokenisers) -> None:
         self._tokenisers = tokenisers
+        self._raw = RawTexts()
         self._tables: dict[object, TokenTable] = {}
         self._counts: dict[int, _Counted] = {}  # by table
         self._validated: dict[object, Validated] = {}
@@ -78,9 +79,9 @@ class ShardTexts:
         key, tokenise = self._tokenisers.get(options)
         return self.table_of(key, tokenise)
 
-    def table_of(self, key: object, tokenise: Callable[[str], Sequence[str]]) -> TokenTable:
+    def table_of(self, key: object, tokenise: WordSplitter | Split) -> TokenTable:
         """Return the table of that name."""
-        return self._tables.setdefault(key, TokenTable(tokenise))
+        return self._tables.setdefault(key, TokenTable(tokenise, raw=self._raw))
 
     def counts(self, table: TokenTable, *, max_order: int = MAX_ORDER) -> list[GramCounts]:
         """Return the n-gram counts of a table; counted again where texts have been added since."""
