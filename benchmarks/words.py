@@ -52,6 +52,7 @@ def short_rows(n_rows: int) -> tuple[str, list[Row]]:
     table = (
         predicted.unpivot(systems, index="id", value_name="candidate")
         .join(gold.filter(pl.col("answers").list.len() > 0), on="id")
+        .drop_nulls("candidate")
         .sort("id", "variable")
     )
     pairs = zip(table["candidate"].to_list(), table["answers"].to_list(), strict=True)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -63,6 +65,9 @@ def validate_rows(rows: Mapping[str, Sequence[object]], *, columns: Mapping[str,
     quarantined: dict[int, tuple[str, str]] = {}
     values: dict[str, list[object]] = {}
     for role, given in rows.items():
+        if _all_fit(given, role):
+            values[role] = list(given)
+            continue
         values[role] = []
         for i, value in enumerate(given):
             good, problem = _check_value(value, role)
@@ -71,9 +76,21 @@ def validate_rows(rows: Mapping[str, Sequence[object]], *, columns: Mapping[str,
                 quarantined[i] = (f"{reason}_{role}", f"column {columns[role]!r}: {detail}")
             values[role].append(good)
     n_rows = len(next(iter(rows.values()), ()))
+    if not quarantined:
+        return Validated(list(range(n_rows)), values)
     good_rows = [i for i in range(n_rows) if i not in quarantined]
     kept = {role: [all_values[i] for i in good_rows] for role, all_values in values.items()}
     return Validated(good_rows, kept, quarantined)
+
+
+def _all_fit(given: Sequence[object], role: str) -> bool:
+    """Return whether all values are good as they are; the usual case, checked without a loop."""
+    kinds = set(map(type, given))
+    if ROLES[role] == TEXT:
+        return kinds <= {str}
+    if ROLES[role] == TEXTS and kinds <= {list}:
+        return set(map(type, chain.from_iterable(cast("Sequence[list[object]]", given)))) <= {str}
+    return False
 
 
 def table_rows(table: pa.Table, *, columns: Mapping[str, str]) -> dict[str, list[object]]:
@@ -100,7 +117,7 @@ def _chunk_values(chunk: pa.Array) -> list[object]:
     texts = _chunk_values(chunk.flatten())
     stops = np.cumsum(np.nan_to_num(chunk.value_lengths().to_numpy(zero_copy_only=False)))
     ends = stops.astype(np.int64).tolist()
-    starts = [0, *ends[:-1]]
+    starts = [0, *ends][:-1]
     is_null = chunk.is_null().to_pylist()
     return [
         None if null else texts[start:stop]

@@ -10,8 +10,9 @@ distinct pieces: of a million words of answers some 60,000 are distinct.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import islice, pairwise
+from itertools import count, islice, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,15 +28,12 @@ _N_SURROGATES = 0x800
 _MAX_CHARACTERS = 0x110000 - _N_SURROGATES
 
 
-class _Vocabulary(dict[str, int]):
-    """Word -> id, counted from 0; the mark between texts is -1."""
+class _Vocabulary(defaultdict[str, int]):
+    """Word -> id, counted from 0 without a call into Python; the mark between texts is -1."""
 
     def __init__(self) -> None:
-        super().__init__({BETWEEN: _BETWEEN_ID})
-
-    def __missing__(self, word: str) -> int:
-        self[word] = number = len(self) - 1
-        return number
+        super().__init__(count().__next__)
+        self[BETWEEN] = _BETWEEN_ID
 
     def names(self, first: int = 0) -> list[str]:
         """Return words by id, from some id on."""
@@ -94,6 +92,7 @@ class RawTexts:
         self._vocabulary = _Vocabulary()
         self._pieces = _Ragged()
         self._split = WordSplitter(str.split, split_joined=str.split)
+        self._held: dict[str, tuple[int, bool]] = {}  # by sign: texts seen, and the answer
 
     @property
     def n_texts(self) -> int:
@@ -108,6 +107,17 @@ class RawTexts:
     def texts(self, first: int = 0) -> list[str]:
         """Return texts by number, from some number on."""
         return list(islice(self._index, first, None))
+
+    def holds(self, signs: Sequence[str]) -> bool:
+        """Return whether a text holds one of some signs; each sign is looked for once."""
+        for sign in signs:
+            n_seen, is_held = self._held.get(sign, (0, False))
+            if not is_held and n_seen < self.n_texts:
+                is_held = any(sign in text for text in self.texts(n_seen))
+                self._held[sign] = (self.n_texts, is_held)
+            if is_held:
+                return True
+        return False
 
     def pieces(self) -> _Ragged:
         """Return the pieces of all texts, splitting those that were not split yet."""
@@ -151,7 +161,10 @@ class TokenTable:
 
     def add(self, texts: Iterable[str]) -> IntArray:
         """Return the index of each text, tokenising the new ones."""
-        numbers = self._raw.add(texts)
+        return self.add_numbered(self._raw.add(texts))
+
+    def add_numbered(self, numbers: IntArray) -> IntArray:
+        """Return the index of each text, given by its number in the table's `RawTexts`."""
         n_more = self._raw.n_texts - len(self._own)
         self._own = np.concatenate([self._own, np.full(n_more, -1, dtype=np.int64)])
         unknown = numbers[self._own[numbers] < 0]
@@ -164,9 +177,9 @@ class TokenTable:
         return self._own[numbers]
 
     def _tokenise(self, numbers: IntArray) -> None:
-        all_texts = self._raw.texts()
-        texts = [all_texts[number] for number in numbers.tolist()]
-        if not self._splitter.is_local(texts):
+        if self._splitter.crossing is None or self._raw.holds(self._splitter.crossing):
+            all_texts = self._raw.texts()
+            texts = [all_texts[number] for number in numbers.tolist()]
             self._texts.append(*_word_ids(self._splitter, texts, self._vocabulary))
             return
         pieces, n_pieces = self._raw.pieces().take(numbers)

@@ -64,12 +64,14 @@ class WordSplitter:
         texts are split one by one.
     stem : bool, default False
         Reduce words of four characters and more to their stems.
-    crossing : str, default ""
-        A sign in which the rule looks across white space.
+    crossing : sequence of str, default ()
+        Signs in which the rule looks across white space, where it has ``split_joined``.
 
-    Notes
-    -----
-    A rule with ``split_joined`` looks inside white space alone, but for ``crossing``.
+    Attributes
+    ----------
+    crossing : sequence of str or None
+        Texts without these signs have the words of their pieces between white space; None where
+        that can never be said.
     """
 
     def __init__(
@@ -78,19 +80,12 @@ class WordSplitter:
         *,
         split_joined: Split | None = None,
         stem: bool = False,
-        crossing: str = "",
+        crossing: Sequence[str] = (),
     ) -> None:
         self._split = split
         self._split_joined = split_joined
         self._stem = stem
-        self._crossing = crossing
-
-    def is_local(self, texts: Sequence[str]) -> bool:
-        """Return whether the words of these texts are those of their pieces between white space."""
-        if self._split_joined is None:
-            return False
-        signs = [sign for sign in (BETWEEN, self._crossing) if sign]
-        return not any(sign in text for sign in signs for text in texts)
+        self.crossing = None if split_joined is None else (BETWEEN, *crossing)
 
     def __call__(self, text: str) -> list[str]:
         """Return the words of a text."""
@@ -159,7 +154,7 @@ def make_tokeniser(
     """
     split, split_joined = _RULES[name](lowercase, language)
     # mteval-v13a joins what a hyphen at the end of a line divides.
-    crossing = "-\n" if name == "13a" else ""
+    crossing = ("-\n",) if name == "13a" else ()
     return WordSplitter(
         split, split_joined=split_joined, stem=stemming == "porter", crossing=crossing
     )

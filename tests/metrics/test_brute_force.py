@@ -117,6 +117,7 @@ def scorer(kind: str) -> Scorer:
         "bleu_4": _BLEU_4,
         "cider": {"cider": {"tokeniser": "whitespace"}},
         "squad": {"exact_match": {}, "f1": {}},
+        "spans": {f"top_{n}": {"metric": "top_n_accuracy", "n": n} for n in (1, 2)},
     }
     return Scorer(metrics[kind])
 
@@ -257,4 +258,33 @@ def test_exact_match_and_f1_are_those_of_the_squad_script(
             max((_reference_squad(text, reference)[place] for reference in own), default=None)
             for text, own in pairs
         ]
+        assert_scores(scores[name].to_pylist(), expected)
+
+
+places = st.lists(
+    st.tuples(st.integers(0, 12), st.integers(0, 3)).map(lambda span: [span[0], sum(span)]),
+    max_size=4,
+)
+
+
+def _reference_top_n_accuracy(
+    predicted: list[list[int]], gold: list[list[int]], *, n: int
+) -> float:
+    """Compare sets of characters."""
+    if not gold:
+        return float(not predicted)
+    covered = {place for start, end in gold for place in range(start, end)}
+    return float(any(covered & set(range(start, end)) for start, end in predicted[:n]))
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(st.tuples(places, places), max_size=6))
+def test_top_n_accuracy_of_any_spans_is_brute_force(
+    pairs: list[tuple[list[list[int]], list[list[int]]]],
+) -> None:
+    """Protects from spans that touch counted as overlapping, and from spans after the n-th."""
+    rows = [{"predicted_spans": predicted, "gold_spans": gold} for predicted, gold in pairs]
+    scores = scorer("spans").score(rows)
+    for name, n in (("top_1", 1), ("top_2", 2)):
+        expected = [_reference_top_n_accuracy(*pair, n=n) for pair in pairs]
         assert_scores(scores[name].to_pylist(), expected)

@@ -88,3 +88,22 @@ def test_q_bleu_of_random_questions_is_brute_force(absent: str) -> None:
         free.append(own[0])
     assert_scores(scores["q_bleu"].to_pylist(), expected)
     assert_scores(scores["q_bleu_free"].to_pylist(), free)
+
+
+def test_languages_side_by_side_are_rules_of_their_own() -> None:
+    """Protects from words of one language's rule taken for another instance's."""
+    rows = [
+        {"candidate": "The bee of the mill", "references": ["The hive of a mill"]},
+        {"candidate": "der Mann an der Mühle", "references": ["die Mühle an dem Bach"]},
+    ]
+    for rule in ("squad", "spacy"):
+        metrics = {
+            language: {"metric": "q_bleu", "tokeniser": rule, "language": language}
+            for language in ("en", "de", "none")
+        }
+        together = Scorer(metrics).score(rows)
+        for name, options in metrics.items():
+            alone = Scorer({name: options}).score(rows)
+            assert together[name].to_pylist() == alone[name].to_pylist(), (rule, name)
+        is_told_apart = together["en"].to_pylist() != together["de"].to_pylist()
+        assert is_told_apart == (rule == "squad")

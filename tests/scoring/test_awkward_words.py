@@ -278,3 +278,16 @@ def test_spans_of_other_types_are_refused_before_anything_runs(job: dict, tmp_pa
         write_parquet(tmp_path / "input.parquet", table)
         with pytest.raises(SchemaError, match=r"needs list of \[start, end\) pairs of integers"):
             run(job, "top_n_accuracy")
+
+
+def test_tables_in_any_chunks_score_as_one(tmp_path: Path) -> None:
+    """Protects from a chunk without rows, and from a slice read from its array's start."""
+    table = texts_table(["a b", "c", "d"], [["a"], ["c", "d"], []])
+    chunks = [table.slice(0, 0), table.slice(0, 1), table.slice(3), table.slice(1, 2)]
+    expected = Scorer(["f1", "cider"]).score(table)
+    assert Scorer(["f1", "cider"]).score(pa.concat_tables(chunks)).equals(expected)
+    large = pa.schema(
+        [("candidate", pa.large_string()), ("references", pa.large_list(pa.string()))]
+    )
+    assert Scorer(["f1", "cider"]).score(table.cast(large).slice(1)).num_rows == 2
+    assert Scorer(["f1"]).score(table.slice(1)).equals(Scorer(["f1"]).score(table).slice(1))

@@ -20,7 +20,15 @@ from qaeval_core.text import wordnet
 from qaeval_core.text.wordnet import load_wordnet
 
 PARTS = ("noun", "verb", "adj", "adv")
-ENDINGS = ("", "s", "es", "ed", "ing", "er", "est", "men", "ies", "ses", "ly", "ful", "'s")
+# What inflection takes from the end of a word, and what it puts there.
+INFLECTIONS = (
+    *(
+        ("", ending)
+        for ending in ("", "s", "es", "ed", "ing", "er", "est", "ly", "ful", "'s", "men")
+    ),
+    *(("f", "ves"), ("fe", "ves"), ("y", "ies"), ("man", "men"), ("s", "ses"), ("x", "xes")),
+    *(("z", "zes"), ("ch", "ches"), ("sh", "shes"), ("e", "ed"), ("e", "ing"), ("e", "er")),
+)
 
 
 class _Peer(WordNetCorpusReader):
@@ -64,10 +72,16 @@ def test_synonyms_are_those_of_nltk(files: Path, peer: WordNetCorpusReader) -> N
     for part in PARTS:
         lines = (files / f"index.{part}").read_text("utf-8").splitlines()
         lemmas = [line.split()[0] for line in lines if not line.startswith(" ")]
-        words += chance.sample(lemmas, 1_200)
+        words += chance.sample(lemmas, 1_500)
         exceptions = (files / f"{part}.exc").read_text("utf-8").splitlines()
         words += [line.split()[0] for line in exceptions[::5] if line.strip()]
-    words += [word + chance.choice(ENDINGS) for word in words]
+        for old, new in INFLECTIONS:
+            fitting = [lemma for lemma in lemmas if lemma.endswith(old) and "_" not in lemma]
+            cut = (
+                lemma[: len(lemma) - len(old)]
+                for lemma in chance.sample(fitting, min(60, len(fitting)))
+            )
+            words += [word + new for word in cut]
     assert len(words) > 10_000
     n_known = 0
     for word in words:

@@ -20,7 +20,6 @@ from qaeval_core.scoring.families.words.rows import (
     Pairs,
     ShardTexts,
     Statistics,
-    lay_out,
     lists,
     numbers,
 )
@@ -33,8 +32,8 @@ def bonus_ngrams(values: Values, options: Mapping[str, Any], texts: ShardTexts) 
     """Count n-grams in common, and those in agreeing references or in entities."""
     kinds = bonus_kinds(values)
     table = texts.table(options)
-    pairs = lay_out(table, values["candidate"], values["references"])
-    rewarded = lay_out(table, values["candidate"], list(_rewarded(values, kinds)))
+    pairs = texts.pairs(table, values["candidate"], values["references"])
+    rewarded = texts.pairs(table, values["candidate"], list(_rewarded(values, kinds)))
 
     def compute() -> Statistics:
         return {
@@ -50,13 +49,13 @@ def bonus_lcs(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> 
     """Measure common subsequences; say which references agree, and how long found entities are."""
     kinds = bonus_kinds(values)
     table = texts.table(options)
-    pairs = lay_out(table, values["candidate"], values["references"])
+    pairs = texts.pairs(table, values["candidate"], values["references"])
     agrees = list(chain.from_iterable(_agreeing(values, kinds)))
     entities = [
         own if kind == ENTITY else []
         for own, kind in zip(_entities(values, len(kinds)), kinds, strict=True)
     ]
-    named = lay_out(table, values["candidate"], entities)
+    named = texts.pairs(table, values["candidate"], entities)
 
     def compute() -> Statistics:
         return {

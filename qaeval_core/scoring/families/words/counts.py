@@ -14,7 +14,6 @@ from qaeval_core.scoring.families.words.rows import (
     Pairs,
     ShardTexts,
     Statistics,
-    lay_out,
     lists,
     numbers,
 )
@@ -27,7 +26,7 @@ Values = Mapping[str, Sequence[Any]]
 
 def overlap(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Compute:
     """Count words in common with each reference, and say which pairs are equal."""
-    pairs = lay_out(texts.table(options), values["candidate"], values["references"])
+    pairs = texts.pairs(texts.table(options), values["candidate"], values["references"])
 
     def compute() -> Statistics:
         lengths = pairs.table.lengths
@@ -49,7 +48,7 @@ def overlap(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Co
 
 def lcs(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Compute:
     """Measure the longest common subsequence with each reference."""
-    pairs = lay_out(texts.table(options), values["candidate"], values["references"])
+    pairs = texts.pairs(texts.table(options), values["candidate"], values["references"])
     return lambda: lcs_statistics(pairs, options)
 
 
@@ -67,7 +66,7 @@ def lcs_statistics(pairs: Pairs, options: Mapping[str, Any]) -> Statistics:
 
 def ngrams(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Compute:
     """Count n-grams in common, over all references of a row or with each."""
-    pairs = lay_out(texts.table(options), values["candidate"], values["references"])
+    pairs = texts.pairs(texts.table(options), values["candidate"], values["references"])
 
     is_single = options["over_references"] == "max"
     count = single_ngrams if is_single else pooled_ngrams

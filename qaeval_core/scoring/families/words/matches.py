@@ -17,7 +17,6 @@ from qaeval_core.scoring.families.words.rows import (
     Compute,
     ShardTexts,
     Statistics,
-    lay_out,
     lists,
     numbers,
 )
@@ -29,7 +28,7 @@ Values = Mapping[str, Sequence[Any]]
 
 def alignment(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Compute:
     """Align words with each reference, by form, stem and synonym."""
-    pairs = lay_out(texts.table(options), values["candidate"], values["references"])
+    pairs = texts.pairs(texts.table(options), values["candidate"], values["references"])
     no_synonyms: frozenset[str] = frozenset()
     synonyms = (
         load_wordnet().synonyms if options["synonyms"] == "wordnet" else lambda _: no_synonyms
@@ -62,12 +61,12 @@ def question_words(values: Values, options: Mapping[str, Any], texts: ShardTexts
     candidates = values["candidate"]
     has_references = "references" in values
     others = values["references"] if has_references else [[text] for text in values["context"]]
-    pairs = lay_out(texts.table(options), candidates, others)
+    pairs = texts.pairs(texts.table(options), candidates, others)
     # Kinds depend on capital letters, whatever the words of BLEU do.
     rule = options["tokeniser"], options.get("language", "none")
     cased = make_tokeniser(rule[0], lowercase=False, language=rule[1])
     by_kind = {
-        kind: lay_out(
+        kind: texts.pairs(
             texts.table_of((kind, *rule), partial(_words_of_kind, cased, kind)),
             candidates,
             others,

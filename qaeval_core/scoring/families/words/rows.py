@@ -63,6 +63,7 @@ class ShardTexts:
         self._raw = RawTexts()
         self._tables: dict[object, TokenTable] = {}
         self._counts: dict[int, _Counted] = {}  # by table
+        self._numbered: dict[tuple[int, int], tuple[Any, Any, IntArray, IntArray, IntArray]] = {}
         self._validated: dict[object, Validated] = {}
 
     def validate(
@@ -82,6 +83,29 @@ class ShardTexts:
     def table_of(self, key: object, tokenise: WordSplitter | Split) -> TokenTable:
         """Return the table of that name."""
         return self._tables.setdefault(key, TokenTable(tokenise, raw=self._raw))
+
+    def pairs(
+        self, table: TokenTable, candidates: Sequence[str], others: Sequence[Sequence[str]]
+    ) -> Pairs:
+        """Tokenise candidates and what each is compared with.
+
+        Parameters
+        ----------
+        table : TokenTable
+            Of this shard.
+        candidates : sequence of str
+            One a row.
+        others : sequence of sequence of str
+            References or other texts of each row; may be none.
+        """
+        key = (id(candidates), id(others))
+        if key not in self._numbered:
+            counts = np.fromiter(map(len, others), np.int64, count=len(others))
+            numbers = self._raw.add(candidates), self._raw.add(chain.from_iterable(others))
+            # The lists are kept: another list could get the place of one that is gone.
+            self._numbered[key] = (candidates, others, *numbers, counts)
+        _, _, candidate, other, n_others = self._numbered[key]
+        return Pairs(table, table.add_numbered(candidate), table.add_numbered(other), n_others)
 
     def counts(self, table: TokenTable, *, max_order: int = MAX_ORDER) -> list[GramCounts]:
         """Return the n-gram counts of a table; counted again where texts have been added since."""
@@ -147,20 +171,6 @@ class Pairs:
         left, right = self.own_candidate, self.other
         wordless = is_wordless[left] & is_wordless[right]
         return np.asarray(wordless & ~(is_blank[left] & is_blank[right]), dtype=bool)
-
-
-def lay_out(table: TokenTable, candidates: Sequence[str], others: Sequence[Sequence[str]]) -> Pairs:
-    """Tokenise candidates and what they are compared with.
-
-    Examples
-    --------
-    >>> pairs = lay_out(TokenTable(str.split), ["a", "b"], [["a", "b"], []])
-    >>> pairs.candidate.tolist(), pairs.other.tolist(), pairs.n_others.tolist()
-    ([0, 1], [0, 1], [2, 0])
-    """
-    candidate = table.add(candidates)
-    other = table.add(chain.from_iterable(others))
-    return Pairs(table, candidate, other, np.array([len(own) for own in others], dtype=np.int64))
 
 
 def lists(values: NDArray[Any], counts: IntArray) -> pa.Array:

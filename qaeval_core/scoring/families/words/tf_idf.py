@@ -15,7 +15,6 @@ from qaeval_core.scoring.families.words.rows import (
     Pairs,
     ShardTexts,
     Statistics,
-    lay_out,
     lists,
     numbers,
 )
@@ -28,7 +27,7 @@ Values = Mapping[str, Sequence[Any]]
 def document_frequencies(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Compute:
     """List the distinct n-grams of each row's references, as hashes."""
     table = texts.table(options)
-    pairs = lay_out(table, [""] * len(values["references"]), values["references"])
+    pairs = texts.pairs(table, [""] * len(values["references"]), values["references"])
 
     def compute() -> Statistics:
         counts = texts.counts(table)
@@ -63,7 +62,7 @@ def tf_idf(
     frequencies: DocumentFrequencies,
 ) -> Compute:
     """Measure the cosine of weighted n-grams with each reference."""
-    pairs = lay_out(texts.table(options), values["candidate"], values["references"])
+    pairs = texts.pairs(texts.table(options), values["candidate"], values["references"])
 
     def compute() -> Statistics:
         counts = texts.counts(pairs.table)
