@@ -76,9 +76,9 @@ def assert_same_scores(left: pl.DataFrame, right: pl.DataFrame, *, tolerance: fl
 
 
 def commits(out: Path, family: str) -> dict[str, tuple[int, int]]:
-    """Return name -> (inode, modification time) of a family's commits."""
+    """Return path -> (inode, modification time) of the commits of families of a name."""
     return {
-        path.name: (path.stat().st_ino, path.stat().st_mtime_ns)
+        f"{path.parent.name}/{path.name}": (path.stat().st_ino, path.stat().st_mtime_ns)
         for path in out.glob(f"families/{family}-*/*.parquet")
     }
 

@@ -23,6 +23,10 @@ Smoothing of an order without a match
   are left out (sacrebleu's sentence BLEU with effective order).
 - ``coco``: (m_i + 1e-15) / (t_i + 1e-9), and the same in r / c (coco-caption).
 
+NLTK's corpus_bleu counts t_i of a row shorter than i words as 1; here, as in sacrebleu, it is 0.
+sacrebleu gives 0 to a corpus whose rows are all shorter than n; here ``exponential`` leaves such
+orders out, as in a sentence.
+
 A candidate without words scores 1 against references without words, else 0; where no word
 matches, BLEU is 0, but for ``coco``.
 """

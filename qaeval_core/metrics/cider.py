@@ -19,7 +19,8 @@ of its own; that of other corpora can be given.
 Differs from coco-caption
 -------------------------
 - l is its number of bigrams, as there: two texts of one word have equal length.
-- A candidate or reference without words scores 0 there too; both without words score 10 here.
+- Both texts without words score 10 here, 0 there.
+- N counts the rows whose references have words; there all rows.
 
 But: no stemming (the paper stems, coco-caption does not); ``stemming=porter`` does.
 """

@@ -106,7 +106,8 @@ def answerability(
     Returns
     -------
     float ndarray of shape (n_pairs,)
-        In [0, 1], higher is better.
+        In [0, 1], higher is better; 1 where neither side has a word, NaN where all words are of
+        kinds with weight 0 and ``absent`` is "renormalise".
 
     Examples
     --------
@@ -122,7 +123,9 @@ def answerability(
         weight = np.where(total > 0, weight, 0.0)
     below = weight.sum(axis=1)
     score = (weight * f_score).sum(axis=1) / np.where(below > 0, below, 1.0)
-    return np.where((total.sum(axis=1) == 0) | (below == 0), 1.0, score)
+    # Words there are, but of kinds without weight alone: nothing to be said.
+    score = np.where(below > 0, score, np.nan)
+    return np.where(total.sum(axis=1) == 0, 1.0, score)
 
 
 def q_bleu(*, answerability: FloatArray, bleu: FloatArray, delta: float = 0.7) -> FloatArray:

@@ -32,6 +32,11 @@ class MetricSpec:
     over_examples: str  # "mean", "sum_of_statistics"
     source: str  # citation, with section
 
+    @property
+    def uncounted_outputs(self) -> tuple[str, ...]:
+        """Outputs that are no scores: counts and words."""
+        return (*self.count_outputs, *self.text_outputs)
+
     def __post_init__(self) -> None:
         if self.low >= self.high:
             raise ConfigError(f"metric {self.name}: low {self.low} is not below high {self.high}")

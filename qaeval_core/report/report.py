@@ -6,13 +6,15 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from importlib import metadata
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.metrics.corpus import corpus_score
 from qaeval_core.scoring.join import Totals
 from qaeval_core.scoring.pass_stats import PassStats
@@ -54,6 +56,7 @@ def make_report(
     run: CompiledRun,
     totals: Totals,
     *,
+    read_scores: Callable[[str], NDArray[np.floating]],
     committed: Mapping[str, PassStats],
     this_run: Mapping[str, PassStats],
     wall_s: Mapping[str, float],
@@ -63,6 +66,9 @@ def make_report(
 
     Parameters
     ----------
+    read_scores : callable
+        Column -> all its scores, NaN where undefined or quarantined. Asked for one at a time: the
+        scores of a run may be many.
     committed : mapping of family key to PassStats
         Counts of all commits, whichever run made them.
     this_run : mapping of family key to PassStats
@@ -70,13 +76,15 @@ def make_report(
     wall_s : mapping of family key to float
         Wall time of each family in this run; ``total`` for all.
     """
+    n_quarantined = sum(totals.quarantined.values())
     columns = {
-        plan.column(output): _column(plan, output, totals)
+        plan.column(output): _column(
+            plan, output, totals, read_scores(plan.column(output)), n_quarantined=n_quarantined
+        )
         for plan in run.instances
         for output in plan.outputs
-        if plan.column(output) in totals.values
+        if output not in METRICS[plan.settings.metric].uncounted_outputs
     }
-    n_quarantined = sum(totals.quarantined.values())
     return {
         "rows": totals.n_rows,
         "quarantined": n_quarantined,
@@ -107,10 +115,17 @@ def make_report(
     }
 
 
-def _column(plan: InstancePlan, output: str, totals: Totals) -> dict[str, Any]:
+def _column(
+    plan: InstancePlan,
+    output: str,
+    totals: Totals,
+    values: NDArray[np.floating],
+    *,
+    n_quarantined: int,
+) -> dict[str, Any]:
     """Return what the report says of one column of scores."""
-    values = np.concatenate(totals.values[plan.column(output)])
     content = {**asdict(summarise(values)), "signature": str(plan.signature)}
+    content["n_undefined"] -= n_quarantined  # They are counted by themselves.
     if output == "" and plan.name in totals.sums:
         settings = plan.settings.model_dump(mode="json")
         corpus = float(corpus_score(plan.settings.metric, settings, totals.sums[plan.name]))

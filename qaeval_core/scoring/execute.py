@@ -10,8 +10,13 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from qaeval_core.errors import ReconcileError, TooManyQuarantinedError
 from qaeval_core.report.report import make_report
@@ -188,6 +193,7 @@ def _finish(
     report = make_report(
         job.run,
         totals,
+        read_scores=partial(_read_scores, [join.path(file) for file in job.files]),
         committed=committed,
         this_run=this_run,
         wall_s=wall_s,
@@ -200,6 +206,15 @@ def _finish(
     write_atomically(success, json.dumps(marker).encode())
     n_shards = sum(stats.n_batches > 0 or stats.n_rows > 0 for stats in this_run.values())
     return Outcome(report, n_shards, is_new=True)
+
+
+def _read_scores(paths: Sequence[Path], column: str) -> NDArray[np.floating]:
+    """Return one column of all score files; NaN where there is no score."""
+    parts = [
+        pq.read_table(path, columns=[column], partitioning=None).column(column) for path in paths
+    ]
+    chunks = [chunk.to_numpy(zero_copy_only=False) for part in parts for chunk in part.chunks]
+    return np.concatenate(chunks) if chunks else np.zeros(0)
 
 
 def reconcile(job: Job) -> tuple[dict[str, PassStats], dict[str, dict[str, list[RowRange]]]]:

@@ -41,7 +41,6 @@ class Totals:
     quarantined: Counter[str] = field(default_factory=Counter)
     undefined: dict[str, Counter[str]] = field(default_factory=dict)
     n_scored: Counter[str] = field(default_factory=Counter)
-    values: dict[str, list[NDArray[np.floating]]] = field(default_factory=dict)
     sums: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # by instance
     texts: dict[str, Counter[str]] = field(default_factory=dict)  # by column
 
@@ -114,10 +113,7 @@ def _count_instance(totals: Totals, plan: InstancePlan, scores: InstanceScores) 
     totals.n_scored[plan.name] += len(scores.reasons) - sum(counts.values())
     for output in plan.outputs:
         name, column = plan.column(output), scores.outputs[output]
-        if pa.types.is_floating(column.type):
-            values = column.to_numpy(zero_copy_only=False)
-            totals.values.setdefault(name, []).append(values)
-        elif pa.types.is_string(column.type):
+        if pa.types.is_string(column.type):
             totals.texts.setdefault(name, Counter()).update(column.to_pylist())
     if scores.sums is not None:
         own = np.nansum(scores.sums, axis=0)

@@ -55,7 +55,9 @@ def changes(job: Job) -> list[str]:
     old = read_json(job.store.out / "run.json") or {}
     families = {plan.key for plan in job.run.families}
     for key in sorted(set(old.get("families", {})) - families):
-        lines.append(f"{key} is not used any more: a model or option has changed; its commits stay")
+        lines.append(
+            f"{key} is not used any more: a model, option or input has changed; its commits stay"
+        )
     return lines
 
 

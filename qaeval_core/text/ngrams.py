@@ -43,6 +43,23 @@ class GramCounts:
         """Distinct n-grams of the table."""
         return len(self.first_at)
 
+    def renumbered(self, rank: IntArray) -> GramCounts:
+        """Return the same counts with other ids, and entries in the order of these.
+
+        Sums over the n-grams of a text then add up in an order that can be chosen.
+
+        Parameters
+        ----------
+        rank : int ndarray of shape (n_grams,)
+            The new id of each n-gram.
+        """
+        owner = np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+        grams = rank[self.grams]
+        order = np.argsort(owner * max(self.n_grams, 1) + grams)
+        first_at = np.empty_like(self.first_at)
+        first_at[rank] = self.first_at
+        return GramCounts(self.order, self.offsets, grams[order], self.counts[order], first_at)
+
     @property
     def _keys(self) -> IntArray:
         owner = np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
@@ -65,46 +82,6 @@ class GramCounts:
         found = keys[at] == wanted if len(keys) else np.zeros(0, dtype=bool)
         others = np.where(found, self.counts[at], 0) if len(keys) else np.zeros(0, dtype=np.int64)
         return PairCounts(owner, entries, self.counts[entries], others)
-
-    def clipped(self, candidate: IntArray, other: IntArray) -> IntArray:
-        """Return how many n-grams of each pair's candidate its other text has too.
-
-        Each counts as often as both have it.
-
-        Returns
-        -------
-        int ndarray of shape (n_pairs,)
-        """
-        pairs = self.pair_counts(candidate, other)
-        common = np.minimum(pairs.candidate, pairs.other)
-        return np.bincount(pairs.owner, weights=common, minlength=len(candidate)).astype(np.int64)
-
-    def clipped_over(self, candidate: IntArray, others: IntArray, n_others: IntArray) -> IntArray:
-        """Return the same for rows with several texts, clipped at the largest count in any.
-
-        Parameters
-        ----------
-        candidate : int ndarray of shape (n_rows,)
-        others : int ndarray of shape (n_row_texts,)
-            The texts of all rows, rows in order.
-        n_others : int ndarray of shape (n_rows,)
-            Texts of each row; may be 0.
-        """
-        row = np.repeat(np.arange(len(candidate)), n_others)
-        pairs = self.pair_counts(candidate[row], others)
-        common = np.minimum(pairs.candidate, pairs.other)
-        if len(others) == len(candidate) and bool((n_others == 1).all()):
-            total = np.bincount(pairs.owner, weights=common, minlength=len(candidate))
-            return total.astype(np.int64)
-        # A slot for every distinct n-gram of every row's candidate.
-        n_entries = np.diff(self.offsets)[candidate]
-        first_slot = np.cumsum(n_entries) - n_entries
-        owner_row = row[pairs.owner]
-        slot = first_slot[owner_row] + pairs.entry - self.offsets[candidate][owner_row]
-        best = np.zeros(int(n_entries.sum()), dtype=np.int64)
-        np.maximum.at(best, slot, common)
-        rows = np.repeat(np.arange(len(candidate)), n_entries)
-        return np.bincount(rows, weights=best, minlength=len(candidate)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +114,9 @@ def gram_counts(ids: IntArray, offsets: IntArray, *, max_order: int) -> Iterator
     >>> counts = list(gram_counts(np.array([0, 1, 0, 1]), np.array([0, 3, 4]), max_order=2))
     >>> counts[0].counts.tolist(), counts[1].counts.tolist()
     ([2, 1, 1], [1, 1])
-    >>> counts[0].clipped(np.array([0, 1]), np.array([1, 0])).tolist()
-    [1, 1]
+    >>> pairs = counts[0].pair_counts(np.array([0]), np.array([1]))
+    >>> pairs.candidate.tolist(), pairs.other.tolist()
+    ([2, 1], [0, 1])
     """
     n_texts = len(offsets) - 1
     text = np.repeat(np.arange(n_texts), np.diff(offsets))

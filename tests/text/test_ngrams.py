@@ -8,12 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from qaeval_core.text.clipped import clipped_counts
 from qaeval_core.text.hashes import gram_hashes, word_hashes
 from qaeval_core.text.ngrams import GramCounts, gram_counts
 from qaeval_core.text.table import TokenTable
 
 MAX_ORDER = 4
+ORDERS = (1, 2, 3, 4)
 texts = st.text("abc ", max_size=14)
 rows = st.lists(st.tuples(texts, st.lists(texts, max_size=4)), max_size=6)
 
@@ -81,27 +84,55 @@ def test_clipping_over_references_is_that_of_counter(
     candidate = table.add([row[0] for row in given_rows])
     others = table.add([other for row in given_rows for other in row[1]])
     n_others = np.array([len(row[1]) for row in given_rows], dtype=np.int64)
-    for counts in counted(table):
-        found = counts.clipped_over(candidate, others, n_others)
-        expected = [_reference_clipped(*row, counts.order) for row in given_rows]
-        assert found.tolist() == expected
-        pairs = counts.clipped(np.repeat(candidate, n_others), others)
-        singly = [
-            _reference_clipped(text, [other], counts.order)
-            for text, own in given_rows
-            for other in own
-        ]
-        assert pairs.tolist() == singly
+    found = clipped(table, candidate, others, n_others)
+    expected = [[_reference_clipped(*row, order) for order in ORDERS] for row in given_rows]
+    assert found.tolist() == expected
+    ones = np.ones(len(others), dtype=np.int64)
+    singly = [
+        [_reference_clipped(text, [other], order) for order in ORDERS]
+        for text, own in given_rows
+        for other in own
+    ]
+    assert clipped(table, np.repeat(candidate, n_others), others, ones).tolist() == singly
+
+
+def clipped(
+    table: TokenTable,
+    candidate: NDArray[np.int64],
+    other: NDArray[np.int64],
+    n_others: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    return clipped_counts(
+        table.ids,
+        table.offsets,
+        candidate=candidate,
+        other=other,
+        n_others=n_others,
+        max_order=MAX_ORDER,
+    )
 
 
 def test_clipping_takes_the_most_of_any_reference() -> None:
     """The example of the BLEU paper: seven times "the", twice in the reference."""
     table = TokenTable(str.split)
-    (candidate,) = table.add(["the the the the the the the"])
+    candidate = table.add(["the the the the the the the"])
     others = table.add(["the cat is on the mat", "there is a cat on the mat"])
-    unigrams = counted(table)[0]
-    found = unigrams.clipped_over(np.array([candidate]), others, np.array([2]))
-    assert found.tolist() == [2]
+    assert clipped(table, candidate, others, np.array([2])).tolist() == [[2, 0, 0, 0]]
+
+
+def test_counts_are_the_same_under_other_numbers() -> None:
+    """Protects from weights that go to another n-gram once sums are put in order."""
+    table = TokenTable(str.split)
+    table.add(["a b a c", "c a b"])
+    for counts in counted(table):
+        rank = np.random.default_rng(0).permutation(counts.n_grams)
+        other = counts.renumbered(rank)
+        for place in range(2):
+            own = slice(counts.offsets[place], counts.offsets[place + 1])
+            before = zip(counts.first_at[counts.grams[own]], counts.counts[own], strict=True)
+            after = zip(other.first_at[other.grams[own]], other.counts[own], strict=True)
+            assert sorted(before) == sorted(after)
+            assert (np.diff(other.grams[own]) > 0).all()
 
 
 def hashes_by_gram(table: TokenTable) -> dict[tuple[str, ...], int]:

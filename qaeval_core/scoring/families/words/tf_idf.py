@@ -68,17 +68,14 @@ def tf_idf(
         counts = texts.counts(pairs.table)
         lengths = pairs.table.lengths
         words, ids = word_hashes(pairs.table.words), pairs.table.ids
-        cosines = [
-            _cosine(
-                pairs,
-                order,
-                idf(
-                    frequencies.of(gram_hashes(order, ids=ids, words=words)),
-                    n_documents=frequencies.n_documents,
-                ),
-            )
-            for order in counts
-        ]
+        cosines = []
+        for order in counts:
+            hashes = gram_hashes(order, ids=ids, words=words)
+            # In the order of hashes, sums round alike in every shard: equal rows tie.
+            by_hash = np.argsort(hashes, kind="stable")
+            weight = idf(frequencies.of(hashes), n_documents=frequencies.n_documents)
+            ranked = order.renumbered(np.argsort(by_hash, kind="stable"))
+            cosines.append(_cosine(pairs, ranked, weight[by_hash]))
         return {
             "n_candidate": numbers(lengths[pairs.candidate]),
             "n_reference": lists(lengths[pairs.other], pairs.n_others),

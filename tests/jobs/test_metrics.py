@@ -1,0 +1,47 @@
+"""`qaeval metrics`: the catalogue, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from jobs.cli import app
+from qaeval_core.metrics.catalogue import METRICS
+
+
+def shown(*words: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["metrics", *words])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_list_names_every_metric_with_its_paper_range_and_roles() -> None:
+    """Protects from a metric that nobody finds."""
+    output = shown()
+    records = {record["metric"]: record for record in json.loads(shown("--json"))}
+    assert list(records) == list(METRICS)
+    for name, spec in METRICS.items():
+        assert spec.source in output
+        assert records[name]["range"] == f"{spec.low:g} to {spec.high:g}"
+        assert all(role in records[name]["reads"] for role in (*spec.roles, *spec.optional_roles))
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_metric_is_described_with_definition_options_and_signature(name: str) -> None:
+    """Protects from an option, or a metric, that is only a name."""
+    output, spec = shown(name), METRICS[name]
+    assert spec.title in output
+    assert "Source\n" in output
+    assert "Signature" in output
+    for key, field in spec.settings.model_fields.items():
+        if key != "metric":
+            assert f"{name}.{key}=" in output
+            assert field.description
+            assert field.description in output
+
+
+def test_an_unknown_metric_names_the_nearest() -> None:
+    """Protects from a dead end."""
+    assert "did you mean 'rouge_l'" in shown("rouge", code=2)
