@@ -37,7 +37,8 @@ lint: $(STAMP) ## check style, format, types and the rules of imports
 	@echo "mypy" && $(BIN)/mypy
 	@echo "lint-imports" && $(BIN)/lint-imports
 
-bench: $(STAMP) ## time QRelScore against a plain loop; prints ratios and the environment
+bench: $(STAMP) ## time metrics against their peers; prints ratios and the environment
+	@$(BIN)/python -m benchmarks.words
 	@$(BIN)/python -m benchmarks.qrelscore
 
 # Its time against pyproject.toml and constraints.txt says whether there is anything to do.

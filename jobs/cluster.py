@@ -70,9 +70,12 @@ def connected(cluster: ClusterSection) -> Iterator[None]:
 
 
 def _worker_environment() -> dict[str, object]:
+    # A worker tokenises in one thread and counts in another: with an arena for each of many
+    # threads its memory grew to 0.87 GB over 4 million rows; with two it stays at 0.47 GB.
+    variables = {"MALLOC_ARENA_MAX": "2"}
     # Workers import this project from where the driver has it.
-    paths = os.pathsep.join(path for path in ("", os.environ.get("PYTHONPATH", "")) if path)
-    return {"env_vars": {"PYTHONPATH": paths}} if paths else {}
+    paths = os.environ.get("PYTHONPATH", "")
+    return {"env_vars": {**variables, **({"PYTHONPATH": paths} if paths else {})}}
 
 
 def cluster_device(cluster: ClusterSection) -> Device:

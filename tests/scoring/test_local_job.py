@@ -164,7 +164,9 @@ def test_changed_model_or_option_is_noticed(job: dict, tmp_path: Path) -> None:
     """Protects from scores of two models in one table."""
     run_locally(job)
     outcome, said = run_locally({**job, "qrelscore.max_window_tokens": 256})
-    assert any("is not used any more: a model, option or input has changed" in line for line in said)
+    assert any(
+        "is not used any more: a model, option or input has changed" in line for line in said
+    )
     assert outcome.report is not None
     assert n_computed(outcome.report) == {"lrm": 0, "grg": N_ROWS}
 

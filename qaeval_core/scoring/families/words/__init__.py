@@ -16,7 +16,7 @@ from qaeval_core.scoring.families.words import bonus, counts, matches, tf_idf
 __all__ = ["DOCUMENT_FREQUENCIES", "ROWS_PER_SHARD", "STATISTICS", "Statistic"]
 
 DOCUMENT_FREQUENCIES = "document_frequencies"
-ROWS_PER_SHARD: Mapping[str, int] = MappingProxyType({"cpu": 32_768, "cuda": 32_768})
+ROWS_PER_SHARD: Mapping[str, int] = MappingProxyType({"cpu": 16_384, "cuda": 16_384})
 
 
 @dataclass(frozen=True, slots=True)
