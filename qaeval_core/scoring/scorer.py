@@ -209,7 +209,7 @@ def _role_values(
         # Not through Arrow, which infers one type a column: a wrongly typed value shall
         # quarantine its row, not fail the rest.
         return {
-            role: [record.get(column) for record in _records(rows)]
+            role: [_readable(record.get(column)) for record in _records(rows)]
             for role, column in columns.items()
         }
     for role, column in columns.items():
@@ -219,6 +219,17 @@ def _role_values(
         if not fits_role(kind, role):
             raise SchemaError(f"column {column!r} is {kind}, but role {role} needs {ROLES[role]}")
     return table_rows(table, columns=columns)
+
+
+def _readable(value: object) -> object:
+    """Return a value, or why its text is none: half of a surrogate pair is no character."""
+    try:
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str):
+                text.encode()
+    except UnicodeEncodeError as error:
+        return error
+    return value
 
 
 def _record_ids(rows: Rows, column: str) -> pa.Array:

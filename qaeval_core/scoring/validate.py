@@ -137,7 +137,7 @@ def _check_value(value: object, role: str) -> tuple[object, tuple[str, str] | No
     needed = ROLES[role]
     if value is None:
         return None, None if is_optional(role) else ("null", "the value is null")
-    if isinstance(value, UnicodeDecodeError):
+    if isinstance(value, UnicodeError):
         return None, ("invalid_utf8", str(value))
     if isinstance(value, str):
         if needed == SPANS:

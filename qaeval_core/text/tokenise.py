@@ -229,10 +229,11 @@ def _coco(lowercase: bool, language: Language) -> _Splits:
 
 
 def _spacy(lowercase: bool, language: Language) -> _Splits:
-    rule = _spacy_rules(language)
+    rules = _spacy_rules(language)
 
     def split(text: str) -> list[str]:
-        found = (token.text.strip() for token in rule(text))
+        with rules.memory_zone():  # Else it keeps every word it has ever seen.
+            found = [token.text.strip() for token in rules.tokenizer(text)]
         return [token.lower() if lowercase else token for token in found if token]
 
     return split, None
@@ -244,7 +245,7 @@ def _spacy_rules(language: Language) -> Any:
         import spacy
     except ImportError:
         raise ConfigError("tokeniser=spacy needs spaCy: pip install 'qaeval[languages]'") from None
-    return spacy.blank("xx" if language == "none" else language).tokenizer
+    return spacy.blank("xx" if language == "none" else language)
 
 
 def _zh(lowercase: bool, _: Language) -> _Splits:

@@ -291,3 +291,15 @@ def test_tables_in_any_chunks_score_as_one(tmp_path: Path) -> None:
     )
     assert Scorer(["f1", "cider"]).score(table.cast(large).slice(1)).num_rows == 2
     assert Scorer(["f1"]).score(table.slice(1)).equals(Scorer(["f1"]).score(table).slice(1))
+
+
+def test_half_a_surrogate_pair_in_a_mapping_is_quarantined() -> None:
+    """Protects from a tokeniser that fails on a text that no file could hold."""
+    rows = [
+        {"candidate": "half \ud800", "references": ["whole"]},
+        {"candidate": "whole", "references": ["half \udfff"]},
+        {"candidate": "whole", "references": ["whole"]},
+    ]
+    table = Scorer({"rouge_l": {"tokeniser": "spacy"}}).score(rows)
+    reasons = ["invalid_utf8_candidate", "invalid_utf8_references", None]
+    assert table["quarantine_reason"].to_pylist() == reasons

@@ -190,7 +190,9 @@ def _rows(n_plain: int) -> list[dict[str, str]]:
     ]
 
 
-@pytest.fixture(scope="module", params=["embedded", "bert", "roberta"])
+@pytest.fixture(
+    scope="module", params=["embedded", "bert", pytest.param("roberta", marks=pytest.mark.slow)]
+)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     if request.param == "embedded":
         return _embedded(request.getfixturevalue("artifacts_root"))
