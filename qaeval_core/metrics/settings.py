@@ -175,25 +175,21 @@ class QBleuSettings(WordSettings):
         )
 
 
-class AdaptedBleuSettings(BleuSettings):
+class BonusSettings(Section):
+    """Weights of the bonus of adapted metrics."""
+
+    alpha: float = Field(2.0, ge=0.0, description="weight of the bonus for a yes/no opinion")
+    beta: float = Field(1.0, ge=0.0, description="weight of the bonus for entities")
+
+
+class AdaptedBleuSettings(BonusSettings, BleuSettings):
     """Settings of ``adapted_bleu_4``."""
 
-    alpha: float = Field(2.0, ge=0.0, description="weight of the bonus for a yes/no opinion")
-    beta: float = Field(1.0, ge=0.0, description="weight of the bonus for entities")
-    over_references: Literal["standard"] = Field(
-        "standard", description="counts are clipped over all references, as the paper does"
-    )
 
-
-class AdaptedRougeSettings(WordSettings):
+class AdaptedRougeSettings(BonusSettings, WordSettings):
     """Settings of ``adapted_rouge_l``."""
 
-    alpha: float = Field(2.0, ge=0.0, description="weight of the bonus for a yes/no opinion")
-    beta: float = Field(1.0, ge=0.0, description="weight of the bonus for entities")
     gamma: float = Field(1.2, gt=0.0, description="weight of recall")
-    over_references: Literal["standard"] = Field(
-        "standard", description="the largest P and R, each on its own, as the paper does"
-    )
 
 
 class SpanSettings(Settings):

@@ -50,8 +50,8 @@ def compile_words(
     """
     spec = METRICS[settings.metric]
     options = _word_options(settings) if isinstance(settings, WordSettings) else {}
-    if spec.statistic == "ngrams":
-        options["over_references"] = getattr(settings, "over_references", "standard")
+    if spec.statistic in ("ngrams", "bonus_ngrams") and isinstance(settings, WordSettings):
+        options["over_references"] = settings.over_references
     if isinstance(settings, MeteorSettings):
         options["synonyms"] = settings.synonyms
     own = {role: columns[role] for role in (*spec.roles, *spec.optional_roles) if role in columns}

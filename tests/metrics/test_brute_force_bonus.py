@@ -170,6 +170,45 @@ def test_adapted_metrics_of_random_rows_are_brute_force() -> None:
     assert_scores(scores["adapted_rouge_l"].to_pylist(), rouge)
 
 
+def _alone(row: Row) -> list[Row]:
+    """Return the row once for each of its references."""
+    references, opinions = row["references"], row["reference_opinions"]
+    assert isinstance(references, list)
+    kind = _reference_kind(row)
+    has_bonus = kind in ("yes_no", "entity")
+    return [
+        {
+            **row,
+            "answer_type": row["answer_type"] if has_bonus else None,
+            "references": [reference],
+            "reference_opinions": opinions[i : i + 1] if isinstance(opinions, list) else None,
+        }
+        for i, reference in enumerate(references)
+    ]
+
+
+def test_the_best_single_reference_has_the_bonus_of_its_own_opinion() -> None:
+    """Protects from an agreeing reference that rewards matches with another one."""
+    rows = bonus_rows()
+    options = {"tokeniser": "whitespace", "over_references": "max", "alpha": 2.5, "beta": 0.75}
+    metrics = {"adapted_bleu_4": options, "adapted_rouge_l": options}
+    scores = Scorer(metrics).score(rows)
+    weights = {"alpha": 2.5, "beta": 0.75}
+    bleu = [
+        max((_reference_adapted_bleu_4(own, **weights) or 0.0 for own in _alone(row)), default=None)
+        for row in rows
+    ]
+    assert_scores(scores["adapted_bleu_4"].to_pylist(), bleu)
+    rouge = [
+        max(
+            (_reference_adapted_rouge_l(own, gamma=1.2, **weights) or 0.0 for own in _alone(row)),
+            default=None,
+        )
+        for row in rows
+    ]
+    assert_scores(scores["adapted_rouge_l"].to_pylist(), rouge)
+
+
 def test_rows_without_bonus_are_scored_by_the_plain_metrics() -> None:
     """Protects from a missing opinion turned into a missing score, or into a bonus."""
     rows = [

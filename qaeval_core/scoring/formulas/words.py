@@ -204,12 +204,19 @@ def _adapted_rouge(settings: Any, table: pa.Table) -> InstanceScores:
     n_candidate = _per_reference(table, n_references)
     n_reference = flat(table, "n_reference")
     both_empty = (n_candidate == 0) & (n_reference == 0)
-    parts = []
+    parts: list[FloatArray] = []
     for n_words in (n_candidate, n_reference):
         above, below = adapted.add_bonus(matches=lcs, totals=n_words, bonus=bonus, weight=weight)
         part = np.where(both_empty, 1.0, above / np.where(below > 0, below, 1.0))
-        parts.append(best_over_references(_without_words(part, table), n_references))
-    score = f_score(*parts, beta=settings.gamma)
+        parts.append(_without_words(part, table))
+    precision, recall = parts
+    if settings.over_references == "max":
+        each = f_score(precision, recall, beta=settings.gamma)
+        score = best_over_references(each, n_references)
+    else:
+        best_p = best_over_references(precision, n_references)
+        best_r = best_over_references(recall, n_references)
+        score = f_score(best_p, best_r, beta=settings.gamma)
     return _with_bonus(_scores({"": score}, n_references), kinds)
 
 

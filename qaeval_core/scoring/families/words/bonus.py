@@ -8,14 +8,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from qaeval_core.metrics.adapted import ENTITY, YES_NO, bonus_kind, plain
 from qaeval_core.scoring.families.words.counts import (
+    clipped,
     lcs_statistics,
     pooled_matches,
     pooled_ngrams,
+    single_ngrams,
 )
 from qaeval_core.scoring.families.words.rows import (
+    MAX_ORDER,
     Compute,
     Pairs,
     ShardTexts,
@@ -33,16 +37,37 @@ def bonus_ngrams(values: Values, options: Mapping[str, Any], texts: ShardTexts) 
     kinds = bonus_kinds(values)
     table = texts.table(options)
     pairs = texts.pairs(table, values["candidate"], values["references"])
-    rewarded = texts.pairs(table, values["candidate"], list(_rewarded(values, kinds)))
+    is_single = options.get("over_references") == "max"
+    rewarded = _named(values, kinds) if is_single else list(_rewarded(values, kinds))
+    bonus_pairs = texts.pairs(table, values["candidate"], rewarded)
+    agrees = np.array(list(chain.from_iterable(_agreeing(values, kinds))), dtype=bool)
 
     def compute() -> Statistics:
+        if is_single:
+            return {
+                **single_ngrams(pairs, options),
+                **_single_bonus(pairs, bonus_pairs, agrees),
+                "bonus": pa.array(kinds, pa.string()),
+            }
         return {
             **pooled_ngrams(pairs, options),
-            **pooled_matches(rewarded, "bonus", pairs.n_others > 0),
+            **pooled_matches(bonus_pairs, "bonus", pairs.n_others > 0),
             "bonus": pa.array(kinds, pa.string()),
         }
 
     return compute
+
+
+def _single_bonus(pairs: Pairs, named: Pairs, agrees: NDArray[np.bool_]) -> Statistics:
+    """Return the bonus of each reference alone: its own matches, or those of the entities."""
+    ones = np.ones(len(pairs.other), dtype=np.int64)
+    matches = clipped(pairs, pairs.own_candidate, pairs.other, ones)
+    entities = clipped(named, named.candidate, named.other, named.n_others)
+    bonus = np.where(agrees[:, None], matches, entities[pairs.row])
+    return {
+        f"bonus_{order}": lists(bonus[:, order - 1], pairs.n_others)
+        for order in range(1, MAX_ORDER + 1)
+    }
 
 
 def bonus_lcs(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Compute:
@@ -51,11 +76,7 @@ def bonus_lcs(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> 
     table = texts.table(options)
     pairs = texts.pairs(table, values["candidate"], values["references"])
     agrees = list(chain.from_iterable(_agreeing(values, kinds)))
-    entities = [
-        own if kind == ENTITY else []
-        for own, kind in zip(_entities(values, len(kinds)), kinds, strict=True)
-    ]
-    named = texts.pairs(table, values["candidate"], entities)
+    named = texts.pairs(table, values["candidate"], _named(values, kinds))
 
     def compute() -> Statistics:
         return {
@@ -126,6 +147,12 @@ def _agreeing(values: Values, kinds: Sequence[str]) -> Iterable[list[bool]]:
 def _entities(values: Values, n_rows: int) -> list[list[str]]:
     given = values.get("entities") or [None] * n_rows
     return [[entity for entity in own or () if entity] for own in given]
+
+
+def _named(values: Values, kinds: Sequence[str]) -> list[list[str]]:
+    """Return the entities of rows whose bonus they are."""
+    entities = _entities(values, len(kinds))
+    return [own if kind == ENTITY else [] for own, kind in zip(entities, kinds, strict=True)]
 
 
 def _rewarded(values: Values, kinds: Sequence[str]) -> Iterable[list[str]]:

@@ -108,14 +108,7 @@ def pooled_ngrams(pairs: Pairs, options: Mapping[str, Any]) -> Statistics:
 
 def pooled_matches(pairs: Pairs, name: str, has_any: NDArray[np.bool_]) -> Statistics:
     """Return, by order, each row's n-grams clipped at their largest count in any other text."""
-    matches = clipped_counts(
-        pairs.table.ids,
-        pairs.table.offsets,
-        candidate=pairs.candidate,
-        other=pairs.other,
-        n_others=pairs.n_others,
-        max_order=MAX_ORDER,
-    )[has_any]
+    matches = clipped(pairs, pairs.candidate, pairs.other, pairs.n_others)[has_any]
     return {
         f"{name}_{order}": lists(matches[:, order - 1], has_any.astype(np.int64))
         for order in range(1, MAX_ORDER + 1)
@@ -126,12 +119,25 @@ def shared_counts(
     pairs: Pairs, candidate: IntArray, other: IntArray, *, max_order: int
 ) -> IntArray:
     """Return the n-grams that each pair's candidate shares with its other text, by order."""
+    ones = np.ones(len(candidate), dtype=np.int64)
+    return clipped(pairs, candidate, other, ones, max_order=max_order)
+
+
+def clipped(
+    pairs: Pairs,
+    candidate: IntArray,
+    other: IntArray,
+    n_others: IntArray,
+    *,
+    max_order: int = MAX_ORDER,
+) -> IntArray:
+    """Return `clipped_counts` of texts of the pairs' table."""
     return clipped_counts(
         pairs.table.ids,
         pairs.table.offsets,
         candidate=candidate,
         other=other,
-        n_others=np.ones(len(candidate), dtype=np.int64),
+        n_others=n_others,
         max_order=max_order,
     )
 
