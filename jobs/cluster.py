@@ -11,13 +11,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import onnxruntime
 import ray
 from ray.autoscaler.sdk import request_resources
 
 from qaeval_core.config import ClusterSection
-from qaeval_core.errors import RunError
-from qaeval_core.models.session import Device, available_cpus
+from qaeval_core.errors import DeviceError, RunError
+from qaeval_core.models.session import Device, available_cpus, load_onnxruntime
 
 _CPUS_PER_ACTOR = 4
 
@@ -89,8 +88,11 @@ def local_device(cluster: ClusterSection) -> Device:
     """Return where models run without a cluster: a GPU that the driver and ONNX Runtime know."""
     if cluster.device != "auto":
         return cluster.device
-    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
-        return "cpu"
+    try:
+        if "CUDAExecutionProvider" not in load_onnxruntime().get_available_providers():
+            return "cpu"
+    except DeviceError:
+        return "cpu"  # None is installed: metrics of words need none.
     try:
         found = subprocess.run(
             ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from qaeval_core.errors import DeviceError, DeviceMemoryError
@@ -47,6 +46,7 @@ class Session:
         self.artifact = artifact
         self.device = device
         self.n_threads = n_threads or available_cpus()
+        ort = load_onnxruntime()
         options = ort.SessionOptions()
         # ONNX Runtime ignores OMP_NUM_THREADS; without this every actor takes every core.
         options.intra_op_num_threads = self.n_threads
@@ -93,6 +93,7 @@ def _is_lack_of_memory(error: Exception) -> bool:
 def _providers(device: Device) -> list[Any]:
     if device == "cpu":
         return ["CPUExecutionProvider"]
+    ort = load_onnxruntime()
     if "CUDAExecutionProvider" not in ort.get_available_providers():
         raise DeviceError(
             "CUDA was asked for, but this onnxruntime has no CUDA provider: install qaeval[gpu] "
@@ -102,6 +103,23 @@ def _providers(device: Device) -> list[Any]:
     # TF32 keeps 10 bits of mantissa: an fp32 score would no longer be independent of its batch.
     cuda = ("CUDAExecutionProvider", {"use_tf32": "0", "arena_extend_strategy": "kSameAsRequested"})
     return [cuda, "CPUExecutionProvider"]
+
+
+def load_onnxruntime() -> Any:
+    """Return the engine's module; metrics of words need none, so none is loaded for them.
+
+    Raises
+    ------
+    DeviceError
+        If it is not installed.
+    """
+    try:
+        import onnxruntime
+    except ImportError:
+        raise DeviceError(
+            "this metric runs a model: pip install 'qaeval[cpu]', or 'qaeval[gpu]' on a GPU"
+        ) from None
+    return onnxruntime
 
 
 def available_cpus() -> int:

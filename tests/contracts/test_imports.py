@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from helpers import REPOSITORY
 
-HEAVY = ("onnx", "ray", "torch", "transformers")
+HEAVY = ("onnx", "onnxruntime", "ray", "torch", "transformers", "matplotlib", "spacy")
 MAX_LINES = 320
 
 
@@ -32,10 +32,13 @@ def loaded_after(statement: str) -> list[str]:
         "import qaeval_core.scoring.local",
         "import qaeval_core.report",
         "import jobs.cli",
+        "from qaeval_core import Scorer\n"
+        "metrics = ['f1', 'rouge_l', 'bleu_4', 'meteor', 'cider', 'q_bleu']\n"
+        "Scorer(metrics).score([{'candidate': 'a dog', 'references': ['the dog']}])",
     ],
 )
 def test_importing_loads_nothing_heavy(statement: str) -> None:
-    """Scoring with artifacts at hand needs no torch, and --help need not wait for Ray."""
+    """Scoring with artifacts at hand needs no torch, words no engine, and --help no Ray."""
     loaded = loaded_after(statement)
     assert [name for name in HEAVY if name in loaded] == []
 
