@@ -19,8 +19,8 @@ _PAIRS = [
 ]
 _CASES = [
     ("minilm", "attended", "max"),
-    ("minilm", "weighted", "max"),
-    ("minilm", "weighted", "average"),
+    pytest.param("minilm", "weighted", "max", marks=pytest.mark.slow),
+    pytest.param("minilm", "weighted", "average", marks=pytest.mark.slow),
     ("bert", "attended", "max"),
     ("roberta", "attended", "max"),
     ("electra", "weighted", "average"),
