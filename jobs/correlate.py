@@ -15,7 +15,7 @@ from qaeval_core.errors import QAEvalError
 from qaeval_core.report.correlate import run_study
 from qaeval_core.report.plots import check_matplotlib
 from qaeval_core.report.study import StudyRequest
-from qaeval_core.report.study_files import write_study
+from qaeval_core.report.study_files import check_out, write_study
 from qaeval_core.report.study_text import study_lines
 
 EPILOG = """Examples:
@@ -30,7 +30,8 @@ EPILOG = """Examples:
 
   qaeval correlate out --human rating --win-lose id --min-gap 2 --forward-selection
 
-Undefined values (null, NaN) are left out in pairs and counted. Intervals hold 95 % of resamples.
+Undefined values (null, NaN, infinite) are left out in pairs and counted. Intervals hold 95 % of
+resamples.
 """
 
 
@@ -110,6 +111,7 @@ def correlate(
             seed=seed,
         )
         if out is not None:
+            check_out(out)
             check_matplotlib()
         study = run_study(request, say=options.say)
         for line in study_lines(study):

@@ -38,7 +38,9 @@ ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML file o
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="key=value, e.g. qrelscore.layers=last")
 ]
-MetricsOption = Annotated[str | None, typer.Option(help="comma-separated metric names")]
+MetricsOption = Annotated[
+    str | None, typer.Option(help="comma-separated metric names; --set NAME.KEY adds its metric")
+]
 ColumnOption = Annotated[
     list[str] | None, typer.Option("--column", help="role=name, e.g. context=passage")
 ]

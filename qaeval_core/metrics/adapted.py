@@ -15,7 +15,7 @@ MRQA 2018, section 3. Section 3.1, BLEU: m_i, t_i as in ``metrics.bleu``::
 Section 3.2, ROUGE-L::
 
     yes/no:  b = alpha LCS(r, c) where r has the candidate's opinion, else 0
-    entity:  b = beta (words of all gold entities that the candidate holds as word sequences)
+    entity:  b = beta (words of all distinct gold entities that the candidate holds as sequences)
     P = (LCS + b) / (|c| + b)       R = (LCS + b) / (|r| + b)
     ROUGE-L = (1 + gamma^2) P R / (R + gamma^2 P)
 

@@ -25,7 +25,7 @@ Smoothing of an order without a match
 
 NLTK's corpus_bleu counts t_i of a row shorter than i words as 1; here, as in sacrebleu, it is 0.
 sacrebleu gives 0 to a corpus whose rows are all shorter than n; here ``exponential`` leaves such
-orders out, as in a sentence.
+orders out, as in a sentence. Two blank texts score 1 here, 0 in both.
 
 A candidate without words scores 1 against references without words, else 0; where no word
 matches, BLEU is 0, but for ``coco``.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from qaeval_core.choices import Language, Smoothing, Stemming, Tokeniser
 
@@ -139,8 +139,13 @@ class CiderSettings(WordSettings):
 
     sigma: float = Field(6.0, gt=0.0, description="width of the length penalty, in words")
     document_frequencies: str | None = Field(
-        None, description="file written by an earlier run; default: counted in this corpus"
+        None, description="OUT/corpus/*.parquet of another run; null: counted in this corpus"
     )
+
+    @field_validator("document_frequencies", mode="before")
+    @classmethod
+    def _check_none(cls, given: object) -> object:
+        return None if given == "none" else given
 
 
 class QBleuSettings(WordSettings):

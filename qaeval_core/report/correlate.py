@@ -80,7 +80,8 @@ def _judge(study: Study, part: Slice, human: str) -> None:
     if request.system is not None and not is_one_system:
         # A system's answers to one question are kept together with those of other systems.
         cluster = request.cluster or request.question
-        data = rated_rows(request, part.frame, human, metrics=study.metrics, cluster=cluster)
+        keyed = _keyed(study, part, request.system, "systems")
+        data = rated_rows(request, keyed.frame, human, metrics=study.metrics, cluster=cluster)
         levels += _system_points(study, part, data, human)
     for points in levels:
         study.correlations += points.correlations(part.subset)
@@ -88,11 +89,21 @@ def _judge(study: Study, part: Slice, human: str) -> None:
         if points.level != DRAWS:
             study.comparisons += points.comparisons(part.subset, _pairs(request, study.metrics))
     if request.win_lose is not None:
-        study.win_lose += win_lose_records(request, part, human)
+        keyed = _keyed(study, part, request.win_lose, "win-lose pairs")
+        study.win_lose += win_lose_records(request, keyed, human)
     if request.forward_selection:
         found, note = selection_records(request, part, human)
         study.forward_selection += found
         study.notes += [note] if note else []
+
+
+def _keyed(study: Study, part: Slice, column: str, what: str) -> Slice:
+    """Return the rows that have a key; those without are left out and counted."""
+    kept = inputs.with_key(part.frame, column)
+    if n_left_out := part.frame.height - kept.height:
+        note = f"{part.subset}: {n_left_out:,} rows without {column} are left out of {what}"
+        study.notes += [note] if note not in study.notes else []
+    return part._replace(frame=kept)
 
 
 def _system_points(study: Study, part: Slice, data: RatedRows, human: str) -> list[Points]:
@@ -125,7 +136,7 @@ def _check(request: StudyRequest, table: StudyTable) -> list[str]:
         ("--cluster", request.cluster),
     ):
         if column is not None:
-            inputs.check_column(frame, column, option)
+            inputs.check_key(frame, column, option)
     named = inputs.choose_metrics(table, request.metrics)
     metrics = [name for name in named if request.metrics or name not in request.human]
     if request.auc is not None:
@@ -167,4 +178,5 @@ def _subsets(
                 f"--by {request.by}: {len(names):,} different values, at most {MAX_GROUPS}"
             )
         for name in names:
-            yield f"{request.by}={name}", frame.filter(pl.Series(keys == name))
+            shown = "null" if name == inputs.NO_KEY else name
+            yield f"{request.by}={shown}", frame.filter(pl.Series(keys == name))

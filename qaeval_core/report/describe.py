@@ -85,7 +85,7 @@ def _option_lines(name: str, key: str, field: FieldInfo) -> Iterator[str]:
     allowed = getattr(field.annotation, "__args__", ())
     words = [str(item) for item in allowed if isinstance(item, str)]
     choice = f"; {', '.join(words)}" if len(words) > 1 else ""
-    default = "none" if field.default is None else str(field.default)
+    default = "null" if field.default is None else str(field.default)
     yield f"  {name}.{key}={default}"
     yield f"      {field.description or ''}{choice}"
 

@@ -16,6 +16,8 @@ from qaeval_core.errors import ConfigError
 from qaeval_core.stats.bootstrap import N_RESAMPLES
 
 ALL_ROWS = "all"
+# Fewer give no 95 % interval worth the name.
+MIN_RESAMPLES = 20
 SEGMENT, SYSTEM, DRAWS = "segment", "system", "draws"
 
 
@@ -54,8 +56,17 @@ class StudyRequest:
             raise ConfigError("--question needs --system COLUMN")
         if self.min_gap < 0:
             raise ConfigError(f"--min-gap is {self.min_gap:g}, needs 0 or more")
-        if self.n_resamples < 1:
-            raise ConfigError(f"--resamples is {self.n_resamples}, needs 1 or more")
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        if self.n_resamples < MIN_RESAMPLES:
+            raise ConfigError(f"--resamples is {self.n_resamples}, needs {MIN_RESAMPLES} or more")
+        if self.seed < 0:
+            raise ConfigError(f"--seed is {self.seed}, needs 0 or more")
+        if len(set(self.human)) < len(self.human):
+            raise ConfigError(f"--human names a column twice: {', '.join(self.human)}")
+        if self.min_gap and self.win_lose is None:
+            raise ConfigError("--min-gap needs --win-lose COLUMN")
         if self.n_draws < 0 or self.questions_per_draw < 1:
             raise ConfigError("--draws needs 0 or more, --questions-per-draw 1 or more")
 

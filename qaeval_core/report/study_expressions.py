@@ -33,6 +33,8 @@ def select_rows(frame: pl.DataFrame, expression: str, option: str) -> pl.Series:
     except pl.exceptions.PolarsError as error:
         why = str(error).splitlines()[0]
         raise ConfigError(f"{option} {expression!r}: {why} ({hint})") from None
+    if frame.height > 1 and _with_structs(frame, roots).select(parsed).height == 1:
+        raise ConfigError(f"{option} {expression!r} is one value for all rows, not one for each")
     if chosen.dtype != pl.Boolean:
         raise ConfigError(f"{option} {expression!r} is {chosen.dtype}, not true or false")
     return chosen

@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from qaeval_core.errors import ConfigError
 from qaeval_core.report.plots import plot_correlations, plot_distributions
 from qaeval_core.report.study import RECORDS, Study, records_table
 
@@ -22,7 +23,10 @@ def write_study(study: Study, out: Path) -> list[Path]:
     ``correlations.parquet`` and ``comparisons.parquet`` are always there; the other tables where
     they were asked for.
     """
+    check_out(out)
     out.mkdir(parents=True, exist_ok=True)
+    for old in _earlier(out):
+        old.unlink()
     paths = []
     for name in RECORDS:
         table = records_table(study, name)
@@ -36,6 +40,22 @@ def write_study(study: Study, out: Path) -> list[Path]:
     temporary.write_text(text + "\n", encoding="utf-8")
     temporary.replace(paths[-1])
     return paths
+
+
+def check_out(out: Path) -> None:
+    """Raise ConfigError if a study cannot be written there."""
+    for folder in (out, *out.parents):
+        if folder.exists():
+            if not folder.is_dir():
+                raise ConfigError(f"--out {out}: {folder} is a file, a folder is needed")
+            return
+
+
+def _earlier(out: Path) -> list[Path]:
+    """Return what an earlier study wrote: beside a new report it would seem to be its own."""
+    names = [*(f"{name}.parquet" for name in RECORDS), "correlations.png", "report.json"]
+    plots = list(out.glob("distributions.png")) + list(out.glob("distributions_[0-9]*.png"))
+    return [path for path in (out / name for name in names) if path.is_file()] + plots
 
 
 def study_content(study: Study) -> dict[str, Any]:

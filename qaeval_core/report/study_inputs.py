@@ -56,8 +56,10 @@ def read_study(paths: Sequence[str]) -> StudyTable:
     SchemaError
         If columns of one name have types that do not fit.
     """
-    files = [file for path in paths for file in _files(path)]
+    # Each file once: rows that count twice would make intervals too narrow.
+    files = list(dict.fromkeys(file.resolve() for path in paths for file in _files(path)))
     frames = [_read(file) for file in files]
+    _check_same_columns(files, frames)
     try:
         frame = pl.concat(frames, how="vertical_relaxed")
     except pl.exceptions.PolarsError as error:
@@ -93,8 +95,8 @@ def join_ratings(table: StudyTable, path: str, *, on: str) -> StudyTable:
     here, _, there = on.partition("=")
     there = there or here
     other = read_study([path]).frame
-    check_column(table.frame, here, "--on")
-    check_column(other, there, f"--on, in {path},")
+    check_key(table.frame, here, "--on")
+    check_key(other, there, f"--on, in {path},")
     # Ids are often numbers in one table and text in the other.
     left = table.frame.with_columns(pl.col(here).cast(pl.String))
     right = other.with_columns(pl.col(there).cast(pl.String)).filter(pl.col(there).is_not_null())
@@ -105,6 +107,11 @@ def join_ratings(table: StudyTable, path: str, *, on: str) -> StudyTable:
     joined = left.join(
         right, left_on=here, right_on=there, how="inner", suffix="_with", maintain_order="left"
     )
+    if left.height and not joined.height:
+        raise SchemaError(
+            f"--on {on}: no row has a rating; keys are such as {left[here].head(2).to_list()} here "
+            f"and {right[there].head(2).to_list()} in {path}"
+        )
     matched = int(right[there].is_in(left[here].drop_nulls().implode()).sum())
     notes = [
         f"join on {on}: {joined.height:,} rows of {left.height:,} have ratings, "
@@ -131,7 +138,8 @@ def check_numeric(frame: pl.DataFrame, name: str, option: str) -> None:
 def is_numeric(frame: pl.DataFrame, name: str) -> bool:
     """Return whether a column holds numbers, booleans, or nothing at all."""
     kind = frame[name].dtype
-    return kind.is_numeric() or kind in (pl.Boolean, pl.Null)
+    is_empty = kind == pl.String and frame[name].null_count() == frame.height
+    return kind.is_numeric() or kind in (pl.Boolean, pl.Null) or is_empty
 
 
 def choose_metrics(table: StudyTable, names: Sequence[str]) -> list[str]:
@@ -169,9 +177,25 @@ def numbers(frame: pl.DataFrame, name: str) -> NDArray[np.float64]:
     return np.where(np.isfinite(values), values, np.nan)
 
 
+# No text of a table is this one, so rows without a key never join those of a key.
+NO_KEY = "\x01"
+
+
 def texts(frame: pl.DataFrame, name: str) -> NDArray[np.str_]:
-    """Return a column as text, to group rows by; null is the text ``null``."""
-    return np.array(frame[name].cast(pl.String).fill_null("null").to_list(), dtype=np.str_)
+    """Return a column as text, to group rows by; null is ``NO_KEY``."""
+    return np.array(frame[name].cast(pl.String).fill_null(NO_KEY).to_list(), dtype=np.str_)
+
+
+def with_key(frame: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Return the rows that have a value in a column."""
+    return frame.filter(pl.col(name).is_not_null())
+
+
+def check_key(frame: pl.DataFrame, name: str, option: str) -> None:
+    """Raise SchemaError if a table lacks a column, or its values cannot name groups."""
+    check_column(frame, name, option)
+    if frame[name].dtype.is_nested():
+        raise SchemaError(f"{option} column {name!r} is {frame[name].dtype}, not one value a row")
 
 
 def statistics_of(frame: pl.DataFrame, name: str) -> NDArray[np.float64] | None:
@@ -193,6 +217,15 @@ def statistics_of(frame: pl.DataFrame, name: str) -> NDArray[np.float64] | None:
         raise InputError(f"{column}: rows hold different numbers of statistics: {sorted(lengths)}")
     blank = [float("nan")] * lengths.pop()
     return np.array([blank if row is None else row for row in rows], dtype=np.float64)
+
+
+def _check_same_columns(files: Sequence[Path], frames: Sequence[pl.DataFrame]) -> None:
+    for file, frame in zip(files, frames, strict=True):
+        if differing := sorted(set(frame.columns) ^ set(frames[0].columns)):
+            raise SchemaError(
+                f"{file} and {files[0]} have different columns: {', '.join(differing[:8])}; tables "
+                "of the same rows are joined by --with TABLE --on KEY"
+            )
 
 
 def _files(path: str) -> list[Path]:

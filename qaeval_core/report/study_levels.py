@@ -89,9 +89,11 @@ def rated_rows(
 
 
 def cluster_codes(frame: pl.DataFrame, column: str) -> NDArray[np.intp]:
-    """Return the number, from 0, of each row's value of a column."""
-    _, codes = np.unique(inputs.texts(frame, column), return_inverse=True)
-    return codes.astype(np.intp)
+    """Return the number, from 0, of each row's value of a column; a row without is alone."""
+    names, codes = np.unique(inputs.texts(frame, column), return_inverse=True)
+    alone = names[codes] == inputs.NO_KEY if len(names) else np.zeros(0, dtype=bool)
+    codes[alone] = len(names) + np.arange(int(alone.sum()))
+    return np.unique(codes, return_inverse=True)[1].astype(np.intp)
 
 
 def segment_points(data: RatedRows, human: str, columns: dict[str, ScoreColumn]) -> Points:
@@ -222,7 +224,7 @@ def make_draws(
     request = data.request
     assert request.question is not None
     questions = inputs.texts(data.frame, request.question)
-    usable = np.ones(len(questions), dtype=bool)
+    usable = questions != inputs.NO_KEY
     common = common_questions(systems=systems, questions=questions, usable=usable)
     said = f"{len(common):,} questions have a rated answer of each system"
     if len(common) < request.questions_per_draw:

@@ -20,7 +20,7 @@ from qaeval_core.scoring.compile import compile_run, needed_roles, optional_role
 from qaeval_core.scoring.inputs import InputFile, find_inputs
 from qaeval_core.scoring.plan import Piece, RowRange, cover, plan_file
 from qaeval_core.scoring.plans import CompiledRun, FamilyPlan, ModelFamilyPlan
-from qaeval_core.scoring.score_columns import score_fields
+from qaeval_core.scoring.score_columns import check_output_names
 from qaeval_core.scoring.store import Store, check_out_path
 from qaeval_core.signature import hash_text
 
@@ -158,7 +158,7 @@ def make_job(config: RunConfig, inputs: Inputs, *, device: Device) -> Job:
         resolve_artifact=lambda request: ensure_artifact(root, request, build=config.models.build),
         corpus=_corpus_hash(inputs.files, n_rows),
     )
-    _check_output_names(config.output.carry, run)
+    check_output_names(run, carry=config.output.carry)
     return Job(
         config=config,
         files=inputs.files,
@@ -192,14 +192,6 @@ def _check_out_not_among_inputs(paths: Sequence[str], out: Path) -> None:
         folder = Path(path).expanduser().absolute()
         if "://" not in path and folder.is_dir() and out.is_relative_to(folder):
             raise ConfigError(f"--out {out} lies inside the input folder {folder}")
-
-
-def _check_output_names(carry: Sequence[str], run: CompiledRun) -> None:
-    names = [field.name for field in score_fields(run, with_statistics=True)]
-    taken = ["id", *names, "quarantine_reason"]
-    for name in [*carry, *taken]:
-        if [*carry, *taken].count(name) > 1:
-            raise ConfigError(f"two output columns would be named {name!r}")
 
 
 def _corpus_hash(files: Sequence[InputFile], n_rows: Mapping[str, int]) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 
 import pyarrow as pa
 
+from qaeval_core.errors import ConfigError
 from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.schema import COLUMNS_METADATA
+from qaeval_core.schema import COLUMNS_METADATA, QUARANTINE_REASON
 from qaeval_core.scoring.plans import CompiledRun, InstancePlan
 
 
@@ -32,6 +35,17 @@ def _instance_fields(plan: InstancePlan, *, with_statistics: bool) -> list[pa.Fi
     if with_statistics and spec.over_examples == "sum_of_statistics":
         fields.append(pa.field(plan.statistics_column, pa.list_(pa.float64())))
     return [*fields, pa.field(plan.reason_column, pa.string())]
+
+
+def check_output_names(run: CompiledRun, *, carry: Sequence[str] = ()) -> None:
+    """Raise ConfigError if two columns of the scores would have one name."""
+    if "id" in carry:
+        raise ConfigError("id is always copied: leave it out of --carry")
+    names = [field.name for field in score_fields(run, with_statistics=True)]
+    counts = Counter([*carry, "id", *names, QUARANTINE_REASON])
+    for name, count in counts.items():
+        if count > 1:
+            raise ConfigError(f"two output columns would be named {name!r}")
 
 
 def columns_metadata(run: CompiledRun) -> dict[bytes, bytes]:

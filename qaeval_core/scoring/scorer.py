@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from qaeval_core.config import RunConfig
 from qaeval_core.configure import load_config
-from qaeval_core.errors import SchemaError
+from qaeval_core.errors import ConfigError, SchemaError
+from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.session import Device
 from qaeval_core.schema import ROLES, fits_role
@@ -28,6 +29,7 @@ from qaeval_core.scoring.join import score_rows
 from qaeval_core.scoring.plans import CompiledRun, FamilyPlan, WordsFamilyPlan
 from qaeval_core.scoring.prepared import statistics_table
 from qaeval_core.scoring.runners import make_runner
+from qaeval_core.scoring.score_columns import check_output_names
 from qaeval_core.scoring.validate import table_rows
 from qaeval_core.suggest import nearest
 
@@ -68,11 +70,20 @@ class Scorer:
         device: Device = "cpu",
         n_threads: int | None = None,
     ) -> None:
+        if isinstance(metrics, str):
+            metrics = (metrics,)
         settings = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
-        own = load_config(overrides={f"metrics.{name}": dict(settings[name]) for name in settings})
+        if not settings:
+            raise ConfigError(f"no metric is asked for; choose from: {', '.join(METRICS)}")
+        own = load_config(
+            overrides={f"metrics.{name}": dict(settings[name] or {}) for name in settings}
+        )
         base = config or own
         self.config = base.model_copy(update={"metrics": own.metrics})
         self._mapping = dict(columns or base.input.columns)
+        for role in self._mapping:
+            if role not in ROLES:
+                raise ConfigError(f"unknown role {role!r}{nearest(role, ROLES)}")
         self._device: Device = device
         self._n_threads = n_threads
         self._runners: dict[str, Any] = {}
@@ -113,7 +124,7 @@ class Scorer:
     def compile(self, columns: Mapping[str, str]) -> CompiledRun:
         """Return families and instances for roles read from these columns."""
         root = Path(self.config.models.artifacts_path or default_root())
-        return compile_run(
+        run = compile_run(
             self.config,
             columns=columns,
             device=self._device,
@@ -121,6 +132,8 @@ class Scorer:
                 root, request, build=self.config.models.build
             ),
         )
+        check_output_names(run)
+        return run
 
     def statistics(
         self, run: CompiledRun, values: Mapping[str, Sequence[object]]
@@ -193,7 +206,12 @@ def _as_table(rows: Rows) -> tuple[pa.Table | None, list[str]]:
         return rows.to_arrow(), list(rows.columns)
     if isinstance(rows, pa.Table):
         return rows, list(rows.column_names)
-    return None, list(dict.fromkeys(name for record in _records(rows) for name in record))
+    return None, _names(rows)
+
+
+def _names(rows: Rows) -> list[str]:
+    """Return the keys of all mappings."""
+    return list(dict.fromkeys(name for record in _records(rows) for name in record))
 
 
 def _records(rows: Rows) -> Sequence[Mapping[str, object]]:
@@ -205,6 +223,10 @@ def _records(rows: Rows) -> Sequence[Mapping[str, object]]:
 def _role_values(
     rows: Rows, table: pa.Table | None, columns: Mapping[str, str]
 ) -> dict[str, list[object]]:
+    names = [*table.column_names] if table is not None else _names(rows)
+    for column in columns.values():
+        if column not in names and (table is not None or _records(rows)):
+            raise SchemaError(f"no column {column!r}{nearest(column, names)}")
     if table is None:
         # Not through Arrow, which infers one type a column: a wrongly typed value shall
         # quarantine its row, not fail the rest.
@@ -213,8 +235,6 @@ def _role_values(
             for role, column in columns.items()
         }
     for role, column in columns.items():
-        if column not in table.column_names:
-            raise SchemaError(f"no column {column!r}{nearest(column, table.column_names)}")
         kind = table.schema.field(column).type
         if not fits_role(kind, role):
             raise SchemaError(f"column {column!r} is {kind}, but role {role} needs {ROLES[role]}")

@@ -3,7 +3,8 @@
 Text in, list of words out; equal settings give equal words on every machine. Rules of the field
 come from the libraries that define them, where there is one.
 
-``squad``       SQuAD's script: ASCII punctuation and articles go, split at white space
+``squad``       SQuAD's script: ASCII punctuation and articles go, split at white space; in other
+                languages than English MLQA's: all punctuation goes, Chinese signs are words
 ``whitespace``  split at white space
 ``words``       runs of letters, digits and inner apostrophes, of any script
 ``rouge``       rouge-score: runs of a-z and 0-9 (other scripts leave no word)
@@ -18,6 +19,8 @@ come from the libraries that define them, where there is one.
 from __future__ import annotations
 
 import re
+import sys
+import unicodedata
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Any
@@ -154,7 +157,8 @@ def make_tokeniser(
     """
     split, split_joined = _RULES[name](lowercase, language)
     # mteval-v13a joins what a hyphen at the end of a line divides.
-    crossing = ("-\n",) if name == "13a" else ()
+    # It also takes out a mark that may stand before one.
+    crossing = ("-\n", "<skipped>") if name == "13a" else ()
     return WordSplitter(
         split, split_joined=split_joined, stem=stemming == "porter", crossing=crossing
     )
@@ -166,14 +170,26 @@ _Splits = tuple[Split, Split | None]
 
 def _squad(lowercase: bool, language: Language) -> _Splits:
     articles = re.compile(_ARTICLES[language]) if language in _ARTICLES else None
+    punctuation = _PUNCTUATION if language == "en" else _all_punctuation()
 
     def split(text: str) -> list[str]:
-        text = _PUNCTUATION.sub("", text.lower() if lowercase else text)
+        text = punctuation.sub("", text.lower() if lowercase else text)
         if language == "zh":
             return _CHINESE_OR_RUN.findall(text)
         return (articles.sub(" ", text) if articles else text).split()
 
     return split, split
+
+
+@cache
+def _all_punctuation() -> re.Pattern[str]:
+    """Return a pattern of Unicode's punctuation and ASCII's, which MLQA's script takes out."""
+    signs = "".join(
+        chr(point)
+        for point in range(sys.maxunicode + 1)
+        if unicodedata.category(chr(point)).startswith("P")
+    )
+    return re.compile(f"[!-/:-@\\[-`{{-~{re.escape(signs)}]+")
 
 
 def _whitespace(lowercase: bool, _: Language) -> _Splits:
@@ -207,7 +223,8 @@ def _13a(lowercase: bool, _: Language) -> _Splits:
     rule: Callable[[str], str] = Tokenizer13a()  # type: ignore[no-untyped-call]
 
     def split(text: str) -> list[str]:
-        found = rule(text.lower() if lowercase else text).split()
+        # sacrebleu cuts the right end of a segment before it tokenises it.
+        found = rule((text.lower() if lowercase else text).rstrip()).split()
         # They keep 65,536 texts each; joined ones are megabytes.
         Tokenizer13a.__call__.cache_clear()
         TokenizerRegexp.__call__.cache_clear()

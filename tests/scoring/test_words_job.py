@@ -233,7 +233,7 @@ def test_document_frequencies_of_other_words_are_refused(job: dict, tmp_path: Pa
             run_locally(request)
     for path, message in (
         (tmp_path / "input.parquet", "holds no document frequencies"),
-        (tmp_path / "none.parquet", "cannot read document frequencies"),
+        (tmp_path / "none.parquet", "no such file of document frequencies"),
     ):
         with pytest.raises(ConfigError, match=message):
             run_locally({**job, "metrics.cider": {"document_frequencies": str(path)}})

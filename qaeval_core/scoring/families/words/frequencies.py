@@ -103,6 +103,8 @@ def read_frequencies(path: str | Path, *, words: str) -> DocumentFrequencies:
     ConfigError
         If the file cannot be read, is no such table, or counts words that were split otherwise.
     """
+    if not Path(path).is_file():
+        raise ConfigError(f"no such file of document frequencies: {path}")
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
