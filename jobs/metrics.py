@@ -25,17 +25,19 @@ _COLUMNS = ("metric", "range", "better", "reads")
 
 def metrics(
     name: Annotated[str | None, typer.Argument(help="a metric to describe")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="the list as JSON")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="the list, or the one, as JSON")] = False,
 ) -> None:
     """List the metrics with range, direction, roles and paper, or describe one of them."""
+    records = metric_records()
     if name is not None:
         try:
-            for line in metric_lines(name):
-                print(line)
+            lines = list(metric_lines(name))
         except QAEvalError as error:
             options.fail(error, code=options.EXIT_BAD_REQUEST)
-        return
-    records = metric_records()
+        records = [record for record in records if record["metric"] == name]
+        if not as_json:
+            print("\n".join(lines))
+            return
     if as_json:
         print(json.dumps(records, indent=2, ensure_ascii=False))
         return

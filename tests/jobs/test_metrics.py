@@ -44,4 +44,5 @@ def test_a_metric_is_described_with_definition_options_and_signature(name: str) 
 
 def test_an_unknown_metric_names_the_nearest() -> None:
     """Protects from a dead end."""
+    assert [record["metric"] for record in json.loads(shown("f1", "--json"))] == ["f1"]
     assert "did you mean 'rouge_l'" in shown("rouge", code=2)
