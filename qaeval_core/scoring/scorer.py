@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -243,6 +244,8 @@ def _role_values(
 
 def _readable(value: object) -> object:
     """Return a value, or why its text is none: half of a surrogate pair is no character."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     try:
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from numbers import Integral
 from typing import cast
 
 import numpy as np
@@ -166,9 +167,9 @@ def _check_spans(given: Sequence[object]) -> tuple[object, tuple[str, str] | Non
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             return None, ("wrong_type", f"{span!r} where a [start, end) pair is needed")
         start, end = pair
-        if not isinstance(start, int) or not isinstance(end, int):
+        if not isinstance(start, Integral) or not isinstance(end, Integral):
             return None, ("wrong_type", f"{span!r} where two integers are needed")
         if start < 0 or end < start:
             return None, ("invalid_span", f"{span!r} ends before it starts, or starts below 0")
-        spans.append((start, end))
+        spans.append((int(start), int(end)))
     return spans, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -72,6 +73,19 @@ def test_words_of_a_text_do_not_depend_on_its_neighbours(neighbour: str) -> None
     together = score_table([*rows, other], metrics).to_pylist()
     assert together[: len(rows)] == alone
     assert [row["bleu_2"] for row in alone[:2]] == [1.0, 1.0]
+
+
+def test_arrays_and_their_numbers_are_read_as_lists() -> None:
+    """Protects from rows out of numpy that are quarantined for their types."""
+    row = {
+        "candidate": "a b",
+        "references": np.array(["a b"]),
+        "predicted_spans": np.array([[0, 4]]),
+        "gold_spans": [(np.int64(3), np.int32(9))],
+    }
+    scores = score_table([row], ["f1", "top_n_accuracy"])
+    assert scores["quarantine_reason"].to_pylist() == [None]
+    assert [scores[name].to_pylist() for name in ("f1", "top_n_accuracy")] == [[1.0], [1.0]]
 
 
 def test_other_languages_lose_all_punctuation() -> None:
