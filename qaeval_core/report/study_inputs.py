@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableFileError
+from qaeval_core.schema import COLUMNS_METADATA
 from qaeval_core.suggest import nearest
 
-METADATA_KEY = b"qaeval.columns"
 SUFFIXES = (".parquet", ".jsonl", ".csv")
 
 
@@ -260,7 +260,7 @@ def _read(file: Path) -> pl.DataFrame:
 def _described(file: Path) -> dict[str, ScoreColumn]:
     if file.suffix != ".parquet":
         return {}
-    text = (pq.read_schema(file).metadata or {}).get(METADATA_KEY)
+    text = (pq.read_schema(file).metadata or {}).get(COLUMNS_METADATA)
     if text is None:
         return {}
     known = ScoreColumn.__dataclass_fields__

@@ -196,8 +196,7 @@ class FileJoin:
             writer.close()
         temporary.replace(path)
         self._write_quarantine(file, quarantine)
-        all_hashes = np.concatenate(hashes) if hashes else np.zeros(0, dtype=np.uint64)
-        totals.n_duplicate_ids += len(all_hashes) - len(np.unique(all_hashes))
+        totals.n_duplicate_ids += _n_repeats(hashes)
 
     def _given_columns(self, file: InputFile, n_rows: int) -> Iterator[pa.Table]:
         """Yield id and carried columns in chunks; nulls where the input cannot be read."""
@@ -256,6 +255,15 @@ class FileJoin:
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
         pq.write_table(rows, temporary)
         temporary.replace(path)
+
+
+def _n_repeats(hashes: Sequence[NDArray[np.uint64]]) -> int:
+    """Return how many values are repeats; sorted in place, for a file may have many rows."""
+    if not hashes:
+        return 0
+    joined = np.concatenate(hashes)
+    joined.sort()
+    return int(np.count_nonzero(joined[1:] == joined[:-1]))
 
 
 def _as_piece(file: InputFile, stretch: Stretch) -> Piece:

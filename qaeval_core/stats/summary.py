@@ -47,12 +47,13 @@ def summarise(
     >>> summary.n, summary.n_undefined, summary.mean
     (2, 1, 0.5)
     """
-    defined = values[~np.isnan(values)].astype(np.float64)
+    defined = values[~np.isnan(values)].astype(np.float64, copy=False)
     n_undefined = len(values) - len(defined)
     if len(defined) == 0:
         return Summary(0, n_undefined, None, None, None, None, {})
     interval, method = _interval(defined, seed)
-    points = np.quantile(defined, quantiles)
+    # In place: its own copy, and the last use of it in this order.
+    points = np.quantile(defined, quantiles, overwrite_input=True)
     return Summary(
         n=len(defined),
         n_undefined=n_undefined,

@@ -65,6 +65,12 @@ class GramCounts:
         owner = np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
         return owner * max(self.n_grams, 1) + self.grams
 
+    def entries_of(self, texts: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the entries of some texts, and which of these texts (from 0) each belongs to."""
+        n_entries = np.diff(self.offsets)[texts]
+        owner = np.repeat(np.arange(len(texts)), n_entries)
+        return owner, concat_ranges(self.offsets[texts], n_entries)
+
     def pair_counts(self, candidate: IntArray, other: IntArray) -> PairCounts:
         """Return, for every distinct n-gram of each pair's candidate, its counts on both sides.
 
@@ -73,9 +79,7 @@ class GramCounts:
         candidate, other : int ndarray of shape (n_pairs,)
             Texts of each pair.
         """
-        starts, n_entries = self.offsets[candidate], np.diff(self.offsets)[candidate]
-        owner = np.repeat(np.arange(len(candidate)), n_entries)
-        entries = concat_ranges(starts, n_entries)
+        owner, entries = self.entries_of(candidate)
         wanted = other[owner] * max(self.n_grams, 1) + self.grams[entries]
         keys = self._keys
         at = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from qaeval_core import Scorer
 from qaeval_core.metrics.corpus import corpus_score
@@ -35,13 +36,20 @@ def scores(data: list[dict[str, object]], metric: str, **settings: object) -> li
 
 def corpus(data: list[dict[str, object]], metric: str, **settings: object) -> float:
     """Return the corpus score from the rows' statistics."""
+    return float(corpus_score(metric, settings, corpus_counts(data, metric, **settings)))
+
+
+def corpus_counts(
+    data: list[dict[str, object]], metric: str, **settings: object
+) -> NDArray[np.float64]:
+    """Return the rows' summed statistics."""
     scorer = Scorer({metric: settings})
     columns = {"candidate": "candidate", "references": "references"}
     values = {role: [row[role] for row in data] for role in columns}
     run = scorer.compile(columns)
     found = score_instance(run.instances[0], scorer.statistics(run, values))
     assert found.sums is not None
-    return float(corpus_score(metric, settings, found.sums.sum(axis=0)))
+    return found.sums.sum(axis=0)
 
 
 def text(words: Sequence[str]) -> str:
@@ -116,13 +124,22 @@ def test_evaluate_prints_the_same_bleu_rouge_meteor_and_squad(golden: dict[str, 
     assert cased == pytest.approx(case["expected"])
 
 
-def test_jury_prints_the_same_rouge(golden: dict[str, Any]) -> None:
+def test_jury_prints_the_same_bleu_rouge_and_meteor(golden: dict[str, Any]) -> None:
     """Protects from a mean where the best reference counts."""
     jury = golden["jury"]
     for name in ("basic", "multiple_ref"):
         case, expected = jury["inputs"][name], jury["expected"]
         references = [[own] if isinstance(own, str) else own for own in case["references"]]
         data = rows(case["predictions"], references)
+        bleu = expected["bleu"][name]["bleu"]
+        counts = corpus_counts(data, "bleu_4", tokeniser="words")
+        # It takes the shortest reference's length; ours is the closest one's, as Papineni's is.
+        shortest = sum(min(len(text.split()) for text in own) for own in references)
+        assert (counts[0], shortest) == (bleu["translation_length"], bleu["reference_length"])
+        assert (counts[2:6] / counts[6:10]).tolist() == pytest.approx(bleu["precisions"])
+        assert corpus(data, "bleu_4", tokeniser="words") == bleu["score"]
+        meteor = np.mean(scores(data, "meteor", tokeniser="words"))
+        assert meteor == pytest.approx(expected["meteor"][name]["meteor"]["score"])
         rouge = expected["rouge"][name]["rouge"]["rougeL"]
         own = np.mean(scores(data, "rouge_l", over_references="max"))
         assert own == pytest.approx(rouge, abs=1e-9)

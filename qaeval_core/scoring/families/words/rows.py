@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from qaeval_core.metrics.bleu import MAX_ORDER
 from qaeval_core.scoring.validate import Validated, validate_rows
 from qaeval_core.text.ngrams import GramCounts, IntArray, gram_counts
 from qaeval_core.text.table import RawTexts, TokenTable
 from qaeval_core.text.tokenise import Split, WordSplitter, make_tokeniser
 
-MAX_ORDER = 4
 # Its script calls two texts without words equal, whatever they were.
 _SCRIPTED = "squad"
 
@@ -62,7 +62,7 @@ class ShardTexts:
         self._tokenisers = tokenisers
         self._raw = RawTexts()
         self._tables: dict[object, TokenTable] = {}
-        self._counts: dict[int, _Counted] = {}  # by table
+        self._counts: dict[int, tuple[int, list[GramCounts]]] = {}  # with the texts counted
         self._numbered: dict[tuple[int, int], tuple[Any, Any, IntArray, IntArray, IntArray]] = {}
         self._validated: dict[object, Validated] = {}
 
@@ -107,20 +107,13 @@ class ShardTexts:
         _, _, candidate, other, n_others = self._numbered[key]
         return Pairs(table, table.add_numbered(candidate), table.add_numbered(other), n_others)
 
-    def counts(self, table: TokenTable, *, max_order: int = MAX_ORDER) -> list[GramCounts]:
+    def counts(self, table: TokenTable) -> list[GramCounts]:
         """Return the n-gram counts of a table; counted again where texts have been added since."""
-        counted = self._counts.get(id(table))
-        if counted is None or counted.n_texts != table.n_texts:
-            orders = gram_counts(table.ids, table.offsets, max_order=MAX_ORDER)
-            counted = self._counts[id(table)] = _Counted(table.n_texts, orders, [])
-        counted.found.extend(islice(counted.orders, max(max_order - len(counted.found), 0)))
-        return counted.found[:max_order]
-
-
-class _Counted(NamedTuple):
-    n_texts: int
-    orders: Iterator[GramCounts]  # those that nobody has asked for yet
-    found: list[GramCounts]
+        n_texts, found = self._counts.get(id(table), (-1, []))
+        if n_texts != table.n_texts:
+            found = list(gram_counts(table.ids, table.offsets, max_order=MAX_ORDER))
+            self._counts[id(table)] = (table.n_texts, found)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

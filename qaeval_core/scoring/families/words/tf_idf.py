@@ -35,9 +35,9 @@ def document_frequencies(values: Values, options: Mapping[str, Any], texts: Shar
         rows, hashes = [], []
         for order in counts:
             own = gram_hashes(order, ids=ids, words=words)
-            found = order.pair_counts(pairs.other, pairs.other)
-            rows.append(pairs.row[found.owner])
-            hashes.append(own[order.grams[found.entry]])
+            owner, entries = order.entries_of(pairs.other)
+            rows.append(pairs.row[owner])
+            hashes.append(own[order.grams[entries]])
         return {"grams": _distinct_lists(rows, hashes, n_rows=len(pairs.candidate))}
 
     return compute
