@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -127,16 +128,19 @@ def layout(cluster: ClusterSection, device: Device) -> Layout:
     return Layout(n_actors, max(n_threads, 1), reserved, 0.0)
 
 
-def words_layout(cluster: ClusterSection) -> Layout:
+def words_layout(cluster: ClusterSection, device: Device) -> Layout:
     """Return how many actors the statistics of words get: one per CPU, on every node.
 
-    They run on one core each, also where models run on GPUs. Every node of a given cluster keeps
-    one CPU for light tasks; a local cluster has logical ones for them.
+    They run on one core each, also where models run on GPUs; ``cluster.actors`` limits them where
+    models run on CPUs too. Every node of a given cluster keeps one CPU for light tasks; a local
+    cluster has logical ones for them.
     """
+    most = cluster.actors if cluster.actors and device == "cpu" else sys.maxsize
     if not cluster.address and len(ray.nodes()) == 1:
-        return Layout(min(available_cpus(), _local_cpus()), 1, 1.0, 0.0)
+        return Layout(min(available_cpus(), _local_cpus(), most), 1, 1.0, 0.0)
     cpus = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
-    return Layout(max(sum(max(own - 1, 1) for own in cpus if own > 0), 1), 1, 0.9, 0.0)
+    n_actors = max(sum(max(own - 1, 1) for own in cpus if own > 0), 1)
+    return Layout(min(n_actors, most), 1, 0.9, 0.0)
 
 
 def _local_cpus() -> int:

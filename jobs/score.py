@@ -142,7 +142,7 @@ def run_on_ray(config: RunConfig, inputs: Inputs) -> Outcome:
         with connected(config.cluster):
             device = cluster_device(config.cluster)
             executor = RayExecutor(
-                layout(config.cluster, device), words=words_layout(config.cluster)
+                layout(config.cluster, device), words=words_layout(config.cluster, device)
             )
             return _run(config, inputs, executor, device=device)
     except QAEvalError as error:
