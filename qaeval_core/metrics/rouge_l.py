@@ -25,6 +25,8 @@ But: no ROUGE-Lsum; a text is one sequence.
 
 from __future__ import annotations
 
+from decimal import ROUND_DOWN, Decimal
+from math import isnan
 from typing import NamedTuple
 
 import numpy as np
@@ -78,3 +80,22 @@ def f_score(precision: FloatArray, recall: FloatArray, *, beta: float) -> FloatA
     """
     below = recall + beta**2 * precision
     return (1 + beta**2) * precision * recall / np.where(below == 0, 1.0, below)
+
+
+def cut(scores: FloatArray, *, decimals: int) -> FloatArray:
+    """Return scores without the digits after some decimals; NaN stays.
+
+    Rank correlations see the last bit: columns that were printed and cut have other ties than the
+    fractions they stand for.
+
+    Examples
+    --------
+    >>> cut(np.array([2 / 3, 0.25, np.nan]), decimals=3)
+    array([0.666, 0.25 ,   nan])
+    """
+    step = Decimal(1).scaleb(-decimals)
+    shortened = [
+        value if isnan(value) else float(Decimal(repr(value)).quantize(step, rounding=ROUND_DOWN))
+        for value in scores.tolist()
+    ]
+    return np.array(shortened, dtype=np.float64)

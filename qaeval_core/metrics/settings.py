@@ -119,6 +119,13 @@ class RougeSettings(WordSettings):
 
     tokeniser: Tokeniser = Field("rouge", description="rule that splits a text into words")
     beta: float = Field(1.0, gt=0.0, description="weight of recall; 1.2 in coco-caption")
+    cut_decimals: int | None = Field(
+        None,
+        ge=1,
+        le=17,
+        description="combine P and R as rouge-score does and cut after so many decimals: the ties "
+        "of a published column",
+    )
 
 
 class MeteorSettings(WordSettings):

@@ -21,7 +21,7 @@ from qaeval_core.metrics.references import (
     mean_over_references,
     take,
 )
-from qaeval_core.metrics.rouge_l import f_score, rouge_l
+from qaeval_core.metrics.rouge_l import cut, f_score, rouge_l
 from qaeval_core.metrics.top_n_accuracy import top_n_accuracy
 from qaeval_core.scoring.formulas.columns import (
     FloatArray,
@@ -109,6 +109,8 @@ def _rouge_l(settings: Any, table: pa.Table) -> InstanceScores:
     )
     precision, recall = (_without_words(part, table) for part in (scores.precision, scores.recall))
     f_scores = _without_words(scores.rouge_l, table)
+    if settings.cut_decimals is not None:
+        f_scores = f_score(precision, recall, beta=settings.beta)
     best = first_best(f_scores, n_references)
     found = take(f_scores, best), take(precision, best), take(recall, best)
     if settings.over_references == "standard":
@@ -116,6 +118,8 @@ def _rouge_l(settings: Any, table: pa.Table) -> InstanceScores:
         best_r = best_over_references(recall, n_references)
         combined = f_score(best_p, best_r, beta=settings.beta)
         found = np.where(n_references > 1, combined, found[0]), best_p, best_r
+    if settings.cut_decimals is not None:
+        found = cut(found[0], decimals=settings.cut_decimals), *found[1:]
     return _scores(dict(zip(("", "precision", "recall"), found, strict=True)), n_references)
 
 
