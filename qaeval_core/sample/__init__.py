@@ -1,4 +1,4 @@
-"""The sample corpus: passages with good and labelled bad questions, written for this project."""
+"""The sample corpus, written for this project: labelled questions and labelled answers."""
 
 from __future__ import annotations
 
@@ -34,3 +34,15 @@ def sample_table() -> pa.Table:
                 }
             )
     return pa.Table.from_pylist(rows)
+
+
+def answers_table() -> pa.Table:
+    """Return one row per predicted answer of the sample corpus.
+
+    Returns
+    -------
+    pyarrow.Table
+        Columns id, question, references, prediction, kind, is_right.
+    """
+    text = resources.files(__name__).joinpath("qa.jsonl").read_text(encoding="utf-8")
+    return pa.Table.from_pylist([json.loads(line) for line in text.splitlines()])
