@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from jobs import calibrate, correlate, demo, export, metrics, score
+from jobs import calibrate, correlate, demo, export, metrics, score, train
 
 app = typer.Typer(
     name="qaeval",
@@ -24,6 +24,11 @@ app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     add_help_option=False,
 )(export.export)
+app.command(
+    epilog=train.EPILOG,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)(train.train)
 app.command(epilog=metrics.EPILOG)(metrics.metrics)
 app.command(epilog=demo.EPILOG)(demo.demo)
 

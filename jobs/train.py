@@ -1,0 +1,40 @@
+"""train: train a model that a metric needs; ``python -m export.training`` takes over the process.
+
+Exit codes: 0 done, 1 stopped or failed (run again), 2 bad request.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import typer
+
+from jobs import options
+
+EPILOG = """Examples:
+
+  qaeval train cross-encoder --pairs pairs.parquet --out sas-mine
+
+  qaeval train kpqa --squad train-v1.1.json --out kpqa-mine
+"""
+
+_NEEDED = ("torch", "peft", "sentence_transformers", "datasets", "spacy")
+
+
+def train(context: typer.Context) -> None:
+    """Train a cross-encoder (sas) or a keyphrase predictor (kpqa): an adapter and a model."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        options.say(f"error: training needs {missing[0]}: pip install 'qaeval[export,train]'")
+        sys.exit(options.EXIT_BAD_REQUEST)
+    source = str(Path(__file__).resolve().parents[1])
+    path = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
+    # The process becomes the training: signals and the exit status need no passing on.
+    os.execve(
+        sys.executable,
+        [sys.executable, "-m", "export.training", *context.args],
+        {**os.environ, "PYTHONPATH": path},
+    )
