@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from benchmarks.data import Rows
 from export.facts import make_facts
 from export.loading import LoadedModel, load_model
+from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.models.registry import resolve_model
 from qaeval_core.scoring.families.base import target_windows
 from qaeval_core.text.windows import equal_windows
@@ -38,7 +39,9 @@ class LrmPeer:
     def __init__(self, model: str, *, device: str = "cpu") -> None:
         self._loaded = _load(model, role="encoder", device=device)
         self._device = device
-        self._facts = make_facts(self._loaded, role="encoder")
+        self._facts = make_facts(
+            self._loaded, ArtifactRequest("relevance_matching", "minilm", "fp32")
+        )
 
     @torch.inference_mode()
     def score(self, rows: Rows) -> NDArray[np.float64]:
@@ -94,7 +97,7 @@ class GrgPeer:
     def __init__(self, model: str, *, max_window_tokens: int, device: str = "cpu") -> None:
         self._loaded = _load(model, role="causal_lm", device=device)
         self._device = device
-        facts = make_facts(self._loaded, role="causal_lm")
+        facts = make_facts(self._loaded, ArtifactRequest("token_logprobs", "smollm2-135m", "fp32"))
         self._n_positions = min(facts.max_positions, max_window_tokens)
 
     @torch.inference_mode()

@@ -17,8 +17,10 @@ examples:
   python -m export --graph relevance_matching --model minilm
   python -m export --graph relevance_matching --model roberta-base --matching weighted
   python -m export --graph token_logprobs --model gpt2 --precision fp16 --root artifacts
+  python -m export --graph pair_score --model cross-encoder/stsb-roberta-large
+  python -m export --graph token_vectors --model bert-base-uncased --layer 2
 
-A model is an embedded one (minilm, smollm2-135m), a folder with safetensors, or a hub id.
+A model is an embedded one (such as minilm), a folder with safetensors, or a hub id.
 Exit status: 0 built or already there, 1 export failed, 2 wrong request.
 """
 
@@ -28,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     options = {
         name: value
-        for name in ("matching", "aggregate")
+        for name in ("matching", "aggregate", "layer")
         if (value := getattr(args, name)) is not None
     }
     try:
@@ -101,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--precision", default="fp32", choices=["fp32", "fp16"])
     parser.add_argument("--matching", choices=options["matching"], help="of relevance_matching")
     parser.add_argument("--aggregate", choices=options["aggregate"], help="of weighted matching")
+    parser.add_argument("--layer", help="of token_vectors: last, or 0 (embeddings), 1, 2, ...")
     parser.add_argument("--root", type=Path, help="where artifacts lie (QAEVAL_ARTIFACTS)")
     parser.add_argument(
         "--allow-lossy", action="store_true", help="keep fp16 even if it fails its parity gate"

@@ -17,9 +17,10 @@ from pathlib import Path
 import onnx
 import onnxruntime as ort
 
+from export.eager import eager_values
 from export.facts import ModelFacts, make_facts
 from export.loading import LoadedModel, load_model
-from export.parity import Parity, compare, eager_values, parity_rows, run_graph
+from export.parity import Parity, compare, parity_rows, run_graph
 from export.precision import MIN_SPEARMAN, TOLERANCES, convert
 from export.tracing import tensor_records, trace
 from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ExportError
@@ -91,7 +92,7 @@ def _replace(temporary: Path, folder: Path) -> None:
 def _write(request: ArtifactRequest, folder: Path) -> None:
     source = resolve_model(request.model, role=request.role)
     loaded = load_model(source, role=request.role)
-    facts = make_facts(loaded, role=request.role)
+    facts = make_facts(loaded, request)
     proto = trace(loaded, request)
     proto, parity = _gate(proto, loaded, facts, request, folder)
     loaded.tokenizer.save(str(folder / "tokenizer.json"))
@@ -135,18 +136,18 @@ def _gate(
     ExportError
         If fp32 fails, too: then the graph is wrong.
     """
-    rows = parity_rows(loaded, facts)
-    expected = eager_values(loaded, facts, request, rows)
+    rows = parity_rows(loaded, facts, request)
+    expected = eager_values(loaded, request, rows)
     attempts: list[ParityAttempt] = []
     for precision in dict.fromkeys([request.precision, "fp32"]):
         converted = convert(proto, precision=precision)
         _save(converted, folder)
         session = _open(folder / "model.onnx")
-        parity = compare(run_graph(session, facts, rows), expected)
+        parity = compare(run_graph(session, facts, request, rows), expected)
         attempt = _judge(parity, graph=request.graph, precision=precision)
         attempts.append(attempt)
         if attempt.passed or (request.allow_lossy and precision == "fp16"):
-            against = f"torch fp32, {len(rows)} fixed pairs, on the CPU"
+            against = f"torch fp32, {len(rows)} fixed rows, on the CPU"
             return converted, ParityRecord(
                 **attempt.model_dump(),
                 n_values=parity.n_values,

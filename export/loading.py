@@ -14,7 +14,14 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
 
 from qaeval_core.errors import ExportError
 from qaeval_core.models.registry import ModelSource
@@ -23,8 +30,15 @@ __all__ = ["CAUSAL_TYPES", "ENCODER_TYPES", "LoadedModel", "load_model"]
 
 # The RoBERTa family counts positions from padding_idx + 1.
 ROBERTA_TYPES = ("roberta", "xlm-roberta", "camembert")
-ENCODER_TYPES = ("bert", "electra", *ROBERTA_TYPES)
+ENCODER_TYPES = ("bert", "electra", "mpnet", *ROBERTA_TYPES)
 CAUSAL_TYPES = ("gpt2", "llama", "mistral", "qwen2")
+
+_AUTO_CLASSES = {
+    "encoder": AutoModel,
+    "causal_lm": AutoModelForCausalLM,
+    "cross_encoder": AutoModelForSequenceClassification,
+    "keyphrase_classifier": AutoModelForTokenClassification,
+}
 
 # Rotary tables of these do not depend on the length of the text.
 _FIXED_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
@@ -61,11 +75,11 @@ def load_model(source: ModelSource, *, role: str) -> LoadedModel:
     """
     files: dict[str, Any] = {"gguf_file": source.gguf_file} if source.gguf_file else {}
     if not source.gguf_file:
-        config = AutoConfig.from_pretrained(source.folder, local_files_only=True)
+        # An adapter's configuration is the whole model's, heads included.
+        config = AutoConfig.from_pretrained(source.adapter or source.folder, local_files_only=True)
         _check_supported(config, source=source, role=role)
-        files["use_safetensors"] = True
-    auto = AutoModel if role == "encoder" else AutoModelForCausalLM
-    model, loading = auto.from_pretrained(
+        files |= {"use_safetensors": True, "config": config}
+    model, loading = _AUTO_CLASSES[role].from_pretrained(
         source.folder,
         dtype=torch.float32,
         attn_implementation="eager",
@@ -75,10 +89,15 @@ def load_model(source: ModelSource, *, role: str) -> LoadedModel:
         **files,
     )
     _check_supported(model.config, source=source, role=role)
-    missing = sorted(key for key in loading["missing_keys"] if not key.startswith("pooler."))
+    missing = set(loading["missing_keys"])
+    if source.adapter is not None:
+        model, given = _merge_adapter(model, source)
+        missing -= given
+    if role == "encoder":
+        missing = {key for key in missing if not key.startswith("pooler.")}
     if missing:
         raise ExportError(
-            f"{source.name} has no weights for {len(missing)} parameters, first {missing[0]}"
+            f"{source.name} has no weights for {len(missing)} parameters, first {min(missing)}"
         )
     is_plain = not source.gguf_file and (source.folder / "tokenizer.json").is_file()
     auto = None if is_plain else _auto_tokenizer(source)
@@ -89,17 +108,44 @@ def load_model(source: ModelSource, *, role: str) -> LoadedModel:
     return LoadedModel(source, model.eval(), tokenizer, *ends)
 
 
+def _merge_adapter(model: nn.Module, source: ModelSource) -> tuple[nn.Module, set[str]]:
+    """Merge an adapter into a model; return it, and the parameters that the adapter brings whole.
+
+    Raises
+    ------
+    ExportError
+        If the adapter has weights that the model has no place for.
+    """
+    from peft import PeftModel, get_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    assert source.adapter is not None
+    wrapped = PeftModel.from_pretrained(model, str(source.adapter), is_trainable=False)
+    stored = set(load_file(source.adapter / "adapter_model.safetensors"))
+    unknown = sorted(stored - set(get_peft_model_state_dict(wrapped)))
+    if unknown:
+        raise ExportError(f"{source.name}: its adapter has an unknown weight {unknown[0]}")
+    prefix = "base_model.model."
+    whole = {key.removeprefix(prefix) for key in stored if ".lora_" not in key}
+    return wrapped.merge_and_unload(), whole
+
+
 def _check_supported(config: Any, *, source: ModelSource, role: str) -> None:
-    types = ENCODER_TYPES if role == "encoder" else CAUSAL_TYPES
+    types = CAUSAL_TYPES if role == "causal_lm" else ENCODER_TYPES
     if config.model_type not in types:
         raise ExportError(
             f"{source.name} is of type {config.model_type!r}; for {role} it must be one of "
             f"{', '.join(types)}"
         )
-    if role == "encoder":
+    if role != "causal_lm":
         kind = getattr(config, "position_embedding_type", "absolute") or "absolute"
         if kind != "absolute" or getattr(config, "is_decoder", False):
             raise ExportError(f"{source.name}: only encoders with absolute positions are supported")
+        if role == "cross_encoder" and config.num_labels != 1:
+            raise ExportError(
+                f"{source.name} has {config.num_labels} outputs; a cross-encoder that scores a "
+                "pair has one"
+            )
         return
     uses_window = getattr(config, "use_sliding_window", config.model_type == "mistral")
     window = getattr(config, "sliding_window", None)

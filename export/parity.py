@@ -1,18 +1,17 @@
 """Parity: an exported graph against torch fp32 on fixed texts.
 
-The torch side is computed apart from the graph's own module: one pair at a time, without padding,
-from the hidden states, attentions and logits that transformers returns. So an error in the module,
-in its export or in a conversion all show here.
+The torch side (``export.eager``) is computed apart from the graph's own module: one row at a time,
+without padding, from what transformers returns. The graph's side runs padded batches here. So an
+error in the module, in its export or in a conversion all show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnxruntime as ort
-import torch
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
@@ -21,19 +20,25 @@ from export.loading import LoadedModel
 from export.texts import parity_pairs
 from qaeval_core.models.record import ArtifactRequest
 
-__all__ = ["Parity", "compare", "eager_values", "parity_rows", "run_graph"]
+__all__ = ["Parity", "ParityRow", "compare", "parity_rows", "run_graph"]
 
 # Rows of one batch; texts of unlike length stand together, so padding is exercised.
 _N_BATCH = 8
 
+Values = NDArray[np.float64]
+
 
 @dataclass(frozen=True, slots=True)
 class ParityRow:
-    """Token ids of one pair: the candidate's, the context's, and the model's whole row."""
+    """Token ids of one pair: the candidate's, the context's, and the model's whole row.
+
+    ``second_start`` is the position of the context's first token; 0 in rows of one text.
+    """
 
     ids: list[int]
     candidate_ids: list[int]
     context_ids: list[int]
+    second_start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +51,12 @@ class Parity:
 
 
 def parity_rows(
-    loaded: LoadedModel, facts: ModelFacts, pairs: Sequence[tuple[str, str]] | None = None
+    loaded: LoadedModel,
+    facts: ModelFacts,
+    request: ArtifactRequest,
+    pairs: Sequence[tuple[str, str]] | None = None,
 ) -> list[ParityRow]:
-    """Encode the fixed pairs as a model's rows, each cut to fit."""
+    """Encode the fixed pairs as a model's rows, each cut to fit; a text of its own where one is."""
     rows = []
     for candidate, context in parity_pairs() if pairs is None else pairs:
         first = loaded.tokenizer.encode(candidate, add_special_tokens=False).ids
@@ -60,42 +68,41 @@ def parity_rows(
             room = facts.max_positions - 1
             first = first[: room // 2]
             second = second[: room - len(first)]
-            ids = [facts.bos_id, *second, *first]
-        else:
-            frame = facts.template
-            n_special = len(frame.prefix_ids) + len(frame.middle_ids) + len(frame.suffix_ids)
-            room = facts.max_positions - n_special
-            first = first[: room // 2]
-            second = second[: room - len(first)]
-            ids = [*frame.prefix_ids, *first, *frame.middle_ids, *second, *frame.suffix_ids]
-        rows.append(ParityRow(ids, first, second))
+            rows.append(ParityRow([facts.bos_id, *second, *first], first, second))
+            continue
+        frame = facts.template
+        if request.graph in ("sentence_vector", "token_vectors"):
+            room = facts.max_positions - len(frame.prefix_ids) - len(frame.suffix_ids)
+            rows += [
+                ParityRow([*frame.prefix_ids, *ids[:room], *frame.suffix_ids], ids[:room], [])
+                for ids in (first, second)
+            ]
+            continue
+        n_special = len(frame.prefix_ids) + len(frame.middle_ids) + len(frame.suffix_ids)
+        room = facts.max_positions - n_special
+        first = first[: room // 2]
+        second = second[: room - len(first)]
+        head = [*frame.prefix_ids, *first, *frame.middle_ids]
+        rows.append(ParityRow([*head, *second, *frame.suffix_ids], first, second, len(head)))
     return rows
 
 
-def eager_values(
-    loaded: LoadedModel, facts: ModelFacts, request: ArtifactRequest, rows: Sequence[ParityRow]
-) -> list[NDArray[np.float64]]:
-    """Compute each row's values from what transformers returns for it alone."""
-    with torch.no_grad():
-        if facts.template is None:
-            return [_eager_logprobs(loaded, row) for row in rows]
-        return [_eager_precision(loaded, facts, request, row) for row in rows]
-
-
 def run_graph(
-    session: ort.InferenceSession, facts: ModelFacts, rows: Sequence[ParityRow]
-) -> list[NDArray[np.float64]]:
+    session: ort.InferenceSession,
+    facts: ModelFacts,
+    request: ArtifactRequest,
+    rows: Sequence[ParityRow],
+) -> list[Values]:
     """Run the graph on padded batches and return each row's values."""
-    run = _run_logprobs if facts.template is None else _run_precision
+    run = _RUNS[request.graph]
     batches = [rows[i : i + _N_BATCH] for i in range(0, len(rows), _N_BATCH)]
     return [values for batch in batches for values in run(session, facts, batch)]
 
 
-def compare(
-    found: Sequence[NDArray[np.float64]], expected: Sequence[NDArray[np.float64]]
-) -> Parity:
+def compare(found: Sequence[Values], expected: Sequence[Values]) -> Parity:
     """Compare values one by one, and the order of the rows by the means of their values.
 
+    Vectors (two axes, or one of unit length) are ranked by their product with the first row's.
     A value that is not finite makes the difference infinite.
     """
     left, right = (
@@ -104,47 +111,15 @@ def compare(
     )
     if not (np.isfinite(left).all() and np.isfinite(right).all()):
         return Parity(float("inf"), 0.0, left.size)
-    rank = spearmanr([v.mean() for v in found], [v.mean() for v in expected]).statistic
+    rank = spearmanr(_ranked(found), _ranked(expected)).statistic
     return Parity(float(np.abs(left - right).max()), float(np.nan_to_num(rank)), left.size)
 
 
-def _eager_logprobs(loaded: LoadedModel, row: ParityRow) -> NDArray[np.float64]:
-    ids = torch.tensor([row.ids])
-    logits = loaded.model(input_ids=ids).logits[0].double()
-    logprobs = torch.log_softmax(logits, dim=-1)[:-1].gather(1, ids[0, 1:, None])
-    return np.asarray(logprobs.squeeze(1).numpy())
-
-
-def _eager_precision(
-    loaded: LoadedModel, facts: ModelFacts, request: ArtifactRequest, row: ParityRow
-) -> NDArray[np.float64]:
-    assert facts.template is not None
-    start = 1 + len(row.candidate_ids) + len(facts.template.middle_ids)
-    two_types = loaded.config.type_vocab_size > 1
-    segment = [int(two_types and i >= start) for i in range(len(row.ids))]
-    output = loaded.model(
-        input_ids=torch.tensor([row.ids]),
-        token_type_ids=torch.tensor([segment]),
-        attention_mask=torch.ones(1, len(row.ids), dtype=torch.long),
-        output_attentions=True,
-        output_hidden_states=True,
-    )
-    candidate = slice(1, 1 + len(row.candidate_ids))
-    context = slice(start, start + len(row.context_ids))
-    values = []
-    for attention, state in zip(output.attentions, output.hidden_states[1:], strict=True):
-        seen = attention[0].amax(dim=0)[candidate, context]
-        unit = state[0].double() / state[0].double().norm(dim=-1, keepdim=True)
-        cosine = unit[candidate] @ unit[context].T
-        values.append(_match(seen, cosine, request).mean().item())
-    return np.asarray(values)
-
-
-def _match(attention: torch.Tensor, cosine: torch.Tensor, request: ArtifactRequest) -> torch.Tensor:
-    if request.options["matching"] == "attended":
-        return cosine.gather(1, attention.argmax(dim=1, keepdim=True))
-    worth = attention * cosine
-    return worth.amax(dim=1) if request.options["aggregate"] == "max" else worth.mean(dim=1)
+def _ranked(values: Sequence[Values]) -> list[float]:
+    if values[0].ndim < 2:
+        return [float(v.mean()) for v in values]
+    anchor = values[0].mean(axis=0)
+    return [float(v.mean(axis=0) @ anchor) for v in values]
 
 
 def _padded(rows: Sequence[ParityRow], padding_id: int) -> NDArray[np.int64]:
@@ -153,16 +128,27 @@ def _padded(rows: Sequence[ParityRow], padding_id: int) -> NDArray[np.int64]:
     return np.asarray(padded, dtype=np.int64)
 
 
-def _run_precision(
-    session: ort.InferenceSession, facts: ModelFacts, rows: Sequence[ParityRow]
-) -> list[NDArray[np.float64]]:
+def _text_inputs(facts: ModelFacts, rows: Sequence[ParityRow]) -> dict[str, NDArray[np.int64]]:
     assert facts.template is not None
-    n_candidate = np.asarray([len(row.candidate_ids) for row in rows])
-    inputs = {
+    return {
         "input_ids": _padded(rows, facts.template.suffix_ids[-1]),
         "n_tokens": np.asarray([len(row.ids) for row in rows]),
+    }
+
+
+def _pair_inputs(facts: ModelFacts, rows: Sequence[ParityRow]) -> dict[str, NDArray[np.int64]]:
+    second_start = np.asarray([row.second_start for row in rows])
+    return {**_text_inputs(facts, rows), "second_start": second_start}
+
+
+def _run_precision(
+    session: ort.InferenceSession, facts: ModelFacts, rows: Sequence[ParityRow]
+) -> list[Values]:
+    n_candidate = np.asarray([len(row.candidate_ids) for row in rows])
+    inputs = {
+        **_text_inputs(facts, rows),
         "n_candidate": n_candidate,
-        "context_start": 1 + n_candidate + len(facts.template.middle_ids),
+        "context_start": np.asarray([row.second_start for row in rows]),
         "n_context": np.asarray([len(row.context_ids) for row in rows]),
         "candidate_positions": np.arange(1, n_candidate.max() + 1),
     }
@@ -171,16 +157,68 @@ def _run_precision(
 
 def _run_logprobs(
     session: ort.InferenceSession, facts: ModelFacts, rows: Sequence[ParityRow]
-) -> list[NDArray[np.float64]]:
+) -> list[Values]:
     assert facts.bos_id is not None
     ids = _padded(rows, facts.bos_id)
-    n_asked = [len(row.ids) - 1 for row in rows]
-    starts = [i * ids.shape[1] for i in range(len(rows))]
-    prefix_rows = [np.arange(start, start + n) for start, n in zip(starts, n_asked, strict=True)]
+    asked = [(0, len(row.ids) - 1) for row in rows]
     inputs = {
         "input_ids": ids,
-        "prefix_rows": np.concatenate(prefix_rows),
+        "prefix_rows": _asked_rows(asked, ids.shape[1]),
         "target_ids": np.concatenate([np.asarray(row.ids[1:]) for row in rows]),
     }
-    values = np.asarray(session.run(None, inputs)[0], dtype=np.float64)
-    return np.split(values, np.cumsum(n_asked)[:-1])
+    return _cut(session.run(None, inputs)[0], asked)
+
+
+def _run_pair_score(
+    session: ort.InferenceSession, facts: ModelFacts, rows: Sequence[ParityRow]
+) -> list[Values]:
+    found = session.run(None, _pair_inputs(facts, rows))[0]
+    return list(np.asarray(found, dtype=np.float64)[:, None])
+
+
+def _run_sentence_vector(
+    session: ort.InferenceSession, facts: ModelFacts, rows: Sequence[ParityRow]
+) -> list[Values]:
+    found = session.run(None, _text_inputs(facts, rows))[0]
+    return list(np.asarray(found, dtype=np.float64)[:, None])
+
+
+def _run_token_vectors(
+    session: ort.InferenceSession, facts: ModelFacts, rows: Sequence[ParityRow]
+) -> list[Values]:
+    inputs = _text_inputs(facts, rows)
+    asked = [(0, len(row.ids)) for row in rows]
+    inputs["token_rows"] = _asked_rows(asked, inputs["input_ids"].shape[1])
+    return _cut(session.run(None, inputs)[0], asked)
+
+
+def _run_keyphrase_weights(
+    session: ort.InferenceSession, facts: ModelFacts, rows: Sequence[ParityRow]
+) -> list[Values]:
+    inputs = _pair_inputs(facts, rows)
+    asked = [(row.second_start, row.second_start + len(row.context_ids)) for row in rows]
+    inputs["token_rows"] = _asked_rows(asked, inputs["input_ids"].shape[1])
+    return _cut(session.run(None, inputs)[0], asked)
+
+
+def _asked_rows(asked: Sequence[tuple[int, int]], width: int) -> NDArray[np.int64]:
+    """Return row * width + position of the asked positions of each row."""
+    parts = [np.arange(start, stop) + i * width for i, (start, stop) in enumerate(asked)]
+    return np.concatenate(parts)
+
+
+def _cut(found: NDArray[np.float32], asked: Sequence[tuple[int, int]]) -> list[Values]:
+    edges = np.cumsum([stop - start for start, stop in asked])[:-1]
+    return np.split(np.asarray(found, dtype=np.float64), edges)
+
+
+_RUNS: Mapping[
+    str, Callable[[ort.InferenceSession, ModelFacts, Sequence[ParityRow]], list[Values]]
+] = {
+    "relevance_matching": _run_precision,
+    "token_logprobs": _run_logprobs,
+    "pair_score": _run_pair_score,
+    "sentence_vector": _run_sentence_vector,
+    "token_vectors": _run_token_vectors,
+    "keyphrase_weights": _run_keyphrase_weights,
+}

@@ -37,6 +37,14 @@ TOLERANCES: Mapping[tuple[str, str], float] = MappingProxyType(
         ("token_logprobs", "fp32"): 5e-4,
         ("relevance_matching", "fp16"): 2e-2,
         ("token_logprobs", "fp16"): 1e-1,
+        ("pair_score", "fp32"): 1e-4,
+        ("pair_score", "fp16"): 2e-2,
+        ("sentence_vector", "fp32"): 1e-5,
+        ("sentence_vector", "fp16"): 2e-3,
+        ("token_vectors", "fp32"): 1e-5,
+        ("token_vectors", "fp16"): 5e-3,
+        ("keyphrase_weights", "fp32"): 1e-5,
+        ("keyphrase_weights", "fp16"): 1e-2,
     }
 )
 

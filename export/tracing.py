@@ -19,8 +19,8 @@ from onnx_ir import serde
 from onnx_ir.passes import common
 from torch import Tensor, nn
 
-from export.facts import first_position
-from export.graphs import relevance_matching, token_logprobs
+from export.facts import first_position, in_span_label, pooling, wanted_layer
+from export.graphs import answers, relevance_matching, token_logprobs
 from export.loading import LoadedModel
 from qaeval_core.errors import ExportError
 from qaeval_core.models.record import ArtifactRequest, TensorRecord
@@ -147,10 +147,47 @@ def _tensor_record(value: onnx.ValueInfoProto) -> TensorRecord:
 def _plan(loaded: LoadedModel, request: ArtifactRequest) -> _Plan:
     if request.graph == "relevance_matching":
         return _plan_relevance_matching(loaded, request)
-    return _plan_token_logprobs(loaded)
+    if request.graph == "token_logprobs":
+        return _plan_token_logprobs(loaded)
+    return _plan_answers(loaded, request)
+
+
+def _plan_answers(loaded: LoadedModel, request: ArtifactRequest) -> _Plan:
+    model, first = loaded.model, first_position(loaded)
+    # Three rows of different lengths; no two axes have equal size, or they would be tied.
+    texts = (torch.ones(3, 24, dtype=torch.long), torch.tensor([24, 22, 20]))
+    pairs = (*texts, torch.tensor([9, 7, 8]))
+    asked = (torch.arange(30),)
+    row: tuple[str | int, ...] = ("n_rows",)
+    text_axes: tuple[tuple[str | int, ...], ...] = (("n_rows", "n_tokens_padded"), row)
+    dim = int(loaded.config.hidden_size)
+    if request.graph == "pair_score":
+        module: nn.Module = answers.PairScore(model, first_position=first)
+        return _Plan(module, pairs, answers.PAIR_INPUTS, ("logit",), (*text_axes, row), (row,))
+    if request.graph == "sentence_vector":
+        module = answers.SentenceVector(model, first_position=first, pooling=pooling(loaded))
+        return _Plan(module, texts, answers.TEXT_INPUTS, ("vector",), text_axes, (("n_rows", dim),))
+    if request.graph == "token_vectors":
+        layer = wanted_layer(loaded, request)
+        module = answers.TokenVectors(model, first_position=first, layer=layer)
+        names = (*answers.TEXT_INPUTS, *answers.ASKED_INPUTS)
+        axes = (*text_axes, ("n_asked",))
+        return _Plan(module, (*texts, *asked), names, ("vectors",), axes, (("n_asked", dim),))
+    label = in_span_label(loaded.config)
+    module = answers.KeyphraseWeights(model, first_position=first, label=label)
+    return _Plan(
+        module,
+        (*pairs, *asked),
+        (*answers.PAIR_INPUTS, *answers.ASKED_INPUTS),
+        ("weight",),
+        (*text_axes, row, ("n_asked",)),
+        (("n_asked",),),
+    )
 
 
 def _plan_relevance_matching(loaded: LoadedModel, request: ArtifactRequest) -> _Plan:
+    if loaded.model_type == "mpnet":
+        raise ExportError("relevance_matching does not know MPNet's relative positions yet")
     module = relevance_matching.RelevanceMatching(
         loaded.model,
         matching=request.options["matching"],

@@ -19,6 +19,7 @@ from export import build
 from export.loading import LoadedModel, load_model
 from export.texts import parity_pairs
 from qaeval_core.models.artifact import Artifact, ArtifactRequest
+from qaeval_core.models.record import GRAPH_ROLES
 from qaeval_core.models.registry import ModelSource, resolve_model
 
 _SIZES = {
@@ -102,6 +103,34 @@ def _electra() -> Any:
     return transformers.ElectraModel(transformers.ElectraConfig(**_SIZES, embedding_size=16))
 
 
+def _with_one_output(make: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a maker of the cross-encoder of a model's type."""
+
+    def make_pair_model() -> Any:
+        config = make().config
+        config.num_labels = 1
+        return transformers.AutoModelForSequenceClassification.from_config(config)
+
+    return make_pair_model
+
+
+def _with_two_labels(make: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a maker of the token classifier of a model's type; label 0 is the answer's."""
+
+    def make_token_model() -> Any:
+        config = make().config
+        config.num_labels = 2
+        config.id2label, config.label2id = {0: "ANSWER", 1: "OTHER"}, {"ANSWER": 0, "OTHER": 1}
+        return transformers.AutoModelForTokenClassification.from_config(config)
+
+    return make_token_model
+
+
+def _mpnet() -> Any:
+    config = transformers.MPNetConfig(**_SIZES, max_position_embeddings=514, pad_token_id=1)
+    return transformers.MPNetModel(config)
+
+
 def _gpt2() -> Any:
     config = transformers.GPT2Config(
         vocab_size=400,
@@ -129,6 +158,13 @@ _SMALL: dict[str, tuple[Callable[[], Any], Callable[[], Tokenizer], dict[str, st
     "overflowing_bert": (_overflowing_bert, _word_piece, {}),
     "roberta": (_roberta, _roberta_tokenizer, {}),
     "electra": (_electra, _word_piece, {}),
+    "mpnet": (_mpnet, _roberta_tokenizer, {}),
+    "bert_pairs": (_with_one_output(_bert), _word_piece, {}),
+    "roberta_pairs": (_with_one_output(_roberta), _roberta_tokenizer, {}),
+    "electra_pairs": (_with_one_output(_electra), _word_piece, {}),
+    "mpnet_pairs": (_with_one_output(_mpnet), _roberta_tokenizer, {}),
+    "bert_tokens": (_with_two_labels(_bert), _word_piece, {}),
+    "mpnet_tokens": (_with_two_labels(_mpnet), _roberta_tokenizer, {}),
     "gpt2": (_gpt2, lambda: _byte_pairs(["<|end|>"]), {"eos_token": "<|end|>"}),
     "llama": (
         _llama,
@@ -175,12 +211,21 @@ class Workshop:
             self._artifacts[request.folder_name] = self._build(request)
         return self._artifacts[request.folder_name]
 
+    def build(self, graph: str, model: str) -> Artifact:
+        """Build an artifact of any model folder, with nothing kept in memory."""
+        return build.build_artifact(ArtifactRequest(graph, model, "fp32"), self.root)
+
+    @staticmethod
+    def role(graph: str) -> str:
+        """Return the role of a graph's model."""
+        return GRAPH_ROLES[graph]
+
     def loaded(self, kind: str, role: str) -> LoadedModel:
         """Return a model as transformers has it, loaded once: SmolLM2 takes 15 s."""
         return self._load(resolve_model(self.model(kind), role=role), role=role)
 
     def _load(self, source: ModelSource, *, role: str) -> LoadedModel:
-        key = str(source.folder)
+        key = f"{role} {source.folder} {source.adapter}"
         if key not in self._loaded:
             self._loaded[key] = load_model(source, role=role)
         return self._loaded[key]

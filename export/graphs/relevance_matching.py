@@ -26,6 +26,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from export.graphs.encoder import EncoderEmbeddings, EncoderLayer
+
 INPUT_NAMES = (
     "input_ids",
     "n_tokens",
@@ -35,52 +37,6 @@ INPUT_NAMES = (
     "candidate_positions",
 )
 OUTPUT_NAMES = ("layer_precision",)
-
-
-class _Layer(nn.Module):  # type: ignore[misc]
-    """One BERT layer with query, key and value projected by one matrix product."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        attention = layer.attention.self
-        self.n_heads: int = attention.num_attention_heads
-        self.dim_head: int = attention.attention_head_size
-        projections = (attention.query, attention.key, attention.value)
-        self.qkv_weight = nn.Parameter(torch.cat([p.weight for p in projections]).detach())
-        self.qkv_bias = nn.Parameter(torch.cat([p.bias for p in projections]).detach())
-        self.attention_output = layer.attention.output
-        self.intermediate = layer.intermediate
-        self.output = layer.output
-
-    def heads(self, x: Tensor) -> Tensor:
-        """Split (n_pairs, n, dim) into (n_pairs, n_heads, n, dim_head)."""
-        return x.unflatten(2, (self.n_heads, self.dim_head)).transpose(1, 2)
-
-    def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return query, key, value, each of shape (n_pairs, n_heads, n_tokens, dim_head)."""
-        query, key, value = functional.linear(hidden, self.qkv_weight, self.qkv_bias).chunk(3, 2)
-        return self.heads(query), self.heads(key), self.heads(value)
-
-    def project_query(self, hidden: Tensor) -> Tensor:
-        dim = hidden.shape[-1]
-        return self.heads(functional.linear(hidden, self.qkv_weight[:dim], self.qkv_bias[:dim]))
-
-    def project_key_value(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        dim = hidden.shape[-1]
-        both = functional.linear(hidden, self.qkv_weight[dim:], self.qkv_bias[dim:])
-        key, value = both.chunk(2, 2)
-        return self.heads(key), self.heads(value)
-
-    def attend(self, query: Tensor, key: Tensor, padding_bias: Tensor) -> Tensor:
-        """Return attention probabilities of shape (n_pairs, n_heads, n_queries, n_tokens)."""
-        scaled = query * (self.dim_head**-0.5)
-        return torch.softmax(scaled @ key.transpose(2, 3) + padding_bias, dim=-1)
-
-    def finish(self, probabilities: Tensor, value: Tensor, residual: Tensor) -> Tensor:
-        """Return the layer's output for the tokens whose probabilities are given."""
-        mixed = (probabilities @ value).transpose(1, 2).flatten(2)
-        attended = self.attention_output(mixed, residual)
-        return self.output(self.intermediate(attended), attended)
 
 
 class RelevanceMatching(nn.Module):  # type: ignore[misc]
@@ -102,13 +58,10 @@ class RelevanceMatching(nn.Module):  # type: ignore[misc]
         self, encoder: nn.Module, *, matching: str, aggregate: str, first_position: int
     ) -> None:
         super().__init__()
-        self.embeddings = encoder.embeddings
-        self.embeddings_project = getattr(encoder, "embeddings_project", None)
-        self.layers = nn.ModuleList(_Layer(layer) for layer in encoder.encoder.layer)
+        self.embeddings = EncoderEmbeddings(encoder, first_position=first_position)
+        self.layers = nn.ModuleList(EncoderLayer(layer) for layer in encoder.encoder.layer)
         self.matching = matching
         self.aggregate = aggregate
-        self.first_position = first_position
-        self.n_token_types: int = self.embeddings.token_type_embeddings.num_embeddings
 
     def forward(  # noqa: PLR0917, the graph's inputs in order
         self,
@@ -144,7 +97,7 @@ class RelevanceMatching(nn.Module):  # type: ignore[misc]
         position = torch.arange(input_ids.shape[1], device=input_ids.device).unsqueeze(0)
         start = context_start.unsqueeze(1)
         in_context = (position >= start) & (position < start + n_context.unsqueeze(1))
-        hidden = self._embed(input_ids, position, position >= start)
+        hidden = self.embeddings(input_ids, position, position >= start)
         padding_bias = torch.where(position < n_tokens.unsqueeze(1), 0.0, -1e4).to(hidden.dtype)
         padding_bias = padding_bias.unsqueeze(1).unsqueeze(1)
         row_start = torch.arange(input_ids.shape[0], device=input_ids.device).unsqueeze(1)
@@ -165,15 +118,6 @@ class RelevanceMatching(nn.Module):  # type: ignore[misc]
         best = last(hidden, padding_bias, in_context, row_start, candidate_positions)
         precision.append((best * weight).sum(dim=1))
         return torch.stack(precision, dim=1)
-
-    def _embed(self, input_ids: Tensor, position: Tensor, is_second: Tensor) -> Tensor:
-        parts = self.embeddings
-        # RoBERTa has one token type; BERT gives the context, from its first token on, type 1.
-        segment = is_second.long() if self.n_token_types > 1 else torch.zeros_like(input_ids)
-        hidden = parts.word_embeddings(input_ids) + parts.token_type_embeddings(segment)
-        hidden = hidden + parts.position_embeddings(position + self.first_position)
-        hidden = parts.LayerNorm(hidden)
-        return hidden if self.embeddings_project is None else self.embeddings_project(hidden)
 
     def _match(
         self,

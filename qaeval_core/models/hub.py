@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from qaeval_core.errors import ModelUnavailableError
 
-__all__ = ["download_snapshot"]
+__all__ = ["POOLING_FILE", "download_snapshot"]
+
+# The only file of a subfolder that is read: how a sentence-transformers model pools.
+POOLING_FILE = "1_Pooling/config.json"
 
 # A hub that answers does so in less than a second; without one, waiting longer finds nothing.
 _ANSWER_TIMEOUT_S = 5.0
@@ -30,7 +34,7 @@ def download_snapshot(
     revision : str or None
         Branch, tag or commit; None is the newest.
     patterns : sequence of str
-        File names to take, with ``*``. Files in subfolders are never taken.
+        File names to take, with ``*``. Of subfolders `POOLING_FILE` alone is taken.
     ways_out : str
         What else the user can name as a model, for the message.
 
@@ -52,13 +56,10 @@ def download_snapshot(
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     try:
-        path = snapshot_download(
-            hub_id,
-            revision=revision,
-            allow_patterns=list(patterns),
-            ignore_patterns=["*/*"],
-            etag_timeout=_ANSWER_TIMEOUT_S,
-        )
+        ask = partial(snapshot_download, hub_id, etag_timeout=_ANSWER_TIMEOUT_S)
+        path = ask(revision=revision, allow_patterns=list(patterns), ignore_patterns=["*/*"])
+        if (Path(path) / "modules.json").is_file():
+            ask(revision=Path(path).name, allow_patterns=[POOLING_FILE])
     except (RepositoryNotFoundError, RevisionNotFoundError):
         shown = f"{hub_id}@{revision}" if revision else hub_id
         raise ModelUnavailableError(f"the model hub has no model {shown!r}") from None

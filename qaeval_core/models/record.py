@@ -36,11 +36,30 @@ __all__ = [
 FORMAT_VERSION = 1
 
 # Raised whenever a graph's numbers, inputs or outputs change; an older artifact is then rebuilt.
-GRAPH_VERSIONS: Mapping[str, int] = MappingProxyType({"relevance_matching": 1, "token_logprobs": 1})
+GRAPH_VERSIONS: Mapping[str, int] = MappingProxyType(
+    {
+        "relevance_matching": 1,
+        "token_logprobs": 1,
+        "pair_score": 1,
+        "sentence_vector": 1,
+        "token_vectors": 1,
+        "keyphrase_weights": 1,
+    }
+)
 
 GRAPH_ROLES: Mapping[str, str] = MappingProxyType(
-    {"relevance_matching": "encoder", "token_logprobs": "causal_lm"}
+    {
+        "relevance_matching": "encoder",
+        "token_logprobs": "causal_lm",
+        "pair_score": "cross_encoder",
+        "sentence_vector": "encoder",
+        "token_vectors": "encoder",
+        "keyphrase_weights": "keyphrase_classifier",
+    }
 )
+
+# Deeper encoders than any that is known.
+_MAX_LAYERS = 64
 
 # Every option with its values; the first value is the default.
 GRAPH_OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -50,6 +69,10 @@ GRAPH_OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "aggregate": ("max", "average"),
         },
         "token_logprobs": {},
+        "pair_score": {},
+        "sentence_vector": {},
+        "token_vectors": {"layer": ("last", *map(str, range(_MAX_LAYERS + 1)))},
+        "keyphrase_weights": {},
     }
 )
 
@@ -85,6 +108,8 @@ class ArtifactRequest:
     >>> weighted = ArtifactRequest("relevance_matching", "minilm", "fp16", {"matching": "weighted"})
     >>> weighted.folder_name
     'relevance_matching_weighted_max-minilm-fp16'
+    >>> ArtifactRequest("token_vectors", "minilm", "fp32", {"layer": "2"}).folder_name
+    'token_vectors_2-minilm-fp32'
     """
 
     graph: str
@@ -197,7 +222,8 @@ class ArtifactRecord(_Record):
 
     ``max_positions`` counts the tokens one row may have. ``n_matmul_parameters`` are the weights
     one token is multiplied with in the body, ``n_head_parameters`` those of the output layer.
-    ``template`` belongs to encoders, ``bos_id`` and ``eos_id`` to causal LMs.
+    ``template`` belongs to encoders, ``bos_id`` and ``eos_id`` to causal LMs, ``activation`` (of
+    the logit) to cross-encoders, ``pooling`` to sentence vectors.
     """
 
     format_version: int
@@ -223,4 +249,6 @@ class ArtifactRecord(_Record):
     template: TemplateRecord | None
     bos_id: int | None
     eos_id: int | None
+    activation: Literal["sigmoid", "identity"] | None = None
+    pooling: Literal["mean", "cls", "max"] | None = None
     parity: ParityRecord

