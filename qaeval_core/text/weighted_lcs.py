@@ -164,7 +164,7 @@ def _best_keys(steps: IntArray, rows: IntArray, n_steps: IntArray, gains: IntArr
     # best[p, j]: over the steps so far and the first j places of the row.
     best = np.zeros((len(rows), rows.shape[1] + 1), dtype=np.int64)
     spare = np.empty_like(rows)
-    # A pair whose steps are through is left out of further passes; its padded ids never match.
+    # A pair whose steps are through takes no part in further passes; a row's padding matches none.
     n_active = np.searchsorted(-n_steps, -np.arange(steps.shape[1]), side="left")
     for step, n in enumerate(n_active.tolist()):
         taken = spare[:n]
