@@ -115,7 +115,7 @@ def _reference_rouge_l(candidate: Text, reference: Text, profile: str, beta: flo
     return (1 + beta**2) * p * r / (r + beta**2 * p) if common > 0 else 0.0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(pairs=st.lists(st.tuples(texts, texts), max_size=4))
 def test_counts_are_those_of_nested_loops(pairs: list[tuple[Text, Text]]) -> None:
     """Clipped counts, mean weights, and an LCS by either side's weights, batch mates or none."""
@@ -140,7 +140,7 @@ def test_counts_are_those_of_nested_loops(pairs: list[tuple[Text, Text]]) -> Non
 
 
 @pytest.mark.parametrize("profile", ["paper", "authors"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(pairs=st.lists(st.tuples(texts, texts), max_size=4), beta=st.sampled_from([1.0, 1.2]))
 def test_scores_are_those_of_the_equations(
     profile: str, pairs: list[tuple[Text, Text]], beta: float

@@ -202,6 +202,7 @@ def test_a_text_without_weight_has_no_transport_cost() -> None:
     assert np.isnan(transport(vectors, spans, [(0, 1), (1, 0), (0, 2)], weights)).all()
 
 
+@pytest.mark.slow  # a process of its own imports for 2 s
 def test_transport_loads_no_torch_and_leaves_the_environment() -> None:
     """POT imports every tensor library it finds: seconds, and a gigabyte in each worker."""
     code = (
