@@ -35,6 +35,7 @@ def _be_quiet() -> None:
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # Pairs of texts train on one GPU.
     warnings.filterwarnings("ignore")
     from transformers.utils import logging
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -18,14 +19,30 @@ from transformers import (
     set_seed,
 )
 
-from export.loading import ENCODER_TYPES
+from export.loading import ENCODER_TYPES, ROBERTA_TYPES
 from qaeval_core.errors import ConfigError
 from qaeval_core.models.registry import ModelSource
 
-__all__ = ["SIGMOID", "check_base", "head_config", "load_task_model", "load_tokenizer"]
+__all__ = [
+    "SIGMOID",
+    "check_base",
+    "head_config",
+    "load_task_model",
+    "load_tokenizer",
+    "save_config",
+    "save_tokenizer",
+]
 
 # Where sentence-transformers, and qaeval after it, read what turns a logit into a score.
 SIGMOID = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
+# How the base's own tokenizer was last loaded and cut; not what it is.
+_TOKENIZER_LEFTOVERS = (
+    "is_local",
+    "local_files_only",
+    "max_length",
+    "pad_to_multiple_of",
+    "stride",
+)
 _AUTO = {
     "cross-encoder": AutoModelForSequenceClassification,
     "kpqa": AutoModelForTokenClassification,
@@ -53,8 +70,9 @@ def check_base(source: ModelSource, *, max_tokens: int) -> None:
             f"--base {source.name} is of type {config.model_type!r}; it must be one of "
             f"{', '.join(ENCODER_TYPES)}"
         )
-    # The RoBERTa family counts positions from padding_idx + 1.
-    reserved = config.pad_token_id + 1 if "roberta" in config.model_type else 0
+    # These count positions from padding_idx + 1.
+    from_padding = config.model_type in (*ROBERTA_TYPES, "mpnet")
+    reserved = config.pad_token_id + 1 if from_padding else 0
     if max_tokens > config.max_position_embeddings - reserved:
         raise ConfigError(
             f"--max-tokens {max_tokens}: {source.name} has "
@@ -105,3 +123,17 @@ def save_config(config: Any, path: Path) -> None:
     fields = json.loads(config.to_json_string(use_diff=True))
     fields.pop("_name_or_path", None)
     path.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Write ``tokenizer.json`` without truncation and padding, and its special tokens' names."""
+    tokenizer.save_pretrained(folder)
+    # Subtle: encoding a batch has switched truncation and padding on.
+    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    backend.no_truncation()
+    backend.no_padding()
+    backend.save(str(folder / "tokenizer.json"))
+    path = folder / "tokenizer_config.json"
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    kept = {key: value for key, value in fields.items() if key not in _TOKENIZER_LEFTOVERS}
+    path.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -13,6 +13,14 @@ if TYPE_CHECKING:
 
 __all__ = ["card_text"]
 
+# What a command need not say.
+_USUAL = {
+    "--column text_a": "text_a",
+    "--column text_b": "text_b",
+    "--column score": "score",
+    "--scale": 1.0,
+    "--language": "en",
+}
 _WHAT = {
     "cross-encoder": "A cross-encoder: reads two texts at once and gives a logit; its sigmoid "
     "says how similar in meaning they are, in [0, 1].",
@@ -90,8 +98,11 @@ def _command(task: Task, *, base: str, options: TrainingOptions) -> str:
         for path in paths:
             words += [option, path.name]
     for option, value in task.settings.items():
-        flag, _, name = option.partition(" ")
-        words += [flag, f"{name}={value}" if name else f"{value:g}"]
+        if value != _USUAL[option]:
+            flag, _, name = option.partition(" ")
+            words += [flag, f"{name}={value}" if name else str(value)]
+    if not task.files["--dev"]:
+        words += ["--dev-share", f"{options.dev_share:g}"]
     words += ["--base", base, "--epochs", str(options.epochs)]
     words += ["--batch-size", str(options.batch_size)]
     words += ["--learning-rate", f"{options.learning_rate:g}", "--rank", str(options.rank)]

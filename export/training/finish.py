@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tokenizers import Tokenizer
 
-from export.training.base import load_task_model, save_config
+from export.training.base import load_task_model, save_config, save_tokenizer
 from export.training.card import card_text
 from export.training.folder import OutFolder
 from export.training.lora import load_merged, save_adapter
@@ -110,9 +109,4 @@ def _write_model(task: Task, merged: Any, folder: Path) -> None:
     """Write a model folder that loads as any other: weights, configuration, tokenizer."""
     merged.save_pretrained(folder)
     save_config(merged.config, folder / "config.json")
-    task.tokenizer.save_pretrained(folder)
-    # Subtle: judging has switched truncation and padding on in the tokenizer.
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    tokenizer.save(str(folder / "tokenizer.json"))
+    save_tokenizer(task.tokenizer, folder)

@@ -12,10 +12,20 @@ from pathlib import Path
 
 from qaeval_core.errors import ConfigError, StoreLockedError
 
-__all__ = ["OutFolder"]
+__all__ = ["OutFolder", "flush"]
 
 _RECORD = "training.json"
 _SUCCESS = "_SUCCESS"
+
+
+def flush(folder: Path) -> None:
+    """Wait until the files of a folder are on the disk."""
+    for path in [*(p for p in folder.rglob("*") if p.is_file()), folder]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 class OutFolder:
@@ -97,6 +107,7 @@ class OutFolder:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         yield temporary
+        flush(temporary)
         shutil.rmtree(self.path / name, ignore_errors=True)
         temporary.replace(self.path / name)
 
@@ -111,8 +122,8 @@ class OutFolder:
 
     def finish(self) -> None:
         """Say that everything is there, then delete the checkpoints."""
-        os.sync()
         (self.path / _SUCCESS).touch()
+        flush(self.path)
         shutil.rmtree(self.checkpoints, ignore_errors=True)
 
     def _write_json(self, path: Path, content: object) -> None:

@@ -6,6 +6,7 @@ adapter, model, scores and card, say so. Each step can be repeated.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +27,7 @@ from export.training.loop import (
 from export.training.lora import add_lora
 from export.training.options import CrossEncoderOptions, KpqaOptions
 from export.training.progress import say
-from qaeval_core.errors import ConfigError, RunStoppedError
+from qaeval_core.errors import RunError, RunStoppedError
 from qaeval_core.models.registry import ModelSource, file_sha256, resolve_model
 
 __all__ = ["Task", "run_job"]
@@ -94,7 +95,9 @@ def run_job(options: CrossEncoderOptions | KpqaOptions) -> None:
 
 def _make_task(options: CrossEncoderOptions | KpqaOptions, source: ModelSource) -> Task:
     if isinstance(options, KpqaOptions):
-        raise ConfigError("training kpqa is not there yet")
+        from export.training.kpqa import KpqaTask
+
+        return KpqaTask(options, source)
     from export.training.cross_encoder import CrossEncoderTask
 
     return CrossEncoderTask(options, source)
@@ -157,16 +160,19 @@ def _train(
     if found:
         say(f"going on from step {found[1]['global_step']:,}")
     if not found or found[1]["global_step"] < n_steps:
-        progress = Progress(n_rows=task.n_train)
         trainer.remove_callback(PrinterCallback)  # Prints dictionaries to standard output.
-        trainer.add_callback(progress)
         trainer.add_callback(EpochEnd(lambda: task.evaluate(model), trainer, out.checkpoints))
-        trainer.train(resume_from_checkpoint=str(found[0]) if found else None)
+        with Progress(n_rows=task.n_train) as progress:
+            trainer.add_callback(progress)
+            trainer.train(resume_from_checkpoint=str(found[0]) if found else None)
         if trainer.state.global_step < n_steps:
             raise RunStoppedError(
                 f"stopped at step {trainer.state.global_step:,} of {n_steps:,}; the same command "
                 "goes on from there"
             )
         log = trainer.state.log_history
+    history = dev_history(log)
+    if not all(math.isfinite(entry["dev"]["loss"]) for entry in history):
+        raise RunError(f"the loss is no number: lower --learning-rate {options.learning_rate:g}")
     trainer.load_weights(out.checkpoints / BEST_FILE)
-    return dev_history(log)
+    return history

@@ -8,7 +8,6 @@ the lowest dev loss are kept beside the checkpoints.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from export.training.batches import EpochLoader
+from export.training.folder import flush
 from export.training.options import TrainingOptions
 from export.training.progress import say, step_line
 
@@ -96,7 +96,7 @@ class ResumableMixin(Trainer):  # type: ignore[misc]
         mark = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}" / _WHOLE
         mark.unlink(missing_ok=True)
         super()._save_checkpoint(model, trial)
-        os.sync()
+        flush(mark.parent)
         mark.touch()
 
 
@@ -159,14 +159,25 @@ def dev_history(log_history: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class Progress(TrainerCallback):  # type: ignore[misc]
-    """Prints a line every few seconds, and turns SIGTERM into a checkpoint and an end."""
+    """Prints a line every few seconds, and turns SIGTERM and Ctrl-C into a checkpoint and an end.
+
+    A context manager: outside it signals do what they did before.
+    """
 
     def __init__(self, *, n_rows: int, interval_s: float = 5.0) -> None:
         self._n_rows = n_rows
         self._interval_s = interval_s
+        self._before: dict[signal.Signals, Any] = {}
         self.stopped = False
-        signal.signal(signal.SIGTERM, self._stop)
-        signal.signal(signal.SIGINT, self._stop)
+
+    def __enter__(self) -> Progress:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._stop)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _stop(self, *_: Any) -> None:
         self.stopped = True

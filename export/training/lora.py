@@ -87,16 +87,13 @@ def save_adapter(adapter: PeftModel, folder: Path, *, base: str, dtype: Any) -> 
         for name, weight in get_peft_model_state_dict(adapter).items()
     }
     save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    fields = adapter.peft_config["default"].to_dict()
-    fields = {key: value for key, value in fields.items() if _is_said(value)}
-    fields |= {"base_model_name_or_path": base, "inference_mode": True}
+    usual = LoraConfig().to_dict()
+    chosen = adapter.peft_config["default"].to_dict().items()
+    fields = {key: value for key, value in chosen if value != usual.get(key)}
+    fields |= {"peft_type": "LORA", "base_model_name_or_path": base, "inference_mode": True}
     fields["target_modules"] = sorted(fields["target_modules"])
-    text = json.dumps(fields, indent=2, sort_keys=True, default=str) + "\n"
+    text = json.dumps(fields, indent=2, sort_keys=True) + "\n"
     (folder / "adapter_config.json").write_text(text, encoding="utf-8")
-
-
-def _is_said(value: object) -> bool:
-    return value is not None and value is not False and value not in ({}, [])
 
 
 def load_merged(model: Any, folder: Path) -> Any:

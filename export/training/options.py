@@ -96,10 +96,13 @@ class KpqaOptions(TrainingOptions):
     squad : tuple of Path
         SQuAD JSON, or Parquet with its fields as columns.
     dev : Path or None
+    language : str
+        Whose rules split contexts into sentences.
     """
 
     squad: tuple[Path, ...]
     dev: Path | None
+    language: str
 
 
 def parse_options(arguments: Sequence[str] | None) -> CrossEncoderOptions | KpqaOptions:
@@ -127,7 +130,7 @@ def parse_options(arguments: Sequence[str] | None) -> CrossEncoderOptions | Kpqa
         "dry_run": args.dry_run,
     }
     if kind == "kpqa":
-        return KpqaOptions(**common, squad=tuple(args.squad), dev=args.dev)
+        return KpqaOptions(**common, squad=tuple(args.squad), dev=args.dev, language=args.language)
     columns = _columns(parser, args.column)
     return CrossEncoderOptions(
         **common, pairs=tuple(args.pairs), dev=args.dev, columns=columns, scale=args.scale
@@ -199,6 +202,7 @@ def _add_kpqa(parser: argparse.ArgumentParser) -> None:
         help="SQuAD JSON, or Parquet with context, question, answers, answer_starts; repeatable",
     )
     add("--dev", type=Path, metavar="FILE", help="to judge epochs by; else a share of contexts")
+    add("--language", default="en", help="whose rules split sentences (spaCy's code; default en)")
 
 
 def _add_common(
