@@ -53,6 +53,12 @@ def _logprobs(loaded: LoadedModel, _: ArtifactRequest, row: ParityRow) -> Values
 
 
 def _precision(loaded: LoadedModel, request: ArtifactRequest, row: ParityRow) -> Values:
+    worth = _matches(loaded, request, row).reshape(-1, len(row.candidate_ids))
+    return np.asarray(worth.mean(axis=1))
+
+
+def _matches(loaded: LoadedModel, request: ArtifactRequest, row: ParityRow) -> Values:
+    """Return what each candidate token is worth in each layer, one layer after another."""
     output = _call(loaded, row, output_attentions=True, output_hidden_states=True)
     candidate = slice(1, 1 + len(row.candidate_ids))
     context = slice(row.second_start, row.second_start + len(row.context_ids))
@@ -61,8 +67,8 @@ def _precision(loaded: LoadedModel, request: ArtifactRequest, row: ParityRow) ->
         seen = attention[0].amax(dim=0)[candidate, context]
         unit = state[0].double() / state[0].double().norm(dim=-1, keepdim=True)
         cosine = unit[candidate] @ unit[context].T
-        values.append(_match(seen, cosine, request).mean().item())
-    return np.asarray(values)
+        values.append(_match(seen, cosine, request).flatten().numpy())
+    return np.concatenate(values)
 
 
 def _match(attention: torch.Tensor, cosine: torch.Tensor, request: ArtifactRequest) -> torch.Tensor:
@@ -102,4 +108,5 @@ _EAGER: Mapping[str, Callable[[LoadedModel, ArtifactRequest, ParityRow], Values]
     "sentence_vector": _sentence_vector,
     "token_vectors": _token_vectors,
     "keyphrase_weights": _keyphrase_weights,
+    "relevance_matches": _matches,
 }

@@ -144,15 +144,28 @@ def _pair_inputs(facts: ModelFacts, rows: Sequence[ParityRow]) -> dict[str, NDAr
 def _run_precision(
     session: ort.InferenceSession, facts: ModelFacts, rows: Sequence[ParityRow]
 ) -> list[Values]:
+    return list(np.asarray(session.run(None, _matching_inputs(facts, rows))[0], dtype=np.float64))
+
+
+def _run_matches(
+    session: ort.InferenceSession, facts: ModelFacts, rows: Sequence[ParityRow]
+) -> list[Values]:
+    # A wrong position has another worth. Positions themselves may differ where attentions tie.
+    worth = np.asarray(session.run(None, _matching_inputs(facts, rows))[0], dtype=np.float64)[
+        ..., 1
+    ]
+    return [own[:, : len(row.candidate_ids)].ravel() for own, row in zip(worth, rows, strict=True)]
+
+
+def _matching_inputs(facts: ModelFacts, rows: Sequence[ParityRow]) -> dict[str, NDArray[np.int64]]:
     n_candidate = np.asarray([len(row.candidate_ids) for row in rows])
-    inputs = {
+    return {
         **_text_inputs(facts, rows),
         "n_candidate": n_candidate,
         "context_start": np.asarray([row.second_start for row in rows]),
         "n_context": np.asarray([len(row.context_ids) for row in rows]),
         "candidate_positions": np.arange(1, n_candidate.max() + 1),
     }
-    return list(np.asarray(session.run(None, inputs)[0], dtype=np.float64))
 
 
 def _run_logprobs(
@@ -221,4 +234,5 @@ _RUNS: Mapping[
     "sentence_vector": _run_sentence_vector,
     "token_vectors": _run_token_vectors,
     "keyphrase_weights": _run_keyphrase_weights,
+    "relevance_matches": _run_matches,
 }

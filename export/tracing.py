@@ -145,7 +145,7 @@ def _tensor_record(value: onnx.ValueInfoProto) -> TensorRecord:
 
 
 def _plan(loaded: LoadedModel, request: ArtifactRequest) -> _Plan:
-    if request.graph == "relevance_matching":
+    if request.graph in ("relevance_matching", "relevance_matches"):
         return _plan_relevance_matching(loaded, request)
     if request.graph == "token_logprobs":
         return _plan_token_logprobs(loaded)
@@ -186,6 +186,7 @@ def _plan_answers(loaded: LoadedModel, request: ArtifactRequest) -> _Plan:
 
 
 def _plan_relevance_matching(loaded: LoadedModel, request: ArtifactRequest) -> _Plan:
+    keep_matches = request.graph == "relevance_matches"
     if loaded.model_type == "mpnet":
         raise ExportError("relevance_matching does not know MPNet's relative positions yet")
     module = relevance_matching.RelevanceMatching(
@@ -193,6 +194,7 @@ def _plan_relevance_matching(loaded: LoadedModel, request: ArtifactRequest) -> _
         matching=request.options["matching"],
         aggregate=request.options["aggregate"],
         first_position=first_position(loaded),
+        keep_matches=keep_matches,
     )
     # Three rows of different lengths; no two axes have equal size, or they would be tied.
     arguments = (
@@ -204,13 +206,17 @@ def _plan_relevance_matching(loaded: LoadedModel, request: ArtifactRequest) -> _
         torch.arange(1, 8),
     )
     row = ("n_pairs",)
+    names = relevance_matching.OUTPUT_NAMES
+    of_pair: tuple[str | int, ...] = ("n_pairs", len(module.layers))
+    if keep_matches:
+        names, of_pair = relevance_matching.MATCHES_OUTPUT_NAMES, (*of_pair, "n_cand", 2)
     return _Plan(
         module=module,
         arguments=arguments,
         input_names=relevance_matching.INPUT_NAMES,
-        output_names=relevance_matching.OUTPUT_NAMES,
+        output_names=names,
         input_axes=(("n_pairs", "n_tokens_padded"), row, row, row, row, ("n_cand",)),
-        output_axes=(("n_pairs", len(module.layers)),),
+        output_axes=(of_pair,),
     )
 
 

@@ -17,10 +17,15 @@ Differs from the authors' code (evalpackage/mlmscore)
   in the graph, for a padded batch.
 - Theirs stops one token early on both sides; here the caller says how many tokens count.
 
+The same module is the graph ``relevance_matches``: what the means are taken of, for explaining one
+pair.
+
 But: windows, power means, baselines are not here (``qaeval_core.metrics.qrelscore``).
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +42,14 @@ INPUT_NAMES = (
     "candidate_positions",
 )
 OUTPUT_NAMES = ("layer_precision",)
+MATCHES_OUTPUT_NAMES = ("matches",)
+
+
+class _Match(NamedTuple):
+    """What each candidate token is matched to in one layer; Tensors of shape (n_pairs, n_cand)."""
+
+    position: Tensor  # of the context token; only read where matches are the output
+    worth: Tensor
 
 
 class RelevanceMatching(nn.Module):  # type: ignore[misc]
@@ -52,16 +65,25 @@ class RelevanceMatching(nn.Module):  # type: ignore[misc]
         ``agg`` of the weighted reading.
     first_position : int
         Position id of the first token: 0 for BERT, padding_idx + 1 for the RoBERTa family.
+    keep_matches : bool, default False
+        Return the matches themselves in place of their mean.
     """
 
     def __init__(
-        self, encoder: nn.Module, *, matching: str, aggregate: str, first_position: int
+        self,
+        encoder: nn.Module,
+        *,
+        matching: str,
+        aggregate: str,
+        first_position: int,
+        keep_matches: bool = False,
     ) -> None:
         super().__init__()
         self.embeddings = EncoderEmbeddings(encoder, first_position=first_position)
         self.layers = nn.ModuleList(EncoderLayer(layer) for layer in encoder.encoder.layer)
         self.matching = matching
         self.aggregate = aggregate
+        self.keep_matches = keep_matches
 
     def forward(  # noqa: PLR0917, the graph's inputs in order
         self,
@@ -72,7 +94,7 @@ class RelevanceMatching(nn.Module):  # type: ignore[misc]
         n_context: Tensor,
         candidate_positions: Tensor,
     ) -> Tensor:
-        """Return Prec_l for each pair and layer.
+        """Return Prec_l for each pair and layer, or what it is the mean of.
 
         Parameters
         ----------
@@ -92,7 +114,11 @@ class RelevanceMatching(nn.Module):  # type: ignore[misc]
         Returns
         -------
         float Tensor of shape (n_pairs, n_layers)
-            Unitless, in [-1, 1] (attended), higher is better.
+            Prec_l. Unitless, in [-1, 1] (attended), higher is better. With ``keep_matches`` a
+            float Tensor of shape (n_pairs, n_layers, n_cand, 2): which context token (0 is the
+            first) each candidate token is matched to, and what that is worth; Prec_l is its mean
+            over the candidate's tokens. Where the average is taken, the context token is the one
+            that is worth most.
         """
         position = torch.arange(input_ids.shape[1], device=input_ids.device).unsqueeze(0)
         start = context_start.unsqueeze(1)
@@ -106,18 +132,24 @@ class RelevanceMatching(nn.Module):  # type: ignore[misc]
         weight = weight / n_candidate.unsqueeze(1).to(hidden.dtype)
         candidate_rows = row_start + candidate_positions.unsqueeze(0)
 
-        precision = []
+        reduced = []
         for layer in self.layers[:-1]:
             query, key, value = layer.project(hidden)
             probabilities = layer.attend(query, key, padding_bias)
             attention = probabilities.index_select(2, candidate_positions).amax(dim=1)
             hidden = layer.finish(probabilities, value, hidden)
-            best = self._match(hidden, attention, in_context, row_start, candidate_rows)
-            precision.append((best * weight).sum(dim=1))
+            match = self._match(hidden, attention, in_context, row_start, candidate_rows)
+            reduced.append(self._reduce(match, weight, start))
         last = self._last_layer if self.matching == "attended" else self._last_layer_whole
-        best = last(hidden, padding_bias, in_context, row_start, candidate_positions)
-        precision.append((best * weight).sum(dim=1))
-        return torch.stack(precision, dim=1)
+        match = last(hidden, padding_bias, in_context, row_start, candidate_positions)
+        reduced.append(self._reduce(match, weight, start))
+        return torch.stack(reduced, dim=1)
+
+    def _reduce(self, match: _Match, weight: Tensor, start: Tensor) -> Tensor:
+        if self.keep_matches:
+            index = (match.position - start).to(match.worth.dtype)
+            return torch.stack([index, match.worth], dim=2)
+        return (match.worth * weight).sum(dim=1)
 
     def _match(
         self,
@@ -126,21 +158,24 @@ class RelevanceMatching(nn.Module):  # type: ignore[misc]
         in_context: Tensor,
         row_start: Tensor,
         candidate_rows: Tensor,
-    ) -> Tensor:
-        """Return what each candidate token is worth in this layer, shape (n_pairs, n_cand)."""
+    ) -> _Match:
+        """Return what each candidate token is matched to in this layer, and what it is worth."""
         flat = hidden.flatten(0, 1)
         candidate = _take(flat, candidate_rows)
         if self.matching == "attended":
             best_context = _attended_position(attention, in_context)  # n*(m)
-            return _cosine(candidate, _take(flat, row_start + best_context))
+            return _Match(best_context, _cosine(candidate, _take(flat, row_start + best_context)))
         unit_candidate = functional.normalize(candidate, dim=-1)
         cosine = unit_candidate @ functional.normalize(hidden, dim=-1).transpose(1, 2)
         worth = attention * cosine  # a^l_mn cos(x_m, c_n)
         allowed = in_context.unsqueeze(1)
+        position = candidate_rows
+        if self.keep_matches:  # What nothing reads would still stand in the graph and its hash.
+            position = worth.masked_fill(~allowed, -2.0).argmax(dim=2)
         if self.aggregate == "max":
-            return worth.masked_fill(~allowed, -2.0).amax(dim=2)
+            return _Match(position, worth.masked_fill(~allowed, -2.0).amax(dim=2))
         kept = worth.masked_fill(~allowed, 0.0).sum(dim=2)
-        return kept / in_context.sum(dim=1, keepdim=True).to(kept.dtype)
+        return _Match(position, kept / in_context.sum(dim=1, keepdim=True).to(kept.dtype))
 
     def _last_layer(
         self,
@@ -149,7 +184,7 @@ class RelevanceMatching(nn.Module):  # type: ignore[misc]
         in_context: Tensor,
         row_start: Tensor,
         candidate_positions: Tensor,
-    ) -> Tensor:
+    ) -> _Match:
         """Compute the last layer for the 2 x n_cand tokens that anything reads.
 
         Only h^L of candidate tokens and of the context tokens they attend to is used, so query,
@@ -170,7 +205,7 @@ class RelevanceMatching(nn.Module):  # type: ignore[misc]
             torch.cat([candidate, matched], dim=1),
         )
         n_cand = candidate_positions.shape[0]
-        return _cosine(both[:, :n_cand], both[:, n_cand:])
+        return _Match(best_context, _cosine(both[:, :n_cand], both[:, n_cand:]))
 
     def _last_layer_whole(
         self,
@@ -179,7 +214,7 @@ class RelevanceMatching(nn.Module):  # type: ignore[misc]
         in_context: Tensor,
         row_start: Tensor,
         candidate_positions: Tensor,
-    ) -> Tensor:
+    ) -> _Match:
         layer = self.layers[-1]
         query, key, value = layer.project(hidden)
         probabilities = layer.attend(query, key, padding_bias)

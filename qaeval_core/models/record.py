@@ -44,6 +44,7 @@ GRAPH_VERSIONS: Mapping[str, int] = MappingProxyType(
         "sentence_vector": 1,
         "token_vectors": 1,
         "keyphrase_weights": 1,
+        "relevance_matches": 1,
     }
 )
 
@@ -55,24 +56,28 @@ GRAPH_ROLES: Mapping[str, str] = MappingProxyType(
         "sentence_vector": "encoder",
         "token_vectors": "encoder",
         "keyphrase_weights": "keyphrase_classifier",
+        "relevance_matches": "encoder",
     }
 )
 
 # Deeper encoders than any that is known.
 _MAX_LAYERS = 64
 
+_MATCHING: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"matching": ("attended", "weighted"), "aggregate": ("max", "average")}
+)
+
 # Every option with its values; the first value is the default.
 GRAPH_OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
-        "relevance_matching": {
-            "matching": ("attended", "weighted"),
-            "aggregate": ("max", "average"),
-        },
+        "relevance_matching": _MATCHING,
         "token_logprobs": {},
         "pair_score": {},
         "sentence_vector": {},
         "token_vectors": {"layer": ("last", *map(str, range(_MAX_LAYERS + 1)))},
         "keyphrase_weights": {},
+        # A graph of its own, not an option: artifacts of scores keep their names and hashes.
+        "relevance_matches": _MATCHING,
     }
 )
 
