@@ -30,7 +30,7 @@ from export.training.progress import say
 from qaeval_core.errors import RunError, RunStoppedError
 from qaeval_core.models.registry import ModelSource, file_sha256, resolve_model
 
-__all__ = ["Task", "run_job"]
+__all__ = ["OutFolder", "Task", "make_record", "make_task", "run_job"]
 
 
 class Task(Protocol):
@@ -71,14 +71,14 @@ def run_job(options: CrossEncoderOptions | KpqaOptions) -> None:
         torch.set_num_threads(options.threads)
     source = resolve_model(options.base, role="encoder")
     check_base(source, max_tokens=options.max_tokens)
-    task = _make_task(options, source)
+    task = make_task(options, source)
     for line in plan_lines(task, options):
         say(line)
     if options.dry_run:
         return
     out = OutFolder(options.out)
     with out.locked():
-        out.check_record(_record(task, options, source))
+        out.check_record(make_record(task, options, source))
         if out.is_finished:
             say(f"{out.path} is finished: nothing to do")
             return
@@ -93,7 +93,8 @@ def run_job(options: CrossEncoderOptions | KpqaOptions) -> None:
     say(f"done: {out.path}")
 
 
-def _make_task(options: CrossEncoderOptions | KpqaOptions, source: ModelSource) -> Task:
+def make_task(options: CrossEncoderOptions | KpqaOptions, source: ModelSource) -> Task:
+    """Return the task of the options, its files read and checked."""
     if isinstance(options, KpqaOptions):
         from export.training.kpqa import KpqaTask
 
@@ -118,9 +119,10 @@ def plan_lines(task: Task, options: CrossEncoderOptions | KpqaOptions) -> list[s
     ]
 
 
-def _record(
+def make_record(
     task: Task, options: CrossEncoderOptions | KpqaOptions, source: ModelSource
 ) -> dict[str, dict[str, Any]]:
+    """Return what decides the result: options, hashes of the data, hashes of the base."""
     return {
         "options": {
             "kind": task.kind,

@@ -1,0 +1,199 @@
+"""What a training job reads: good files become examples, bad ones a message that says where."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from export.training.keyphrases import hold_out_contexts
+from export.training.options import parse_options
+from export.training.pairs import Pairs, hold_out_pairs, read_pairs
+from export.training.squad import Question, read_squad
+from export.training.tables import check_file
+from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableFileError
+
+PLAIN = {"text_a": "text_a", "text_b": "text_b", "score": "score"}
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Write rows as Parquet or JSONL, by the file's name."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", ["pairs.parquet", "pairs.jsonl"])
+def test_pairs_are_read_under_other_names_and_scales(tmp_path: Path, name: str) -> None:
+    """STS-B calls its columns otherwise and scores from 0 to 5; halved scores would go unseen."""
+    rows = [{"one": "a", "two": "b", "sts": 5}, {"one": "c", "two": "", "sts": 0}]
+    path = write_rows(tmp_path / name, rows)
+    columns = {"text_a": "one", "text_b": "two", "score": "sts"}
+    pairs = read_pairs([path, path], columns=columns, scale=5.0)
+    assert pairs == Pairs(["a", "c"] * 2, ["b", ""] * 2, [1.0, 0.0] * 2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"text_a": "a", "text_c": "b", "score": 1}], "'text_b'.*did you mean 'text_[ac]'"),
+        ([{"text_a": "a", "text_b": None, "score": 1}], "column 'text_b', row 0: .*not null"),
+        ([{"text_a": "a", "text_b": 7, "score": 1}], "column 'text_b', row 0: .*not int"),
+        (
+            [{"text_a": "a", "text_b": "b", "score": s} for s in (1.0, 3.0)],
+            r"column 'score', row 1: 3 divided by --scale 1 is 3, not in \[0, 1\]",
+        ),
+        ([{"text_a": "a", "text_b": "b", "score": "1"}], "column 'score', row 0: a number"),
+        ([{"text_a": "a", "text_b": "b", "score": float("nan")}], "a number is needed, not nan"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_a_bad_pair_is_named(
+    tmp_path: Path, suffix: str, rows: list[dict[str, Any]], message: str
+) -> None:
+    """One bad row of millions, found after an hour of training, would cost the hour."""
+    path = write_rows(tmp_path / f"pairs.{suffix}", rows)
+    with pytest.raises(InputError, match=message) as error:
+        read_pairs([path], columns=PLAIN, scale=1.0)
+    assert str(path) in str(error.value)
+
+
+def test_damaged_and_empty_files_are_named(tmp_path: Path) -> None:
+    """A half-copied file must not train a model on half the data."""
+    broken = tmp_path / "pairs.parquet"
+    broken.write_bytes(b"PAR1, once")
+    with pytest.raises(UnreadableFileError, match=r"pairs\.parquet is not a readable Parquet"):
+        read_pairs([broken], columns=PLAIN, scale=1.0)
+    lines = tmp_path / "pairs.jsonl"
+    lines.write_text('{"text_a": "a", "text_b": "b", "score": 1}\n{"text_a": "a", "te')
+    with pytest.raises(UnreadableFileError, match="line 2 is not JSON"):
+        read_pairs([lines], columns=PLAIN, scale=1.0)
+    lines.write_text("")
+    with pytest.raises(InputError, match="no rows"):
+        read_pairs([lines], columns=PLAIN, scale=1.0)
+    with pytest.raises(InputError, match=r"no such file; did you mean 'pairs\.jsonl'"):
+        check_file(tmp_path / "pairs.json", option="--pairs")
+
+
+def test_held_out_pairs_never_come_back_swapped() -> None:
+    """(b, a) in training and (a, b) in dev would make a memory look like understanding."""
+    texts = [f"text {i % 20}" for i in range(60)]
+    pairs = Pairs(texts, texts[1:] + texts[:1], [0.5] * 60)
+    swapped = Pairs(pairs.text_b, pairs.text_a, pairs.score)
+    both = Pairs(*(getattr(pairs, n) + getattr(swapped, n) for n in pairs.__slots__))
+    train, dev = hold_out_pairs(both, share=0.2, seed=3)
+    keys = [{frozenset(p) for p in zip(s.text_a, s.text_b, strict=True)} for s in (train, dev)]
+    assert keys[0] & keys[1] == set()
+    assert len(train) + len(dev) == 120
+    assert len(keys[1]) == 4
+    assert hold_out_pairs(both, share=0.2, seed=3)[1] == dev
+    with pytest.raises(ConfigError, match="leaves none to train on"):
+        hold_out_pairs(Pairs(["a"], ["b"], [1.0]), share=0.5, seed=0)
+
+
+def squad_json(answers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a file of one question, laid out as SQuAD."""
+    asked = {"id": "q1", "question": "Who?", "answers": answers}
+    return {"data": [{"title": "t", "paragraphs": [{"context": "Ann came.", "qas": [asked]}]}]}
+
+
+def test_squad_is_read_from_json_and_parquet(tmp_path: Path) -> None:
+    """SQuAD comes as JSON, and as Parquet in two layouts; all mean the same spans."""
+    texts, starts = ["Ann", "Ann came"], [0, 0]
+    expected = [Question("Ann came.", "Who?", ((0, 3), (0, 8)))]
+    json_path = tmp_path / "squad.json"
+    answers = [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=True)]
+    json_path.write_text(json.dumps(squad_json(answers)))
+    row = {"context": "Ann came.", "question": "Who?"}
+    flat = write_rows(
+        tmp_path / "flat.parquet",
+        [
+            {**row, "answers": texts, "answer_starts": starts},
+            {**row, "answers": [], "answer_starts": []},  # unanswerable
+            {**row, "answers": ["yes"], "answer_starts": [-1]},
+        ],
+    )
+    nested = write_rows(
+        tmp_path / "nested.parquet",
+        [{**row, "answers": {"text": texts, "answer_start": starts}}],
+    )
+    assert [read_squad([path]) for path in (json_path, flat, nested)] == [expected] * 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"answer_starts": [1]}, r"row 0: the context does not have 'Ann' at 1"),
+        ({"answers": ["Ann", "Bo"]}, "row 0: 2 answers, 1 starts"),
+        ({"context": None}, "row 0, field 'context': a text is needed, not null"),
+        ({"answers": ["yes"]}, "no question with an answer in its context"),
+    ],
+)
+def test_a_bad_question_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    """A wrong offset labels the wrong words, and no loss would show it."""
+    row = {"context": "Ann came.", "question": "Who?", "answers": ["Ann"], "answer_starts": [0]}
+    path = write_rows(tmp_path / "squad.parquet", [{**row, **change}])
+    with pytest.raises(InputError, match=message):
+        read_squad([path])
+
+
+def test_json_that_is_not_squad_is_named(tmp_path: Path) -> None:
+    """Another JSON file must be told apart from an empty SQuAD."""
+    path = tmp_path / "squad.json"
+    path.write_text('{"data": [{"title": "t"}]}')
+    with pytest.raises(SchemaError, match="not laid out as SQuAD.*'paragraphs'"):
+        read_squad([path])
+    path.write_text('{"data": [')
+    with pytest.raises(UnreadableFileError, match="not JSON"):
+        read_squad([path])
+
+
+def test_questions_of_a_context_stay_together() -> None:
+    """Another question on a known sentence is no test of a model."""
+    questions = [Question(f"context {i % 10}", f"question {i}", ((0, 1),)) for i in range(50)]
+    train, dev = hold_out_contexts(questions, share=0.2, seed=1)
+    assert {q.context for q in train} & {q.context for q in dev} == set()
+    assert (len(train), len(dev)) == (40, 10)
+    assert hold_out_contexts(questions, share=0.2, seed=2)[1] != dev
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("cross-encoder --pairs a --out o --epoch 2", "'--epoch'; did you mean '--epochs'"),
+        ("cross-encoder --out o", "--pairs"),
+        ("cross-encoder --pairs a --out o --column txt_a=b", "did you mean 'text_a'"),
+        ("kpqa --squad a --out o --rank -1", "at least 0 is needed: '-1'"),
+        ("kpqa --squad a --out o --learning-rate nan", "a number above 0 is needed: 'nan'"),
+        ("kpqa --squad a --out o --dev-share 1", "between 0 and 1 is needed: '1'"),
+        ("kpqqa", "kpqqa"),
+    ],
+)
+def test_a_wrong_word_ends_with_status_2(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A misspelt option that is dropped in silence trains another model than the one asked for."""
+    with pytest.raises(SystemExit) as end:
+        parse_options(words.split())
+    assert end.value.code == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert "Traceback" not in shown
+
+
+def test_help_shows_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> None:
+    """An example that does not run is worse than none."""
+    with pytest.raises(SystemExit) as end:
+        parse_options(["cross-encoder", "--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out.replace("\\\n", " ")
+    examples = [line.split()[2:] for line in text.splitlines() if line.startswith("  qaeval train")]
+    assert len(examples) >= 4
+    for words in examples:
+        assert parse_options(words).out.name.endswith("-mine")
