@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from qaeval_core.metrics import model_settings as models
 from qaeval_core.metrics import settings as of
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.metrics.settings import QRelScoreSettings, Section
@@ -33,7 +34,13 @@ AnySettings = Annotated[
     | Annotated[of.QBleuSettings, Tag("QBleuSettings")]
     | Annotated[of.AdaptedBleuSettings, Tag("AdaptedBleuSettings")]
     | Annotated[of.AdaptedRougeSettings, Tag("AdaptedRougeSettings")]
-    | Annotated[of.SpanSettings, Tag("SpanSettings")],
+    | Annotated[of.SpanSettings, Tag("SpanSettings")]
+    | Annotated[models.SasSettings, Tag("SasSettings")]
+    | Annotated[models.BiEncoderSettings, Tag("BiEncoderSettings")]
+    | Annotated[models.BertScoreSettings, Tag("BertScoreSettings")]
+    | Annotated[models.BertScoreFreeSettings, Tag("BertScoreFreeSettings")]
+    | Annotated[models.MoverScoreSettings, Tag("MoverScoreSettings")]
+    | Annotated[models.KpqaSettings, Tag("KpqaSettings")],
     Discriminator(_settings_class),
 ]
 
@@ -59,6 +66,8 @@ class ModelsSection(Section):
 
     encoder: ModelSettings = ModelSettings()
     causal_lm: ModelSettings = ModelSettings()
+    cross_encoder: ModelSettings = ModelSettings()
+    keyphrase_classifier: ModelSettings = ModelSettings()
     artifacts_path: str | None = Field(
         None, description="folder of exported artifacts; default $QAEVAL_ARTIFACTS or the cache"
     )

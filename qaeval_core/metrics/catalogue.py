@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
+from qaeval_core.metrics import model_settings as models
 from qaeval_core.metrics import settings as of
 from qaeval_core.metrics.spec import MetricSpec
 
@@ -13,6 +14,8 @@ _SQUAD = "Rajpurkar et al. SQuAD. EMNLP 2016, arXiv:1606.05250, section 6.1; eva
 _ADAPTED = "Yang et al. Adaptations of ROUGE and BLEU. MRQA 2018, section 3"
 _BLEU = "Papineni et al. BLEU. ACL 2002"
 _Q_BLEU = "Nema, Khapra. Towards a Better Metric for Question Generation. EMNLP 2018, section 4"
+_SAS = "Risch et al. SAS. MRQA 2021, arXiv:2108.06130, section "
+_BERTSCORE = "Zhang et al. BERTScore. ICLR 2020, arXiv:1904.09675, section 3"
 _OPINION_ROLES = ("answer_type", "candidate_opinion", "reference_opinions", "entities")
 
 
@@ -38,6 +41,22 @@ def _words(**given: Any) -> MetricSpec:
         "roles": ("candidate", "references"),
         "outputs": ("",),
         "low": 0.0,
+        "high": 1.0,
+        "higher_is_better": True,
+        "is_symmetric": False,
+        "over_windows": "none",
+        "over_references": "max",
+        "over_examples": "mean",
+    }
+    return MetricSpec(**{**common, **given})
+
+
+def _answers(**given: Any) -> MetricSpec:
+    common: dict[str, Any] = {
+        "module": given["name"],
+        "needs": ("encoder",),
+        "roles": ("candidate", "references"),
+        "low": -1.0,
         "high": 1.0,
         "higher_is_better": True,
         "is_symmetric": False,
@@ -175,6 +194,70 @@ _ALL = (
         text_outputs=("bonus",),
         over_references="max of each part",
         source=_ADAPTED + ".2",
+    ),
+    _answers(
+        name="sas",
+        title="similarity of two answers, by a cross-encoder",
+        settings=models.SasSettings,
+        needs=("cross_encoder",),
+        outputs=("", "truncated"),
+        count_outputs=("truncated",),
+        low=0.0,
+        source=_SAS + "3",
+    ),
+    _answers(
+        name="bi_encoder",
+        title="cosine of the vectors of two answers",
+        settings=models.BiEncoderSettings,
+        outputs=("", "truncated"),
+        count_outputs=("truncated",),
+        is_symmetric=True,
+        source="Reimers, Gurevych. Sentence-BERT. EMNLP 2019, arXiv:1908.10084; " + _SAS + "3",
+    ),
+    _answers(
+        name="bertscore",
+        title="greedy matches of tokens by the cosine of their vectors",
+        settings=models.BertScoreSettings,
+        outputs=("precision", "recall", "f1"),
+        over_references="best F",
+        source=_BERTSCORE,
+    ),
+    _answers(
+        name="bertscore_free",
+        title="BERTScore with the context in place of the references",
+        module="bertscore",
+        settings=models.BertScoreFreeSettings,
+        roles=("candidate", "context"),
+        outputs=("precision", "recall", "f1"),
+        over_references="none",
+        source=_BERTSCORE + "; Liu et al. QRelScore, section 4",
+    ),
+    _answers(
+        name="moverscore",
+        title="1 less the cost of moving one text's tokens onto the other's",
+        settings=models.MoverScoreSettings,
+        outputs=("",),
+        is_symmetric=True,
+        source="Zhao et al. MoverScore. EMNLP 2019, arXiv:1909.02622, section 3",
+    ),
+    _answers(
+        name="kpqa",
+        title="BLEU-1, ROUGE-L and BERTScore with words weighed by the question",
+        settings=models.KpqaSettings,
+        needs=("keyphrase_classifier", "encoder"),
+        roles=("question", "candidate", "references"),
+        outputs=(
+            "bleu_1",
+            "rouge_l",
+            "bertscore",
+            "bertscore_precision",
+            "bertscore_recall",
+            "weights",
+        ),
+        detail_outputs=("weights",),
+        over_windows="none",
+        over_references="max of each part",
+        source="Lee et al. KPQA. NAACL 2021, arXiv:2005.00192, section 3",
     ),
 )
 

@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 
 from qaeval_core.config import RunConfig
 from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.model_settings import AnswerSettings
 from qaeval_core.metrics.settings import QRelScoreSettings
 from qaeval_core.models.artifact import ArtifactRequest
-from qaeval_core.scoring.compile_qrelscore import (
-    ResolveArtifact,
-    compile_qrelscore,
-    qrelscore_requests,
-)
+from qaeval_core.scoring.compile_answers import answer_requests, compile_answers
+from qaeval_core.scoring.compile_models import ResolveArtifact
+from qaeval_core.scoring.compile_qrelscore import compile_qrelscore, qrelscore_requests
 from qaeval_core.scoring.compile_words import compile_words
 from qaeval_core.scoring.families import FAMILIES
 from qaeval_core.scoring.plans import CompiledRun, FamilyPlan
@@ -36,12 +35,14 @@ def optional_roles(config: RunConfig) -> tuple[str, ...]:
 
 def needed_requests(config: RunConfig, *, device: str) -> list[ArtifactRequest]:
     """Return the artifacts that the configured metrics run, each once."""
-    requests = {
-        request.folder_name: request
-        for settings in config.metrics.values()
-        if isinstance(settings, QRelScoreSettings)
-        for request in qrelscore_requests(settings, config, device=device)
-    }
+    requests: dict[str, ArtifactRequest] = {}
+    for settings in config.metrics.values():
+        own: list[ArtifactRequest] = []
+        if isinstance(settings, QRelScoreSettings):
+            own = qrelscore_requests(settings, config, device=device)
+        elif isinstance(settings, AnswerSettings):
+            own = answer_requests(settings, config, device=device)
+        requests |= {request.folder_name: request for request in own}
     return list(requests.values())
 
 
@@ -84,6 +85,16 @@ def compile_run(
                 columns=columns,
                 device=device,
                 resolve_artifact=resolve_artifact,
+            )
+        elif isinstance(settings, AnswerSettings):
+            plans, instance = compile_answers(
+                name,
+                settings,
+                config,
+                columns=columns,
+                device=device,
+                resolve_artifact=resolve_artifact,
+                corpus=corpus,
             )
         else:
             plans, instance = compile_words(name, settings, columns=columns, corpus=corpus)

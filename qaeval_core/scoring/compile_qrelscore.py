@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from qaeval_core.config import RunConfig
-from qaeval_core.errors import ConfigError
 from qaeval_core.metrics.settings import Baseline, QRelScoreSettings
-from qaeval_core.models.artifact import Artifact, ArtifactRequest
+from qaeval_core.models.artifact import ArtifactRequest
 from qaeval_core.scoring.baselines import read_baseline
+from qaeval_core.scoring.compile_models import (
+    ResolveArtifact,
+    model_family,
+    model_request,
+    pass_settings,
+)
 from qaeval_core.scoring.families import FAMILIES, FamilyKind
 from qaeval_core.scoring.plans import InstancePlan, ModelFamilyPlan
 from qaeval_core.signature import Signature
-
-ResolveArtifact = Callable[[ArtifactRequest], Artifact]
 
 
 def qrelscore_requests(
@@ -36,20 +39,10 @@ def compile_qrelscore(
     own = {}
     for kind in _kinds(settings):
         artifact = resolve_artifact(_request(kind, settings, config, device=device))
-        plan = _family(kind, settings, artifact, columns)
-        _check_batch_tokens(plan, config)
-        own[kind.name] = plan
-    return list(own.values()), _instance(name, settings, own)
-
-
-def _check_batch_tokens(plan: ModelFamilyPlan, config: RunConfig) -> None:
-    role = plan.kind.model_role
-    given = getattr(config.models, role).max_batch_tokens
-    if given is not None and given < plan.max_unit_tokens:
-        raise ConfigError(
-            f"models.{role}.max_batch_tokens is {given}, but one window of "
-            f"{plan.artifact.record.model.name} has up to {plan.max_unit_tokens} tokens"
+        own[kind.name] = model_family(
+            kind, artifact, config, options=_options(kind, settings), columns=columns
         )
+    return list(own.values()), _instance(name, settings, own)
 
 
 def _kinds(settings: QRelScoreSettings) -> list[FamilyKind]:
@@ -62,54 +55,18 @@ def _kinds(settings: QRelScoreSettings) -> list[FamilyKind]:
 def _request(
     kind: FamilyKind, settings: QRelScoreSettings, config: RunConfig, *, device: str
 ) -> ArtifactRequest:
-    model_settings = getattr(config.models, kind.model_role)
-    precision = model_settings.precision
-    if precision == "auto":
-        precision = "fp16" if device == "cuda" else "fp32"
     options: dict[str, str] = {}
     if kind.graph == "relevance_matching":
         options = {"matching": settings.matching, "aggregate": settings.aggregate}
-    return ArtifactRequest(
-        graph=kind.graph,
-        model=getattr(settings, kind.model_role),
-        precision=precision,
-        options=options,
-        allow_lossy=model_settings.allow_lossy,
-    )
+    model = getattr(settings, kind.model_role)
+    return model_request(kind, model, config, device=device, options=options)
 
 
-def _family(
-    kind: FamilyKind, settings: QRelScoreSettings, artifact: Artifact, columns: Mapping[str, str]
-) -> ModelFamilyPlan:
+def _options(kind: FamilyKind, settings: QRelScoreSettings) -> dict[str, object]:
     options: dict[str, object] = {"profile": settings.profile}
     if kind.graph == "token_logprobs":
         options["max_window_tokens"] = settings.max_window_tokens
-    own_columns = {role: columns[role] for role in kind.roles if role in columns}
-    signature = Signature(
-        kind.name, {**pass_settings(artifact, options), "columns": own_columns}, kind.version
-    )
-    return ModelFamilyPlan(
-        name=kind.name,
-        options=options,
-        columns=own_columns,
-        signature=signature,
-        rows_per_shard=kind.rows_per_shard,
-        kind=kind,
-        artifact=artifact,
-    )
-
-
-def pass_settings(artifact: Artifact, options: Mapping[str, object]) -> dict[str, object]:
-    """Return what of a model pass decides its numbers: artifact, precision and options."""
-    record = artifact.record
-    return {
-        **options,
-        **record.options,
-        "artifact": artifact.hash[:12],
-        "model": record.model.name,
-        "precision": record.precision,
-        "lossy": record.lossy,
-    }
+    return options
 
 
 def formula_settings(kind_name: str, settings: QRelScoreSettings) -> dict[str, object]:

@@ -102,6 +102,7 @@ def _plan(
         statistic=statistic,
         after=after,
         frequencies_path=frequencies_path,
+        words=words_line(options) if "tokeniser" in options else "",
     )
 
 

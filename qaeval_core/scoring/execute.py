@@ -26,7 +26,7 @@ from qaeval_core.scoring.join import FileJoin, Totals
 from qaeval_core.scoring.lock import RunLock
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.plan import Piece, RowRange
-from qaeval_core.scoring.plans import FamilyPlan, WordsFamilyPlan
+from qaeval_core.scoring.plans import FamilyPlan
 from qaeval_core.scoring.records import changes, read_json, write_run_files
 from qaeval_core.scoring.store import tiles, write_atomically, write_json
 
@@ -98,8 +98,7 @@ def _run_families(
         for family in families:
             if job.config.scoring.retry_quarantined:
                 _drop_quarantined(job, family, say)
-            if isinstance(family, WordsFamilyPlan):
-                make_frequencies(job, family)
+            make_frequencies(job, family)
         pieces = job.pieces(families, n_actors=executor.n_actors)
         opened = _say_open(job, families, pieces, say)
         if not pieces:

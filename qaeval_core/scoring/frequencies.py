@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from qaeval_core.errors import ReconcileError
-from qaeval_core.scoring.compile_words import words_line
 from qaeval_core.scoring.families.words.frequencies import (
     DocumentFrequencies,
     count_documents,
@@ -16,11 +15,11 @@ from qaeval_core.scoring.families.words.frequencies import (
     to_bytes,
 )
 from qaeval_core.scoring.job import Job
-from qaeval_core.scoring.plans import WordsFamilyPlan
+from qaeval_core.scoring.plans import FamilyPlan
 from qaeval_core.scoring.store import tiles, write_atomically
 
 
-def make_frequencies(job: Job, family: WordsFamilyPlan) -> None:
+def make_frequencies(job: Job, family: FamilyPlan) -> None:
     """Write the document frequencies that a family waits for, unless they are there.
 
     Raises
@@ -32,14 +31,16 @@ def make_frequencies(job: Job, family: WordsFamilyPlan) -> None:
     if not family.after or path.exists():
         return
     counted = next(plan for plan in job.run.families if plan.key == family.after)
-    content = count_documents(_gram_columns(job, counted.key), words=words_line(family.options))
+    content = count_documents(
+        _gram_columns(job, counted.key), words=family.words, min_rows=family.min_documents
+    )
     write_atomically(path, to_bytes(content))
 
 
 def forget_frequencies(job: Job, key: str) -> None:
     """Take back what was computed from a corpus whose rows are listed once more."""
     for family in job.run.families:
-        if isinstance(family, WordsFamilyPlan) and family.after == key:
+        if family.after == key:
             (job.store.out / family.frequencies_path).unlink(missing_ok=True)
             for file_id, ranges in job.done_ranges(family).items():
                 for rows in ranges:
@@ -58,7 +59,7 @@ def _gram_columns(job: Job, key: str) -> Iterator[pa.Array]:
             yield table.column("grams").combine_chunks()
 
 
-def load_frequencies(plan: WordsFamilyPlan, out: Path) -> DocumentFrequencies:
+def load_frequencies(plan: FamilyPlan, out: Path) -> DocumentFrequencies:
     """Return the document frequencies that a family reads: given ones, or those of OUT."""
     path = out / plan.frequencies_path if plan.after else Path(plan.frequencies_path)
-    return read_frequencies(path, words=words_line(plan.options))
+    return read_frequencies(path, words=plan.words)

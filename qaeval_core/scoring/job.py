@@ -51,6 +51,10 @@ class Job:
         """Return the shard size of a family."""
         return self.config.scoring.rows_per_shard or family.rows_per_shard[self.device]
 
+    def _max_shard_bytes(self, family: FamilyPlan) -> int:
+        given = self.config.scoring.max_shard_bytes
+        return min(given, family.max_shard_bytes or given)
+
     def done_ranges(self, family: FamilyPlan) -> dict[str, list[RowRange]]:
         """Return the committed, disjoint ranges of every file of this job."""
         committed = self.store.committed(family.key)
@@ -71,7 +75,7 @@ class Job:
                 file,
                 done={key: ranges[file.file_id] for key, ranges in done.items()},
                 rows_per_shard=min(self.rows_per_shard(family) for family in families),
-                max_shard_bytes=self.config.scoring.max_shard_bytes,
+                max_shard_bytes=min(self._max_shard_bytes(family) for family in families),
                 n_rows=self.n_rows[file.file_id],
                 rows_per_piece=rows_per_piece,
             )

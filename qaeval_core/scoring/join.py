@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from qaeval_core.errors import UnreadableFileError
+from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.schema import QUARANTINE_MESSAGE, QUARANTINE_REASON, QUARANTINE_SCHEMA
 from qaeval_core.scoring.formulas import score_instance
 from qaeval_core.scoring.formulas.columns import InstanceScores
@@ -113,7 +114,7 @@ def _count_instance(totals: Totals, plan: InstancePlan, scores: InstanceScores) 
     totals.n_scored[plan.name] += len(scores.reasons) - sum(counts.values())
     for output in plan.outputs:
         name, column = plan.column(output), scores.outputs[output]
-        if pa.types.is_string(column.type):
+        if output in METRICS[plan.settings.metric].text_outputs:
             totals.texts.setdefault(name, Counter()).update(column.to_pylist())
     if scores.sums is not None:
         own = np.nansum(scores.sums, axis=0)

@@ -14,13 +14,28 @@ from qaeval_core.signature import Signature
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyPlan:
-    """One family of a run: what to compute and the key of its commits."""
+    """One family of a run: what to compute and the key of its commits.
+
+    Attributes
+    ----------
+    after : str
+        Key of the family whose counts over the corpus this one reads, or "".
+    frequencies_path : str
+        File of document frequencies: given, or below OUT where ``after`` makes it; "" where none
+        are read.
+    words : str
+        How texts were split: document frequencies of other words would be wrong ones.
+    """
 
     name: str
     options: Mapping[str, object]
     columns: Mapping[str, str]
     signature: Signature
     rows_per_shard: Mapping[str, int]  # by device
+    max_shard_bytes: int | None = None  # of text; None is the run's
+    after: str = ""
+    frequencies_path: str = ""
+    words: str = ""
 
     @property
     def key(self) -> str:
@@ -31,6 +46,11 @@ class FamilyPlan:
     def title(self) -> str:
         """What a progress line shows."""
         return self.name
+
+    @property
+    def min_documents(self) -> int:
+        """In how many documents an n-gram must be, for its frequency to be kept."""
+        return 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,24 +69,19 @@ class ModelFamilyPlan(FamilyPlan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordsFamilyPlan(FamilyPlan):
-    """One statistic of words; statistics that are open for the same rows share one pass.
-
-    Attributes
-    ----------
-    after : str
-        Key of the family whose counts over the corpus this one reads, or "".
-    frequencies_path : str
-        File of document frequencies: given, or below OUT where ``after`` makes it.
-    """
+    """One statistic of words; statistics that are open for the same rows share one pass."""
 
     statistic: str
-    after: str = ""
-    frequencies_path: str = ""
 
     @property
     def title(self) -> str:
         """What a progress line shows."""
         return f"words ({self.statistic})"
+
+    @property
+    def min_documents(self) -> int:
+        """In how many documents an n-gram must be: CIDEr weighs one like none."""
+        return 2
 
 
 def pass_title(families: Sequence[FamilyPlan]) -> str:
@@ -83,11 +98,15 @@ class InstancePlan:
     families: Mapping[str, FamilyPlan]  # by family name, or by statistic
     baseline: Baseline
     signature: Signature
+    rescaling: tuple[float, float, float] | None = None  # BERTScore's b of P, R and F
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Sub-scores, in column order; an unbounded GRG is not combined."""
-        outputs = METRICS[self.settings.metric].outputs
+        """Sub-scores, in column order; an unbounded GRG is not combined, details are asked for."""
+        spec = METRICS[self.settings.metric]
+        outputs = spec.outputs
+        if not getattr(self.settings, "show_weights", False):
+            outputs = tuple(output for output in outputs if output not in spec.detail_outputs)
         if isinstance(self.settings, QRelScoreSettings) and self.settings.gain == "absolute":
             return tuple(output for output in outputs if output != "")
         return outputs

@@ -12,12 +12,12 @@ import pyarrow as pa
 from qaeval_core.errors import DeviceMemoryError
 from qaeval_core.models.batching import token_budget_batches
 from qaeval_core.models.session import Device, Session
-from qaeval_core.scoring.families.base import FamilyScorer, Work
+from qaeval_core.scoring.families.base import FamilyScorer, ReadsFrequencies, Work
+from qaeval_core.scoring.families.words.frequencies import DocumentFrequencies
 from qaeval_core.scoring.families.words.rows import ShardTexts
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.plans import ModelFamilyPlan
 from qaeval_core.scoring.prepared import OnBatch, Prepared, statistics_table
-from qaeval_core.scoring.sharing import share_pairs
 from qaeval_core.scoring.validate import validate_rows
 from qaeval_core.text.encode import TextEncoder
 
@@ -35,6 +35,8 @@ class FamilyRunner:
         Threads of one operator on the CPU.
     max_batch_tokens : int, optional
         Tokens of a batch after padding; default by family and device.
+    frequencies : DocumentFrequencies, optional
+        Of the corpus, for a family that weighs tokens by them.
     """
 
     def __init__(
@@ -44,11 +46,19 @@ class FamilyRunner:
         device: Device = "cpu",
         n_threads: int | None = None,
         max_batch_tokens: int | None = None,
+        frequencies: DocumentFrequencies | None = None,
     ) -> None:
         self.plan = plan
-        self._session = Session(plan.artifact, device=device, n_threads=n_threads)
+        self._session = (
+            Session(plan.artifact, device=device, n_threads=n_threads)
+            if plan.kind.runs_model
+            else None
+        )
         encoder = TextEncoder(plan.artifact.tokenizer_path)
         self._scorer: FamilyScorer = plan.kind.scorer(plan.artifact, encoder, plan.options)
+        if frequencies is not None:
+            assert isinstance(self._scorer, ReadsFrequencies)
+            self._scorer.use_frequencies(frequencies)
         self._max_batch_tokens = max_batch_tokens or max(
             plan.kind.max_batch_tokens[device], plan.max_unit_tokens
         )
@@ -106,6 +116,7 @@ class FamilyRunner:
         """Run a batch; where memory runs out, halve it, and keep to the smaller size."""
         padded = int(work.lengths[batch].max()) * len(batch)
         try:
+            assert self._session is not None
             output = self._session.run(work.make_inputs(batch))
         except DeviceMemoryError as error:
             if len(batch) == 1:
@@ -131,12 +142,7 @@ def prepare_rows(
 ) -> Prepared[Work]:
     """Validate, share and lay out rows for a family; runs no model."""
     validated = validate_rows(rows, columns=plan.columns)
-    candidates = [str(text) for text in validated.values["candidate"]]
-    targets = [
-        list(value) if isinstance(value, list) else [str(value)]
-        for value in validated.values[plan.kind.target_role]
-    ]
-    work = scorer.prepare(share_pairs(candidates, targets))
+    work = scorer.prepare(plan.kind.share(validated.values))
     n_rows = len(validated.good) + len(validated.quarantined)
     stats = PassStats(
         n_rows=n_rows,

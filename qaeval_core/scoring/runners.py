@@ -7,7 +7,6 @@ from typing import Any
 
 from qaeval_core.config import ModelsSection
 from qaeval_core.models.session import Device
-from qaeval_core.scoring.families.words import STATISTICS
 from qaeval_core.scoring.families.words.frequencies import DocumentFrequencies
 from qaeval_core.scoring.plans import FamilyPlan, ModelFamilyPlan, WordsFamilyPlan
 from qaeval_core.scoring.runner import FamilyRunner
@@ -20,7 +19,7 @@ def make_runner(
     models: ModelsSection,
     device: Device = "cpu",
     n_threads: int | None = None,
-    load_frequencies: Callable[[WordsFamilyPlan], DocumentFrequencies] | None = None,
+    load_frequencies: Callable[[FamilyPlan], DocumentFrequencies] | None = None,
 ) -> Any:
     """Return the `Runner` of a family.
 
@@ -35,9 +34,8 @@ def make_runner(
     load_frequencies : callable, optional
         Returns the document frequencies that a family reads.
     """
+    given = load_frequencies(plan) if plan.frequencies_path and load_frequencies else None
     if isinstance(plan, WordsFamilyPlan):
-        needs = STATISTICS[plan.statistic].needs_frequencies
-        given = load_frequencies(plan) if needs and load_frequencies else None
         return WordsRunner(plan, frequencies=given)
     if isinstance(plan, ModelFamilyPlan):
         return FamilyRunner(
@@ -45,5 +43,6 @@ def make_runner(
             device=device,
             n_threads=n_threads,
             max_batch_tokens=getattr(models, plan.kind.model_role).max_batch_tokens,
+            frequencies=given,
         )
     raise TypeError(f"no runner for {type(plan).__name__}")

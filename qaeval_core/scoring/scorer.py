@@ -19,7 +19,6 @@ from qaeval_core.models.session import Device
 from qaeval_core.schema import ROLES, fits_role
 from qaeval_core.scoring.columns import optional_columns, role_column
 from qaeval_core.scoring.compile import compile_run, needed_roles, optional_roles
-from qaeval_core.scoring.compile_words import words_line
 from qaeval_core.scoring.families.words.frequencies import (
     DocumentFrequencies,
     count_documents,
@@ -27,7 +26,7 @@ from qaeval_core.scoring.families.words.frequencies import (
 )
 from qaeval_core.scoring.families.words.rows import ShardTexts, Tokenisers
 from qaeval_core.scoring.join import score_rows
-from qaeval_core.scoring.plans import CompiledRun, FamilyPlan, WordsFamilyPlan
+from qaeval_core.scoring.plans import CompiledRun, FamilyPlan
 from qaeval_core.scoring.prepared import statistics_table
 from qaeval_core.scoring.runners import make_runner
 from qaeval_core.scoring.score_columns import check_output_names
@@ -165,15 +164,13 @@ class Scorer:
     def _runner(self, plan: FamilyPlan, statistics: Mapping[str, pa.Table]) -> Any:
         """Return a family's runner; one that depends on all rows is made anew."""
 
-        def frequencies(family: WordsFamilyPlan) -> DocumentFrequencies:
-            words = words_line(family.options)
+        def frequencies(family: FamilyPlan) -> DocumentFrequencies:
             if not family.after:
-                return read_frequencies(family.frequencies_path, words=words)
+                return read_frequencies(family.frequencies_path, words=family.words)
             grams = statistics[family.after].column("grams").combine_chunks()
-            return count_documents([grams], words=words)
+            return count_documents([grams], words=family.words, min_rows=family.min_documents)
 
-        depends_on_rows = isinstance(plan, WordsFamilyPlan) and plan.after
-        if depends_on_rows or plan.key not in self._runners:
+        if plan.after or plan.key not in self._runners:
             self._runners[plan.key] = make_runner(
                 plan,
                 models=self.config.models,

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 IntArray = NDArray[np.int64]
+T = TypeVar("T", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
-class SharedPairs:
+class SharedPairs(Generic[T]):
     """Distinct texts, distinct (candidate, target) pairs, and which pair each row's targets are.
 
-    A target is what the candidate is read against: the context, or one of the references.
+    A target is what the candidate is read against: the context, or one of the references. A text
+    may be a tuple of texts that a model reads together.
 
     Attributes
     ----------
-    candidates, targets : list of str
+    candidates, targets : list of T
         Distinct texts.
     pair_candidate, pair_target : int ndarray of shape (n_pairs,)
         Indices into ``candidates`` and ``targets``.
@@ -29,22 +32,22 @@ class SharedPairs:
         Targets of each row; may be 0.
     """
 
-    candidates: list[str]
-    targets: list[str]
+    candidates: list[T]
+    targets: list[T]
     pair_candidate: IntArray
     pair_target: IntArray
     row_pair: IntArray
     n_targets: IntArray
 
 
-def share_pairs(candidates: Sequence[str], targets: Sequence[Sequence[str]]) -> SharedPairs:
+def share_pairs(candidates: Sequence[T], targets: Sequence[Sequence[T]]) -> SharedPairs[T]:
     """Return the distinct pairs of rows.
 
     Parameters
     ----------
-    candidates : sequence of str
+    candidates : sequence of T
         One text a row.
-    targets : sequence of sequence of str
+    targets : sequence of sequence of T
         The texts that each row's candidate is read against.
 
     Examples
@@ -53,8 +56,8 @@ def share_pairs(candidates: Sequence[str], targets: Sequence[Sequence[str]]) -> 
     >>> shared.targets, shared.row_pair.tolist()
     (['c', 'd'], [0, 1, 2, 0])
     """
-    candidate_index: dict[str, int] = {}
-    target_index: dict[str, int] = {}
+    candidate_index: dict[T, int] = {}
+    target_index: dict[T, int] = {}
     pair_index: dict[tuple[int, int], int] = {}
     row_pair: list[int] = []
     for candidate, own_targets in zip(candidates, targets, strict=True):
@@ -71,3 +74,35 @@ def share_pairs(candidates: Sequence[str], targets: Sequence[Sequence[str]]) -> 
         row_pair=np.array(row_pair, dtype=np.int64),
         n_targets=np.array([len(own) for own in targets], dtype=np.int64),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTexts(Generic[T]):
+    """Distinct texts of both sides of distinct pairs: each is run once, whichever side it is on.
+
+    ``left`` and ``right``, of shape (n_pairs,): which text each pair's candidate and target are.
+    """
+
+    texts: list[T]
+    left: IntArray
+    right: IntArray
+
+
+def share_texts(pairs: SharedPairs[T]) -> SharedTexts[T]:
+    """Return the distinct texts of pairs.
+
+    Examples
+    --------
+    >>> shared = share_texts(share_pairs(["a", "b"], [["b"], ["b"]]))
+    >>> shared.texts, shared.left.tolist(), shared.right.tolist()
+    (['a', 'b'], [0, 1], [1, 1])
+    """
+    index: dict[T, int] = {}
+    sides = []
+    for texts, used in (
+        (pairs.candidates, pairs.pair_candidate),
+        (pairs.targets, pairs.pair_target),
+    ):
+        places = np.array([index.setdefault(text, len(index)) for text in texts], dtype=np.int64)
+        sides.append(places[used])
+    return SharedTexts(list(index), *sides)

@@ -47,3 +47,7 @@ class TextEncoder:
             return []
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]
+
+    def tokens(self, ids: TokenIds) -> list[str]:
+        """Return the pieces that token ids stand for, as the vocabulary has them."""
+        return [self._tokenizer.id_to_token(i) or "" for i in ids.tolist()]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from qaeval_core.models.artifact import Artifact
+from qaeval_core.scoring.families.words.frequencies import DocumentFrequencies
 from qaeval_core.scoring.sharing import IntArray, SharedPairs
 from qaeval_core.text.encode import TextEncoder
 from qaeval_core.text.ngrams import concat_ranges
@@ -24,6 +25,7 @@ EMPTY_TARGET = "empty_target"
 CANDIDATE_TOO_LONG = "candidate_too_long"
 TOO_SHORT = "too_short"
 NON_FINITE = "non_finite_model_output"
+NO_WEIGHT = "no_weight"
 
 Window = tuple[int, int]
 
@@ -52,8 +54,16 @@ class FamilyScorer(Protocol):
         self, artifact: Artifact, encoder: TextEncoder, options: Mapping[str, object]
     ) -> None: ...
 
-    def prepare(self, shared: SharedPairs) -> Work:
+    def prepare(self, shared: SharedPairs[Any]) -> Work:
         """Encode, window and lay out the units of a shard; runs no model."""
+
+
+@runtime_checkable
+class ReadsFrequencies(Protocol):
+    """A family that weighs tokens by the documents of the corpus that have them."""
+
+    def use_frequencies(self, frequencies: DocumentFrequencies) -> None:
+        """Take the document frequencies; called before the first shard is run."""
 
 
 @dataclass(slots=True)
@@ -76,14 +86,14 @@ class PairWindows:
         self.reasons.append(reason)
         self.count.append(0)
 
-    def row_windows(self, shared: SharedPairs) -> tuple[IntArray, IntArray]:
+    def row_windows(self, shared: SharedPairs[Any]) -> tuple[IntArray, IntArray]:
         """Return (window index of every window of every row target, windows per row target)."""
         counts = np.array(self.count, dtype=np.int64)
         first = np.cumsum(counts) - counts
         per_target = counts[shared.row_pair]
         return concat_ranges(first[shared.row_pair], per_target), per_target
 
-    def row_reasons(self, shared: SharedPairs) -> list[str | None]:
+    def row_reasons(self, shared: SharedPairs[Any]) -> list[str | None]:
         """Return the reason of every row target."""
         return [self.reasons[pair] for pair in shared.row_pair.tolist()]
 

@@ -57,7 +57,7 @@ class GrgScorer:
         self._n_positions = min(record.max_positions, int(str(options["max_window_tokens"])))
         self._is_authors = options["profile"] == "authors"
 
-    def prepare(self, shared: SharedPairs) -> GrgWork:
+    def prepare(self, shared: SharedPairs[str]) -> GrgWork:
         """Encode texts and lay out base units (shared) and prompted units."""
         work = GrgWork(shared, is_mean_probability=self._is_authors)
         if self._is_authors:
@@ -66,7 +66,7 @@ class GrgScorer:
             self._lay_out_windows(shared, work)
         return work.close()
 
-    def _lay_out_windows(self, shared: SharedPairs, work: GrgWork) -> None:
+    def _lay_out_windows(self, shared: SharedPairs[str], work: GrgWork) -> None:
         """BOS + window, and BOS + candidate + window; only window tokens are scored."""
         candidates = self._encoder.encode(shared.candidates)
         targets = self._encoder.encode([" " + text for text in shared.targets])
@@ -88,7 +88,7 @@ class GrgScorer:
                 prompted = np.concatenate([self._bos, candidate, window])
                 work.add_prompted(base, prompted, n_prompt=1 + len(candidate))
 
-    def _lay_out_texts(self, shared: SharedPairs, work: GrgWork) -> None:
+    def _lay_out_texts(self, shared: SharedPairs[str], work: GrgWork) -> None:
         """BOS + text + EOS of the target, and of candidate, space and target; all are scored."""
         candidates = self._encoder.encode(shared.candidates)
         targets = self._encoder.encode(shared.targets)
@@ -124,7 +124,7 @@ def _text_reason(n_candidate: int, n_target: int, n_joined: int, room: int) -> s
 class GrgWork:
     """Units of one shard: base and prompted sequences, and one number of each."""
 
-    def __init__(self, shared: SharedPairs, *, is_mean_probability: bool) -> None:
+    def __init__(self, shared: SharedPairs[str], *, is_mean_probability: bool) -> None:
         self.pairs = PairWindows()
         self.lengths: IntArray = np.zeros(0, dtype=np.int64)
         self.n_units_unshared = 0

@@ -58,7 +58,7 @@ class LrmScorer:
         self._n_layers = record.n_layers
         self._is_authors = options["profile"] == "authors"
 
-    def prepare(self, shared: SharedPairs) -> LrmWork:
+    def prepare(self, shared: SharedPairs[str]) -> LrmWork:
         """Encode distinct texts and lay out one unit per window of each distinct pair."""
         candidates = self._encoder.encode(shared.candidates)
         targets = self._encoder.encode(shared.targets)
@@ -106,7 +106,7 @@ class LrmScorer:
 class LrmWork:
     """Units of one shard: token sequences, and Prec_l of each once the model ran."""
 
-    def __init__(self, shared: SharedPairs, n_layers: int, *, n_dropped: int) -> None:
+    def __init__(self, shared: SharedPairs[str], n_layers: int, *, n_dropped: int) -> None:
         self.pairs = PairWindows()
         self.lengths: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self.n_units_unshared = 0

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from qaeval_core.metrics.model_settings import AnswerSettings
 from qaeval_core.metrics.settings import QRelScoreSettings
+from qaeval_core.scoring.formulas.answers import score_answers
 from qaeval_core.scoring.formulas.columns import InstanceScores
 from qaeval_core.scoring.formulas.qrelscore import score_qrelscore
 from qaeval_core.scoring.formulas.words import score_words
@@ -24,4 +26,6 @@ def score_instance(plan: InstancePlan, statistics: Mapping[str, pa.Table]) -> In
     """
     if isinstance(plan.settings, QRelScoreSettings):
         return score_qrelscore(plan, plan.settings, statistics)
+    if isinstance(plan.settings, AnswerSettings):
+        return score_answers(plan, statistics)
     return score_words(plan, statistics)

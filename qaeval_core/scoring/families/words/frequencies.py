@@ -1,7 +1,7 @@
 """Document frequencies: in how many rows' references each n-gram of a corpus occurs.
 
 Built from what the shards of a corpus list, kept as a file, read by every worker. Only n-grams of
-two rows and more are kept: CIDEr weighs one row like none.
+two rows and more are kept where one weighs like none, as in CIDEr.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from qaeval_core.errors import ConfigError
 from qaeval_core.text.hashes import HashArray
 
-_MIN_ROWS = 2
 _N_DOCUMENTS = b"qaeval.n_documents"
 _WORDS = b"qaeval.words"
 
@@ -36,8 +35,8 @@ class DocumentFrequencies:
     n_documents: int
     words: str
 
-    def of(self, hashes: HashArray) -> NDArray[np.int64]:
-        """Return the rows that have each n-gram; 1 where it is not known.
+    def of(self, hashes: HashArray, *, absent: int = 1) -> NDArray[np.int64]:
+        """Return the rows that have each n-gram; ``absent`` where it is not known.
 
         Examples
         --------
@@ -46,12 +45,14 @@ class DocumentFrequencies:
         [2, 1]
         """
         if len(self.hashes) == 0:
-            return np.ones(len(hashes), dtype=np.int64)
+            return np.full(len(hashes), absent, dtype=np.int64)
         at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
-        return np.where(self.hashes[at] == hashes, self.counts[at], 1)
+        return np.where(self.hashes[at] == hashes, self.counts[at], absent)
 
 
-def count_documents(columns: Iterable[pa.Array], *, words: str) -> DocumentFrequencies:
+def count_documents(
+    columns: Iterable[pa.Array], *, words: str, min_rows: int
+) -> DocumentFrequencies:
     """Return the document frequencies of shards.
 
     Parameters
@@ -60,6 +61,8 @@ def count_documents(columns: Iterable[pa.Array], *, words: str) -> DocumentFrequ
         The distinct n-grams of each row; a null or empty row is no document.
     words : str
         How texts were split.
+    min_rows : int
+        N-grams of fewer rows are not kept.
 
     Notes
     -----
@@ -79,7 +82,7 @@ def count_documents(columns: Iterable[pa.Array], *, words: str) -> DocumentFrequ
         total[places[: len(hashes)]] += counts
         total[places[len(hashes) :]] += own_counts
         hashes, counts = merged, total
-    kept = counts >= _MIN_ROWS
+    kept = counts >= min_rows
     return DocumentFrequencies(hashes[kept], counts[kept], n_documents, words)
 
 
