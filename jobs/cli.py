@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from jobs import calibrate, correlate, demo, export, metrics, score, train
+from jobs import calibrate, correlate, demo, explain, export, metrics, score, train
 
 app = typer.Typer(
     name="qaeval",
@@ -19,6 +19,7 @@ app = typer.Typer(
 app.command(epilog=score.EPILOG)(score.score)
 app.command(epilog=calibrate.EPILOG)(calibrate.calibrate)
 app.command(epilog=correlate.EPILOG)(correlate.correlate)
+app.command(epilog=explain.EPILOG)(explain.explain)
 app.command(
     epilog=export.EPILOG,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},

@@ -1,0 +1,70 @@
+"""explain: why one row of a finished run has its scores: tokens, matches, gains.
+
+Exit codes: 0 done, 1 recomputed values differ from the stored ones, 2 bad request.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jobs import options
+from qaeval_core.errors import QAEvalError, RunError
+from qaeval_core.report.explain import explain_row, explanation_content
+from qaeval_core.report.explain_page import explanation_page
+from qaeval_core.report.explain_text import explanation_lines
+from qaeval_core.scoring.store import write_atomically, write_json
+
+EPILOG = """Examples:
+
+  qaeval explain out --id q17
+
+  qaeval explain out --id q17 --html q17.html --json q17.json
+
+  qaeval explain out --row input.parquet:3 --instance qrelscore
+"""
+
+
+def explain(
+    out: Annotated[Path, typer.Argument(help="the --out folder of a finished qaeval score")],
+    identity: Annotated[
+        str | None,
+        typer.Option("--id", help="the row's id; FILE#N where the input has no id column"),
+    ] = None,
+    row: Annotated[
+        str | None, typer.Option(help="FILE:N: file as in OUT/scores, row number from 0")
+    ] = None,
+    instance: Annotated[
+        list[str] | None, typer.Option(help="compute this instance again, and no other")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="write a page that needs no other file")] = None,
+    json: Annotated[Path | None, typer.Option(help="write everything as JSON")] = None,
+) -> None:
+    """Explain the scores of one row: which tokens they come from, computed again and checked."""
+    try:
+        explanation = explain_row(out, identity=identity, place=row, instances=instance or ())
+    except RunError as error:
+        options.fail(error, code=options.EXIT_INCOMPLETE)
+    except QAEvalError as error:
+        options.fail(error, code=options.EXIT_BAD_REQUEST)
+    for line in explanation_lines(explanation):
+        print(line)
+    if html is not None:
+        write_atomically(html, explanation_page(explanation).encode())
+        print(f"page: {html}")
+    if json is not None:
+        write_json(json, explanation_content(explanation))
+        print(f"JSON: {json}")
+
+
+def main() -> None:
+    """Run ``python -m jobs.explain``."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(epilog=EPILOG)(explain)
+    app()
+
+
+if __name__ == "__main__":
+    main()

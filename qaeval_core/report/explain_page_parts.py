@@ -1,0 +1,120 @@
+"""Explain: the parts of the page that show tokens: matches, gains, weights."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from qaeval_core.report.explain_html import escaped, number, table
+from qaeval_core.report.explain_parts import (
+    LayerMatches,
+    LikelihoodGains,
+    Part,
+    TokenProbabilities,
+)
+
+# Stronger colour would make the text on it hard to read in one of the two schemes.
+_MAX_ALPHA = 0.55
+_MIN_ALPHA = 0.04
+_NO_PIECE = "·"  # a token that is a part of the character before
+
+
+def part_html(part: Part) -> str:
+    """Return the HTML of one part."""
+    if isinstance(part, LayerMatches):
+        return _matches(part)
+    if isinstance(part, LikelihoodGains):
+        return _gains(part)
+    return _probabilities(part)
+
+
+def strip(label: str, pieces: Sequence[str], values: Sequence[float], *, unit: str) -> str:
+    """Return a text whose tokens are coloured by a value: blue above 0, orange below."""
+    largest = max((abs(value) for value in values), default=0.0) or 1.0
+    spans = []
+    for piece, value in zip(pieces, values, strict=True):
+        strength = abs(value) / largest
+        title = escaped(f"{value:+.4g} {unit}".strip())
+        shown = escaped(piece or _NO_PIECE)
+        if strength * _MAX_ALPHA < _MIN_ALPHA:
+            spans.append(f'<span title="{title}">{shown}</span>')
+            continue
+        kind = "up" if value > 0 else "down"
+        style = f"--a:{strength * _MAX_ALPHA:.2f}"
+        spans.append(f'<span class="{kind}" style="{style}" title="{title}">{shown}</span>')
+    return f'<p class="soft">{escaped(label)}</p>\n<p class="strip" dir="auto">{"".join(spans)}</p>'
+
+
+def _window(part: LayerMatches | LikelihoodGains) -> str:
+    return "" if part.n_windows == 1 else f", window {part.window} of {part.n_windows}"
+
+
+def _matches(part: LayerMatches) -> str:
+    n_layers = len(part.matched)
+    what = "cosine" if part.is_cosine else "attention × cosine"
+    counts = Counter(i for layer in part.used_layers for i in part.matched[layer])
+    popularity = [float(counts[i]) for i in range(len(part.context))]
+    head = ["candidate token"]
+    head += [
+        f"layer {i + 1}{'' if i in part.used_layers else ' (unused)'}" for i in range(n_layers)
+    ]
+    rows = [
+        [piece or _NO_PIECE]
+        + [f"{_name(part, layer, m)} {part.worth[layer][m]:.2f}" for layer in range(n_layers)]
+        for m, piece in enumerate(part.candidate)
+    ]
+    rows.append(["mean", *(f"{value:.4f}" for value in part.layer_precision)])
+    return "\n".join(
+        [
+            strip(
+                f"Context tokens by how many matches they get, all used layers{_window(part)}",
+                part.context,
+                popularity,
+                unit="matches",
+            ),
+            table(
+                f"The context token that each candidate token is matched to, and its {what}"
+                f"{_window(part)}",
+                head,
+                rows,
+            ),
+        ]
+    )
+
+
+def _name(part: LayerMatches, layer: int, token: int) -> str:
+    return part.context[part.matched[layer][token]].strip() or _NO_PIECE
+
+
+def _gains(part: LikelihoodGains) -> str:
+    gain = part.prompted_sum_nats - part.base_sum_nats
+    ratio = f" = {gain / abs(part.base_sum_nats):+.4f} of it" if part.base_sum_nats else ""
+    rows = [
+        [piece or _NO_PIECE, f"{base:.3f}", f"{prompted:.3f}", f"{own:+.3f}"]
+        for piece, base, prompted, own in zip(
+            part.pieces, part.base_nats, part.prompted_nats, part.gain_nats, strict=True
+        )
+    ]
+    rows.append(["sum", number(part.base_sum_nats), number(part.prompted_sum_nats), f"{gain:+.3f}"])
+    numbers = table(
+        f"log p of each context token, in nats{_window(part)}",
+        ["token", "without the candidate", "after the candidate", "gain"],
+        rows,
+        numbers=(1, 2, 3),
+    )
+    label = (
+        "Context tokens by what the candidate before them adds to their log-likelihood "
+        f"(underlined: it takes away){_window(part)}. Sum {gain:+.3f} nats on "
+        f"{part.base_sum_nats:.3f}{ratio}."
+    )
+    return "\n".join(
+        [
+            strip(label, part.pieces, part.gain_nats, unit="nats"),
+            f"<details><summary>All tokens</summary>{numbers}</details>",
+        ]
+    )
+
+
+def _probabilities(part: TokenProbabilities) -> str:
+    label = f"Tokens of {part.text} by probability; mean {number(part.mean)}"
+    return strip(label, part.pieces, part.probability, unit="")

@@ -1,0 +1,213 @@
+"""Explain: a finished run again, for one row: its job, its stored values, its texts.
+
+Reads OUT/run.json, OUT/plan.parquet, the commits and the input; computes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from qaeval_core.config import RunConfig
+from qaeval_core.configure import make_config
+from qaeval_core.errors import ConfigError, InputError, ReconcileError
+from qaeval_core.models.session import Device
+from qaeval_core.report.explain_find import RowPlace
+from qaeval_core.scoring.job import Job, make_job, read_inputs
+from qaeval_core.scoring.plan import RowRange
+from qaeval_core.scoring.reader import ShardReader
+from qaeval_core.scoring.records import read_json
+from qaeval_core.scoring.validate import table_rows
+from qaeval_core.suggest import nearest
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """What a finished run wrote about itself.
+
+    Attributes
+    ----------
+    families : mapping of family key to signature
+    instances : mapping of instance name to signature
+    file_ids : mapping of relative path to file identity at the time of the run
+    """
+
+    out: Path
+    config: RunConfig
+    families: Mapping[str, str]
+    instances: Mapping[str, str]
+    file_ids: Mapping[str, str]
+    device: Device
+    environment: Mapping[str, Any]
+
+
+def read_run(out: Path) -> FinishedRun:
+    """Return what a finished run wrote about itself.
+
+    Raises
+    ------
+    ConfigError
+        If this is no OUT of ``qaeval score``, or its run is not complete.
+    """
+    content = read_json(out / "run.json")
+    if content is None:
+        raise ConfigError(f"{out} holds no run.json: name the --out folder of a qaeval score")
+    if not (out / "_SUCCESS").exists():
+        raise ConfigError(f"{out} is not complete; run the same qaeval score again to go on")
+    planned = pq.read_table(out / "plan.parquet", columns=["relative", "file_id"])
+    pairs = zip(planned["relative"].to_pylist(), planned["file_id"].to_pylist(), strict=True)
+    return FinishedRun(
+        out=out,
+        config=make_config(content["config"]),
+        families=content["families"],
+        instances=content["instances"],
+        file_ids=dict(pairs),
+        device=content["device"],
+        environment=content.get("environment", {}),
+    )
+
+
+def make_same_job(run: FinishedRun, instances: Sequence[str] = ()) -> Job:
+    """Return the job of a run again, for some instances or all, with the same artifacts.
+
+    Raises
+    ------
+    ConfigError
+        If an instance is unknown.
+    InputError
+        If the input is not where it was.
+    ReconcileError
+        If a model, option or input column is another one now.
+    """
+    config = run.config
+    for name in instances:
+        if name not in config.metrics:
+            raise ConfigError(f"no instance {name!r} in {run.out}{nearest(name, config.metrics)}")
+    if instances:
+        chosen = {name: config.metrics[name] for name in instances}
+        config = config.model_copy(update={"metrics": chosen})
+    try:
+        inputs = read_inputs(config)
+    except InputError as error:
+        raise InputError(
+            f"the input of this run: {error} (relative paths start from where it ran)"
+        ) from None
+    job = make_job(config, inputs, device=run.device)
+    changed = changed_files(run, job)
+    for family in job.run.families:
+        if family.key not in run.families:
+            raise ReconcileError(
+                f"{family.key} is not what the run computed: {_difference(run, family.key, job)}"
+                f"{_likely(changed)}"
+            )
+    return job
+
+
+def _difference(run: FinishedRun, key: str, job: Job) -> str:
+    """Return which parts of a family's signature are others than in the run."""
+    now = next(str(plan.signature) for plan in job.run.families if plan.key == key)
+    own = set(now.split("|"))
+    name = key.rpartition("-")[0]
+    earlier = [
+        set(line.split("|")) for other, line in run.families.items() if other.startswith(f"{name}-")
+    ]
+    if not earlier:
+        return f"it computed no {name}"
+    closest = min(earlier, key=lambda parts: len(parts ^ own))
+    return f"{', '.join(sorted(own - closest))} now, {', '.join(sorted(closest - own))} then"
+
+
+def changed_files(run: FinishedRun, job: Job) -> list[str]:
+    """Return the input files whose size or time is another one than in the run."""
+    return [
+        file.relative
+        for file in job.files
+        if run.file_ids.get(file.relative, file.file_id) != file.file_id
+    ]
+
+
+def _likely(changed: Sequence[str]) -> str:
+    if not changed:
+        return ""
+    return f"; likely reason: {', '.join(changed[:3])} has changed since the run"
+
+
+def read_values(job: Job, place: RowPlace, run: FinishedRun) -> dict[str, list[object]]:
+    """Return the row's value of every role that the instances read, in lists of one.
+
+    Raises
+    ------
+    ReconcileError
+        If the input does not have the row any more.
+    """
+    file = next((file for file in job.files if file.relative == place.relative), None)
+    if file is None:
+        raise ReconcileError(
+            f"{place.relative} is no input of the last run into {run.out}; its scores are of an "
+            "earlier one"
+        )
+    rows = RowRange(place.row, place.row + 1)
+    for piece in job.file_pieces(file):
+        if piece.shards[0].start <= place.row < piece.shards[-1].stop:
+            columns = {role: name for role, name in job.columns.items() if role != "id"}
+            reader = ShardReader(list(columns.values()))
+            try:
+                return table_rows(reader.read(piece, rows), columns=columns)
+            finally:
+                reader.close()
+    raise ReconcileError(
+        f"{place}: the input has {file.n_rows:,} rows now{_likely(changed_files(run, job))}"
+    )
+
+
+def stored_scores(run: FinishedRun, place: RowPlace) -> dict[str, object]:
+    """Return the row of the score file, by column."""
+    return _row_at(run.out / "scores" / place.relative, place.row)
+
+
+def stored_statistics(run: FinishedRun, job: Job, place: RowPlace) -> dict[str, pa.Table]:
+    """Return the committed statistics of the row, by family: tables of one row.
+
+    Raises
+    ------
+    ReconcileError
+        If a family has no commit with the row.
+    """
+    file_id = run.file_ids[place.relative]
+    found = {}
+    for family in job.run.families:
+        committed = job.store.committed(family.key).get(file_id, [])
+        rows = next((rows for rows in committed if rows.start <= place.row < rows.stop), None)
+        if rows is None:
+            raise ReconcileError(f"{family.key}: no commit holds {place}; run qaeval score again")
+        table = job.store.read(family.key, file_id, rows)
+        found[family.key] = table.slice(place.row - rows.start, 1)
+    return found
+
+
+def quarantine_message(run: FinishedRun, place: RowPlace) -> str | None:
+    """Return what the quarantine says of the row, or None."""
+    path = run.out / "quarantine" / place.relative
+    if not path.is_file():
+        return None
+    rows = pq.read_table(path, filters=[("position", "=", place.row)]).to_pylist()
+    return str(rows[0]["message"]) if rows and rows[0]["message"] is not None else None
+
+
+def _row_at(path: Path, row: int) -> dict[str, object]:
+    start = 0
+    parquet = pq.ParquetFile(path)
+    for i in range(parquet.num_row_groups):
+        n_rows = parquet.metadata.row_group(i).num_rows
+        if row < start + n_rows:
+            found: dict[str, object] = (
+                parquet.read_row_group(i).slice(row - start, 1).to_pylist()[0]
+            )
+            return found
+        start += n_rows
+    raise ReconcileError(f"{path} has {start:,} rows, row {row} is wanted")

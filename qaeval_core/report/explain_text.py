@@ -1,0 +1,109 @@
+"""Explain: an explanation in a few lines, for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from qaeval_core.report.explain_parts import (
+    Explanation,
+    FamilyExplanation,
+    InstanceExplanation,
+    LayerMatches,
+    LikelihoodGains,
+    Part,
+    TokenProbabilities,
+)
+
+_N_SHOWN = 4
+_MAX_TEXT_CHARS = 72
+
+
+def explanation_lines(explanation: Explanation) -> Iterator[str]:
+    """Yield what a person wants to see first: texts, scores, the tokens that decide."""
+    name = "" if explanation.id is None else f" {explanation.id!r}"
+    yield f"row{name}: {explanation.file}, row {explanation.row}"
+    for role, value in explanation.texts.items():
+        yield f"  {role}: {_short(value)}"
+    if explanation.quarantine_reason is not None:
+        message = explanation.quarantine_message
+        yield f"quarantined: {explanation.quarantine_reason}{f' ({message})' if message else ''}"
+    for instance in explanation.instances:
+        yield _scores(instance)
+    for family in explanation.families:
+        yield from _family(family)
+    yield from explanation.notes
+    if explanation.is_equal:
+        yield (
+            f"computed again: {explanation.n_compared} values equal the stored ones (largest "
+            f"difference {explanation.max_difference:.1e}, tolerance {explanation.tolerance:.0e})"
+        )
+
+
+def _short(value: object) -> str:
+    texts = value if isinstance(value, list) else [value]
+    first = " ".join(str(texts[0]).split()) if texts else ""
+    if len(first) > _MAX_TEXT_CHARS:
+        first = first[: _MAX_TEXT_CHARS - 1] + "…"
+    return first if len(texts) <= 1 else f"{first} (+ {len(texts) - 1} more)"
+
+
+def _scores(instance: InstanceExplanation) -> str:
+    if instance.reason is not None:
+        return f"{instance.name}: undefined, {instance.reason}"
+    shown = [
+        f"{line.column} {line.stored:.4f}"
+        if isinstance(line.stored, float)
+        else f"{line.column} {line.stored}"
+        for line in instance.scores
+        if line.stored is not None
+    ]
+    return f"{instance.name}: {', '.join(shown) or 'no score'}"
+
+
+def _family(family: FamilyExplanation) -> Iterator[str]:
+    for target in family.targets:
+        which = f" {family.target_role} {target.target + 1}" if len(family.targets) > 1 else ""
+        if target.reason is not None:
+            yield f"{family.family}{which}: undefined, {target.reason}"
+        for part in target.parts:
+            yield f"{family.family}{which}, {family.model}: {_part(part)}"
+
+
+def _part(part: Part) -> str:
+    if isinstance(part, LayerMatches):
+        return _matches(part)
+    if isinstance(part, LikelihoodGains):
+        return _gains(part)
+    return _probabilities(part)
+
+
+def _matches(part: LayerMatches) -> str:
+    layers = part.used_layers
+    means = [
+        sum(part.worth[layer][m] for layer in layers) / len(layers)
+        for m in range(len(part.candidate))
+    ]
+    precision = " ".join(f"{part.layer_precision[layer]:.2f}" for layer in layers)
+    return (
+        f"by layer {precision}; best matched {_extreme(part.candidate, means, best=True)}; worst "
+        f"{_extreme(part.candidate, means, best=False)}"
+    )
+
+
+def _gains(part: LikelihoodGains) -> str:
+    total = part.prompted_sum_nats - part.base_sum_nats
+    return (
+        f"{total:+.2f} nats on {part.base_sum_nats:.1f} over {len(part.pieces)} tokens; most "
+        f"gained {_extreme(part.pieces, part.gain_nats, best=True)}; most lost "
+        f"{_extreme(part.pieces, part.gain_nats, best=False)}"
+    )
+
+
+def _probabilities(part: TokenProbabilities) -> str:
+    return f"mean probability of {len(part.pieces)} tokens of {part.text} {part.mean:.4f}"
+
+
+def _extreme(pieces: Sequence[str], values: Sequence[float], *, best: bool) -> str:
+    """Return the tokens with the largest or smallest values, with them."""
+    order = sorted(range(len(values)), key=lambda i: values[i], reverse=best)
+    return ", ".join(f"{pieces[i].strip()!r} {values[i]:+.2f}" for i in order[:_N_SHOWN])

@@ -1,0 +1,205 @@
+"""The page of an explanation: whole, self-contained, escaped, and with every number on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from html.parser import HTMLParser
+
+from qaeval_core.report.explain import explanation_content
+from qaeval_core.report.explain_page import explanation_page
+from qaeval_core.report.explain_parts import (
+    Explanation,
+    FamilyExplanation,
+    InstanceExplanation,
+    LayerMatches,
+    LikelihoodGains,
+    ScoreLine,
+    TargetParts,
+    TokenProbabilities,
+)
+from qaeval_core.report.explain_text import explanation_lines
+
+ATTACK = "<script>alert('x')</script> & \"quoted\" <img src=http://x onerror=y>"
+_VOID = {"meta", "br"}
+
+_PARTS = (
+    LayerMatches(
+        window=1,
+        n_windows=2,
+        candidate=("<script>", " b"),
+        context=("one", " </span>", " three"),
+        is_cosine=True,
+        matched=((1, 1), (0, 2)),
+        worth=((0.5, -0.25), (0.75, 1.0)),
+        layer_precision=(0.125, 0.875),
+        used_layers=(1,),
+    ),
+    LikelihoodGains(
+        window=1,
+        n_windows=1,
+        pieces=("θ", "", " <b>"),
+        base_nats=(-1.0, -2.0, -3.0),
+        prompted_nats=(-0.5, -2.0, -4.0),
+        gain_nats=(0.5, 0.0, -1.0),
+        base_sum_nats=-6.0,
+        prompted_sum_nats=-6.5,
+    ),
+    TokenProbabilities(
+        text="context", pieces=("a", "⟨end of text⟩"), probability=(0.5, 0.1), mean=0.3
+    ),
+)
+
+
+def make_explanation(**changes: object) -> Explanation:
+    """Return an explanation whose every text is an attack."""
+    family = FamilyExplanation(
+        key="lrm-1",
+        family="lrm",
+        signature=ATTACK,
+        model=ATTACK,
+        artifact=ATTACK,
+        instances=("qrelscore",),
+        target_role="context",
+        targets=(
+            TargetParts(target=0, reason=None, parts=_PARTS),
+            TargetParts(target=1, reason="empty_reference", parts=()),
+        ),
+    )
+    instance = InstanceExplanation(
+        name="qrelscore",
+        metric="qrelscore",
+        signature=ATTACK,
+        reason=None,
+        scores=(
+            ScoreLine(column="qrelscore", stored=0.25, now=0.25, is_compared=True),
+            ScoreLine(column="qrelscore_lrm", stored=None, now=None, is_compared=False),
+        ),
+    )
+    made = Explanation(
+        out=ATTACK,
+        file="input.parquet",
+        row=3,
+        id=ATTACK,
+        texts={"candidate": ATTACK, "references": [ATTACK, "", None], "context": "a\x00b"},
+        instances=(instance,),
+        families=(family,),
+        quarantine_reason=None,
+        quarantine_message=None,
+        is_equal=True,
+        n_compared=9,
+        max_difference=float("nan"),
+        tolerance=1e-4,
+        notes=(ATTACK,),
+        environment={"packages": {"x": ATTACK}},
+    )
+    return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
+
+
+class Page(HTMLParser):
+    """Tags, attributes and text of a page; raises where tags are not nested."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in _VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_page_is_whole_and_loads_nothing() -> None:
+    """Protects from a page that is empty on a machine without a network, or that calls home."""
+    page = explanation_page(make_explanation())
+    parsed = Page(page)
+    loading = {"script", "link", "img", "iframe", "object", "embed", "base", "form", "svg", "a"}
+    assert not loading & set(parsed.tags)
+    names = {name for name, _ in parsed.attributes}
+    assert not names & {"src", "href", "srcset", "action", "data", "background"}
+    assert not [name for name in names if name.startswith("on")]
+    style = page[page.index("<style>") : page.index("</style>")]
+    assert not re.search(r"url\(|@import|expression", style)
+    assert "default-src 'none'" in page
+    assert "prefers-color-scheme: dark" in style
+
+
+def test_texts_of_rows_are_shown_and_never_run() -> None:
+    """Protects from a question that is a script."""
+    parsed = Page(explanation_page(make_explanation()))
+    assert parsed.text.count(ATTACK) >= 9
+    assert "a␀b" in parsed.text
+    assert "(empty)" in parsed.text
+
+
+def test_tables_and_language_are_named_for_readers_who_hear_the_page() -> None:
+    """Protects from a page that only eyes can use: colour alone says nothing here."""
+    page = explanation_page(make_explanation())
+    parsed = Page(page)
+    assert ("lang", "en") in parsed.attributes
+    assert parsed.tags.count("caption") == parsed.tags.count("table") >= 5
+    assert parsed.tags.count("th") == sum(name == "scope" for name, _ in parsed.attributes)
+    assert parsed.tags.count("h1") == parsed.tags.count("title") == parsed.tags.count("main") == 1
+    assert "-0.500" in parsed.text  # Numbers of every token stand in a table, not in colours alone.
+
+
+def test_tokens_of_a_strip_are_the_text_and_losses_are_marked() -> None:
+    """Protects from a strip that shows another text than was scored."""
+    page = explanation_page(make_explanation())
+    strip = next(part for part in page.split('<p class="strip"') if "&lt;b&gt;" in part)
+    strip = strip[: strip.index("</p>")]
+    assert re.findall(r">([^<]*)</span>", strip) == ["θ", "·", " &lt;b&gt;"]
+    assert 'class="down"' in strip and "-1 nats" in strip
+    assert 'class="up"' in strip and "+0.5 nats" in strip
+
+
+def test_a_quarantined_row_says_why() -> None:
+    """Protects from an empty page where the row was never scored."""
+    explanation = make_explanation(
+        quarantine_reason="null_context",
+        quarantine_message="column 'c': null",
+        is_equal=None,
+        families=(),
+    )
+    page = explanation_page(explanation)
+    assert "Quarantined, not scored: null_context" in page
+    assert "equal the stored ones" not in page
+    assert any("quarantined: null_context" in line for line in explanation_lines(explanation))
+
+
+def test_json_holds_the_same_and_no_nan() -> None:
+    """Protects from JSON that a strict reader refuses."""
+    text = json.dumps(explanation_content(make_explanation()), allow_nan=False)
+    content = json.loads(text)
+    assert content["max_difference"] is None
+    parts = content["families"][0]["targets"][0]["parts"]
+    assert [part["kind"] for part in parts] == [
+        "layer_matches",
+        "likelihood_gains",
+        "token_probabilities",
+    ]
+    assert parts[1]["gain_nats"] == [0.5, 0.0, -1.0]
+    assert parts[0]["matched"] == [[1, 1], [0, 2]]
+
+
+def test_the_summary_names_the_tokens_that_decide() -> None:
+    """Protects from a summary that repeats the score and explains nothing."""
+    lines = "\n".join(explanation_lines(make_explanation()))
+    assert "qrelscore 0.2500" in lines
+    assert "best matched 'b' +1.00" in lines
+    assert "most lost '<b>' -1.00" in lines
+    assert "lrm context 2: undefined, empty_reference" in lines
