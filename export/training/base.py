@@ -84,7 +84,6 @@ def head_config(source: ModelSource, kind: str) -> Any:
     """Return the configuration of the task model; it holds no path."""
     config = AutoConfig.from_pretrained(source.folder, local_files_only=True)
     config.update(_HEADS[kind])
-    config.architectures = None  # Saving the model names the new one.
     return config
 
 
@@ -97,7 +96,7 @@ def load_task_model(source: ModelSource, kind: str, *, seed: int) -> Any:
         ``"cross-encoder"`` or ``"kpqa"``.
     """
     set_seed(seed)
-    return _AUTO[kind].from_pretrained(
+    model = _AUTO[kind].from_pretrained(
         source.folder,
         config=head_config(source, kind),
         dtype=torch.float32,
@@ -106,6 +105,8 @@ def load_task_model(source: ModelSource, kind: str, *, seed: int) -> Any:
         trust_remote_code=False,
         ignore_mismatched_sizes=True,  # A base may bring the head of another task.
     )
+    model.config.architectures = [type(model).__name__]
+    return model
 
 
 def load_tokenizer(source: ModelSource) -> Any:

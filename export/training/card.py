@@ -39,8 +39,9 @@ def card_text(
         "",
         _WHAT[task.kind],
         "",
-        f"Low-rank factors of rank {options.rank} for all linear layers of the encoder, head and "
-        f"pooler whole, stored in {metrics['adapter_dtype']}. Base: {source.revision or base}.",
+        f"Low-rank factors of rank {options.rank} for all linear layers of the encoder; "
+        f"{' and '.join(metrics['whole_modules'])} whole; stored in {metrics['adapter_dtype']}. "
+        f"Base: {source.revision or base}.",
         "",
         "## Data",
         "",
@@ -62,7 +63,7 @@ def card_text(
         "",
         "The weights are those of the epoch with the lowest dev loss:",
         "",
-        *_table(metrics["epochs"]),
+        *_table(metrics["epochs"], names=list(metrics["dev"])),
         "",
         f"Kept: epoch {metrics['best_epoch']}. As stored: {_scores(metrics['dev'])}.",
         "",
@@ -74,8 +75,7 @@ def card_text(
     return "\n".join(lines)
 
 
-def _table(epochs: list[dict[str, Any]]) -> list[str]:
-    names = list(epochs[0]["dev"])
+def _table(epochs: list[dict[str, Any]], *, names: list[str]) -> list[str]:
     return [
         f"| epoch | step | {' | '.join(names)} |",
         "| --- " * (len(names) + 2) + "|",

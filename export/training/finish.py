@@ -61,6 +61,7 @@ def write_results(
         "dev": trained,
         "epochs": history,
         "adapter_dtype": None,
+        "whole_modules": sorted(adapter.peft_config["default"].modules_to_save) if adapter else [],
         "versions": {name: version(name) for name in _PACKAGES},
     }
     merged = model

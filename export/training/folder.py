@@ -107,6 +107,8 @@ class OutFolder:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         yield temporary
+        for path in temporary.iterdir():
+            path.chmod(0o644)  # Weights are written for their owner alone; others load them, too.
         flush(temporary)
         shutil.rmtree(self.path / name, ignore_errors=True)
         temporary.replace(self.path / name)
