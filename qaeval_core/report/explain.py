@@ -99,7 +99,11 @@ def explain_row(
         id=where.id,
         texts={role: _plain(own[0]) for role, own in values.items()},
         instances=tuple(_instances(run, stored, again)),
-        families=tuple(explain_family(own, job, sessions) for own in again.runs) if again else (),
+        families=tuple(
+            explain_family(own, job, sessions)
+            for own in (again.runs if again else ())
+            if own.plan.kind.runs_model
+        ),
         quarantine_reason=_text(stored[QUARANTINE_REASON]),
         quarantine_message=quarantine_message(run, where),
         is_equal=None if compared is None else True,

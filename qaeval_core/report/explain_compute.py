@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.session import Session
 from qaeval_core.schema import POSITION
+from qaeval_core.scoring.families.base import ReadsFrequencies
 from qaeval_core.scoring.frequencies import load_frequencies
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.join import score_rows
-from qaeval_core.scoring.plans import ModelFamilyPlan, WordsFamilyPlan
+from qaeval_core.scoring.plans import InstancePlan, ModelFamilyPlan, WordsFamilyPlan
 from qaeval_core.scoring.prepared import statistics_table
 from qaeval_core.scoring.runner import prepare_rows
 from qaeval_core.scoring.runners import make_runner
@@ -64,6 +65,16 @@ class FamilyRun:
         """Return the values of a list column."""
         values = self.statistics.column(name).combine_chunks().flatten()
         return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+    def text(self, role: str) -> str:
+        """Return the row's text of a role."""
+        return str(self.values[role])
+
+    @property
+    def targets(self) -> list[str]:
+        """What the candidate is read against: the context, or the references."""
+        given = self.values[self.plan.kind.target_role]
+        return [str(text) for text in given] if isinstance(given, list) else [str(given)]
 
     def texts(self, name: str) -> list[str | None]:
         """Return the texts of a list column, such as reasons."""
@@ -122,7 +133,7 @@ def recompute(job: Job, values: Mapping[str, Sequence[object]], sessions: Sessio
     for plan in job.run.families:
         own = {role: values[role] for role in plan.columns}
         if isinstance(plan, ModelFamilyPlan):
-            runs.append(_run_units(plan, own, sessions))
+            runs.append(_run_units(job, plan, own, sessions))
             statistics[plan.key] = runs[-1].statistics
         elif isinstance(plan, WordsFamilyPlan):
             statistics[plan.key] = _run_words(job, plan, own)
@@ -141,15 +152,18 @@ def recompute(job: Job, values: Mapping[str, Sequence[object]], sessions: Sessio
 
 
 def _run_units(
-    plan: ModelFamilyPlan, values: Mapping[str, Sequence[object]], sessions: Sessions
+    job: Job, plan: ModelFamilyPlan, values: Mapping[str, Sequence[object]], sessions: Sessions
 ) -> FamilyRun:
-    session = sessions(plan.artifact)
     encoder = TextEncoder(plan.artifact.tokenizer_path)
-    prepared = prepare_rows(plan, plan.kind.scorer(plan.artifact, encoder, plan.options), values)
+    scorer = plan.kind.scorer(plan.artifact, encoder, plan.options)
+    if plan.frequencies_path:
+        assert isinstance(scorer, ReadsFrequencies)
+        scorer.use_frequencies(load_frequencies(plan, job.store.out))
+    prepared = prepare_rows(plan, scorer, values)
     units = []
     for i in range(len(prepared.work.lengths)):
         inputs = prepared.work.make_inputs([i])
-        output = session.run(inputs)
+        output = sessions(plan.artifact).run(inputs)
         prepared.work.take([i], output)
         units.append(UnitRun(inputs, output))
     found = prepared.validated.values
@@ -159,6 +173,15 @@ def _run_units(
         tuple(units),
         statistics_table(prepared, first_position=0),
     )
+
+
+def instances_of(run: FamilyRun, job: Job) -> list[InstancePlan]:
+    """Return the instances that read a family."""
+    return [
+        plan
+        for plan in job.run.instances
+        if any(family.key == run.plan.key for family in plan.families.values())
+    ]
 
 
 def _run_words(job: Job, plan: WordsFamilyPlan, values: Mapping[str, Sequence[object]]) -> pa.Table:

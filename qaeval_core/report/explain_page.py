@@ -152,8 +152,9 @@ def _family(family: FamilyExplanation) -> str:
         if target.reason is not None:
             lines.append(f'<p class="bad">Undefined: {escaped(target.reason)}</p>')
         lines += [part_html(part) for part in target.parts]
-    if not any(target.parts for target in family.targets):
-        lines.append("<p>No tokens to show: its statistics are of whole texts.</p>")
+        if target.statistics:
+            rows = [[name, _value(value)] for name, value in target.statistics.items()]
+            lines.append(table("Of whole texts", ["statistic", "value"], rows, numbers=(1,)))
     lines.append(f"<details><summary>Signature</summary><code>{escaped(family.signature)}</code>")
     return "\n".join([*lines, "</details>", "</section>"])
 

@@ -10,7 +10,9 @@ from qaeval_core.report.explain_parts import (
     LayerMatches,
     LikelihoodGains,
     Part,
+    TokenMatches,
     TokenProbabilities,
+    TokenWeights,
 )
 
 # Stronger colour would make the text on it hard to read in one of the two schemes.
@@ -25,7 +27,9 @@ def part_html(part: Part) -> str:
         return _matches(part)
     if isinstance(part, LikelihoodGains):
         return _gains(part)
-    return _probabilities(part)
+    if isinstance(part, TokenProbabilities):
+        return _probabilities(part)
+    return _token_matches(part) if isinstance(part, TokenMatches) else _weights(part)
 
 
 def strip(label: str, pieces: Sequence[str], values: Sequence[float], *, unit: str) -> str:
@@ -118,3 +122,53 @@ def _gains(part: LikelihoodGains) -> str:
 def _probabilities(part: TokenProbabilities) -> str:
     label = f"Tokens of {part.text} by probability; mean {number(part.mean)}"
     return strip(label, part.pieces, part.probability, unit="")
+
+
+def _token_matches(part: TokenMatches) -> str:
+    sides = (
+        ("candidate", "reference", "precision", part.precision),
+        ("reference", "candidate", "recall", part.recall),
+    )
+    return "\n".join(_partners(part, side, other, name, mean) for side, other, name, mean in sides)
+
+
+def _partners(part: TokenMatches, side: str, other: str, name: str, mean: float | None) -> str:
+    pieces, partners = getattr(part, side), getattr(part, other)
+    values = zip(
+        pieces,
+        getattr(part, f"{side}_matched"),
+        getattr(part, f"{side}_cosine"),
+        getattr(part, f"{side}_weight"),
+        strict=True,
+    )
+    rows = [
+        [
+            piece or _NO_PIECE,
+            "(special token)" if i is None else partners[i].strip() or _NO_PIECE,
+            f"{cosine:.4f}",
+            number(weight),
+        ]
+        for piece, i, cosine, weight in values
+    ]
+    shown = "undefined" if mean is None else f"{mean:.4f}"
+    return table(
+        f"Best partner of each {side} token; mean by weight ({name}) {shown}",
+        [f"{side} token", f"{other} token", "cosine", "weight"],
+        rows,
+        numbers=(2, 3),
+    )
+
+
+def _weights(part: TokenWeights) -> str:
+    rows = [
+        [piece or _NO_PIECE, f"{weight:.4f}"]
+        for piece, weight in zip(part.pieces, part.weight, strict=True)
+    ]
+    numbers = table(f"Weights of the {part.text}", ["token", "weight"], rows, numbers=(1,))
+    label = f"Tokens of the {part.text} by how likely they are in the answer to the question"
+    return "\n".join(
+        [
+            strip(label, part.pieces, part.weight, unit=""),
+            f"<details><summary>All tokens</summary>{numbers}</details>",
+        ]
+    )

@@ -87,16 +87,70 @@ class TokenProbabilities:
     mean: float
 
 
-Part: TypeAlias = LayerMatches | LikelihoodGains | TokenProbabilities
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenMatches:
+    """BERTScore of one pair: the best partner of each token of both texts.
+
+    Attributes
+    ----------
+    candidate, reference : tuple of str
+        Tokens, as pieces of their texts; special tokens are left out.
+    candidate_matched, reference_matched : tuple of int or None
+        Index of the partner in the other text; None is a special token such as [SEP].
+    candidate_cosine, reference_cosine : tuple of float
+        With the partner; in [-1, 1].
+    candidate_weight, reference_weight : tuple of float
+        What each token counts: 1, or its idf.
+    precision, recall : float
+        Means of the cosines by weight, before rescaling; None where no token has weight.
+    """
+
+    kind: str = "token_matches"
+    candidate: tuple[str, ...]
+    reference: tuple[str, ...]
+    candidate_matched: tuple[int | None, ...]
+    reference_matched: tuple[int | None, ...]
+    candidate_cosine: tuple[float, ...]
+    reference_cosine: tuple[float, ...]
+    candidate_weight: tuple[float, ...]
+    reference_weight: tuple[float, ...]
+    precision: float | None
+    recall: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenWeights:
+    """KPQA of one text: how likely each token is in the answer to the question.
+
+    Attributes
+    ----------
+    text : str
+        "candidate" or "reference".
+    pieces : tuple of str
+    weight : tuple of float
+        Probabilities, in [0, 1].
+    """
+
+    kind: str = "token_weights"
+    text: str
+    pieces: tuple[str, ...]
+    weight: tuple[float, ...]
+
+
+Part: TypeAlias = LayerMatches | LikelihoodGains | TokenProbabilities | TokenMatches | TokenWeights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetParts:
-    """What one family says of the candidate against one target (the context, or a reference)."""
+    """What one family says of the candidate against one target (the context, or a reference).
+
+    ``statistics``: what is stored of the target, where the family has no tokens to show.
+    """
 
     target: int
     reason: str | None
     parts: tuple[Part, ...]
+    statistics: dict[str, float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

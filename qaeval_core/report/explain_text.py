@@ -11,7 +11,9 @@ from qaeval_core.report.explain_parts import (
     LayerMatches,
     LikelihoodGains,
     Part,
+    TokenMatches,
     TokenProbabilities,
+    TokenWeights,
 )
 
 _N_SHOWN = 4
@@ -61,12 +63,17 @@ def _scores(instance: InstanceExplanation) -> str:
 
 
 def _family(family: FamilyExplanation) -> Iterator[str]:
+    of = f"{family.family} of {', '.join(family.instances)}"
     for target in family.targets:
-        which = f" {family.target_role} {target.target + 1}" if len(family.targets) > 1 else ""
+        which = f", {family.target_role} {target.target + 1}" if len(family.targets) > 1 else ""
         if target.reason is not None:
-            yield f"{family.family}{which}: undefined, {target.reason}"
-        for part in target.parts:
-            yield f"{family.family}{which}, {family.model}: {_part(part)}"
+            yield f"{of}{which}: undefined, {target.reason}"
+            continue
+        shown = [_part(part) for part in target.parts]
+        if target.statistics:
+            values = ((name, value) for name, value in target.statistics.items())
+            shown.append(", ".join(f"{n} {v:.4g}" for n, v in values if v is not None))
+        yield from (f"{of}{which}: {line}" for line in shown)
 
 
 def _part(part: Part) -> str:
@@ -74,7 +81,9 @@ def _part(part: Part) -> str:
         return _matches(part)
     if isinstance(part, LikelihoodGains):
         return _gains(part)
-    return _probabilities(part)
+    if isinstance(part, TokenProbabilities):
+        return _probabilities(part)
+    return _token_matches(part) if isinstance(part, TokenMatches) else _weights(part)
 
 
 def _matches(part: LayerMatches) -> str:
@@ -101,6 +110,20 @@ def _gains(part: LikelihoodGains) -> str:
 
 def _probabilities(part: TokenProbabilities) -> str:
     return f"mean probability of {len(part.pieces)} tokens of {part.text} {part.mean:.4f}"
+
+
+def _token_matches(part: TokenMatches) -> str:
+    sides = ((part.precision, "precision"), (part.recall, "recall"))
+    means = ", ".join(f"{name} {mean:.4f}" for mean, name in sides if mean is not None)
+    return (
+        f"{means}; worst matched of the candidate "
+        f"{_extreme(part.candidate, part.candidate_cosine, best=False)}; of the reference "
+        f"{_extreme(part.reference, part.reference_cosine, best=False)}"
+    )
+
+
+def _weights(part: TokenWeights) -> str:
+    return f"heaviest tokens of the {part.text} {_extreme(part.pieces, part.weight, best=True)}"
 
 
 def _extreme(pieces: Sequence[str], values: Sequence[float], *, best: bool) -> str:

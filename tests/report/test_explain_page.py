@@ -17,7 +17,9 @@ from qaeval_core.report.explain_parts import (
     LikelihoodGains,
     ScoreLine,
     TargetParts,
+    TokenMatches,
     TokenProbabilities,
+    TokenWeights,
 )
 from qaeval_core.report.explain_text import explanation_lines
 
@@ -49,6 +51,19 @@ _PARTS = (
     TokenProbabilities(
         text="context", pieces=("a", "⟨end of text⟩"), probability=(0.5, 0.1), mean=0.3
     ),
+    TokenMatches(
+        candidate=("</td>", " d"),
+        reference=("e",),
+        candidate_matched=(0, None),
+        reference_matched=(1,),
+        candidate_cosine=(0.9, 0.3),
+        reference_cosine=(0.625,),
+        candidate_weight=(1.0, 0.0),
+        reference_weight=(0.0,),
+        precision=0.9,
+        recall=None,
+    ),
+    TokenWeights(text="candidate", pieces=("</p>", " f"), weight=(0.125, 1.0)),
 )
 
 
@@ -63,8 +78,8 @@ def make_explanation(**changes: object) -> Explanation:
         instances=("qrelscore",),
         target_role="context",
         targets=(
-            TargetParts(target=0, reason=None, parts=_PARTS),
-            TargetParts(target=1, reason="empty_reference", parts=()),
+            TargetParts(target=0, reason=None, parts=_PARTS, statistics={"logit": -2.5}),
+            TargetParts(target=1, reason="empty_reference", parts=(), statistics={}),
         ),
     )
     instance = InstanceExplanation(
@@ -154,7 +169,9 @@ def test_tables_and_language_are_named_for_readers_who_hear_the_page() -> None:
     assert parsed.tags.count("caption") == parsed.tags.count("table") >= 5
     assert parsed.tags.count("th") == sum(name == "scope" for name, _ in parsed.attributes)
     assert parsed.tags.count("h1") == parsed.tags.count("title") == parsed.tags.count("main") == 1
-    assert "-0.500" in parsed.text  # Numbers of every token stand in a table, not in colours alone.
+    # Numbers of every token stand in a table, not in colours alone.
+    for shown in ("-0.500", "(special token)", "0.6250", "(recall) undefined", "0.1250", "logit"):
+        assert shown in parsed.text
 
 
 def test_tokens_of_a_strip_are_the_text_and_losses_are_marked() -> None:
@@ -191,6 +208,8 @@ def test_json_holds_the_same_and_no_nan() -> None:
         "layer_matches",
         "likelihood_gains",
         "token_probabilities",
+        "token_matches",
+        "token_weights",
     ]
     assert parts[1]["gain_nats"] == [0.5, 0.0, -1.0]
     assert parts[0]["matched"] == [[1, 1], [0, 2]]
@@ -202,4 +221,7 @@ def test_the_summary_names_the_tokens_that_decide() -> None:
     assert "qrelscore 0.2500" in lines
     assert "best matched 'b' +1.00" in lines
     assert "most lost '<b>' -1.00" in lines
-    assert "lrm context 2: undefined, empty_reference" in lines
+    assert "lrm of qrelscore, context 2: undefined, empty_reference" in lines
+    assert "heaviest tokens of the candidate 'f' +1.00" in lines
+    assert "precision 0.9000; worst matched of the candidate 'd' +0.30" in lines
+    assert "logit -2.5" in lines
