@@ -98,14 +98,15 @@ def score_files(name: str, folder: Path, *, rows_per_shard: int, n_threads: int)
     executor.run(job, [plan], job.pieces([plan], n_actors=1), on_shard)
     return {
         "rss_after_shard_bytes": after,
-        "peak_rss_bytes": _peak_rss_bytes(),
+        "peak_rss_bytes": peak_rss_bytes(),
         "n_units": total.n_units,
         "n_tokens": total.n_tokens,
         "seconds": total.seconds,
     }
 
 
-def _peak_rss_bytes() -> int:
+def peak_rss_bytes() -> int:
+    """Return the most this process has held."""
     # Subtle: ru_maxrss of a process starts at what its parent held when it was started.
     status = Path("/proc/self/status")
     if status.is_file():

@@ -192,6 +192,6 @@ def read_rescaling(path: str, *, layer: int) -> Rescaling:
         precision, recall, f1 = (float(found[layer][name]) for name in ("P", "R", "F"))
     except (KeyError, TypeError, ValueError):
         raise ConfigError(f"{path}: layer {layer} has no numbers P, R and F") from None
-    if not max(precision, recall, f1) < 1:
+    if not all(value < 1 for value in (precision, recall, f1)):  # NaN is not below 1 either.
         raise ConfigError(f"{path}: baselines of layer {layer} are not below 1")
     return precision, recall, f1

@@ -112,6 +112,7 @@ class BiEncoderWork:
         reasons = list(self._reasons)
         for i in np.flatnonzero(self._is_scored & ~np.isfinite(cosine)).tolist():
             reasons[i] = NON_FINITE
+            cosine[i] = np.nan
         n_cut = self._is_truncated[left].astype(np.int32) + self._is_truncated[right]
         return {
             "cosine": per_target(self._shared, cosine),

@@ -141,6 +141,7 @@ class SasWork:
         reasons = list(self._reasons)
         for i in self.unit_pair[~np.isfinite(self._logit)].tolist():
             reasons[i] = NON_FINITE
+            logit[i] = np.nan  # The sigmoid of infinity is 1, the best score.
         return {
             "logit": per_target(self._shared, logit),
             "is_truncated": per_target(self._shared, self._is_truncated),

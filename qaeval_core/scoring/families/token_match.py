@@ -34,6 +34,10 @@ from qaeval_core.text.ngrams import concat_ranges
 
 VectorArray = NDArray[np.float32]
 
+TOO_LONG_TO_TRANSPORT = "too_long_to_transport"
+# Distances of a pair: 2,000 x 2,000 tokens take 0.6 s and 150 MB, 50,000 x 50,000 would take 20 GB.
+MAX_TRANSPORT_ELEMENTS = 4_000_000
+
 
 class TokenScorer:
     """Lays out texts for the graph ``token_vectors``.
@@ -66,7 +70,7 @@ class TokenScorer:
         texts = share_texts(shared)
         ids = self._encoder.encode(texts.texts)
         counts = token_counts(ids)
-        reasons = empty_reasons(counts[texts.left], counts[texts.right])
+        reasons = self.refusals(counts[texts.left], counts[texts.right])
         is_scored = np.array([reason is None for reason in reasons], dtype=bool)
         is_read = np.zeros(len(ids), dtype=bool)
         is_read[texts.left[is_scored]] = is_read[texts.right[is_scored]] = True
@@ -74,6 +78,10 @@ class TokenScorer:
         read = [own if wanted else empty for own, wanted in zip(ids, is_read, strict=True)]
         units = TokenUnits(read, self._artifact)
         return self.make_work(shared, texts, units, reasons)
+
+    def refusals(self, n_candidate: IntArray, n_target: IntArray) -> list[str | None]:
+        """Return why pairs of texts of so many tokens have no score; None where they have."""
+        return empty_reasons(n_candidate, n_target)
 
     def make_work(
         self,
@@ -116,7 +124,17 @@ class ContextTokenScorer(TokenScorer):
 
 
 class TransportScorer(TokenScorer):
-    """The same for optimal transport."""
+    """The same for optimal transport, of pairs that it can hold."""
+
+    def refusals(self, n_candidate: IntArray, n_target: IntArray) -> list[str | None]:
+        """Return why pairs have no score: a text is empty, or both are very long."""
+        is_too_long = n_candidate * n_target > MAX_TRANSPORT_ELEMENTS
+        return [
+            TOO_LONG_TO_TRANSPORT if too_long else reason
+            for too_long, reason in zip(
+                is_too_long.tolist(), empty_reasons(n_candidate, n_target), strict=True
+            )
+        ]
 
     def make_work(
         self,
@@ -244,27 +262,39 @@ class TransportWork(TokenWork):
 
     def statistics(self) -> dict[str, pa.Array]:
         """Return the cost and the reason, per target of every row."""
+        left, right = self._texts.left, self._texts.right
+        is_finite = self._finite_texts()
+        pairs = self._pairs[is_finite[left[self._pairs]] & is_finite[right[self._pairs]]]
         cost = np.full(len(self._reasons), np.nan)
-        cost[self._pairs] = transport_costs(
+        cost[pairs] = transport_costs(
             vectors=self._units.vectors,
             spans=self._units.spans,
-            pair_left=self._texts.left[self._pairs],
-            pair_right=self._texts.right[self._pairs],
+            pair_left=left[pairs],
+            pair_right=right[pairs],
             weights=self._scorer.weights(self._units),
         )
         reasons = list(self._reasons)
         totals = self._totals()
         for i in self._pairs[~np.isfinite(cost[self._pairs])].tolist():
-            has_weight = totals[self._texts.left[i]] > 0 and totals[self._texts.right[i]] > 0
+            has_weight = totals[left[i]] > 0 and totals[right[i]] > 0
             reasons[i] = NON_FINITE if has_weight else NO_WEIGHT
         return {
             "transport_cost": per_target(self._shared, cost),
             "reasons": reasons_column(self._shared, reasons),
         }
 
+    def _finite_texts(self) -> NDArray[np.bool_]:
+        """Return which texts have finite vectors alone: the solver takes NaN for a cost of 0."""
+        is_finite = np.ones(len(self._units.spans), dtype=bool)
+        is_finite[self._owner()[~np.isfinite(self._units.vectors).all(axis=1)]] = False
+        return is_finite
+
     def _totals(self) -> NDArray[np.float64]:
         """Return the weight of every text."""
+        weights, n_texts = self._scorer.weights(self._units), len(self._units.spans)
+        return np.bincount(self._owner(), weights=weights, minlength=n_texts).astype(np.float64)
+
+    def _owner(self) -> IntArray:
+        """Return the text of every vector."""
         spans = self._units.spans
-        owner = np.repeat(np.arange(len(spans)), spans[:, 1] - spans[:, 0])
-        weights = self._scorer.weights(self._units)
-        return np.bincount(owner, weights=weights, minlength=len(spans)).astype(np.float64)
+        return np.repeat(np.arange(len(spans)), spans[:, 1] - spans[:, 0])

@@ -47,8 +47,6 @@ class TokenUnits:
     ids : int ndarray of shape (n_total_tokens,)
         Token of each vector.
     is_special : bool ndarray of shape (n_total_tokens,)
-    vectors : float32 ndarray of shape (n_total_tokens, dim)
-        NaN until the unit has run.
     """
 
     def __init__(self, texts: Sequence[TokenIds], artifact: Artifact) -> None:
@@ -77,14 +75,23 @@ class TokenUnits:
         self.lengths = np.array([len(ids) for ids in self._sequences], dtype=np.int64)
         self.spans = np.stack([starts, starts + counts], axis=1)
         total = int(counts.sum())
+        self._shape = (total, artifact.record.dim)
+        self._vectors: NDArray[np.float32] | None = None
         self.ids = np.zeros(total, dtype=np.int64)
         self.is_special = np.ones(total, dtype=bool)
         own = concat_ranges(starts + len(prefix), np.maximum(counts - n_special, 0))
         self.is_special[own] = False
         self.ids[own] = np.concatenate([np.zeros(0, np.int64), *texts])
-        self.vectors: NDArray[np.float32] = np.full(
-            (total, artifact.record.dim), np.nan, dtype=np.float32
-        )
+
+    @property
+    def vectors(self) -> NDArray[np.float32]:
+        """Vectors of all texts; NaN where the unit has not run.
+
+        Made when the first unit has run: the next shard waits laid out, and must not hold them yet.
+        """
+        if self._vectors is None:
+            self._vectors = np.full(self._shape, np.nan, dtype=np.float32)
+        return self._vectors
 
     def make_inputs(self, batch: Sequence[int]) -> dict[str, NDArray[np.int64]]:
         """Return the inputs of ``token_vectors`` for some units."""

@@ -75,12 +75,8 @@ def _moverscore(_: InstancePlan, tables: Mapping[str, pa.Table]) -> InstanceScor
 
 def _bertscore(plan: InstancePlan, tables: Mapping[str, pa.Table]) -> InstanceScores:
     (table,) = tables.values()
-    n_targets = counts(table, "reasons")
-    scores = bert.bertscore(
-        **_matches(table),
-        candidate_weights=flat(table, "candidate_weights"),
-        reference_weights=flat(table, "reference_weights"),
-    )
+    n_targets, matches = counts(table, "reasons"), _matches(table)
+    scores = bert.bertscore(**matches)
     if plan.rescaling is not None:
         parts = zip(scores, plan.rescaling, strict=True)
         scores = bert.BertScore(*(bert.rescale(part, baseline=b) for part, b in parts))
@@ -96,7 +92,7 @@ def _bertscore(plan: InstancePlan, tables: Mapping[str, pa.Table]) -> InstanceSc
         scores.f1,
         n_targets,
         empty_target="empty_context" if is_free else "empty_reference",
-        has_weight=_has_weight(table),
+        has_weight=_has_weight(matches),
     )
     return _scores(values, reasons)
 
@@ -106,7 +102,8 @@ def _kpqa(plan: InstancePlan, tables: Mapping[str, pa.Table]) -> InstanceScores:
     table = tables["kpqa_weights"]
     n_targets = counts(table, "reasons")
     bleu, rouge = _weighted_words(settings, table)
-    match = _judge_empty(_weighted_matches(settings, table, tables["token_match"]), table)
+    matches = _weighted_matches(settings, table, tables["token_match"])
+    match = _judge_empty(kpqa.kpqa_bertscore(**matches), table)
     best = first_best(match.f1, n_targets)
     values: Values = {
         "bleu_1": best_over_references(bleu, n_targets),
@@ -115,7 +112,8 @@ def _kpqa(plan: InstancePlan, tables: Mapping[str, pa.Table]) -> InstanceScores:
         "bertscore_precision": take(match.precision, best),
         "bertscore_recall": take(match.recall, best),
     }
-    found = _scores(values, _row_reasons(table, match.f1, n_targets))
+    reasons = _row_reasons(table, match.f1, n_targets, has_weight=_has_weight(matches))
+    found = _scores(values, reasons)
     if not settings.show_weights:
         return found
     return InstanceScores({**found.outputs, "weights": _shown_weights(table)}, found.reasons)
@@ -155,20 +153,17 @@ _PLAIN_COUNTS = {
 }
 
 
-def _weighted_matches(settings: Any, weights: pa.Table, matches: pa.Table) -> bert.BertScore:
-    """Return BERTScore-KPQA of every target: vectors' matches, with the classifier's weights."""
-    own: dict[str, Any] = {}
+def _weighted_matches(settings: Any, weights: pa.Table, matches: pa.Table) -> dict[str, Any]:
+    """Return what BERTScore-KPQA reads: vectors' matches, with the classifier's weights."""
+    found = _matches(matches)
+    if settings.weights == "plain":
+        return found
     for side in ("candidate", "reference"):
-        keyphrase = flat(weights, f"{side}_weights")
-        idf = flat(matches, f"{side}_weights")
-        if settings.weights == "plain":
-            own[f"{side}_weights"] = idf
-            continue
         # Both families hold the tokens of targets that have a score in both.
         n_keyphrase = _side_counts(weights, side)
-        n_match = _ints(matches, f"n_{side}")
-        own[f"{side}_weights"] = idf * _aligned(keyphrase, n_keyphrase, n_match)
-    return kpqa.kpqa_bertscore(**_matches(matches), **own)
+        keyphrase = _aligned(flat(weights, f"{side}_weights"), n_keyphrase, found[f"n_{side}"])
+        found[f"{side}_weights"] = found[f"{side}_weights"] * keyphrase
+    return found
 
 
 def _side_counts(table: pa.Table, side: str) -> IntArray:
@@ -197,13 +192,19 @@ def _judge_empty(scores: bert.BertScore, table: pa.Table) -> bert.BertScore:
 
 
 def _shown_weights(table: pa.Table) -> pa.Array:
+    """Return the candidate's tokens and weights as JSON; null where it has no weights."""
     tokens = table.column("shown_tokens").to_pylist()
     weights = table.column("shown_weights").to_pylist()
     rows = [
         [[token, round(weight, 6)] for token, weight in zip(own, values, strict=True)]
         for own, values in zip(tokens, weights, strict=True)
     ]
-    return pa.array([json.dumps(row, ensure_ascii=False) for row in rows], pa.string())
+    shown = [
+        # NaN is no JSON.
+        json.dumps(row, ensure_ascii=False) if np.isfinite(own).all() else None
+        for row, own in zip(rows, weights, strict=True)
+    ]
+    return pa.array(shown, pa.string())
 
 
 _FORMULAS: Mapping[str, Callable[[InstancePlan, Mapping[str, pa.Table]], InstanceScores]] = {
@@ -219,8 +220,10 @@ _FORMULAS: Mapping[str, Callable[[InstancePlan, Mapping[str, pa.Table]], Instanc
 def _matches(table: pa.Table) -> dict[str, Any]:
     return {
         "best_candidate": flat(table, "best_candidate"),
+        "candidate_weights": flat(table, "candidate_weights"),
         "n_candidate": _ints(table, "n_candidate"),
         "best_reference": flat(table, "best_reference"),
+        "reference_weights": flat(table, "reference_weights"),
         "n_reference": _ints(table, "n_reference"),
     }
 
@@ -262,13 +265,12 @@ def _row_reasons(
     return reasons
 
 
-def _has_weight(table: pa.Table) -> BoolArray:
+def _has_weight(matches: Mapping[str, Any]) -> BoolArray:
     """Return whether both sides of every target have a token that counts."""
-    found = np.ones(len(list_values(table, "reasons")), dtype=bool)
+    found = np.ones(len(matches["n_candidate"]), dtype=bool)
     for side in ("candidate", "reference"):
-        n_tokens = _ints(table, f"n_{side}")
+        n_tokens, weights = matches[f"n_{side}"], matches[f"{side}_weights"]
         owner = np.repeat(np.arange(len(n_tokens)), n_tokens)
-        weights = flat(table, f"{side}_weights")
         found &= np.bincount(owner, weights=weights, minlength=len(n_tokens)) > 0
     return found
 

@@ -1,0 +1,213 @@
+"""Benchmark of answers judged by models: SAS and BERTScore beside their peers, and memory.
+
+The peers are sentence-transformers' CrossEncoder.predict and bert-score, with the same weights in
+fp32 on the same pairs: answers of five systems against the first gold answer, repeats as they come.
+Run ``python -m benchmarks.answers --only sas``. Prints numbers and never judges one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from benchmarks.measure import environment, gemm_peak, interleave, model_flops, ratio
+from qaeval_core import Scorer
+from qaeval_core.models.registry import resolve_model
+from qaeval_core.models.session import available_cpus
+from qaeval_core.scoring.plans import ModelFamilyPlan
+from qaeval_core.scoring.runner import FamilyRunner
+
+_DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "squad"
+_ROLES = {"candidate": "candidate", "references": "references"}
+# The peers' own defaults.
+_CROSS_ENCODER_BATCH = 32
+_BERT_SCORE_BATCH = 64
+
+_TOLERANCE = 1e-4
+
+Peer = Callable[[Sequence[str], Sequence[str]], np.ndarray]
+
+
+def load_pairs(n_pairs: int) -> pa.Table:
+    """Return answers of five systems with the first gold answer, question by question."""
+    gold = pl.read_parquet(_DATA / "squad_v2_dev.parquet")
+    wide = pl.read_parquet(_DATA / "squad_v11_dev_predictions.parquet")
+    systems = [name for name in wide.columns if name.startswith("pred_")]
+    first = gold.select("id", references=pl.col("answers").list.slice(0, 1)).filter(
+        pl.col("references").list.len() > 0
+    )
+    long = (
+        wide.join(first, on="id", maintain_order="left")
+        .with_columns(candidate=pl.concat_list(systems))
+        .explode("candidate")
+        .select("candidate", "references")
+    )
+    return long.head(n_pairs).to_arrow()
+
+
+def sas_peer(n_threads: int) -> Peer:
+    """Return CrossEncoder.predict on the weights of ``sas-minilm``."""
+    import torch
+    from sentence_transformers import CrossEncoder
+
+    from export.loading import load_model
+
+    torch.set_num_threads(n_threads)
+    source = resolve_model("sas-minilm", role="cross_encoder")
+    loaded = load_model(source, role="cross_encoder")
+    with tempfile.TemporaryDirectory() as folder:
+        loaded.model.save_pretrained(folder)
+        loaded.tokenizer.save(str(Path(folder, "tokenizer.json")))
+        model = CrossEncoder(folder, device="cpu")
+
+    def predict(candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
+        pairs = list(zip(references, candidates, strict=True))
+        return np.asarray(
+            model.predict(pairs, batch_size=_CROSS_ENCODER_BATCH, show_progress_bar=False)
+        )
+
+    return predict
+
+
+def bertscore_peer(n_threads: int) -> Peer:
+    """Return bert-score's F on the weights of ``minilm``, last layer."""
+    import torch
+    from bert_score import BERTScorer
+
+    torch.set_num_threads(n_threads)
+    folder = str(resolve_model("minilm", role="encoder").folder)
+    scorer = BERTScorer(model_type=folder, num_layers=6, device="cpu")
+
+    def score(candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
+        found = scorer.score(list(candidates), list(references), batch_size=_BERT_SCORE_BATCH)
+        return np.asarray(found[2])
+
+    return score
+
+
+# Section -> metric, column, peer.
+SECTIONS = {
+    "sas": ("sas", "sas", sas_peer),
+    "bertscore": ("bertscore", "bertscore_f1", bertscore_peer),
+}
+
+
+def compare(name: str, pairs: pa.Table, *, n_threads: int, n_repeats: int) -> dict[str, object]:
+    """Time a metric and its peer in turn; tokenising counts on both sides, loading on neither."""
+    metric, column, make_peer = SECTIONS[name]
+    scorer = Scorer([metric], n_threads=n_threads)
+    peer = make_peer(n_threads)
+    candidates = pairs.column("candidate").to_pylist()
+    references = [own[0] for own in pairs.column("references").to_pylist()]
+    own = scorer.score(pairs).column(column).to_numpy(zero_copy_only=False)
+    theirs = peer(candidates, references)
+    seconds = interleave(
+        {"ours": lambda: scorer.score(pairs), "peer": lambda: peer(candidates, references)},
+        n_repeats=n_repeats,
+    )
+    defined = np.flatnonzero(~np.isnan(own))
+    differing = [i for i in defined.tolist() if abs(own[i] - theirs[i]) > _TOLERANCE]
+    alone = {i: float(peer([candidates[i]], [references[i]])[0]) for i in differing}
+    return {
+        "rows": pairs.num_rows,
+        "distinct_pairs": len(set(zip(candidates, references, strict=True))),
+        "ours_rows_per_s": [pairs.num_rows / s for s in seconds["ours"]],
+        "peer_rows_per_s": [pairs.num_rows / s for s in seconds["peer"]],
+        "max_abs_diff": float(np.abs(own[defined] - theirs[defined]).max()),
+        "n_differing": len(differing),
+        # A peer whose score of a pair depends on its batch mates: run alone, it has another.
+        "max_abs_diff_alone": max((abs(own[i] - alone[i]) for i in differing), default=0.0),
+        "n_undefined": int(len(own) - len(defined)),
+        **_work(scorer, pairs, statistics.median(seconds["ours"]), n_threads=n_threads),
+    }
+
+
+def _work(scorer: Scorer, pairs: pa.Table, wall_s: float, *, n_threads: int) -> dict[str, object]:
+    """Return tokens, padding, and the share of the GEMM peak of the work that is left to do."""
+    (plan,) = scorer.compile(_ROLES).families
+    assert isinstance(plan, ModelFamilyPlan)
+    runner = FamilyRunner(plan, n_threads=n_threads)
+    prepared = runner.prepare({role: pairs.column(role).to_pylist() for role in _ROLES})
+    runner.run(prepared)
+    stats = prepared.stats
+    flops = model_flops(plan.artifact.record, prepared.work.lengths, n_scored=0)
+    peak = max(gemm_peak(n_threads).values()) * 1e9
+    return {
+        "units": stats.n_units,
+        "units_unshared": stats.n_units_unshared,
+        "tokens_per_s": stats.n_tokens / wall_s,
+        "padding_share": 1 - stats.n_tokens / stats.n_padded_tokens,
+        "model_seconds": stats.seconds["run"],
+        "share_of_peak": flops / stats.seconds["run"] / peak,
+        "gemm_gflops": peak / 1e9,
+    }
+
+
+def show(name: str, result: dict[str, object]) -> None:
+    """Print one comparison."""
+    ours, peer = result["ours_rows_per_s"], result["peer_rows_per_s"]
+    ratios = ratio(ours, peer)
+    print(f"{name}: {result['rows']:,} pairs, {result['distinct_pairs']:,} distinct")
+    for side, rates in (("ours", ours), ("peer", peer)):
+        low, high = min(rates), max(rates)
+        print(f"  {side:<16}{statistics.median(rates):10.1f} rows/s   [{low:.1f} .. {high:.1f}]")
+    print(
+        f"  ratio           {ratios['of_medians']:10.2f}"
+        f"          pairs [{ratios['lowest_pair']:.2f} .. {ratios['highest_pair']:.2f}]"
+    )
+    print(
+        f"  units run       {result['units']:10,}          of {result['units_unshared']:,}; "
+        f"{result['tokens_per_s']:,.0f} useful tokens/s, padding {result['padding_share']:.1%}"
+    )
+    print(
+        f"  share of peak   {result['share_of_peak']:10.1%}          while the model runs "
+        f"({result['model_seconds']:.2f} s), of {result['gemm_gflops']:.0f} GFLOP/s"
+    )
+    print(
+        f"  max |diff|      {result['max_abs_diff']:10.1e}          "
+        f"{result['n_undefined']} undefined (empty answers)"
+    )
+    if result["n_differing"]:
+        print(
+            f"  {result['n_differing']} pairs differ by more than {_TOLERANCE:g}: there the peer's "
+            f"scores depend on batch mates; alone it differs by {result['max_abs_diff_alone']:.1e}"
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the chosen sections."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.answers")
+    parser.add_argument("--only", default="sas,bertscore,memory", help="default %(default)s")
+    parser.add_argument("--pairs", type=int, default=5000, help="default %(default)s")
+    parser.add_argument("--repeats", type=int, default=5, help="default %(default)s")
+    parser.add_argument("--threads", type=int, default=available_cpus(), help="of every side")
+    parser.add_argument("--json", type=Path, help="write all numbers to this file")
+    chosen = parser.parse_args(arguments)
+    found: dict[str, object] = {"environment": environment(chosen.threads)}
+    print(json.dumps(found["environment"]))
+    pairs = load_pairs(chosen.pairs)
+    for name in chosen.only.split(","):
+        print(f"\n== {name} ==  load average {os.getloadavg()[0]:.2f}", flush=True)
+        if name == "memory":
+            from benchmarks.answers_memory import run_memory
+
+            found[name] = run_memory(n_threads=chosen.threads)
+            continue
+        result = compare(name, pairs, n_threads=chosen.threads, n_repeats=chosen.repeats)
+        show(name, result)
+        found[name] = result
+    if chosen.json:
+        chosen.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
