@@ -80,6 +80,7 @@ def run_job(options: CrossEncoderOptions | KpqaOptions) -> None:
     with out.locked():
         out.check_record(make_record(task, options, source))
         if out.is_finished:
+            out.finish()  # Again: it may have been killed before its last checkpoints were gone.
             say(f"{out.path} is finished: nothing to do")
             return
         model = load_task_model(source, task.kind, seed=options.seed)

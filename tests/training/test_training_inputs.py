@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from export.training.__main__ import main
 from export.training.keyphrases import hold_out_contexts
 from export.training.options import parse_options
 from export.training.pairs import Pairs, hold_out_pairs, read_pairs
@@ -185,6 +188,35 @@ def test_a_wrong_word_ends_with_status_2(
     shown = capsys.readouterr().err
     assert message in shown
     assert "Traceback" not in shown
+
+
+def test_a_missing_file_ends_with_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler runs a status of 1 again, and this one would never succeed."""
+    for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "TQDM_DISABLE", "TRANSFORMERS_VERBOSITY"):
+        monkeypatch.setenv(name, "1" if name != "TRANSFORMERS_VERBOSITY" else "error")
+    for name in ("TOKENIZERS_PARALLELISM", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.setenv(name, "0")
+    (tmp_path / "pairs.jsonl").touch()
+    words = ["--pairs", str(tmp_path / "pair.jsonl"), "--out", str(tmp_path / "out")]
+    assert main(["cross-encoder", *words]) == 2
+    shown = capsys.readouterr().err
+    assert "pair.jsonl: no such file; did you mean 'pairs.jsonl'?" in shown
+    assert not (tmp_path / "out").exists()
+
+
+MODULES = [
+    *("batches", "card", "keyphrases", "kpqa", "pairs", "progress", "squad", "tables"),
+    *("cross_encoder", "finish", "folder", "job", "loop", "lora", "options", "teacher_files"),
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings_are_true(name: str) -> None:
+    """An example that no longer holds misleads whoever reads it first."""
+    module = importlib.import_module(f"export.training.{name}")
+    assert doctest.testmod(module).failed == 0
 
 
 def test_help_shows_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> None:
