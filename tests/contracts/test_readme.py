@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers import REPOSITORY
+from helpers import REPOSITORY, qaeval
 
 README = REPOSITORY / "README.md"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -60,7 +60,10 @@ def test_help_of_every_verb_shows_examples() -> None:
 
     from jobs.cli import app
 
-    for verb in ("score", "calibrate", "correlate", "metrics", "demo"):
+    for verb in ("score", "calibrate", "correlate", "metrics", "explain", "demo"):
         shown = CliRunner().invoke(app, [verb, "--help"])
         assert shown.exit_code == 0
         assert f"qaeval {verb}" in shown.output
+    # It takes over its process: not in this one.
+    for kind in ("cross-encoder", "kpqa"):
+        assert f"qaeval train {kind}" in qaeval("train", kind, "--help")

@@ -15,8 +15,8 @@ from qaeval_core.scoring.families.lrm import LrmScorer
 from qaeval_core.scoring.families.sas import SasScorer
 from qaeval_core.scoring.families.token_frequencies import TokenFrequenciesScorer
 from qaeval_core.scoring.families.token_match import (
-    ContextTokenScorer,
-    TokenScorer,
+    ContextMatchScorer,
+    TokenMatchScorer,
     TransportScorer,
 )
 from qaeval_core.scoring.sharing import SharedPairs, share_pairs
@@ -135,8 +135,8 @@ FAMILIES: Mapping[str, FamilyKind] = MappingProxyType(
                 runs_model=False,
                 reads_candidate=False,
             ),
-            _tokens("token_match", TokenScorer),
-            _tokens("token_match_context", ContextTokenScorer, target_role="context"),
+            _tokens("token_match", TokenMatchScorer),
+            _tokens("token_match_context", ContextMatchScorer, target_role="context"),
             _tokens("token_transport", TransportScorer),
             _answers(
                 "kpqa_weights",

@@ -40,7 +40,7 @@ MAX_TRANSPORT_ELEMENTS = 4_000_000
 
 
 class TokenScorer:
-    """Lays out texts for the graph ``token_vectors``.
+    """Lays out texts for the graph ``token_vectors``; ``work`` is what takes the vectors.
 
     Parameters
     ----------
@@ -51,6 +51,8 @@ class TokenScorer:
     options : mapping
         ``special_tokens``: "match" or "exclude"; ``idf``: whether tokens weigh by it.
     """
+
+    work: type[TokenWork]
 
     def __init__(
         self, artifact: Artifact, encoder: TextEncoder, options: Mapping[str, object]
@@ -77,21 +79,11 @@ class TokenScorer:
         empty = np.zeros(0, dtype=np.int64)
         read = [own if wanted else empty for own, wanted in zip(ids, is_read, strict=True)]
         units = TokenUnits(read, self._artifact)
-        return self.make_work(shared, texts, units, reasons)
+        return self.work(shared, texts, units, reasons, scorer=self)
 
     def refusals(self, n_candidate: IntArray, n_target: IntArray) -> list[str | None]:
         """Return why pairs of texts of so many tokens have no score; None where they have."""
         return empty_reasons(n_candidate, n_target)
-
-    def make_work(
-        self,
-        shared: SharedPairs[str],
-        texts: SharedTexts[str],
-        units: TokenUnits,
-        reasons: list[str | None],
-    ) -> TokenWork:
-        """Return what takes the vectors."""
-        return TokenMatchWork(shared, texts, units, reasons, scorer=self)
 
     def weights(self, units: TokenUnits) -> VectorArray:
         """Return the weight of every vector of a shard: 0 for special tokens, else 1 or its idf."""
@@ -107,44 +99,6 @@ class TokenScorer:
     def allowed(self, units: TokenUnits) -> NDArray[np.bool_] | None:
         """Return which vectors may be matched to; None for all."""
         return None if self._matches_special else ~units.is_special
-
-
-class ContextTokenScorer(TokenScorer):
-    """The same against the context, which is long: means are stored, not one number a token."""
-
-    def make_work(
-        self,
-        shared: SharedPairs[str],
-        texts: SharedTexts[str],
-        units: TokenUnits,
-        reasons: list[str | None],
-    ) -> TokenWork:
-        """Return what takes the vectors."""
-        return TokenMatchWork(shared, texts, units, reasons, scorer=self, keeps_tokens=False)
-
-
-class TransportScorer(TokenScorer):
-    """The same for optimal transport, of pairs that it can hold."""
-
-    def refusals(self, n_candidate: IntArray, n_target: IntArray) -> list[str | None]:
-        """Return why pairs have no score: a text is empty, or both are very long."""
-        is_too_long = n_candidate * n_target > MAX_TRANSPORT_ELEMENTS
-        return [
-            TOO_LONG_TO_TRANSPORT if too_long else reason
-            for too_long, reason in zip(
-                is_too_long.tolist(), empty_reasons(n_candidate, n_target), strict=True
-            )
-        ]
-
-    def make_work(
-        self,
-        shared: SharedPairs[str],
-        texts: SharedTexts[str],
-        units: TokenUnits,
-        reasons: list[str | None],
-    ) -> TokenWork:
-        """Return what takes the vectors."""
-        return TransportWork(shared, texts, units, reasons, scorer=self)
 
 
 class TokenWork:
@@ -191,25 +145,14 @@ class TokenWork:
 
 
 class TokenMatchWork(TokenWork):
-    """Best cosines of every token of a pair, or their means by weight."""
+    """Best cosines of every token of a pair."""
 
-    def __init__(
-        self,
-        shared: SharedPairs[str],
-        texts: SharedTexts[str],
-        units: TokenUnits,
-        reasons: list[str | None],
-        *,
-        scorer: TokenScorer,
-        keeps_tokens: bool = True,
-    ) -> None:
-        super().__init__(shared, texts, units, reasons, scorer=scorer)
-        self._keeps_tokens = keeps_tokens
+    keeps_tokens = True
 
     def statistics(self) -> dict[str, pa.Array]:
         """Return tokens, best cosines and weights per target of every row, candidate first.
 
-        Of a context, one value stands for all tokens: their mean by weight.
+        Without ``keeps_tokens`` one value stands for all tokens: their mean by weight.
         """
         units, left, right = self._units, self._texts.left, self._texts.right
         best = best_cosines(
@@ -226,7 +169,7 @@ class TokenMatchWork(TokenWork):
             is_ordinary = ~units.is_special[tokens]
             values, own = found[is_ordinary], weights[tokens][is_ordinary]
             count = self._counts(side)
-            if not self._keeps_tokens:
+            if not self.keeps_tokens:
                 values, own, count = _means(values, own, count)
             first = np.cumsum(count) - count
             columns[f"n_{name}"] = per_target(self._shared, count.astype(np.int32))
@@ -238,6 +181,12 @@ class TokenMatchWork(TokenWork):
         """Return the vectors of one side of the scored pairs, pairs in order."""
         spans = self._units.spans[side[self._pairs]]
         return concat_ranges(spans[:, 0], spans[:, 1] - spans[:, 0])
+
+
+class ContextMatchWork(TokenMatchWork):
+    """The same against a context, which is long: means are stored, not a number a token."""
+
+    keeps_tokens = False
 
 
 def _means(
@@ -298,3 +247,31 @@ class TransportWork(TokenWork):
         """Return the text of every vector."""
         spans = self._units.spans
         return np.repeat(np.arange(len(spans)), spans[:, 1] - spans[:, 0])
+
+
+class TokenMatchScorer(TokenScorer):
+    """BERTScore's matches against references."""
+
+    work = TokenMatchWork
+
+
+class ContextMatchScorer(TokenScorer):
+    """BERTScore's matches against the context."""
+
+    work = ContextMatchWork
+
+
+class TransportScorer(TokenScorer):
+    """MoverScore's transport, of pairs that it can hold."""
+
+    work = TransportWork
+
+    def refusals(self, n_candidate: IntArray, n_target: IntArray) -> list[str | None]:
+        """Return why pairs have no score: a text is empty, or both are very long."""
+        is_too_long = n_candidate * n_target > MAX_TRANSPORT_ELEMENTS
+        return [
+            TOO_LONG_TO_TRANSPORT if too_long else reason
+            for too_long, reason in zip(
+                is_too_long.tolist(), empty_reasons(n_candidate, n_target), strict=True
+            )
+        ]
