@@ -156,12 +156,12 @@ _PLAIN_COUNTS = {
 def _weighted_matches(settings: Any, weights: pa.Table, matches: pa.Table) -> dict[str, Any]:
     """Return what BERTScore-KPQA reads: vectors' matches, with the classifier's weights."""
     found = _matches(matches)
-    if settings.weights == "plain":
-        return found
     for side in ("candidate", "reference"):
-        # Both families hold the tokens of targets that have a score in both.
-        n_keyphrase = _side_counts(weights, side)
-        keyphrase = _aligned(flat(weights, f"{side}_weights"), n_keyphrase, found[f"n_{side}"])
+        keyphrase = flat(weights, f"{side}_weights")
+        if settings.weights == "plain":
+            keyphrase = np.ones_like(keyphrase)
+        # Both families hold the tokens of targets that have a score in both; the others get NaN.
+        keyphrase = _aligned(keyphrase, _side_counts(weights, side), found[f"n_{side}"])
         found[f"{side}_weights"] = found[f"{side}_weights"] * keyphrase
     return found
 
