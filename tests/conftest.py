@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from answer_models import AnswerModels
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -48,3 +52,13 @@ def tiny_settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]
         "qrelscore.causal_lm": str(save_small("gpt2", folder / "gpt2")),
         "models.artifacts_path": str(folder / "artifacts"),
     }
+
+
+@pytest.fixture(scope="session")
+def answer_models(tmp_path_factory: pytest.TempPathFactory) -> AnswerModels:
+    """Small random models of real architectures that judge answers."""
+    import torch
+    from answer_models import AnswerModels
+
+    torch.set_num_threads(1)  # Small models; more threads only wait for each other.
+    return AnswerModels(tmp_path_factory.mktemp("answers"))

@@ -1,0 +1,252 @@
+"""What holds for every metric that judges answers by models: range, identity, empty texts, mates.
+
+Whatever the catalogue lists is tested; a new metric is added to the tables here. Models are small
+and random: their numbers mean nothing, and rules hold for them as for any.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, get_args, get_origin
+
+import numpy as np
+import pytest
+from answer_models import AnswerModels, Row, make_row, numbers, scores_only
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.model_settings import AnswerSettings
+from qaeval_core.metrics.spec import MetricSpec
+
+Score = Callable[..., dict[str, list[Any]]]
+
+SPECS = [spec for spec in METRICS.values() if issubclass(spec.settings, AnswerSettings)]
+each_metric = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+# fp32 sums over rows that are padded otherwise.
+TOLERANCE = 1e-5
+
+# Equal texts have the best score, but for these.
+NO_IDENTITY: Mapping[str, str] = MappingProxyType(
+    {"sas": "what a cross-encoder says of equal texts is its training's; a random one has none"}
+)
+# Sub-scores that have other bounds than the metric, by setting.
+BOUNDS: Mapping[tuple[str, object], dict[str, tuple[float, float]]] = MappingProxyType(
+    {
+        ("sas", "identity"): {"": (-math.inf, math.inf)},  # the logit itself
+        ("kpqa", "authors"): {"rouge_l": (0.0, 2.0)},  # nothing is clipped there
+    }
+)
+# F of BERTScore is a mean only where P and R are both positive.
+F_SCORES = {"f1": ("precision", "recall"), "bertscore": ("bertscore_precision", "bertscore_recall")}
+
+# Scores of (empty, text), (text, empty), (empty, empty), or why there is none.
+_UNDEFINED = ("empty_candidate", "empty_reference", "empty_candidate")
+EMPTY_TEXTS: Mapping[str, tuple[float | str, ...]] = MappingProxyType(
+    {
+        "sas": _UNDEFINED,
+        "bi_encoder": _UNDEFINED,
+        "bertscore": _UNDEFINED,
+        "bertscore_free": ("empty_candidate", "empty_context", "empty_candidate"),
+        "moverscore": _UNDEFINED,
+        "kpqa": (0.0, 0.0, 1.0),  # as BLEU and ROUGE-L, which are two of its three
+    }
+)
+EMPTY = ("", " \n\t ")  # no word piece
+
+WORDS = ("Anna", "painted", "the", "sea", "every", "day", "1874", "?", "灯台", "👍", "x")
+texts = st.lists(st.sampled_from(WORDS), min_size=1, max_size=9).map(" ".join)
+any_texts = st.one_of(texts, st.sampled_from(EMPTY), st.text(max_size=6))
+any_rows = st.lists(
+    st.fixed_dictionaries(
+        {
+            "question": any_texts,
+            "candidate": any_texts,
+            "references": st.lists(any_texts, max_size=3),
+            "context": any_texts,
+        }
+    ),
+    max_size=5,
+)
+
+
+@pytest.fixture(scope="module")
+def score(answer_models: AnswerModels) -> Score:
+    """Score rows by a metric; scorers are kept."""
+    scorers: dict[str, Any] = {}
+
+    def score_by(spec: MetricSpec, rows: Sequence[Row], **given: object) -> dict[str, list[Any]]:
+        key = f"{spec.name} {given}"
+        if key not in scorers:
+            own = {"m": answer_models.settings(spec.name, **given)}
+            scorers[key] = answer_models.scorer(own)
+        return numbers(spec, scorers[key].score(list(rows)))
+
+    return score_by
+
+
+def variants(spec: MetricSpec) -> list[dict[str, object]]:
+    """Return the defaults, then each other choice of each setting."""
+    found: list[dict[str, object]] = [{}]
+    for name, field in spec.settings.model_fields.items():
+        kind = field.annotation
+        choices = (True, False) if kind is bool else ()
+        choices = get_args(kind) if get_origin(kind) is Literal else choices
+        found += [{name: choice} for choice in choices if choice != field.default]
+    return [one for one in found if (spec.name, one) != ("bertscore_free", {"idf": True})]
+
+
+def assert_same(
+    spec: MetricSpec, found: Mapping[str, list[Any]], expected: Mapping[str, list[Any]]
+) -> None:
+    """Assert equal reasons and counts, and scores within the tolerance, nulls in one place."""
+    for output in found:
+        if output in scores_only(spec, found):
+            sides = [
+                [math.inf if v is None else v for v in one[output]] for one in (found, expected)
+            ]
+            assert sides[0] == pytest.approx(sides[1], abs=TOLERANCE, rel=0.0), output
+        else:
+            assert found[output] == expected[output], output
+
+
+@each_metric
+def test_scores_lie_in_range_or_are_undefined_with_a_reason(
+    spec: MetricSpec, answer_models: AnswerModels
+) -> None:
+    """Protects from unit errors and NaN, under every choice of every setting."""
+    chosen = variants(spec)
+    instances = {f"m{i}": answer_models.settings(spec.name, **one) for i, one in enumerate(chosen)}
+    scorer = answer_models.scorer(instances)
+
+    @settings(deadline=None, max_examples=8)
+    @given(rows=any_rows)
+    def check(rows: list[Row]) -> None:
+        scores = scorer.score(rows)
+        for instance, one in zip(instances, chosen, strict=True):
+            found = numbers(spec, scores, instance)
+            own = scores_only(spec, found)
+            for i, reason in enumerate(found["reason"]):
+                values = {output: column[i] for output, column in own.items()}
+                assert (None in values.values()) == (reason is not None), (one, values)
+                special = BOUNDS.get((spec.name, *one.values()), {}) if one else {}
+                for output, value in values.items():
+                    parts = [values[part] for part in F_SCORES.get(output, ())]
+                    if value is not None and all(part > 0 for part in parts):
+                        low, high = special.get(output, (spec.low, spec.high))
+                        assert low <= value <= high, (one, output, value)
+
+    check()
+
+
+@each_metric
+@pytest.mark.parametrize("text", ["1874", "x", "Anna painted the sea", "👍 灯台", "sea " * 600])
+def test_equal_texts_have_the_best_score(spec: MetricSpec, text: str, score: Score) -> None:
+    """Protects from a normalisation that is off, in one window and in several."""
+    if spec.name in NO_IDENTITY:
+        pytest.skip(NO_IDENTITY[spec.name])
+    for output, values in scores_only(spec, score(spec, [make_row(spec, text, text)])).items():
+        assert values == pytest.approx([spec.high], abs=TOLERANCE), output
+
+
+PAIRS = [
+    ("Anna painted the sea", "Every day Anna painted"),
+    ("1874", "in the year 1874"),
+    ("x", "?"),
+]
+
+
+@each_metric
+def test_symmetry_is_as_the_catalogue_says(spec: MetricSpec, score: Score) -> None:
+    """Protects from arguments swapped: no other property would notice."""
+    there = scores_only(spec, score(spec, [make_row(spec, a, b) for a, b in PAIRS]))
+    back = scores_only(spec, score(spec, [make_row(spec, b, a) for a, b in PAIRS]))
+    for output in there:
+        gap = float(np.abs(np.subtract(there[output], back[output])).max())
+        if output in F_SCORES or spec.is_symmetric:
+            assert gap < TOLERANCE, output
+        else:
+            assert gap > 1e-3, output
+    if "precision" in there:
+        assert there["precision"] == pytest.approx(back["recall"], abs=TOLERANCE)
+
+
+@each_metric
+@pytest.mark.parametrize("empty", EMPTY)
+def test_empty_texts_score_by_rule(spec: MetricSpec, empty: str, score: Score) -> None:
+    """Protects from a model's opinion of nothing, and from a silent 0."""
+    pairs = [(empty, "sea"), ("sea", empty), (empty, empty)]
+    found = score(spec, [make_row(spec, *pair) for pair in pairs])
+    for i, expected in enumerate(EMPTY_TEXTS[spec.name]):
+        is_score = isinstance(expected, float)
+        assert found["reason"][i] == (None if is_score else expected)
+        for values in scores_only(spec, found).values():
+            assert values[i] == (expected if is_score else None)
+
+
+@each_metric
+def test_nulls_are_quarantined_and_no_reference_is_undefined(
+    spec: MetricSpec, answer_models: AnswerModels
+) -> None:
+    """Protects from a null, or no reference, scored as an empty text."""
+    full = make_row(spec, "sea", "the sea")
+    rows = [full, *({**full, role: None} for role in spec.roles)]
+    expected = [None, *(f"null_{role}" for role in spec.roles)]
+    has_references = "references" in spec.roles
+    if has_references:
+        rows += [{**full, "references": [None, "sea"]}, make_row(spec, "sea"), make_row(spec, "")]
+        expected += ["null_in_list_references", None, None]
+    scores = answer_models.scorer({"m": answer_models.settings(spec.name)}).score(rows)
+    assert scores["quarantine_reason"].to_pylist() == expected
+    found = numbers(spec, scores)
+    n_quarantined = len(spec.roles) + has_references
+    assert found["reason"] == [None] * (1 + n_quarantined) + ["no_references"] * 2 * has_references
+    for values in scores_only(spec, found).values():
+        assert values[0] is not None and values[1:] == [None] * (len(rows) - 1)
+
+
+@pytest.mark.parametrize(
+    "spec", [s for s in SPECS if "references" in s.roles], ids=lambda s: s.name
+)
+def test_the_best_reference_counts_and_an_empty_one_does_not(
+    spec: MetricSpec, score: Score
+) -> None:
+    """Protects from a mean over references, and from P and R of different references."""
+    references = ["灯台", "", "in the year 1874", "1874"]
+    alone = score(spec, [make_row(spec, "in 1874", own) for own in references])
+    found = score(spec, [make_row(spec, "in 1874", *own) for own in (references, references[::-1])])
+    names = list(scores_only(spec, found))
+    for name in names:
+        f_name = next((f for f, parts in F_SCORES.items() if name in parts), name)
+        ranks = [-math.inf if v is None else v for v in alone[f_name]]
+        best = alone[name][int(np.argmax(ranks))]
+        assert found[name] == pytest.approx([best, best], abs=TOLERANCE), name
+
+
+def mixed_rows(spec: MetricSpec) -> list[Row]:
+    """Return rows with repeated texts, empty and long ones, and one or several others."""
+    chance = np.random.default_rng(21)
+    lengths = (0, 1, 1, 2, 4, 7, 12, 60, 300)
+    pool = [" ".join(chance.choice(WORDS, size=n)) for n in lengths]
+    chosen = [chance.choice(pool, size=2 + i % 3).tolist() for i in range(16)]
+    return [make_row(spec, *own) for own in chosen]
+
+
+@each_metric
+def test_order_neighbours_and_padding_do_not_matter(
+    spec: MetricSpec, score: Score, answer_models: AnswerModels
+) -> None:
+    """Protects from padding that counts and from hidden state: one row at a time is the oracle."""
+    rows = mixed_rows(spec)
+    together = score(spec, rows)
+    alone = [score(spec, [row]) for row in rows]
+    assert_same(spec, together, {k: [one[k][0] for one in alone] for k in together})
+    turned = score(spec, rows[::-1])
+    assert_same(spec, together, {k: column[::-1] for k, column in turned.items()})
+    for budget in (512, 8192):
+        sizes = {f"models.{role}.max_batch_tokens": budget for role in answer_models.folders}
+        own = answer_models.scorer({"m": answer_models.settings(spec.name)}, **sizes)
+        assert_same(spec, together, numbers(spec, own.score(rows)))
+    assert all(len(set(values)) > 5 for values in scores_only(spec, together).values())
