@@ -1,4 +1,4 @@
-"""Small random models that judge answers, with artifacts made on demand in this process."""
+"""Small random models that judge answers, artifacts made on demand, and what transformers says."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from transformers import AutoModel
 from workshop import save_small
 
 from export.build import build_artifact
@@ -73,6 +78,40 @@ class AnswerModels:
         """Return a scorer of instances; options are sections of a configuration."""
         config = load_config(overrides={**self.overrides(metrics), **options})
         return Scorer(metrics, config=config, n_threads=1)
+
+
+def plain_tokenizer(folder: Path) -> Tokenizer:
+    """Return a model's tokenizer without the truncation and padding that its file carries."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+class EncoderOracle:
+    """Unit vectors of one text's tokens, from transformers, one window at a time.
+
+    Long texts are read in equal windows, the first of which keeps [CLS] and the last [SEP].
+    """
+
+    def __init__(self, folder: Path, *, n_positions: int = 512) -> None:
+        self._model = AutoModel.from_pretrained(folder).eval()
+        self._tokenizer = plain_tokenizer(folder)
+        self._room = n_positions - 2
+
+    def vectors(self, text: str) -> NDArray[np.float64]:
+        """Return an array of shape (1 + n_tokens + 1, dim)."""
+        first, *ids, last = self._tokenizer.encode(text).ids
+        parts = np.array_split(ids, -(-len(ids) // self._room))
+        found = []
+        for i, part in enumerate(parts):
+            with torch.inference_mode():
+                states = self._model(torch.tensor([[first, *part, last]])).last_hidden_state[0]
+            kept = slice(0 if i == 0 else 1, None if i == len(parts) - 1 else -1)
+            found.append(states[kept].double().numpy())
+        stacked = np.concatenate(found)
+        unit: NDArray[np.float64] = stacked / np.linalg.norm(stacked, axis=1, keepdims=True)
+        return unit
 
 
 def make_row(spec: MetricSpec, candidate: str, *others: str) -> Row:

@@ -15,12 +15,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import torch
-from answer_models import AnswerModels
+from answer_models import AnswerModels, EncoderOracle
 from numpy.typing import NDArray
 from scipy.optimize import linprog
-from tokenizers import Tokenizer
-from transformers import AutoModel
 
 from qaeval_core import Scorer
 from qaeval_core.models.registry import resolve_model
@@ -167,33 +164,6 @@ def test_a_negative_cosine_is_not_raised_to_zero_by_neighbours(minilm: str) -> N
     np.testing.assert_allclose(ours, alone, atol=TOLERANCE)
 
 
-class Reference:
-    """Unit vectors of one text's tokens, from transformers; [CLS] first and [SEP] last.
-
-    Long texts are read in equal windows, the first of which keeps [CLS] and the last [SEP].
-    """
-
-    def __init__(self, folder: Path, *, n_positions: int = 512) -> None:
-        self._model = AutoModel.from_pretrained(folder).eval()
-        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._room = n_positions - 2
-
-    def vectors(self, text: str) -> Floats:
-        """Return an array of shape (2 + n_tokens, dim)."""
-        first, *ids, last = self._tokenizer.encode(text).ids
-        parts = np.array_split(ids, -(-len(ids) // self._room))
-        found = []
-        for i, part in enumerate(parts):
-            with torch.inference_mode():
-                states = self._model(torch.tensor([[first, *part, last]])).last_hidden_state[0]
-            kept = slice(0 if i == 0 else 1, None if i == len(parts) - 1 else -1)
-            found.append(states[kept].double().numpy())
-        stacked = np.concatenate(found)
-        return stacked / np.linalg.norm(stacked, axis=1, keepdims=True)
-
-
 def _reference_bertscore(candidate: Floats, reference: Floats, *, is_special_matched: bool) -> list:
     matched = slice(None) if is_special_matched else slice(1, -1)
     best = [
@@ -209,7 +179,7 @@ def test_bertscore_equals_nested_loops_with_and_without_special_tokens(
     special: str, answer_models: AnswerModels
 ) -> None:
     """Protects from [CLS] that is matched although it is excluded; the peer has no such switch."""
-    reference = Reference(answer_models.folders["encoder"])
+    reference = EncoderOracle(answer_models.folders["encoder"])
     settings = answer_models.settings("bertscore", special_tokens=special)
     found = scored(
         answer_models.scorer({"m": settings}), AWKWARD, "m_precision", "m_recall", "m_f1"
@@ -223,7 +193,7 @@ def test_bertscore_equals_nested_loops_with_and_without_special_tokens(
 def test_bertscore_of_a_long_text_is_that_of_its_windows(answer_models: AnswerModels) -> None:
     """Protects from a text cut at 512 in silence, and from special tokens between windows."""
     texts = (" ".join(f"sea {i}" for i in range(600)), TEXTS[3])
-    reference = Reference(answer_models.folders["encoder"])
+    reference = EncoderOracle(answer_models.folders["encoder"])
     vectors = [reference.vectors(text) for text in texts]
     assert len(vectors[0]) > 2 * 512
     scorer = answer_models.scorer({"m": answer_models.settings("bertscore")})
@@ -246,7 +216,7 @@ def _reference_moverscore(candidate: Floats, reference: Floats) -> float:
 
 def test_moverscore_equals_the_linear_program(answer_models: AnswerModels) -> None:
     """Protects from squared distances, from special tokens that move, and from a bound instead."""
-    reference = Reference(answer_models.folders["encoder"])
+    reference = EncoderOracle(answer_models.folders["encoder"])
     pairs = [(TEXTS[i], TEXTS[j]) for i in (0, 3, 4, 6) for j in (2, 6, 7)][:10]
     scorer = answer_models.scorer({"m": answer_models.settings("moverscore")})
     (found,) = scored(scorer, pairs, "m")
