@@ -6,6 +6,7 @@ and random: their numbers mean nothing, and rules hold for them as for any.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -213,16 +214,33 @@ def test_nulls_are_quarantined_and_no_reference_is_undefined(
 def test_the_best_reference_counts_and_an_empty_one_does_not(
     spec: MetricSpec, score: Score
 ) -> None:
-    """Protects from a mean over references, and from P and R of different references."""
-    references = ["灯台", "", "in the year 1874", "1874"]
-    alone = score(spec, [make_row(spec, "in 1874", own) for own in references])
-    found = score(spec, [make_row(spec, "in 1874", *own) for own in (references, references[::-1])])
-    names = list(scores_only(spec, found))
-    for name in names:
+    """Protects from a mean over references, and from P and R of other references than F."""
+    texts = (
+        "灯台",
+        "",
+        "in the year 1874",
+        "1874",
+        "x in",
+        "1874 in 1874 in 1874",
+        "the sea in it",
+    )
+    alone = scores_only(spec, score(spec, [make_row(spec, "in 1874", own) for own in texts]))
+    chosen = list(itertools.permutations(range(len(texts)), 2))
+    rows = [make_row(spec, "in 1874", *(texts[i] for i in own)) for own in chosen]
+    found = scores_only(spec, score(spec, rows))
+    n_apart = 0
+    for name, column in found.items():
         f_name = next((f for f, parts in F_SCORES.items() if name in parts), name)
-        ranks = [-math.inf if v is None else v for v in alone[f_name]]
-        best = alone[name][int(np.argmax(ranks))]
-        assert found[name] == pytest.approx([best, best], abs=TOLERANCE), name
+        ranks, own_ranks = (
+            [-math.inf if v is None else v for v in alone[one]] for one in (f_name, name)
+        )
+        best = [max(own, key=ranks.__getitem__) for own in chosen]
+        assert column == pytest.approx([alone[name][i] for i in best], abs=TOLERANCE), name
+        n_apart += sum(
+            max(map(own_ranks.__getitem__, own)) > own_ranks[i]
+            for own, i in zip(chosen, best, strict=True)
+        )
+    assert (n_apart > 0) == any(f in found for f in F_SCORES)  # else P and R show nothing
 
 
 def mixed_rows(spec: MetricSpec) -> list[Row]:

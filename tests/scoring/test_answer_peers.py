@@ -127,7 +127,7 @@ def own_bertscore(pairs: Pairs, **given: object) -> list[Floats]:
 @pytest.mark.shared_data
 def test_bertscore_equals_bert_score(answers: Pairs, minilm: str) -> None:
     """Protects from another layer, and from special tokens that weigh something."""
-    pairs = [*AWKWARD, *answers]
+    pairs = [*AWKWARD, *answers[::2]]
     expected = bert_score(pairs, minilm, layer=6)
     np.testing.assert_allclose(own_bertscore(pairs), expected, atol=TOLERANCE)
 

@@ -209,6 +209,21 @@ def test_shown_weights_are_those_of_the_classifier(
         assert [weight for _, weight in found] == pytest.approx(expected, abs=TOLERANCE)
 
 
+@pytest.mark.parametrize("weights", ["keyphrase", "plain"])
+@pytest.mark.parametrize(
+    ("question", "reason"), [(" ", "empty_question"), ("why " * 500, "question_too_long")]
+)
+def test_a_question_that_cannot_be_read_leaves_all_undefined(
+    question: str, reason: str, weights: str, answer_models: AnswerModels
+) -> None:
+    """Protects from plain twins that are scored on other rows than what they are compared with."""
+    rows = [{"question": question, "candidate": "x", "references": ["x"]}, *ROWS[:1]]
+    scorer = answer_models.scorer({"m": answer_models.settings("kpqa", weights=weights)})
+    scores = scorer.score(rows)
+    assert scores["m_reason"].to_pylist() == [reason, None]
+    assert [scores[name][0].as_py() for name in COLUMNS] == [None] * len(COLUMNS)
+
+
 def test_models_that_split_texts_otherwise_are_refused(answer_models: AnswerModels) -> None:
     """Protects from weights of one tokenizer's pieces on another's vectors."""
     settings = answer_models.settings("kpqa")
