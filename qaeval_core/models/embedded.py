@@ -60,6 +60,19 @@ def _minilm(
 EMBEDDED: Mapping[str, Embedded] = MappingProxyType(
     {
         "minilm": _minilm(role="encoder"),
+        "sas-minilm": _minilm(
+            role="cross_encoder",
+            adapter="sas-minilm",
+            adapter_files={
+                "adapter_config.json": (
+                    "ebfa537fbc8bd5102fa83126346d97a2052e21de95a86ac3def14430fb4762d9"
+                ),
+                "adapter_model.safetensors": (
+                    "201e9a96e4184a82f9579cac264a053d25f1cf0384451eaa49947211e8156a44"
+                ),
+                "config.json": "eb6278b2c1de70960daf43fa84499fea83e07da06f922d47740eeb89067d23ea",
+            },
+        ),
         "kpqa-minilm": _minilm(
             role="keyphrase_classifier",
             adapter="kpqa-minilm",
