@@ -1,0 +1,1 @@
+"""Chat models behind an endpoint: prompt, parsed reply, client, limits, journal. Knows no Ray."""

@@ -1,0 +1,236 @@
+"""Answer of a reply: what stands between its marks, or that the passages do not answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from qaeval_core.llm.parse_lines import ANSWER_LABEL, CLOSE, OPEN, Line
+
+Problem = Literal["empty_reply", "no_answer", "empty_answer", "ambiguous_answer", "refusal"]
+
+# An "Answer:" line without marks that is longer is no answer but talk.
+_MAX_UNMARKED_WORDS = 20
+# What the prompt puts between the marks, and the likes of it, said back.
+_PLACEHOLDERS = frozenset(
+    ["", "and", "ans", "answer", "the answer", "your answer", "answer text", "answer here"]
+)
+_MARKS = re.compile(rf"{OPEN}|{CLOSE}")
+_BETWEEN_PARTS = re.compile(r"[\s,;&/]*(?:and|or)?[\s,;]*")
+_LABEL_BEFORE = re.compile(ANSWER_LABEL.pattern + r"[\"'(]*\Z", re.IGNORECASE)
+_MAX_LABEL_CHARS = 60
+_FIRST_LINE = re.compile(r"\s*[^\n]*")
+# A new case after the answer: a model that goes on with the prompt.
+_NEXT_CASE = re.compile(
+    r"^(?:context\s+)?passage(?:\s+\d+)?\s*:|^sentence\s*:|^verdict\s*:", re.I | re.M
+)
+_QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "«": "»", "„": "“", "[": "]", "(": ")", "`": "`"}
+
+_PASSAGE = r"\b(?:passages?|texts?|contexts?|paragraphs?|documents?|information)\b"
+_TELLS = (
+    r"(?:answer|mention|say|state|contain|provide|give|specify|include|tell|hold|name|reveal|"
+    r"indicate|discuss|address|describe|have|explain|identify|list|offer)"
+)
+_CANNOT = r"\b(?:cannot|can't|can’t|can\s+not|could\s+not|couldn't|unable\s+to)\s+"
+_DOES_NOT = r"\b(?:(?:do|does|did)(?:\s+not|n['’]t)|never|fails?\s+to|lacks?)\b"
+_IS_NOT = r"\b(?:is|are|was|were)(?:\s+not|n['’]t)\s+(?:explicitly\s+|directly\s+)?"
+_TOLD = r"(?:mentioned|stated|given|provided|specified|found|answered|included|named)"
+# Says that there is no answer, wherever it stands.
+_NO_ANSWER = re.compile(
+    r"\bunanswerable\b|\bnot\s+answerable\b"
+    r"|\b(?:not\s+enough|insufficient)\s+information\b"
+    r"|\bno\s+answer\s+(?:(?:is|was|can\s+be)\s+)?(?:given|found|provided|available|possible|in)\b"
+    r"|\b(?:not\s+possible|impossible)\s+to\s+(?:answer|determine|tell)\b"
+    rf"|{_CANNOT}be\s+(?:answered|determined|inferred)\b"
+    rf"|{_CANNOT}(?:answer|determine|find|tell)\b[^.\n]{{0,80}}?{_PASSAGE}",
+    re.IGNORECASE,
+)
+# Says what the passages leave out: an answer only where a reply ends with it.
+_LEFT_OUT = re.compile(
+    rf"{_PASSAGE}[^.\n]{{0,40}}?{_DOES_NOT}[^.\n]{{0,20}}?\b{_TELLS}"
+    rf"|{_IS_NOT}(?:{_TOLD}|in)\b[^.\n]{{0,40}}?{_PASSAGE}"
+    rf"|\bno\s+(?:\w+\s+)?(?:answer|information|mention)\b[^.\n]{{0,60}}?{_PASSAGE}"
+    rf"|\bno(?:ne\s+of\s+the|thing\s+in\s+the)?\s+{_PASSAGE}[^.\n]{{0,40}}?\b{_TELLS}",
+    re.IGNORECASE,
+)
+# The same as a whole answer, without a subject.
+_BARE_NO_ANSWER = re.compile(
+    rf"no\s+answer|(?:it\s+is\s+)?not\s+(?:{_TOLD}|known|in\s+the\s+\w+|available)\b.*",
+    re.IGNORECASE,
+)
+_REFUSAL = re.compile(
+    r"\bI\s*(?:'m|’m|\s+am)\s+(?:sorry|unable|not\s+able)\b|\bI\s+apologi[sz]e\b|\bas\s+an\s+AI\b"
+    r"|\bI\s*(?:cannot|can't|can’t|can\s+not|won't|won’t|will\s+not)\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a reply answers; exactly one of the first three says so.
+
+    ``place`` is where the answer stands in the clean reply, its end where there is none.
+    """
+
+    text: str | None
+    is_unanswerable: bool
+    problem: Problem | None
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Marked:
+    text: str
+    start: int
+    end: int
+    is_labelled: bool  # right behind "Answer:"
+
+
+def find_answer(text: str, lines: Sequence[Line]) -> Answer:
+    """Return the answer of a clean reply with these lines.
+
+    Marks first; then, without any, one line "Answer: ..." of at most 20 words, or several that say
+    the same; then a statement at the end that the passages do not answer.
+    """
+    marked = _marked(text, lines)
+    if given := _given(marked, text):
+        chosen = _choose(given, text)
+        return _answer(chosen.text, chosen.start)
+    labelled = _labelled(lines)
+    found = {value.casefold() for value in labelled}
+    if len(found) == 1:
+        value, place = next(iter(labelled.items()))
+        if _says_no_answer(value) or len(value.split()) <= _MAX_UNMARKED_WORDS:
+            return _answer(value, place)
+    if lines and _ends_without_answer(lines):
+        return Answer(None, True, None, len(text))
+    problem = _problem(text, n_answers=len(found), is_marked=bool(marked))
+    return Answer(None, False, problem, len(text))
+
+
+def _given(marked: Sequence[_Marked], text: str) -> list[_Marked]:
+    """Return answers between marks: no placeholders, and nothing of a case that follows."""
+    given = [one for one in marked if not _is_placeholder(one.text)]
+    beyond = _NEXT_CASE.search(text, given[0].end) if given else None
+    return [one for one in given if beyond is None or one.start < beyond.start()]
+
+
+def _labelled(lines: Sequence[Line]) -> dict[str, int]:
+    """Return what stands behind labels, on their line or the next one, with its place."""
+    found: dict[str, int] = {}
+    for i, line in enumerate(lines):
+        value = line.answer
+        if value == "" and i + 1 < len(lines) and not lines[i + 1].kind:
+            value = lines[i + 1].body
+        bare = "" if value is None else _bare(value)
+        if not _is_placeholder(bare):
+            found.setdefault(bare, line.start)
+    return found
+
+
+def _answer(value: str, place: int) -> Answer:
+    if _says_no_answer(value):
+        return Answer(None, True, None, place)
+    return Answer(value, False, None, place)
+
+
+def _says_no_answer(value: str) -> bool:
+    is_bare = _BARE_NO_ANSWER.fullmatch(value.rstrip("."))
+    return bool(is_bare or _NO_ANSWER.search(value) or _LEFT_OUT.search(value))
+
+
+def _ends_without_answer(lines: Sequence[Line]) -> bool:
+    """Whether the last line says that there is no answer.
+
+    A list item that says what a passage leaves out may be a step of a reply that was cut off.
+    """
+    last = lines[-1]
+    is_step = bool(last.kind or last.step)
+    return bool(_NO_ANSWER.search(last.body) or (not is_step and _LEFT_OUT.search(last.body)))
+
+
+def _problem(text: str, *, n_answers: int, is_marked: bool) -> Problem:
+    if not text.strip():
+        return "empty_reply"
+    if n_answers > 1:
+        return "ambiguous_answer"
+    if is_marked:
+        return "empty_answer"
+    return "refusal" if _REFUSAL.search(text) else "no_answer"
+
+
+def _marked(text: str, lines: Sequence[Line]) -> list[_Marked]:
+    """Return what stands between marks, placeholders too."""
+    marks = list(_MARKS.finditer(text))
+    found: list[_Marked] = []
+    rest = iter(enumerate(marks))
+    for i, mark in rest:
+        if mark[0] == CLOSE:
+            if not found:
+                found.extend(_closed_only(text, mark, lines))
+            continue
+        following = marks[i + 1] if i + 1 < len(marks) else None
+        end = _end_of(text, mark, following)
+        if following is not None and end == following.start():
+            next(rest)  # It closes this one, as a second <ans> may.
+        above = max(mark.start() - _MAX_LABEL_CHARS, 0)
+        is_labelled = _LABEL_BEFORE.search(text, above, mark.start()) is not None
+        found.append(_Marked(_bare(text[mark.end() : end]), mark.start(), end, is_labelled))
+    return found
+
+
+def _end_of(text: str, mark: re.Match[str], following: re.Match[str] | None) -> int:
+    """Return where an answer ends: at the mark that closes it, else at the end of its line."""
+    if following is not None:
+        between = text[mark.end() : following.start()]
+        if following[0] == CLOSE or (between.strip() and "\n" not in between):
+            return following.start()
+    limit = len(text) if following is None else following.start()
+    line = _FIRST_LINE.match(text, mark.end(), limit)
+    return limit if line is None else line.end()
+
+
+def _closed_only(text: str, mark: re.Match[str], lines: Sequence[Line]) -> list[_Marked]:
+    """Return what stands between a label and a mark that closes what none has opened."""
+    for line in lines:
+        if line.start <= mark.start() <= line.start + len(line.body) and line.answer is not None:
+            value = _bare(line.answer.split(CLOSE)[0])
+            return [_Marked(value, line.start, mark.start(), True)]
+    return []
+
+
+def _choose(given: Sequence[_Marked], text: str) -> _Marked:
+    """Return the labelled answer, else the last one; parts of a list on one line together."""
+    wholes: list[_Marked] = []
+    for one in given:
+        if wholes and (between := _between_parts(wholes[-1], one, text)):
+            first = wholes.pop()
+            whole = f"{first.text}{between} {one.text}"
+            wholes.append(_Marked(whole, first.start, one.end, first.is_labelled))
+        else:
+            wholes.append(one)
+    return ([one for one in wholes if one.is_labelled] or wholes)[-1]
+
+
+def _between_parts(left: _Marked, right: _Marked, text: str) -> str | None:
+    """Return what joins two parts of one answer; None if they are two answers."""
+    between = _MARKS.sub("", text[left.end : right.start])
+    is_list = "\n" not in between and _BETWEEN_PARTS.fullmatch(between)
+    return (between.rstrip() or ",") if is_list else None
+
+
+def _is_placeholder(value: str) -> bool:
+    return value.strip(" .…_-[](){}<>\"'").casefold() in _PLACEHOLDERS
+
+
+def _bare(value: str) -> str:
+    """Return an answer on one line, without marks and the quotes or brackets around all of it."""
+    value = " ".join(_MARKS.sub(" ", value).split()).lstrip(":= ").strip()
+    while len(value) > 1 and _QUOTES.get(value[0]) == value[-1]:
+        inner = value[1:-1]
+        if value[0] in inner or value[-1] in inner:
+            break  # "A" and "B": these quotes are not a pair.
+        value = inner.strip()
+    return value
