@@ -1,0 +1,232 @@
+"""NACo: a question's naturalness, answerability and complexity, as a language model finds them.
+
+Verdicts, F-scores of answers and step counts of the runs in, scores out. Sends nothing and reads
+no reply (``llm``); words of answers are compared elsewhere (``text``).
+
+Source
+------
+Nguyen, Yu, Huang, Jiang. Reference-based Metrics Disprove Themselves in Question Generation.
+Findings of EMNLP 2024, arXiv:2403.12242, section 3. A model that answers the question says whether
+it is a natural one (n), gives an answer of which the F1 with the gold answer is a, and takes s
+reasoning steps. With e the steps that questions of the corpus usually take::
+
+    c = min(s, e) / max(s, e)
+    NACo = (w_n n + w_a a + w_c c) / (w_n + w_a + w_c)        0 where n = 0 or a = 0
+
+The equation for c is that of the authors' program; the paper has none. Weights are 1 by default,
+the paper's thirds.
+
+Runs: n, a and s are means over the runs that count. A run whose reply could not be read does not
+count. A run with n = 0 adds a = 0, and nothing to the mean of s. Without a run that counts all is
+undefined; where all that count have n = 0, NACo is 0, and s and c are undefined.
+
+Differs from the authors' program (bnguyen5/naco at 2d347c4)
+------------------------------------------------------------
+Profile ``authors`` follows these:
+
+- n is 0 for what is not a question and 0.5 for an unnatural one; the paper has 0 for both.
+- e is the median over questions of their mean steps. The paper takes the most common step count;
+  here that of all runs together, of equally common ones the smallest.
+
+Neither profile follows these:
+
+- A reply without an answer or verdict has a = 0 and counts.
+- s is how often the reply says "step", and a run with n = 0 adds its s to the mean.
+- Weights are not divided by their sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qaeval_core.errors import ConfigError, InputError
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+PROFILES = ("paper", "authors")
+
+
+class Naco(NamedTuple):
+    """Scores of each row: float ndarrays of shape (n_rows,), n_runs of int; NaN where undefined.
+
+    All but ``steps`` and ``n_runs`` are in [0, 1], higher is better.
+    """
+
+    naco: FloatArray
+    naturalness: FloatArray
+    answerability: FloatArray
+    complexity: FloatArray  # c: how near steps are to the expected ones
+    steps: FloatArray  # s: at least 1
+    n_runs: IntArray  # runs that count
+
+
+def naturalness(*, is_question: BoolArray, is_natural: BoolArray, profile: str) -> FloatArray:
+    """Return n of each run.
+
+    Parameters
+    ----------
+    is_question, is_natural : bool ndarray of any shape
+        The verdicts of the replies.
+    profile : {"paper", "authors"}
+        Whether an unnatural question has n = 0 or 0.5.
+
+    Returns
+    -------
+    float ndarray of that shape
+        In [0, 1], higher is better.
+
+    Examples
+    --------
+    >>> verdicts = {
+    ...     "is_question": np.array([True, True, False]),
+    ...     "is_natural": np.array([True, False, False]),
+    ... }
+    >>> naturalness(**verdicts, profile="paper"), naturalness(**verdicts, profile="authors")
+    (array([1., 0., 0.]), array([1. , 0.5, 0. ]))
+    """
+    _check_profile(profile)
+    unnatural = 0.5 if profile == "authors" else 0.0
+    return np.where(is_question, np.where(is_natural, 1.0, unnatural), 0.0)
+
+
+def naco(
+    *,
+    naturalness: FloatArray,
+    answerability: FloatArray,
+    n_steps: IntArray | FloatArray,
+    is_counted: BoolArray,
+    expected_complexity: float,
+    weights: Sequence[float] = (1.0, 1.0, 1.0),
+) -> Naco:
+    """Return NACo and its parts, from all runs of each row.
+
+    Parameters
+    ----------
+    naturalness : float ndarray of shape (n_rows, n_runs)
+        n of each run, in [0, 1].
+    answerability : float ndarray of shape (n_rows, n_runs)
+        F1 of the model's answer and the gold answer, in [0, 1]; 0 where it gave none. Not read
+        where n is 0.
+    n_steps : int or float ndarray of shape (n_rows, n_runs)
+        Reasoning steps; fewer than 1 count as 1. Not read where n is 0.
+    is_counted : bool ndarray of shape (n_rows, n_runs)
+        False where a reply could not be read; such a run may hold anything, NaN too.
+    expected_complexity : float
+        e, in steps, at least 1; see `expected_complexity`.
+    weights : sequence of 3 floats, default (1, 1, 1)
+        w_n, w_a, w_c: not negative, and not all 0.
+
+    Returns
+    -------
+    Naco
+
+    Raises
+    ------
+    ConfigError
+        If e or a weight is out of its range.
+
+    Examples
+    --------
+    Two runs of one question that is expected to take 3 steps, and the second one unnatural:
+
+    >>> scores = naco(
+    ...     naturalness=np.array([[1.0, 0.0]]), answerability=np.array([[1.0, 0.4]]),
+    ...     n_steps=np.array([[2, 5]]), is_counted=np.array([[True, True]]),
+    ...     expected_complexity=3,
+    ... )
+    >>> [round(score.item(), 4) for score in scores]
+    [0.5556, 0.5, 0.5, 0.6667, 2.0, 2]
+
+    Had the reply of the second run been unreadable:
+
+    >>> scores = naco(
+    ...     naturalness=np.array([[1.0, np.nan]]), answerability=np.array([[1.0, np.nan]]),
+    ...     n_steps=np.array([[2, 0]]), is_counted=np.array([[True, False]]),
+    ...     expected_complexity=3,
+    ... )
+    >>> [round(score.item(), 4) for score in scores]
+    [0.8889, 1.0, 1.0, 0.6667, 2.0, 1]
+    """
+    w_n, w_a, w_c = _checked_weights(weights)
+    e = _checked_expectation(expected_complexity)
+    is_natural = is_counted & (naturalness > 0)
+    n = _mean_over_runs(naturalness, is_counted)
+    a = _mean_over_runs(np.where(is_natural, answerability, 0.0), is_counted)
+    s = _mean_over_runs(np.maximum(n_steps, 1), is_natural)
+
+    c = np.minimum(s, e) / np.maximum(s, e)
+    score = (w_n * n + w_a * a + w_c * c) / (w_n + w_a + w_c)  # NACo
+    score = np.where((n == 0) | (a == 0), 0.0, score)
+    return Naco(score, n, a, c, s, np.asarray(is_counted.sum(axis=1), dtype=np.int64))
+
+
+def expected_complexity(n_steps: Sequence[Sequence[int]], *, profile: str) -> float:
+    """Return e: how many steps questions of a corpus usually take.
+
+    Parameters
+    ----------
+    n_steps : sequence of sequence of int
+        For each reference question, the steps of its runs that count and have n > 0; a question
+        without such a run is left out.
+    profile : {"paper", "authors"}
+        The most common step count of all runs (the smallest of several), or the median over
+        questions of their mean.
+
+    Returns
+    -------
+    float
+        In steps, at least 1.
+
+    Raises
+    ------
+    InputError
+        If there is no run at all.
+
+    Examples
+    --------
+    >>> runs = [[2, 2, 3], [3, 3, 4], [], [2, 5, 5]]
+    >>> expected_complexity(runs, profile="paper"), expected_complexity(runs, profile="authors")
+    (2.0, 3.3333333333333335)
+    """
+    _check_profile(profile)
+    answered = [np.maximum(np.asarray(own, dtype=np.int64), 1) for own in n_steps if len(own)]
+    if not answered:
+        raise InputError(
+            f"expected complexity needs a natural question that was answered; of {len(n_steps)} "
+            "reference questions none was"
+        )
+    if profile == "authors":
+        return float(np.median([own.mean() for own in answered]))
+    values, counts = np.unique(np.concatenate(answered), return_counts=True)
+    return float(values[counts.argmax()])  # argmax: the first, so the smallest
+
+
+def _mean_over_runs(values: NDArray[np.generic], is_counted: BoolArray) -> FloatArray:
+    """Return the mean of each row's values that count; NaN where none does."""
+    # where, not a product: a run that does not count may hold NaN.
+    total = np.where(is_counted, values, 0.0).sum(axis=1, dtype=np.float64)
+    n_counted = is_counted.sum(axis=1)
+    return np.where(n_counted > 0, total / np.maximum(n_counted, 1), np.nan)
+
+
+def _check_profile(profile: str) -> None:
+    if profile not in PROFILES:
+        raise ConfigError(f"profile is {profile!r}; choose one of {', '.join(PROFILES)}")
+
+
+def _checked_weights(weights: Sequence[float]) -> tuple[float, float, float]:
+    w_n, w_a, w_c = weights
+    if not all(0 <= w < np.inf for w in weights) or w_n + w_a + w_c == 0:
+        raise ConfigError(f"weights are {tuple(weights)}; each is 0 or more, and not all are 0")
+    return w_n, w_a, w_c
+
+
+def _checked_expectation(e: float) -> float:
+    if not 1 <= e < np.inf:
+        raise ConfigError(f"expected complexity is {e} steps; it is 1 or more")
+    return e

@@ -1,0 +1,171 @@
+"""Settings of NACo: the endpoint, its limits, what is asked and how replies are scored."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from qaeval_core.metrics.settings import Section, Settings
+
+Price = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+
+# How keys of well-known services begin; no path does.
+_KEY_STARTS = ("sk-", "sk_", "gsk_", "hf_", "Bearer ")
+
+
+class NacoPrices(Section):
+    """What tokens cost (``naco.prices``)."""
+
+    prompt: Price = Field(description="USD per million prompt tokens")
+    completion: Price = Field(description="USD per million completion tokens")
+
+
+class NacoWeights(Section):
+    """Weights of NACo's parts (``naco.weights``); only their ratios matter."""
+
+    naturalness: Weight = Field(1.0, description="w_n")
+    answerability: Weight = Field(1.0, description="w_a")
+    complexity: Weight = Field(1.0, description="w_c")
+
+    @model_validator(mode="after")
+    def _check_sum(self) -> NacoWeights:
+        if self.naturalness + self.answerability + self.complexity == 0.0:
+            raise ValueError("one of the three weights must be above 0")
+        return self
+
+
+class NacoSettings(Settings):
+    """Settings of ``naco``."""
+
+    # A key given in the wrong place must not come back in a message.
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    base_url: str | None = Field(
+        None, description="of an OpenAI-compatible endpoint, up to /v1; required for a run"
+    )
+    model: str | None = Field(
+        None, description="name that the endpoint knows the model by; required for a run"
+    )
+    api_key_file: str | None = Field(
+        None,
+        description="file that holds the API key; null: OPENAI_API_KEY of each node, or no key",
+    )
+    requests_per_minute: int | None = Field(
+        None, ge=1, description="limit of the endpoint; null: none"
+    )
+    tokens_per_minute: int | None = Field(
+        None, ge=1, description="limit of the endpoint, prompt and max_tokens; null: none"
+    )
+    max_concurrent: int = Field(16, ge=1, description="calls under way at once, of all actors")
+    budget_usd: float | None = Field(
+        None, ge=0.0, allow_inf_nan=False, description="stop before more is spent; needs prices"
+    )
+    prices: NacoPrices | None = Field(
+        None, description="{prompt: USD, completion: USD} per million tokens; null: not counted"
+    )
+    runs: int = Field(1, ge=1, le=100, description="replies asked for each question")
+    expected_complexity: float | str | None = Field(
+        None,
+        union_mode="left_to_right",
+        description="e, in steps, or a file written by `qaeval calibrate`; required for a run",
+    )
+    one_shot: bool = Field(False, description="show the model an example, which small ones need")
+    profile: Literal["paper", "authors"] = Field(
+        "paper",
+        description="of an unnatural question, n is 0 or, in the authors' program, 0.5; e is the "
+        "most common step count or, there, the median",
+    )
+    temperature: float = Field(0.7, ge=0.0, le=2.0, description="of sampling")
+    top_p: float = Field(1.0, gt=0.0, le=1.0, description="of sampling")
+    max_tokens: int = Field(512, ge=16, description="longest reply; reserved for each call")
+    timeout_s: float = Field(
+        120.0, gt=0.0, allow_inf_nan=False, description="wait this long for a reply"
+    )
+    journal_path: str | None = Field(
+        None, description="folder of paid replies, which runs may share; null: OUT/journal"
+    )
+    weights: NacoWeights = Field(
+        NacoWeights(), description="{naturalness: w, answerability: w, complexity: w}"
+    )
+
+    @field_validator("base_url")
+    @classmethod
+    def _check_base_url(cls, given: str | None) -> str | None:
+        return None if given is None else _checked_url(given)
+
+    @field_validator("model", "journal_path")
+    @classmethod
+    def _check_not_empty(cls, given: str | None) -> str | None:
+        if given is not None and not given.strip():
+            raise ValueError("it is empty")
+        return given
+
+    @field_validator("api_key_file")
+    @classmethod
+    def _check_key_file(cls, given: str | None) -> str | None:
+        if given is not None and (not given.strip() or given.startswith(_KEY_STARTS)):
+            raise ValueError("it takes the path of a file that holds the key, not the key")
+        return given
+
+    @field_validator("expected_complexity", mode="before")
+    @classmethod
+    def _check_expectation(cls, given: object) -> object:
+        # Here and not by type: what is no number of steps would be taken for a file's name.
+        is_text = isinstance(given, str) and given.strip()
+        number = _number(given)
+        if given is None or (is_text and number is None):
+            return given
+        if number is None or not 1 <= number < math.inf:
+            raise ValueError("it takes a number of steps, 1 or more, or a file")
+        return number
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> NacoSettings:
+        tokens = self.tokens_per_minute
+        if tokens is not None and tokens <= self.max_tokens:
+            raise ValueError(
+                f"tokens_per_minute is {tokens}, but one call reserves its prompt and max_tokens, "
+                f"{self.max_tokens}"
+            )
+        if self.budget_usd is not None and self.prices is None:
+            raise ValueError(
+                "budget_usd needs prices: {prompt: USD, completion: USD} per million tokens"
+            )
+        return self
+
+
+def _checked_url(given: str) -> str:
+    """Return the URL without its last slash.
+
+    Examples
+    --------
+    >>> _checked_url("http://127.0.0.1:8000/v1/")
+    'http://127.0.0.1:8000/v1'
+    """
+    url = given.strip().rstrip("/")
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in {"http", "https"} and bool(parts.hostname)
+        is_bare = not (parts.query or parts.fragment) and parts.port != 0
+    except ValueError:
+        is_url = is_bare = False
+    if not (is_url and is_bare):
+        raise ValueError("it takes a URL such as http://127.0.0.1:8000/v1, without ? and #")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("it takes no user or password: put the key into api_key_file")
+    if parts.path.endswith("/completions"):
+        raise ValueError("it ends before /chat/completions, mostly with /v1")
+    return url
+
+
+def _number(given: object) -> float | None:
+    if isinstance(given, bool) or not isinstance(given, int | float | str):
+        return None
+    try:
+        return float(given)
+    except ValueError:
+        return None
