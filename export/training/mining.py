@@ -10,7 +10,8 @@ Thakur, Reimers, Daxenberger, Gurevych. Augmented SBERT. NAACL 2021, arXiv:2010.
 (labels by a teacher, pairs sampled by similarity; there the cross-encoder teaches).
 
 But: no training here (``python -m export.training cross-encoder``), and nothing that judges the
-result is read: no SAS pair, and no gold answer of SQuAD as a text.
+result is learnt from. SAS pairs and gold answers of SQuAD are read for one purpose: to leave out
+what coincides with them. A few pairs of a rule or of WordNet do, such as 3 and three.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ def mine(
     """
     scorer = Teacher(teacher)
     # Near in the space of the model that will be trained: what it takes for alike at first.
-    student = Teacher(resolve_model("minilm", role="encoder").folder)
+    # In fp32: ranks decide which pairs there are, and should not hang on a machine's bfloat16.
+    student = Teacher(resolve_model("minilm", role="encoder").folder, bf16=False)
 
     def near(texts: Sequence[str]) -> list[tuple[str, str]]:
         rows = near_pairs(student.vectors(texts), ranks=_RANKS)

@@ -69,7 +69,7 @@ class Candidate(NamedTuple):
 def make_candidates(
     *, data: Path, wordnet: Path, seed: int, near: NearPairs, n_pairs: Mapping[str, int] = N_PAIRS
 ) -> list[Candidate]:
-    """Return pairs of every source, in a fixed order.
+    """Return pairs of every source, in a fixed order, less those that judge.
 
     Parameters
     ----------
@@ -106,7 +106,9 @@ def make_candidates(
     found += drawer.draw("passage", _same_passage(passages, drawer.random("same passage")))
     numbered = [phrase for phrase in pool if _NUMBER.search(phrase)]
     found += drawer.draw("number_changed", _changed(numbered, drawer.random("changed")))
-    return found + _relations(wordnet, texts=[*questions, *web, *clauses], drawer=drawer)
+    found += _relations(wordnet, texts=[*questions, *web, *clauses], drawer=drawer)
+    judged = texts_of.judged_pairs(data)
+    return [pair for pair in found if texts_of.pair_key(pair.text_a, pair.text_b) not in judged]
 
 
 class _Drawer:

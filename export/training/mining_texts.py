@@ -1,12 +1,14 @@
 """Texts: the public datasets of a folder -> labelled pairs, sentences and answer-like phrases.
 
-No gold answer of SQuAD is read as a text: passages are cut where one lies, because pairs of such
-answers judge the trained model.
+Pairs of gold answers of SQuAD judge the trained model. So passages are cut where a gold answer
+lies, and pairs from elsewhere that coincide with two answers to one question can be recognised.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +20,10 @@ __all__ = [
     "check_data",
     "clauses_outside_answers",
     "hotpot_texts",
+    "judged_pairs",
     "name_pairs",
     "number_pairs",
+    "pair_key",
     "sentence_pairs",
 ]
 
@@ -29,8 +33,10 @@ _NUMBERS = Path("sas/number_pairs.parquet")
 _HOTPOT = Path("hotpotqa/dev_question_answer.parquet")
 _MS_MARCO = Path("ms_marco/eval_dev_pairs.parquet")
 _SQUAD = Path("squad/squad_v2_dev.parquet")
+_JUDGED = Path("sas/squad_pairs.jsonl")
 _STSB_HIGHEST = 5.0
 _MAX_WORDS = 25
+_WORD = re.compile(r"\w+")
 
 
 class Labelled(NamedTuple):
@@ -49,7 +55,7 @@ def check_data(data: Path) -> None:
     InputError
         If a file is not there; names the nearest one in its folder.
     """
-    for name in (_STSB, _NAMES, _NUMBERS, _HOTPOT, _MS_MARCO, _SQUAD):
+    for name in (_STSB, _NAMES, _NUMBERS, _HOTPOT, _MS_MARCO, _SQUAD, _JUDGED):
         check_file(data / name, option="--data:")
 
 
@@ -102,6 +108,31 @@ def clauses_outside_answers(data: Path) -> list[list[str]]:
         for answer, start in zip(answers, starts, strict=True):
             passage.add((start, start + len(answer)))
     return [_cut(context, sorted(spans[context])) for context in spans]
+
+
+def judged_pairs(data: Path) -> set[frozenset[str]]:
+    """Return the pairs that judge a cross-encoder, as keys of ``pair_key``; no label is read.
+
+    Those that people have scored, and all pairs of gold answers to one question of SQuAD.
+    """
+    keys = {pair_key(*pair) for pair in _rows(data / _JUDGED, "answer1", "answer2")}
+    for (answers,) in _rows(data / _SQUAD, "answers"):
+        keys.update(pair_key(*pair) for pair in combinations(answers, 2))
+    return keys
+
+
+def pair_key(one: str, other: str) -> frozenset[str]:
+    """Return what two pairs share that differ in order, case, articles or punctuation.
+
+    Examples
+    --------
+    >>> pair_key("The Nile", "a river.") == pair_key("river", "nile")
+    True
+    """
+    return frozenset(
+        " ".join(word for word in _WORD.findall(text.lower()) if word not in ("a", "an", "the"))
+        for text in (one, other)
+    )
 
 
 def _cut(context: str, spans: list[tuple[int, int]]) -> list[str]:

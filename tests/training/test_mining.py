@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
@@ -66,6 +67,8 @@ def data(tmp_path: Path) -> Path:
     }
     for name, columns in tables.items():
         write_parquet(folder / name, pa.table(dict(columns)))
+    judged = {"answer1": "the mill", "answer2": "town", "label": 1}
+    (folder / "sas" / "squad_pairs.jsonl").write_text(json.dumps(judged) + "\n")
     return folder
 
 
@@ -95,6 +98,16 @@ def test_no_gold_answer_is_mined(data: Path, wordnet: Path) -> None:
     assert texts == ["The river Ouse rises in", PASSAGE.partition("hills")[2].strip()]
     mined = make_candidates(data=data, wordnet=wordnet, seed=0, near=_in_order)
     assert not [pair for pair in mined if "hills" in f"{pair.text_a} {pair.text_b}".split()]
+
+
+def test_pairs_that_judge_are_left_out_wherever_they_come_from(data: Path, wordnet: Path) -> None:
+    """WordNet and rules meet a few judged pairs by chance: then the model was trained on them."""
+    folder = data / "ms_marco" / "eval_dev_pairs.parquet"
+    replies = {"references": [["Mill!"], ["hills"], ["Town"]], "candidate": ["a town", GOLD, "mud"]}
+    write_parquet(folder, pa.table(replies))
+    mined = make_candidates(data=data, wordnet=wordnet, seed=0, near=_in_order)
+    assert [pair[:2] for pair in mined if pair.source == "answer"] == [("Town", "mud")]
+    assert not [pair for pair in mined if {"mill", "town"} == {pair.text_a, pair.text_b}]
 
 
 def test_the_same_seed_gives_the_same_pairs(data: Path, wordnet: Path) -> None:
