@@ -30,6 +30,7 @@ def test_there_is_something_to_run() -> None:
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_code_blocks_run_in_order(tmp_path: Path, artifacts_root: Path) -> None:
     """Protects from commands in prose that no longer work."""
     environment = {

@@ -170,6 +170,7 @@ def test_changed_model_files_ask_for_a_new_artifact(workshop: Any, tmp_path: Pat
         find_artifact(tmp_path, request)
 
 
+@pytest.mark.slow
 def test_two_processes_build_one_artifact_once(workshop: Any, tmp_path: Path) -> None:
     """Two jobs started together would write the same folder at the same time."""
     request = ArtifactRequest("token_logprobs", workshop.model("gpt2"), "fp32")
@@ -206,7 +207,7 @@ def test_the_command_prints_folder_and_parity(workshop: Any, capsys: Any) -> Non
     assert main([*arguments, "--root", str(workshop.root)]) == 0
     folder, parity = capsys.readouterr().out.splitlines()
     assert folder == str(artifact.folder)
-    assert parity.startswith("fp32 against torch fp32, 40 fixed pairs, on the CPU: max_abs_diff")
+    assert parity.startswith("fp32 against torch fp32, 40 fixed rows, on the CPU: max_abs_diff")
 
 
 def test_wrong_requests_exit_with_two_and_one_line(tmp_path: Path, capsys: Any) -> None:

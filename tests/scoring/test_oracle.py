@@ -191,7 +191,12 @@ def _rows(n_plain: int) -> list[dict[str, str]]:
 
 
 @pytest.fixture(
-    scope="module", params=["embedded", "bert", pytest.param("roberta", marks=pytest.mark.slow)]
+    scope="module",
+    params=[
+        pytest.param("embedded", marks=pytest.mark.slow),
+        "bert",
+        pytest.param("roberta", marks=pytest.mark.slow),
+    ],
 )
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     if request.param == "embedded":
