@@ -32,6 +32,7 @@ from export.training.mining_candidates import N_PAIRS, Candidate, make_candidate
 from export.training.mining_teacher import Teacher, fit_scale, near_pairs
 from export.training.mining_texts import sentence_pairs
 from export.training.mining_wordnet import wordnet_folder
+from export.training.progress import say
 from qaeval_core.errors import ConfigError, InputError, QAEvalError
 from qaeval_core.models.registry import resolve_model
 
@@ -171,22 +172,34 @@ def say_counts(candidates: Sequence[Candidate]) -> None:
     """Print how many pairs each source gave."""
     counts = Counter(pair.source for pair in candidates)
     shown = ", ".join(f"{source} {count:,}" for source, count in counts.items())
-    print(f"{len(candidates):,} pairs: {shown}", flush=True)
+    say(f"{len(candidates):,} pairs: {shown}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Mine as the command line asks; returns the exit status."""
-    args = _parser().parse_args(arguments)
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    if args.seed < 0:
+        parser.error(f"--seed {args.seed}: a whole number of at least 0 is needed")
+    _be_quiet()
     try:
         wordnet = wordnet_folder()
         mine(data=args.data, wordnet=wordnet, teacher=args.teacher, out=args.out, seed=args.seed)
     except (ConfigError, InputError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}")
         return 2
     except (QAEvalError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}")
         return 1
     return 0
+
+
+def _be_quiet() -> None:
+    """Keep other programs' progress bars off the terminal."""
+    from transformers.utils import logging
+
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    logging.disable_progress_bar()
 
 
 def _parser() -> argparse.ArgumentParser:

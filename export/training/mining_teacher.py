@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from export.training.progress import duration, say
 from qaeval_core.errors import ConfigError
 
 __all__ = ["Teacher", "fit_scale", "near_pairs"]
@@ -17,6 +19,7 @@ Floats = NDArray[np.float32]
 _MAX_TOKENS = 128
 _MAX_BATCH_TOKENS = 4096
 _ROWS_AT_ONCE = 512
+_SAY_EVERY_S = 20.0
 
 
 class Teacher:
@@ -34,7 +37,9 @@ class Teacher:
         from sentence_transformers import SentenceTransformer
 
         if not (folder / "modules.json").is_file():
-            raise ConfigError(f"--teacher {folder} is no folder of a sentence-transformers model")
+            raise ConfigError(
+                f"--teacher {folder} is no folder of a sentence-transformers model: no modules.json"
+            )
         self._model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
         self._model.max_seq_length = _MAX_TOKENS
         self._bf16 = bf16
@@ -43,6 +48,8 @@ class Teacher:
     def vectors(self, texts: Sequence[str]) -> Floats:
         """Return vectors of unit length, one per text; float32 of shape (n_rows, dim)."""
         missing = [text for text in dict.fromkeys(texts) if text not in self._vectors]
+        started = said = time.monotonic()
+        n_done = 0
         for batch in _length_batches(missing):
             with torch.autocast("cpu", torch.bfloat16, enabled=self._bf16):
                 found = self._model.encode(
@@ -52,6 +59,11 @@ class Teacher:
                     show_progress_bar=False,
                 )
             self._vectors.update(zip(batch, np.asarray(found, np.float32), strict=True))
+            n_done += len(batch)
+            if (now := time.monotonic()) - said >= _SAY_EVERY_S:
+                said = now
+                took = duration(now - started)
+                say(f"encoded {n_done:,} of {len(missing):,} texts in {took}, longest first")
         return np.stack([self._vectors[text] for text in texts])
 
     def cosines(self, text_a: Sequence[str], text_b: Sequence[str]) -> Floats:

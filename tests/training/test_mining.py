@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from helpers import REPOSITORY, write_parquet
 
-from export.training.mining import final_scores, is_dev, mine, write_pairs
+from export.training.mining import final_scores, is_dev, main, mine, write_pairs
 from export.training.mining_candidates import N_PAIRS, Candidate, make_candidates
 from export.training.mining_phrases import overlapping, phrases, runs
 from export.training.mining_rules import number_words, rule_pairs
@@ -292,3 +292,23 @@ def test_a_crash_while_writing_leaves_no_half_file(tmp_path: Path) -> None:
     with pytest.raises(pa.ArrowInvalid):
         write_pairs([whole, whole._replace(score="half")], path)  # type: ignore[arg-type]
     assert [path.name for path in tmp_path.iterdir()] == ["pairs.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--teacher", "."], "--teacher . is no folder of a sentence-transformers model"),
+        (["--teacher", ".", "--seed", "-1"], "--seed -1: a whole number of at least 0"),
+    ],
+)
+def test_a_wrong_request_ends_with_status_2(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A traceback, or status 0, lets a build go on to train without pairs."""
+    arguments = ["--data", str(tmp_path), "--out", str(tmp_path / "out"), *words]
+    try:
+        status = main(arguments)
+    except SystemExit as stop:
+        status = stop.code
+    assert status == 2
+    assert message in capsys.readouterr().err
