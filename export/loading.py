@@ -122,7 +122,9 @@ def _merge_adapter(model: nn.Module, source: ModelSource) -> tuple[nn.Module, se
     assert source.adapter is not None
     wrapped = PeftModel.from_pretrained(model, str(source.adapter), is_trainable=False)
     stored = set(load_file(source.adapter / "adapter_model.safetensors"))
-    unknown = sorted(stored - set(get_peft_model_state_dict(wrapped)))
+    # Embeddings are never adapted; asked whether they are, peft would look the base up in a hub.
+    known = get_peft_model_state_dict(wrapped, save_embedding_layers=False)
+    unknown = sorted(stored - set(known))
     if unknown:
         raise ExportError(f"{source.name}: its adapter has an unknown weight {unknown[0]}")
     prefix = "base_model.model."

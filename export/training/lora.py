@@ -82,9 +82,10 @@ def save_adapter(adapter: PeftModel, folder: Path, *, base: str, dtype: Any) -> 
     dtype : torch.dtype
         Of the stored weights.
     """
+    # Embeddings are never adapted; asked whether they are, peft would look the base up in a hub.
+    trained = get_peft_model_state_dict(adapter, save_embedding_layers=False)
     weights = {
-        name: weight.detach().to("cpu", dtype).contiguous()
-        for name, weight in get_peft_model_state_dict(adapter).items()
+        name: weight.detach().to("cpu", dtype).contiguous() for name, weight in trained.items()
     }
     save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     usual = LoraConfig().to_dict()
