@@ -1,0 +1,195 @@
+"""The ledger: what a governor still knows after it, or its machine, was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from qaeval_core.errors import StoreLockedError
+from qaeval_core.llm.governor import Governor
+from qaeval_core.llm.ledger import Ledger, SentCall
+from qaeval_core.llm.limits import BudgetExhaustedError, Limits
+
+# Tells of each call after the governor answered, as a caller would act on it.
+VICTIM = """
+import sys, time
+from pathlib import Path
+from qaeval_core.llm.governor import Governor
+from qaeval_core.llm.ledger import Ledger
+from qaeval_core.llm.limits import Limits
+
+limits = Limits(requests_per_minute=6000, budget_usd=100.0)
+ledger = Ledger(Path(sys.argv[1]), keep_s=limits.span_s, block_usd=0.5)
+governor = Governor(limits, ledger=ledger)
+for number in range(10_000):
+    grant = governor.reserve(tokens=100, usd=0.001)
+    while not grant.is_final:
+        time.sleep(grant.wait_s)
+        grant = governor.confirm(grant.call_id)
+    time.sleep(grant.wait_s)
+    print(grant.call_id, time.time(), flush=True)
+    if number % 3 == 0:
+        governor.settle(grant.call_id, tokens=60, usd=0.0005)
+        print(grant.call_id, "settled", flush=True)
+    if number == 20:
+        governor.pause(3.0)
+        print("paused", time.time(), flush=True)
+"""
+
+
+def kill_after(folder: Path, *, n_lines: int) -> list[list[str]]:
+    """Run the victim until it told so many lines, kill it, and return all that it told."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", VICTIM, str(folder)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(n_lines)]
+    os.kill(process.pid, signal.SIGKILL)
+    lines += process.stdout.readlines()
+    process.wait()
+    process.stdout.close()
+    return [line.split() for line in lines if line.endswith("\n")]
+
+
+def test_a_killed_governor_is_followed_by_one_that_knows(tmp_path: Path) -> None:
+    """Protects from money, a window or a pause that a kill -9 makes forget."""
+    told = kill_after(tmp_path, n_lines=29)
+    settled = {line[0] for line in told if line[1] == "settled"}
+    sent = {line[0]: float(line[1]) for line in told if line[1] != "settled" and len(line[0]) > 8}
+    paused_at = next(float(line[1]) for line in told if line[0] == "paused")
+    limits = Limits(requests_per_minute=6000, budget_usd=100.0)
+    governor = Governor(limits, ledger=Ledger(tmp_path, keep_s=limits.span_s, block_usd=0.5))
+    # One more may have been sent, or settled, and not told.
+    assert settled <= sent.keys()
+    assert len(sent.keys() - settled - governor.open_calls) <= 1
+    assert len(governor.open_calls) <= len(sent) - len(settled) + 1
+    status = governor.status()
+    assert status.spent_usd == pytest.approx(0.0005 * status.n_settled)
+    assert status.n_settled - len(settled) in (0, 1)
+    assert status.reserved_usd == pytest.approx(0.001 * status.n_open)
+    assert status.n_requests_in_use >= len(sent)  # All sent in the last minute.
+    assert status.paused_s == pytest.approx(paused_at + 3.0 - time.time(), abs=0.3)
+    assert governor.reserve(tokens=1, usd=0.0).wait_s >= status.paused_s - 0.1
+
+
+def governor_on(folder: Path, limits: Limits, *, now: float, block_usd: float = 0.0) -> Governor:
+    """Return a governor whose clocks stand."""
+    ledger = Ledger(folder, keep_s=limits.span_s, block_usd=block_usd, wall=lambda: now)
+    return Governor(limits, clock=lambda: now - 5000.0, wall=lambda: now, ledger=ledger)
+
+
+def die(folder: Path, to: Path, *, n_lines_lost: int = 0, is_machine: bool = False) -> Path:
+    """Copy a ledger as it lay on the disk when its governor, or its machine, died."""
+    to.mkdir()
+    lines = (folder / "ledger-main.jsonl").read_bytes().splitlines(keepends=True)
+    if is_machine:
+        first = json.loads(lines[0]) | {"machine": "another, or before its last start"}
+        lines[0] = json.dumps(first).encode() + b"\n"
+    (to / "ledger-main.jsonl").write_bytes(b"".join(lines[: len(lines) - n_lines_lost]))
+    return to
+
+
+def test_a_torn_line_is_left_out_with_a_note(tmp_path: Path) -> None:
+    """Protects from a governor that never starts again, or reads half a number."""
+    limits = Limits(requests_per_minute=100)
+    governor = governor_on(tmp_path / "a", limits, now=1e9)
+    for _ in range(2):
+        governor.reserve(tokens=100, usd=0.5)
+    copy = die(tmp_path / "a", tmp_path / "b")
+    path = copy / "ledger-main.jsonl"
+    path.write_bytes(path.read_bytes()[:-4])
+    ledger = Ledger(copy, wall=lambda: 1e9 + 1)
+    assert len(ledger.found.open) == 1
+    assert ledger.notes == ["ledger-main.jsonl: line 4 is torn, ignored"]
+
+
+def test_a_dead_machine_costs_a_block_and_a_window(tmp_path: Path) -> None:
+    """Lines that were not on its disk had been calls: neither money nor limits forget them."""
+    limits = Limits(requests_per_minute=600, budget_usd=10.0)
+    governor = governor_on(tmp_path / "a", limits, now=1e9, block_usd=1.0)
+    for _ in range(5):
+        governor.reserve(tokens=100, usd=0.1)
+    copy = die(tmp_path / "a", tmp_path / "b", n_lines_lost=4, is_machine=True)
+    after = governor_on(copy, limits, now=1e9 + 1, block_usd=1.0)
+    status = after.status()
+    assert status.spent_usd + status.reserved_usd >= 0.5
+    assert status.spent_usd + status.reserved_usd <= 0.5 + 1.0
+    assert after.reserve(tokens=1, usd=0.0).wait_s >= 60.0
+
+
+def test_a_killed_process_costs_neither(tmp_path: Path) -> None:
+    """Its lines are all there: a block lost at each kill would use up a budget."""
+    limits = Limits(requests_per_minute=600, budget_usd=10.0)
+    folder = tmp_path / "0"
+    for number in range(5):
+        governor = governor_on(folder, limits, now=1e9, block_usd=1.0)
+        grant = governor.reserve(tokens=100, usd=0.1)
+        assert grant.wait_s < 2.0
+        governor.settle(grant.call_id, tokens=100, usd=0.1)
+        folder = die(folder, tmp_path / str(number + 1))
+    status = governor_on(folder, limits, now=1e9, block_usd=1.0).status()
+    assert (status.spent_usd, status.reserved_usd) == (0.5, 0.0)
+
+
+def test_calls_that_never_ended_keep_their_money(tmp_path: Path) -> None:
+    """They were sent, and may have been billed: a restart must not make room for them."""
+    limits = Limits(budget_usd=1.0)
+    governor = governor_on(tmp_path / "a", limits, now=1e9)
+    open_id = governor.reserve(tokens=1, usd=0.75).call_id
+    after = governor_on(die(tmp_path / "a", tmp_path / "b"), limits, now=1e9 + 1)
+    with pytest.raises(BudgetExhaustedError):
+        after.reserve(tokens=1, usd=0.5)
+    after.settle(open_id, tokens=1, usd=0.25)  # Its caller had outlived the governor.
+    after.reserve(tokens=1, usd=0.75)
+
+
+def test_a_clock_set_back_does_not_stop_a_run(tmp_path: Path) -> None:
+    """Times of the future in a ledger would be waited for: for an hour, or for years."""
+    limits = Limits(requests_per_minute=60)
+    governor = governor_on(tmp_path / "a", limits, now=2e9)
+    governor.pause(20.0)
+    governor.reserve(tokens=1, usd=0.0)
+    Ledger(tmp_path / "c", wall=lambda: 2e9).sent("a-1", SentCall(2e9, 1, 0))
+    paused = governor_on(die(tmp_path / "a", tmp_path / "b"), limits, now=1e9)
+    assert paused.reserve(tokens=1, usd=0.0).wait_s <= 20.0
+    sent = governor_on(die(tmp_path / "c", tmp_path / "d"), limits, now=1e9)
+    assert sent.reserve(tokens=1, usd=0.0).wait_s <= 3.0
+
+
+def test_two_governors_do_not_share_a_ledger(tmp_path: Path) -> None:
+    """Each would allow the whole limit."""
+    first = Ledger(tmp_path)
+    with pytest.raises(StoreLockedError, match=f"process {os.getpid()}"):
+        Ledger(tmp_path)
+    Ledger(tmp_path, "other key").close()
+    first.close()
+    Ledger(tmp_path).close()
+
+
+def test_an_orderly_end_is_no_crash_on_any_machine(tmp_path: Path) -> None:
+    """A run that goes on elsewhere must not pay a block for it."""
+    ledger = Ledger(tmp_path / "a", block_usd=1.0)
+    ledger.sent("a-1", SentCall(time.time(), 10, 1000))
+    ledger.settled("a-1", n_tokens=10, nano_usd=900)
+    ledger.close()
+    found = Ledger(die(tmp_path / "a", tmp_path / "b", is_machine=True)).found
+    assert (found.is_after_crash, found.committed_nano_usd) == (False, 900)
+
+
+def test_a_ledger_stays_small(tmp_path: Path) -> None:
+    """Each start must not read all calls of all runs again."""
+    ledger = Ledger(tmp_path / "0", wall=lambda: 1e9)
+    for number in range(1000):
+        ledger.sent(f"a-{number}", SentCall(1e9, 10, 7))
+        ledger.settled(f"a-{number}", n_tokens=10, nano_usd=7)
+    copy = die(tmp_path / "0", tmp_path / "1")
+    found = Ledger(copy, wall=lambda: 1e9 + 100).found
+    assert (found.spent_nano_usd, found.n_settled, found.n_tokens) == (7000, 1000, 10_000)
+    assert (copy / "ledger-main.jsonl").stat().st_size < 1000
