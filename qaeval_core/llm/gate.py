@@ -1,0 +1,120 @@
+"""Gate: one call's way from its reservation to the moment when it is sent.
+
+Most of the wait is slept before a connection is asked for, the rest with the connection at hand.
+So a call is sent within milliseconds of its time, however long a connection takes, and there is
+nothing left to delay it after the last look at the clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+
+from qaeval_core.llm.door import AsyncGovernor
+from qaeval_core.llm.governor import Grant
+from qaeval_core.llm.limits import BudgetExhaustedError
+
+# A connection that was idle for as long as the client keeps one, and then waits here, must be
+# younger than what servers close: uvicorn after 5 s.
+LEAD_S = 2.0
+
+
+class NotYetError(Exception):
+    """Its time is further away than a connection can be kept: approach again."""
+
+
+class Gate:
+    """Reserves, waits and confirms for one call.
+
+    Parameters
+    ----------
+    governor : AsyncGovernor
+        Who says when.
+    tokens, usd : int, float
+        The most that the call can hold and cost.
+    sleep : callable
+        Sleeps for seconds; may raise, to end the wait.
+    patience_s : float
+        How long to wait for open calls to free money.
+
+    Attributes
+    ----------
+    call_id : str or None
+        The reserved call.
+    is_passed : bool
+        Whether the call may have been sent.
+    """
+
+    def __init__(
+        self,
+        governor: AsyncGovernor,
+        *,
+        tokens: int,
+        usd: float,
+        sleep: Callable[[float], Awaitable[None]],
+        patience_s: float,
+    ) -> None:
+        self._governor = governor
+        self._tokens = tokens
+        self._usd = usd
+        self._sleep = sleep
+        self._patience_s = patience_s
+        self._grant: Grant | None = None
+        self._asked_s = 0.0
+        self.is_passed = False
+
+    @property
+    def call_id(self) -> str | None:
+        """Id of the reserved call."""
+        return self._grant.call_id if self._grant is not None else None
+
+    async def approach(self) -> None:
+        """Reserve, if that was not done, and sleep until a connection should be asked for."""
+        if self._grant is None:
+            await self._ask()
+        await self._sleep(self._left_s() - LEAD_S)
+
+    async def wait(self) -> None:
+        """Return at the moment when the call is to be sent.
+
+        Raises
+        ------
+        NotYetError
+            If a pause, or being late, put that moment off.
+        """
+        while True:
+            left_s = self._left_s()
+            if left_s > LEAD_S:
+                raise NotYetError
+            await self._sleep(left_s)
+            grant = self._grant
+            if grant is not None and grant.is_final and self._left_s() + grant.late_s >= 0.0:
+                self.is_passed = True
+                return
+            await self._ask()
+
+    def _left_s(self) -> float:
+        """Seconds until the granted time, negative after it, as pessimistic as can be."""
+        # From before asking: nobody knows when, until the answer came, the governor looked.
+        wait_s = self._grant.wait_s if self._grant is not None else 0.0
+        return self._asked_s + wait_s - time.monotonic()
+
+    async def _ask(self) -> None:
+        asked_s = time.monotonic()
+        known = self._grant and await self._governor.confirm(self._grant.call_id)
+        if known is None:
+            asked_s, known = await self._reserve()
+        self._asked_s, self._grant = asked_s, known
+
+    async def _reserve(self) -> tuple[float, Grant]:
+        self._grant = None
+        until_s = time.monotonic() + self._patience_s
+        while True:
+            asked_s = time.monotonic()
+            try:
+                return asked_s, await self._governor.reserve(tokens=self._tokens, usd=self._usd)
+            except BudgetExhaustedError as error:
+                # Open calls may cost less than was reserved for them.
+                if not error.may_free or time.monotonic() > until_s:
+                    raise
+                await self._sleep(min(1.0, self._patience_s / 20))

@@ -1,0 +1,102 @@
+"""Headers: for how long a server wants to be left alone.
+
+Response headers in, seconds out. Servers write times in many ways: seconds (``Retry-After: 20``),
+a date, milliseconds (``retry-after-ms``), lengths such as ``6m0s`` or ``20ms``
+(``x-ratelimit-reset-tokens``), and points in time in seconds or milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+# x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, ratelimit-remaining, ...
+_REMAINING = re.compile(
+    r"^(?P<before>(?:[\w-]+-)?ratelimit-(?:[\w-]+-)?)remaining(?P<after>[\w-]*)$"
+)
+_UNIT_S = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
+_LENGTH = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|us|µs|d|h|m|s))+")
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|d|h|m|s)")
+_MAX_LENGTH_S = 1e8  # Three years: a larger number is a point in time.
+_MAX_PAUSE_S = 86_400.0
+
+
+def asked_pause_s(headers: Mapping[str, str], *, now: float) -> float | None:
+    """Return the pause that headers ask for, or None if they ask for none.
+
+    ``retry-after-ms`` is the most exact and counts alone, then ``Retry-After``, then the longest
+    reset of a limit of which nothing remains. No pause is longer than a day.
+
+    Parameters
+    ----------
+    headers : mapping
+        Names in any case.
+    now : float
+        Seconds since 1970, to turn points in time into waits.
+
+    Examples
+    --------
+    >>> asked_pause_s({"Retry-After": "20"}, now=0.0)
+    20.0
+    >>> asked_pause_s({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "6m0s",
+    ...                "x-ratelimit-remaining-requests": "7"}, now=0.0)
+    360.0
+    >>> asked_pause_s({"x-ratelimit-remaining-tokens": "150"}, now=0.0)
+    """
+    lower = {name.lower(): value.strip() for name, value in headers.items()}
+    in_ms = duration_s(lower.get("retry-after-ms", "") + "ms", now=now)
+    pauses = [in_ms if in_ms is not None else duration_s(lower.get("retry-after", ""), now=now)]
+    if pauses == [None]:
+        pauses = [duration_s(reset, now=now) for reset in _exhausted(lower)]
+    known = [pause_s for pause_s in pauses if pause_s is not None]
+    return min(max(known), _MAX_PAUSE_S) if known else None
+
+
+def _exhausted(lower: Mapping[str, str]) -> list[str]:
+    """Return when limits of which nothing remains are reset."""
+    resets = []
+    for name, value in lower.items():
+        match = _REMAINING.match(name)
+        if match and re.fullmatch(r"-?\d+(\.0*)?", value) and float(value) <= 0:
+            resets.append(lower.get(f"{match['before']}reset{match['after']}", ""))
+    return resets
+
+
+def duration_s(text: str, *, now: float) -> float | None:
+    """Return the seconds that a header means, at least 0, or None if it means nothing.
+
+    Examples
+    --------
+    >>> [duration_s(text, now=0.0) for text in ("6m0s", "1.5s", "20ms", "3", "1h2m", "soon")]
+    [360.0, 1.5, 0.02, 3.0, 3720.0, None]
+    >>> duration_s("Thu, 01 Jan 1970 00:01:00 GMT", now=20.0)
+    40.0
+    >>> duration_s("1700000060", now=1.7e9), duration_s("1700000060000", now=1.7e9)
+    (60.0, 60.0)
+    """
+    if _LENGTH.fullmatch(text):
+        return sum(float(number) * _UNIT_S[unit] for number, unit in _PART.findall(text))
+    try:
+        seconds = float(text)
+    except ValueError:
+        return _until_date_s(text, now=now)
+    if not math.isfinite(seconds):
+        return None
+    if seconds > 1000 * _MAX_LENGTH_S:
+        seconds /= 1000
+    return max(seconds - now if seconds > _MAX_LENGTH_S else seconds, 0.0)
+
+
+def _until_date_s(text: str, *, now: float) -> float | None:
+    for parse in (parsedate_to_datetime, datetime.fromisoformat):
+        try:
+            date = parse(text)
+        except ValueError:
+            continue
+        if date.tzinfo is None:
+            date = date.replace(tzinfo=UTC)
+        return max(date.timestamp() - now, 0.0)
+    return None

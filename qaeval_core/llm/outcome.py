@@ -1,0 +1,165 @@
+"""Outcome: what came of one call, and what to do about it.
+
+A response, or an error on the way, in; a reply or a failure out.
+
+What failures mean
+------------------
+==================================  ==============  =======================================
+408, 504, 522, 524, timeout         retry           perhaps billed: the model may have run
+broken connection, unreadable body  retry           perhaps billed
+no connection                       retry           not billed
+409, other 5xx                      retry           not billed
+429, 503                            retry           not billed; less from now on
+401-405, 410, 3xx, quota used up    fatal_family    no other call will fare better
+400 and other 4xx                   row_undefined   this request will never be answered
+==================================  ==============  =======================================
+
+A key is in no message: servers that quote one are scrubbed, and errors are named by type alone.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import httpx
+
+from qaeval_core.llm.headers import asked_pause_s
+from qaeval_core.llm.key import ApiKey, scrub
+
+_MAX_SAID_CHARS = 300
+_REFUSED = frozenset({429, 503})
+_PERHAPS_BILLED = frozenset({408, 504, 522, 524})
+_FATAL = {  # by status: what is wrong, for people
+    401: "the key from {key} is refused",
+    402: "the account has no credit left",
+    403: "the key from {key} may not use {model}",
+    404: "no such address, or no model {model} there; most base URLs end with /v1",
+    405: "this address takes no chat completions; most base URLs end with /v1",
+    410: "{model} is gone",
+}
+
+FailureKind = Literal["retry", "fatal_family", "row_undefined"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    """A reply; token counts are None where the server does not tell."""
+
+    text: str
+    finish_reason: str | None
+    n_prompt_tokens: int | None
+    n_completion_tokens: int | None
+    pause_s: float | None = None  # asked for by headers
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFailure:
+    """No reply: what to do, a short reason for tables, and a message for people."""
+
+    kind: FailureKind
+    reason: str
+    message: str
+    may_be_billed: bool = False
+    is_refusal: bool = False
+    pause_s: float | None = None
+
+
+def failure_of_error(error: Exception, *, url: str, timeout_s: float) -> ChatFailure:
+    """Return what an error on the way means."""
+    what = f"{url}: {type(error).__name__}"
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        return ChatFailure("retry", "llm_no_connection", what)
+    if isinstance(error, TimeoutError | httpx.TimeoutException):
+        message = f"{what} after {timeout_s:g} s"
+        return ChatFailure("retry", "llm_timeout", message, may_be_billed=True)
+    return ChatFailure("retry", "llm_broken_connection", what, may_be_billed=True)
+
+
+def outcome_of(
+    response: httpx.Response, *, url: str, model: str, key: ApiKey | None
+) -> ChatReply | ChatFailure:
+    """Return what a response means; model and key are for its message."""
+    pause_s = asked_pause_s(response.headers, now=time.time())
+    if response.status_code != 200:
+        return _failure_of_status(response, url=url, model=model, key=key, pause_s=pause_s)
+    try:
+        body = json.loads(response.content)
+    except ValueError:
+        message = f"{url}: {len(response.content)} bytes that are no JSON"
+        return ChatFailure("retry", "llm_truncated_reply", message, may_be_billed=True)
+    try:
+        return read_reply(body, pause_s=pause_s)
+    except (LookupError, TypeError, AttributeError) as error:
+        message = f"{url}: not a chat completion ({error})"
+        return ChatFailure("retry", "llm_wrong_schema", message, may_be_billed=True)
+
+
+def _failure_of_status(
+    response: httpx.Response, *, url: str, model: str, key: ApiKey | None, pause_s: float | None
+) -> ChatFailure:
+    status = response.status_code
+    said, code = _said(response)
+    said = (key.scrub(said) if key else scrub(said))[:_MAX_SAID_CHARS]
+    message = f"{url} answered {status}: {said}"
+    if status in _FATAL or status < 400 or code == "insufficient_quota":
+        known = _FATAL.get(status, "the quota is used up" if code else "not what was asked for")
+        hint = known.format(key=key.source if key else "nowhere (none was given)", model=model)
+        return ChatFailure("fatal_family", "llm_endpoint_refuses", f"{message} ({hint})")
+    if status in _REFUSED:
+        reason = "llm_rate_limited" if status == 429 else "llm_overloaded"
+        return ChatFailure("retry", reason, message, is_refusal=True, pause_s=pause_s)
+    if status >= 500 or status in (408, 409):
+        billed = status in _PERHAPS_BILLED
+        reason = "llm_timeout" if billed else "llm_server_error"
+        return ChatFailure("retry", reason, message, may_be_billed=billed, pause_s=pause_s)
+    return ChatFailure("row_undefined", "llm_bad_request", message)
+
+
+def _said(response: httpx.Response) -> tuple[str, str]:
+    """Return the message and the code of an error's body."""
+    try:
+        body = json.loads(response.content)
+    except ValueError:
+        body = response.text
+    error = body.get("error", body) if isinstance(body, dict) else body
+    fields = error if isinstance(error, dict) else {"message": error}
+    message = str(fields.get("message") or fields.get("detail") or "no word")
+    return message, str(fields.get("code") or fields.get("type") or "")
+
+
+def read_reply(body: Any, *, pause_s: float | None = None) -> ChatReply:
+    """Return the reply of a decoded body.
+
+    Raises
+    ------
+    LookupError, TypeError, AttributeError
+        If the body is no chat completion.
+
+    Examples
+    --------
+    >>> choice = {"message": {"content": "Yes."}, "finish_reason": "stop"}
+    >>> reply = read_reply({"choices": [choice], "usage": {"prompt_tokens": 9}})
+    >>> reply.text, reply.n_prompt_tokens, reply.n_completion_tokens
+    ('Yes.', 9, None)
+    """
+    choice = body["choices"][0]
+    text = choice["message"].get("content")
+    finish_reason = choice.get("finish_reason")
+    if text is None:
+        # Said in another field, or nothing was said before the tokens were used up.
+        text = choice["message"].get("refusal") or ("" if finish_reason else None)
+    if not isinstance(text, str):
+        raise TypeError("the message has no text")
+    usage = body.get("usage") or {}
+    prompt, completion = (_count(usage, f"{what}_tokens") for what in ("prompt", "completion"))
+    reason = None if finish_reason is None else str(finish_reason)
+    return ChatReply(text, reason, prompt, completion, pause_s)
+
+
+def _count(usage: Mapping[str, Any], name: str) -> int | None:
+    value = usage.get(name)
+    return value if isinstance(value, int) and value >= 0 else None

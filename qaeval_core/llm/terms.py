@@ -1,0 +1,43 @@
+"""Terms: what a call costs, and how often it is tried."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What a server charges, in dollars per million tokens."""
+
+    prompt_usd_per_million: float = 0.0
+    completion_usd_per_million: float = 0.0
+
+    def cost_usd(self, *, n_prompt_tokens: int, n_completion_tokens: int) -> float:
+        """Return what a call costs.
+
+        >>> Prices(0.5, 2.0).cost_usd(n_prompt_tokens=1_000_000, n_completion_tokens=1000)
+        0.502
+        """
+        prompt = n_prompt_tokens * self.prompt_usd_per_million
+        return (prompt + n_completion_tokens * self.completion_usd_per_million) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRule:
+    """How often and after how long a call is sent again.
+
+    A refusal (429, 503) says nothing against the row: the governor slows down for all, so rows are
+    given up after many more of them than of faults.
+    """
+
+    max_faults: int = 6
+    max_refusals: int = 60
+    first_wait_s: float = 0.5
+    max_wait_s: float = 30.0
+
+    def wait_s(self, n_failures: int, *, rng: random.Random) -> float:
+        """Return a wait that doubles with each failure, less up to a half by chance."""
+        longest_s = min(self.first_wait_s * 2.0 ** (n_failures - 1), self.max_wait_s)
+        # By chance: calls that failed together must not come back together.
+        return longest_s * rng.uniform(0.5, 1.0)

@@ -1,0 +1,279 @@
+"""The client: what each misbehaviour of a real server means, and that a key shows nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import socket
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from llm_server import LlmServer, count_prompt_tokens
+
+from qaeval_core.errors import ConfigError
+from qaeval_core.llm.client import ChatClient, Endpoint
+from qaeval_core.llm.headers import asked_pause_s, duration_s
+from qaeval_core.llm.key import ApiKey
+from qaeval_core.llm.outcome import ChatFailure, ChatReply
+
+KEY = "sk-test-7d0c5a1e94b24f0f8a"
+MESSAGES = [{"role": "user", "content": "Who built the bridge over the Tave?"}]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LlmServer]:
+    """A server that asks for a key and does what the model's name says."""
+    with LlmServer(key=KEY, hang_s=30.0) as running:
+        yield running
+
+
+def ask(
+    server: LlmServer, *, model: str = "m", key: str | None = KEY, n_calls: int = 1
+) -> list[ChatReply | ChatFailure]:
+    """Send calls, all at once, on one client."""
+
+    async def run() -> list[ChatReply | ChatFailure]:
+        endpoint = Endpoint(server.base_url, model, {"max_tokens": 100}, timeout_s=0.4)
+        client = ChatClient(endpoint, ApiKey(key, source="the file k") if key else None)
+        calls = [client.complete(MESSAGES) for _ in range(n_calls)]
+        outcomes = await asyncio.gather(*calls)
+        await client.aclose()
+        return list(outcomes)
+
+    return asyncio.run(run())
+
+
+def test_a_reply_comes_with_its_tokens(server: LlmServer) -> None:
+    """Money is counted from them."""
+    (reply,) = ask(server)
+    assert isinstance(reply, ChatReply)
+    assert reply.text.startswith("Verdict:")
+    assert reply.n_prompt_tokens == count_prompt_tokens(MESSAGES)
+    assert reply.n_completion_tokens == len(reply.text.split())
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "reason", "may_be_billed"),
+    [
+        ("hang", "retry", "llm_timeout", True),
+        ("reset", "retry", "llm_broken_connection", True),
+        ("short", "retry", "llm_broken_connection", True),
+        ("truncated", "retry", "llm_truncated_reply", True),
+        ("wrong_schema", "retry", "llm_wrong_schema", True),
+        ("408", "retry", "llm_timeout", True),
+        ("409", "retry", "llm_server_error", False),
+        ("429", "retry", "llm_rate_limited", False),
+        ("500", "retry", "llm_server_error", False),
+        ("502", "retry", "llm_server_error", False),
+        ("503", "retry", "llm_overloaded", False),
+        ("504", "retry", "llm_timeout", True),
+        ("307", "fatal_family", "llm_endpoint_refuses", False),
+        ("402", "fatal_family", "llm_endpoint_refuses", False),
+        ("403", "fatal_family", "llm_endpoint_refuses", False),
+        ("404", "fatal_family", "llm_endpoint_refuses", False),
+        ("400", "row_undefined", "llm_bad_request", False),
+        ("413", "row_undefined", "llm_bad_request", False),
+        ("422", "row_undefined", "llm_bad_request", False),
+    ],
+)
+def test_what_a_failure_means(
+    server: LlmServer, fault: str, kind: str, reason: str, may_be_billed: bool
+) -> None:
+    """Protects from rows lost to a fault that passes, and from retries that never help."""
+    (outcome,) = ask(server, model=f"fault:{fault}")
+    assert isinstance(outcome, ChatFailure)
+    assert (outcome.kind, outcome.reason) == (kind, reason)
+    assert outcome.may_be_billed == may_be_billed
+    assert outcome.is_refusal == (fault in ("429", "503"))
+    assert server.base_url in outcome.message
+
+
+def test_a_connection_is_as_good_as_new_after_a_fault(server: LlmServer) -> None:
+    """A broken connection that is used again fails the next call, which had done nothing wrong."""
+
+    async def run() -> list[bool]:
+        endpoint = {"base_url": server.base_url, "parameters": {"max_tokens": 9}, "timeout_s": 0.3}
+        key = ApiKey(KEY, source="here")
+        client = ChatClient(Endpoint(model="m", **endpoint), key)
+        is_reply = []
+        for fault in ("reset", "short", "truncated", "hang"):
+            client.endpoint = Endpoint(model=f"fault:{fault}", **endpoint)
+            is_reply.append(isinstance(await client.complete(MESSAGES), ChatReply))
+            client.endpoint = Endpoint(model="m", **endpoint)
+            is_reply.append(isinstance(await client.complete(MESSAGES), ChatReply))
+        await client.aclose()
+        return is_reply
+
+    assert asyncio.run(run()) == [False, True] * 4
+
+
+def test_nothing_is_sent_before_the_gate_opens(server: LlmServer) -> None:
+    """A connection may take long to come, and the call would be late without anyone seeing it."""
+    seen: list[int] = []
+
+    async def open_late() -> None:
+        await asyncio.sleep(0.6)  # Longer than the timeout, which is for the server's part.
+        seen.append(server.stats()["n_calls"])
+
+    async def stay_shut() -> None:
+        raise LookupError("not now")
+
+    async def run() -> object:
+        endpoint = Endpoint(server.base_url, "m", {"max_tokens": 9}, timeout_s=0.4)
+        client = ChatClient(endpoint, ApiKey(KEY, source="here"))
+        with pytest.raises(LookupError, match="not now"):
+            await client.complete(MESSAGES, gate=stay_shut)
+        outcome = await client.complete(MESSAGES, gate=open_late)
+        await client.aclose()
+        return type(outcome)
+
+    n_before = server.stats()["n_calls"]
+    assert asyncio.run(run()) is ChatReply
+    assert seen == [n_before]
+    assert server.stats()["n_calls"] == n_before + 1
+
+
+def test_nobody_listens() -> None:
+    """No call can have been billed where none was taken."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        endpoint = Endpoint(
+            f"http://127.0.0.1:{closed.getsockname()[1]}/v1", "m", {"max_tokens": 9}
+        )
+        outcome = asyncio.run(ChatClient(endpoint).complete(MESSAGES))
+    assert isinstance(outcome, ChatFailure)
+    assert (outcome.kind, outcome.reason) == ("retry", "llm_no_connection")
+    assert not outcome.may_be_billed
+
+
+def test_a_wrong_key_is_named_by_its_source_alone(server: LlmServer) -> None:
+    """The message must help to find the key, and must not hold it: servers quote it."""
+    (outcome,) = ask(server, key="sk-wrong-1234567890")
+    assert isinstance(outcome, ChatFailure)
+    assert outcome.kind == "fatal_family"
+    assert "the key from the file k is refused" in outcome.message
+    assert "sk-wrong" not in outcome.message
+    (outcome,) = ask(server, key=None)
+    assert isinstance(outcome, ChatFailure) and "none was given" in outcome.message
+
+
+def test_the_key_is_in_no_log_message_or_pickle(
+    server: LlmServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Logs, reports and object stores are read by others than the key's owner."""
+    caplog.set_level(logging.DEBUG)
+    key = ApiKey(KEY, source="the file k")
+    seen = [
+        repr(key),
+        str(key),
+        repr(vars(ChatClient(Endpoint("http://h/v1", "m", {"max_tokens": 9}), key))),
+    ]
+    for fault in ("ok", "401", "403", "404", "400", "429", "500", "reset", "truncated"):
+        seen += [repr(outcome) for outcome in ask(server, model=f"fault:{fault}")]
+    with pytest.raises(TypeError) as refused:
+        pickle.dumps(key)
+    with pytest.raises(ConfigError) as broken:
+        ApiKey(f"{KEY}\n{KEY}", source="the file k")
+    seen += ["".join(traceback.format_exception(error.value)) for error in (refused, broken)]
+    assert caplog.records, "the libraries' logs were looked at"
+    text = "\n".join([*seen, caplog.text])
+    assert KEY not in text and KEY[8:] not in text
+
+
+def test_a_key_is_read_from_a_file_or_a_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files end with a line end; variables are for nodes that share no file."""
+    path = tmp_path / "key"
+    path.write_text(f"{KEY}\n")
+    monkeypatch.setenv("SOME_KEY", KEY)
+    for key in (ApiKey.read(path=path), ApiKey.read(variable="SOME_KEY")):
+        assert key is not None and key.headers == {"Authorization": f"Bearer {KEY}"}
+    assert ApiKey.read() is None
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("", "holds no key"), ("two words", "holds no key"), ("schlüssel", "ASCII")],
+)
+def test_what_is_no_key_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    """A header with a line end raises deep inside a library, and quotes itself."""
+    (tmp_path / "key").write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        ApiKey.read(path=tmp_path / "key")
+
+
+def test_a_key_that_is_not_there_is_asked_for_by_name(tmp_path: Path) -> None:
+    """Protects from calls without a key, refused one after another."""
+    with pytest.raises(ConfigError, match="cannot read the key in .*absent: No such file"):
+        ApiKey.read(path=tmp_path / "absent")
+    with pytest.raises(ConfigError, match="the variable NO_SUCH_KEY is not set"):
+        ApiKey.read(variable="NO_SUCH_KEY")
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    [
+        "",
+        "localhost:8000/v1",
+        "ftp://host/v1",
+        "http://",
+        "http://user:pw@host/v1",
+        "http://h/v1?key=a",
+        "http://[::",
+    ],
+)
+def test_a_base_url_that_is_none_or_holds_a_secret_is_refused(base_url: str) -> None:
+    """It is written into every line of the journal."""
+    with pytest.raises(ConfigError, match="base_url") as refused:
+        Endpoint(base_url, "m", {"max_tokens": 9})
+    assert "pw" not in str(refused.value) and "key=a" not in str(refused.value)
+
+
+def test_an_endpoint_without_max_tokens_is_refused() -> None:
+    """No one could say what a call may cost."""
+    with pytest.raises(ConfigError, match="max_tokens"):
+        Endpoint("http://localhost/v1", "m", {"temperature": 0.7})
+
+
+@pytest.mark.parametrize(
+    ("headers", "pause_s"),
+    [
+        ({"Retry-After": "1.5"}, 1.5),
+        ({"retry-after-ms": "250", "retry-after": "1"}, 0.25),
+        ({"Retry-After": "Thu, 01 Jan 2026 00:00:30 GMT"}, 30.0),
+        ({"Retry-After": "whenever"}, None),
+        ({"X-RateLimit-Remaining-Requests": "0", "X-RateLimit-Reset-Requests": "6m0s"}, 360.0),
+        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "20ms"}, 0.02),
+        ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "1767225690"}, 90.0),
+        ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "1767225690000"}, 90.0),
+        ({"ratelimit-remaining": "0", "ratelimit-reset": "7"}, 7.0),
+        (
+            {
+                "anthropic-ratelimit-tokens-remaining": "0",
+                "anthropic-ratelimit-tokens-reset": "2026-01-01T00:00:10Z",
+            },
+            10.0,
+        ),
+        ({"x-ratelimit-remaining-tokens": "1", "x-ratelimit-reset-tokens": "6m0s"}, None),
+        ({"x-ratelimit-remaining-tokens": "0"}, None),
+        ({"Retry-After": "9999999"}, 86_400.0),
+        ({"Retry-After": "-3"}, 0.0),
+        ({"Retry-After": "nan"}, None),
+        ({}, None),
+    ],
+)
+def test_how_servers_ask_for_a_pause(headers: dict[str, str], pause_s: float | None) -> None:
+    """A pause read in the wrong unit is none, or lasts for years."""
+    now = 1767225600.0  # The first second of 2026.
+    found = asked_pause_s(headers, now=now)
+    assert found == (None if pause_s is None else pytest.approx(pause_s, abs=1e-6))
+
+
+def test_lengths_of_all_units_are_read() -> None:
+    """1m is a minute and 1ms is not."""
+    texts = ("1d", "2h3m", "1m30.5s", "1ms", "500us", "0s")
+    assert [duration_s(text, now=0.0) for text in texts] == [86_400, 7380, 90.5, 0.001, 0.0005, 0]
