@@ -68,7 +68,7 @@ EMBEDDED: Mapping[str, Embedded] = MappingProxyType(
                     "ebfa537fbc8bd5102fa83126346d97a2052e21de95a86ac3def14430fb4762d9"
                 ),
                 "adapter_model.safetensors": (
-                    "201e9a96e4184a82f9579cac264a053d25f1cf0384451eaa49947211e8156a44"
+                    "8c94fe16b984bfdc4581f039067d6bdf8f8b477a34837961e3232dc9b4a6b6a1"
                 ),
                 "config.json": "eb6278b2c1de70960daf43fa84499fea83e07da06f922d47740eeb89067d23ea",
             },

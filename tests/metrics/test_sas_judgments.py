@@ -21,14 +21,14 @@ def scorer(artifacts_root: Path) -> Scorer:
 def test_shipped_cross_encoder_knows_numbers_and_paraphrases(scorer: Scorer) -> None:
     """Protects from an adapter that is merged wrongly: then every pair scores alike."""
     pairs = [
-        ("fourteen boats", "14 boats"),
-        ("fourteen boats", "forty boats"),
+        ("in 1923", "1923"),
+        ("in 1923", "in 1987"),
         ("the physician", "the doctor"),
         ("the physician", "the harbour"),
     ]
     found = scorer.score([{"candidate": b, "references": [a]} for a, b in pairs])
     same_number, other_number, synonym, other_word = found.column("sas").to_pylist()
-    assert same_number > other_number + 0.1
+    assert same_number > other_number + 0.5
     assert synonym > other_word + 0.5
 
 
@@ -37,8 +37,8 @@ def test_shipped_cross_encoder_knows_numbers_and_paraphrases(scorer: Scorer) -> 
 def test_shipped_cross_encoder_agrees_with_people(scorer: Scorer, shared_data: Path) -> None:
     """Protects from shipping a worse adapter than its card says.
 
-    STS-B dev: Spearman .887 (the untrained bi-encoder: .867). Answers of SQuAD, Pearson: .682 where
-    they share a word, .407 where they share none (bi-encoder .617 and .319; the SAS paper's large
+    STS-B dev: Spearman .889 (the untrained bi-encoder: .867). Answers of SQuAD, Pearson: .690 where
+    they share a word, .408 where they share none (bi-encoder .617 and .319; the SAS paper's large
     cross-encoder .743 and .561).
     """
     sentences = pl.read_parquet(shared_data / "stsb" / "stsb_en_train_dev.parquet")
