@@ -15,7 +15,6 @@ from zlib import crc32
 import numpy as np
 
 from export.training import mining_texts as texts_of
-from export.training.mining_numbers import number_words
 from export.training.mining_phrases import overlapping, phrases
 from export.training.mining_rules import rule_pairs
 from export.training.mining_wordnet import read_synsets, related_pairs
@@ -37,7 +36,7 @@ N_PAIRS: Mapping[str, int] = {
     "passage": 2_000,
     "answer": 2_500,
     "number_changed": 1_200,
-    "rule": 5_000,
+    "rule": 3_500,
     "random": 1_200,
     "synonym": 3_000,
     "hypernym": 600,
@@ -55,8 +54,7 @@ _MAX_ANSWER_WORDS = 12
 _EMPTY_WORDS = frozenset(
     ("a", "an", "the", "of", "in", "on", "at", "by", "for", "from", "to", "as")
 )
-_NUMBER_WORDS = [number_words(number) for number in (*range(2, 13), 20, 30, 40, 50)]
-_NUMBER = re.compile(rf"\d[\d,]*|\b(?:{'|'.join(_NUMBER_WORDS)})\b", re.IGNORECASE)
+_NUMBER = re.compile(r"\d[\d,]*")
 
 
 class Candidate(NamedTuple):
@@ -195,22 +193,15 @@ def _shuffled_pairs(texts: Sequence[str], random: np.random.Generator) -> Iterab
 
 
 def _changed(texts: Iterable[str], random: np.random.Generator) -> Iterable[tuple[str, str]]:
-    """Yield texts beside themselves with one number changed; its number of digits stays."""
+    """Yield texts beside themselves with one number changed; the number of digits stays."""
     for text in texts:
         spans = [match.span() for match in _NUMBER.finditer(text)]
         start, end = spans[int(random.integers(len(spans)))]
-        yield text, text[:start] + _other_number(text[start:end], random) + text[end:]
-
-
-def _other_number(number: str, random: np.random.Generator) -> str:
-    if number.lower() in _NUMBER_WORDS:
-        others = [word for word in _NUMBER_WORDS if word != number.lower()]
-        return others[int(random.integers(len(others)))]
-    digits = list(number)
-    places = [i for i, letter in enumerate(digits) if letter.isdigit()]
-    place = places[int(random.integers(len(places)))]
-    digits[place] = str((int(digits[place]) + int(random.integers(1, 9))) % 10 or 1)
-    return "".join(digits)
+        digits = list(text[start:end])
+        places = [i for i, letter in enumerate(digits) if letter.isdigit()]
+        place = places[int(random.integers(len(places)))]
+        digits[place] = str((int(digits[place]) + int(random.integers(1, 9))) % 10 or 1)
+        yield text, text[:start] + "".join(digits) + text[end:]
 
 
 def _relations(wordnet: Path, *, texts: Iterable[str], drawer: _Drawer) -> list[Candidate]:

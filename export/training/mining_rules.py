@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from export.training.mining_numbers import number_words, shift, some_number, two_numbers, written
-
-__all__ = ["rule_pairs"]
+__all__ = ["number_words", "rule_pairs"]
 
 RulePair = tuple[str, str, float]
 
@@ -22,6 +20,11 @@ def _listed(words: str) -> tuple[str, ...]:
     return tuple(words.split())
 
 
+_ONES = _listed(
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen"
+)
+_TENS = _listed("twenty thirty forty fifty sixty seventy eighty ninety")
 _ORDINALS = _listed(
     "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth "
     "fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth twenty-first"
@@ -33,7 +36,6 @@ _THINGS = _listed(
     "students people years days members countries soldiers teams books cities games houses miles "
     "workers ships seats schools songs languages species"
 )
-_RANKED = _listed("king book year game city team place president century floor chapter battle")
 _UNITS = (
     ("km", "kilometres", "miles"),
     ("m", "metres", "feet"),
@@ -92,6 +94,29 @@ _YES = ("yes", "yes, it is", "Yes.", "yes, they do")
 _NO = ("no", "no, it is not", "No.", "no, they do not")
 
 
+def number_words(number: int) -> str:
+    """Return a number below one million in words.
+
+    Examples
+    --------
+    >>> number_words(342)
+    'three hundred and forty-two'
+    >>> number_words(12000)
+    'twelve thousand'
+    """
+    if number < 20:
+        return _ONES[number]
+    if number < 100:
+        tens, ones = divmod(number, 10)
+        return _TENS[tens - 2] + (f"-{_ONES[ones]}" if ones else "")
+    unit, name = (1000, "thousand") if number >= 1000 else (100, "hundred")
+    high, rest = divmod(number, unit)
+    words = f"{number_words(high)} {name}"
+    if not rest:
+        return words
+    return f"{words} {'and ' if rest < 100 else ''}{number_words(rest)}"
+
+
 def rule_pairs(n_pairs: int, *, random: np.random.Generator) -> Iterator[RulePair]:
     """Yield pairs made by rules, the rules in turn.
 
@@ -106,25 +131,24 @@ def rule_pairs(n_pairs: int, *, random: np.random.Generator) -> Iterator[RulePai
 
 
 def _counts(random: np.random.Generator) -> RulePair:
-    one, other, score = two_numbers(random)
+    number = _some_number(random)
     thing = _pick(random, _THINGS)
-    return f"{one} {thing}", f"{other} {thing}", score
+    if random.random() < 0.5:
+        return f"{number:,} {thing}", f"{number_words(number)} {thing}", 1.0
+    other = number + _shift(random, number)
+    shown = number_words(other) if random.random() < 0.3 else f"{other:,}"
+    return f"{number:,} {thing}", f"{shown} {thing}", 0.1
 
 
 def _numbers(random: np.random.Generator) -> RulePair:
-    if random.random() < 0.75:
-        return two_numbers(random)
-    number = written(random, some_number(random))
-    return number, f"{number} {_pick(random, _THINGS)}", 0.9
-
-
-def _ordinals(random: np.random.Generator) -> RulePair:
-    place, other = (int(i) for i in random.choice(len(_ORDINALS), size=2, replace=False) + 1)
-    thing = _pick(random, _RANKED)
-    if random.random() < 0.45:
-        return f"the {_ORDINALS[place - 1]} {thing}", f"the {place}{_suffix(place)} {thing}", 1.0
-    shown = _pick(random, (_ORDINALS[other - 1], f"{other}{_suffix(other)}"))
-    return f"the {_ORDINALS[place - 1]} {thing}", f"the {shown} {thing}", 0.1
+    number = _some_number(random)
+    thing = _pick(random, _THINGS)
+    draw = random.random()
+    if draw < 0.35:
+        return f"{number:,}", number_words(number), 1.0
+    if draw < 0.6:
+        return f"{number:,}", f"{number:,} {thing}", 0.9
+    return f"{number:,}", f"{number + _shift(random, number):,}", 0.05
 
 
 def _years(random: np.random.Generator) -> RulePair:
@@ -136,7 +160,7 @@ def _years(random: np.random.Generator) -> RulePair:
         return f"{year}", f"{_pick(random, _MONTHS)} {year}", 0.7
     if draw < 0.6:
         return f"{year}", f"{year // 10 * 10}s", 0.4
-    return f"{year}", f"{year + shift(random, 60)}", 0.05
+    return f"{year}", f"{year + _shift(random, 60)}", 0.05
 
 
 def _dates(random: np.random.Generator) -> RulePair:
@@ -154,7 +178,7 @@ def _dates(random: np.random.Generator) -> RulePair:
         return full, f"{year}", 0.5
     if draw < 0.85:
         return full, f"{_pick(random, _MONTHS)} {int(random.integers(1, 29))}, {year}", 0.3
-    return full, f"{month} {day}, {year + shift(random, 60)}", 0.2
+    return full, f"{month} {day}, {year + _shift(random, 60)}", 0.2
 
 
 def _periods(random: np.random.Generator) -> RulePair:
@@ -170,7 +194,7 @@ def _periods(random: np.random.Generator) -> RulePair:
         return f"the {hundreds}", f"{century - 1}{int(random.integers(10, 99))}", 0.5
     if draw < 0.75:
         tens = int(random.integers(2, 10))
-        return f"19{tens}0s", f"the {number_words(10 * tens)[:-1]}ies", 0.9
+        return f"19{tens}0s", f"the {_TENS[tens - 2][:-1]}ies", 0.9
     other = century + (1 if century < 21 and random.random() < 0.5 else -1)
     return f"{word} century", f"{other}{_suffix(other)} century", 0.15
 
@@ -218,14 +242,12 @@ def _opinions(random: np.random.Generator) -> RulePair:
 _RULES: tuple[Callable[[np.random.Generator], RulePair], ...] = (
     _counts,
     _numbers,
-    _ordinals,
     _years,
     _dates,
     _periods,
     _units,
     _money,
     _names,
-    _counts,
     _years,
     _names,
     _numbers,
@@ -236,6 +258,16 @@ _SUFFIXES: Mapping[int, str] = {1: "st", 2: "nd", 3: "rd"}
 
 def _suffix(number: int) -> str:
     return "th" if 10 < number < 20 else _SUFFIXES.get(number % 10, "th")
+
+
+def _some_number(random: np.random.Generator) -> int:
+    number = int(10 ** random.uniform(0.3, 5))
+    return number if number < 100 or random.random() < 0.5 else round(number, 1 - len(str(number)))
+
+
+def _shift(random: np.random.Generator, size: int) -> int:
+    """Return a difference, at least 1 and small beside a number."""
+    return 1 + int(random.integers(max(size // 3, 3)))
 
 
 def _pick(random: np.random.Generator, choices: Sequence[str]) -> str:
