@@ -5,6 +5,7 @@
     . SchemaError           a column is missing or has the wrong type
     . UnreadableFileError   a file is not Parquet, or damaged
   x ConfigError             the request is wrong: unknown key, metric or model, options that clash
+    . CallTooLargeError     one call to a language model holds more tokens than a window may
   x ModelError              the model or its artifact is wrong
     . ModelUnavailableError a model cannot be had: no hub, no package, no folder
     . ArtifactMissingError  no exported artifact; the message says how to build it
@@ -17,6 +18,9 @@
     . ReconcileError        shards or rows are missing or repeated
     . TooManyQuarantinedError  more rows quarantined than allowed
     . RunStoppedError       asked to stop (SIGTERM, Ctrl-C); what is whole is committed
+    . LanguageModelError    calls to a language model cannot go on; other families can
+      - EndpointRefusedError  the server will answer no call
+      - BudgetExhaustedError  the next call might cost more than is left
 
 Row-level trouble is not an exception: it is a quarantined row or an undefined score with a reason.
 """
@@ -26,11 +30,15 @@ from __future__ import annotations
 __all__ = [
     "ArtifactHashError",
     "ArtifactMissingError",
+    "BudgetExhaustedError",
+    "CallTooLargeError",
     "ConfigError",
     "DeviceError",
     "DeviceMemoryError",
+    "EndpointRefusedError",
     "ExportError",
     "InputError",
+    "LanguageModelError",
     "ModelError",
     "ModelUnavailableError",
     "QAEvalError",
@@ -62,6 +70,10 @@ class UnreadableFileError(InputError):
 
 class ConfigError(QAEvalError):
     """The request is wrong."""
+
+
+class CallTooLargeError(ConfigError):
+    """One call holds more tokens than a window may: it could never be sent."""
 
 
 class ModelError(QAEvalError):
@@ -110,3 +122,28 @@ class TooManyQuarantinedError(RunError):
 
 class RunStoppedError(RunError):
     """Asked to stop; what is whole is committed."""
+
+
+class LanguageModelError(RunError):
+    """Calls to a language model cannot go on; the other families of the run can."""
+
+
+class EndpointRefusedError(LanguageModelError):
+    """The server will answer no call: wrong key, address or model."""
+
+
+class BudgetExhaustedError(LanguageModelError):
+    """The next call might cost more than is left.
+
+    ``may_free`` is true while open calls could leave enough, for they may cost less than was
+    reserved for them; ``n_waiting`` of them were not sent yet.
+    """
+
+    def __init__(self, message: str, may_free: bool = False, n_waiting: int = 0) -> None:
+        # All of them: it is pickled on its way to a caller.
+        super().__init__(message, may_free, n_waiting)
+        self.may_free = may_free
+        self.n_waiting = n_waiting
+
+    def __str__(self) -> str:
+        return str(self.args[0])

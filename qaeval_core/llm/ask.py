@@ -1,9 +1,11 @@
 """Ask: one reply for one request, whatever it takes within the rules, and never paid twice.
 
-    journal? -> reserve -> wait -> send -> journal -> settle
+    journal? -> claim -> journal? -> reserve -> wait -> send -> journal -> settle -> release
 
-with retries in between. A row that cannot be answered comes back with a reason, not as an error;
-what stops all rows alike (a refused key, no budget) is raised.
+with retries in between. Who claims a request is the only one that asks it, in all processes and
+runs under the governor; the second look finds what others had journalled before they released it.
+A row that cannot be answered comes back with a reason, not as an error; what stops all rows alike
+(a refused key, no budget) is raised, by those that wait at once, while calls in flight end.
 
 But: what a request asks and what a reply means is ``llm.prompt``'s and ``llm.parse``'s.
 """
@@ -12,35 +14,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from qaeval_core.errors import RunError
+from qaeval_core.errors import (
+    BudgetExhaustedError,
+    CallTooLargeError,
+    EndpointRefusedError,
+    QAEvalError,
+)
+from qaeval_core.llm.answer import Answer, Request, make_entry, no_answer, reasons
+from qaeval_core.llm.claimant import Claimant
+from qaeval_core.llm.claims import LEASE_S
 from qaeval_core.llm.client import ChatClient, Message
 from qaeval_core.llm.door import AsyncGovernor
 from qaeval_core.llm.gate import Gate, NotYetError
 from qaeval_core.llm.journal import Journal, JournalEntry, request_key
-from qaeval_core.llm.limits import CallTooLargeError
 from qaeval_core.llm.outcome import ChatFailure, ChatReply
 from qaeval_core.llm.terms import Prices, RetryRule
 
+__all__ = ["Answer", "Asker"]
 
-class EndpointRefusedError(RunError):
-    """The server will answer no call: wrong key, address or model."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The journalled reply, or the reason why there is none; and the failures on the way."""
-
-    entry: JournalEntry | None
-    reason: str | None = None
-    message: str | None = None
-    failures: tuple[str, ...] = ()
-    is_from_journal: bool = False
+_CLAIM_POLL_S = 0.5
 
 
 class Asker:
@@ -62,6 +60,8 @@ class Asker:
         How often to try.
     max_concurrent : int, default 32
         Calls at once, those that wait for their time included.
+    lease_s : float, default 60
+        The governor's: how long claims last after a word from here.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class Asker:
         parse: Callable[[str], Mapping[str, Any]] | None = None,
         rule: RetryRule | None = None,
         max_concurrent: int = 32,
+        lease_s: float = LEASE_S,
     ) -> None:
         self._client = client
         self._governor = governor
@@ -82,11 +83,19 @@ class Asker:
         self._parse = parse
         self._rule = rule or RetryRule()
         self._turn = asyncio.Semaphore(max_concurrent)
+        self._n_in_flight = 0
+        self._scale = 1.0  # the most that a server counted, in estimates
+        self._claims = Claimant(governor, journal, lease_s=lease_s)
         self._in_flight: dict[str, asyncio.Task[Answer]] = {}
         self._ending: set[asyncio.Task[JournalEntry | ChatFailure]] = set()
         self._rng = random.Random()
         self._stopped = asyncio.Event()
-        self._stop_message = ""
+        self._stop_error: QAEvalError | None = None
+
+    @property
+    def n_in_flight(self) -> int:
+        """Calls that have a turn: those that are sent, and those that wait for their time."""
+        return self._n_in_flight
 
     async def ask(
         self, messages: Sequence[Message], *, n_prompt_tokens: int, run_index: int = 0
@@ -98,16 +107,19 @@ class Asker:
         messages : sequence of mapping
             The prompt.
         n_prompt_tokens : int
-            At least as many as the server will count, or its limits do not hold.
+            At least as many as the server will count, or its limits do not hold; scaled up once
+            the server counted more for another call.
         run_index : int, default 0
             Tells runs of one prompt apart.
 
         Raises
         ------
         EndpointRefusedError
-            If no call will be answered; every later call raises it too.
+            If no call will be answered.
         BudgetExhaustedError
-            If the call might cost more than is left.
+            If the call might cost more than is left, and no open call can change that.
+        QAEvalError
+            Whatever ``stop`` was given. Each of them is raised by every later call too.
         """
         endpoint = self._client.endpoint
         key = request_key(
@@ -122,12 +134,23 @@ class Asker:
             return Answer(known, is_from_journal=True)
         task = self._in_flight.get(key)
         if task is None:
-            request = _Request(key, messages, n_prompt_tokens, run_index)
+            request = Request(key, messages, n_prompt_tokens, run_index)
             task = asyncio.create_task(self._ask_until_done(request))
             self._in_flight[key] = task
             task.add_done_callback(lambda done: self._forget(key, done))
         # Shielded: one of several callers that is cancelled must not cancel the others' call.
         return await asyncio.shield(task)
+
+    def stop(self, error: QAEvalError) -> None:
+        """Raise the error from all calls that wait, and from later ones; the first one counts.
+
+        Calls in flight complete, and are journalled.
+        """
+        if self._stop_error is None:
+            self._stop_error = error
+            self._stopped.set()
+            for _ in self._in_flight:  # Who waits for a turn gets one, to find that it is over.
+                self._turn.release()
 
     async def aclose(self) -> None:
         """Give up what is still asked; a call in flight counts as billed."""
@@ -136,6 +159,7 @@ class Asker:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*self._ending, return_exceptions=True)
+        await self._claims.aclose()
         await self._client.aclose()
 
     def _forget(self, key: str, task: asyncio.Task[Answer]) -> None:
@@ -144,34 +168,53 @@ class Asker:
             task.exception()  # Looked at: its callers may all have been cancelled.
 
     def _check_stop(self) -> None:
-        if self._stopped.is_set():
-            raise EndpointRefusedError(self._stop_message)
+        if self._stop_error is not None:
+            # One error for many rows: its trace would grow with each of them.
+            raise self._stop_error.with_traceback(None)
 
     async def _sleep(self, seconds: float) -> None:
-        """Sleep, or raise as soon as no call will be answered."""
+        """Sleep, or raise as soon as all is stopped."""
         if seconds > 0:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._stopped.wait()
         self._check_stop()
 
-    async def _ask_until_done(self, request: _Request) -> Answer:
-        failures: list[ChatFailure] = []
+    async def _ask_until_done(self, request: Request) -> Answer:
+        try:
+            return await self._retry(request)
+        except CallTooLargeError as error:
+            return no_answer("llm_call_over_limit", str(error), request.failures)
+        except BudgetExhaustedError as error:
+            self.stop(error)
+            raise
+        finally:
+            if self._claims.holds(request.key):
+                await asyncio.shield(self._claims.release(request.key))
+
+    async def _retry(self, request: Request) -> Answer:
+        failures = request.failures
         while True:
             self._check_stop()
-            try:
-                async with self._turn:
+            async with self._turn:
+                self._check_stop()
+                # In a turn: rows that cannot be sent yet must not keep others from asking.
+                is_claimed = await self._claims.claim(request.key)
+                known = self._journal.get(request.key) if is_claimed else None
+                if known is not None:
+                    return Answer(known, failures=reasons(failures), is_from_journal=True)
+                if is_claimed:
                     outcome = await self._ask_once(request)
-            except CallTooLargeError as error:
-                return _no_answer("llm_call_over_limit", str(error), failures)
+            if not is_claimed:
+                await self._sleep(_CLAIM_POLL_S * self._rng.uniform(0.8, 1.2))
+                continue
             if isinstance(outcome, JournalEntry):
-                return Answer(outcome, failures=_reasons(failures))
+                return Answer(outcome, failures=reasons(failures))
             failures.append(outcome)
             if outcome.kind == "fatal_family":
-                self._stop_message = outcome.message
-                self._stopped.set()
+                self.stop(EndpointRefusedError(outcome.message))
             elif outcome.kind == "row_undefined" or self._is_given_up(failures):
-                return _no_answer(outcome.reason, outcome.message, failures)
+                return no_answer(outcome.reason, outcome.message, failures)
             else:
                 await self._sleep(self._rule.wait_s(len(failures), rng=self._rng))
 
@@ -180,10 +223,10 @@ class Asker:
         n_faults = len(failures) - n_refusals
         return n_faults >= self._rule.max_faults or n_refusals >= self._rule.max_refusals
 
-    async def _ask_once(self, request: _Request) -> JournalEntry | ChatFailure:
+    async def _ask_once(self, request: Request) -> JournalEntry | ChatFailure:
         endpoint = self._client.endpoint
         most = {
-            "n_prompt_tokens": request.n_prompt_tokens,
+            "n_prompt_tokens": self._estimate(request),
             "n_completion_tokens": endpoint.max_completion_tokens,
         }
         gate = Gate(
@@ -193,6 +236,7 @@ class Asker:
             sleep=self._sleep,
             patience_s=2 * endpoint.timeout_s,
         )
+        self._n_in_flight += 1
         try:
             outcome = await self._send(request, gate)
         except BaseException:
@@ -200,13 +244,23 @@ class Asker:
                 failed = self._governor.failed(gate.call_id, billed=gate.is_passed)
                 await asyncio.shield(failed)
             raise
+        finally:
+            self._n_in_flight -= 1
         # Shielded: a reply that was paid for is kept, whatever becomes of who asked.
         end = asyncio.create_task(self._end(gate.call_id or "", request, outcome))
         self._ending.add(end)
         end.add_done_callback(self._ending.discard)
-        return await asyncio.shield(end)
+        try:
+            return await asyncio.shield(end)
+        except asyncio.CancelledError:
+            await asyncio.wait([end])  # Its claim is released then, and others look for it.
+            raise
 
-    async def _send(self, request: _Request, gate: Gate) -> ChatReply | ChatFailure:
+    def _estimate(self, request: Request) -> int:
+        """Return how many tokens a prompt has, by the estimates that fell short so far."""
+        return math.ceil(request.n_prompt_tokens * self._scale)
+
+    async def _send(self, request: Request, gate: Gate) -> ChatReply | ChatFailure:
         await self._client.open()
         while True:
             await gate.approach()
@@ -216,7 +270,7 @@ class Asker:
                 )
 
     async def _end(
-        self, call_id: str, request: _Request, outcome: ChatReply | ChatFailure
+        self, call_id: str, request: Request, outcome: ChatReply | ChatFailure
     ) -> JournalEntry | ChatFailure:
         """Journal and settle what came of a call, and heed what the server asks for."""
         if outcome.pause_s:
@@ -226,54 +280,31 @@ class Asker:
             if outcome.is_refusal:
                 await self._governor.slow_down()
             return outcome
-        entry = self._entry(call_id, request, outcome)
+        entry = make_entry(
+            outcome,
+            request,
+            call_id=call_id,
+            client=self._client,
+            prices=self._prices,
+            n_estimated=self._estimate(request),
+        )
         try:
             if self._parse is not None:
                 entry = replace(entry, parsed=self._parse(outcome.text))
         finally:  # Also where the parser fails: the reply was paid for.
             await asyncio.to_thread(self._journal.put, entry)
             n_tokens = entry.n_prompt_tokens + entry.n_completion_tokens
-            await self._governor.settle(call_id, tokens=n_tokens, usd=entry.usd)
+            await self._governor.settle(
+                call_id,
+                tokens=n_tokens,
+                usd=entry.usd,
+                n_admitted=self._n_admitted(request, outcome),
+            )
         return entry
 
-    def _entry(self, call_id: str, request: _Request, reply: ChatReply) -> JournalEntry:
-        endpoint = self._client.endpoint
-        counts = {
-            # Untold counts are those that were reserved: no call is cheaper than it may have been.
-            "n_prompt_tokens": _or(reply.n_prompt_tokens, request.n_prompt_tokens),
-            "n_completion_tokens": _or(reply.n_completion_tokens, endpoint.max_completion_tokens),
-        }
-        return JournalEntry(
-            key=request.key,
-            call_id=call_id,
-            account=self._client.account,
-            base_url=endpoint.base_url,
-            model=endpoint.model,
-            run_index=request.run_index,
-            text=reply.text,
-            parsed=None,
-            finish_reason=reply.finish_reason,
-            usd=self._prices.cost_usd(**counts),
-            at=time.time(),
-            **counts,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    key: str
-    messages: Sequence[Message]
-    n_prompt_tokens: int
-    run_index: int
-
-
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value
-
-
-def _reasons(failures: Sequence[ChatFailure]) -> tuple[str, ...]:
-    return tuple(failure.reason for failure in failures)
-
-
-def _no_answer(reason: str, message: str, failures: Sequence[ChatFailure]) -> Answer:
-    return Answer(None, reason, message, _reasons(failures))
+    def _n_admitted(self, request: Request, reply: ChatReply) -> int | None:
+        """Return what the server must have counted when the call arrived, if it tells."""
+        if reply.n_prompt_tokens is None:
+            return None
+        self._scale = max(self._scale, reply.n_prompt_tokens / max(request.n_prompt_tokens, 1))
+        return reply.n_prompt_tokens + self._client.endpoint.max_completion_tokens

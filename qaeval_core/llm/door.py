@@ -1,15 +1,17 @@
 """Governor's door: the governor as callers see it, here or in another process.
 
 ``Asker`` awaits these methods; ``LocalGovernor`` is the one for a single process, a job wraps the
-handle of an actor in the same way.
+handle of an actor in the same way. A door knows its run's limits and purse.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol
 
-from qaeval_core.llm.governor import Governor, Grant
+from qaeval_core.llm.governor import Governor, Grant, Status
 from qaeval_core.llm.journal import Journal
+from qaeval_core.llm.limits import Limits, Purse
 
 
 class AsyncGovernor(Protocol):
@@ -17,29 +19,53 @@ class AsyncGovernor(Protocol):
 
     async def reserve(self, *, tokens: int, usd: float) -> Grant: ...  # noqa: D102
     async def confirm(self, call_id: str) -> Grant | None: ...  # noqa: D102
-    async def settle(self, call_id: str, *, tokens: int, usd: float) -> None: ...  # noqa: D102
+    async def settle(  # noqa: D102
+        self, call_id: str, *, tokens: int, usd: float, n_admitted: int | None = None
+    ) -> None: ...
     async def failed(self, call_id: str, *, billed: bool) -> None: ...  # noqa: D102
     async def pause(self, seconds: float) -> None: ...  # noqa: D102
     async def slow_down(self) -> None: ...  # noqa: D102
+    async def claim(self, key: str, *, owner: str) -> bool: ...  # noqa: D102
+    async def renew(self, owner: str) -> None: ...  # noqa: D102
+    async def release(self, key: str, *, owner: str) -> None: ...  # noqa: D102
+    async def status(self) -> Status: ...  # noqa: D102
+    async def open_calls(self) -> frozenset[str]: ...  # noqa: D102
+    async def spent_at_least(self, usd: float) -> None: ...  # noqa: D102
 
 
 class LocalGovernor:
-    """A governor of this process."""
+    """A governor of this process, for one run.
 
-    def __init__(self, governor: Governor) -> None:
+    Parameters
+    ----------
+    governor : Governor
+        Of the account; other runs may use it as well.
+    limits : Limits
+        Of this run.
+    purse : Purse
+        Whose money this run spends.
+    """
+
+    def __init__(self, governor: Governor, *, limits: Limits, purse: Purse) -> None:
         self._governor = governor
+        self._limits = limits
+        self._purse = purse
 
     async def reserve(self, *, tokens: int, usd: float) -> Grant:
         """See ``Governor.reserve``."""
-        return self._governor.reserve(tokens=tokens, usd=usd)
+        return self._governor.reserve(
+            tokens=tokens, usd=usd, purse=self._purse, limits=self._limits
+        )
 
     async def confirm(self, call_id: str) -> Grant | None:
         """See ``Governor.confirm``."""
         return self._governor.confirm(call_id)
 
-    async def settle(self, call_id: str, *, tokens: int, usd: float) -> None:
+    async def settle(
+        self, call_id: str, *, tokens: int, usd: float, n_admitted: int | None = None
+    ) -> None:
         """See ``Governor.settle``."""
-        self._governor.settle(call_id, tokens=tokens, usd=usd)
+        self._governor.settle(call_id, tokens=tokens, usd=usd, n_admitted=n_admitted)
 
     async def failed(self, call_id: str, *, billed: bool) -> None:
         """See ``Governor.failed``."""
@@ -53,8 +79,32 @@ class LocalGovernor:
         """See ``Governor.slow_down``."""
         self._governor.slow_down()
 
+    async def claim(self, key: str, *, owner: str) -> bool:
+        """See ``Governor.claim``."""
+        return self._governor.claim(key, owner=owner)
 
-def reconcile(governor: Governor, journal: Journal, *, account: str) -> int:
+    async def renew(self, owner: str) -> None:
+        """See ``Governor.renew``."""
+        self._governor.renew(owner)
+
+    async def release(self, key: str, *, owner: str) -> None:
+        """See ``Governor.release``."""
+        self._governor.release(key, owner=owner)
+
+    async def status(self) -> Status:
+        """See ``Governor.status``; of this run's purse."""
+        return self._governor.status(self._purse.name)
+
+    async def open_calls(self) -> frozenset[str]:
+        """See ``Governor.open_calls``; of all purses."""
+        return self._governor.open_calls
+
+    async def spent_at_least(self, usd: float) -> None:
+        """See ``Governor.spent_at_least``; from this run's purse."""
+        self._governor.spent_at_least(usd, purse=self._purse.name)
+
+
+async def reconcile(governor: AsyncGovernor, journal: Journal, *, account: str) -> int:
     """Settle calls whose replies are in the journal, after a kill; return how many.
 
     Calls that stay open were sent and brought no reply: what was reserved for them counts as
@@ -62,17 +112,27 @@ def reconcile(governor: Governor, journal: Journal, *, account: str) -> int:
 
     Parameters
     ----------
+    governor : AsyncGovernor
+        Of the account, with the journal's purse.
+    journal : Journal
+        May hold replies of several accounts.
     account : str
-        Of the governor: a journal may hold replies of several.
+        Of the governor.
     """
-    open_calls, n_settled, spent_usd = governor.open_calls, 0, 0.0
-    for entry in journal.entries():
-        if entry.account != account:
-            continue
-        spent_usd += entry.usd
-        if entry.call_id in open_calls:
+    # The journal's sum first: what was spent by then is settled, or reserved, a moment later.
+    spent_usd = journal.spent_usd(account)
+    open_calls, n_settled = await governor.open_calls(), 0
+    if open_calls:
+        ended = await asyncio.to_thread(
+            lambda: [
+                entry
+                for entry in journal.entries()
+                if entry.account == account and entry.call_id in open_calls
+            ]
+        )
+        for entry in ended:
             n_tokens = entry.n_prompt_tokens + entry.n_completion_tokens
-            governor.settle(entry.call_id, tokens=n_tokens, usd=entry.usd)
-            n_settled += 1
-    governor.spent_at_least(spent_usd)
+            await governor.settle(entry.call_id, tokens=n_tokens, usd=entry.usd)
+        n_settled = len(ended)
+    await governor.spent_at_least(spent_usd)
     return n_settled

@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 
+from qaeval_core.errors import BudgetExhaustedError
 from qaeval_core.llm.door import AsyncGovernor
-from qaeval_core.llm.governor import Grant
-from qaeval_core.llm.limits import BudgetExhaustedError
+from qaeval_core.llm.grant import Grant
 
 # A connection that was idle for as long as the client keeps one, and then waits here, must be
 # younger than what servers close: uvicorn after 5 s.
@@ -35,7 +35,7 @@ class Gate:
     sleep : callable
         Sleeps for seconds; may raise, to end the wait.
     patience_s : float
-        How long to wait for open calls to free money.
+        How long to wait for calls that were sent to free money.
 
     Attributes
     ----------
@@ -72,7 +72,12 @@ class Gate:
         """Reserve, if that was not done, and sleep until a connection should be asked for."""
         if self._grant is None:
             await self._ask()
-        await self._sleep(self._left_s() - LEAD_S)
+        while not self._is_final and self._late_s > LEAD_S:
+            # Due to ask again long before the call's own time, without a connection.
+            await self._sleep(self._left_s())
+            await self._ask()
+        left_s = self._left_s()
+        await self._sleep(min(left_s, left_s + self._late_s - LEAD_S))
 
     async def wait(self) -> None:
         """Return at the moment when the call is to be sent.
@@ -87,11 +92,18 @@ class Gate:
             if left_s > LEAD_S:
                 raise NotYetError
             await self._sleep(left_s)
-            grant = self._grant
-            if grant is not None and grant.is_final and self._left_s() + grant.late_s >= 0.0:
+            if self._is_final and self._left_s() + self._late_s >= 0.0:
                 self.is_passed = True
                 return
             await self._ask()
+
+    @property
+    def _is_final(self) -> bool:
+        return self._grant is not None and self._grant.is_final
+
+    @property
+    def _late_s(self) -> float:
+        return self._grant.late_s if self._grant is not None else 0.0
 
     def _left_s(self) -> float:
         """Seconds until the granted time, negative after it, as pessimistic as can be."""
@@ -115,6 +127,8 @@ class Gate:
                 return asked_s, await self._governor.reserve(tokens=self._tokens, usd=self._usd)
             except BudgetExhaustedError as error:
                 # Open calls may cost less than was reserved for them.
+                if error.n_waiting:
+                    until_s = time.monotonic() + self._patience_s
                 if not error.may_free or time.monotonic() > until_s:
                     raise
                 await self._sleep(min(1.0, self._patience_s / 20))

@@ -6,17 +6,21 @@ it ended. First come, first served. Answers are relative waits: callers need no 
     reserve -> wait -> (confirm -> wait)* -> send -> settle | failed
 
 Why confirm: a caller that was told to wait a minute must hear of a pause that the server asked for
-in that minute. So only a short wait is final (1/60 of a window). And a caller that wakes too late
-gets another slot: its send would meet a window that was planned without it.
+in that minute, and of credit that moved it forward. So only a short wait is final (1/60 of a
+window). And a caller that wakes too late gets another slot: its send would meet a window that was
+planned without it.
+
+Limits are the account's, money is a purse's. Runs on one account share the governor: each brings
+its purse and its limits, and the smallest of each limit holds for all.
 
 After a kill the ledger knows what had been sent in the last window, money spent and reserved, and
-the end of a pause; who was still waiting was not sent, and starts again. The allowance is empty at
-the start: calls are spread evenly from the first one on.
+the end of a pause; who was still waiting was not sent, and starts again, and claims are forgotten.
+The allowance is empty at the start: calls are spread evenly from the first one on.
 
-A call costs O(1), amortised: 18 microseconds of CPU for reserve, confirm and settle with a ledger,
-7 without. A pause costs O(n log n) in the calls that wait: 3 ms for 50,000.
+A pause costs O(n) in the calls that wait.
 
-But: no window arithmetic here (``llm.limits``), no file (``llm.ledger``), no HTTP (``llm.client``).
+But: no window arithmetic here (``llm.timeline``), no sums of money (``llm.purses``), no file
+(``llm.ledger``), no HTTP (``llm.client``).
 """
 
 from __future__ import annotations
@@ -25,61 +29,16 @@ import itertools
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from qaeval_core.llm.claims import LEASE_S, Claims
+from qaeval_core.llm.grant import Grant, Status
 from qaeval_core.llm.ledger import Ledger, SentCall
-from qaeval_core.llm.limits import BudgetExhaustedError, Limits, Slot, Timeline
+from qaeval_core.llm.limits import MAIN_PURSE, Limits, Purse
+from qaeval_core.llm.open_calls import OpenCall, OpenCalls
+from qaeval_core.llm.purses import NANO, Purses
+from qaeval_core.llm.timeline import Timeline
 
-_FINAL_SHARE = 1 / 60
-# Money and rates of a dollar's billionths: exact sums, and far below any price of a token.
-_NANO = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """When to send: not before ``wait_s``, nor later than ``wait_s + late_s``, after asking.
-
-    If it is not ``is_final``, or it got later, confirm instead of sending.
-    """
-
-    call_id: str
-    wait_s: float
-    late_s: float
-    is_final: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """Where a governor stands: calls and tokens of the last window, money, pauses."""
-
-    n_requests_in_use: int
-    n_tokens_in_use: int
-    n_open: int
-    n_settled: int
-    n_billed_failures: int
-    n_refused: int
-    n_late: int
-    spent_usd: float
-    reserved_usd: float
-    paused_s: float
-    pace_factor: float
-    limits: Limits
-
-    @property
-    def binding_use(self) -> float:
-        """Share of the limit that binds, in use over the last window; in [0, 1]."""
-        shares = [0.0]
-        if self.limits.requests_per_minute:
-            shares.append(self.n_requests_in_use / self.limits.requests_per_minute)
-        if self.limits.tokens_per_minute:
-            shares.append(self.n_tokens_in_use / self.limits.tokens_per_minute)
-        return max(shares)
-
-
-@dataclass(slots=True)
-class _Call:
-    slot: Slot
-    nano_usd: int
+__all__ = ["Governor", "Grant", "Status"]
 
 
 class Governor:
@@ -88,28 +47,31 @@ class Governor:
     Parameters
     ----------
     limits : Limits
-        What the key allows.
+        What the key allows, for callers that bring no limits.
     clock : callable, default time.monotonic
         Seconds; never goes back.
     wall : callable, default time.time
         Seconds since 1970; read once.
     ledger : Ledger, optional
         Without one, a kill forgets money and the last window.
+    lease_s : float, default 60
+        How long claims last after their owner's last word.
 
     Examples
     --------
     >>> now_s = 0.0
-    >>> governor = Governor(Limits(requests_per_minute=60, budget_usd=1.0), clock=lambda: now_s)
-    >>> first = governor.reserve(tokens=900, usd=0.5)
+    >>> purse = Purse("audit", budget_usd=1.0)
+    >>> governor = Governor(Limits(requests_per_minute=60), clock=lambda: now_s)
+    >>> first = governor.reserve(tokens=900, usd=0.5, purse=purse)
     >>> first.wait_s, first.is_final
     (0.0, True)
     >>> governor.settle(first.call_id, tokens=500, usd=0.25)
-    >>> second = governor.reserve(tokens=900, usd=0.5)
+    >>> second = governor.reserve(tokens=900, usd=0.5, purse=purse)
     >>> round(second.wait_s, 2), second.is_final
     (1.02, False)
-    >>> governor.reserve(tokens=900, usd=0.5)
+    >>> governor.reserve(tokens=900, usd=0.5, purse=purse)
     Traceback (most recent call last):
-    qaeval_core.llm.limits.BudgetExhaustedError: spent $0.25, reserved $0.50: a call of up to \
+    qaeval_core.errors.BudgetExhaustedError: spent $0.25, reserved $0.50: a call of up to \
 $0.50 does not fit budget_usd=1.0
     """
 
@@ -120,15 +82,17 @@ $0.50 does not fit budget_usd=1.0
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         ledger: Ledger | None = None,
+        lease_s: float = LEASE_S,
     ) -> None:
         self.limits = limits
         self._clock = clock
         self._wall_offset_s = wall() - clock()
         self._ledger = ledger
         self._ids = (f"{uuid.uuid4().hex[:8]}-{number}" for number in itertools.count(1))
-        self._calls: dict[str, _Call] = {}
-        self._spent = self._reserved = 0
-        self._n_settled = self._n_billed_failures = self._n_refused = self._n_late = 0
+        self._calls = OpenCalls()
+        self._purses = Purses(limits)
+        self._claims = Claims(lease_s=lease_s)
+        self._n_refused = self._n_late = self._n_sent = 0
         self._timeline = Timeline(limits, now_s=clock())
         if ledger is not None:
             self._take_over(ledger)
@@ -136,35 +100,33 @@ $0.50 does not fit budget_usd=1.0
     def _take_over(self, ledger: Ledger) -> None:
         """Start where the last governor was killed."""
         found, now_s = ledger.found, self._clock()
-        # Nothing was to be sent later than this; more means that a clock was set back.
-        last_s = now_s + self._final_s
-        sent = [
-            Slot(min(call.at - self._wall_offset_s, last_s), call.n_tokens, is_final=True)
-            for call in found.recent
-        ]
+        sent, self._calls = OpenCalls.taken_over(
+            found,
+            # Nothing was to be sent later than this; more means that a clock was set back.
+            last_s=now_s + self._timeline.final_s,
+            wall_offset_s=self._wall_offset_s,
+        )
         self._timeline = Timeline(self.limits, now_s=now_s, sent=sent)
         self._timeline.pause(now_s=now_s, until_s=found.paused_until - self._wall_offset_s)
         if found.is_after_crash:
             # Calls of the last window may be missing: let a whole one pass.
             self._timeline.pause(now_s=now_s, until_s=now_s + self.limits.span_s)
-        for call_id, call in found.open.items():
-            slot = Slot(call.at - self._wall_offset_s, call.n_tokens, is_final=True)
-            self._calls[call_id] = _Call(slot, call.nano_usd)
-        self._spent = found.spent_nano_usd
-        self._reserved = sum(call.nano_usd for call in self._calls.values())
-        self._n_settled = found.n_settled
-        self._n_billed_failures = found.n_billed_failures
-
-    @property
-    def _final_s(self) -> float:
-        return _FINAL_SHARE * self.limits.window_s
+        self._purses = Purses(self.limits, money=found.money)
 
     @property
     def open_calls(self) -> frozenset[str]:
         """Ids of calls without an end; after a kill, also of those whose callers died."""
         return frozenset(self._calls)
 
-    def reserve(self, *, tokens: int, usd: float) -> Grant:
+    def reserve(
+        self,
+        *,
+        tokens: int,
+        usd: float,
+        call_id: str | None = None,
+        purse: Purse = MAIN_PURSE,
+        limits: Limits | None = None,
+    ) -> Grant:
         """Return the next call's id and wait.
 
         Parameters
@@ -173,6 +135,12 @@ $0.50 does not fit budget_usd=1.0
             What the server will count when the call arrives: prompt and ``max_tokens``.
         usd : float
             The most that the call can cost, in dollars.
+        call_id : str, optional
+            The caller's own name for the call, so that to ask again reserves nothing.
+        purse : Purse
+            Whose money; its budget holds from now on.
+        limits : Limits, optional
+            Of the purse's run; default: the governor's.
 
         Raises
         ------
@@ -180,24 +148,46 @@ $0.50 does not fit budget_usd=1.0
             If the money spent and reserved leaves too little; nothing was reserved then.
         CallTooLargeError
             If the call holds more tokens than a window may.
+        ConfigError
+            If the limits count in windows of another length.
         """
-        nano = round(usd * _NANO)
-        self._check_budget(nano)
-        call = _Call(self._timeline.book(now_s=self._clock(), n_tokens=tokens), nano)
-        call_id = next(self._ids)
+        if call_id is not None and (known := self.confirm(call_id)) is not None:
+            return known
+        now_s = self._clock()
+        if self._purses.join(purse.name, limits, now_s=now_s):
+            self._set_limits(now_s)
+        nano = round(usd * NANO)
+        money = self._purses.money(purse.name)
+        if not money.fits(nano, purse):
+            for lapsed_id in self._calls.lapsed(purse.name, now_s=now_s):
+                self.failed(lapsed_id, billed=False)
+            if not money.fits(nano, purse):
+                n_waiting = self._calls.n_waiting(purse.name)
+                raise money.refusal(nano, purse, n_waiting=n_waiting)
+        slot = self._timeline.book(now_s=now_s, n_tokens=tokens)
+        call = OpenCall(slot, nano, purse.name)
+        call_id = next(self._ids) if call_id is None else call_id
         self._calls[call_id] = call
-        self._reserved += nano
-        return self._grant(call_id, call)
+        money.reserve(nano)
+        return self._grant(call_id, call, now_s)
 
-    def _check_budget(self, nano: int) -> None:
-        budget = self.limits.budget_usd
-        if budget is None or self._spent + self._reserved + nano <= round(budget * _NANO):
+    def _set_limits(self, now_s: float) -> None:
+        """Work with the smallest limits of all purses."""
+        limits = self._purses.smallest_limits()
+        if limits == self.limits:
             return
-        raise BudgetExhaustedError(
-            f"spent ${self._spent / _NANO:.2f}, reserved ${self._reserved / _NANO:.2f}: a call of "
-            f"up to ${nano / _NANO:.2f} does not fit budget_usd={budget}",
-            may_free=bool(self._calls),
-        )
+        self.limits = limits
+        for call_id in self._calls.too_large(limits):
+            self.failed(call_id, billed=False)  # Its caller is told when it asks again.
+        self._timeline.change(limits, now_s=now_s)
+
+    def leave(self, purse_name: str) -> bool:
+        """Forget the limits of a purse's run; return whether no purse is left."""
+        is_last = self._purses.leave(purse_name)
+        self._set_limits(self._clock())
+        if self._ledger is not None:
+            self._ledger.left(purse_name)
+        return is_last
 
     def confirm(self, call_id: str) -> Grant | None:
         """Return what is left to wait, or None if the call is unknown: reserve again.
@@ -208,40 +198,51 @@ $0.50 does not fit budget_usd=1.0
         if call is None:
             return None
         now_s = self._clock()
-        if now_s > call.slot.at_s + self._late_s:
+        if call.slot.is_dropped or now_s > call.slot.at_s + self._late_s:
+            self._timeline.drop(call.slot)
             call.slot = self._timeline.book(now_s=now_s, n_tokens=call.slot.n_tokens)
             self._n_late += 1
-        return self._grant(call_id, call)
+        return self._grant(call_id, call, now_s)
 
     @property
     def _late_s(self) -> float:
         return self.limits.jitter_s / 2
 
-    def _grant(self, call_id: str, call: _Call) -> Grant:
-        now_s = self._clock()
-        wait_s = max(call.slot.at_s - now_s, 0.0)
-        is_final = wait_s <= self._final_s
-        if is_final and not call.slot.is_final:
-            call.slot.is_final = True
+    def _grant(self, call_id: str, call: OpenCall, now_s: float) -> Grant:
+        slot = call.slot
+        was_final = slot.is_final
+        wait_s = self._timeline.promise(slot, now_s=now_s)
+        if slot.is_final and not was_final:
+            self._n_sent += 1
             if self._ledger is not None:
-                at = call.slot.at_s + self._wall_offset_s
-                self._ledger.sent(call_id, SentCall(at, call.slot.n_tokens, call.nano_usd))
-        late_s = call.slot.at_s + self._late_s - now_s - wait_s
-        return Grant(call_id, wait_s, late_s, is_final)
+                at = slot.at_s + self._wall_offset_s
+                sent = SentCall(at, slot.n_tokens, call.nano_usd, call.purse)
+                self._ledger.sent(call_id, sent)
+        late_s = slot.at_s + self._late_s - now_s - wait_s
+        return Grant(call_id, wait_s, late_s, slot.is_final)
 
-    def settle(self, call_id: str, *, tokens: int, usd: float) -> None:
+    def settle(
+        self, call_id: str, *, tokens: int, usd: float, n_admitted: int | None = None
+    ) -> None:
         """Take the end of a call that brought a reply: what it used and cost.
 
-        Its reservation stays in the window: servers count a call when it arrives, and most do not
-        give back what it did not use. A call that has ended is left as it is.
+        Parameters
+        ----------
+        tokens, usd : int, float
+            Tokens of prompt and reply, and dollars; they end up in the purse's sums.
+        n_admitted : int, optional
+            What the server counted when the call arrived: prompt and ``max_tokens``. Servers do
+            not give back what a reply did not use, so this, not ``tokens``, corrects the window.
+
+        A call that has ended is left as it is.
         """
         call = self._calls.pop(call_id, None)
         if call is None:
             return
-        nano = round(usd * _NANO)
-        self._reserved -= call.nano_usd
-        self._spent += nano
-        self._n_settled += 1
+        nano = round(usd * NANO)
+        self._purses.money(call.purse).settle(call.nano_usd, cost=nano, n_tokens=tokens)
+        if n_admitted is not None:
+            self._timeline.correct(call.slot, n_tokens=n_admitted, now_s=self._clock())
         if self._ledger is not None:
             self._ledger.settled(call_id, n_tokens=tokens, nano_usd=nano)
 
@@ -250,16 +251,34 @@ $0.50 does not fit budget_usd=1.0
         call = self._calls.pop(call_id, None)
         if call is None:
             return
-        self._reserved -= call.nano_usd
-        if billed:
-            self._spent += call.nano_usd
-            self._n_billed_failures += 1
+        self._timeline.drop(call.slot)
+        self._purses.money(call.purse).fail(call.nano_usd, is_billed=billed)
         if self._ledger is not None:
             self._ledger.failed(call_id, is_billed=billed)
 
-    def spent_at_least(self, usd: float) -> None:
-        """Learn from the journal that more was spent than a lost ledger says."""
-        self._spent = max(self._spent, round(usd * _NANO))
+    def spent_at_least(self, usd: float, *, purse: str = MAIN_PURSE.name) -> None:
+        """Learn from the journal that more was spent than a lost ledger says.
+
+        What is reserved for open calls may be in the journal's sum already.
+        """
+        money = self._purses.money(purse)
+        missing = round(usd * NANO) - money.committed
+        if missing > 0:
+            money.spent += missing
+            if self._ledger is not None:
+                self._ledger.spent(purse, nano_usd=missing)
+
+    def claim(self, key: str, *, owner: str) -> bool:
+        """Return whether a request is the owner's to ask; all its claims last longer then."""
+        return self._claims.claim(key, owner=owner, now_s=self._clock())
+
+    def renew(self, owner: str) -> None:
+        """Make all of an owner's claims last longer."""
+        self._claims.renew(owner, now_s=self._clock())
+
+    def release(self, key: str, *, owner: str) -> None:
+        """Let others ask a request, if it is the owner's."""
+        self._claims.release(key, owner=owner)
 
     def pause(self, seconds: float) -> None:
         """Send nothing for so long, as the server asked."""
@@ -275,25 +294,23 @@ $0.50 does not fit budget_usd=1.0
         self._n_refused += 1
         self._timeline.slow_down(now_s=self._clock())
 
-    def status(self) -> Status:
-        """Return where it stands."""
-        n_requests, n_tokens = self._timeline.in_use(self._clock())
+    def status(self, purse_name: str = MAIN_PURSE.name) -> Status:
+        """Return where it stands, with the money of a purse."""
+        now_s = self._clock()
+        n_requests, n_tokens = self._timeline.in_use(now_s)
+        money = self._purses.money(purse_name)
         return Status(
             n_requests_in_use=n_requests,
             n_tokens_in_use=n_tokens,
-            n_open=len(self._calls),
-            n_settled=self._n_settled,
-            n_billed_failures=self._n_billed_failures,
+            n_open=money.n_open,
+            n_settled=money.n_settled,
+            n_billed_failures=money.n_billed_failures,
             n_refused=self._n_refused,
             n_late=self._n_late,
-            spent_usd=self._spent / _NANO,
-            reserved_usd=self._reserved / _NANO,
-            paused_s=self._timeline.paused_s(self._clock()),
-            pace_factor=self._timeline.pace_factor(self._clock()),
+            spent_usd=money.spent / NANO,
+            reserved_usd=money.reserved / NANO,
+            paused_s=self._timeline.paused_s(now_s),
+            pace_factor=self._timeline.pace_factor(now_s),
             limits=self.limits,
+            n_sent=self._n_sent,
         )
-
-    def change(self, limits: Limits) -> None:
-        """Go on with other limits of the same window, such as a raised budget."""
-        self.limits = limits
-        self._timeline.change(limits, now_s=self._clock())

@@ -20,14 +20,15 @@ from typing import Any
 import pytest
 from llm_server import FAULTS, LlmServer, count_prompt_tokens, reply_text
 
-from qaeval_core.llm.ask import Answer, Asker, EndpointRefusedError
+from qaeval_core.errors import BudgetExhaustedError, EndpointRefusedError
+from qaeval_core.llm.ask import Answer, Asker
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.door import LocalGovernor, reconcile
 from qaeval_core.llm.governor import Governor
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.key import ApiKey
 from qaeval_core.llm.ledger import Ledger
-from qaeval_core.llm.limits import BudgetExhaustedError, Limits
+from qaeval_core.llm.limits import Limits, Purse
 from qaeval_core.llm.terms import Prices, RetryRule
 
 MAX_TOKENS = 100
@@ -49,6 +50,7 @@ class Run:
     server: LlmServer
     folder: Path
     limits: Limits = field(default_factory=Limits)
+    purse: Purse = field(default_factory=Purse)
     key: ApiKey | None = None
     model: str = "m"
     timeout_s: float = 2.0
@@ -64,7 +66,8 @@ class Run:
         self.ledger = Ledger(self.folder, self.account, keep_s=self.limits.span_s)
         self.governor = Governor(self.limits, ledger=self.ledger)
         self.journal = Journal(self.folder)
-        reconcile(self.governor, self.journal, account=self.account)
+        self.door = LocalGovernor(self.governor, limits=self.limits, purse=self.purse)
+        asyncio.run(reconcile(self.door, self.journal, account=self.account))
 
     def __enter__(self) -> Run:
         return self
@@ -76,7 +79,7 @@ class Run:
     def asker(self) -> Asker:
         return Asker(
             ChatClient(self._endpoint, self.key),
-            LocalGovernor(self.governor),
+            self.door,
             self.journal,
             prices=PRICES,
             parse=self.parse,
@@ -299,7 +302,7 @@ def test_the_budget_is_not_exceeded_and_a_raised_one_goes_on(
     one_call_usd = PRICES.cost_usd(n_prompt_tokens=18, n_completion_tokens=MAX_TOKENS)
     budget_usd = 10 * one_call_usd
     before = plain.stats()
-    with Run(plain, tmp_path, Limits(budget_usd=budget_usd)) as run:
+    with Run(plain, tmp_path, purse=Purse(budget_usd=budget_usd)) as run:
         answers = asyncio.run(run.ask(range(100), wrap=True))
         spent_usd = run.governor.status().spent_usd
         billed_usd = plain.stats()["billed_usd"] - before["billed_usd"]
@@ -309,7 +312,7 @@ def test_the_budget_is_not_exceeded_and_a_raised_one_goes_on(
     stopped = [answer for answer in answers if isinstance(answer, BudgetExhaustedError)]
     # Replies cost less than was reserved for them: far more than ten calls fit.
     assert n_paid > 20 and len(stopped) == 100 - n_paid
-    with Run(plain, tmp_path, Limits(budget_usd=10 * budget_usd)) as run:
+    with Run(plain, tmp_path, purse=Purse(budget_usd=10 * budget_usd)) as run:
         answers = asyncio.run(run.ask(range(100)))
         assert all(answer.entry for answer in answers)
     assert plain.stats()["n_calls"] == before["n_calls"] + 100
@@ -401,7 +404,7 @@ def main(base_port: int, folder: Path, n: int) -> None:
     """Be a run of its own process, to be killed: tell of each answer."""
     server = LlmServer()
     server.port = base_port
-    limits = Limits(requests_per_minute=200, window_s=1.0, budget_usd=1.0)
+    limits = Limits(requests_per_minute=200, window_s=1.0)
 
     async def ask_and_tell(run: Run) -> None:
         asker = run.asker()
@@ -416,7 +419,7 @@ def main(base_port: int, folder: Path, n: int) -> None:
         await asyncio.gather(*map(one, range(n)))
         await asker.aclose()
 
-    with Run(server, folder, limits) as run:
+    with Run(server, folder, limits, Purse(budget_usd=1.0)) as run:
         asyncio.run(ask_and_tell(run))
         status = run.governor.status()
         print(json.dumps(status.spent_usd + status.reserved_usd), flush=True)

@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qaeval_core.errors import ConfigError
+from qaeval_core.errors import CallTooLargeError, ConfigError
 from qaeval_core.llm.governor import Governor, Grant
 from qaeval_core.llm.ledger import Ledger
-from qaeval_core.llm.limits import CallTooLargeError, Limits, Timeline
+from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.timeline import Timeline
 
 WINDOW_S = 60.0
 
@@ -265,7 +266,8 @@ def test_who_waits_moves_back_in_order_when_paused() -> None:
     """A pause must reach calls that were promised a time in it, and keep first come first."""
     timeline = Timeline(Limits(requests_per_minute=60), now_s=0.0)
     slots = [timeline.book(now_s=0.0, n_tokens=1) for _ in range(30)]
-    slots[0].is_final = slots[1].is_final = True
+    for slot in slots[:2]:
+        timeline.promise(slot, now_s=slot.at_s)
     before_s = [slot.at_s for slot in slots]
     timeline.pause(now_s=1.0, until_s=100.0)
     after_s = [slot.at_s for slot in slots]
@@ -280,7 +282,8 @@ def test_a_pause_that_ends_before_the_next_slot_moves_nothing() -> None:
     """Headers ask for such pauses with every reply near a limit; each would cost speed."""
     timeline = Timeline(Limits(requests_per_minute=60), now_s=0.0)
     slots = [timeline.book(now_s=0.0, n_tokens=1) for _ in range(5)]
-    slots[0].is_final = slots[1].is_final = True
+    for slot in slots[:2]:
+        timeline.promise(slot, now_s=slot.at_s)
     before_s = [slot.at_s for slot in slots]
     timeline.pause(now_s=0.1, until_s=slots[2].at_s - 0.01)
     assert [slot.at_s for slot in slots] == before_s
@@ -300,11 +303,16 @@ def test_a_call_larger_than_the_limit_is_refused_at_once() -> None:
         {"requests_per_minute": 0},
         {"tokens_per_minute": -5},
         {"window_s": 0.0},
-        {"budget_usd": -1.0},
-        {"budget_usd": math.nan},
     ],
 )
 def test_limits_that_allow_nothing_are_refused(wrong: dict[str, Any]) -> None:
     """A limit of 0 would hang a run without a word."""
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Limits(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [-1.0, math.nan])
+def test_a_budget_that_allows_nothing_is_refused(wrong: float) -> None:
+    """No call would fit it, and no message would say why."""
+    with pytest.raises(ConfigError, match="budget_usd"):
+        Purse(budget_usd=wrong)

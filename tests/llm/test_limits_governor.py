@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qaeval_core.errors import BudgetExhaustedError
 from qaeval_core.llm.governor import Governor
-from qaeval_core.llm.limits import BudgetExhaustedError, Limits
+from qaeval_core.llm.limits import Limits, Purse
 
 
 class Clock:
@@ -44,16 +45,17 @@ def test_spending_never_exceeds_the_budget(
     calls: list[tuple[int, float, str]], budget_cents: int
 ) -> None:
     """Protects from a cap that calls in flight break, and from cents lost to rounding."""
-    governor = Governor(Limits(budget_usd=budget_cents / 100))
+    governor = Governor(Limits())
+    purse = Purse(budget_usd=budget_cents / 100)
     spent_cents = reserved_cents = 0.0
     for cents, share, end in calls:
         fits = spent_cents + reserved_cents + cents <= budget_cents + 1e-6
         if not fits:
             with pytest.raises(BudgetExhaustedError) as refused:
-                governor.reserve(tokens=1, usd=cents / 100)
-            assert refused.value.may_free == (len(governor.open_calls) > 0)
+                governor.reserve(tokens=1, usd=cents / 100, purse=purse)
+            assert refused.value.may_free == (spent_cents + cents <= budget_cents + 1e-6)
             continue
-        grant = governor.reserve(tokens=1, usd=cents / 100)
+        grant = governor.reserve(tokens=1, usd=cents / 100, purse=purse)
         cost_cents = round(share * cents, 7)
         if end == "settle":
             governor.settle(grant.call_id, tokens=1, usd=cost_cents / 100)
@@ -69,28 +71,29 @@ def test_spending_never_exceeds_the_budget(
 
 def test_ten_dimes_are_a_dollar() -> None:
     """Sums of floats are not: 0.1 ten times is less than 1, three times more than 0.3."""
-    governor = Governor(Limits(budget_usd=0.3))
+    governor, purse = Governor(Limits()), Purse(budget_usd=0.3)
     for _ in range(3):
-        governor.reserve(tokens=1, usd=0.1)
+        governor.reserve(tokens=1, usd=0.1, purse=purse)
     with pytest.raises(BudgetExhaustedError, match=r"budget_usd=0\.3"):
-        governor.reserve(tokens=1, usd=0.000001)
+        governor.reserve(tokens=1, usd=0.000001, purse=purse)
 
 
 def test_a_raised_budget_resumes() -> None:
     """Who raises the cap must not have to start again."""
-    governor = Governor(Limits(budget_usd=1.0))
-    first = governor.reserve(tokens=1, usd=1.0)
+    governor = Governor(Limits())
+    first = governor.reserve(tokens=1, usd=1.0, purse=Purse(budget_usd=1.0))
     with pytest.raises(BudgetExhaustedError):
-        governor.reserve(tokens=1, usd=0.5)
-    governor.change(Limits(budget_usd=1.5))
-    governor.reserve(tokens=1, usd=0.5)
+        governor.reserve(tokens=1, usd=0.5, purse=Purse(budget_usd=1.0))
+    governor.reserve(tokens=1, usd=0.5, purse=Purse(budget_usd=1.5))
     governor.settle(first.call_id, tokens=1, usd=0.25)
     assert governor.status().spent_usd == 0.25
+    with pytest.raises(BudgetExhaustedError):  # A lowered one holds as well.
+        governor.reserve(tokens=1, usd=0.1, purse=Purse(budget_usd=0.8))
 
 
 def test_an_ended_call_ends_once() -> None:
     """A reply that is settled again after a lost answer must not be paid twice."""
-    governor = Governor(Limits(budget_usd=1.0))
+    governor = Governor(Limits())
     call_id = governor.reserve(tokens=1, usd=0.5).call_id
     for _ in range(3):
         governor.settle(call_id, tokens=1, usd=0.25)
@@ -100,8 +103,9 @@ def test_an_ended_call_ends_once() -> None:
 
 def test_the_error_survives_its_way_between_processes() -> None:
     """Exceptions with two arguments are often lost in pickling, and with them the reason."""
-    error = pickle.loads(pickle.dumps(BudgetExhaustedError("no more", may_free=True)))
-    assert (str(error), error.may_free) == ("no more", True)
+    sent = BudgetExhaustedError("no more", may_free=True, n_waiting=3)
+    error = pickle.loads(pickle.dumps(sent))
+    assert (str(error), error.may_free, error.n_waiting) == ("no more", True, 3)
 
 
 def test_first_come_first_served(clock: Clock) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from qaeval_core.errors import StoreLockedError
+from qaeval_core.errors import BudgetExhaustedError, StoreLockedError
 from qaeval_core.llm.governor import Governor
 from qaeval_core.llm.ledger import Ledger, SentCall
-from qaeval_core.llm.limits import BudgetExhaustedError, Limits
+from qaeval_core.llm.limits import Limits, Purse
 
 # Tells of each call after the governor answered, as a caller would act on it.
 VICTIM = """
@@ -25,7 +25,7 @@ from qaeval_core.llm.governor import Governor
 from qaeval_core.llm.ledger import Ledger
 from qaeval_core.llm.limits import Limits
 
-limits = Limits(requests_per_minute=6000, budget_usd=100.0)
+limits = Limits(requests_per_minute=6000)
 ledger = Ledger(Path(sys.argv[1]), keep_s=limits.span_s, block_usd=0.5)
 governor = Governor(limits, ledger=ledger)
 for number in range(10_000):
@@ -64,7 +64,7 @@ def test_a_killed_governor_is_followed_by_one_that_knows(tmp_path: Path) -> None
     settled = {line[0] for line in told if line[1] == "settled"}
     sent = {line[0]: float(line[1]) for line in told if line[1] != "settled" and len(line[0]) > 8}
     paused_at = next(float(line[1]) for line in told if line[0] == "paused")
-    limits = Limits(requests_per_minute=6000, budget_usd=100.0)
+    limits = Limits(requests_per_minute=6000)
     governor = Governor(limits, ledger=Ledger(tmp_path, keep_s=limits.span_s, block_usd=0.5))
     # One more may have been sent, or settled, and not told.
     assert settled <= sent.keys()
@@ -112,7 +112,7 @@ def test_a_torn_line_is_left_out_with_a_note(tmp_path: Path) -> None:
 
 def test_a_dead_machine_costs_a_block_and_a_window(tmp_path: Path) -> None:
     """Lines that were not on its disk had been calls: neither money nor limits forget them."""
-    limits = Limits(requests_per_minute=600, budget_usd=10.0)
+    limits = Limits(requests_per_minute=600)
     governor = governor_on(tmp_path / "a", limits, now=1e9, block_usd=1.0)
     for _ in range(5):
         governor.reserve(tokens=100, usd=0.1)
@@ -126,7 +126,7 @@ def test_a_dead_machine_costs_a_block_and_a_window(tmp_path: Path) -> None:
 
 def test_a_killed_process_costs_neither(tmp_path: Path) -> None:
     """Its lines are all there: a block lost at each kill would use up a budget."""
-    limits = Limits(requests_per_minute=600, budget_usd=10.0)
+    limits = Limits(requests_per_minute=600)
     folder = tmp_path / "0"
     for number in range(5):
         governor = governor_on(folder, limits, now=1e9, block_usd=1.0)
@@ -140,14 +140,14 @@ def test_a_killed_process_costs_neither(tmp_path: Path) -> None:
 
 def test_calls_that_never_ended_keep_their_money(tmp_path: Path) -> None:
     """They were sent, and may have been billed: a restart must not make room for them."""
-    limits = Limits(budget_usd=1.0)
+    limits = Limits()
     governor = governor_on(tmp_path / "a", limits, now=1e9)
     open_id = governor.reserve(tokens=1, usd=0.75).call_id
     after = governor_on(die(tmp_path / "a", tmp_path / "b"), limits, now=1e9 + 1)
     with pytest.raises(BudgetExhaustedError):
-        after.reserve(tokens=1, usd=0.5)
+        after.reserve(tokens=1, usd=0.5, purse=Purse(budget_usd=1.0))
     after.settle(open_id, tokens=1, usd=0.25)  # Its caller had outlived the governor.
-    after.reserve(tokens=1, usd=0.75)
+    after.reserve(tokens=1, usd=0.75, purse=Purse(budget_usd=1.0))
 
 
 def test_a_clock_set_back_does_not_stop_a_run(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_an_orderly_end_is_no_crash_on_any_machine(tmp_path: Path) -> None:
     ledger.settled("a-1", n_tokens=10, nano_usd=900)
     ledger.close()
     found = Ledger(die(tmp_path / "a", tmp_path / "b", is_machine=True)).found
-    assert (found.is_after_crash, found.committed_nano_usd) == (False, 900)
+    assert (found.is_after_crash, found.of("main").committed) == (False, 900)
 
 
 def test_a_ledger_stays_small(tmp_path: Path) -> None:
@@ -191,5 +191,6 @@ def test_a_ledger_stays_small(tmp_path: Path) -> None:
         ledger.settled(f"a-{number}", n_tokens=10, nano_usd=7)
     copy = die(tmp_path / "0", tmp_path / "1")
     found = Ledger(copy, wall=lambda: 1e9 + 100).found
-    assert (found.spent_nano_usd, found.n_settled, found.n_tokens) == (7000, 1000, 10_000)
+    money = found.of("main")
+    assert (money.spent, money.n_settled, money.n_tokens) == (7000, 1000, 10_000)
     assert (copy / "ledger-main.jsonl").stat().st_size < 1000

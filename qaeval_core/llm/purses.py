@@ -1,0 +1,140 @@
+"""Purses: what was spent and reserved from each, and which runs' limits hold.
+
+Money is counted in billionths of a dollar: sums are exact, and far below any price of a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from qaeval_core.errors import BudgetExhaustedError
+from qaeval_core.llm.limits import Limits, Purse
+
+NANO = 1_000_000_000
+# A run that was killed says no goodbye; its limits must not bind the others for ever.
+_SILENT_S = 900.0
+
+
+@dataclass(slots=True)
+class Money:
+    """What one purse's calls cost and may cost, in billionths of a dollar, and how they ended."""
+
+    spent: int = 0
+    reserved: int = 0
+    n_open: int = 0
+    n_settled: int = 0
+    n_billed_failures: int = 0
+    n_tokens: int = 0
+
+    @property
+    def committed(self) -> int:
+        """Spent and reserved."""
+        return self.spent + self.reserved
+
+    def reserve(self, nano: int) -> None:
+        """Set aside the most that a call can cost."""
+        self.reserved += nano
+        self.n_open += 1
+
+    def settle(self, reserved: int, *, cost: int, n_tokens: int) -> None:
+        """Pay for a call that brought a reply."""
+        self._end(reserved)
+        self.spent += cost
+        self.n_settled += 1
+        self.n_tokens += n_tokens
+
+    def fail(self, reserved: int, *, is_billed: bool) -> None:
+        """End a call without a reply; if billed, all that was reserved for it is spent."""
+        self._end(reserved)
+        if is_billed:
+            self.spent += reserved
+            self.n_billed_failures += 1
+
+    def _end(self, reserved: int) -> None:
+        self.reserved -= reserved
+        self.n_open -= 1
+
+    def fits(self, nano: int, purse: Purse) -> bool:
+        """Whether a call that may cost so much fits the purse's budget."""
+        return purse.budget_usd is None or self.committed + nano <= round(purse.budget_usd * NANO)
+
+    def refusal(self, nano: int, purse: Purse, *, n_waiting: int) -> BudgetExhaustedError:
+        """Return the error for a call that does not fit."""
+        budget = purse.budget_usd or 0.0
+        may_free = self.n_open > 0 and self.spent + nano <= round(budget * NANO)
+        return BudgetExhaustedError(
+            f"spent ${self.spent / NANO:.2f}, reserved ${self.reserved / NANO:.2f}: a call of "
+            f"up to ${nano / NANO:.2f} does not fit budget_usd={budget}",
+            may_free=may_free,
+            n_waiting=n_waiting,
+        )
+
+
+@dataclass(slots=True)
+class _Member:
+    limits: Limits
+    heard_s: float
+
+
+class Purses:
+    """The purses of one account.
+
+    Parameters
+    ----------
+    limits : Limits
+        Of purses that bring none, and while there is no purse.
+    money : mapping
+        By purse, from the ledger.
+    """
+
+    def __init__(self, limits: Limits, *, money: Mapping[str, Money] | None = None) -> None:
+        self._own = limits
+        self._money = dict(money or {})
+        self._members: dict[str, _Member] = {}
+        self._look_s = -_SILENT_S
+
+    def money(self, name: str) -> Money:
+        """Return a purse's money; an unknown one has spent nothing."""
+        found = self._money.get(name)
+        if found is None:
+            found = self._money[name] = Money()
+        return found
+
+    def join(self, name: str, limits: Limits | None, *, now_s: float) -> bool:
+        """Hear of a purse; return whether limits may have changed.
+
+        Raises
+        ------
+        ConfigError
+            If it counts in windows of another length than the others.
+        """
+        given = self._own if limits is None else limits
+        member = self._members.get(name)
+        is_news = member is None or (member.limits is not given and member.limits != given)
+        if is_news:
+            others = [other.limits for key, other in self._members.items() if key != name]
+            Limits.smallest([*others, given, Limits(window_s=self._own.window_s)])
+            member = self._members[name] = _Member(given, now_s)
+        elif member is not None:
+            member.heard_s = now_s
+        return self._forget_silent(now_s) or is_news
+
+    def leave(self, name: str) -> bool:
+        """Forget a purse's limits; return whether no other is left. Its money is kept."""
+        self._members.pop(name, None)
+        return not self._members
+
+    def smallest_limits(self) -> Limits:
+        """Return limits that keep those of every purse."""
+        every = [member.limits for member in self._members.values()]
+        return Limits.smallest(every or [self._own])
+
+    def _forget_silent(self, now_s: float) -> bool:
+        if now_s - self._look_s < _SILENT_S / 10:
+            return False
+        self._look_s = now_s
+        silent = [key for key, one in self._members.items() if one.heard_s < now_s - _SILENT_S]
+        for key in silent:
+            del self._members[key]
+        return bool(silent)

@@ -1,0 +1,214 @@
+"""Timeline: when each call may be sent so that no window of the server's counts too many.
+
+Calls come in order and get send times in that order. Seconds of a clock that never goes back in,
+seconds out: nothing is slept, sent or stored here.
+
+Rule
+----
+A server counts arrivals in windows of W seconds (``window_s``) and allows L in each, requests or
+tokens. A call arrives up to J seconds (``jitter_s``) after its send time, so with span S = W + J::
+
+    sum of costs of calls with send times in (t - S, t]  <=  L          for every t
+
+keeps every window of W seconds at the server within L: two calls whose send times are S apart
+arrive at least W apart. What it costs is J / S of the limit (2 % by default). Within the span
+calls are spread evenly, at most 2 % of it ahead of the pace S / L: a server that counts in shorter
+windows than it says is not surprised, and nothing begins with a burst.
+
+Credit
+------
+A call holds an estimate of its tokens until the server's own count of it is known; then the
+difference goes back into the window and the pace, and calls that wait are planned anew, earlier.
+So their callers are told to ask again after two thirds of their wait, and no call is moved before
+the moment when its caller asks.
+
+Calls of very different tokens cannot fill a window: one that does not fit waits, and all behind it.
+Use of the limit, simulated with calls of 0.5 to 1.5 times a mean: 97 % where the mean is 1 % of the
+limit, 95 % at 3 %, 93 % at 7 %. With equal calls it is W / S = 98 %. Estimates that are a share o
+too high cost use while a call of F seconds is in flight: W / (S + o F), 95 % for 15 % and 10 s.
+
+A booking costs O(1), amortised: each call leaves the window once. To plan anew costs O(n) in the
+calls that wait; credits do so once for each 0.5 % of the limit.
+
+But: whose turn it is, money, and what survives a kill are ``llm.governor``'s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+
+from qaeval_core.errors import CallTooLargeError
+from qaeval_core.llm.lane import BURST_SHARE, Lane, Slot
+from qaeval_core.llm.limits import Limits
+
+# After a refusal the pace is cut once and what follows within this share of a window is the same
+# event: a hundred calls in flight would otherwise cut it a hundred times.
+_SLOW_AGAIN_SHARE = 1 / 12
+_SLOW_FACTOR = 0.7
+_MIN_PACE_FACTOR = 1 / 32
+_RECOVERY_PER_WINDOW = 0.1
+# A wait that is at most this share of a window is final: its caller sends without asking again.
+_FINAL_SHARE = 1 / 60
+_ASK_AGAIN_SHARE = 0.65
+# Who is later than this, as a share of a window, is taken for dead: its slot is another's.
+_LAPSE_SHARE = 1 / 12
+_REPLAN_SHARE = 0.005
+
+
+class Timeline:
+    """Send times of calls, first come first served, within both limits.
+
+    Parameters
+    ----------
+    limits : Limits
+        Requests and tokens that a window may hold.
+    now_s : float
+        The clock.
+    sent : iterable of Slot
+        What was sent in the last span, by a predecessor; in order of time.
+
+    Examples
+    --------
+    Two requests a minute: the third waits until the first has left the window, and a bit.
+
+    >>> timeline = Timeline(Limits(requests_per_minute=2), now_s=0.0)
+    >>> [round(timeline.book(now_s=0.0, n_tokens=9).at_s, 1) for _ in range(4)]
+    [0.0, 30.6, 61.2, 91.8]
+    """
+
+    def __init__(self, limits: Limits, *, now_s: float, sent: Iterable[Slot] = ()) -> None:
+        self.limits = limits
+        # Empty, whoever starts: what is unknown of the last minute is met with no burst.
+        self._sent = Lane(limits, next_s=now_s + BURST_SHARE * limits.span_s)
+        for slot in sent:
+            self._sent.put(slot)
+        # All that was promised, and all that waits behind it.
+        self._all = self._sent.copy()
+        self._queue: deque[Slot] = deque()
+        self._n_credit_tokens = 0
+        self._paused_until_s = -math.inf
+        self._slowed_s = -math.inf
+        self._slowed_to = 1.0
+
+    @property
+    def final_s(self) -> float:
+        """The longest wait that is final."""
+        return _FINAL_SHARE * self.limits.window_s
+
+    def book(self, *, now_s: float, n_tokens: int) -> Slot:
+        """Return the earliest slot that is not before the last one.
+
+        Raises
+        ------
+        CallTooLargeError
+            If one call holds more tokens than a window may.
+        """
+        limit = self._all.tokens.limit
+        if n_tokens > limit:
+            raise CallTooLargeError(
+                f"a call of {n_tokens:,} tokens can never be sent: tokens_per_minute is {limit:,}"
+            )
+        slot = Slot(now_s, n_tokens)
+        self._place(slot, not_before_s=now_s)
+        slot.asks_s = slot.at_s
+        self._queue.append(slot)
+        while not self._is_waiting(self._queue[0], now_s):
+            self._queue.popleft()
+        return slot
+
+    def _place(self, slot: Slot, *, not_before_s: float) -> None:
+        """Put a call behind all others."""
+        not_before_s = max(not_before_s, self._paused_until_s)
+        slot.at_s = self._all.earliest_s(slot.n_tokens, not_before_s=not_before_s)
+        self._all.add(slot, factor=self.pace_factor(slot.at_s))
+
+    def promise(self, slot: Slot, *, now_s: float) -> float:
+        """Return how long its caller is to wait: to send, if the slot is final then, or to ask."""
+        wait_s = max(slot.at_s - now_s, 0.0)
+        if slot.is_final:
+            return wait_s
+        if wait_s <= self.final_s:
+            slot.is_final = True
+            self._sent.forget(slot.at_s - self.limits.span_s)
+            self._sent.add(slot, factor=self.pace_factor(slot.at_s))
+        elif self.limits.tokens_per_minute is not None:
+            wait_s *= _ASK_AGAIN_SHARE  # By then credit may have moved it.
+        slot.asks_s = now_s + wait_s
+        return wait_s
+
+    def drop(self, slot: Slot) -> None:
+        """Take notice that a call will not be sent then; one that is final keeps its place."""
+        slot.is_dropped = True
+
+    def correct(self, slot: Slot, *, n_tokens: int, now_s: float) -> None:
+        """Learn what the server counted for a call that was sent, more or less."""
+        n_too_many = slot.n_tokens - n_tokens
+        if n_too_many == 0 or not slot.is_final:
+            return
+        factor = self.pace_factor(slot.at_s)
+        self._sent.give_back(n_too_many, slot, factor=factor)
+        self._all.give_back(n_too_many, slot, factor=factor)
+        slot.n_tokens = n_tokens
+        self._n_credit_tokens += abs(n_too_many)
+        if self._n_credit_tokens > _REPLAN_SHARE * self._all.tokens.limit:
+            self._replan(now_s)
+
+    def change(self, limits: Limits, *, now_s: float) -> None:
+        """Go on with other limits of the same window, for calls that wait as well."""
+        self.limits = limits
+        sent = self._sent
+        sent.set_limits(limits, next_s=(sent.requests.next_s, sent.tokens.next_s))
+        self._replan(now_s)
+
+    def pause(self, *, now_s: float, until_s: float) -> None:
+        """Send nothing until then: who still waits moves back, in order."""
+        if until_s <= self._paused_until_s:
+            return
+        self._paused_until_s = until_s
+        for lane in (self._sent, self._all):
+            lane.hold(until_s)
+        if any(slot.at_s < until_s and self._is_waiting(slot, now_s) for slot in self._queue):
+            self._replan(now_s)
+
+    def slow_down(self, *, now_s: float) -> None:
+        """Cut the pace after a refusal; it comes back by a tenth of the limit in each window."""
+        if now_s - self._slowed_s < _SLOW_AGAIN_SHARE * self.limits.window_s:
+            return
+        self._slowed_to = max(self.pace_factor(now_s) * _SLOW_FACTOR, _MIN_PACE_FACTOR)
+        self._slowed_s = now_s
+        self._replan(now_s)
+
+    def pace_factor(self, at_s: float) -> float:
+        """Return the share of the limit that is used at a time, in (0, 1]."""
+        windows = max(at_s - self._slowed_s, 0.0) / self.limits.window_s
+        return min(self._slowed_to + _RECOVERY_PER_WINDOW * windows, 1.0)
+
+    def paused_s(self, now_s: float) -> float:
+        """Return for how many more seconds nothing is sent."""
+        return max(self._paused_until_s - now_s, 0.0)
+
+    def in_use(self, now_s: float) -> tuple[int, int]:
+        """Return requests and tokens of calls sent in the last window."""
+        since_s = now_s - self.limits.window_s
+        sent = [slot for slot in self._sent.window if since_s < slot.at_s <= now_s]
+        return len(sent), sum(slot.n_tokens for slot in sent)
+
+    def _is_waiting(self, slot: Slot, now_s: float) -> bool:
+        """Whether the slot's caller will ask again before it sends."""
+        lapsed_s = now_s - _LAPSE_SHARE * self.limits.window_s
+        return not slot.is_final and not slot.is_dropped and slot.asks_s >= lapsed_s
+
+    def _replan(self, now_s: float) -> None:
+        """Give all calls that wait the earliest times that are now possible, in their order."""
+        self._n_credit_tokens = 0
+        self._all = self._sent.copy()
+        waiting: deque[Slot] = deque()
+        for slot in self._queue:
+            if self._is_waiting(slot, now_s):
+                self._place(slot, not_before_s=max(now_s, slot.asks_s))
+                waiting.append(slot)
+            elif not slot.is_final:
+                slot.is_dropped = True
+        self._queue = waiting
