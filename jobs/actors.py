@@ -17,13 +17,13 @@ from typing import Any
 import pyarrow as pa
 import ray
 
+from jobs.pieces import piece_from_json
 from jobs.shipping import ShippedArtifact
 from qaeval_core.config import ModelsSection
 from qaeval_core.errors import QAEvalError, RunStoppedError
 from qaeval_core.models.session import Device
 from qaeval_core.scoring.frequencies import load_frequencies
-from qaeval_core.scoring.pass_stats import PassStats
-from qaeval_core.scoring.plan import Piece, RowRange
+from qaeval_core.scoring.plan import RowRange
 from qaeval_core.scoring.plans import FamilyPlan, ModelFamilyPlan
 from qaeval_core.scoring.progress import Counts, ProgressCounter
 from qaeval_core.scoring.runners import make_runner
@@ -51,6 +51,10 @@ class Coordinator:
         """Note progress; return whether to stop."""
         self._counter.add(n_rows, n_tokens, n_padded_tokens)
         return self._is_stopped
+
+    def tell(self, note: str) -> None:
+        """Take what a line of progress shall end with."""
+        self._counter.tell(note)
 
     def snapshot(self) -> Counts:
         """Return the counts of this moment."""
@@ -81,6 +85,10 @@ class RemoteSupervisor:
         self._pending = (rows + n_rows, tokens + n_tokens, padded + n_padded_tokens)
         if time.monotonic() - self._last >= _REPORT_EVERY_S:
             self.flush()
+
+    def tell(self, note: str) -> None:
+        """Take what a line of progress shall end with."""
+        self._coordinator.tell.remote(note)
 
     def flush(self) -> None:
         """Send what is pending; the answer is read at the next call, so no batch waits for it."""
@@ -143,21 +151,3 @@ class ScorePieces:
                 "n_streams_opened": pa.array([opened]),
             }
         )
-
-
-def piece_to_json(piece: Piece) -> str:
-    """Return a piece as text."""
-    content = {name: getattr(piece, name) for name in Piece.__slots__}
-    return json.dumps(content)
-
-
-def piece_from_json(text: str) -> Piece:
-    """Return the piece that `piece_to_json` wrote."""
-    content = json.loads(text)
-    shards = tuple(RowRange(*rows) for rows in content.pop("shards"))
-    return Piece(**{**content, "families": tuple(content["families"])}, shards=shards)
-
-
-def costs_from_json(text: str) -> dict[str, PassStats]:
-    """Return what a shard cost, by family."""
-    return {key: PassStats(**stats) for key, stats in json.loads(text).items()}

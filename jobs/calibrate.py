@@ -1,4 +1,4 @@
-"""calibrate: baselines of QRelScore for a corpus, its models and options."""
+"""calibrate: what scores of a corpus are measured against: baselines, expected complexity."""
 
 from __future__ import annotations
 
@@ -9,33 +9,52 @@ import typer
 
 from jobs import options
 from jobs.score import ColumnOption, ConfigOption, InputsArgument, MetricsOption, SetOption
+from qaeval_core.config import RunConfig
 from qaeval_core.errors import ConfigError, QAEvalError
+from qaeval_core.metrics.naco_settings import NacoSettings
 from qaeval_core.scoring.baselines import write_baselines
 from qaeval_core.scoring.calibrate import calibrate as calibrate_job
+from qaeval_core.scoring.complexities import write_complexity
 from qaeval_core.scoring.job import make_job, read_inputs
+from qaeval_core.scoring.progress import ProgressCounter, ProgressPrinter
 
 EPILOG = """Examples:
 
   qaeval calibrate data/ --corpus news --out baseline-news.json
 
   qaeval score data/ --out scores --set qrelscore.baseline=baseline-news.json
+
+  qaeval calibrate data/ --corpus news --column candidate=reference_question \\
+    --set naco.base_url=https://host/v1 --set naco.model=NAME
+
+  qaeval score data/ --out scores --set naco.expected_complexity=complexity-news.json ...
 """
 
 
 def calibrate(
     inputs: InputsArgument = None,
     corpus: Annotated[str | None, typer.Option(help="name of the corpus")] = None,
-    out: Annotated[Path | None, typer.Option(help="default: baseline-<corpus>.json")] = None,
-    n_pairs: Annotated[int, typer.Option(min=2, help="random pairs to average over")] = 1000,
-    seed: Annotated[int, typer.Option(help="of the pairing")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="default: baseline-<corpus>.json, complexity-<corpus>.json")
+    ] = None,
+    n_pairs: Annotated[
+        int, typer.Option(min=2, help="random pairs to average over (qrelscore)")
+    ] = 1000,
+    n_questions: Annotated[
+        int, typer.Option(min=1, help="reference questions to ask (naco)")
+    ] = 200,
+    seed: Annotated[int, typer.Option(help="of what is drawn by chance")] = 0,
     config: ConfigOption = None,
     setting: SetOption = None,
     metrics: MetricsOption = None,
     column: ColumnOption = None,
 ) -> None:
-    """Find b_LRM and b_GRG: the mean raw scores of questions with contexts of other rows."""
-    from jobs.cluster import local_device
+    """Find what scores of a corpus are measured against.
 
+    For qrelscore b_LRM and b_GRG, the mean raw scores of questions with contexts of other rows; for
+    naco the expected complexity, the steps that a model usually takes to answer its reference
+    questions.
+    """
     try:
         if not corpus:
             raise ConfigError("name the corpus: --corpus NAME")
@@ -47,16 +66,31 @@ def calibrate(
             columns=column or (),
             extra={},
         )
-        _check_no_baseline(resolved.metrics)
-        found = read_inputs(resolved, needs_out=False)
-        job = make_job(resolved, found, device=local_device(resolved.cluster))
+    except QAEvalError as error:
+        options.fail(error, code=options.EXIT_BAD_REQUEST)
+    if any(isinstance(settings, NacoSettings) for settings in resolved.metrics.values()):
+        path = out or Path(f"complexity-{corpus}.json")
+        _calibrate_complexity(resolved, path, corpus=corpus, n_questions=n_questions, seed=seed)
+    else:
+        path = out or Path(f"baseline-{corpus}.json")
+        _calibrate_baselines(resolved, path, corpus=corpus, n_pairs=n_pairs, seed=seed)
+
+
+def _calibrate_baselines(
+    config: RunConfig, path: Path, *, corpus: str, n_pairs: int, seed: int
+) -> None:
+    from jobs.cluster import local_device
+
+    try:
+        _check_no_baseline(config.metrics)
+        found = read_inputs(config, needs_out=False)
+        job = make_job(config, found, device=local_device(config.cluster))
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_BAD_REQUEST)
     try:
         content = calibrate_job(job, corpus=corpus, n_pairs=n_pairs, seed=seed)
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_INCOMPLETE)
-    path = out or Path(f"baseline-{corpus}.json")
     write_baselines(path, content)
     for record in content.baselines:
         low, high = record.interval_95
@@ -65,6 +99,49 @@ def calibrate(
             f"pairs, {record.n_dropped:,} dropped for overlap, {record.n_undefined:,} undefined"
         )
     print(f"baselines: {path}")
+
+
+def _calibrate_complexity(
+    config: RunConfig, path: Path, *, corpus: str, n_questions: int, seed: int
+) -> None:
+    # Imported here: HTTP takes a tenth of a second that other runs need not pay.
+    from qaeval_core.scoring.calibrate_naco import (
+        calibrate_naco,
+        calibration_roles,
+        with_journal,
+    )
+
+    try:
+        config = with_journal(config, path.with_suffix(".journal"))
+        found = read_inputs(config, needs_out=False, roles=calibration_roles(config))
+    except QAEvalError as error:
+        options.fail(error, code=options.EXIT_BAD_REQUEST)
+    counter = ProgressCounter()
+    printer = ProgressPrinter(
+        "naco", n_rows_total=n_questions, interval_s=config.scoring.progress_s
+    )
+
+    def on_batch(n_tokens: int, n_padded_tokens: int, share: float) -> None:
+        counter.add(share * n_questions, n_tokens, n_padded_tokens)
+        printer.update(counter.snapshot())
+
+    try:
+        record = calibrate_naco(
+            config, found, n_questions=n_questions, seed=seed, on_batch=on_batch
+        )
+        write_complexity(path, record, corpus=corpus)
+    except ConfigError as error:
+        options.fail(error, code=options.EXIT_BAD_REQUEST)
+    except QAEvalError as error:
+        options.fail(error, code=options.EXIT_INCOMPLETE)
+    taken = ", ".join(f"{n:,} took {steps}" for steps, n in record.n_steps.items())
+    print(
+        f"e = {record.paper:g} (profile paper), {record.authors:.4g} (authors), {record.n_runs:,} "
+        f"replies to {record.n_questions:,} questions, {record.n_unnatural:,} unnatural, "
+        f"{record.n_unreadable:,} unreadable, {record.n_failed:,} failed"
+    )
+    print(f"steps of natural ones: {taken}")
+    print(f"expected complexity: {path}")
 
 
 def _check_no_baseline(metrics: object) -> None:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import ray
-from ray.data import ActorPoolStrategy, DataContext
+from ray.data import ActorPoolStrategy
 
-from jobs.actors import Coordinator, ScorePieces, costs_from_json, piece_to_json
+from jobs.actors import Coordinator, ScorePieces
+from jobs.asking import asking_dataset, consume_asking
 from jobs.cluster import Layout
+from jobs.pieces import costs_from_json, pieces_dataset
 from jobs.shipping import ShippedArtifact, ship_if_needed
 from qaeval_core.errors import RunError, RunStoppedError
-from qaeval_core.scoring.execute import OnShard
 from qaeval_core.scoring.job import Job
+from qaeval_core.scoring.passes import OnShard
 from qaeval_core.scoring.plan import Piece
-from qaeval_core.scoring.plans import FamilyPlan, WordsFamilyPlan, pass_title
+from qaeval_core.scoring.plans import AskedFamilyPlan, FamilyPlan, WordsFamilyPlan, pass_title
 from qaeval_core.scoring.progress import ProgressPrinter
 
 _POLL_S = 0.5
@@ -32,39 +34,54 @@ class RayExecutor:
         self.stop = threading.Event()
         self.n_streams_opened = 0
 
-    def run(
+    def prepare(
         self,
         job: Job,
         families: Sequence[FamilyPlan],
         pieces: Sequence[Piece],
         on_shard: OnShard,
-    ) -> None:
-        """Commit every shard of every piece.
+    ) -> Callable[[], None]:
+        """Return what commits every shard of every piece.
 
-        Raises
-        ------
-        RunStoppedError
-            If asked to stop.
-        RunError
-            If a worker reports an error; what is committed stays.
+        The pipeline is built here, in the main thread: its context is the process's. What is
+        returned runs it, in whatever thread, and raises
+
+        - RunStoppedError, if asked to stop;
+        - LanguageModelError, if calls cannot go on;
+        - RunError, if a worker reports another error; what is committed stays.
         """
         coordinator = Coordinator.remote()  # type: ignore[attr-defined]
-        printer = ProgressPrinter(
-            pass_title(families),
-            n_rows_total=sum(piece.n_rows for piece in pieces),
-            interval_s=job.config.scoring.progress_s,
-        )
-        done = threading.Event()
-        poller = threading.Thread(target=self._poll, args=(coordinator, printer, done), daemon=True)
-        poller.start()
-        try:
-            self._consume(self._dataset(job, families, pieces, coordinator), coordinator, on_shard)
-        finally:
-            done.set()
-            poller.join()
-            ray.kill(coordinator)
-        if self.stop.is_set():
-            raise RunStoppedError("stopped as asked; run again to go on from here")
+        (family, *_) = families
+        consume: Callable[[ray.data.Dataset, object, OnShard], None]
+        if isinstance(family, AskedFamilyPlan):
+            dataset = asking_dataset(job, family, pieces, coordinator)
+            consume = partial(consume_asking, family)
+        else:
+            dataset = self._dataset(job, families, pieces, coordinator)
+            consume = self._consume
+        n_rows_total = sum(piece.n_rows for piece in pieces)
+
+        def run() -> None:
+            printer = ProgressPrinter(
+                pass_title(families),
+                n_rows_total=n_rows_total,
+                interval_s=job.config.scoring.progress_s,
+            )
+            done = threading.Event()
+            poller = threading.Thread(
+                target=self._poll, args=(coordinator, printer, done), daemon=True
+            )
+            poller.start()
+            try:
+                consume(dataset, coordinator, on_shard)
+            finally:
+                done.set()
+                poller.join()
+                ray.kill(coordinator)
+            if self.stop.is_set():
+                raise RunStoppedError("stopped as asked; run again to go on from here")
+
+        return run
 
     def _dataset(
         self,
@@ -73,19 +90,10 @@ class RayExecutor:
         pieces: Sequence[Piece],
         coordinator: object,
     ) -> ray.data.Dataset:
-        context = DataContext.get_current()
-        context.target_max_block_size = None  # A block is never split.
-        # Its default ends a family that waits for a GPU after half an hour.
-        context.execution_no_progress_timeout_s = -1
-        context.enable_progress_bars = False
-        # Its plan and timings are in Ray's own log files; ours are lines of rows/s.
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
-        items = [{"piece": piece_to_json(piece)} for piece in pieces]
-        dataset = ray.data.from_items(items, override_num_blocks=len(items))
         is_words = all(isinstance(family, WordsFamilyPlan) for family in families)
         layout = self.words_layout if is_words else self.layout
-        n_actors = min(layout.n_actors, len(items))
-        return dataset.map_batches(
+        n_actors = min(layout.n_actors, len(pieces))
+        return pieces_dataset(pieces).map_batches(
             ScorePieces,
             batch_size=1,
             batch_format="pyarrow",

@@ -6,6 +6,7 @@ Exit codes: 0 complete, 1 incomplete (run it again to go on), 2 bad request.
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,6 +30,9 @@ EPILOG = """Examples:
   qaeval score q.parquet --out out --metrics qrelscore,ref_qrelscore --carry label --limit 1000
 
   qaeval score q.parquet --out out --set qrelscore.profile=authors --local
+
+  qaeval score q.parquet --out out --set naco.base_url=https://host/v1 --set naco.model=NAME \\
+    --set naco.expected_complexity=3 --set naco.requests_per_minute=500 --dry-run
 """
 
 InputsArgument = Annotated[
@@ -68,14 +72,20 @@ def score(
         str | None, typer.Option(help="Ray cluster; default: start a local one")
     ] = None,
     local: Annotated[bool, typer.Option("--local", help="one process, no Ray")] = False,
+    no_replies: Annotated[
+        bool,
+        typer.Option("--no-replies", help="keep what was read of LLM replies, not their texts"),
+    ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="show files, shards, units and tokens; write nothing")
+        bool,
+        typer.Option("--dry-run", help="show shards, units, tokens, calls, money; write nothing"),
     ] = False,
 ) -> None:
     """Score every row of Parquet files; the same command again resumes or adds to a run."""
     extra: dict[str, object] = {
         "output.path": out,
         "output.carry": carry.split(",") if carry else None,
+        "output.replies": False if no_replies else None,
         "scoring.rows_per_shard": rows_per_shard,
         "input.limit": limit,
         "scoring.max_quarantined": max_quarantined,
@@ -166,6 +176,9 @@ def _run(config: RunConfig, inputs: Inputs, executor: Any, *, device: Any) -> Ou
     if outcome.report is not None:
         for line in summary_lines(outcome.report, job.store.out):
             print(line)
+    if outcome.stopped:
+        options.say("incomplete: run the same command again to go on")
+        sys.exit(options.EXIT_INCOMPLETE)
     return outcome
 
 
@@ -194,6 +207,8 @@ def summary_lines(report: dict[str, Any], out: Path) -> list[str]:
                 reasons = ", ".join(f"{reason} {n:,}" for reason, n in by_reason.items())
                 parts.append(f"{counts[kind]:,} {kind} ({reasons})")
         lines.append(f"{name}: {report['rows']:,} rows: {', '.join(parts)}")
+    for key, message in report.get("stopped", {}).items():
+        lines.append(f"{key} stopped: {message}")
     for name, column in report["columns"].items():
         if column["mean"] is not None:
             corpus = column.get("corpus")

@@ -13,6 +13,7 @@ from pydantic import Discriminator, Field, Tag
 from qaeval_core.metrics import model_settings as models
 from qaeval_core.metrics import settings as of
 from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.naco_settings import NacoSettings
 from qaeval_core.metrics.settings import QRelScoreSettings, Section
 
 INSTANCE_NAME = r"^[a-z][a-z0-9_]{0,62}$"
@@ -40,7 +41,8 @@ AnySettings = Annotated[
     | Annotated[models.BertScoreSettings, Tag("BertScoreSettings")]
     | Annotated[models.BertScoreFreeSettings, Tag("BertScoreFreeSettings")]
     | Annotated[models.MoverScoreSettings, Tag("MoverScoreSettings")]
-    | Annotated[models.KpqaSettings, Tag("KpqaSettings")],
+    | Annotated[models.KpqaSettings, Tag("KpqaSettings")]
+    | Annotated[NacoSettings, Tag("NacoSettings")],
     Discriminator(_settings_class),
 ]
 
@@ -93,6 +95,9 @@ class OutputSection(Section):
     statistics: bool = Field(
         False, description="write what corpus scores are summed from: <instance>_statistics"
     )
+    replies: bool = Field(
+        True, description="keep the texts of language models' replies; false: what was read of them"
+    )
 
 
 class ScoringSection(Section):
@@ -118,6 +123,9 @@ class ClusterSection(Section):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where models run")
     actors: int | None = Field(
         None, ge=1, description="scoring actors; default one per GPU, else one per 4 CPUs"
+    )
+    llm_actors: int = Field(
+        1, ge=1, description="actors that call language models; one makes hundreds of calls/s"
     )
     cpus_per_actor: float | None = Field(
         None, gt=0.0, description="CPUs (and threads) of one actor on a CPU cluster"

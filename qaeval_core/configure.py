@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -15,7 +15,6 @@ from pydantic import BaseModel, ValidationError
 from qaeval_core.config import RunConfig
 from qaeval_core.errors import ConfigError
 from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.metrics.settings import Baseline
 from qaeval_core.suggest import nearest
 
 
@@ -145,7 +144,7 @@ def _put(tree: dict[str, Any], parts: Sequence[str], value: object) -> None:
 
 # What pydantic puts into the place of an error beside keys: branches of unions.
 _CLASSES = {spec.settings.__name__: spec.settings for spec in METRICS.values()}
-_UNSHOWN = frozenset(["str", "Baseline", "[key]", *_CLASSES])
+_UNSHOWN = frozenset(["str", "Baseline", "NacoPrices", "[key]", *_CLASSES])
 
 
 def _explain(error: ValidationError) -> str:
@@ -174,7 +173,7 @@ def _fields_at(parts: Sequence[str]) -> list[str]:
         field = model.model_fields.get(part)
         if field is None:
             continue  # The instance name below metrics.
-        kind = Baseline if part == "baseline" else field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            model = kind
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                model = kind
     return list(model.model_fields)

@@ -7,6 +7,7 @@ from typing import Any
 
 from qaeval_core.metrics import model_settings as models
 from qaeval_core.metrics import settings as of
+from qaeval_core.metrics.naco_settings import NacoSettings
 from qaeval_core.metrics.spec import MetricSpec
 
 _QRELSCORE_SOURCE = "Liu et al. QRelScore. EMNLP 2022, arXiv:2204.13921, section 2"
@@ -258,6 +259,34 @@ _ALL = (
         over_windows="none",
         over_references="max of each part",
         source="Lee et al. KPQA. NAACL 2021, arXiv:2005.00192, section 3",
+    ),
+    MetricSpec(
+        name="naco",
+        title="naturalness, answerability and complexity of a question, by a language model",
+        module="naco",
+        settings=NacoSettings,
+        needs=("endpoint",),
+        roles=("candidate", "context", "answer"),
+        outputs=(
+            "",
+            "naturalness",
+            "answerability",
+            "complexity",
+            "steps",
+            "predicted_answer",
+            "runs",
+        ),
+        count_outputs=("runs",),
+        free_text_outputs=("predicted_answer",),
+        low=0.0,
+        high=1.0,
+        higher_is_better=True,
+        is_symmetric=False,
+        over_windows="none",
+        over_references="none",
+        over_examples="mean",
+        source="Nguyen et al. Reference-based Metrics Disprove Themselves in Question Generation. "
+        "Findings of EMNLP 2024, arXiv:2403.12242, section 3",
     ),
 )
 

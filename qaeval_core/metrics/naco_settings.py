@@ -37,6 +37,11 @@ class NacoWeights(Section):
             raise ValueError("one of the three weights must be above 0")
         return self
 
+    @property
+    def as_tuple(self) -> tuple[float, float, float]:
+        """(w_n, w_a, w_c)."""
+        return (self.naturalness, self.answerability, self.complexity)
+
 
 class NacoSettings(Settings):
     """Settings of ``naco``."""
@@ -88,6 +93,14 @@ class NacoSettings(Settings):
     journal_path: str | None = Field(
         None, description="folder of paid replies, which runs may share; null: OUT/journal"
     )
+    ledger_path: str | None = Field(
+        None,
+        description="folder of what limits and budgets must remember when a process dies; null: "
+        "~/.cache/qaeval/ledgers of the machine that holds them",
+    )
+    limit_window_s: float = Field(
+        60.0, gt=0.0, allow_inf_nan=False, description="seconds that the limits count in"
+    )
     weights: NacoWeights = Field(
         NacoWeights(), description="{naturalness: w, answerability: w, complexity: w}"
     )
@@ -97,7 +110,7 @@ class NacoSettings(Settings):
     def _check_base_url(cls, given: str | None) -> str | None:
         return None if given is None else _checked_url(given)
 
-    @field_validator("model", "journal_path")
+    @field_validator("model", "journal_path", "ledger_path")
     @classmethod
     def _check_not_empty(cls, given: str | None) -> str | None:
         if given is not None and not given.strip():
@@ -136,6 +149,15 @@ class NacoSettings(Settings):
                 "budget_usd needs prices: {prompt: USD, completion: USD} per million tokens"
             )
         return self
+
+    @property
+    def parameters(self) -> dict[str, float | int]:
+        """What a request says besides model and prompt."""
+        return {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "max_tokens": self.max_tokens,
+        }
 
 
 def _checked_url(given: str) -> str:

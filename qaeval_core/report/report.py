@@ -16,9 +16,15 @@ from numpy.typing import NDArray
 
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.metrics.corpus import corpus_score
-from qaeval_core.scoring.join import Totals
 from qaeval_core.scoring.pass_stats import PassStats
-from qaeval_core.scoring.plans import CompiledRun, FamilyPlan, InstancePlan, ModelFamilyPlan
+from qaeval_core.scoring.plans import (
+    AskedFamilyPlan,
+    CompiledRun,
+    FamilyPlan,
+    InstancePlan,
+    ModelFamilyPlan,
+)
+from qaeval_core.scoring.totals import Totals
 from qaeval_core.stats.summary import summarise
 
 _PACKAGES = (
@@ -60,6 +66,7 @@ def make_report(
     committed: Mapping[str, PassStats],
     this_run: Mapping[str, PassStats],
     wall_s: Mapping[str, float],
+    stopped: Mapping[str, str],
     notes: list[str],
 ) -> dict[str, Any]:
     """Return the report as plain data.
@@ -75,6 +82,8 @@ def make_report(
         Counts and seconds of this run alone.
     wall_s : mapping of family key to float
         Wall time of each family in this run; ``total`` for all.
+    stopped : mapping of family key to str
+        Families that ended before all rows were asked, and why.
     """
     n_quarantined = sum(totals.quarantined.values())
     columns = {
@@ -103,12 +112,12 @@ def make_report(
         },
         "columns": columns,
         "families": {
-            plan.key: _family(
-                committed[plan.key], this_run.get(plan.key), wall_s.get(plan.key, 0.0)
-            )
+            plan.key: _work(plan, committed[plan.key])
+            | _this_run(this_run.get(plan.key), wall_s.get(plan.key, 0.0))
             | {"signature": str(plan.signature), **_artifact(plan)}
             for plan in run.families
         },
+        "stopped": dict(stopped),
         "wall_s": round(wall_s.get("total", 0.0), 3),
         "notes": notes,
         "environment": environment(),
@@ -151,10 +160,18 @@ def _artifact(plan: FamilyPlan) -> dict[str, str]:
     }
 
 
-def _family(committed: PassStats, this_run: PassStats | None, wall_s: float) -> dict[str, Any]:
+def _work(plan: FamilyPlan, committed: PassStats) -> dict[str, Any]:
+    """Return what all commits of a family cost."""
     saved = committed.n_units_unshared - committed.n_units
+    if isinstance(plan, AskedFamilyPlan):
+        return {
+            "rows": committed.n_rows,
+            "requests": committed.n_units,
+            "requests_avoided": saved,
+            "calls": _calls(committed.calls),
+        }
     padded = committed.n_padded_tokens
-    content: dict[str, Any] = {
+    return {
         "rows": committed.n_rows,
         "forward_sequences": committed.n_units,
         "forward_sequences_avoided": saved,
@@ -164,12 +181,39 @@ def _family(committed: PassStats, this_run: PassStats | None, wall_s: float) -> 
         "truncated": committed.n_truncated,
         "batch_halvings": committed.n_halvings,
     }
-    if this_run is not None and this_run.n_rows:
-        content["this_run"] = {
-            "rows": this_run.n_rows,
-            "wall_s": round(wall_s, 3),
-            "rows_per_s": round(this_run.n_rows / wall_s, 2) if wall_s else None,
-            "tokens_per_s": round(this_run.n_tokens / wall_s, 1) if wall_s else None,
-            "seconds": {name: round(value, 3) for name, value in this_run.seconds.items()},
-        }
-    return content
+
+
+def _calls(calls: Mapping[str, int]) -> dict[str, Any]:
+    """Return what came of calls to a language model; failures were tried again, or given up."""
+
+    def by_reason(kind: str) -> dict[str, int]:
+        own = {key.removeprefix(kind): n for key, n in calls.items() if key.startswith(kind)}
+        return dict(sorted(own.items()))
+
+    return {
+        "paid": calls.get("paid", 0),
+        "from_journal": calls.get("from_journal", 0),
+        "prompt_tokens": calls.get("prompt_tokens", 0),
+        "completion_tokens": calls.get("completion_tokens", 0),
+        "usd": calls.get("nano_usd", 0) / 1e9,
+        "reminders": calls.get("reminders", 0),
+        "unparsable_runs": calls.get("unparsable", 0),
+        "failed": by_reason("failed:"),
+        "given_up": by_reason("given_up:"),
+    }
+
+
+def _this_run(this_run: PassStats | None, wall_s: float) -> dict[str, Any]:
+    """Return what the shards of this run cost; nothing where it had none."""
+    if this_run is None or not this_run.n_rows:
+        return {}
+    content: dict[str, Any] = {
+        "rows": this_run.n_rows,
+        "wall_s": round(wall_s, 3),
+        "rows_per_s": round(this_run.n_rows / wall_s, 2) if wall_s else None,
+        "tokens_per_s": round(this_run.n_tokens / wall_s, 1) if wall_s else None,
+        "seconds": {name: round(value, 3) for name, value in this_run.seconds.items()},
+    }
+    if this_run.calls:
+        content["calls"] = _calls(this_run.calls)
+    return {"this_run": content}

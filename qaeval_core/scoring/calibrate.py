@@ -19,9 +19,10 @@ from qaeval_core.scoring.compile_qrelscore import baseline_key
 from qaeval_core.scoring.formulas.qrelscore import part_scores
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.plans import InstancePlan, ModelFamilyPlan
-from qaeval_core.scoring.reader import ShardReader
 from qaeval_core.scoring.runner import FamilyRunner
-from qaeval_core.scoring.validate import table_rows, validate_rows
+from qaeval_core.scoring.sampling import draw_rows, read_rows
+from qaeval_core.scoring.sharing import IntArray
+from qaeval_core.scoring.validate import validate_rows
 from qaeval_core.stats.summary import summarise
 from qaeval_core.text.words import words
 
@@ -47,10 +48,9 @@ def draw_pairs(job: Job, *, n_pairs: int, seed: int) -> RandomPairs:
         If the rows hold fewer than two different contexts.
     """
     rng = np.random.default_rng(seed)
-    n_rows = job.n_rows_total
-    # Twice as many rows as pairs: few pairs are dropped for overlap.
-    chosen = np.sort(rng.choice(n_rows, size=min(n_rows, 4 * n_pairs), replace=False))
-    questions, contexts = _read_rows(job, chosen)
+    # Four times as many rows as pairs: few pairs are dropped for overlap.
+    chosen = draw_rows(job.n_rows_total, n_rows=4 * n_pairs, rng=rng)
+    questions, contexts = _read_texts(job, chosen)
     if len(set(contexts)) < 2:
         raise InputError("calibration needs rows with at least two different contexts")
     left = rng.permutation(len(questions))
@@ -72,25 +72,18 @@ def draw_pairs(job: Job, *, n_pairs: int, seed: int) -> RandomPairs:
     return RandomPairs([pair[0] for pair in kept], [pair[1] for pair in kept], n_dropped)
 
 
-def _read_rows(job: Job, chosen: np.ndarray) -> tuple[list[str], list[str]]:
+def _read_texts(job: Job, chosen: IntArray) -> tuple[list[str], list[str]]:
+    """Return questions and contexts of the good ones among some rows."""
     columns = {role: job.columns[role] for role in _ROLES}
-    reader = ShardReader(list(columns.values()))
-    wanted = set(chosen.tolist())
-    questions: list[str] = []
-    contexts: list[str] = []
-    offset = 0
-    for file in job.files:
-        for piece in job.file_pieces(file):
-            for rows in piece.shards:
-                table = reader.read(piece, rows)
-                own = [i for i in range(rows.n_rows) if offset + rows.start + i in wanted]
-                validated = validate_rows(
-                    table_rows(table.take(own), columns=columns), columns=columns
-                )
-                questions += [str(text) for text in validated.values["candidate"]]
-                contexts += [str(text) for text in validated.values["context"]]
-        offset += job.n_rows[file.file_id]
-    return questions, contexts
+    rows = read_rows(
+        job.files,
+        chosen,
+        n_rows=job.n_rows,
+        columns=columns,
+        max_shard_bytes=job.config.scoring.max_shard_bytes,
+    )
+    values = validate_rows(rows, columns=columns).values
+    return [str(text) for text in values["candidate"]], [str(text) for text in values["context"]]
 
 
 def calibrate(

@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from qaeval_core.config import RunConfig
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.metrics.model_settings import AnswerSettings
+from qaeval_core.metrics.naco_settings import NacoSettings
 from qaeval_core.metrics.settings import QRelScoreSettings
 from qaeval_core.models.artifact import ArtifactRequest
 from qaeval_core.scoring.compile_answers import answer_requests, compile_answers
 from qaeval_core.scoring.compile_models import ResolveArtifact
+from qaeval_core.scoring.compile_naco import check_purses, compile_naco
 from qaeval_core.scoring.compile_qrelscore import compile_qrelscore, qrelscore_requests
 from qaeval_core.scoring.compile_words import compile_words
 from qaeval_core.scoring.families import FAMILIES
@@ -96,12 +98,15 @@ def compile_run(
                 resolve_artifact=resolve_artifact,
                 corpus=corpus,
             )
+        elif isinstance(settings, NacoSettings):
+            plans, instance = compile_naco(name, settings, config, columns=columns)
         else:
             plans, instance = compile_words(name, settings, columns=columns, corpus=corpus)
         for plan in plans:
             families.setdefault(plan.key, plan)
         instances.append(instance)
+    check_purses(list(families.values()))
     # Words first; then families of one model beside each other, cheap ones first.
-    order = ["words", *FAMILIES]
+    order = ["words", *FAMILIES, "naco"]
     ordered = sorted(families.values(), key=lambda plan: order.index(plan.name))
     return CompiledRun(tuple(ordered), tuple(instances))

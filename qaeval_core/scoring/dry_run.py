@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from qaeval_core.config import RunConfig
 from qaeval_core.scoring.job import Inputs, Job
 from qaeval_core.scoring.pass_stats import PassStats
-from qaeval_core.scoring.plans import ModelFamilyPlan
+from qaeval_core.scoring.plans import AskedFamilyPlan, ModelFamilyPlan
 from qaeval_core.scoring.reader import ShardReader
 from qaeval_core.scoring.runner import prepare_rows
 from qaeval_core.scoring.validate import table_rows
@@ -42,6 +42,11 @@ def dry_run_lines(job: Job) -> Iterator[str]:
             )
             if own and isinstance(family, ModelFamilyPlan):
                 yield _units_line(job, family, n_rows=n_rows)
+            if own and isinstance(family, AskedFamilyPlan):
+                # Imported here: HTTP takes a tenth of a second that other runs need not pay.
+                from qaeval_core.scoring.dry_run_asked import asked_lines
+
+                yield from asked_lines(job, family, max_rows=_MAX_ROWS)
 
 
 def _units_line(job: Job, family: ModelFamilyPlan, *, n_rows: int) -> str:

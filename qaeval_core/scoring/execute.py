@@ -7,55 +7,40 @@ accounted for.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from qaeval_core.errors import ReconcileError, TooManyQuarantinedError
+from qaeval_core.errors import ReconcileError
 from qaeval_core.report.report import make_report
-from qaeval_core.scoring.frequencies import forget_frequencies, make_frequencies
 from qaeval_core.scoring.job import Job
-from qaeval_core.scoring.join import FileJoin, Totals
+from qaeval_core.scoring.join import FileJoin
 from qaeval_core.scoring.lock import RunLock
 from qaeval_core.scoring.pass_stats import PassStats
-from qaeval_core.scoring.plan import Piece, RowRange
-from qaeval_core.scoring.plans import FamilyPlan
+from qaeval_core.scoring.passes import Executor, RunCosts, check_quarantined, run_passes
+from qaeval_core.scoring.plan import RowRange
 from qaeval_core.scoring.records import changes, read_json, write_run_files
 from qaeval_core.scoring.store import tiles, write_atomically, write_json
-
-# Called for each committed shard with what it cost, by family.
-OnShard = Callable[[Mapping[str, PassStats]], None]
-
-
-class Executor(Protocol):
-    """Runs the pieces of one pass: in this process, or on a cluster."""
-
-    n_actors: int
-
-    def run(
-        self,
-        job: Job,
-        families: Sequence[FamilyPlan],
-        pieces: Sequence[Piece],
-        on_shard: OnShard,
-    ) -> None:
-        """Commit every shard of every piece; RunStoppedError when asked to stop."""
+from qaeval_core.scoring.totals import Totals
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run did; ``report`` is None only where nothing was left to do and none is kept."""
+    """What a run did; ``report`` is None only where nothing was left to do and none is kept.
+
+    ``stopped`` has, by family key, why a family ended before all its rows were asked.
+    """
 
     report: dict[str, Any] | None
     n_shards_run: int
     is_new: bool
+    stopped: Mapping[str, str] = field(default_factory=dict)
 
 
 def run_job(job: Job, executor: Executor, *, say: Callable[[str], None]) -> Outcome:
@@ -85,99 +70,12 @@ def run_job(job: Job, executor: Executor, *, say: Callable[[str], None]) -> Outc
             say(line)
         success.unlink(missing_ok=True)
         write_run_files(job, n_actors=executor.n_actors)
-        this_run, wall_s = _run_families(job, executor, say)
-        return _finish(job, this_run, wall_s, success)
+        done = run_passes(job, executor, say=say)
+        return _finish(job, done, success)
 
 
-def _run_families(
-    job: Job, executor: Executor, say: Callable[[str], None]
-) -> tuple[dict[str, PassStats], dict[str, float]]:
-    this_run: dict[str, PassStats] = {}
-    wall_s: dict[str, float] = {}
-    for families in job.run.passes:
-        for family in families:
-            if job.config.scoring.retry_quarantined:
-                _drop_quarantined(job, family, say)
-            make_frequencies(job, family)
-        pieces = job.pieces(families, n_actors=executor.n_actors)
-        opened = _say_open(job, families, pieces, say)
-        if not pieces:
-            continue
-        this_run.update({family.key: PassStats() for family in opened})
-        started = time.perf_counter()
-        executor.run(job, opened, pieces, _shard_counter(job, opened, this_run))
-        # Families of one pass share its time.
-        passed = time.perf_counter() - started
-        wall_s.update({family.key: passed for family in opened})
-        wall_s["total"] = wall_s.get("total", 0.0) + passed
-    return this_run, wall_s
-
-
-def _say_open(
-    job: Job, families: Sequence[FamilyPlan], pieces: Sequence[Piece], say: Callable[[str], None]
-) -> list[FamilyPlan]:
-    """Say what is committed and what is left; return the families with open rows."""
-    opened = []
-    for family in families:
-        n_open = sum(piece.n_rows for piece in pieces if family.key in piece.families)
-        done = job.n_rows_total - n_open
-        if not n_open:
-            say(f"{family.title}: all {done:,} rows are committed, nothing to compute")
-            continue
-        opened.append(family)
-        if done:
-            say(f"{family.title}: {done:,} rows are committed, {n_open:,} are left")
-    return opened
-
-
-def _shard_counter(
-    job: Job, families: Sequence[FamilyPlan], this_run: Mapping[str, PassStats]
-) -> OnShard:
-    """Return what counts the costs of shards and stops where too many rows are quarantined."""
-    has_limit = job.config.scoring.max_quarantined < 1
-    earlier = {family.key: _quarantined(job, family) if has_limit else 0 for family in families}
-
-    def on_shard(costs: Mapping[str, PassStats]) -> None:
-        for key, cost in costs.items():
-            this_run[key].add(cost)
-            _check_quarantined(job, earlier[key] + this_run[key].n_quarantined)
-
-    return on_shard
-
-
-def _check_quarantined(job: Job, n_quarantined: int) -> None:
-    allowed = job.config.scoring.max_quarantined
-    if n_quarantined > allowed * job.n_rows_total:
-        raise TooManyQuarantinedError(
-            f"{n_quarantined:,} of {job.n_rows_total:,} rows are quarantined, more than "
-            f"--max-quarantined {allowed:g}; reasons are in the commits of {job.store.out}"
-        )
-
-
-def _quarantined(job: Job, family: FamilyPlan) -> int:
-    return sum(
-        job.store.check(family.key, file_id, rows).n_quarantined
-        for file_id, ranges in job.done_ranges(family).items()
-        for rows in ranges
-    )
-
-
-def _drop_quarantined(job: Job, family: FamilyPlan, say: Callable[[str], None]) -> None:
-    n_dropped = 0
-    for file_id, ranges in job.done_ranges(family).items():
-        for rows in ranges:
-            if job.store.check(family.key, file_id, rows).n_quarantined:
-                job.store.drop(family.key, file_id, rows)
-                n_dropped += 1
-    if n_dropped:
-        forget_frequencies(job, family.key)
-        say(f"{family.key}: {n_dropped} shards with quarantined rows are scored once more")
-
-
-def _finish(
-    job: Job, this_run: Mapping[str, PassStats], wall_s: Mapping[str, float], success: Path
-) -> Outcome:
-    committed, ranges = reconcile(job)
+def _finish(job: Job, done: RunCosts, success: Path) -> Outcome:
+    committed, ranges = reconcile(job, pending=done.stopped)
     totals = Totals()
     join = FileJoin(
         job.store,
@@ -194,17 +92,19 @@ def _finish(
         totals,
         read_scores=partial(_read_scores, [join.path(file) for file in job.files]),
         committed=committed,
-        this_run=this_run,
-        wall_s=wall_s,
+        this_run=done.this_run,
+        wall_s=done.wall_s,
+        stopped=done.stopped,
         notes=list(job.notes),
     )
     check_report(report, n_rows=job.n_rows_total)
-    _check_quarantined(job, report["quarantined"])
+    check_quarantined(job, report["quarantined"])
     write_json(job.store.out / "report.json", report)
-    marker = {"fingerprint": job.fingerprint, "rows": totals.n_rows}
-    write_atomically(success, json.dumps(marker).encode())
-    n_shards = sum(stats.n_batches > 0 or stats.n_rows > 0 for stats in this_run.values())
-    return Outcome(report, n_shards, is_new=True)
+    if not done.stopped:
+        marker = {"fingerprint": job.fingerprint, "rows": totals.n_rows}
+        write_atomically(success, json.dumps(marker).encode())
+    n_shards = sum(stats.n_batches > 0 or stats.n_rows > 0 for stats in done.this_run.values())
+    return Outcome(report, n_shards, is_new=True, stopped=done.stopped)
 
 
 def _read_scores(paths: Sequence[Path], column: str) -> NDArray[np.floating]:
@@ -216,8 +116,15 @@ def _read_scores(paths: Sequence[Path], column: str) -> NDArray[np.floating]:
     return np.concatenate(chunks) if chunks else np.zeros(0)
 
 
-def reconcile(job: Job) -> tuple[dict[str, PassStats], dict[str, dict[str, list[RowRange]]]]:
+def reconcile(
+    job: Job, *, pending: Collection[str] = ()
+) -> tuple[dict[str, PassStats], dict[str, dict[str, list[RowRange]]]]:
     """Check that every row of every file is committed once in every family.
+
+    Parameters
+    ----------
+    pending : collection of str
+        Keys of families that may lack rows.
 
     Returns
     -------
@@ -235,7 +142,8 @@ def reconcile(job: Job) -> tuple[dict[str, PassStats], dict[str, dict[str, list[
         ranges[family.key] = job.done_ranges(family)
         for file in job.files:
             own = ranges[family.key][file.file_id]
-            if not tiles(own, n_rows=job.n_rows[file.file_id]):
+            is_whole = tiles(own, n_rows=job.n_rows[file.file_id])
+            if not is_whole and family.key not in pending:
                 raise ReconcileError(
                     f"{family.key}: rows of {file.relative} are missing; run again to complete"
                 )

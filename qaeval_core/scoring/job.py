@@ -19,7 +19,12 @@ from qaeval_core.scoring.columns import check_carried, resolve_columns
 from qaeval_core.scoring.compile import compile_run, needed_roles, optional_roles
 from qaeval_core.scoring.inputs import InputFile, find_inputs
 from qaeval_core.scoring.plan import Piece, RowRange, cover, plan_file
-from qaeval_core.scoring.plans import CompiledRun, FamilyPlan, ModelFamilyPlan
+from qaeval_core.scoring.plans import (
+    AskedFamilyPlan,
+    CompiledRun,
+    FamilyPlan,
+    ModelFamilyPlan,
+)
 from qaeval_core.scoring.score_columns import check_output_names
 from qaeval_core.scoring.store import Store, check_out_path
 from qaeval_core.signature import hash_text
@@ -27,6 +32,8 @@ from qaeval_core.signature import hash_text
 _MIN_PIECE_ROWS = 4096
 _MAX_PIECE_ROWS = 65_536
 _PIECES_PER_ACTOR = 8
+# Several pieces of a family that asks are open at once in one actor: small ones share the work.
+_MAX_ASKED_PIECE_ROWS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +73,12 @@ class Job:
     def pieces(self, families: Sequence[FamilyPlan], *, n_actors: int) -> list[Piece]:
         """Return what is still to be done for the families of one pass."""
         done = {family.key: self.done_ranges(family) for family in families}
+        least, most = _MIN_PIECE_ROWS, _MAX_PIECE_ROWS
+        if isinstance(families[0], AskedFamilyPlan):
+            n_actors = self.config.cluster.llm_actors
+            least, most = 1, _MAX_ASKED_PIECE_ROWS
         per_actor = self.n_rows_total // (_PIECES_PER_ACTOR * max(n_actors, 1))
-        rows_per_piece = min(max(per_actor, _MIN_PIECE_ROWS), _MAX_PIECE_ROWS)
+        rows_per_piece = min(max(per_actor, least), most)
         return [
             piece
             for file in self.files
@@ -116,13 +127,17 @@ class Inputs:
     problems: tuple[str, ...]
 
 
-def read_inputs(config: RunConfig, *, needs_out: bool = True) -> Inputs:
+def read_inputs(
+    config: RunConfig, *, needs_out: bool = True, roles: Sequence[str] | None = None
+) -> Inputs:
     """Find the input files and check their columns.
 
     Parameters
     ----------
     needs_out : bool, default True
         False where nothing is written; ``output.path`` may then be missing.
+    roles : sequence of str, optional
+        Roles to read; default those of the configured metrics.
 
     Raises
     ------
@@ -137,9 +152,9 @@ def read_inputs(config: RunConfig, *, needs_out: bool = True) -> Inputs:
     files, problems = find_inputs(config.input.paths, skip_unreadable=config.input.skip_unreadable)
     columns = resolve_columns(
         files,
-        roles=needed_roles(config),
+        roles=needed_roles(config) if roles is None else roles,
         mapping=config.input.columns,
-        optional=optional_roles(config),
+        optional=optional_roles(config) if roles is None else (),
     )
     check_carried(files, config.output.carry)
     return Inputs(store, tuple(files), columns, tuple(problems))
@@ -154,7 +169,7 @@ def make_job(config: RunConfig, inputs: Inputs, *, device: Device) -> Job:
         For whatever is wrong with models, baselines or output columns.
     """
     root = Path(config.models.artifacts_path or default_root())
-    n_rows = _limited(inputs.files, config.input.limit)
+    n_rows = count_rows(inputs.files, config.input.limit)
     run = compile_run(
         config,
         columns=inputs.columns,
@@ -203,7 +218,8 @@ def _corpus_hash(files: Sequence[InputFile], n_rows: Mapping[str, int]) -> str:
     return hash_text("\n".join(f"{file.file_id} {n_rows[file.file_id]}" for file in files))
 
 
-def _limited(files: Sequence[InputFile], limit: int | None) -> dict[str, int]:
+def count_rows(files: Sequence[InputFile], limit: int | None) -> dict[str, int]:
+    """Return how many rows of each file count, by file id, under a limit on all of them."""
     left = sum(file.n_rows for file in files) if limit is None else limit
     counts = {}
     for file in files:

@@ -6,9 +6,7 @@ Streams: neither the input nor the statistics of a file are ever in memory as a 
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,32 +16,19 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from qaeval_core.errors import UnreadableFileError
-from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.schema import QUARANTINE_MESSAGE, QUARANTINE_REASON, QUARANTINE_SCHEMA
+from qaeval_core.scoring.families.naco import STATISTICS_SCHEMA
 from qaeval_core.scoring.formulas import score_instance
-from qaeval_core.scoring.formulas.columns import InstanceScores
 from qaeval_core.scoring.inputs import InputFile
 from qaeval_core.scoring.plan import Piece, RowRange, Stretch, split, stretches
-from qaeval_core.scoring.plans import CompiledRun, InstancePlan
+from qaeval_core.scoring.plans import AskedFamilyPlan, CompiledRun
 from qaeval_core.scoring.reader import ShardReader
 from qaeval_core.scoring.score_columns import columns_metadata, score_fields
 from qaeval_core.scoring.store import FamilyStream, Store
+from qaeval_core.scoring.totals import Totals
 from qaeval_core.scoring.work import UNREADABLE
 
 _CHUNK_ROWS = 16_384
-
-
-@dataclass(slots=True)
-class Totals:
-    """What the report needs of all joined rows."""
-
-    n_rows: int = 0
-    n_duplicate_ids: int = 0
-    quarantined: Counter[str] = field(default_factory=Counter)
-    undefined: dict[str, Counter[str]] = field(default_factory=dict)
-    n_scored: Counter[str] = field(default_factory=Counter)
-    sums: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # by instance
-    texts: dict[str, Counter[str]] = field(default_factory=dict)  # by column
 
 
 def score_rows(
@@ -84,7 +69,7 @@ def score_rows(
             columns[plan.statistics_column] = _statistics(scores.sums).take(indices)
         columns[plan.reason_column] = pa.array(scores.reasons, pa.string()).take(indices)
         if totals is not None:
-            _count_instance(totals, plan, scores)
+            totals.count_instance(plan, scores)
     if totals is not None:
         totals.n_rows += len(reasons)
         totals.quarantined.update(reason for reason in reasons if reason is not None)
@@ -106,19 +91,6 @@ def _quarantine_reasons(statistics: Mapping[str, pa.Table]) -> list[str | None]:
         own = table.column(QUARANTINE_REASON).to_pylist()
         merged = [a or b for a, b in zip(merged, own, strict=True)] if merged else own
     return merged
-
-
-def _count_instance(totals: Totals, plan: InstancePlan, scores: InstanceScores) -> None:
-    counts = Counter(reason for reason in scores.reasons if reason is not None)
-    totals.undefined.setdefault(plan.name, Counter()).update(counts)
-    totals.n_scored[plan.name] += len(scores.reasons) - sum(counts.values())
-    for output in plan.outputs:
-        name, column = plan.column(output), scores.outputs[output]
-        if output in METRICS[plan.settings.metric].text_outputs:
-            totals.texts.setdefault(name, Counter()).update(column.to_pylist())
-    if scores.sums is not None:
-        own = np.nansum(scores.sums, axis=0)
-        totals.sums[plan.name] = totals.sums.get(plan.name, 0.0) + own
 
 
 class FileJoin:
@@ -151,6 +123,12 @@ class FileJoin:
         self._carry = list(carry)
         self._with_statistics = with_statistics
         self._metadata = columns_metadata(run)
+        # A family that asks may have ended early: its other rows are pending.
+        self._schemas = {
+            plan.key: STATISTICS_SCHEMA
+            for plan in run.families
+            if isinstance(plan, AskedFamilyPlan)
+        }
 
     def path(self, file: InputFile) -> Path:
         """Return where the scores of a file lie."""
@@ -168,13 +146,16 @@ class FileJoin:
 
         Parameters
         ----------
-        ranges : mapping of family key to committed ranges that tile the file's rows
+        ranges : mapping of family key to committed ranges
+            They tile the file's rows, but for families that ask: rows that are missing there have
+            no score, and the reason ``pending``.
         """
         path = self.path(file)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
         streams = {
-            key: FamilyStream(self._store, key, file.file_id, own) for key, own in ranges.items()
+            key: FamilyStream(self._store, key, file.file_id, own, schema=self._schemas.get(key))
+            for key, own in ranges.items()
         }
         hashes: list[NDArray[np.uint64]] = []
         quarantine: list[pa.Table] = []

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from qaeval_core.errors import RunStoppedError
-from qaeval_core.scoring.execute import OnShard
 from qaeval_core.scoring.frequencies import load_frequencies
 from qaeval_core.scoring.job import Job
+from qaeval_core.scoring.passes import OnShard
 from qaeval_core.scoring.plan import Piece, RowRange
-from qaeval_core.scoring.plans import FamilyPlan, pass_title
+from qaeval_core.scoring.plans import AskedFamilyPlan, FamilyPlan, pass_title
 from qaeval_core.scoring.progress import ProgressCounter, ProgressPrinter
 from qaeval_core.scoring.runners import make_runner
 from qaeval_core.scoring.work import PieceWorker
@@ -46,6 +48,10 @@ class LocalSupervisor:
         if self._stop.is_set():
             raise RunStoppedError("stopped as asked; run again to go on from here")
 
+    def tell(self, note: str) -> None:
+        """Take what a line of progress shall end with."""
+        self.counter.tell(note)
+
 
 class LocalExecutor:
     """Runs pieces one after another with all CPUs, or on one GPU.
@@ -62,14 +68,49 @@ class LocalExecutor:
         self.stop = threading.Event()
         self._n_threads = n_threads
 
-    def run(
+    def prepare(
+        self,
+        job: Job,
+        families: Sequence[FamilyPlan],
+        pieces: Sequence[Piece],
+        on_shard: OnShard,
+    ) -> Callable[[], None]:
+        """Return what commits every shard of every piece."""
+        return partial(self._run, job, families, pieces, on_shard)
+
+    def _run(
         self,
         job: Job,
         families: Sequence[FamilyPlan],
         pieces: Sequence[Piece],
         on_shard: OnShard,
     ) -> None:
-        """Commit every shard of every piece."""
+        printer = ProgressPrinter(
+            pass_title(families),
+            n_rows_total=sum(piece.n_rows for piece in pieces),
+            interval_s=job.config.scoring.progress_s,
+        )
+        supervisor = LocalSupervisor(self.stop, printer)
+        try:
+            with self._worker(job, families, supervisor) as worker:
+                for _, _, costs in worker.run(pieces):
+                    on_shard(costs)
+        finally:
+            printer.update(supervisor.counter.snapshot(), is_last=True)
+
+    @contextmanager
+    def _worker(
+        self, job: Job, families: Sequence[FamilyPlan], supervisor: LocalSupervisor
+    ) -> Iterator[Any]:
+        """Yield who runs the pieces of these families."""
+        (family, *_) = families
+        if isinstance(family, AskedFamilyPlan):
+            # Imported here: HTTP takes a tenth of a second that other runs need not pay.
+            from qaeval_core.scoring.asked_locally import local_worker
+
+            with local_worker(family, job.store, supervisor) as asked:
+                yield asked
+            return
         runners = {
             family.key: make_runner(
                 family,
@@ -80,15 +121,4 @@ class LocalExecutor:
             )
             for family in families
         }
-        printer = ProgressPrinter(
-            pass_title(families),
-            n_rows_total=sum(piece.n_rows for piece in pieces),
-            interval_s=job.config.scoring.progress_s,
-        )
-        supervisor = LocalSupervisor(self.stop, printer)
-        worker = PieceWorker(runners, job.store, supervisor)
-        try:
-            for _, _, costs in worker.run(pieces):
-                on_shard(costs)
-        finally:
-            printer.update(supervisor.counter.snapshot(), is_last=True)
+        yield PieceWorker(runners, job.store, supervisor)

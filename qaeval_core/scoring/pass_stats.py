@@ -19,15 +19,22 @@ class PassStats:
     n_padded_tokens: int = 0
     n_truncated: int = 0
     n_halvings: int = 0
+    calls: dict[str, int] = field(default_factory=dict)  # to a language model, by what came of them
     seconds: dict[str, float] = field(default_factory=dict)
 
     def add(self, other: PassStats) -> None:
         """Add another shard's stats."""
         for name in self.__slots__:
-            if name != "seconds":
+            if name not in ("calls", "seconds"):
                 setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name, n_calls in other.calls.items():
+            self.count(name, n_calls)
         for name, value in other.seconds.items():
-            self.seconds[name] = self.seconds.get(name, 0.0) + value
+            self.spend(name, value)
+
+    def count(self, name: str, n_calls: int = 1) -> None:
+        """Add to a count of calls."""
+        self.calls[name] = self.calls.get(name, 0) + n_calls
 
     def spend(self, name: str, seconds: float) -> None:
         """Add seconds to a phase: read, encode, wait, run or commit."""
@@ -36,6 +43,8 @@ class PassStats:
     def counts_json(self) -> str:
         """Return the counts without the seconds: the same work gives the same bytes."""
         counts = {name: getattr(self, name) for name in self.__slots__ if name != "seconds"}
+        if not self.calls:
+            del counts["calls"]
         return json.dumps(counts)
 
     @classmethod

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.naco_settings import NacoSettings
 from qaeval_core.metrics.settings import Baseline, QRelScoreSettings, Settings
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.scoring.families import FamilyKind
@@ -84,6 +85,25 @@ class WordsFamilyPlan(FamilyPlan):
         return 2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedFamilyPlan(FamilyPlan):
+    """A family that asks a language model over HTTP; it runs beside the others.
+
+    Attributes
+    ----------
+    settings : NacoSettings
+        The endpoint, its limits, and what is asked.
+    journal_path : str or None
+        Folder of paid replies; None only where nothing is asked.
+    keeps_replies : bool
+        Whether the journal keeps the texts of replies.
+    """
+
+    settings: NacoSettings
+    journal_path: str | None
+    keeps_replies: bool = True
+
+
 def pass_title(families: Sequence[FamilyPlan]) -> str:
     """Return what a progress line shows of the families of one pass."""
     return families[0].title if len(families) == 1 else families[0].name
@@ -135,7 +155,7 @@ class CompiledRun:
 
     @property
     def passes(self) -> tuple[tuple[FamilyPlan, ...], ...]:
-        """Families by pass over the rows: statistics of words together, each model alone."""
+        """Families by pass over the rows: statistics of words together, each other one alone."""
         alone = [(plan,) for plan in self.families if not isinstance(plan, WordsFamilyPlan)]
         words = [plan for plan in self.families if isinstance(plan, WordsFamilyPlan)]
         first = tuple(plan for plan in words if not plan.after)

@@ -19,6 +19,7 @@ class Counts:
     n_rows: float = 0.0
     n_tokens: int = 0
     n_padded_tokens: int = 0
+    note: str = ""
 
 
 class ProgressCounter:
@@ -36,12 +37,48 @@ class ProgressCounter:
                 now.n_rows + n_rows,
                 now.n_tokens + n_tokens,
                 now.n_padded_tokens + n_padded_tokens,
+                now.note,
             )
+
+    def tell(self, note: str) -> None:
+        """Take what a line of progress shall end with."""
+        with self._lock:
+            self._counts = replace(self._counts, note=note)
 
     def snapshot(self) -> Counts:
         """Return the counts of this moment."""
         with self._lock:
             return replace(self._counts)
+
+
+class _Bars:
+    """The bars of a terminal, shared by all printers: two live displays would overwrite another."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._n_open = 0
+        self._bars: Progress | None = None
+
+    def open(self, stream: TextIO) -> Progress:
+        """Return the display, started with its first bar."""
+        with self._lock:
+            if self._bars is None:
+                columns = (TextColumn("{task.description}"), BarColumn())
+                self._bars = Progress(*columns, console=Console(file=stream))
+                self._bars.start()
+            self._n_open += 1
+            return self._bars
+
+    def close(self) -> None:
+        """End a bar; the display stops with the last one."""
+        with self._lock:
+            self._n_open -= 1
+            if self._bars is not None and self._n_open == 0:
+                self._bars.stop()
+                self._bars = None
+
+
+_bars = _Bars()
 
 
 class ProgressPrinter:
@@ -68,15 +105,13 @@ class ProgressPrinter:
         self._last = self._started
         self._bar: Progress | None = None
         if self._stream.isatty():
-            columns = (TextColumn("{task.description}"), BarColumn())
-            self._bar = Progress(*columns, console=Console(file=self._stream))
+            self._bar = _bars.open(self._stream)
             self._task = self._bar.add_task(label, total=max(n_rows_total, 1))
-            self._bar.start()
 
     def update(self, counts: Counts, *, is_last: bool = False) -> None:
         """Show the counts if the interval has passed."""
         now = time.monotonic()
-        if counts.n_rows == 0:
+        if counts.n_rows == 0 and not counts.note:
             self._started = now  # Loading models is not scoring: rates and ETA leave it out.
         if not is_last and now - self._last < self._interval_s:
             return
@@ -90,7 +125,8 @@ class ProgressPrinter:
         if self._bar is not None:
             self._bar.update(self._task, completed=counts.n_rows, description=line)
             if is_last:
-                self._bar.stop()
+                self._bar.stop_task(self._task)
+                _bars.close()
         else:
             print(line, file=self._stream, flush=True)
 
@@ -116,6 +152,8 @@ def progress_line(label: str, counts: Counts, *, n_rows_total: int, elapsed_s: f
     if counts.n_rows > 0:
         left_s = (n_rows_total - counts.n_rows) / rows_per_s
         parts.append(f"ETA {duration(left_s)}")
+    if counts.note:
+        parts.append(counts.note)
     return ", ".join(parts)
 
 

@@ -8,7 +8,12 @@ from typing import Any
 from qaeval_core.config import ModelsSection
 from qaeval_core.models.session import Device
 from qaeval_core.scoring.families.words.frequencies import DocumentFrequencies
-from qaeval_core.scoring.plans import FamilyPlan, ModelFamilyPlan, WordsFamilyPlan
+from qaeval_core.scoring.plans import (
+    AskedFamilyPlan,
+    FamilyPlan,
+    ModelFamilyPlan,
+    WordsFamilyPlan,
+)
 from qaeval_core.scoring.runner import FamilyRunner
 from qaeval_core.scoring.words_runner import WordsRunner
 
@@ -45,4 +50,9 @@ def make_runner(
             max_batch_tokens=getattr(models, plan.kind.model_role).max_batch_tokens,
             frequencies=given,
         )
+    if isinstance(plan, AskedFamilyPlan):
+        # Imported here: HTTP takes a tenth of a second that other runs need not pay.
+        from qaeval_core.scoring.asked_locally import AskedRunner
+
+        return AskedRunner(plan)
     raise TypeError(f"no runner for {type(plan).__name__}")

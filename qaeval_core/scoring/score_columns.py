@@ -27,7 +27,7 @@ def _instance_fields(plan: InstancePlan, *, with_statistics: bool) -> list[pa.Fi
     spec = METRICS[plan.settings.metric]
     kinds = {
         **dict.fromkeys(spec.count_outputs, pa.int32()),
-        **dict.fromkeys((*spec.text_outputs, *spec.detail_outputs), pa.string()),
+        **dict.fromkeys(spec.undescribed_outputs, pa.string()),
     }
     is_exact = spec.needs == ("words",)
     score = pa.float64() if is_exact else pa.float32()
@@ -54,8 +54,7 @@ def columns_metadata(run: CompiledRun) -> dict[bytes, bytes]:
         plan.column(output): _description(plan, output)
         for plan in run.instances
         for output in plan.outputs
-        if output not in METRICS[plan.settings.metric].text_outputs
-        and output not in METRICS[plan.settings.metric].detail_outputs
+        if output not in METRICS[plan.settings.metric].undescribed_outputs
     }
     return {COLUMNS_METADATA: json.dumps(described, ensure_ascii=False).encode()}
 

@@ -11,13 +11,15 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from qaeval_core.errors import ConfigError, ReconcileError
+from qaeval_core.schema import POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.plan import RowRange
 
@@ -25,6 +27,7 @@ _COMMIT_NAME = re.compile(r"^(?P<file>[0-9a-f]+)-(?P<start>\d+)-(?P<stop>\d+)\.p
 _STATS = b"qaeval.stats"
 _SIGNATURE = b"qaeval.signature"
 _TEMPORARY_SUFFIX = ".tmp"
+_QUARANTINE_COLUMNS = (QUARANTINE_REASON, QUARANTINE_MESSAGE)
 
 
 def check_out_path(out: str) -> Path:
@@ -198,20 +201,54 @@ class FamilyStream:
     store : Store
     family, file_id : str
     ranges : iterable of RowRange
-        Committed ranges that tile the rows to read.
+        Committed ranges, disjoint and in order.
+    schema : pyarrow.Schema, optional
+        Of the family's statistics: rows that are not committed come as nulls. Without one, the
+        ranges must tile the rows that are read.
     """
 
-    def __init__(self, store: Store, family: str, file_id: str, ranges: Iterable[RowRange]) -> None:
-        self._tables: Iterator[pa.Table] = (store.read(family, file_id, rows) for rows in ranges)
+    def __init__(
+        self,
+        store: Store,
+        family: str,
+        file_id: str,
+        ranges: Iterable[RowRange],
+        *,
+        schema: pa.Schema | None = None,
+    ) -> None:
+        self._ranges = iter(ranges)
+        self._read = partial(store.read, family, file_id)
+        self._schema = schema
+        self._position = 0
+        self._next: RowRange | None = None
         self._left: pa.Table | None = None
 
     def take(self, n_rows: int) -> pa.Table:
         """Return the next rows."""
         parts = []
         while n_rows > 0:
-            table = self._left if self._left is not None else next(self._tables)
+            table = self._left if self._left is not None else self._open(n_rows)
             taken = min(n_rows, table.num_rows)
             parts.append(table.slice(0, taken))
             self._left = table.slice(taken) if taken < table.num_rows else None
+            self._position += taken
             n_rows -= taken
         return pa.concat_tables(parts)
+
+    def _open(self, n_rows: int) -> pa.Table:
+        """Return the next commit, or at most so many rows of nulls before it."""
+        if self._next is None:
+            self._next = next(self._ranges, None)
+        if self._next is not None and self._next.start == self._position:
+            rows, self._next = self._next, None
+            return self._read(rows)
+        if self._schema is None:
+            raise ReconcileError(f"row {self._position} of {self._read.args[0]} is not committed")
+        n_missing = n_rows if self._next is None else self._next.start - self._position
+        n_missing = min(n_missing, n_rows)
+        columns: dict[str, pa.Array] = {
+            POSITION: pa.array(range(self._position, self._position + n_missing), pa.int64()),
+            **{name: pa.nulls(n_missing, pa.string()) for name in _QUARANTINE_COLUMNS},
+            **{field.name: pa.nulls(n_missing, field.type) for field in self._schema},
+        }
+        return pa.table(columns)

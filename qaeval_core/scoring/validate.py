@@ -20,6 +20,7 @@ from qaeval_core.schema import (
     SPANS,
     TEXT,
     TEXT_OR_NULL,
+    TEXT_OR_PASSAGES,
     TEXTS,
     TEXTS_OR_NULL,
     is_optional,
@@ -48,7 +49,12 @@ class Validated:
     quarantined: dict[int, tuple[str, str]] = field(default_factory=dict)
 
 
-def validate_rows(rows: Mapping[str, Sequence[object]], *, columns: Mapping[str, str]) -> Validated:
+def validate_rows(
+    rows: Mapping[str, Sequence[object]],
+    *,
+    columns: Mapping[str, str],
+    joins_passages: bool = True,
+) -> Validated:
     """Check every row for the roles that a family reads.
 
     Parameters
@@ -57,6 +63,8 @@ def validate_rows(rows: Mapping[str, Sequence[object]], *, columns: Mapping[str,
         Python values, one per row; all of one length.
     columns : mapping of role to column name
         For messages.
+    joins_passages : bool, default True
+        Whether several passages become one text; else they stay a list, and one a list of one.
 
     Returns
     -------
@@ -66,12 +74,12 @@ def validate_rows(rows: Mapping[str, Sequence[object]], *, columns: Mapping[str,
     quarantined: dict[int, tuple[str, str]] = {}
     values: dict[str, list[object]] = {}
     for role, given in rows.items():
-        if _all_fit(given, role):
+        if _all_fit(given, role) and (joins_passages or ROLES[role] != TEXT_OR_PASSAGES):
             values[role] = list(given)
             continue
         values[role] = []
         for i, value in enumerate(given):
-            good, problem = _check_value(value, role)
+            good, problem = _check_value(value, role, joins_passages=joins_passages)
             if problem and i not in quarantined:
                 reason, detail = problem
                 quarantined[i] = (f"{reason}_{role}", f"column {columns[role]!r}: {detail}")
@@ -133,9 +141,13 @@ def _python_value(scalar: pa.Scalar) -> object:
         return error
 
 
-def _check_value(value: object, role: str) -> tuple[object, tuple[str, str] | None]:
+def _check_value(
+    value: object, role: str, *, joins_passages: bool
+) -> tuple[object, tuple[str, str] | None]:
     """Return (value in the role's form, None) or (None, (reason, detail))."""
     needed = ROLES[role]
+    if needed == TEXT_OR_PASSAGES and not joins_passages:
+        needed = TEXTS
     if value is None:
         return None, None if is_optional(role) else ("null", "the value is null")
     if isinstance(value, UnicodeError):

@@ -40,6 +40,9 @@ class Supervisor(Protocol):
     def advance(self, n_rows: float, n_tokens: int, n_padded_tokens: int) -> None:
         """Note progress; raises RunStoppedError when the run shall stop."""
 
+    def tell(self, note: str) -> None:
+        """Take what a line of progress shall end with."""
+
 
 # What a shard cost, by family.
 Costs = dict[str, PassStats]

@@ -1,0 +1,137 @@
+"""Asking: the pool of actors that call a language model, each with many calls under way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import ray
+from ray.data import ActorPoolStrategy
+
+from jobs.actors import RemoteSupervisor
+from jobs.governor import RayGovernor
+from jobs.pieces import costs_from_json, piece_from_json, pieces_dataset
+from qaeval_core.errors import LanguageModelError, QAEvalError, RunError, RunStoppedError
+from qaeval_core.llm.door import AsyncGovernor
+from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.scoring.asked_worker import AskedWorker
+from qaeval_core.scoring.asking import limits_of, purse_of
+from qaeval_core.scoring.job import Job
+from qaeval_core.scoring.passes import OnShard
+from qaeval_core.scoring.plan import Piece
+from qaeval_core.scoring.plans import AskedFamilyPlan
+from qaeval_core.scoring.store import Store
+
+# One actor's pieces that are open at once: the last calls of one leave nobody idle.
+_PIECES_AT_ONCE = 3
+
+
+class AskPieces:
+    """Asks for the pieces of one family; several threads bring one each.
+
+    Returns counts alone: statistics go to the store, shard by shard. The key is read here, on the
+    actor's node; only the name of its account goes elsewhere.
+    """
+
+    def __init__(self, *, plan: AskedFamilyPlan, out: str, coordinator: Any, n_actors: int) -> None:
+        # It logs the address of every call.
+        logging.getLogger("httpx").setLevel(logging.WARNING)
+
+        def open_governor(account: str, limits: Limits, purse: Purse) -> AsyncGovernor:
+            folder = plan.settings.ledger_path
+            return RayGovernor(account, limits=limits, purse=purse, folder=folder)
+
+        self._worker = AskedWorker(
+            plan,
+            Store(Path(out)),
+            RemoteSupervisor(coordinator),
+            open_governor=open_governor,
+            n_actors=n_actors,
+        )
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        """Ask for the pieces of a batch; return what each shard cost, or an error."""
+        costs: list[str] = []
+        error, is_family = "", False
+        pieces = [piece_from_json(text) for text in batch.column("piece").to_pylist()]
+        try:
+            for _, _, own in self._worker.run(pieces):
+                costs.append(json.dumps({key: asdict(stats) for key, stats in own.items()}))
+        except RunStoppedError:
+            pass  # The driver asked for it and says so itself.
+        except QAEvalError as problem:
+            # As a row: an exception would come back wrapped in the cluster's own trace.
+            is_family = isinstance(problem, LanguageModelError)
+            error = str(problem) if is_family else f"{type(problem).__name__}: {problem}"
+        return pa.table(
+            {
+                "costs": pa.array([costs], pa.list_(pa.string())),
+                "error": pa.array([error]),
+                "is_family": pa.array([is_family]),
+                "account": pa.array([self._worker.account], pa.string()),
+            }
+        )
+
+
+def asking_dataset(
+    job: Job, family: AskedFamilyPlan, pieces: Sequence[Piece], coordinator: object
+) -> ray.data.Dataset:
+    """Return the pipeline that asks for a family's pieces; call it in the main thread."""
+    n_actors = min(job.config.cluster.llm_actors, len(pieces))
+    return pieces_dataset(pieces).map_batches(
+        AskPieces,
+        batch_size=1,
+        batch_format="pyarrow",
+        compute=ActorPoolStrategy(
+            size=n_actors,
+            max_concurrent_calls_per_actor=_PIECES_AT_ONCE,
+            enable_true_multi_threading=True,
+        ),
+        # Calls only wait: models keep the CPUs.
+        num_cpus=0,
+        fn_constructor_kwargs={
+            "plan": family,
+            "out": str(job.store.out),
+            "coordinator": coordinator,
+            "n_actors": n_actors,
+        },
+    )
+
+
+def consume_asking(
+    family: AskedFamilyPlan, dataset: ray.data.Dataset, coordinator: Any, on_shard: OnShard
+) -> None:
+    """Ask for all pieces.
+
+    Raises
+    ------
+    LanguageModelError
+        If calls cannot go on.
+    RunError
+        For any other error of a worker. Calls that were under way have ended by then, for their
+        replies are paid for.
+    """
+    accounts: set[str] = set()
+    first: RunError | None = None
+    try:
+        for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
+            for row in batch.to_pylist():
+                accounts.update([row["account"]] if row["account"] else [])
+                for cost in row["costs"]:
+                    on_shard(costs_from_json(cost))
+                if row["error"] and first is None:
+                    kind = LanguageModelError if row["is_family"] else RunError
+                    first = kind(row["error"])
+                    ray.get(coordinator.stop.remote())
+    finally:
+        for account in accounts:
+            leave = RayGovernor(account, limits=limits_of(family), purse=purse_of(family)).leave
+            asyncio.run(leave())
+    if first is not None:
+        raise first

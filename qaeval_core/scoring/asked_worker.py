@@ -1,0 +1,292 @@
+"""Asked worker: the shards of pieces through a language model, many open at once, each committed.
+
+An event loop in a thread of its own holds all calls; whoever brings pieces waits in another. A
+shard's slowest call holds nothing up: the next shards are asked meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Coroutine, Iterable, Iterator
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from qaeval_core.errors import QAEvalError, RunError, UnreadableFileError
+from qaeval_core.llm.ask import Asker
+from qaeval_core.llm.door import AsyncGovernor
+from qaeval_core.llm.governor import Status
+from qaeval_core.scoring.asking import (
+    OpenGovernor,
+    ask_shard,
+    open_asker,
+    prepare_asked,
+    wait_for_all,
+)
+from qaeval_core.scoring.families.naco import NacoWork
+from qaeval_core.scoring.plan import Piece, RowRange
+from qaeval_core.scoring.plans import AskedFamilyPlan
+from qaeval_core.scoring.prepared import Prepared, quarantine_all, statistics_table
+from qaeval_core.scoring.reader import ShardReader
+from qaeval_core.scoring.store import Store
+from qaeval_core.scoring.validate import table_rows
+from qaeval_core.scoring.work import UNREADABLE, Costs, Supervisor
+
+T = TypeVar("T")
+
+# Open requests for each one that may be under way: the tail of a shard leaves nobody idle.
+_OPEN_PER_CALL = 3
+# No row can kill a process that only waits for sockets: so many deaths are the machine's.
+_MAX_DEATHS = 5
+_WATCH_EVERY_S = 1.0
+_RATE_OVER_S = 10.0
+
+
+class LoopThread:
+    """An event loop that runs in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="calls", daemon=True)
+        self._thread.start()
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def close(self) -> None:
+        """End the loop; nothing may be left that runs in it."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class AskedWorker:
+    """Asks for the shards of pieces, and commits each as soon as it is whole.
+
+    Parameters
+    ----------
+    plan : AskedFamilyPlan
+    store : Store
+    supervisor : Supervisor
+        Gets progress, and says when to stop: calls under way are waited for, the rest is given up.
+    open_governor : callable
+        Returns the governor of an account.
+    n_actors : int, default 1
+        Workers that share ``max_concurrent``.
+
+    Attributes
+    ----------
+    account : str or None
+        Name of server and key, once it is known.
+    """
+
+    def __init__(
+        self,
+        plan: AskedFamilyPlan,
+        store: Store,
+        supervisor: Supervisor,
+        *,
+        open_governor: OpenGovernor,
+        n_actors: int = 1,
+    ) -> None:
+        self.plan = plan
+        self.account: str | None = None
+        self._store = store
+        self._supervisor = supervisor
+        self._open_governor = open_governor
+        self._n_actors = n_actors
+        self._max_open = _OPEN_PER_CALL * -(-plan.settings.max_concurrent // n_actors)
+        self._n_open = 0
+        self._has_room = asyncio.Event()
+        self._telling = asyncio.Lock()
+        self._pending_rows = self._pending_tokens = 0
+        self._opening: asyncio.Task[Asker] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._failure: QAEvalError | None = None
+        self._thread = LoopThread()
+
+    def run(self, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, RowRange, Costs]]:
+        """Commit every shard; yield each with what it cost, in the order in which they end.
+
+        Several threads may call this at once.
+
+        Raises
+        ------
+        QAEvalError
+            What stopped it; whatever was paid for is in the journal by then.
+        """
+        done: queue.SimpleQueue[tuple[Piece, RowRange, Costs] | None] = queue.SimpleQueue()
+        future = self._thread.submit(self._run_pieces(list(pieces), done))
+        future.add_done_callback(lambda _: done.put(None))
+        while (item := done.get()) is not None:
+            yield item
+        future.result()
+
+    def close(self) -> None:
+        """Close connections and files; what is under way is given up."""
+        self._thread.submit(self._close()).result()
+        self._thread.close()
+
+    async def _close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._opening is not None:
+            asker = (await asyncio.gather(self._opening, return_exceptions=True))[0]
+            if isinstance(asker, Asker):
+                await asker.aclose()
+
+    async def _run_pieces(
+        self,
+        pieces: list[Piece],
+        done: queue.SimpleQueue[tuple[Piece, RowRange, Costs] | None],
+    ) -> None:
+        asker = await self._asker()
+        reader = ShardReader(list(self.plan.columns.values()))
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            for piece in pieces:
+                for rows in piece.shards:
+                    if self._store.is_committed(self.plan.key, piece.file_id, rows):
+                        continue
+                    await self._wait_for_room()
+                    if any(task.done() and task.exception() for task in tasks):
+                        return  # The rest would fail alike; who fails is raised below.
+                    prepared = await asyncio.to_thread(self._prepare, reader, piece, rows)
+                    self._n_open += len(prepared.work.requests)
+                    shard = self._run_shard(asker, piece, rows, prepared, done)
+                    tasks.append(asyncio.create_task(shard))
+        finally:
+            try:
+                await wait_for_all(tasks)
+            except QAEvalError as error:
+                self._fail(error)  # Pieces that come later would fail alike.
+                raise
+        await self._tell()
+
+    async def _asker(self) -> Asker:
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+        return await self._opening
+
+    async def _open(self) -> Asker:
+        asker, governor, self.account = await open_asker(
+            self.plan, open_governor=self._open_governor, n_actors=self._n_actors
+        )
+        self._watching = asyncio.create_task(self._watch(asker, governor))
+        return asker
+
+    async def _wait_for_room(self) -> None:
+        while self._n_open >= self._max_open and self._failure is None:
+            self._has_room.clear()
+            await self._has_room.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def _fail(self, error: QAEvalError) -> None:
+        self._failure = self._failure or error
+        self._has_room.set()
+
+    def _prepare(self, reader: ShardReader, piece: Piece, rows: RowRange) -> Prepared[NacoWork]:
+        n_begun = self._supervisor.begin(self.plan.key, piece.file_id, rows)
+        if n_begun > _MAX_DEATHS:
+            raise RunError(
+                f"{piece.relative}: the worker of rows {rows.start} to {rows.stop} died "
+                f"{n_begun - 1} times; is the machine out of memory?"
+            )
+        started = time.perf_counter()
+        try:
+            table = reader.read(piece, rows)
+        except UnreadableFileError as error:
+            empty = prepare_asked(self.plan, {role: [] for role in self.plan.columns})
+            return quarantine_all(empty, n_rows=rows.n_rows, reason=UNREADABLE, message=str(error))
+        prepared = prepare_asked(self.plan, table_rows(table, columns=self.plan.columns))
+        prepared.stats.spend("read", time.perf_counter() - started)
+        return prepared
+
+    async def _run_shard(
+        self,
+        asker: Asker,
+        piece: Piece,
+        rows: RowRange,
+        prepared: Prepared[NacoWork],
+        done: queue.SimpleQueue[tuple[Piece, RowRange, Costs] | None],
+    ) -> None:
+        n_left = len(prepared.work.requests)
+        n_asked = 0
+
+        def on_rows(n_rows: int, n_tokens: int) -> None:
+            nonlocal n_left, n_asked
+            n_left -= 1
+            n_asked += n_rows
+            self._n_open -= 1
+            self._pending_rows += n_rows
+            self._pending_tokens += n_tokens
+            self._has_room.set()
+
+        try:
+            await ask_shard(asker, prepared, on_rows)
+        finally:
+            self._n_open -= n_left  # Of requests that failed.
+            self._has_room.set()
+        await asyncio.to_thread(self._commit, piece, rows, prepared)
+        self._pending_rows += rows.n_rows - n_asked
+        done.put((piece, rows, {self.plan.key: prepared.stats}))
+
+    def _commit(self, piece: Piece, rows: RowRange, prepared: Prepared[NacoWork]) -> None:
+        started = time.perf_counter()
+        self._store.commit(
+            self.plan.key,
+            piece.file_id,
+            rows,
+            statistics_table(prepared, first_position=rows.start),
+            signature=str(self.plan.signature),
+            stats=prepared.stats,
+        )
+        prepared.stats.spend("commit", time.perf_counter() - started)
+
+    async def _watch(self, asker: Asker, governor: AsyncGovernor) -> None:
+        """Report progress, and heed the wish to stop, also while all calls wait."""
+        sent: list[tuple[float, int]] = []
+        while True:
+            await asyncio.sleep(_WATCH_EVERY_S)
+            try:
+                status = await governor.status()
+                now = time.monotonic()
+                sent = [entry for entry in sent if entry[0] > now - _RATE_OVER_S]
+                sent.append((now, status.n_sent))
+                await self._tell(status_line(status, calls_per_s=_rate(sent)))
+            except QAEvalError as error:
+                self._fail(error)
+                asker.stop(error)
+                return
+
+    async def _tell(self, note: str | None = None) -> None:
+        async with self._telling:  # A supervisor is spoken to by one thread at a time.
+            n_rows, n_tokens = self._pending_rows, self._pending_tokens
+            self._pending_rows = self._pending_tokens = 0
+            if note is not None:
+                await asyncio.to_thread(self._supervisor.tell, note)
+            await asyncio.to_thread(self._supervisor.advance, n_rows, n_tokens, 0)
+
+
+def _rate(sent: list[tuple[float, int]]) -> float:
+    """Return calls a second over the entries (seconds, calls so far)."""
+    (first_s, n_first), (last_s, n_last) = sent[0], sent[-1]
+    return (n_last - n_first) / (last_s - first_s) if last_s > first_s else 0.0
+
+
+def status_line(status: Status, *, calls_per_s: float) -> str:
+    """Return where a governor stands, for a line of progress."""
+    parts = [f"{calls_per_s:.1f} calls/s"]
+    limits = status.limits
+    if limits.requests_per_minute or limits.tokens_per_minute:
+        parts.append(f"{100 * status.binding_use:.0f} % of the limit in use")
+    parts.append(f"{status.n_refused:,} refused (429)")
+    if status.spent_usd or status.reserved_usd:
+        parts.append(f"${status.spent_usd:.4f} spent")
+    if status.paused_s > 0:
+        parts.append(f"paused for {status.paused_s:.0f} s, as the server asked")
+    return ", ".join(parts)

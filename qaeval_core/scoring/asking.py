@@ -1,0 +1,215 @@
+"""Asking: the questions of a shard through an endpoint, and what each reply says.
+
+A reply that cannot be read is asked for once more, with a reminder of its form. A run that has no
+readable reply does not count, whatever the reason: a fault is never a score.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from qaeval_core.errors import ConfigError
+from qaeval_core.llm.ask import Answer, Asker
+from qaeval_core.llm.client import ChatClient, Endpoint
+from qaeval_core.llm.door import AsyncGovernor, reconcile
+from qaeval_core.llm.journal import Journal, JournalEntry
+from qaeval_core.llm.key import ApiKey
+from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.parse import Reply, parse_reply
+from qaeval_core.llm.prompt import Message, estimate_tokens, reminder_prompt
+from qaeval_core.llm.terms import Prices
+from qaeval_core.scoring.families.naco import UNPARSABLE, NacoWork, Request, RunReading
+from qaeval_core.scoring.pass_stats import PassStats
+from qaeval_core.scoring.plans import AskedFamilyPlan
+from qaeval_core.scoring.prepared import Prepared
+from qaeval_core.scoring.validate import validate_rows
+from qaeval_core.signature import hash_text
+
+KEY_VARIABLE = "OPENAI_API_KEY"
+
+# (account, limits, purse) -> the governor of that account, here or in another process.
+OpenGovernor = Callable[[str, Limits, Purse], AsyncGovernor]
+# Called with (rows, tokens) as requests are done.
+OnRows = Callable[[int, int], None]
+
+
+def limits_of(plan: AskedFamilyPlan) -> Limits:
+    """Return the limits of the account that a family asks on."""
+    settings = plan.settings
+    return Limits(
+        requests_per_minute=settings.requests_per_minute,
+        tokens_per_minute=settings.tokens_per_minute,
+        window_s=settings.limit_window_s,
+    )
+
+
+def purse_of(plan: AskedFamilyPlan) -> Purse:
+    """Return what a family pays from: one purse a journal."""
+    folder = _journal_folder(plan)
+    return Purse(name=hash_text(str(folder.resolve())), budget_usd=plan.settings.budget_usd)
+
+
+def prices_of(plan: AskedFamilyPlan) -> Prices:
+    """Return what the endpoint charges; nothing where no prices are given."""
+    given = plan.settings.prices
+    return Prices(given.prompt, given.completion) if given is not None else Prices()
+
+
+def _journal_folder(plan: AskedFamilyPlan) -> Path:
+    if plan.journal_path is None:
+        raise ConfigError(
+            f"{plan.name}.journal_path is missing: the folder that keeps paid replies, where there "
+            "is no OUT"
+        )
+    return Path(plan.journal_path).expanduser().absolute()
+
+
+async def open_asker(
+    plan: AskedFamilyPlan, *, open_governor: OpenGovernor, n_actors: int = 1
+) -> tuple[Asker, AsyncGovernor, str]:
+    """Return what asks, its governor, and the name of the account; the key is read here.
+
+    Parameters
+    ----------
+    n_actors : int, default 1
+        Who share ``max_concurrent``.
+
+    Raises
+    ------
+    ConfigError
+        If the key cannot be read, or there is no folder for replies.
+    StoreLockedError
+        If a governor elsewhere holds the account.
+    """
+    settings = plan.settings
+    endpoint = Endpoint(
+        base_url=str(settings.base_url),
+        model=str(settings.model),
+        parameters=settings.parameters,
+        timeout_s=settings.timeout_s,
+    )
+    variable = KEY_VARIABLE if KEY_VARIABLE in os.environ else None
+    client = ChatClient(endpoint, ApiKey.read(path=settings.api_key_file, variable=variable))
+    governor = open_governor(client.account, limits_of(plan), purse_of(plan))
+    folder = _journal_folder(plan)
+    journal = await asyncio.to_thread(Journal, folder, with_text=plan.keeps_replies)
+    await reconcile(governor, journal, account=client.account)
+    asker = Asker(
+        client,
+        governor,
+        journal,
+        prices=prices_of(plan),
+        parse=lambda text: asdict(parse_reply(text)),
+        max_concurrent=-(-settings.max_concurrent // n_actors),
+    )
+    return asker, governor, client.account
+
+
+def prepare_asked(
+    plan: AskedFamilyPlan, rows: Mapping[str, Sequence[object]]
+) -> Prepared[NacoWork]:
+    """Validate the rows of a shard and make their prompts."""
+    started = time.perf_counter()
+    validated = validate_rows(rows, columns=plan.columns, joins_passages=False)
+    settings = plan.settings
+    work = NacoWork(validated.values, one_shot=settings.one_shot, n_runs=settings.runs)
+    n_rows = len(validated.good) + len(validated.quarantined)
+    stats = PassStats(
+        n_rows=n_rows,
+        n_quarantined=len(validated.quarantined),
+        n_units=work.n_units,
+        n_units_unshared=work.n_units_unshared,
+    )
+    stats.spend("encode", time.perf_counter() - started)
+    return Prepared(n_rows, validated, work, stats)
+
+
+async def ask_shard(asker: Asker, prepared: Prepared[NacoWork], on_rows: OnRows) -> None:
+    """Ask all requests of a shard and keep what came of them.
+
+    Raises
+    ------
+    QAEvalError
+        Of the first request that could not be asked, once every other one has ended: calls under
+        way are paid for, so they are waited for.
+    """
+    work, stats = prepared.work, prepared.stats
+    started = time.perf_counter()
+
+    async def ask(request: Request) -> None:
+        n_before = stats.n_tokens
+        runs = (_ask_run(asker, request.messages, run, stats) for run in range(work.n_runs))
+        work.take(request, await wait_for_all(runs))
+        on_rows(len(request.rows), stats.n_tokens - n_before)
+
+    await wait_for_all(ask(request) for request in work.requests)
+    stats.n_padded_tokens = stats.n_tokens
+    stats.spend("run", time.perf_counter() - started)
+
+
+async def wait_for_all(tasks: Any) -> list[Any]:
+    """Return the results of awaitables; the first error, if any, is raised when all have ended."""
+    results: list[Any] = await asyncio.gather(*tasks, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
+
+
+async def _ask_run(
+    asker: Asker, messages: Sequence[Message], run_index: int, stats: PassStats
+) -> RunReading:
+    """Return what came of one run, after one reminder if need be."""
+    reading = await _ask_once(asker, messages, run_index, stats)
+    if reading.problem != UNPARSABLE:
+        return reading
+    stats.count("reminders")
+    reading = await _ask_once(asker, reminder_prompt(messages), run_index, stats)
+    if reading.problem == UNPARSABLE:
+        stats.count("unparsable")
+    return reading
+
+
+async def _ask_once(
+    asker: Asker, messages: Sequence[Message], run_index: int, stats: PassStats
+) -> RunReading:
+    n_tokens = estimate_tokens(messages)
+    answer = await asker.ask(messages, n_prompt_tokens=n_tokens, run_index=run_index)
+    _count(answer, stats)
+    if answer.entry is None:
+        stats.count(f"given_up:{answer.reason}")
+        return RunReading(reply=None, problem=answer.reason, message=answer.message)
+    reply = read_entry(answer.entry)
+    if reply.is_readable:
+        return RunReading(reply=reply, key=answer.entry.key)
+    return RunReading(reply=reply, problem=UNPARSABLE, message=reply.problem, key=answer.entry.key)
+
+
+def read_entry(entry: JournalEntry) -> Reply:
+    """Return what a journalled reply says: of its text, or what was read of a text that is gone."""
+    if entry.text is not None or entry.parsed is None:
+        return parse_reply(entry.text or "")
+    return Reply(**entry.parsed)
+
+
+def _count(answer: Answer, stats: PassStats) -> None:
+    for failure in answer.failures:
+        stats.count(f"failed:{failure}")
+    if answer.entry is None:
+        return
+    entry = answer.entry
+    stats.n_tokens += entry.n_prompt_tokens + entry.n_completion_tokens
+    stats.n_batches += 1
+    if answer.is_from_journal:
+        stats.count("from_journal")
+        return
+    stats.count("paid")
+    stats.count("prompt_tokens", entry.n_prompt_tokens)
+    stats.count("completion_tokens", entry.n_completion_tokens)
+    stats.count("nano_usd", round(entry.usd * 1e9))

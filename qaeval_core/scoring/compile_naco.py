@@ -1,0 +1,109 @@
+"""Compile NACo: its settings to the family that asks and the instance that is scored from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from qaeval_core.config import RunConfig
+from qaeval_core.errors import ConfigError
+from qaeval_core.llm.prompt import PROMPT_VERSION, prompt_hash
+from qaeval_core.metrics.naco_settings import NacoSettings
+from qaeval_core.metrics.settings import Baseline
+from qaeval_core.scoring.complexities import complexity_key, read_complexity
+from qaeval_core.scoring.plans import AskedFamilyPlan, FamilyPlan, InstancePlan
+from qaeval_core.signature import Signature
+
+# Of the family: raise it when other fields are read of a reply, or answers are compared otherwise.
+_VERSION = "1"
+# A unit of work: what is lost of open shards is asked again from the journal, at no cost.
+_ROWS_PER_SHARD = 128
+_FAMILY_ROLES = ("candidate", "context", "answer")
+# Of a purse: what calls of one account on one journal must agree on.
+_SHARED = ("requests_per_minute", "tokens_per_minute", "budget_usd", "limit_window_s")
+
+
+def compile_naco(
+    name: str, settings: NacoSettings, config: RunConfig, *, columns: Mapping[str, str]
+) -> tuple[list[AskedFamilyPlan], InstancePlan]:
+    """Return the family and the instance of NACo.
+
+    Raises
+    ------
+    ConfigError
+        If there is no endpoint, no model or no expected complexity: nothing is paid before.
+    """
+    plan = asked_family(name, settings, config, columns=columns)
+    given = settings.expected_complexity
+    if given is None:
+        raise ConfigError(
+            f"metrics.{name}.expected_complexity is missing: how many steps questions of this "
+            "corpus usually take. Find it with `qaeval calibrate --metrics naco`, or give a number"
+        )
+    key, corpus = complexity_key(settings), "no"
+    if isinstance(given, str):
+        given, corpus = read_complexity(given, key=key, profile=settings.profile)
+    shown = {
+        "complexity_corpus": corpus,
+        "expected_complexity": given,
+        "families": plan.key,
+        "profile": settings.profile,
+        "weights": ",".join(f"{w:g}" for w in settings.weights.as_tuple),
+    }
+    resolved = settings.model_copy(update={"expected_complexity": given})
+    signature = Signature("naco", shown, "1")
+    return [plan], InstancePlan(name, resolved, {"naco": plan}, Baseline(), signature)
+
+
+def asked_family(
+    name: str, settings: NacoSettings, config: RunConfig, *, columns: Mapping[str, str]
+) -> AskedFamilyPlan:
+    """Return the family that asks.
+
+    Raises
+    ------
+    ConfigError
+        If there is no endpoint or no model.
+    """
+    for key in ("base_url", "model"):
+        if getattr(settings, key) is None:
+            raise ConfigError(f"metrics.{name}.{key} is missing: --set {name}.{key}=...")
+    own_columns = {role: columns[role] for role in _FAMILY_ROLES if role in columns}
+    options: dict[str, object] = {
+        "base_url": settings.base_url,
+        "model": settings.model,
+        "parameters": settings.parameters,
+        "one_shot": settings.one_shot,
+        "prompt": f"{PROMPT_VERSION}-{prompt_hash(one_shot=settings.one_shot)}",
+        "runs": settings.runs,
+    }
+    journal_path = settings.journal_path
+    if journal_path is None and config.output.path is not None:
+        journal_path = str(Path(config.output.path).expanduser() / "journal")
+    return AskedFamilyPlan(
+        name="naco",
+        options=options,
+        columns=own_columns,
+        signature=Signature("naco", {**options, "columns": own_columns}, _VERSION),
+        rows_per_shard={"cpu": _ROWS_PER_SHARD, "cuda": _ROWS_PER_SHARD},
+        settings=settings,
+        journal_path=journal_path,
+        keeps_replies=config.output.replies,
+    )
+
+
+def check_purses(families: Sequence[FamilyPlan]) -> None:
+    """Raise ConfigError where families that pay from one purse disagree on its limits.
+
+    Calls of one server and key share limits, and those with one journal a budget.
+    """
+    asked = [plan for plan in families if isinstance(plan, AskedFamilyPlan)]
+    first: dict[tuple[str | None, ...], AskedFamilyPlan] = {}
+    for plan in asked:
+        given = plan.settings
+        known = first.setdefault((given.base_url, given.api_key_file, plan.journal_path), plan)
+        for key in _SHARED:
+            if getattr(known.settings, key) != getattr(given, key):
+                raise ConfigError(
+                    f"two metrics ask {given.base_url} with other values of {key}; they share it"
+                )

@@ -1,0 +1,110 @@
+"""Complexities: the file that ``qaeval calibrate`` writes and ``naco.expected_complexity`` names.
+
+An expected complexity belongs to a corpus and to what was asked of which model; used with anything
+else it would be a wrong number, so its key must match exactly.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from qaeval_core.errors import ConfigError
+from qaeval_core.llm.prompt import PROMPT_VERSION, prompt_hash
+from qaeval_core.metrics.naco_settings import NacoSettings
+
+
+class ComplexityRecord(BaseModel):
+    """What one model needed for the reference questions of a corpus.
+
+    ``n_steps`` says how many natural runs took 1 step, 2 steps, ...
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: str
+    paper: float
+    authors: float
+    n_questions: int
+    n_runs: int
+    n_unreadable: int
+    n_failed: int
+    n_unnatural: int
+    n_steps: dict[int, int]
+
+
+class ComplexityFile(BaseModel):
+    """Everything calibrated on one corpus: a record a model."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    corpus: str
+    complexities: tuple[ComplexityRecord, ...]
+
+
+def complexity_key(settings: NacoSettings) -> str:
+    """Return what an expected complexity belongs to: the model, and how it is asked."""
+    parameters = ",".join(f"{name}:{value}" for name, value in settings.parameters.items())
+    prompt = f"{PROMPT_VERSION}-{prompt_hash(one_shot=settings.one_shot)}"
+    return f"{settings.model}|{parameters}|prompt:{prompt}"
+
+
+def load_complexities(path: str | Path) -> ComplexityFile:
+    """Return the content of a file.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be read, or is another file.
+    """
+    try:
+        return ComplexityFile.model_validate_json(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except (ValidationError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path} is no file of expected complexities, as `qaeval calibrate --metrics naco` "
+            f"writes it ({type(error).__name__})"
+        ) from None
+
+
+def read_complexity(path: str, *, key: str, profile: str) -> tuple[float, str]:
+    """Return (e, corpus) for what is asked of a model.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, or was calibrated for other models or prompts.
+    """
+    content = load_complexities(path)
+    for record in content.complexities:
+        if record.key == key:
+            return float(getattr(record, profile)), content.corpus
+    had = "\n  ".join(record.key for record in content.complexities) or "nothing"
+    raise ConfigError(
+        f"{path} was calibrated for another model or prompt.\nneeded:\n  {key}\nthe file has:\n"
+        f"  {had}\nrun `qaeval calibrate --metrics naco` with the same settings"
+    )
+
+
+def write_complexity(path: Path, record: ComplexityRecord, *, corpus: str) -> None:
+    """Write a record; those of other models that the file has for this corpus stay.
+
+    Raises
+    ------
+    ConfigError
+        If the file is of another corpus.
+    """
+    kept: tuple[ComplexityRecord, ...] = ()
+    if path.exists():
+        old = load_complexities(path)
+        if old.corpus != corpus:
+            raise ConfigError(f"{path} is of corpus {old.corpus!r}, not {corpus!r}")
+        kept = tuple(known for known in old.complexities if known.key != record.key)
+    content = ComplexityFile(corpus=corpus, complexities=(*kept, record))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(content.model_dump(), indent=2) + "\n", encoding="utf-8")
+    temporary.replace(path)

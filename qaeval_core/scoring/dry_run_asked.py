@@ -1,0 +1,133 @@
+"""Dry run of a family that asks: calls, tokens, money and time, before any call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from qaeval_core.llm.journal import Journal, request_key
+from qaeval_core.llm.prompt import estimate_tokens
+from qaeval_core.scoring.asking import limits_of, prepare_asked, prices_of
+from qaeval_core.scoring.families.naco import NacoWork
+from qaeval_core.scoring.job import Job
+from qaeval_core.scoring.plans import AskedFamilyPlan
+from qaeval_core.scoring.progress import duration
+from qaeval_core.scoring.reader import ShardReader
+from qaeval_core.scoring.validate import table_rows
+
+
+@dataclass(slots=True)
+class Calls:
+    """What rows would ask for; ``keys`` tells equal requests of several shards apart."""
+
+    n_rows: int = 0
+    n_quarantined: int = 0
+    n_unshared: int = 0
+    n_in_journal: int = 0
+    n_calls: int = 0
+    n_prompt_tokens: int = 0
+    keys: set[bytes] = field(default_factory=set)
+
+
+def asked_lines(job: Job, plan: AskedFamilyPlan, *, max_rows: int) -> Iterator[str]:
+    """Yield calls, tokens, money and time that are left at most; sends nothing, writes nothing.
+
+    Parameters
+    ----------
+    max_rows : int
+        Rows that are read; more are estimated from them.
+    """
+    calls = _measure(job, plan, max_rows=max_rows)
+    n_left = sum(piece.n_rows for piece in job.pieces([plan], n_actors=1))
+    factor = n_left / max(calls.n_rows, 1)
+    about = "" if factor == 1 else f" (estimated from {calls.n_rows:,} rows)"
+    n_calls = calls.n_calls * factor
+    n_completion = n_calls * plan.settings.max_tokens
+    n_prompt = calls.n_prompt_tokens * factor
+    n_equal = calls.n_unshared - calls.n_calls - calls.n_in_journal
+    yield (
+        f"  {n_calls:,.0f} calls to {plan.settings.model} at {plan.settings.base_url}; "
+        f"{n_equal * factor:,.0f} equal ones are asked once, {calls.n_in_journal * factor:,.0f} "
+        f"replies are in the journal, {calls.n_quarantined * factor:,.0f} rows to quarantine{about}"
+    )
+    yield f"  {n_prompt:,.0f} prompt tokens by estimate, {n_completion:,.0f} of replies at most"
+    yield _money_line(plan, n_prompt=n_prompt, n_completion=n_completion)
+    yield _time_line(plan, n_calls=n_calls, n_tokens=n_prompt + n_completion)
+
+
+def _money_line(plan: AskedFamilyPlan, *, n_prompt: float, n_completion: float) -> str:
+    if plan.settings.prices is None:
+        return "  money: unknown without naco.prices"
+    usd = prices_of(plan).cost_usd(
+        n_prompt_tokens=round(n_prompt), n_completion_tokens=round(n_completion)
+    )
+    budget = plan.settings.budget_usd
+    shown = "" if budget is None else f"; budget_usd is ${budget:,.2f}"
+    if budget is not None and budget < usd:
+        shown += ", so it may stop before the end"
+    return f"  money: ${usd:,.4f} at most{shown}"
+
+
+def _time_line(plan: AskedFamilyPlan, *, n_calls: float, n_tokens: float) -> str:
+    """Return how long the limits make it last: one of the two binds."""
+    limits = limits_of(plan)
+    windows = {
+        "requests_per_minute": n_calls / (limits.requests_per_minute or float("inf")),
+        "tokens_per_minute": n_tokens / (limits.tokens_per_minute or float("inf")),
+    }
+    binding = max(windows, key=lambda name: windows[name])
+    if not windows[binding]:
+        return "  time: as the endpoint answers; no limit is given" if n_calls else "  time: none"
+    seconds = windows[binding] * limits.window_s
+    return (
+        f"  time: {duration(seconds)} at least, by {binding}; calls that are asked again, for "
+        "faults or unreadable replies, come on top"
+    )
+
+
+def _measure(job: Job, plan: AskedFamilyPlan, *, max_rows: int) -> Calls:
+    journal = _existing_journal(plan)
+    reader = ShardReader(list(plan.columns.values()))
+    calls = Calls()
+    for piece in job.pieces([plan], n_actors=1):
+        for rows in piece.shards:
+            if calls.n_rows >= max_rows:
+                return calls
+            table = reader.read(piece, rows)
+            prepared = prepare_asked(plan, table_rows(table, columns=plan.columns))
+            calls.n_rows += rows.n_rows
+            calls.n_quarantined += prepared.stats.n_quarantined
+            calls.n_unshared += prepared.stats.n_units_unshared
+            _count(calls, plan, prepared.work, journal)
+    return calls
+
+
+def _count(calls: Calls, plan: AskedFamilyPlan, work: NacoWork, journal: Journal | None) -> None:
+    settings = plan.settings
+    for request in work.requests:
+        n_tokens = estimate_tokens(request.messages)
+        for run in range(work.n_runs):
+            key = request_key(
+                base_url=str(settings.base_url),
+                model=str(settings.model),
+                parameters=settings.parameters,
+                messages=request.messages,
+                run_index=run,
+            )
+            if bytes.fromhex(key) in calls.keys:
+                continue
+            calls.keys.add(bytes.fromhex(key))
+            if journal is not None and journal.get(key) is not None:
+                calls.n_in_journal += 1
+            else:
+                calls.n_calls += 1
+                calls.n_prompt_tokens += n_tokens
+
+
+def _existing_journal(plan: AskedFamilyPlan) -> Journal | None:
+    """Return the journal if there is one: a dry run makes none."""
+    if plan.journal_path is None:
+        return None
+    folder = Path(plan.journal_path).expanduser()
+    return Journal(folder) if folder.is_dir() else None

@@ -1,0 +1,39 @@
+"""Totals: what the report needs of all joined rows, counted while they stream by."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.scoring.formulas.columns import InstanceScores
+from qaeval_core.scoring.plans import InstancePlan
+
+
+@dataclass(slots=True)
+class Totals:
+    """What the report needs of all joined rows."""
+
+    n_rows: int = 0
+    n_duplicate_ids: int = 0
+    quarantined: Counter[str] = field(default_factory=Counter)
+    undefined: dict[str, Counter[str]] = field(default_factory=dict)
+    n_scored: Counter[str] = field(default_factory=Counter)
+    sums: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # by instance
+    texts: dict[str, Counter[str]] = field(default_factory=dict)  # by column
+
+    def count_instance(self, plan: InstancePlan, scores: InstanceScores) -> None:
+        """Count the scores of some rows of an instance."""
+        counts = Counter(reason for reason in scores.reasons if reason is not None)
+        self.undefined.setdefault(plan.name, Counter()).update(counts)
+        self.n_scored[plan.name] += len(scores.reasons) - sum(counts.values())
+        for output in plan.outputs:
+            name, column = plan.column(output), scores.outputs[output]
+            if output in METRICS[plan.settings.metric].text_outputs:
+                self.texts.setdefault(name, Counter()).update(column.to_pylist())
+        if scores.sums is not None:
+            own = np.nansum(scores.sums, axis=0)
+            self.sums[plan.name] = self.sums.get(plan.name, 0.0) + own
