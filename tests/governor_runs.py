@@ -1,0 +1,109 @@
+"""Callers in processes of their own: what tests of a shared governor let ask."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import ray
+from llm_server import LlmServer, count_prompt_tokens
+
+from jobs.governor import RayGovernor
+from qaeval_core.llm.ask import Asker
+from qaeval_core.llm.client import ChatClient, Endpoint
+from qaeval_core.llm.journal import Journal
+from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.terms import Prices, RetryRule
+
+MAX_TOKENS = 100
+PRICES = Prices(prompt_usd_per_million=1.0, completion_usd_per_million=2.0)  # The server's own.
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run against a server, its ledger and journal in one folder."""
+
+    base_url: str
+    folder: Path
+    limits: Limits
+    purse: Purse = field(default_factory=Purse)
+
+    @classmethod
+    def against(cls, server: LlmServer, folder: Path) -> Run:
+        """Return the run that uses a server's limits in full."""
+        limits = Limits(
+            requests_per_minute=server.settings.requests_per_minute,
+            window_s=server.settings.window_s,
+            jitter_share=0.1,
+        )
+        return cls(server.base_url, folder, limits)
+
+    @property
+    def client(self) -> ChatClient:
+        """A client, for one event loop."""
+        parameters = {"max_tokens": MAX_TOKENS, "temperature": 0.7}
+        return ChatClient(Endpoint(self.base_url, "m", parameters, 5.0))
+
+    @property
+    def door(self) -> RayGovernor:
+        """A door, for one process."""
+        account = self.client.account
+        return RayGovernor(account, limits=self.limits, purse=self.purse, folder=self.folder)
+
+    async def ask(self, numbers: range) -> list[str | None]:
+        """Ask all at once; return texts, None where there is none."""
+        asker = Asker(
+            self.client,
+            self.door,
+            Journal(self.folder / "journal"),
+            prices=PRICES,
+            rule=RetryRule(first_wait_s=0.01),
+            max_concurrent=8,
+        )
+        prompts = [prompt(number) for number in numbers]
+        calls = [asker.ask(each, n_prompt_tokens=count_prompt_tokens(each)) for each in prompts]
+        answers = await asyncio.gather(*calls)
+        await asker.aclose()
+        return [answer.entry.text if answer.entry else answer.reason for answer in answers]
+
+
+def prompt(number: int) -> list[dict[str, str]]:
+    """Return a prompt of 18 tokens, as the server counts."""
+    content = f"Question {number}: what colour has the house at {number} in the street?"
+    return [{"role": "user", "content": content}]
+
+
+@ray.remote(num_cpus=0)
+class Caller:
+    """An actor that asks on an event loop of its own thread, as a pool's actor does."""
+
+    def ask(self, run: Run, start: int, stop: int) -> list[str | None]:
+        """Ask for prompts start to stop."""
+        texts: list[str | None] = []
+        thread = threading.Thread(
+            target=lambda: texts.extend(asyncio.run(run.ask(range(start, stop))))
+        )
+        thread.start()
+        thread.join()
+        return texts
+
+
+def governor_processes() -> list[psutil.Process]:
+    """Return the processes of governors below this one, by Ray's process title."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if "GovernorActor" in " ".join(child.cmdline()):
+                found.append(child)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """Return the CPU seconds that a process has used."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
