@@ -63,6 +63,8 @@ class ServerSettings:
     port: int = 0
     prompt_usd_per_million: float = 1.0
     completion_usd_per_million: float = 2.0
+    # What to reply to a sentence, first to last as its prompt comes again; reminders count alone.
+    replies: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def count_prompt_tokens(messages: Sequence[Mapping[str, str]]) -> int:
@@ -158,6 +160,7 @@ class ChatServer:
         self.requests: dict[str, dict[str, Any]] = {}
         self.billed_usd = 0.0
         self.n_after_ok = 0
+        self._n_asked: Counter[str] = Counter()
         self.max_stall_s = 0.0
         self._log_path = Path(settings.log_path) if settings.log_path else None
 
@@ -193,7 +196,8 @@ class ChatServer:
             }
             error = {"error": {"message": "too many", "code": "rate_limit_exceeded"}}
             return web.json_response(error, status=429, headers=self.window.headers() | headers)
-        reply = self._completion(body, n_prompt=n_prompt, outcome=outcome)
+        text = self._text(body["messages"])
+        reply = self._completion(body, text, n_prompt=n_prompt, outcome=outcome)
         if outcome in BILLED:
             self._bill(reply["usage"])
         return await self._send(request, outcome, reply, known)
@@ -216,10 +220,20 @@ class ChatServer:
             with self._log_path.open("a") as file:
                 file.write(json.dumps(line) + "\n")
 
+    def _text(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """Return what is said to a prompt that came so often before."""
+        asked = messages[-1]["content"].rpartition("Sentence:\n")[2]
+        for sentence, texts in self.settings.replies.items():
+            if asked.split("\n\n")[0] == sentence:
+                n_asked = self._n_asked[asked]
+                self._n_asked[asked] += 1
+                return texts[n_asked % len(texts)]
+        return reply_text(messages)
+
     def _completion(
-        self, body: Mapping[str, Any], *, n_prompt: int, outcome: str
+        self, body: Mapping[str, Any], text: str, *, n_prompt: int, outcome: str
     ) -> dict[str, Any]:
-        text = UNPARSABLE if outcome == "unparsable" else reply_text(body["messages"])
+        text = UNPARSABLE if outcome == "unparsable" else text
         n_completion = min(len(text.split()), int(body.get("max_tokens", 16)))
         message = {"role": "assistant", "content": text}
         return {

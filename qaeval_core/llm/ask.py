@@ -133,12 +133,14 @@ class Asker:
         if known is not None:
             return Answer(known, is_from_journal=True)
         task = self._in_flight.get(key)
-        if task is None:
-            request = Request(key, messages, n_prompt_tokens, run_index)
-            task = asyncio.create_task(self._ask_until_done(request))
-            self._in_flight[key] = task
-            task.add_done_callback(lambda done: self._forget(key, done))
         # Shielded: one of several callers that is cancelled must not cancel the others' call.
+        if task is not None:
+            # As if from the journal: the call and its failures are the first caller's to count.
+            return replace(await asyncio.shield(task), failures=(), is_from_journal=True)
+        request = Request(key, messages, n_prompt_tokens, run_index)
+        task = asyncio.create_task(self._ask_until_done(request))
+        self._in_flight[key] = task
+        task.add_done_callback(lambda done: self._forget(key, done))
         return await asyncio.shield(task)
 
     def stop(self, error: QAEvalError) -> None:
