@@ -66,7 +66,11 @@ def score(
         float | None, typer.Option(help="stop (exit 1) above this share of quarantined rows")
     ] = None,
     retry_quarantined: Annotated[
-        bool, typer.Option("--retry-quarantined", help="score quarantined rows once more")
+        bool,
+        typer.Option(
+            "--retry-quarantined",
+            help="score quarantined rows once more; ask again where LLM calls failed",
+        ),
     ] = False,
     address: Annotated[
         str | None, typer.Option(help="Ray cluster; default: start a local one")

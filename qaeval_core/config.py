@@ -112,7 +112,11 @@ class ScoringSection(Section):
     max_quarantined: float = Field(
         1.0, ge=0.0, le=1.0, description="stop when a larger share of rows is quarantined"
     )
-    retry_quarantined: bool = Field(False, description="score quarantined rows once more")
+    retry_quarantined: bool = Field(
+        False,
+        description="score quarantined rows once more, and ask again where "
+        "calls to a language model failed",
+    )
     progress_s: float = Field(5.0, gt=0.0, description="seconds between progress lines")
 
 

@@ -84,6 +84,7 @@ class Asker:
         self._rule = rule or RetryRule()
         self._turn = asyncio.Semaphore(max_concurrent)
         self._n_in_flight = 0
+        self._n_given_up = 0  # requests in a row
         self._scale = 1.0  # the most that a server counted, in estimates
         self._claims = Claimant(governor, journal, lease_s=lease_s)
         self._in_flight: dict[str, asyncio.Task[Answer]] = {}
@@ -211,14 +212,27 @@ class Asker:
                 await self._sleep(_CLAIM_POLL_S * self._rng.uniform(0.8, 1.2))
                 continue
             if isinstance(outcome, JournalEntry):
+                self._n_given_up = 0
                 return Answer(outcome, failures=reasons(failures))
             failures.append(outcome)
             if outcome.kind == "fatal_family":
                 self.stop(EndpointRefusedError(outcome.message))
-            elif outcome.kind == "row_undefined" or self._is_given_up(failures):
+            elif outcome.kind == "row_undefined":
+                return no_answer(outcome.reason, outcome.message, failures)
+            elif self._is_given_up(failures):
+                self._count_given_up(outcome.message)
                 return no_answer(outcome.reason, outcome.message, failures)
             else:
                 await self._sleep(self._rule.wait_s(len(failures), rng=self._rng))
+
+    def _count_given_up(self, message: str) -> None:
+        self._n_given_up += 1
+        if self._n_given_up >= self._rule.max_given_up:
+            self.stop(
+                EndpointRefusedError(
+                    f"{self._n_given_up} requests in a row were given up, the last one: {message}"
+                )
+            )
 
     def _is_given_up(self, failures: Sequence[ChatFailure]) -> bool:
         n_refusals = sum(failure.is_refusal for failure in failures)

@@ -28,10 +28,12 @@ class RetryRule:
     """How often and after how long a call is sent again.
 
     A refusal (429, 503) says nothing against the row: the governor slows down for all, so rows are
-    given up after many more of them than of faults.
+    given up after many more of them than of faults. Where ``max_given_up`` requests in a row were
+    given up the fault is the server's: the others would be lost alike.
     """
 
     max_faults: int = 6
+    max_given_up: int = 20
     max_refusals: int = 60
     first_wait_s: float = 0.5
     max_wait_s: float = 30.0

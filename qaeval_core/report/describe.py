@@ -101,6 +101,8 @@ def _signature(spec: MetricSpec) -> str:
             device="cpu",
             resolve_artifact=lambda request: ensure_artifact(default_root(), request, build=False),
         )
+    except ConfigError as error:
+        return f"known once its settings are given: {error}"
     except QAEvalError:
         return "known once the models are exported; `qaeval score` writes it to report.json"
     return str(run.instances[0].signature)

@@ -36,6 +36,11 @@ class PassStats:
         """Add to a count of calls."""
         self.calls[name] = self.calls.get(name, 0) + n_calls
 
+    @property
+    def has_given_up(self) -> bool:
+        """Whether there were calls to a language model that brought no reply."""
+        return any(name.startswith("given_up:") for name in self.calls)
+
     def spend(self, name: str, seconds: float) -> None:
         """Add seconds to a phase: read, encode, wait, run or commit."""
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds

@@ -145,7 +145,7 @@ def _prepare(
     """Return what runs one pass, and notes what it cost."""
     for family in families:
         if job.config.scoring.retry_quarantined:
-            _drop_quarantined(job, family, say)
+            _drop_unscored(job, family, say)
         make_frequencies(job, family)
     pieces = job.pieces(families, n_actors=executor.n_actors)
     opened = _say_open(job, families, pieces, say)
@@ -219,13 +219,15 @@ def _quarantined(job: Job, family: FamilyPlan) -> int:
     )
 
 
-def _drop_quarantined(job: Job, family: FamilyPlan, say: Callable[[str], None]) -> None:
+def _drop_unscored(job: Job, family: FamilyPlan, say: Callable[[str], None]) -> None:
+    """Take back commits with quarantined rows, and with calls that were given up."""
     n_dropped = 0
     for file_id, ranges in job.done_ranges(family).items():
         for rows in ranges:
-            if job.store.check(family.key, file_id, rows).n_quarantined:
+            stats = job.store.check(family.key, file_id, rows)
+            if stats.n_quarantined or stats.has_given_up:
                 job.store.drop(family.key, file_id, rows)
                 n_dropped += 1
     if n_dropped:
         forget_frequencies(job, family.key)
-        say(f"{family.key}: {n_dropped} shards with quarantined rows are scored once more")
+        say(f"{family.key}: {n_dropped} shards with unscored rows are scored once more")

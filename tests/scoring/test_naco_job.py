@@ -458,14 +458,31 @@ def test_rows_in_memory_are_asked_too(server: LlmServer, tmp_path: Path) -> None
         Scorer({"naco": given}).score(rows)
 
 
-@pytest.mark.slow  # Six tries, further and further apart.
-def test_a_server_that_is_not_there_is_an_undefined_score(tmp_path: Path) -> None:
-    """Protects from a run that hangs for ever, or ends with a trace."""
+@pytest.mark.slow  # Six tries a row, further and further apart.
+def test_rows_that_met_no_server_are_undefined_and_can_be_asked_again(tmp_path: Path) -> None:
+    """Protects from a run that hangs, and from scores that stay lost when the server is back."""
     with LlmServer() as server:
         job = settings(server, tmp_path, many(2))
     outcome, _ = run_locally(job)
     assert read_scores(tmp_path / "out")["naco_reason"].to_list() == ["llm_no_connection"] * 2
     assert calls(outcome)["given_up"] == {"llm_no_connection": 2}
+    with LlmServer(port=server.port):
+        outcome, _ = run_locally({**job, "scoring.retry_quarantined": True})
+    assert read_scores(tmp_path / "out")["naco"].null_count() == 0
+    assert calls(outcome)["given_up"] == {}
+
+
+@pytest.mark.slow
+def test_a_server_that_is_down_stops_the_family(tmp_path: Path) -> None:
+    """Protects from a million rows that are lost one by one, for days."""
+    with LlmServer() as server:
+        job = settings(server, tmp_path, many(400), scoring__rows_per_shard=8)
+    outcome, _ = run_locally(job)
+    (message,) = outcome.stopped.values()
+    assert "20 requests in a row were given up" in message
+    assert "ConnectError" in message
+    reasons = read_scores(tmp_path / "out")["naco_reason"].to_list()
+    assert reasons.count("pending") >= 350
 
 
 def test_errors_of_calls_have_one_base() -> None:
