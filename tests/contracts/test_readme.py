@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers import REPOSITORY, qaeval
+from llm_server import LlmServer
 
 README = REPOSITORY / "README.md"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -33,18 +34,22 @@ def test_there_is_something_to_run() -> None:
 @pytest.mark.slow
 def test_code_blocks_run_in_order(tmp_path: Path, artifacts_root: Path) -> None:
     """Protects from commands in prose that no longer work."""
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    }
-    for kind, body in _BLOCK.findall(README.read_text()):
-        if kind not in ("sh", "python") or any(command in body for command in SETUP_COMMANDS):
-            continue
-        command = ["sh", "-e", "-c", body] if kind == "sh" else [sys.executable, "-c", body]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, f"{body}\n{done.stdout}\n{done.stderr}"
+    with LlmServer() as server:
+        environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "BASE_URL": server.base_url,
+            "HOME": str(tmp_path / "home"),  # Where ledgers go.
+            "QAEVAL_ARTIFACTS": str(artifacts_root),
+        }
+        for kind, body in _BLOCK.findall(README.read_text()):
+            if kind not in ("sh", "python") or any(command in body for command in SETUP_COMMANDS):
+                continue
+            command = ["sh", "-e", "-c", body] if kind == "sh" else [sys.executable, "-c", body]
+            done = subprocess.run(
+                command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+            )
+            assert done.returncode == 0, f"{body}\n{done.stdout}\n{done.stderr}"
 
 
 def test_yaml_blocks_are_yaml_and_hold_no_secret() -> None:
