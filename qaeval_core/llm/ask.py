@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -34,7 +33,7 @@ from qaeval_core.llm.door import AsyncGovernor
 from qaeval_core.llm.gate import Gate, NotYetError
 from qaeval_core.llm.journal import Journal, JournalEntry, request_key
 from qaeval_core.llm.outcome import ChatFailure, ChatReply
-from qaeval_core.llm.terms import Prices, RetryRule
+from qaeval_core.llm.terms import Estimates, Prices, RetryRule
 
 __all__ = ["Answer", "Asker"]
 
@@ -85,7 +84,7 @@ class Asker:
         self._turn = asyncio.Semaphore(max_concurrent)
         self._n_in_flight = 0
         self._n_given_up = 0  # requests in a row
-        self._scale = 1.0  # the most that a server counted, in estimates
+        self._estimates = Estimates()
         self._claims = Claimant(governor, journal, lease_s=lease_s)
         self._in_flight: dict[str, asyncio.Task[Answer]] = {}
         self._ending: set[asyncio.Task[JournalEntry | ChatFailure]] = set()
@@ -219,7 +218,7 @@ class Asker:
                 self.stop(EndpointRefusedError(outcome.message))
             elif outcome.kind == "row_undefined":
                 return no_answer(outcome.reason, outcome.message, failures)
-            elif self._is_given_up(failures):
+            elif self._rule.is_over([failure.is_refusal for failure in failures]):
                 self._count_given_up(outcome.message)
                 return no_answer(outcome.reason, outcome.message, failures)
             else:
@@ -234,15 +233,10 @@ class Asker:
                 )
             )
 
-    def _is_given_up(self, failures: Sequence[ChatFailure]) -> bool:
-        n_refusals = sum(failure.is_refusal for failure in failures)
-        n_faults = len(failures) - n_refusals
-        return n_faults >= self._rule.max_faults or n_refusals >= self._rule.max_refusals
-
     async def _ask_once(self, request: Request) -> JournalEntry | ChatFailure:
         endpoint = self._client.endpoint
         most = {
-            "n_prompt_tokens": self._estimate(request),
+            "n_prompt_tokens": self._estimates.scaled(request.n_prompt_tokens),
             "n_completion_tokens": endpoint.max_completion_tokens,
         }
         gate = Gate(
@@ -272,10 +266,6 @@ class Asker:
             await asyncio.wait([end])  # Its claim is released then, and others look for it.
             raise
 
-    def _estimate(self, request: Request) -> int:
-        """Return how many tokens a prompt has, by the estimates that fell short so far."""
-        return math.ceil(request.n_prompt_tokens * self._scale)
-
     async def _send(self, request: Request, gate: Gate) -> ChatReply | ChatFailure:
         await self._client.open()
         while True:
@@ -302,7 +292,7 @@ class Asker:
             call_id=call_id,
             client=self._client,
             prices=self._prices,
-            n_estimated=self._estimate(request),
+            n_estimated=self._estimates.scaled(request.n_prompt_tokens),
         )
         try:
             if self._parse is not None:
@@ -322,5 +312,5 @@ class Asker:
         """Return what the server must have counted when the call arrived, if it tells."""
         if reply.n_prompt_tokens is None:
             return None
-        self._scale = max(self._scale, reply.n_prompt_tokens / max(request.n_prompt_tokens, 1))
+        self._estimates.learn(request.n_prompt_tokens, counted=reply.n_prompt_tokens)
         return reply.n_prompt_tokens + self._client.endpoint.max_completion_tokens

@@ -17,7 +17,9 @@ After a kill the ledger knows what had been sent in the last window, money spent
 the end of a pause; who was still waiting was not sent, and starts again, and claims are forgotten.
 The allowance is empty at the start: calls are spread evenly from the first one on.
 
-A pause costs O(n) in the calls that wait.
+A call costs O(1), amortised: 21 microseconds of CPU for claim, reserve, confirm, settle and
+release with a ledger, 10 without. A pause, new limits, and credit of each 0.5 % of the token limit
+cost O(n) in the calls that wait: 70 ms for 50,000.
 
 But: no window arithmetic here (``llm.timeline``), no sums of money (``llm.purses``), no file
 (``llm.ledger``), no HTTP (``llm.client``).

@@ -1,8 +1,10 @@
-"""Terms: what a call costs, and how often it is tried."""
+"""Terms: what a call costs, how long its prompt is, and how often it is tried."""
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -38,8 +40,41 @@ class RetryRule:
     first_wait_s: float = 0.5
     max_wait_s: float = 30.0
 
+    def is_over(self, refusals: Sequence[bool]) -> bool:
+        """Whether a call that failed so often, by a refusal or a fault each time, is given up.
+
+        >>> RetryRule(max_faults=2).is_over([True, True, False])
+        False
+        """
+        n_faults = len(refusals) - sum(refusals)
+        return n_faults >= self.max_faults or sum(refusals) >= self.max_refusals
+
     def wait_s(self, n_failures: int, *, rng: random.Random) -> float:
         """Return a wait that doubles with each failure, less up to a half by chance."""
         longest_s = min(self.first_wait_s * 2.0 ** (n_failures - 1), self.max_wait_s)
         # By chance: calls that failed together must not come back together.
         return longest_s * rng.uniform(0.5, 1.0)
+
+
+class Estimates:
+    """Scales estimates of prompts up to the most that a server counted, in estimates.
+
+    Examples
+    --------
+    >>> estimates = Estimates()
+    >>> estimates.learn(100, counted=90)
+    >>> estimates.learn(100, counted=120)
+    >>> estimates.scaled(200)
+    240
+    """
+
+    def __init__(self) -> None:
+        self._scale = 1.0
+
+    def scaled(self, n_tokens: int) -> int:
+        """Return an estimate that would have been enough for all prompts so far."""
+        return math.ceil(n_tokens * self._scale)
+
+    def learn(self, n_tokens: int, *, counted: int) -> None:
+        """Hear what a server counted for an estimate."""
+        self._scale = max(self._scale, counted / max(n_tokens, 1))

@@ -19,8 +19,8 @@ Credit
 ------
 A call holds an estimate of its tokens until the server's own count of it is known; then the
 difference goes back into the window and the pace, and calls that wait are planned anew, earlier.
-So their callers are told to ask again after two thirds of their wait, and no call is moved before
-the moment when its caller asks.
+So their callers are told to ask again when, by what estimates were worth so far, they could be
+sent, and no call is moved before the moment when its caller asks.
 
 Calls of very different tokens cannot fill a window: one that does not fit waits, and all behind it.
 Use of the limit, simulated with calls of 0.5 to 1.5 times a mean: 97 % where the mean is 1 % of the
@@ -51,7 +51,11 @@ _MIN_PACE_FACTOR = 1 / 32
 _RECOVERY_PER_WINDOW = 0.1
 # A wait that is at most this share of a window is final: its caller sends without asking again.
 _FINAL_SHARE = 1 / 60
-_ASK_AGAIN_SHARE = 0.65
+# What servers count of an estimate, until they told; and how fast what they tell is learned.
+_FIRST_TRUTH = 0.8
+_LEARN_SHARE = 1 / 32
+# Estimates differ: who asks this share of the wait earlier than on average it could be sent.
+_EARLY_SHARE = 0.04
 # Who is later than this, as a share of a window, is taken for dead: its slot is another's.
 _LAPSE_SHARE = 1 / 12
 _REPLAN_SHARE = 0.005
@@ -88,6 +92,7 @@ class Timeline:
         self._all = self._sent.copy()
         self._queue: deque[Slot] = deque()
         self._n_credit_tokens = 0
+        self._truth = _FIRST_TRUTH
         self._paused_until_s = -math.inf
         self._slowed_s = -math.inf
         self._slowed_to = 1.0
@@ -134,7 +139,7 @@ class Timeline:
             self._sent.forget(slot.at_s - self.limits.span_s)
             self._sent.add(slot, factor=self.pace_factor(slot.at_s))
         elif self.limits.tokens_per_minute is not None:
-            wait_s *= _ASK_AGAIN_SHARE  # By then credit may have moved it.
+            wait_s *= max(self._truth - _EARLY_SHARE, 0.2)  # By then credit may have moved it.
         slot.asks_s = now_s + wait_s
         return wait_s
 
@@ -145,7 +150,11 @@ class Timeline:
     def correct(self, slot: Slot, *, n_tokens: int, now_s: float) -> None:
         """Learn what the server counted for a call that was sent, more or less."""
         n_too_many = slot.n_tokens - n_tokens
-        if n_too_many == 0 or not slot.is_final:
+        if not slot.is_final or slot.n_tokens < 1:
+            return
+        told = min(n_tokens / slot.n_tokens, 1.0)
+        self._truth += _LEARN_SHARE * (told - self._truth)
+        if n_too_many == 0:
             return
         factor = self.pace_factor(slot.at_s)
         self._sent.give_back(n_too_many, slot, factor=factor)

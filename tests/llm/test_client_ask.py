@@ -13,95 +13,20 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from llm_runs import MAX_TOKENS, PRICES, Run, prompt
 from llm_server import FAULTS, LlmServer, count_prompt_tokens, reply_text
 
 from qaeval_core.errors import BudgetExhaustedError, EndpointRefusedError
-from qaeval_core.llm.ask import Answer, Asker
-from qaeval_core.llm.client import ChatClient, Endpoint
-from qaeval_core.llm.door import LocalGovernor, reconcile
-from qaeval_core.llm.governor import Governor
+from qaeval_core.llm.ask import Answer
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.key import ApiKey
-from qaeval_core.llm.ledger import Ledger
 from qaeval_core.llm.limits import Limits, Purse
-from qaeval_core.llm.terms import Prices, RetryRule
 
-MAX_TOKENS = 100
 MAX_STALL_S = 0.03  # of the 40 ms that a window of 2 s leaves for the network and the server
-PRICES = Prices(prompt_usd_per_million=1.0, completion_usd_per_million=2.0)  # The server's own.
-
-
-def prompt(number: int) -> list[dict[str, str]]:
-    """Return a prompt of 18 tokens, of 138 from number 10,000 on, as the server counts."""
-    content = f"Question {number}: what colour has the house at {number} in the street?"
-    content += " It is a long one." * (20 if number >= 10_000 else 0)
-    return [{"role": "user", "content": content}]
-
-
-@dataclass
-class Run:
-    """One run against a server: its journal, ledger and governor, in this process."""
-
-    server: LlmServer
-    folder: Path
-    limits: Limits = field(default_factory=Limits)
-    purse: Purse = field(default_factory=Purse)
-    key: ApiKey | None = None
-    model: str = "m"
-    timeout_s: float = 2.0
-    max_concurrent: int = 32
-    max_refusals: int = 60
-    parse: Callable[[str], dict[str, Any]] = lambda text: {"n_chars": len(text)}
-
-    def __post_init__(self) -> None:
-        parameters = {"max_tokens": MAX_TOKENS, "temperature": 0.7}
-        endpoint = Endpoint(self.server.base_url, self.model, parameters, self.timeout_s)
-        self.account = ChatClient(endpoint, self.key).account
-        self._endpoint = endpoint
-        self.ledger = Ledger(self.folder, self.account, keep_s=self.limits.span_s)
-        self.governor = Governor(self.limits, ledger=self.ledger)
-        self.journal = Journal(self.folder)
-        self.door = LocalGovernor(self.governor, limits=self.limits, purse=self.purse)
-        asyncio.run(reconcile(self.door, self.journal, account=self.account))
-
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.journal.close()
-        self.ledger.close()
-
-    def asker(self) -> Asker:
-        return Asker(
-            ChatClient(self._endpoint, self.key),
-            self.door,
-            self.journal,
-            prices=PRICES,
-            parse=self.parse,
-            rule=RetryRule(first_wait_s=0.01, max_refusals=self.max_refusals),
-            max_concurrent=self.max_concurrent,
-        )
-
-    async def ask(
-        self, numbers: Sequence[int], *, n_askers: int = 1, wrap: bool = False
-    ) -> list[Any]:
-        """Ask all at once, spread over askers; with ``wrap`` errors come back in place."""
-        askers = [self.asker() for _ in range(n_askers)]
-        calls = [
-            askers[place % n_askers].ask(
-                prompt(number), n_prompt_tokens=count_prompt_tokens(prompt(number))
-            )
-            for place, number in enumerate(numbers)
-        ]
-        answers = await asyncio.gather(*calls, return_exceptions=wrap)
-        for asker in askers:
-            await asker.aclose()
-        return list(answers)
 
 
 @pytest.fixture(scope="module")

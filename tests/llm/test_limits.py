@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import math
@@ -120,12 +121,14 @@ class World:
             self.limits, clock=lambda: self.now_s, wall=lambda: wall, ledger=ledger
         )
 
-    def call(self, n_tokens: int) -> None:
-        self.heed(self.governor.reserve(tokens=n_tokens, usd=0.0), n_tokens)
+    def call(self, n_tokens: int, truth: int, latency_s: float) -> None:
+        """Reserve for an estimate of tokens; the server will count the truth."""
+        grant = self.governor.reserve(tokens=n_tokens, usd=0.0)
+        self.heed(grant, lambda: self.call(n_tokens, truth, latency_s), truth, latency_s)
 
-    def heed(self, grant: Grant, n_tokens: int) -> None:
+    def heed(self, grant: Grant, again: Any, truth: int, latency_s: float) -> None:
         asked_s = self.now_s
-        late_s = self.rng.choice([0.0, 0.5, 1.0, 1.0, 1.5]) * grant.late_s
+        late_s = self.rng.choice([0.0, 0.5, 1.0, 1.0, 1.5]) * min(grant.late_s, 1.0)
 
         def wake() -> None:
             since_s = self.now_s - asked_s
@@ -133,16 +136,19 @@ class World:
             if grant.is_final and since_s <= grant.wait_s + grant.late_s + 1e-9:
                 # The other half of the jitter is the network's.
                 travel_s = self.rng.choice([0.0, 0.5, 1.0]) * self.limits.jitter_s / 2
-                self.arrivals.append((self.now_s + travel_s, n_tokens))
-                self.governor.settle(grant.call_id, tokens=n_tokens, usd=0.0)
+                self.arrivals.append((self.now_s + travel_s, truth))
+                self.at(self.now_s + travel_s + latency_s, lambda: self.settle(grant, truth))
                 return
             confirmed = self.governor.confirm(grant.call_id)
             if confirmed is None:
-                self.call(n_tokens)
+                again()
             else:
-                self.heed(confirmed, n_tokens)
+                self.heed(confirmed, again, truth, latency_s)
 
         self.at(self.now_s + grant.wait_s + late_s, wake)
+
+    def settle(self, grant: Grant, truth: int) -> None:
+        self.governor.settle(grant.call_id, tokens=1, usd=0.0, n_admitted=truth)
 
     def pause(self, seconds: float) -> None:
         self.pauses.append((self.now_s, self.now_s + seconds))
@@ -157,7 +163,17 @@ def folders() -> Iterator[Iterator[Path]]:
 
 
 @given(
-    calls=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 100)), min_size=1, max_size=40),
+    calls=st.lists(
+        # When, estimated tokens, share of them that the server counts, latency.
+        st.tuples(
+            st.floats(0, 1),
+            st.integers(1, 100),
+            st.floats(0, 1),
+            st.sampled_from([0.0, 2.0, 20.0, 90.0]),
+        ),
+        min_size=1,
+        max_size=40,
+    ),
     spread_s=st.sampled_from([0.0, 20.0, 200.0]),
     pauses=st.lists(st.tuples(st.floats(0, 200), st.floats(0, 90)), max_size=3),
     refusals=st.lists(st.floats(0, 200), max_size=3),
@@ -169,7 +185,7 @@ def folders() -> Iterator[Iterator[Path]]:
 @settings(max_examples=50, deadline=None)
 def test_no_window_is_above_a_limit_whatever_happens(
     folders: Iterator[Path],
-    calls: list[tuple[float, int]],
+    calls: list[tuple[float, int, float, float]],
     spread_s: float,
     pauses: list[tuple[float, float]],
     refusals: list[float],
@@ -178,14 +194,17 @@ def test_no_window_is_above_a_limit_whatever_happens(
     tokens: int | None,
     seed: int,
 ) -> None:
-    """Protects from late wakes, a slow network, pauses, refusals and kills adding up to too much.
+    """Protects from late wakes, a slow network, pauses, refusals and kills adding up to too much,
+    and from credit that is given twice or for tokens that are still in the server's window.
 
     And every call is sent, once, and none is sent in a pause, but for those told before it.
     """
     limits = Limits(requests_per_minute=requests, tokens_per_minute=tokens)
     world = World(limits, random.Random(seed), next(folders))
-    for at_share, n_tokens in calls:
-        world.at(spread_s * at_share, lambda n_tokens=n_tokens: world.call(n_tokens))
+    truths = [math.ceil(share * n_tokens) for _, n_tokens, share, _ in calls]
+    for (at_share, n_tokens, _, latency_s), truth in zip(calls, truths, strict=True):
+        call = functools.partial(world.call, n_tokens, truth, latency_s)
+        world.at(spread_s * at_share, call)
     for at_s, seconds in pauses:
         world.at(at_s, lambda seconds=seconds: world.pause(seconds))
     for at_s in refusals:
@@ -196,7 +215,8 @@ def test_no_window_is_above_a_limit_whatever_happens(
     n_most, n_most_tokens = most_in_a_window(sorted(world.arrivals), WINDOW_S)
     assert n_most <= (requests or math.inf)
     assert n_most_tokens <= (tokens or math.inf)
-    assert sorted(n for _, n in world.arrivals) == sorted(n for _, n in calls)
+    assert sorted(n for _, n in world.arrivals) == sorted(truths)
+    assert not world.governor.open_calls
     told_s = limits.window_s / 60 + limits.jitter_s
     for from_s, until_s in world.pauses:
         inside = [at_s for at_s, _ in world.arrivals if from_s + told_s < at_s < until_s]
