@@ -453,6 +453,124 @@ OF_A_MODEL = {
     ),
 }
 
+# Replies of the same model behind ``transformers serve``, to the prompt and its reminder as they
+# are, temperature 0.7, at most 256 tokens; cut.
+OF_A_SERVED_MODEL = {
+    "right, below a label": (
+        "The sentence concludes the passage by asking a question. It is not possible to list every "
+        'step in the passage, but we can ask:\n\nWhat is the answer to the question: "who is the '
+        'youngest of the five makers?"\nThe answer is:\nBenoit Ménard\n\nThis is the only answer '
+        "to the question.",
+        natural("Benoit Ménard", 1),
+    ),
+    "a verdict that is none": (
+        'Verdict: unsealed; it starts with "which", asks for one thing and has no error\nSteps:\n'
+        "1. First passage says that Maud Ellery designed the ferry.\n"
+        "2. Second passage says that Bruno Halvard has worked the ferry since 1988.\n"
+        "3. The third passage says that the ferry is held in the crane.\n"
+        "4. The fourth passage says that the ferry takes seven minutes to come back.\n"
+        "5. The fifth passage says that the ferry carries six cars.\n"
+        "6. The sixth passage says that the ferry carries six cars.\n"
+        "Answer: <ans>the ferry on Skarn, which is held in the crane</ans>",
+        natural("the ferry on Skarn, which is held in the crane", 6),
+    ),
+    "two labels that agree": (
+        'Verdict: constellation; it begins with "in the constellation of", asks for one thing and '
+        "has no error\nSteps:\n1. The first passage has a second passage with a question that "
+        'asks, "How is it that a comet can be found anywhere in the sky?"\n2. The second passage '
+        'asks, "In which constellation did the comet, which was found twice in one night in 1957, '
+        'see a smudge near the tail of the Swan?"\nAnswer: within the constellation of Cassiopeia'
+        "\n\nThe answer is within the constellation of Cassiopeia.",
+        natural("within the constellation of Cassiopeia", 2),
+    ),
+    "a second verdict and a note": (
+        "Verdict: not the one; it is the owner of the Lantern Street Chess Club, Philippa Grange\n"
+        'Steps:\n1. The second passage asks for one thing, and it asks the answer to "who has been '
+        'president of the club since 1996".\n2. The first passage tells the story of the Lantern '
+        "Street Chess Club meeting in 1996.\nAnswer: Philippa Grange\nVerdict: not the one; it is "
+        "not Philippa Grange; it is the owner of the Lantern Street Chess Club\n"
+        "Note: the answer is indeed Philippa Grange.",
+        natural("Philippa Grange", 2),
+    ),
+    "cut off inside the mark": (
+        'Verdict: the librarian; it begins with "the brewer used to", asks for one thing and has '
+        "no error\nSteps:\n1. The first passage says that the librarian removed the barrel of the "
+        "same size that the brewer had removed last month.\n2. The next passage says that the "
+        "librarian removed the barrel of the same size that the barrel of the same size that the "
+        "brewer used to remove was removed last month.\nAnswer: the barrel that the brewer used to "
+        "remove was removed last month\nAnswer: <ans>the barrel that the brewer used",
+        natural("the barrel that the brewer used", 2),
+    ),
+    "a list after the answer": (
+        "Verdict: it was the fuse of the volcano on Mount Serranum; it makes a mountain under the "
+        "sea\nSteps:\n"
+        '1. The first passage says that the volcano on Mount Serranum was "crisis".\n'
+        '2. The second passage says that the volcano on Mount Serranum is "crisis".\n'
+        '3. The third passage says about the "crisis".\n'
+        "Answer: it was the fuse of the volcano on Mount Serranum; it makes a mountain under the "
+        "sea\nGoals:\n- you must understand why it is important to explain the sentence;\n"
+        "- you cannot, however, try to explain it in a more complex way;\n"
+        "- you must keep trying to understand what is written;",
+        natural(
+            "it was the fuse of the volcano on Mount Serranum; it makes a mountain under the sea", 3
+        ),
+    ),
+    "a joke after the answer": (
+        "Sentence: How many entries are there in the dictionary of Søren Ålund?\nVerdict: your "
+        "verdict\nSteps:\n1. The first step\n2. The second step\nAnswer: 30\n\nIn that order, you "
+        "will have:\n- the first step\n- the second step\n- the third step\n- The final step\n\n"
+        "Here's the corrected sentence:\n\nNot a question:\n\nSøren Ålund had always been a clever "
+        "one-word critic. He said he didn't know how the rest of him did it. He told a joke at the "
+        "end of the day.\n\nWhich of those items could be called a question?",
+        natural("30", 2),
+    ),
+    "an answer that there is none": (
+        "Verdict: no; there is no answer on the passage\nSteps:\n1. The passage gives the order "
+        "that the bill went past ten minutes past four, which is the upper house's upper house's "
+        "upper house.\n2. The sentence goes to be asked to the question which is on the upper "
+        "house's upper house's upper house.\nAnswer: no; no answer; the answer is no; there is no "
+        "answer on the passage\n",
+        unanswerable(2),
+    ),
+    "a verdict that there is no answer": (
+        "Verdict: no; the issue is not mentioned in the passage so no answer is provided.",
+        unanswerable(1),
+    ),
+    "not a question, in the place of the answer": (
+        'The answer for the passage is: "The Ninth Passenger" is not a question.',
+        NO_QUESTION,
+    ),
+    "not a question, with the form said back": (
+        'Verdict: not a question; it begins with "Verdict:" and ends with "Answer:"\nSteps:\n'
+        "<ans>the answer</ans>",
+        NO_QUESTION,
+    ),
+    "neither natural nor a question": (
+        "Verdict: not natural; the sentence is not a question. It is a statement that goes beyond "
+        "what is expected of a question.\n\nSteps:\n1. The sentence begins with the verb "
+        '"twice".\n2. The sentence goes on to describe an event that is not what it seems.\n\n'
+        "Note, the sentence is written as though the sentence is a statement.",
+        NO_QUESTION,
+    ),
+    "the form said back beside a verdict": (
+        "Verdict: her block<ans>the answer</ans>",
+        unreadable("empty_answer"),
+    ),
+    "two answers": (
+        "Verdict: it is not a play; it is a novel; it is not a movie; and it is not a story.\n"
+        "Answer: it is not a play; it is a literary work, but it is a story.\nAnswer: it is not a "
+        "movie, it is a literary work, and it is a literary work.",
+        unreadable("ambiguous_answer"),
+    ),
+    "steps in steps, cut off": (
+        'Verdict:\n1. Your verdict: "The true price of a kilo of Tomélin is €3."\n'
+        "2. Step 1: The first step: The passage asks the question.\n"
+        "3. Step 2: The second step: The passage asks a question.\n"
+        "4. Step 3: The third step: The passage asks a question.\n",
+        unreadable("no_answer"),
+    ),
+}
+
 GROUPS = {
     "steps": STEPS,
     "marks": MARKS,
@@ -460,6 +578,7 @@ GROUPS = {
     "unanswerable": UNANSWERABLE,
     "unreadable": UNREADABLE,
     "model": OF_A_MODEL,
+    "served model": OF_A_SERVED_MODEL,
 }
 CASES = [
     pytest.param(text, expected, id=f"{group}: {name}")
