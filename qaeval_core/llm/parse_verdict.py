@@ -31,6 +31,7 @@ _KINDS = {
         r"(?!\s+(?:marks?|words?|of|about|that|which|for|whether|with)\b)",
         r"\bnon-?question\b",
         r"\b(?:does\s+not|doesn't|doesn’t)\s+ask\s+(?:anything|something|a\s+question)\b",
+        r"^[^\w\n]{0,9}no\s+question\s*(?:[.;!]|$)",
         r"\basks\s+nothing\b|\b(?:asks|contains|poses)\s+no\s+question\b",
         r"\b(?:it|this|that|sentence|text)\s+is\s+(?:(?:just|simply|only|merely|rather)\s+)?"
         r"an?\s+(?:\w+\s+)?(?:statement|assertion|declarative\s+sentence|fragment)\b",
@@ -69,6 +70,10 @@ _JUDGES = re.compile(
 )
 # Words of others: the sentence said back, and what the passage says.
 _QUOTED = re.compile(r"\"[^\"\n]{12,}\"|“[^“”\n]{12,}”")
+# Not said back but given: the prompt itself has its verdicts in quotes.
+_QUOTED_VERDICT = re.compile(
+    r"((?:^|[:=])\s*)[\"“](not\s+a\s+question)[.!]?[\"”]", re.IGNORECASE | re.MULTILINE
+)
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n")
 _OF_PASSAGE = re.compile(r"\b(?:passages?|context)\b", re.IGNORECASE)
 _OF_SENTENCE = re.compile(r"\b(?:question|sentence)\b", re.IGNORECASE)
@@ -128,7 +133,8 @@ def _kept_verdict(offered: re.Match[str]) -> str:
 
 def _own_words(text: str) -> str:
     """Return the sentences of a text that may judge, without what they quote."""
-    sentences = _SENTENCE_END.split(_QUOTED.sub("", text))
+    given = _QUOTED_VERDICT.sub(r"\1\2", text)
+    sentences = _SENTENCE_END.split(_QUOTED.sub("", given))
     return "\n".join(
         one for one in sentences if not _OF_PASSAGE.search(one) or _OF_SENTENCE.search(one)
     )

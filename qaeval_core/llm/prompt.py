@@ -55,7 +55,7 @@ Answer: <ans>the answer</ans>"""
 _REMINDER = """\
 Mind the form, because a program reads your reply: one line that begins with "Verdict:", a line \
 "Steps:" with the numbered steps below it, and one line "Answer:" with the answer between <ans> \
-and </ans>. After the verdict "not a question" nothing else follows."""
+and </ans>."""
 
 # Written for this project; its places and persons are made up.
 _EXAMPLE_PASSAGES = (

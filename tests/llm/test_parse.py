@@ -235,6 +235,9 @@ MARKS = {
 
 VERDICTS = {
     "not a question": ("Not a question.", NO_QUESTION),
+    "not a question, in the prompt's quotes": ('Verdict: "not a question"', NO_QUESTION),
+    "not a question, in other quotes": ("Verdict: “not a question”", NO_QUESTION),
+    "no question": ("Verdict: no question\n\nVerdict: no question", NO_QUESTION),
     "not a question, labelled": ("Verdict: not a question; it states a fact.", NO_QUESTION),
     "not a question, bold and reasoned": (
         "**Verdict:** *not a question* – the sentence is a statement and has no question word.",

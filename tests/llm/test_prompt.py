@@ -15,7 +15,7 @@ PASSAGES = ("Ann Kell built the mill in 1931.", "The mill of Skarn burnt down in
 QUESTION = "Who built the mill that burnt down?"
 
 # One version, one prompt: a change of wording needs a new version and new hashes here.
-HASHES = {"1": {False: "5203c377410d", True: "9c2e40631eba"}}
+HASHES = {"1": {False: "8b110f8b58cd", True: "f1ca6eb7dd8b"}}
 
 # Texts of our own -> tokens by cl100k_base, o200k_base, Llama 3 and Qwen 3 (quicktok 0.4.0).
 TOKENS = {
