@@ -1,8 +1,9 @@
 """Explain: why one row of a finished run has its scores.
 
 OUT and the name of a row in, an `Explanation` out: the row's texts, scores and reasons, and for
-each family that runs a model which tokens its numbers come from. Everything is computed again with
-the same artifacts and must equal what is stored.
+each family that runs a model which tokens its numbers come from, or which replies. Everything is
+computed again with the same artifacts, or from committed readings of replies, and must equal what
+is stored.
 
 But: the page is made in ``explain_page``, the lines of the terminal in ``explain_text``.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,16 @@ from qaeval_core.report.explain_compute import (
 )
 from qaeval_core.report.explain_families import explain_family
 from qaeval_core.report.explain_find import RowPlace, find_row
+from qaeval_core.report.explain_naco import (
+    explain_asked,
+    read_asked,
+    read_run_or_stopped,
+    stopped_families,
+    with_asked,
+)
 from qaeval_core.report.explain_parts import (
     Explanation,
+    FamilyExplanation,
     InstanceExplanation,
     ScoreLine,
 )
@@ -38,7 +47,6 @@ from qaeval_core.report.explain_run import (
     changed_files,
     make_same_job,
     quarantine_message,
-    read_run,
     read_values,
     stored_scores,
     stored_statistics,
@@ -80,18 +88,24 @@ def explain_row(
         `ConfigError` and `InputError` for a row, instance or input that is not there,
         `ReconcileError` where a value differs from the stored one; its message says why.
     """
-    run = read_run(Path(out))
+    run = read_run_or_stopped(Path(out))
     where = find_row(run.out, identity=identity, place=place)
     job = make_same_job(run, instances)
     values = read_values(job, where, run)
     stored = stored_scores(run, where)
     notes = []
     again, compared = None, None
+    families: list[FamilyExplanation] = []
     if stored[QUARANTINE_REASON] is None:
         sessions = SessionCache(n_threads)
-        again = recompute(job, values, sessions)
+        asked = read_asked(run, job, where, values)
+        again = with_asked(recompute(job, values, sessions), job, asked)
         compared = _compare(run, job, where, stored, again)
-        notes = _notes(run, job, where, again)
+        notes = _notes(run, job, where)
+        families = [
+            explain_family(own, job, sessions) for own in again.runs if own.plan.kind.runs_model
+        ]
+        families += [explain_asked(own, job, again.scores) for own in asked]
     return Explanation(
         out=str(run.out),
         file=where.relative,
@@ -99,11 +113,7 @@ def explain_row(
         id=where.id,
         texts={role: _plain(own[0]) for role, own in values.items()},
         instances=tuple(_instances(run, stored, again)),
-        families=tuple(
-            explain_family(own, job, sessions)
-            for own in (again.runs if again else ())
-            if own.plan.kind.runs_model
-        ),
+        families=tuple(families),
         quarantine_reason=_text(stored[QUARANTINE_REASON]),
         quarantine_message=quarantine_message(run, where),
         is_equal=None if compared is None else True,
@@ -123,11 +133,13 @@ def _compare(
         plan.artifact.record for plan in job.run.families if isinstance(plan, ModelFamilyPlan)
     ]
     is_same = run.device == "cpu" and all(record.precision == "fp32" for record in records)
-    committed = stored_statistics(run, job, where)
+    computed = [plan for plan in job.run.families if plan.key in again.statistics]
     compared = compare(
         stored=stored,
         now=again.scores,
-        stored_statistics={key: committed[key] for key in again.statistics},
+        stored_statistics=stored_statistics(
+            run, replace(job, run=replace(job.run, families=tuple(computed))), where
+        ),
         statistics=again.statistics,
         tolerance=SAME_ROUNDING if is_same else OTHER_ROUNDING,
     )
@@ -144,6 +156,15 @@ def _compare(
 def _likely_reason(run: FinishedRun, job: Job, where: RowPlace) -> str:
     if where.relative in changed_files(run, job):
         return f"{where.relative} has changed since the run; score it again"
+    otherwise = [
+        plan.name
+        for plan in job.run.instances
+        if str(plan.signature) != run.instances.get(plan.name)
+    ]
+    if otherwise:
+        return f"a file that settings of {', '.join(otherwise)} name has changed since the run"
+    if stopped_families(run.out):
+        return "the run was resumed, and killed before it wrote scores; run qaeval score again"
     changed = _changed_packages(run)
     if changed:
         return f"other versions than in the run: {', '.join(changed)}"
@@ -160,13 +181,16 @@ def _changed_packages(run: FinishedRun) -> list[str]:
     ]
 
 
-def _notes(run: FinishedRun, job: Job, where: RowPlace, again: Recomputed) -> list[str]:
+def _notes(run: FinishedRun, job: Job, where: RowPlace) -> list[str]:
     notes = []
     if where.relative in changed_files(run, job):
         notes.append(f"{where.relative} was written anew since the run; this row is as it was")
     if run.device != "cpu":
         notes.append(f"the run was on {run.device}, this explanation on the CPU")
-    notes += [f"{key} is not computed again" for key in again.skipped]
+    notes += [
+        f"the run is not complete: {key} ended early: {why}"
+        for key, why in stopped_families(run.out).items()
+    ]
     return notes
 
 

@@ -140,11 +140,13 @@ def _again(line: ScoreLine) -> str:
 
 
 def _family(family: FamilyExplanation) -> str:
+    where = f"artifact <code>{escaped(family.artifact or '')}</code>"
+    if family.endpoint is not None:
+        where = f"asked at <code>{escaped(family.endpoint)}</code>, and not again for this page"
     lines = [
         "<section>",
         f"<h2>{escaped(family.family)}: {escaped(', '.join(family.instances))}</h2>",
-        f'<p class="soft">model {escaped(family.model)}; artifact '
-        f"<code>{escaped(family.artifact)}</code></p>",
+        f'<p class="soft">model {escaped(family.model)}; {where}</p>',
     ]
     for target in family.targets:
         if len(family.targets) > 1:

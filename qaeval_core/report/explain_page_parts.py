@@ -1,4 +1,4 @@
-"""Explain: the parts of the page that show tokens: matches, gains, weights."""
+"""Explain: the parts of the page: matches, gains and weights of tokens; runs of NACo."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from qaeval_core.report.explain_html import escaped, number, table
+from qaeval_core.report.explain_naco_parts import NacoFormula, NacoRun
 from qaeval_core.report.explain_parts import (
     LayerMatches,
     LikelihoodGains,
@@ -29,6 +30,10 @@ def part_html(part: Part) -> str:
         return _gains(part)
     if isinstance(part, TokenProbabilities):
         return _probabilities(part)
+    if isinstance(part, NacoRun):
+        return _naco_run(part)
+    if isinstance(part, NacoFormula):
+        return _naco_formula(part)
     return _token_matches(part) if isinstance(part, TokenMatches) else _weights(part)
 
 
@@ -172,3 +177,58 @@ def _weights(part: TokenWeights) -> str:
             f"<details><summary>All tokens</summary>{numbers}</details>",
         ]
     )
+
+
+def _naco_run(part: NacoRun) -> str:
+    lines = [f"<h3>Run {part.run} of {part.n_runs}</h3>"]
+    if part.problem is not None:
+        why = part.problem + (f": {part.message}" if part.message else "")
+        lines.append(f'<p class="bad">This run does not count: {escaped(why)}</p>')
+    else:
+        rows = [
+            ["verdict", part.verdict],
+            ["reasoning steps", _or_none(part.n_steps)],
+            ["answer", _or_none(part.answer)],
+            ["gold answer", _or_none(part.gold_answer)],
+            ["F1 of both answers", "none" if part.answer_f1 is None else number(part.answer_f1)],
+        ]
+        if part.says_unanswerable:
+            rows.append(["passages", "do not answer it, says the reply"])
+        lines.append(table("What was read of the reply", ["what", "value"], rows))
+    if part.is_reminder:
+        lines.append("<p>The first reply could not be read; this is of the reminder.</p>")
+    if part.reply is not None:
+        ended = f" (ended by: {part.finish_reason})" if part.finish_reason else ""
+        lines.append(f'<p class="soft">{escaped(f"The model’s reply{ended}")}</p>')
+        lines.append(f'<p class="text" dir="auto">{escaped(part.reply) or "(empty)"}</p>')
+    lines += [f'<p class="soft">{escaped(note)}</p>' for note in part.notes]
+    sent = [
+        f'<p class="soft">{escaped(message["role"])}</p>\n'
+        f'<p class="text" dir="auto">{escaped(message["content"])}</p>'
+        for message in part.prompt
+    ]
+    what = "The prompt, with the reminder" if part.is_reminder else "The prompt"
+    lines += [f"<details><summary>{what}</summary>", *sent, "</details>"]
+    return "\n".join(lines)
+
+
+def _or_none(value: object) -> str:
+    return "none" if value is None else str(value)
+
+
+def _naco_formula(part: NacoFormula) -> str:
+    values = (
+        ("n: naturalness", part.naturalness),
+        ("a: answerability", part.answerability),
+        ("s: mean steps", part.steps),
+        ("e: expected steps", part.expected_complexity),
+        ("c: complexity, min(s, e) / max(s, e)", part.complexity),
+    )
+    rows = [[name, "undefined" if value is None else number(value)] for name, value in values]
+    rows += [
+        ["runs that count", str(part.n_counted)],
+        ["profile", part.profile],
+        ["weights of n, a, c", ", ".join(f"{weight:g}" for weight in part.weights)],
+        [part.instance, part.equation],
+    ]
+    return table(f"{part.instance}, computed again from these runs", ["what", "value"], rows)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from qaeval_core.report.explain_naco_parts import NacoFormula, NacoRun
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerMatches:
@@ -137,7 +139,15 @@ class TokenWeights:
     weight: tuple[float, ...]
 
 
-Part: TypeAlias = LayerMatches | LikelihoodGains | TokenProbabilities | TokenMatches | TokenWeights
+Part: TypeAlias = (
+    LayerMatches
+    | LikelihoodGains
+    | TokenProbabilities
+    | TokenMatches
+    | TokenWeights
+    | NacoRun
+    | NacoFormula
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,13 +165,17 @@ class TargetParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyExplanation:
-    """One family of a row: which tokens its numbers come from."""
+    """One family of a row: which tokens, or replies, its numbers come from.
+
+    ``artifact`` is None of a model that was asked over HTTP, ``endpoint`` of any other.
+    """
 
     key: str
     family: str
     signature: str
     model: str
-    artifact: str
+    artifact: str | None
+    endpoint: str | None = None
     instances: tuple[str, ...]
     target_role: str
     targets: tuple[TargetParts, ...]

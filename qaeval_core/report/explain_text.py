@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from qaeval_core.report.explain_naco_parts import NacoFormula, NacoRun
 from qaeval_core.report.explain_parts import (
     Explanation,
     FamilyExplanation,
@@ -18,6 +19,8 @@ from qaeval_core.report.explain_parts import (
 
 _N_SHOWN = 4
 _MAX_TEXT_CHARS = 72
+# Control characters move cursors and clear screens; line ends are made blanks before.
+_CONTROLS = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), "\ufffd")
 
 
 def explanation_lines(explanation: Explanation) -> Iterator[str]:
@@ -43,10 +46,21 @@ def explanation_lines(explanation: Explanation) -> Iterator[str]:
 
 def _short(value: object) -> str:
     texts = value if isinstance(value, list) else [value]
-    first = " ".join(str(texts[0]).split()) if texts else ""
+    first = _on_one_line(str(texts[0])) if texts else ""
     if len(first) > _MAX_TEXT_CHARS:
         first = first[: _MAX_TEXT_CHARS - 1] + "…"
     return first if len(texts) <= 1 else f"{first} (+ {len(texts) - 1} more)"
+
+
+def _on_one_line(text: str) -> str:
+    r"""Return a text as a terminal can show it.
+
+    Examples
+    --------
+    >>> _on_one_line("one\n two\x1b[2J")
+    'one two�[2J'
+    """
+    return " ".join(text.split()).translate(_CONTROLS)
 
 
 def _scores(instance: InstanceExplanation) -> str:
@@ -55,7 +69,7 @@ def _scores(instance: InstanceExplanation) -> str:
     shown = [
         f"{line.column} {line.stored:.4f}"
         if isinstance(line.stored, float)
-        else f"{line.column} {line.stored}"
+        else f"{line.column} {_short(line.stored)}"
         for line in instance.scores
         if line.stored is not None
     ]
@@ -83,6 +97,10 @@ def _part(part: Part) -> str:
         return _gains(part)
     if isinstance(part, TokenProbabilities):
         return _probabilities(part)
+    if isinstance(part, NacoRun):
+        return _naco_run(part)
+    if isinstance(part, NacoFormula):
+        return _naco_formula(part)
     return _token_matches(part) if isinstance(part, TokenMatches) else _weights(part)
 
 
@@ -124,6 +142,40 @@ def _token_matches(part: TokenMatches) -> str:
 
 def _weights(part: TokenWeights) -> str:
     return f"heaviest tokens of the {part.text} {_extreme(part.pieces, part.weight, best=True)}"
+
+
+def _naco_run(part: NacoRun) -> str:
+    """Return a run in one line."""
+    told = [f"run {part.run} of {part.n_runs}"]
+    if part.is_reminder:
+        told[0] += ", after a reminder"
+    if part.problem is not None:
+        why = "" if part.message is None else f" ({_on_one_line(part.message)})"
+        told.append(f"does not count, {part.problem}{why}")
+    elif not part.is_question:
+        told.append(part.verdict)
+    else:
+        told.append(f"{part.verdict}, {part.n_steps} step{'' if part.n_steps == 1 else 's'}")
+        if part.answer is not None:
+            told[-1] += f", answer {_short(part.answer)!r}, F1 {part.answer_f1:.4f}"
+            told[-1] += f" with {_short(part.gold_answer)!r}"
+        elif part.says_unanswerable:
+            told[-1] += ", says that the passages do not answer"
+    if part.reply is not None:
+        told.append(f"reply {_short(part.reply)!r}")
+    return f"{told[0]}: {'; '.join([*told[1:], *part.notes])}"
+
+
+def _naco_formula(part: NacoFormula) -> str:
+    values = {
+        "n": part.naturalness,
+        "a": part.answerability,
+        "c": part.complexity,
+        "s": part.steps,
+        "e": part.expected_complexity,
+    }
+    shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items() if value is not None)
+    return f"{part.instance}, profile {part.profile}: {shown}; {part.equation}"
 
 
 def _extreme(pieces: Sequence[str], values: Sequence[float], *, best: bool) -> str:
