@@ -1,0 +1,209 @@
+"""Benchmark of NACo: what it takes from the models beside it, and what a call costs.
+
+The language model is the tests' server, a process of this machine: its CPU time counts too. Runs
+are whole commands on a Ray of their own. ``beside``: QRelScore alone and with NACo at a tight limit
+in the same job, in turn. ``calls``: a limit of many calls a second, and the CPU time of the
+governor's process and of the actor that calls.
+
+Run ``python -m benchmarks.naco --only calls``. Prints numbers and never judges one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.measure import environment, ratio
+from qaeval_core.sample import sample_table
+
+_ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(_ROOT / "tests"))
+
+from llm_server import LlmServer  # noqa: E402
+
+_MAX_TOKENS = 128
+_WINDOW_S = 6.0
+# The first and the last tenth of the calls are not timed: actors start, and the last ones end.
+_TIMED = (0.1, 0.9)
+_PROCESSES = {"governor": "GovernorActor", "actor": "AskPieces", "driver": "jobs.cli"}
+
+
+def write_rows(path: Path, n_rows: int) -> None:
+    """Write rows of the sample corpus that have an answer, made distinct by a number."""
+    sample = [row for row in sample_table().to_pylist() if row["answer"]]
+    # Spread over the passages, so that few rows have what many have.
+    step = next(n for n in range(len(sample) // 3, len(sample)) if _is_prime_to(n, len(sample)))
+    rows = []
+    for i in range(n_rows):
+        row = sample[i * step % len(sample)]
+        rows.append({**row, "id": str(i), "question": f"{row['question']} ({i})"})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+def _is_prime_to(a: int, b: int) -> bool:
+    while b:
+        a, b = b, a % b
+    return a == 1
+
+
+def command(source: Path, out: Path, settings: Mapping[str, object]) -> list[str]:
+    """Return a command that scores rows."""
+    words = [sys.executable, "-m", "jobs.cli", "score", str(source), "--out", str(out)]
+    return [*words, *(word for name, value in settings.items() for word in _set(name, value))]
+
+
+def _set(name: str, value: object) -> tuple[str, str]:
+    return "--set", f"{name}={value}"
+
+
+def naco_settings(server: LlmServer, folder: Path, **limits: object) -> dict[str, object]:
+    """Return what NACo needs to ask a server."""
+    given = {
+        "base_url": server.base_url,
+        "model": "m",
+        "expected_complexity": 2,
+        "max_tokens": _MAX_TOKENS,
+        "ledger_path": folder / "ledgers",
+        **limits,
+    }
+    return {f"naco.{name}": value for name, value in given.items()}
+
+
+def run_beside(chosen: argparse.Namespace) -> dict[str, object]:
+    """Time QRelScore alone and beside NACo, in turn."""
+    rates: dict[str, list[float]] = {"alone": [], "beside": []}
+    calls_per_s = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        source = folder / "rows.parquet"
+        write_rows(source, chosen.rows)
+        limit = chosen.requests_per_minute
+        for i in range(chosen.repeats):
+            rates["alone"].append(_qrelscore_rate(source, folder / f"alone-{i}", {}))
+            with LlmServer(requests_per_minute=limit) as server:
+                settings = naco_settings(server, folder, requests_per_minute=limit)
+                out = folder / f"beside-{i}"
+                rates["beside"].append(_qrelscore_rate(source, out, settings))
+                calls_per_s.append(_family(out, "naco")["this_run"]["rows_per_s"])
+    ratios = ratio(rates["beside"], rates["alone"])
+    print(f"qrelscore, {chosen.rows} rows, naco at {limit} requests a minute")
+    for side, own in rates.items():
+        low, high = min(own), max(own)
+        print(f"  {side:<8}{statistics.median(own):8.2f} rows/s   [{low:.2f} .. {high:.2f}]")
+    low, high = ratios["lowest_pair"], ratios["highest_pair"]
+    print(f"  ratio   {ratios['of_medians']:8.3f}          pairs [{low:.3f} .. {high:.3f}]")
+    print(f"  naco    {statistics.median(calls_per_s):8.2f} rows/s beside it")
+    return {"rows_per_s": rates, "ratio": ratios, "naco_rows_per_s": calls_per_s}
+
+
+def _qrelscore_rate(source: Path, out: Path, settings: Mapping[str, object]) -> float:
+    """Run a job; return rows/s of QRelScore: of its passes, which follow each other."""
+    metrics = "qrelscore,naco" if settings else "qrelscore"
+    words = [*command(source, out, settings), "--metrics", metrics]
+    subprocess.run(words, cwd=_ROOT, stdout=-3, stderr=-3, check=True)
+    passes = [_family(out, name)["this_run"] for name in ("lrm", "grg")]
+    return passes[0]["rows"] / sum(own["wall_s"] for own in passes)
+
+
+def _family(out: Path, name: str) -> dict[str, Any]:
+    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    return next(own for key, own in report["families"].items() if key.split("-")[0] == name)
+
+
+def run_calls(chosen: argparse.Namespace) -> dict[str, object]:
+    """Make calls at a high limit; count what they cost."""
+    n_calls = chosen.calls
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_rows(folder / "rows.parquet", n_calls)
+        limit = round(chosen.calls_per_s * _WINDOW_S)
+        log = folder / "server.jsonl"
+        log.touch()
+        with LlmServer(requests_per_minute=limit, window_s=_WINDOW_S, log_path=str(log)) as server:
+            limits = {"requests_per_minute": limit, "limit_window_s": _WINDOW_S}
+            limits["max_concurrent"] = chosen.concurrent
+            settings = naco_settings(server, folder, **limits)
+            words = command(folder / "rows.parquet", folder / "out", settings)
+            process = psutil.Popen([*words, "--metrics", "naco"], cwd=_ROOT, stdout=-3, stderr=-3)
+            looks = [_look(process, log, at=share * n_calls) for share in _TIMED]
+            if code := process.wait():
+                raise RuntimeError(f"qaeval ended with {code}")
+            stats = server.stats()
+    return _show_calls(looks, stats, calls_per_s=limit / _WINDOW_S)
+
+
+def _look(process: psutil.Process, log: Path, *, at: float) -> dict[str, float]:
+    """Wait for so many calls; return their number, the time, and CPU seconds by process."""
+    while (n_calls := log.read_bytes().count(b"\n")) < at:
+        if process.poll() is not None:
+            raise RuntimeError(f"qaeval ended with {process.returncode} after {n_calls} calls")
+        time.sleep(0.1)
+    found = {"calls": float(n_calls), "at_s": time.perf_counter()}
+    for child in [process, *process.children(recursive=True)]:
+        title = " ".join(child.cmdline())
+        for name, part in _PROCESSES.items():
+            if part in title:
+                times = child.cpu_times()
+                found[name] = found.get(name, 0.0) + times.user + times.system
+    return found
+
+
+def _show_calls(
+    looks: Sequence[Mapping[str, float]], stats: Mapping[str, Any], *, calls_per_s: float
+) -> dict[str, object]:
+    first, last = looks
+    n_calls = last["calls"] - first["calls"]
+    rate = n_calls / (last["at_s"] - first["at_s"])
+    cost_us = {name: 1e6 * (last[name] - first[name]) / n_calls for name in _PROCESSES}
+    print(f"calls, at a limit of {calls_per_s:.0f}/s")
+    print(f"  made    {rate:8.1f} calls/s   {rate / calls_per_s:.1%} of the limit")
+    print(
+        f"  most    {stats['max_requests_in_window']:8,} in a window, refused {stats['n_refused']}"
+    )
+    for name, own in cost_us.items():
+        print(f"  {name:<8}{own:8.0f} us of CPU a call")
+    return {"calls_per_s": rate, "share": rate / calls_per_s, "cpu_us": cost_us}
+
+
+SECTIONS = {"beside": run_beside, "calls": run_calls}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the chosen sections."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.naco")
+    parser.add_argument("--only", default=",".join(SECTIONS), help="default %(default)s")
+    parser.add_argument("--rows", type=int, default=200, help="of beside; default %(default)s")
+    parser.add_argument("--repeats", type=int, default=3, help="of beside; default %(default)s")
+    parser.add_argument(
+        "--requests-per-minute", type=int, default=240, help="of beside; default %(default)s"
+    )
+    parser.add_argument("--calls", type=int, default=4000, help="default %(default)s")
+    parser.add_argument("--calls-per-s", type=float, default=200.0, help="default %(default)s")
+    parser.add_argument("--concurrent", type=int, default=32, help="calls under way at once")
+    parser.add_argument("--json", type=Path, help="write all numbers to this file")
+    chosen = parser.parse_args(arguments)
+    found: dict[str, object] = {"environment": environment(1)}
+    print(json.dumps(found["environment"]))
+    for name in chosen.only.split(","):
+        print(f"\n== {name} ==  load average {os.getloadavg()[0]:.2f}", flush=True)
+        found[name] = SECTIONS[name](chosen)
+    if chosen.json:
+        chosen.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
