@@ -90,7 +90,8 @@ def asking_dataset(
         batch_format="pyarrow",
         compute=ActorPoolStrategy(
             size=n_actors,
-            max_concurrent_calls_per_actor=_PIECES_AT_ONCE,
+            # With few pieces the first actor that is up would take them all.
+            max_concurrent_calls_per_actor=min(_PIECES_AT_ONCE, -(-len(pieces) // n_actors)),
             enable_true_multi_threading=True,
         ),
         # Calls only wait: models keep the CPUs.

@@ -254,9 +254,10 @@ class AskedWorker:
             await asyncio.sleep(_WATCH_EVERY_S)
             try:
                 status = await governor.status()
-                now = time.monotonic()
-                sent = [entry for entry in sent if entry[0] > now - _RATE_OVER_S]
-                sent.append((now, status.n_sent))
+                now, n_sent = time.monotonic(), status.n_sent
+                # A governor that was killed counts from 0 again.
+                sent = [one for one in sent if one[0] > now - _RATE_OVER_S and one[1] <= n_sent]
+                sent.append((now, n_sent))
                 await self._tell(status_line(status, calls_per_s=_rate(sent)))
             except QAEvalError as error:
                 self._fail(error)
