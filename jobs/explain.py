@@ -42,7 +42,7 @@ def explain(
     html: Annotated[Path | None, typer.Option(help="write a page that needs no other file")] = None,
     json: Annotated[Path | None, typer.Option(help="write everything as JSON")] = None,
 ) -> None:
-    """Explain the scores of one row: which tokens they come from, computed again and checked."""
+    """Explain the scores of one row: which tokens or replies they come from, computed again."""
     try:
         explanation = explain_row(out, identity=identity, place=row, instances=instance or ())
     except RunError as error:

@@ -32,8 +32,6 @@ from qaeval_core.report.explain_find import RowPlace, find_row
 from qaeval_core.report.explain_naco import (
     explain_asked,
     read_asked,
-    read_run_or_stopped,
-    stopped_families,
     with_asked,
 )
 from qaeval_core.report.explain_parts import (
@@ -47,7 +45,9 @@ from qaeval_core.report.explain_run import (
     changed_files,
     make_same_job,
     quarantine_message,
+    read_run,
     read_values,
+    stopped_families,
     stored_scores,
     stored_statistics,
 )
@@ -88,7 +88,7 @@ def explain_row(
         `ConfigError` and `InputError` for a row, instance or input that is not there,
         `ReconcileError` where a value differs from the stored one; its message says why.
     """
-    run = read_run_or_stopped(Path(out))
+    run = read_run(Path(out))
     where = find_row(run.out, identity=identity, place=place)
     job = make_same_job(run, instances)
     values = read_values(job, where, run)

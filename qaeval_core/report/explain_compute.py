@@ -111,17 +111,17 @@ class Recomputed:
     runs : model families, in the order of the job
     statistics : mapping of family key to table of one row
     scores : mapping of column to value
-    skipped : keys of families that are not computed again, such as paid ones
     """
 
     runs: tuple[FamilyRun, ...]
     statistics: Mapping[str, pa.Table]
     scores: Mapping[str, object]
-    skipped: tuple[str, ...]
 
 
 def recompute(job: Job, values: Mapping[str, Sequence[object]], sessions: Sessions) -> Recomputed:
-    """Compute the families of a job for one row, and the scores of its instances.
+    """Compute the families of a job for one row, and the scores of instances that need no other.
+
+    Families that ask are left out: they are read, not paid for again.
 
     Parameters
     ----------
@@ -129,7 +129,6 @@ def recompute(job: Job, values: Mapping[str, Sequence[object]], sessions: Sessio
     """
     runs: list[FamilyRun] = []
     statistics: dict[str, pa.Table] = {}
-    skipped = []
     for plan in job.run.families:
         own = {role: values[role] for role in plan.columns}
         if isinstance(plan, ModelFamilyPlan):
@@ -137,8 +136,6 @@ def recompute(job: Job, values: Mapping[str, Sequence[object]], sessions: Sessio
             statistics[plan.key] = runs[-1].statistics
         elif isinstance(plan, WordsFamilyPlan):
             statistics[plan.key] = _run_words(job, plan, own)
-        else:
-            skipped.append(plan.key)
     whole = [
         instance
         for instance in job.run.instances
@@ -148,7 +145,7 @@ def recompute(job: Job, values: Mapping[str, Sequence[object]], sessions: Sessio
     if whole:
         used = replace(job.run, instances=tuple(whole))
         (scores,) = score_rows(used, statistics).to_pylist()
-    return Recomputed(tuple(runs), statistics, scores, tuple(skipped))
+    return Recomputed(tuple(runs), statistics, scores)
 
 
 def _run_units(

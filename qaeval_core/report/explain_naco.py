@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from qaeval_core.configure import make_config
 from qaeval_core.llm.journal import request_key
 from qaeval_core.llm.parse import Reply
 from qaeval_core.llm.prompt import Message, reminder_prompt
@@ -26,7 +24,7 @@ from qaeval_core.report.explain_find import RowPlace
 from qaeval_core.report.explain_naco_parts import NacoFormula, NacoRun
 from qaeval_core.report.explain_parts import FamilyExplanation, TargetParts
 from qaeval_core.report.explain_replies import KeptReplies
-from qaeval_core.report.explain_run import FinishedRun, read_run, stored_statistics
+from qaeval_core.report.explain_run import FinishedRun, stopped_families, stored_statistics
 from qaeval_core.schema import QUARANTINE_REASON
 from qaeval_core.scoring.asking import prepare_asked, read_entry
 from qaeval_core.scoring.families.naco import STATISTICS_SCHEMA, UNPARSABLE, RunReading
@@ -35,7 +33,6 @@ from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.join import score_rows
 from qaeval_core.scoring.plans import AskedFamilyPlan, InstancePlan
 from qaeval_core.scoring.prepared import statistics_table
-from qaeval_core.scoring.records import read_json
 
 _READINGS = ("is_question", "is_natural", "n_steps", "answer", "says_unanswerable")
 
@@ -178,7 +175,6 @@ def with_asked(again: Recomputed, job: Job, asked: Sequence[AskedRun]) -> Recomp
         again,
         statistics={**again.statistics, **kept},
         scores={**again.scores, **scores},
-        skipped=(),
     )
 
 
@@ -259,39 +255,4 @@ def _formula(plan: InstancePlan, scores: Mapping[str, Any]) -> NacoFormula:
         score=scores[plan.column("")],
         reason=scores[plan.reason_column],
         **{name: scores[plan.column(name)] for name in names},
-    )
-
-
-def stopped_families(out: Path) -> Mapping[str, str]:
-    """Return why families of an OUT ended early, by key; nothing where a run is whole or killed."""
-    report, run = read_json(out / "report.json"), read_json(out / "run.json")
-    if report is None or run is None or (out / "_SUCCESS").exists():
-        return {}
-    reported = {key: own["signature"] for key, own in report["families"].items()}
-    # Otherwise the report, and the scores, are those of a run before the last one.
-    stopped: Mapping[str, str] = report["stopped"] if reported == run["families"] else {}
-    return stopped
-
-
-def read_run_or_stopped(out: Path) -> FinishedRun:
-    """Return what a run wrote about itself, also where a family that asks ended early.
-
-    Raises
-    ------
-    ConfigError
-        As `read_run`.
-    """
-    if not stopped_families(out):
-        return read_run(out)
-    content = read_json(out / "run.json") or {}
-    planned = pq.read_table(out / "plan.parquet", columns=["relative", "file_id"])
-    pairs = zip(planned["relative"].to_pylist(), planned["file_id"].to_pylist(), strict=True)
-    return FinishedRun(
-        out=out,
-        config=make_config(content["config"]),
-        families=content["families"],
-        instances=content["instances"],
-        file_ids=dict(pairs),
-        device=content["device"],
-        environment=content.get("environment", {}),
     )

@@ -47,17 +47,17 @@ class FinishedRun:
 
 
 def read_run(out: Path) -> FinishedRun:
-    """Return what a finished run wrote about itself.
+    """Return what a run wrote about itself: one that finished, or in which a family ended early.
 
     Raises
     ------
     ConfigError
-        If this is no OUT of ``qaeval score``, or its run is not complete.
+        If this is no OUT of ``qaeval score``, or its scores are not those of its last run.
     """
     content = read_json(out / "run.json")
     if content is None:
         raise ConfigError(f"{out} holds no run.json: name the --out folder of a qaeval score")
-    if not (out / "_SUCCESS").exists():
+    if not (out / "_SUCCESS").exists() and not stopped_families(out):
         raise ConfigError(f"{out} is not complete; run the same qaeval score again to go on")
     planned = pq.read_table(out / "plan.parquet", columns=["relative", "file_id"])
     pairs = zip(planned["relative"].to_pylist(), planned["file_id"].to_pylist(), strict=True)
@@ -70,6 +70,17 @@ def read_run(out: Path) -> FinishedRun:
         device=content["device"],
         environment=content.get("environment", {}),
     )
+
+
+def stopped_families(out: Path) -> Mapping[str, str]:
+    """Return why families of an OUT ended early, by key; nothing where a run is whole or killed."""
+    report, run = read_json(out / "report.json"), read_json(out / "run.json")
+    if report is None or run is None or (out / "_SUCCESS").exists():
+        return {}
+    reported = {key: own["signature"] for key, own in report["families"].items()}
+    # Otherwise the report, and the scores, are those of a run before the last one.
+    stopped: Mapping[str, str] = report["stopped"] if reported == run["families"] else {}
+    return stopped
 
 
 def make_same_job(run: FinishedRun, instances: Sequence[str] = ()) -> Job:
