@@ -26,10 +26,11 @@ from qaeval_core.llm.prompt import estimate_tokens, reminder_prompt
 
 pytestmark = pytest.mark.ray
 
-ROWS = questions(300)
+ROWS = questions(200)
+N_KNOWN = 50  # replies in the journal when somebody is killed
 MAX_CONCURRENT = 16
-# Eight seconds of calls: time to kill somebody in the middle.
-LIMITS = {"requests_per_minute": 80, "window_s": 2.0, "latency_s": 0.1}
+# Four seconds of calls: time to kill somebody in the middle.
+LIMITS = {"requests_per_minute": 100, "window_s": 2.0, "latency_s": 0.1}
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +76,10 @@ def check_done(run: NacoRun, expected: pl.DataFrame, *, known: set[str], since_s
 def test_a_killed_driver_pays_for_nothing_twice(run: NacoRun, uninterrupted: pl.DataFrame) -> None:
     """The machine of a run dies; who starts it again must not pay for what the journal has."""
     process = run.start()
-    wait_until(lambda: len(journalled_keys(run.journal)) >= 80, process)
+    wait_until(lambda: len(journalled_keys(run.journal)) > N_KNOWN, process)
     kill_tree(process)
     known, dead_s = journalled_keys(run.journal), time.monotonic()
-    assert 80 <= len(known) < len(ROWS)
+    assert len(known) < len(ROWS)
     assert not (run.out / "_SUCCESS").exists()
 
     run.run()
@@ -88,13 +89,12 @@ def test_a_killed_driver_pays_for_nothing_twice(run: NacoRun, uninterrupted: pl.
     n_again = sum(counts["calls"] > 1 for counts in stats["requests"].values())
     assert n_again <= MAX_CONCURRENT
     check_money(run, n_lost=MAX_CONCURRENT)
-    assert "nothing to do" in run.run()
 
 
 def test_a_killed_governor_costs_no_call(run: NacoRun, uninterrupted: pl.DataFrame) -> None:
     """Calls in flight outlive it: each is settled, in a ledger that knows of it."""
     process = run.start()
-    wait_until(lambda: len(journalled_keys(run.journal)) >= 80, process)
+    wait_until(lambda: len(journalled_keys(run.journal)) > N_KNOWN, process)
     (governor,) = processes(process.pid, title="GovernorActor")
     governor.kill()
     known, killed_s = journalled_keys(run.journal), time.monotonic()
@@ -110,7 +110,7 @@ def test_a_killed_governor_costs_no_call(run: NacoRun, uninterrupted: pl.DataFra
 def test_a_killed_actor_is_replaced(run: NacoRun, uninterrupted: pl.DataFrame) -> None:
     """One of two dies with calls under way; they are asked again when its claims have ended."""
     process = run.start()
-    wait_until(lambda: len(journalled_keys(run.journal)) >= 80, process)
+    wait_until(lambda: len(journalled_keys(run.journal)) > N_KNOWN, process)
     wait_until(lambda: len(processes(process.pid, title="AskPieces")) == 2, process)
     processes(process.pid, title="AskPieces")[0].kill()
     known, killed_s = journalled_keys(run.journal), time.monotonic()
