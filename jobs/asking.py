@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import uuid
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -39,13 +40,15 @@ class AskPieces:
     actor's node; only the name of its account goes elsewhere.
     """
 
-    def __init__(self, *, plan: AskedFamilyPlan, out: str, coordinator: Any, n_actors: int) -> None:
+    def __init__(
+        self, *, plan: AskedFamilyPlan, out: str, coordinator: Any, n_actors: int, run: str
+    ) -> None:
         # It logs the address of every call.
         logging.getLogger("httpx").setLevel(logging.WARNING)
 
         def open_governor(account: str, limits: Limits, purse: Purse) -> AsyncGovernor:
             folder = plan.settings.ledger_path
-            return RayGovernor(account, limits=limits, purse=purse, folder=folder)
+            return RayGovernor(account, limits=limits, purse=purse, folder=folder, run=run)
 
         self._worker = AskedWorker(
             plan,
@@ -79,60 +82,70 @@ class AskPieces:
         )
 
 
-def asking_dataset(
-    job: Job, family: AskedFamilyPlan, pieces: Sequence[Piece], coordinator: object
-) -> ray.data.Dataset:
-    """Return the pipeline that asks for a family's pieces; call it in the main thread."""
-    n_actors = min(job.config.cluster.llm_actors, len(pieces))
-    return pieces_dataset(pieces).map_batches(
-        AskPieces,
-        batch_size=1,
-        batch_format="pyarrow",
-        compute=ActorPoolStrategy(
-            size=n_actors,
-            # With few pieces the first actor that is up would take them all.
-            max_concurrent_calls_per_actor=min(_PIECES_AT_ONCE, -(-len(pieces) // n_actors)),
-            enable_true_multi_threading=True,
-        ),
-        # Calls only wait: models keep the CPUs.
-        num_cpus=0,
-        fn_constructor_kwargs={
-            "plan": family,
-            "out": str(job.store.out),
-            "coordinator": coordinator,
-            "n_actors": n_actors,
-        },
-    )
+class AskingPass:
+    """The pass of one family that asks: its pipeline, and its leave from the governor.
 
-
-def consume_asking(
-    family: AskedFamilyPlan, dataset: ray.data.Dataset, coordinator: Any, on_shard: OnShard
-) -> None:
-    """Ask for all pieces.
-
-    Raises
-    ------
-    LanguageModelError
-        If calls cannot go on.
-    RunError
-        For any other error of a worker. Calls that were under way have ended by then, for their
-        replies are paid for.
+    Built in the main thread; ``run`` may be called in another.
     """
-    accounts: set[str] = set()
-    first: RunError | None = None
-    try:
-        for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
-            for row in batch.to_pylist():
-                accounts.update([row["account"]] if row["account"] else [])
-                for cost in row["costs"]:
-                    on_shard(costs_from_json(cost))
-                if row["error"] and first is None:
-                    kind = LanguageModelError if row["is_family"] else RunError
-                    first = kind(row["error"])
-                    ray.get(coordinator.stop.remote())
-    finally:
-        for account in accounts:
-            leave = RayGovernor(account, limits=limits_of(family), purse=purse_of(family)).leave
-            asyncio.run(leave())
-    if first is not None:
-        raise first
+
+    def __init__(
+        self, job: Job, family: AskedFamilyPlan, pieces: Sequence[Piece], coordinator: Any
+    ) -> None:
+        self._family = family
+        self._coordinator = coordinator
+        self._run_name = uuid.uuid4().hex
+        n_actors = min(job.config.cluster.llm_actors, len(pieces))
+        self._dataset = pieces_dataset(pieces).map_batches(
+            AskPieces,
+            batch_size=1,
+            batch_format="pyarrow",
+            compute=ActorPoolStrategy(
+                size=n_actors,
+                # With few pieces the first actor that is up would take them all.
+                max_concurrent_calls_per_actor=min(_PIECES_AT_ONCE, -(-len(pieces) // n_actors)),
+                enable_true_multi_threading=True,
+            ),
+            # Calls only wait: models keep the CPUs.
+            num_cpus=0,
+            fn_constructor_kwargs={
+                "plan": family,
+                "out": str(job.store.out),
+                "coordinator": coordinator,
+                "n_actors": n_actors,
+                "run": self._run_name,
+            },
+        )
+
+    def run(self, on_shard: OnShard) -> None:
+        """Ask for all pieces.
+
+        Raises
+        ------
+        LanguageModelError
+            If calls cannot go on.
+        RunError
+            For any other error of a worker. Calls that were under way have ended by then, for
+            their replies are paid for.
+        """
+        accounts: set[str] = set()
+        first: RunError | None = None
+        try:
+            for batch in self._dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
+                for row in batch.to_pylist():
+                    accounts.update([row["account"]] if row["account"] else [])
+                    for cost in row["costs"]:
+                        on_shard(costs_from_json(cost))
+                    if row["error"] and first is None:
+                        kind = LanguageModelError if row["is_family"] else RunError
+                        first = kind(row["error"])
+                        ray.get(self._coordinator.stop.remote())
+        finally:
+            for account in accounts:
+                asyncio.run(self._leave(account))
+        if first is not None:
+            raise first
+
+    async def _leave(self, account: str) -> None:
+        family = self._family
+        limits, purse = limits_of(family), purse_of(family)
+        await RayGovernor(account, limits=limits, purse=purse, run=self._run_name).leave()

@@ -58,6 +58,8 @@ class RayGovernor:
         Of this run.
     folder : str or None, default None
         Of the ledger, on the node of the first caller; None takes the user's cache.
+    run : str, optional
+        Name of the run, shared by all its callers; default one of its own.
     silent_s : float, default 600
         Seconds after which a run that was not heard has left; that of the first caller counts.
     """
@@ -69,12 +71,14 @@ class RayGovernor:
         limits: Limits,
         purse: Purse,
         folder: str | Path | None = None,
+        run: str | None = None,
         silent_s: float = _SILENT_S,
     ) -> None:
         self._account = account
         self._folder = None if folder is None else str(folder)
         self._limits = limits
         self._purse = purse
+        self._run = run or uuid.uuid4().hex
         self._silent_s = silent_s
         self._handle: Any = None
         self._waiting: list[tuple[str, tuple[Any, ...], asyncio.Future[Any]]] = []
@@ -85,7 +89,9 @@ class RayGovernor:
         """See ``Governor.reserve``."""
         # Named here: a call that is repeated after a kill must not be reserved for twice.
         call_id = next(self._ids)
-        grant: Grant = await self._call("reserve", tokens, usd, call_id, self._purse, self._limits)
+        grant: Grant = await self._call(
+            "reserve", tokens, usd, call_id, self._purse, self._limits, self._run
+        )
         return grant
 
     async def confirm(self, call_id: str) -> Grant | None:
@@ -118,7 +124,7 @@ class RayGovernor:
 
     async def renew(self, owner: str) -> None:
         """See ``Governor.renew``."""
-        await self._call("renew", owner, self._purse.name)
+        await self._call("renew", owner, self._purse.name, self._run)
 
     async def release(self, key: str, *, owner: str) -> None:
         """See ``Governor.release``."""
@@ -126,7 +132,7 @@ class RayGovernor:
 
     async def status(self) -> Status:
         """See ``Governor.status``."""
-        status: Status = await self._call("status", self._purse.name)
+        status: Status = await self._call("status", self._purse.name, self._run)
         return status
 
     async def open_calls(self) -> frozenset[str]:
@@ -147,7 +153,7 @@ class RayGovernor:
         until_s = time.monotonic() + _GIVE_UP_S
         while (actor := _find(self._account)) is not None and time.monotonic() < until_s:
             try:
-                await actor.leave.remote(self._purse.name)
+                await actor.leave.remote(self._run)
                 return
             except ActorDiedError:
                 return

@@ -71,8 +71,8 @@ class GovernorActor:
         self._governor: Governor | None = None
         self._ledger: Ledger | None = None
         self._claims: KeptClaims | None = None
-        # The empty name is that of whoever made this actor and did not reserve yet.
-        self._heard = {"": time.monotonic()}
+        # Run -> (its purse, when it was heard); the empty one made this actor and has not reserved.
+        self._heard = {"": ("", time.monotonic())}
         myself = ray.get_runtime_context().current_actor
         threading.Thread(target=_sweep, args=(myself, silent_s), daemon=True).start()
 
@@ -95,12 +95,12 @@ class GovernorActor:
             return False, error
 
     def reserve(  # noqa: D102
-        self, tokens: int, usd: float, call_id: str, purse: Purse, limits: Limits
+        self, tokens: int, usd: float, call_id: str, purse: Purse, limits: Limits, run: str
     ) -> Grant:
         grant = self._open().reserve(
             tokens=tokens, usd=usd, call_id=call_id, purse=purse, limits=limits
         )
-        self._heard[purse.name] = time.monotonic()
+        self._heard[run] = (purse.name, time.monotonic())
         return grant
 
     def confirm(self, call_id: str) -> Grant | None:  # noqa: D102
@@ -127,10 +127,10 @@ class GovernorActor:
             self._claims.claimed(key, owner=owner)
         return is_ours
 
-    def renew(self, owner: str, purse_name: str) -> None:
+    def renew(self, owner: str, purse_name: str, run: str) -> None:
         """Extend the owner's claims; its run is alive."""
         self._open().renew(owner)
-        self._heard[purse_name] = time.monotonic()
+        self._heard[run] = (purse_name, time.monotonic())
 
     def release(self, key: str, owner: str) -> None:
         """End a claim."""
@@ -138,10 +138,10 @@ class GovernorActor:
         if self._claims is not None:
             self._claims.released(key, owner=owner)
 
-    def status(self, purse_name: str) -> Status:
+    def status(self, purse_name: str, run: str | None = None) -> Status:
         """Return where it stands; the run that asks is alive."""
-        if purse_name in self._heard:
-            self._heard[purse_name] = time.monotonic()
+        if run in self._heard:
+            self._heard[run] = (purse_name, time.monotonic())
         return self._open().status(purse_name)
 
     def open_calls(self) -> frozenset[str]:  # noqa: D102
@@ -152,9 +152,9 @@ class GovernorActor:
 
     # Not repeated: the caller sees the actor die, as it should.
     @ray.method(max_task_retries=0)  # type: ignore[untyped-decorator]
-    def leave(self, purse_name: str) -> None:
+    def leave(self, run: str) -> None:
         """Forget a run; end with the last one."""
-        self._forget(purse_name)
+        self._forget(run)
         self._forget("")
         self._end_if_unused()
 
@@ -162,8 +162,8 @@ class GovernorActor:
     def sweep(self) -> None:
         """Forget runs that were not heard for long; end with the last one."""
         since_s = time.monotonic() - self._silent_s
-        for name in [name for name, at_s in self._heard.items() if at_s < since_s]:
-            self._forget(name)
+        for run in [run for run, (_, at_s) in self._heard.items() if at_s < since_s]:
+            self._forget(run)
         self._end_if_unused()
 
     def _open(self) -> Governor:
@@ -210,9 +210,11 @@ class GovernorActor:
             time.sleep(_LOCK_WAIT_S)
         raise AssertionError
 
-    def _forget(self, purse_name: str) -> None:
-        self._heard.pop(purse_name, None)
-        if self._governor is not None:
+    def _forget(self, run: str) -> None:
+        purse_name, _ = self._heard.pop(run, ("", 0.0))
+        # Two runs may pay from one purse: its limits hold until the last of them has left.
+        is_in_use = purse_name in {name for name, _ in self._heard.values()}
+        if self._governor is not None and purse_name and not is_in_use:
             self._governor.leave(purse_name)
 
     def _end_if_unused(self) -> None:

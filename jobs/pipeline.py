@@ -10,7 +10,7 @@ import ray
 from ray.data import ActorPoolStrategy
 
 from jobs.actors import Coordinator, ScorePieces
-from jobs.asking import asking_dataset, consume_asking
+from jobs.asking import AskingPass
 from jobs.cluster import Layout
 from jobs.pieces import costs_from_json, pieces_dataset
 from jobs.shipping import ShippedArtifact, ship_if_needed
@@ -52,13 +52,12 @@ class RayExecutor:
         """
         coordinator = Coordinator.remote()  # type: ignore[attr-defined]
         (family, *_) = families
-        consume: Callable[[ray.data.Dataset, object, OnShard], None]
+        consume: Callable[[OnShard], None]
         if isinstance(family, AskedFamilyPlan):
-            dataset = asking_dataset(job, family, pieces, coordinator)
-            consume = partial(consume_asking, family)
+            consume = AskingPass(job, family, pieces, coordinator).run
         else:
             dataset = self._dataset(job, families, pieces, coordinator)
-            consume = self._consume
+            consume = partial(self._consume, dataset, coordinator)
         n_rows_total = sum(piece.n_rows for piece in pieces)
 
         def run() -> None:
@@ -73,7 +72,7 @@ class RayExecutor:
             )
             poller.start()
             try:
-                consume(dataset, coordinator, on_shard)
+                consume(on_shard)
             finally:
                 done.set()
                 poller.join()

@@ -51,7 +51,9 @@ class Run:
     def door(self) -> RayGovernor:
         """A door, for one process."""
         account = self.client.account
-        return RayGovernor(account, limits=self.limits, purse=self.purse, folder=self.folder)
+        return RayGovernor(
+            account, limits=self.limits, purse=self.purse, folder=self.folder, run="run"
+        )
 
     async def ask(self, numbers: range) -> list[str | None]:
         """Ask all at once; return texts, None where there is none."""

@@ -59,7 +59,7 @@ class Asker:
         How often to try.
     max_concurrent : int, default 32
         Calls at once, those that wait for their time included.
-    lease_s : float, default 60
+    lease_s : float, default 20
         The governor's: how long claims last after a word from here.
     """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-LEASE_S = 60.0
+LEASE_S = 20.0
 
 
 @dataclass(slots=True)

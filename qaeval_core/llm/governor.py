@@ -56,7 +56,7 @@ class Governor:
         Seconds since 1970; read once.
     ledger : Ledger, optional
         Without one, a kill forgets money and the last window.
-    lease_s : float, default 60
+    lease_s : float, default 20
         How long claims last after their owner's last word.
 
     Examples

@@ -225,6 +225,19 @@ def test_the_last_run_that_leaves_ends_the_actor(make_door: Any, tmp_path: Path)
     assert wait_for(one.status()).spent_usd == 0.25
 
 
+def test_a_run_that_leaves_does_not_take_its_purse_from_others(make_door: Any) -> None:
+    """Runs of one journal must not pay twice because the first of them has ended."""
+    doors = [make_door() for _ in range(3)]
+    for door in doors:
+        grant = wait_for(door.reserve(tokens=5, usd=0.1))
+        wait_for(door.settle(grant.call_id, tokens=5, usd=0.1))
+    _, two, three = doors
+    assert wait_for(two.claim("0f", owner="two"))
+    wait_for(doors[0].leave())
+    assert not wait_for(three.claim("0f", owner="three"))
+    assert wait_for(three.status()).n_sent == 3
+
+
 def test_a_run_that_died_leaves_in_the_end(make_door: Any, tmp_path: Path) -> None:
     """A killed driver must not leave a process, or its low limits, to the cluster for ever."""
     wait_for(make_door(silent_s=0.5).reserve(tokens=5, usd=0.5))
