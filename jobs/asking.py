@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from qaeval_core.scoring.passes import OnShard
 from qaeval_core.scoring.plan import Piece
 from qaeval_core.scoring.plans import AskedFamilyPlan
 from qaeval_core.scoring.store import Store
+
+log = logging.getLogger(__name__)
 
 # One actor's pieces that are open at once: the last calls of one leave nobody idle.
 _PIECES_AT_ONCE = 3
@@ -70,8 +72,11 @@ class AskPieces:
             pass  # The driver asked for it and says so itself.
         except QAEvalError as problem:
             # As a row: an exception would come back wrapped in the cluster's own trace.
-            is_family = isinstance(problem, LanguageModelError)
-            error = str(problem) if is_family else f"{type(problem).__name__}: {problem}"
+            error, is_family = str(problem), isinstance(problem, LanguageModelError)
+        except Exception as problem:
+            # As a row, too: the calls of other pieces are paid for and shall end.
+            log.exception("unexpected error")
+            error = f"{type(problem).__name__}: {problem} (its trace is in the log of the actor)"
         return pa.table(
             {
                 "costs": pa.array([costs], pa.list_(pa.string())),
@@ -94,7 +99,9 @@ class AskingPass:
         self._family = family
         self._coordinator = coordinator
         self._run_name = uuid.uuid4().hex
-        n_actors = min(job.config.cluster.llm_actors, len(pieces))
+        # An actor makes one call at least: more actors than calls would exceed max_concurrent.
+        most = min(job.config.cluster.llm_actors, family.settings.max_concurrent)
+        n_actors = min(most, len(pieces))
         self._dataset = pieces_dataset(pieces).map_batches(
             AskPieces,
             batch_size=1,
@@ -121,23 +128,20 @@ class AskingPass:
 
         Raises
         ------
-        LanguageModelError
-            If calls cannot go on.
-        RunError
-            For any other error of a worker. Calls that were under way have ended by then, for
-            their replies are paid for.
+        QAEvalError
+            A LanguageModelError if calls cannot go on; what ``on_shard`` raises; a RunError for
+            any other error of a worker. Calls that were under way have ended by then.
         """
         accounts: set[str] = set()
-        first: RunError | None = None
+        first: QAEvalError | None = None
         try:
             for batch in self._dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
                 for row in batch.to_pylist():
                     accounts.update([row["account"]] if row["account"] else [])
-                    for cost in row["costs"]:
-                        on_shard(costs_from_json(cost))
-                    if row["error"] and first is None:
-                        kind = LanguageModelError if row["is_family"] else RunError
-                        first = kind(row["error"])
+                    error = _take(row, on_shard)
+                    if error is not None and first is None:
+                        # Others end what they have under way: those replies are paid for.
+                        first = error
                         ray.get(self._coordinator.stop.remote())
         finally:
             for account in accounts:
@@ -149,3 +153,15 @@ class AskingPass:
         family = self._family
         limits, purse = limits_of(family), purse_of(family)
         await RayGovernor(account, limits=limits, purse=purse, run=self._run_name).leave()
+
+
+def _take(row: Mapping[str, Any], on_shard: OnShard) -> QAEvalError | None:
+    """Count what a piece cost; return what went wrong."""
+    try:
+        for cost in row["costs"]:
+            on_shard(costs_from_json(cost))
+    except QAEvalError as error:
+        return error
+    if not row["error"]:
+        return None
+    return LanguageModelError(row["error"]) if row["is_family"] else RunError(row["error"])

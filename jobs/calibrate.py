@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from jobs import options
-from jobs.score import ColumnOption, ConfigOption, InputsArgument, MetricsOption, SetOption
+from jobs.score import (
+    ColumnOption,
+    ConfigOption,
+    InputsArgument,
+    MetricsOption,
+    SetOption,
+    stop_on_signals,
+)
 from qaeval_core.config import RunConfig
 from qaeval_core.errors import ConfigError, QAEvalError
 from qaeval_core.metrics.naco_settings import NacoSettings
@@ -116,18 +124,19 @@ def _calibrate_complexity(
         found = read_inputs(config, needs_out=False, roles=calibration_roles(config))
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_BAD_REQUEST)
+    n_asked = min(n_questions, sum(file.n_rows for file in found.files))
     counter = ProgressCounter()
-    printer = ProgressPrinter(
-        "naco", n_rows_total=n_questions, interval_s=config.scoring.progress_s
-    )
+    printer = ProgressPrinter("naco", n_rows_total=n_asked, interval_s=config.scoring.progress_s)
+    stop = threading.Event()
+    stop_on_signals(stop)
 
     def on_batch(n_tokens: int, n_padded_tokens: int, share: float) -> None:
-        counter.add(share * n_questions, n_tokens, n_padded_tokens)
+        counter.add(share * n_asked, n_tokens, n_padded_tokens)
         printer.update(counter.snapshot())
 
     try:
         record = calibrate_naco(
-            config, found, n_questions=n_questions, seed=seed, on_batch=on_batch
+            config, found, n_questions=n_questions, seed=seed, on_batch=on_batch, stop=stop
         )
         write_complexity(path, record, corpus=corpus)
     except ConfigError as error:

@@ -23,7 +23,6 @@ from ray.exceptions import (
     ActorDiedError,
     ActorUnavailableError,
     ActorUnschedulableError,
-    RayError,
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -32,14 +31,13 @@ from qaeval_core.errors import RunError
 from qaeval_core.llm.governor import Grant, Status
 from qaeval_core.llm.limits import Limits, Purse
 
-__all__ = ["GovernorActor", "RayGovernor", "governor_status"]
+__all__ = ["GovernorActor", "RayGovernor"]
 
 _NAMESPACE = "qaeval"
 _SILENT_S = 600.0
 _TRY_AGAIN_S = 0.1
 # A governor that dies at once, again and again, must not hold up a run for ever.
 _GIVE_UP_S = 120.0
-_STATUS_TIMEOUT_S = 2.0
 
 
 class RayGovernor:
@@ -212,20 +210,6 @@ class RayGovernor:
             # Where its ledger is; elsewhere only if this node is gone.
             scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=True),
         ).remote(self._account, self._folder, self._limits, self._silent_s)
-
-
-def governor_status(account: str, purse_name: str) -> Status | None:
-    """Return where an account's governor stands, or None if there is none, or it is busy dying."""
-    if not ray.is_initialized():
-        return None
-    try:
-        actor = _find(account)
-        if actor is None:
-            return None
-        status: Status = ray.get(actor.status.remote(purse_name), timeout=_STATUS_TIMEOUT_S)
-    except RayError:
-        return None
-    return status
 
 
 def _actor_name(account: str) -> str:

@@ -211,6 +211,8 @@ def summary_lines(report: dict[str, Any], out: Path) -> list[str]:
                 reasons = ", ".join(f"{reason} {n:,}" for reason, n in by_reason.items())
                 parts.append(f"{counts[kind]:,} {kind} ({reasons})")
         lines.append(f"{name}: {report['rows']:,} rows: {', '.join(parts)}")
+        if any(reason.startswith("llm_") for reason in counts["undefined_by_reason"]):
+            lines.append("  calls failed (llm_...): --retry-quarantined asks for those rows again")
     for key, message in report.get("stopped", {}).items():
         lines.append(f"{key} stopped: {message}")
     for name, column in report["columns"].items():

@@ -10,10 +10,12 @@ from pathlib import Path
 import psutil
 import ray
 from llm_server import LlmServer, count_prompt_tokens
+from ray.exceptions import RayError
 
 from jobs.governor import RayGovernor
 from qaeval_core.llm.ask import Asker
 from qaeval_core.llm.client import ChatClient, Endpoint
+from qaeval_core.llm.grant import Status
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.limits import Limits, Purse
 from qaeval_core.llm.terms import Prices, RetryRule
@@ -103,6 +105,15 @@ def governor_processes() -> list[psutil.Process]:
         except psutil.NoSuchProcess:
             continue
     return found
+
+
+def governor_status(account: str, purse_name: str) -> Status | None:
+    """Return where an account's governor stands; None if there is none, or it is dying."""
+    try:
+        actor = ray.get_actor(f"qaeval-governor-{account}", namespace="qaeval")
+        return ray.get(actor.status.remote(purse_name), timeout=2.0)
+    except (ValueError, RayError):
+        return None
 
 
 def cpu_s(process: psutil.Process) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -84,9 +85,16 @@ class NacoSettings(Settings):
         description="of an unnatural question, n is 0 or, in the authors' program, 0.5; e is the "
         "most common step count or, there, the median",
     )
-    temperature: float = Field(0.7, ge=0.0, le=2.0, description="of sampling")
-    top_p: float = Field(1.0, gt=0.0, le=1.0, description="of sampling")
+    temperature: float | None = Field(
+        0.7, ge=0.0, le=2.0, description="of sampling; null: not sent, for models that take none"
+    )
+    top_p: float | None = Field(
+        1.0, gt=0.0, le=1.0, description="of sampling; null: not sent, for models that take none"
+    )
     max_tokens: int = Field(512, ge=16, description="longest reply; reserved for each call")
+    max_tokens_name: Literal["max_tokens", "max_completion_tokens"] = Field(
+        "max_tokens", description="what the endpoint calls it"
+    )
     timeout_s: float = Field(
         120.0, gt=0.0, allow_inf_nan=False, description="wait this long for a reply"
     )
@@ -120,8 +128,15 @@ class NacoSettings(Settings):
     @field_validator("api_key_file")
     @classmethod
     def _check_key_file(cls, given: str | None) -> str | None:
-        if given is not None and (not given.strip() or given.startswith(_KEY_STARTS)):
-            raise ValueError("it takes the path of a file that holds the key, not the key")
+        if given is None:
+            return given
+        # Not quoted, here or later: it may be the key itself.
+        is_path = any(sign in given for sign in "/\\.~") or Path(given).exists()
+        if not given.strip() or given.startswith(_KEY_STARTS) or not is_path:
+            raise ValueError(
+                "it takes the path of a file that holds the key, not the key; write ./NAME for a "
+                "file of the folder where this is run"
+            )
         return given
 
     @field_validator("expected_complexity", mode="before")
@@ -153,11 +168,12 @@ class NacoSettings(Settings):
     @property
     def parameters(self) -> dict[str, float | int]:
         """What a request says besides model and prompt."""
-        return {
+        given = {
             "temperature": self.temperature,
             "top_p": self.top_p,
-            "max_tokens": self.max_tokens,
+            self.max_tokens_name: self.max_tokens,
         }
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def _checked_url(given: str) -> str:

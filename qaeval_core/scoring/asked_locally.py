@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from typing import TypeVar
 
+from qaeval_core.errors import QAEvalError, RunStoppedError, StoreLockedError
+from qaeval_core.llm.ask import Asker
 from qaeval_core.llm.door import LocalGovernor
 from qaeval_core.llm.governor import Governor
 from qaeval_core.llm.ledger import Ledger
 from qaeval_core.llm.ledger_folder import ledger_folder
 from qaeval_core.llm.limits import Limits, Purse
 from qaeval_core.scoring.asked_worker import AskedWorker, LoopThread
-from qaeval_core.scoring.asking import OpenGovernor, ask_shard, open_asker, prepare_asked
+from qaeval_core.scoring.asking import (
+    OpenGovernor,
+    ask_shard,
+    journal_folder,
+    open_asker,
+    prepare_asked,
+)
 from qaeval_core.scoring.families.naco import NacoWork
 from qaeval_core.scoring.families.words.rows import ShardTexts
 from qaeval_core.scoring.plans import AskedFamilyPlan
 from qaeval_core.scoring.prepared import OnBatch, Prepared
 from qaeval_core.scoring.store import Store
 from qaeval_core.scoring.work import Supervisor
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -32,12 +45,16 @@ def local_governors(*, ledger_path: str | None) -> Iterator[OpenGovernor]:
     ledgers: list[Ledger] = []
 
     def open_governor(account: str, limits: Limits, purse: Purse) -> LocalGovernor:
-        ledger = Ledger(
-            ledger_folder(ledger_path),
-            account,
-            keep_s=limits.span_s,
-            block_usd=(purse.budget_usd or 0.0) / 100,
-        )
+        block_usd = (purse.budget_usd or 0.0) / 100
+        try:
+            ledger = Ledger(
+                ledger_folder(ledger_path), account, keep_s=limits.span_s, block_usd=block_usd
+            )
+        except StoreLockedError as error:
+            raise StoreLockedError(
+                f"{error}: another run calls the same server with the same key. Wait until it has "
+                "ended, or run both on one Ray cluster (--address), where they share the limits"
+            ) from None
         ledgers.append(ledger)
         return LocalGovernor(Governor(limits, ledger=ledger), limits=limits, purse=purse)
 
@@ -67,10 +84,19 @@ class AskedRunner:
     Parameters
     ----------
     plan : AskedFamilyPlan
+    stop : threading.Event, optional
+        Set to stop: calls under way are waited for, and RunStoppedError is raised.
+
+    Raises
+    ------
+    ConfigError
+        If there is no folder for replies.
     """
 
-    def __init__(self, plan: AskedFamilyPlan) -> None:
+    def __init__(self, plan: AskedFamilyPlan, *, stop: threading.Event | None = None) -> None:
+        journal_folder(plan)
         self.plan = plan
+        self._stop = stop or threading.Event()
 
     def prepare(
         self, rows: Mapping[str, Sequence[object]], texts: ShardTexts | None = None
@@ -83,25 +109,45 @@ class AskedRunner:
 
         Raises
         ------
-        QAEvalError
-            If the endpoint refuses, or the budget is used up; what was paid for is journalled.
+        LanguageModelError
+            If calls cannot go on; what was paid for is journalled, as it is for any other error.
         """
         n_rows = max(prepared.n_rows, 1)
 
-        def on_rows(n_asked: int, n_tokens: int) -> None:
+        def on_rows(n_asked: int) -> None:
             if on_batch is not None:
-                on_batch(n_tokens, 0, n_asked / n_rows)
-
-        async def ask() -> None:
-            asker, _, _ = await open_asker(self.plan, open_governor=open_governor)
-            try:
-                await ask_shard(asker, prepared, on_rows)
-            finally:
-                await asker.aclose()
+                on_batch(0, 0, n_asked / n_rows)
 
         thread = LoopThread()
         try:
             with local_governors(ledger_path=self.plan.settings.ledger_path) as open_governor:
-                thread.submit(ask()).result()
+                opening = thread.submit(open_asker(self.plan, open_governor=open_governor))
+                asker, _, _ = _wait_for(opening, self._stop)
+                asking = thread.submit(ask_shard(asker, prepared, on_rows))
+                try:
+                    _wait_for(asking, self._stop)
+                except BaseException as error:
+                    told: QAEvalError = RunStoppedError("interrupted")
+                    if isinstance(error, QAEvalError):
+                        told = error
+                    thread.submit(_stop_asking(asker, told)).result()
+                    while not asking.done():  # Calls under way are paid for.
+                        wait([asking], timeout=0.2)
+                    raise
+                finally:
+                    thread.submit(asker.aclose()).result()
         finally:
             thread.close()
+
+
+async def _stop_asking(asker: Asker, error: QAEvalError) -> None:
+    asker.stop(error)
+
+
+def _wait_for(future: Future[T], stop: threading.Event) -> T:
+    """Return the result; waited for in short turns, or Ctrl-C would go unnoticed."""
+    while not future.done():
+        if stop.is_set():
+            raise RunStoppedError("stopped as asked; what was paid for is in the journal")
+        wait([future], timeout=0.2)
+    return future.result()

@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from qaeval_core.errors import QAEvalError, RunError, UnreadableFileError
+from qaeval_core.errors import QAEvalError, RunError, RunStoppedError, UnreadableFileError
 from qaeval_core.llm.ask import Asker
 from qaeval_core.llm.door import AsyncGovernor
 from qaeval_core.llm.governor import Status
@@ -23,7 +23,6 @@ from qaeval_core.scoring.asking import (
     ask_shard,
     open_asker,
     prepare_asked,
-    wait_for_all,
 )
 from qaeval_core.scoring.families.naco import NacoWork
 from qaeval_core.scoring.plan import Piece, RowRange
@@ -35,6 +34,7 @@ from qaeval_core.scoring.validate import table_rows
 from qaeval_core.scoring.work import UNREADABLE, Costs, Supervisor
 
 T = TypeVar("T")
+Done = tuple[Piece, RowRange, Costs]
 
 # Open requests for each one that may be under way: the tail of a shard leaves nobody idle.
 _OPEN_PER_CALL = 3
@@ -102,13 +102,15 @@ class AskedWorker:
         self._n_open = 0
         self._has_room = asyncio.Event()
         self._telling = asyncio.Lock()
-        self._pending_rows = self._pending_tokens = 0
+        self._pending_rows = 0
+        self._asker: Asker | None = None
         self._opening: asyncio.Task[Asker] | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._failure: QAEvalError | None = None
+        self._shards: set[asyncio.Task[None]] = set()
+        self._failure: Exception | None = None
         self._thread = LoopThread()
 
-    def run(self, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, RowRange, Costs]]:
+    def run(self, pieces: Iterable[Piece]) -> Iterator[Done]:
         """Commit every shard; yield each with what it cost, in the order in which they end.
 
         Several threads may call this at once.
@@ -118,7 +120,7 @@ class AskedWorker:
         QAEvalError
             What stopped it; whatever was paid for is in the journal by then.
         """
-        done: queue.SimpleQueue[tuple[Piece, RowRange, Costs] | None] = queue.SimpleQueue()
+        done: queue.SimpleQueue[Done | None] = queue.SimpleQueue()
         future = self._thread.submit(self._run_pieces(list(pieces), done))
         future.add_done_callback(lambda _: done.put(None))
         while (item := done.get()) is not None:
@@ -126,7 +128,7 @@ class AskedWorker:
         future.result()
 
     def close(self) -> None:
-        """Close connections and files; what is under way is given up."""
+        """End all: calls under way are waited for, what still waits is given up."""
         self._thread.submit(self._close()).result()
         self._thread.close()
 
@@ -134,59 +136,67 @@ class AskedWorker:
         if self._watching is not None:
             self._watching.cancel()
         if self._opening is not None:
-            asker = (await asyncio.gather(self._opening, return_exceptions=True))[0]
-            if isinstance(asker, Asker):
-                await asker.aclose()
+            await asyncio.wait([self._opening])
+        self._fail(RunStoppedError("closed"))
+        if self._shards:
+            await asyncio.wait(self._shards)
+        if self._asker is not None:
+            await self._asker.aclose()
 
-    async def _run_pieces(
-        self,
-        pieces: list[Piece],
-        done: queue.SimpleQueue[tuple[Piece, RowRange, Costs] | None],
-    ) -> None:
-        asker = await self._asker()
+    async def _run_pieces(self, pieces: list[Piece], done: queue.SimpleQueue[Done | None]) -> None:
+        asker = await self._open()
         reader = ShardReader(list(self.plan.columns.values()))
-        tasks: list[asyncio.Task[None]] = []
+        own: set[asyncio.Task[None]] = set()
         try:
-            for piece in pieces:
-                for rows in piece.shards:
-                    if self._store.is_committed(self.plan.key, piece.file_id, rows):
-                        continue
-                    await self._wait_for_room()
-                    if any(task.done() and task.exception() for task in tasks):
-                        return  # The rest would fail alike; who fails is raised below.
-                    prepared = await asyncio.to_thread(self._prepare, reader, piece, rows)
-                    self._n_open += len(prepared.work.requests)
-                    shard = self._run_shard(asker, piece, rows, prepared, done)
-                    tasks.append(asyncio.create_task(shard))
+            todo = [(piece, rows) for piece in pieces for rows in piece.shards]
+            for piece, rows in todo:
+                if self._store.is_committed(self.plan.key, piece.file_id, rows):
+                    continue
+                await self._wait_for_room()
+                prepared = await asyncio.to_thread(self._prepare, reader, piece, rows)
+                self._n_open += len(prepared.work.requests)
+                shard = asyncio.create_task(self._run_shard(asker, piece, rows, prepared, done))
+                for tasks in (own, self._shards):
+                    tasks.add(shard)
+                    shard.add_done_callback(tasks.discard)
+        except Exception as error:
+            self._fail(error)
         finally:
-            try:
-                await wait_for_all(tasks)
-            except QAEvalError as error:
-                self._fail(error)  # Pieces that come later would fail alike.
-                raise
+            reader.close()
+        if own:
+            await asyncio.wait(own)
+        self._check()
         await self._tell()
 
-    async def _asker(self) -> Asker:
+    async def _open(self) -> Asker:
         if self._opening is None:
-            self._opening = asyncio.create_task(self._open())
+            self._opening = asyncio.create_task(self._open_once())
         return await self._opening
 
-    async def _open(self) -> Asker:
-        asker, governor, self.account = await open_asker(
+    async def _open_once(self) -> Asker:
+        self._asker, governor, self.account = await open_asker(
             self.plan, open_governor=self._open_governor, n_actors=self._n_actors
         )
-        self._watching = asyncio.create_task(self._watch(asker, governor))
-        return asker
+        self._watching = asyncio.create_task(self._watch(governor))
+        return self._asker
 
     async def _wait_for_room(self) -> None:
         while self._n_open >= self._max_open and self._failure is None:
             self._has_room.clear()
             await self._has_room.wait()
+        self._check()
+
+    def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
 
-    def _fail(self, error: QAEvalError) -> None:
-        self._failure = self._failure or error
+    def _fail(self, error: Exception) -> None:
+        """Stop asking, in all shards and pieces: what failed one would fail the others."""
+        if self._failure is None:
+            self._failure = error
+        if self._asker is not None:
+            told = error if isinstance(error, QAEvalError) else RunError(repr(error))
+            self._asker.stop(told)
         self._has_room.set()
 
     def _prepare(self, reader: ShardReader, piece: Piece, rows: RowRange) -> Prepared[NacoWork]:
@@ -212,26 +222,29 @@ class AskedWorker:
         piece: Piece,
         rows: RowRange,
         prepared: Prepared[NacoWork],
-        done: queue.SimpleQueue[tuple[Piece, RowRange, Costs] | None],
+        done: queue.SimpleQueue[Done | None],
     ) -> None:
+        """Ask for a shard and commit it; what goes wrong is kept, for `_check` to raise."""
         n_left = len(prepared.work.requests)
         n_asked = 0
 
-        def on_rows(n_rows: int, n_tokens: int) -> None:
+        def on_rows(n_rows: int) -> None:
             nonlocal n_left, n_asked
             n_left -= 1
             n_asked += n_rows
             self._n_open -= 1
             self._pending_rows += n_rows
-            self._pending_tokens += n_tokens
             self._has_room.set()
 
         try:
             await ask_shard(asker, prepared, on_rows)
+            await asyncio.to_thread(self._commit, piece, rows, prepared)
+        except Exception as error:
+            self._fail(error)
+            return
         finally:
             self._n_open -= n_left  # Of requests that failed.
             self._has_room.set()
-        await asyncio.to_thread(self._commit, piece, rows, prepared)
         self._pending_rows += rows.n_rows - n_asked
         done.put((piece, rows, {self.plan.key: prepared.stats}))
 
@@ -247,7 +260,7 @@ class AskedWorker:
         )
         prepared.stats.spend("commit", time.perf_counter() - started)
 
-    async def _watch(self, asker: Asker, governor: AsyncGovernor) -> None:
+    async def _watch(self, governor: AsyncGovernor) -> None:
         """Report progress, and heed the wish to stop, also while all calls wait."""
         sent: list[tuple[float, int]] = []
         while True:
@@ -259,18 +272,16 @@ class AskedWorker:
                 sent = [one for one in sent if one[0] > now - _RATE_OVER_S and one[1] <= n_sent]
                 sent.append((now, n_sent))
                 await self._tell(status_line(status, calls_per_s=_rate(sent)))
-            except QAEvalError as error:
+            except Exception as error:
                 self._fail(error)
-                asker.stop(error)
                 return
 
     async def _tell(self, note: str | None = None) -> None:
         async with self._telling:  # A supervisor is spoken to by one thread at a time.
-            n_rows, n_tokens = self._pending_rows, self._pending_tokens
-            self._pending_rows = self._pending_tokens = 0
+            n_rows, self._pending_rows = self._pending_rows, 0
             if note is not None:
                 await asyncio.to_thread(self._supervisor.tell, note)
-            await asyncio.to_thread(self._supervisor.advance, n_rows, n_tokens, 0)
+            await asyncio.to_thread(self._supervisor.advance, n_rows, 0, 0)
 
 
 def _rate(sent: list[tuple[float, int]]) -> float:

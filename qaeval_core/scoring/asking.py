@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from qaeval_core.errors import ConfigError
+from qaeval_core.errors import ConfigError, LanguageModelError, RunError
 from qaeval_core.llm.ask import Answer, Asker
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.door import AsyncGovernor, reconcile
@@ -35,8 +35,8 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 
 # (account, limits, purse) -> the governor of that account, here or in another process.
 OpenGovernor = Callable[[str, Limits, Purse], AsyncGovernor]
-# Called with (rows, tokens) as requests are done.
-OnRows = Callable[[int, int], None]
+# Called with the number of rows as requests are done.
+OnRows = Callable[[int], None]
 
 
 def limits_of(plan: AskedFamilyPlan) -> Limits:
@@ -51,8 +51,8 @@ def limits_of(plan: AskedFamilyPlan) -> Limits:
 
 def purse_of(plan: AskedFamilyPlan) -> Purse:
     """Return what a family pays from: one purse a journal."""
-    folder = _journal_folder(plan)
-    return Purse(name=hash_text(str(folder.resolve())), budget_usd=plan.settings.budget_usd)
+    folder = journal_folder(plan)
+    return Purse(name=hash_text(str(folder)), budget_usd=plan.settings.budget_usd)
 
 
 def prices_of(plan: AskedFamilyPlan) -> Prices:
@@ -61,13 +61,20 @@ def prices_of(plan: AskedFamilyPlan) -> Prices:
     return Prices(given.prompt, given.completion) if given is not None else Prices()
 
 
-def _journal_folder(plan: AskedFamilyPlan) -> Path:
+def journal_folder(plan: AskedFamilyPlan) -> Path:
+    """Return where replies are kept.
+
+    Raises
+    ------
+    ConfigError
+        If there is neither a setting nor an OUT to say where.
+    """
     if plan.journal_path is None:
         raise ConfigError(
             f"{plan.name}.journal_path is missing: the folder that keeps paid replies, where there "
             "is no OUT"
         )
-    return Path(plan.journal_path).expanduser().absolute()
+    return Path(plan.journal_path).expanduser()
 
 
 async def open_asker(
@@ -82,11 +89,19 @@ async def open_asker(
 
     Raises
     ------
-    ConfigError
-        If the key cannot be read, or there is no folder for replies.
-    StoreLockedError
-        If a governor elsewhere holds the account.
+    LanguageModelError
+        If the key cannot be read, replies or the ledger cannot be kept, or a governor elsewhere
+        holds the account: no call can be made.
     """
+    try:
+        return await _open_asker(plan, open_governor=open_governor, n_actors=n_actors)
+    except (ConfigError, RunError) as error:
+        raise LanguageModelError(str(error)) from None
+
+
+async def _open_asker(
+    plan: AskedFamilyPlan, *, open_governor: OpenGovernor, n_actors: int
+) -> tuple[Asker, AsyncGovernor, str]:
     settings = plan.settings
     endpoint = Endpoint(
         base_url=str(settings.base_url),
@@ -97,7 +112,7 @@ async def open_asker(
     variable = KEY_VARIABLE if KEY_VARIABLE in os.environ else None
     client = ChatClient(endpoint, ApiKey.read(path=settings.api_key_file, variable=variable))
     governor = open_governor(client.account, limits_of(plan), purse_of(plan))
-    folder = _journal_folder(plan)
+    folder = journal_folder(plan)
     journal = await asyncio.to_thread(Journal, folder, with_text=plan.keeps_replies)
     await reconcile(governor, journal, account=client.account)
     asker = Asker(
@@ -143,17 +158,15 @@ async def ask_shard(asker: Asker, prepared: Prepared[NacoWork], on_rows: OnRows)
     started = time.perf_counter()
 
     async def ask(request: Request) -> None:
-        n_before = stats.n_tokens
         runs = (_ask_run(asker, request.messages, run, stats) for run in range(work.n_runs))
         work.take(request, await wait_for_all(runs))
-        on_rows(len(request.rows), stats.n_tokens - n_before)
+        on_rows(len(request.rows))
 
     await wait_for_all(ask(request) for request in work.requests)
-    stats.n_padded_tokens = stats.n_tokens
     stats.spend("run", time.perf_counter() - started)
 
 
-async def wait_for_all(tasks: Any) -> list[Any]:
+async def wait_for_all(tasks: Iterable[Awaitable[Any]]) -> list[Any]:
     """Return the results of awaitables; the first error, if any, is raised when all have ended."""
     results: list[Any] = await asyncio.gather(*tasks, return_exceptions=True)
     for result in results:
@@ -205,7 +218,6 @@ def _count(answer: Answer, stats: PassStats) -> None:
         return
     entry = answer.entry
     stats.n_tokens += entry.n_prompt_tokens + entry.n_completion_tokens
-    stats.n_batches += 1
     if answer.is_from_journal:
         stats.count("from_journal")
         return

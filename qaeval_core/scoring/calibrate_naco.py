@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -50,6 +51,7 @@ def calibrate_naco(
     n_questions: int,
     seed: int,
     on_batch: OnBatch | None = None,
+    stop: threading.Event | None = None,
 ) -> ComplexityRecord:
     """Return the expected complexity of a corpus, from a sample of its reference questions.
 
@@ -63,6 +65,8 @@ def calibrate_naco(
         At most so many rows are asked.
     seed : int
         Of the sample.
+    stop : threading.Event, optional
+        Set to stop: RunStoppedError.
 
     Raises
     ------
@@ -88,7 +92,7 @@ def calibrate_naco(
         "context": values[context],
     }
     columns = {"candidate": inputs.columns[question], "context": inputs.columns[context]}
-    runner = AskedRunner(asked_family(name, settings, config, columns=columns))
+    runner = AskedRunner(asked_family(name, settings, config, columns=columns), stop=stop)
     prepared = runner.prepare(rows)
     runner.run(prepared, on_batch)
     return _record(settings, prepared.work.statistics())

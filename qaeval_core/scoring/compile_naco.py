@@ -12,6 +12,7 @@ from qaeval_core.metrics.naco_settings import NacoSettings
 from qaeval_core.metrics.settings import Baseline
 from qaeval_core.scoring.complexities import complexity_key, read_complexity
 from qaeval_core.scoring.plans import AskedFamilyPlan, FamilyPlan, InstancePlan
+from qaeval_core.scoring.store import check_out_path
 from qaeval_core.signature import Signature
 
 # Of the family: raise it when other fields are read of a reply, or answers are compared otherwise.
@@ -19,8 +20,7 @@ _VERSION = "1"
 # A unit of work: what is lost of open shards is asked again from the journal, at no cost.
 _ROWS_PER_SHARD = 128
 _FAMILY_ROLES = ("candidate", "context", "answer")
-# Of a purse: what calls of one account on one journal must agree on.
-_SHARED = ("requests_per_minute", "tokens_per_minute", "budget_usd", "limit_window_s")
+_LIMITS = ("requests_per_minute", "tokens_per_minute", "limit_window_s", "ledger_path")
 
 
 def compile_naco(
@@ -79,7 +79,14 @@ def asked_family(
     }
     journal_path = settings.journal_path
     if journal_path is None and config.output.path is not None:
-        journal_path = str(Path(config.output.path).expanduser() / "journal")
+        journal_path = str(check_out_path(config.output.path) / "journal")
+    # Made absolute here: an actor's working folder is another one.
+    settings = settings.model_copy(
+        update={
+            "api_key_file": _absolute(settings.api_key_file),
+            "ledger_path": _absolute(settings.ledger_path),
+        }
+    )
     return AskedFamilyPlan(
         name="naco",
         options=options,
@@ -87,23 +94,36 @@ def asked_family(
         signature=Signature("naco", {**options, "columns": own_columns}, _VERSION),
         rows_per_shard={"cpu": _ROWS_PER_SHARD, "cuda": _ROWS_PER_SHARD},
         settings=settings,
-        journal_path=journal_path,
+        journal_path=_absolute(journal_path),
         keeps_replies=config.output.replies,
     )
 
 
-def check_purses(families: Sequence[FamilyPlan]) -> None:
-    """Raise ConfigError where families that pay from one purse disagree on its limits.
+def _absolute(path: str | None) -> str | None:
+    """Return a path from the root, or from the home of whichever node reads it."""
+    return path if path is None or path.startswith("~") else str(Path(path).absolute())
 
-    Calls of one server and key share limits, and those with one journal a budget.
+
+def check_purses(families: Sequence[FamilyPlan]) -> None:
+    """Raise ConfigError where families that share limits or a budget disagree on them.
+
+    Calls of one server and key share limits; those with one journal share a budget.
     """
-    asked = [plan for plan in families if isinstance(plan, AskedFamilyPlan)]
-    first: dict[tuple[str | None, ...], AskedFamilyPlan] = {}
-    for plan in asked:
+    limits: dict[tuple[str | None, ...], AskedFamilyPlan] = {}
+    budgets: dict[str | None, AskedFamilyPlan] = {}
+    for plan in families:
+        if not isinstance(plan, AskedFamilyPlan):
+            continue
         given = plan.settings
-        known = first.setdefault((given.base_url, given.api_key_file, plan.journal_path), plan)
-        for key in _SHARED:
-            if getattr(known.settings, key) != getattr(given, key):
-                raise ConfigError(
-                    f"two metrics ask {given.base_url} with other values of {key}; they share it"
-                )
+        known = limits.setdefault((given.base_url, given.api_key_file), plan)
+        _check_equal(plan, known, _LIMITS, what=f"ask {given.base_url}")
+        known = budgets.setdefault(plan.journal_path, plan)
+        _check_equal(plan, known, ("budget_usd",), what=f"pay from {plan.journal_path}")
+
+
+def _check_equal(
+    plan: AskedFamilyPlan, known: AskedFamilyPlan, keys: Sequence[str], *, what: str
+) -> None:
+    for key in keys:
+        if getattr(known.settings, key) != getattr(plan.settings, key):
+            raise ConfigError(f"two metrics {what} with other values of {key}; they share it")

@@ -27,6 +27,7 @@ class Calls:
     n_in_journal: int = 0
     n_calls: int = 0
     n_prompt_tokens: int = 0
+    n_too_large: int = 0
     keys: set[bytes] = field(default_factory=set)
 
 
@@ -54,6 +55,14 @@ def asked_lines(job: Job, plan: AskedFamilyPlan, *, max_rows: int) -> Iterator[s
     yield f"  {n_prompt:,.0f} prompt tokens by estimate, {n_completion:,.0f} of replies at most"
     yield _money_line(plan, n_prompt=n_prompt, n_completion=n_completion)
     yield _time_line(plan, n_calls=n_calls, n_tokens=n_prompt + n_completion)
+    if calls.n_too_large:
+        yield (
+            f"  {calls.n_too_large * factor:,.0f} calls hold more tokens than tokens_per_minute: "
+            "they can never be sent (llm_call_over_limit)"
+        )
+    key_file = plan.settings.api_key_file
+    if key_file is not None and not Path(key_file).expanduser().is_file():
+        yield f"  key: there is no file {key_file} on this machine; nodes that call must have it"
 
 
 def _money_line(plan: AskedFamilyPlan, *, n_prompt: float, n_completion: float) -> str:
@@ -123,6 +132,8 @@ def _count(calls: Calls, plan: AskedFamilyPlan, work: NacoWork, journal: Journal
             else:
                 calls.n_calls += 1
                 calls.n_prompt_tokens += n_tokens
+                most = settings.tokens_per_minute
+                calls.n_too_large += most is not None and n_tokens + settings.max_tokens > most
 
 
 def _existing_journal(plan: AskedFamilyPlan) -> Journal | None:

@@ -129,6 +129,8 @@ class _Beside:
         if self._thread.ident is None:
             return
         self._executor.stop.set()
+        if isinstance(error, KeyboardInterrupt):
+            return  # Asked a second time: at once.
         self._thread.join()
         is_echo = isinstance(error, RunStoppedError)
         if is_echo and not isinstance(self._error, RunStoppedError | None):

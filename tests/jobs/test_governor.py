@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 import ray
-from governor_runs import Caller, Run, cpu_s, governor_processes, prompt
+from governor_runs import Caller, Run, cpu_s, governor_processes, governor_status, prompt
 from llm_server import LlmServer, reply_text
 
-from jobs.governor import RayGovernor, governor_status
+from jobs.governor import RayGovernor
 from qaeval_core.errors import (
     BudgetExhaustedError,
     CallTooLargeError,

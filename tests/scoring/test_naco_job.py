@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import signal
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -12,17 +14,25 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
-from helpers import assert_same_scores, qaeval, read_scores, run_locally, write_parquet
+from helpers import (
+    assert_same_scores,
+    qaeval,
+    read_scores,
+    run_locally,
+    start_qaeval,
+    write_parquet,
+)
 from llm_server import LlmServer, reply_text
 
 from qaeval_core import Scorer
 from qaeval_core.configure import load_config
-from qaeval_core.errors import ConfigError, LanguageModelError
+from qaeval_core.errors import ConfigError, LanguageModelError, TooManyQuarantinedError
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.parse import Reply, parse_reply
 from qaeval_core.llm.prompt import make_prompt, reminder_prompt
 from qaeval_core.scoring.families.naco import answer_f1
 from qaeval_core.scoring.job import make_job, read_inputs
+from qaeval_core.scoring.plans import AskedFamilyPlan
 
 CONTEXT = "Ann has kept the bees since 1987. She sells honey at the mill."
 REPLIES = {
@@ -456,6 +466,97 @@ def test_rows_in_memory_are_asked_too(server: LlmServer, tmp_path: Path) -> None
     del given["journal_path"]
     with pytest.raises(ConfigError, match="journal_path"):
         Scorer({"naco": given}).score(rows)
+
+
+def test_too_many_quarantined_rows_waste_no_reply(tmp_path: Path) -> None:
+    """Protects from replies that are paid for and thrown away when a run is ended."""
+    rows = table([None if i % 3 == 0 else f"Who is {i}?" for i in range(200)])
+    with LlmServer(latency_s=0.5) as server:
+        job = settings(server, tmp_path, rows, naco__max_concurrent=32, scoring__rows_per_shard=16)
+        with pytest.raises(TooManyQuarantinedError):
+            run_locally({**job, "scoring.max_quarantined": 0.02})
+        n_billed = server.stats()["n_billed"]
+    assert 0 < n_billed < 200
+    assert len(Journal(tmp_path / "out" / "journal")) == n_billed
+
+
+def test_what_no_call_can_be_made_with_ends_the_family_alone(
+    server: LlmServer, tmp_path: Path
+) -> None:
+    """Protects from a trace, or the loss of other metrics, for a wrong path."""
+    (tmp_path / "file").write_text("no folder")
+    job = settings(server, tmp_path, many(5))
+    job |= {"metrics.f1.metric": "f1", "input.columns.references": "answer"}
+    for key, path, said in (
+        ("naco.api_key_file", "nowhere/key", "nowhere/key"),
+        ("naco.journal_path", "file", "naco.journal_path"),
+        ("naco.ledger_path", "file", "naco.ledger_path"),
+    ):
+        out = tmp_path / key
+        outcome, _ = run_locally({**job, "output.path": str(out), key: str(tmp_path / path)})
+        (message,) = outcome.stopped.values()
+        assert said in message
+        assert read_scores(out)["f1"].null_count() == 0
+
+
+@pytest.mark.parametrize("given", ["sk-0123456789", "AIzaSyD4x9secret0123456789"])
+def test_a_key_in_the_place_of_its_file_is_not_repeated(given: str) -> None:
+    """Protects from a key in a terminal's history, a log, and run.json."""
+    with pytest.raises(ConfigError, match="not the key") as refused:
+        load_config(overrides={"naco.api_key_file": given})
+    assert given not in str(refused.value)
+
+
+def test_paths_are_those_of_who_submits(
+    server: LlmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects from a journal that lies wherever a worker happens to run."""
+    monkeypatch.chdir(tmp_path)
+    job = settings(server, tmp_path, many(2), naco__api_key_file="./key", naco__ledger_path="l")
+    for out in ("out", f"file://{tmp_path}/out"):
+        config = load_config(overrides={**job, "output.path": out})
+        made = make_job(config, read_inputs(config), device="cpu")
+        (plan,) = made.run.families
+        assert isinstance(plan, AskedFamilyPlan)
+        assert plan.journal_path == str(tmp_path / "out" / "journal")
+        assert plan.settings.api_key_file == str(tmp_path / "key")
+        assert plan.settings.ledger_path == str(tmp_path / "l")
+
+
+def test_a_reply_with_half_a_character_is_scored(tmp_path: Path) -> None:
+    """Protects from one cut emoji that keeps a run from ever ending."""
+    reply = TWO_STEPS.replace("<ans>Ann", "<ans>Ann \ud83d")
+    with LlmServer(replies={"Who?": [reply]}) as own:
+        run_locally(settings(own, tmp_path, table(["Who?"])))
+    scores = read_scores(tmp_path / "out")
+    assert scores["naco"].null_count() == 0
+    assert scores["naco_predicted_answer"].to_list()[0].startswith("Ann")
+
+
+def test_interrupted_calibration_keeps_what_it_paid_for(tmp_path: Path) -> None:
+    """Protects from calls that go on, and replies that are lost, after Ctrl-C."""
+    source = write_parquet(tmp_path / "input.parquet", many(150))
+    with LlmServer(latency_s=0.5) as own:
+        words: list[str | Path] = [
+            "calibrate",
+            source,
+            "--corpus",
+            "c",
+            "--out",
+            tmp_path / "c.json",
+        ]
+        for setting in (f"base_url={own.base_url}", "model=m", f"ledger_path={tmp_path / 'l'}"):
+            words += ["--set", f"naco.{setting}"]
+        process = start_qaeval(*words)
+        while not own.stats()["n_ok"]:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=20)
+        n_billed = own.stats()["n_billed"]
+    assert process.returncode == 1, output
+    assert "Traceback" not in output
+    assert n_billed < 150
+    assert len(Journal(tmp_path / "c.journal")) == n_billed
 
 
 @pytest.mark.slow  # Six tries a row, further and further apart.
