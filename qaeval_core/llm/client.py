@@ -25,6 +25,7 @@ import anyio
 import httpx
 
 from qaeval_core.errors import ConfigError
+from qaeval_core.llm.journal import request_key
 from qaeval_core.llm.key import ApiKey, account_name
 from qaeval_core.llm.outcome import ChatFailure, ChatReply, failure_of_error, outcome_of
 
@@ -80,6 +81,25 @@ class Endpoint:
         """The most tokens that a reply can have."""
         parameters = self.parameters
         return int(parameters.get("max_tokens") or parameters.get("max_completion_tokens") or 0)
+
+    def request_key(self, messages: Sequence[Message], *, run_index: int) -> str:
+        """Return the name that the journal knows a request to this endpoint by.
+
+        Examples
+        --------
+        >>> asked = [{"role": "user", "content": "Who?"}]
+        >>> endpoint = Endpoint("http://localhost/v1", "m", {"max_tokens": 9}, timeout_s=5.0)
+        >>> patient = Endpoint("http://localhost/v1/", "m", {"max_tokens": 9}, timeout_s=50.0)
+        >>> endpoint.request_key(asked, run_index=0) == patient.request_key(asked, run_index=0)
+        True
+        """
+        return request_key(
+            base_url=self.base_url,
+            model=self.model,
+            parameters=self.parameters,
+            messages=messages,
+            run_index=run_index,
+        )
 
 
 class ChatClient:

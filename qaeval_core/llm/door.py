@@ -108,7 +108,8 @@ async def reconcile(governor: AsyncGovernor, journal: Journal, *, account: str) 
     """Settle calls whose replies are in the journal, after a kill; return how many.
 
     Calls that stay open were sent and brought no reply: what was reserved for them counts as
-    spent. And no less is spent than the journal says, should the ledger be lost.
+    spent. And no less is spent than the journal says: the ledger may be lost, and another account
+    has one of its own, while the purse is the journal's.
 
     Parameters
     ----------
@@ -117,10 +118,16 @@ async def reconcile(governor: AsyncGovernor, journal: Journal, *, account: str) 
     journal : Journal
         May hold replies of several accounts.
     account : str
-        Of the governor.
+        Of the governor: calls of others are not its own to settle.
+
+    Raises
+    ------
+    RunError
+        If replies cannot be kept in the journal's folder.
     """
+    journal.check_writable()
     # The journal's sum first: what was spent by then is settled, or reserved, a moment later.
-    spent_usd = journal.spent_usd(account)
+    spent_usd = journal.spent_usd()
     open_calls, n_settled = await governor.open_calls(), 0
     if open_calls:
         ended = await asyncio.to_thread(

@@ -14,73 +14,24 @@ But: equal requests in flight are ``llm.ask``'s; calls without a reply are in ``
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
 import socket
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from qaeval_core.errors import RunError
 from qaeval_core.llm.append import AppendFile
+from qaeval_core.llm.journal_entry import JournalEntry, entry_of, request_key
 
-_SEGMENT = re.compile(r"^replies-.+\.jsonl$")
+__all__ = ["Journal", "JournalEntry", "request_key"]
 
-
-@dataclass(frozen=True, slots=True)
-class JournalEntry:
-    """One paid reply.
-
-    ``account`` names server and key (``ApiKey.account``), ``key`` the request (``request_key``).
-    ``text`` is None where the journal keeps no texts; ``parsed`` is what was read from it.
-    """
-
-    key: str
-    call_id: str
-    account: str
-    base_url: str
-    model: str
-    run_index: int
-    text: str | None
-    parsed: Mapping[str, Any] | None
-    finish_reason: str | None
-    n_prompt_tokens: int
-    n_completion_tokens: int
-    usd: float
-    at: float  # seconds since 1970
-
-
-def request_key(
-    *,
-    base_url: str,
-    model: str,
-    parameters: Mapping[str, object],
-    messages: Sequence[Mapping[str, str]],
-    run_index: int,
-) -> str:
-    """Return the name of a request: 64 hex digits, equal for equal requests alone.
-
-    Examples
-    --------
-    >>> asked = {"model": "m", "parameters": {"temperature": 0.7}, "run_index": 0,
-    ...          "messages": [{"role": "user", "content": "Who?"}]}
-    >>> key = request_key(base_url="http://localhost/v1/", **asked)
-    >>> key == request_key(base_url="http://localhost/v1", **asked), len(key)
-    (True, 64)
-    """
-    request = {
-        "base_url": base_url.rstrip("/"),
-        "model": model,
-        "parameters": dict(parameters),
-        "messages": [dict(message) for message in messages],
-        "run_index": run_index,
-    }
-    text = json.dumps(request, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+SEGMENT = re.compile(r"^replies-.+\.jsonl$")
+_AS_MYSELF = os.access in os.supports_effective_ids
 
 
 @dataclass(slots=True)
@@ -100,6 +51,11 @@ class Journal:
     with_text : bool, default True
         False drops the replies' texts and keeps what was parsed, tokens and money.
 
+    Raises
+    ------
+    RunError
+        If there can be no such folder, or it cannot be read; from ``get`` and ``refresh`` as well.
+
     Examples
     --------
     >>> import tempfile
@@ -113,12 +69,11 @@ class Journal:
     """
 
     def __init__(self, folder: Path, *, with_text: bool = True) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._with_text = with_text
         self._segments: dict[str, _Segment] = {}
         self._places: dict[bytes, tuple[Path, int]] = {}
-        self._spent_nano_usd: dict[str, int] = {}  # by account
+        self._spent_nano_usd = 0
         self._torn: dict[str, str] = {}
         host = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())
         self._own_name = f"replies-{host}-{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
@@ -127,6 +82,8 @@ class Journal:
         self._flush_lock = threading.Lock()
         self._refresh_lock = threading.Lock()
         self._n_written = self._n_flushed = 0
+        with self._told():
+            folder.mkdir(parents=True, exist_ok=True)
         self.refresh()
 
     def __len__(self) -> int:
@@ -144,9 +101,9 @@ class Journal:
         if place is None:
             return None
         path, offset = place
-        with path.open("rb") as file:
+        with self._told(), path.open("rb") as file:
             file.seek(offset)
-            return _entry(json.loads(file.readline()))
+            return entry_of(file.readline())
 
     def put(self, entry: JournalEntry) -> None:
         """Store a reply; when this returns it survives a kill of the process and its machine.
@@ -178,7 +135,7 @@ class Journal:
 
         Costs 3 ms for a thousand segments that did not grow: they are not opened.
         """
-        with self._refresh_lock:
+        with self._refresh_lock, self._told():
             n_before = len(self._places)
             for name, path, size in self._grown():
                 segment = self._segments.get(name) or _Segment(Path(path))
@@ -192,27 +149,37 @@ class Journal:
         found = []
         with os.scandir(self.folder) as files:
             for file in files:
-                if file.name == self._own_name or not _SEGMENT.match(file.name):
+                if file.name == self._own_name or not SEGMENT.match(file.name):
                     continue
                 segment, size = self._segments.get(file.name), file.stat().st_size
                 if segment is None or segment.seen != size:
                     found.append((file.name, file.path, size))
         return sorted(found)
 
-    def spent_usd(self, account: str | None = None) -> float:
-        """Return the money that all known replies cost, or those of one account."""
-        accounts = self._spent_nano_usd if account is None else [account]
-        return sum(self._spent_nano_usd.get(name, 0) for name in accounts) / 1e9
+    def spent_usd(self) -> float:
+        """Return the money that all known replies cost, on whatever account."""
+        return self._spent_nano_usd / 1e9
+
+    def check_writable(self) -> None:
+        """Look before anything is paid for whether it can be kept.
+
+        Raises
+        ------
+        RunError
+            If replies can be read and not be written.
+        """
+        if not os.access(self.folder, os.W_OK | os.X_OK, effective_ids=_AS_MYSELF):
+            raise self._refusal("no permission to write there")
 
     def entries(self) -> Iterator[JournalEntry]:
         """Yield every known reply, two of one key as well; read from the disk again."""
         with self._lock:
             segments = list(self._segments.values())
         for segment in segments:
-            with segment.path.open("rb") as file:
+            with self._told(), segment.path.open("rb") as file:
                 while file.tell() < segment.read_to:
-                    with contextlib.suppress(ValueError, TypeError, AttributeError):
-                        yield _entry(json.loads(file.readline()))
+                    with contextlib.suppress(ValueError):
+                        yield entry_of(file.readline())
 
     def close(self) -> None:
         """Close the own segment."""
@@ -229,8 +196,7 @@ class Journal:
 
     def _know(self, entry: JournalEntry, path: Path, offset: int) -> None:
         self._places.setdefault(bytes.fromhex(entry.key), (path, offset))
-        spent = self._spent_nano_usd.get(entry.account, 0)
-        self._spent_nano_usd[entry.account] = spent + round(entry.usd * 1e9)
+        self._spent_nano_usd += entry.nano_usd
 
     def _read(self, segment: _Segment, size: int) -> None:
         """Read on in a segment that had this size; its writer may be writing on."""
@@ -245,15 +211,21 @@ class Journal:
                     self._torn[f"{name} end"] = f"{name}: the last line is torn, left out"
                     return
                 try:
-                    entry = _entry(json.loads(line))
+                    entry = entry_of(line)
                     with self._lock:
                         self._know(entry, segment.path, segment.read_to)
-                except (ValueError, TypeError, AttributeError):
+                except ValueError:
                     where = f"{name}: the line at byte {segment.read_to}"
                     self._torn[where] = f"{where} is damaged, left out"
                 segment.read_to += len(line)
 
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Name the folder, and the key that sets it, in what the disk refuses."""
+        try:
+            yield
+        except OSError as error:
+            raise self._refusal(error.strerror) from None
 
-def _entry(fields: Mapping[str, Any]) -> JournalEntry:
-    """Return a line as an entry; TypeError if it is none."""
-    return JournalEntry(**fields)
+    def _refusal(self, why: str | None) -> RunError:
+        return RunError(f"cannot keep replies in {self.folder}: {why} (naco.journal_path)")

@@ -29,10 +29,13 @@ import httpx
 
 from qaeval_core.llm.headers import asked_pause_s
 from qaeval_core.llm.key import ApiKey, scrub
+from qaeval_core.llm.texts import whole_text
 
 _MAX_SAID_CHARS = 300
 _REFUSED = frozenset({429, 503})
 _PERHAPS_BILLED = frozenset({408, 504, 522, 524})
+# A thousand opening brackets are no JSON either.
+_NO_JSON = (ValueError, RecursionError)
 _FATAL = {  # by status: what is wrong, for people
     401: "the key from {key} is refused",
     402: "the account has no credit left",
@@ -88,7 +91,7 @@ def outcome_of(
         return _failure_of_status(response, url=url, model=model, key=key, pause_s=pause_s)
     try:
         body = json.loads(response.content)
-    except ValueError:
+    except _NO_JSON:
         message = f"{url}: {len(response.content)} bytes that are no JSON"
         return ChatFailure("retry", "llm_truncated_reply", message, may_be_billed=True)
     try:
@@ -123,12 +126,12 @@ def _said(response: httpx.Response) -> tuple[str, str]:
     """Return the message and the code of an error's body."""
     try:
         body = json.loads(response.content)
-    except ValueError:
+    except _NO_JSON:
         body = response.text
     error = body.get("error", body) if isinstance(body, dict) else body
     fields = error if isinstance(error, dict) else {"message": error}
     message = str(fields.get("message") or fields.get("detail") or "no word")
-    return message, str(fields.get("code") or fields.get("type") or "")
+    return whole_text(message), str(fields.get("code") or fields.get("type") or "")
 
 
 def read_reply(body: Any, *, pause_s: float | None = None) -> ChatReply:
@@ -156,8 +159,8 @@ def read_reply(body: Any, *, pause_s: float | None = None) -> ChatReply:
         raise TypeError("the message has no text")
     usage = body.get("usage") or {}
     prompt, completion = (_count(usage, f"{what}_tokens") for what in ("prompt", "completion"))
-    reason = None if finish_reason is None else str(finish_reason)
-    return ChatReply(text, reason, prompt, completion, pause_s)
+    reason = None if finish_reason is None else whole_text(str(finish_reason))
+    return ChatReply(whole_text(text), reason, prompt, completion, pause_s)
 
 
 def _count(usage: Mapping[str, Any], name: str) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import pickle
 import socket
@@ -10,14 +11,20 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from llm_server import LlmServer, count_prompt_tokens
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.headers import asked_pause_s, duration_s
+from qaeval_core.llm.journal import request_key
 from qaeval_core.llm.key import ApiKey
-from qaeval_core.llm.outcome import ChatFailure, ChatReply
+from qaeval_core.llm.outcome import ChatFailure, ChatReply, outcome_of
+from qaeval_core.llm.texts import whole_text
 
 KEY = "sk-test-7d0c5a1e94b24f0f8a"
 MESSAGES = [{"role": "user", "content": "Who built the bridge over the Tave?"}]
@@ -277,3 +284,49 @@ def test_lengths_of_all_units_are_read() -> None:
     """1m is a minute and 1ms is not."""
     texts = ("1d", "2h3m", "1m30.5s", "1ms", "500us", "0s")
     assert [duration_s(text, now=0.0) for text in texts] == [86_400, 7380, 90.5, 0.001, 0.0005, 0]
+
+
+@pytest.mark.parametrize("said", ["Ann \ud83d", "\ude00", "\ud83d\ude00 \ud83d Ann", "Ann"])
+def test_half_a_character_of_a_reply_or_an_error_becomes_a_sign(said: str) -> None:
+    """No table can hold it: all that was journalled with it could never be read again."""
+    content = json.dumps({"choices": [{"message": {"content": said}, "finish_reason": said}]})
+    reply = outcome_of(httpx.Response(200, text=content), url="http://h", model="m", key=None)
+    error = json.dumps({"error": {"message": said, "code": said}})
+    failure = outcome_of(httpx.Response(400, text=error), url="http://h", model="m", key=None)
+    assert isinstance(reply, ChatReply) and isinstance(failure, ChatFailure)
+    texts = [reply.text, reply.finish_reason, failure.message]
+    assert pa.array(texts, pa.string()).to_pylist() == texts
+    assert reply.text.endswith("Ann") == said.endswith("Ann")
+
+
+@given(text=st.text(st.characters(), max_size=20), halves=st.lists(st.integers(0, 19), max_size=3))
+def test_whole_characters_are_left_as_they_are(text: str, halves: list[int]) -> None:
+    """A reply that is changed is another reply: its answer would not be found in the passage."""
+    assert whole_text(text) == text
+    broken = text
+    for place in halves:
+        broken = f"{broken[:place]}\ud83d {broken[place:]}"
+    assert whole_text(broken) == broken.replace("\ud83d", "\ufffd")
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_a_body_of_brackets_is_a_truncated_reply(status: int) -> None:
+    """A model may be served by anything; its nonsense must not end the run with a trace."""
+    response = httpx.Response(status, text="[" * 100_000)
+    outcome = outcome_of(response, url="http://h", model="m", key=None)
+    assert isinstance(outcome, ChatFailure) and outcome.kind == "retry"
+    assert outcome.reason == ("llm_truncated_reply" if status == 200 else "llm_server_error")
+
+
+def test_a_request_has_one_name_wherever_it_is_computed() -> None:
+    """A dry run that names it otherwise counts calls that are paid already."""
+    endpoint = Endpoint("http://localhost/v1", "m", {"max_tokens": 9})
+    named = request_key(
+        base_url="http://localhost/v1",
+        model="m",
+        parameters={"max_tokens": 9},
+        messages=MESSAGES,
+        run_index=2,
+    )
+    assert endpoint.request_key(MESSAGES, run_index=2) == named
+    assert endpoint.request_key(MESSAGES, run_index=1) != named
