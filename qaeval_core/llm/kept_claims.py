@@ -50,6 +50,7 @@ class KeptClaims:
     def __init__(self, path: Path, *, life: str) -> None:
         self._path = path
         self._life = life
+        self._file = AppendFile(path)
         self.found = self._read()
         self._held = dict(self.found)
         self._rewrite()
@@ -74,28 +75,25 @@ class KeptClaims:
         self._file.append(_line(key, owner))
         self._n_lines += 1
         if self._n_lines - len(self._held) > _MAX_OLD_LINES:
-            self._file.close()
             self._rewrite()
 
     def _read(self) -> dict[str, str]:
         held: dict[str, str] = {}
-        content = self._path.read_bytes() if self._path.exists() else b""
+        content = self._path.read_bytes()
         first, *lines = content.splitlines() or [b""]
         if first != _line("life", self._life).strip().encode():
             return held
         for line in lines:
             # Torn: its caller was not answered and asks again.
-            with contextlib.suppress(ValueError, AttributeError):
+            with contextlib.suppress(ValueError, AttributeError, RecursionError):
                 ((key, owner),) = json.loads(line).items()
                 held[key] = owner
         return {key: owner for key, owner in held.items() if owner is not None}
 
     def _rewrite(self) -> None:
-        lines = [_line("life", self._life), *(_line(*claim) for claim in self._held.items())]
-        temporary = self._path.with_suffix(".tmp")
-        temporary.write_text("".join(lines), encoding="utf-8")
-        temporary.replace(self._path)
-        self._file = AppendFile(self._path)
+        self._file.rewrite(
+            [_line("life", self._life), *(_line(*claim) for claim in self._held.items())]
+        )
         self._n_lines = len(self._held)
 
 

@@ -9,6 +9,9 @@ the disk in blocks: before a purse's sent calls may cost more than its last ``ce
 the next block is written and flushed. After the death of a machine all of its block counts as
 spent. One ledger holds all purses of an account.
 
+A run of a million calls would leave 155 MB: every so many lines the file is replaced, in one step,
+by the few that say the same.
+
 But: nothing is decided here; ``llm.governor`` does that. Replies are in ``llm.journal``.
 """
 
@@ -19,50 +22,20 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from qaeval_core.errors import StoreLockedError
-from qaeval_core.llm.append import AppendFile, flush_folder
-from qaeval_core.llm.purses import NANO, Money
+from qaeval_core.errors import RunError, StoreLockedError
+from qaeval_core.llm.append import AppendFile
+from qaeval_core.llm.ledger_state import Fact, LedgerState, SentCall
+from qaeval_core.llm.purses import NANO
 
-_MAX_PAUSE_S = 86_400.0
-_TOTALS = ("spent", "n_settled", "n_billed_failures", "n_tokens")
+__all__ = ["Ledger", "LedgerState", "SentCall"]
 
-
-@dataclass(frozen=True, slots=True)
-class SentCall:
-    """A call that its caller was told to send: when, and what was reserved for it."""
-
-    at: float  # seconds since 1970
-    n_tokens: int
-    nano_usd: int  # billionths of a dollar: sums of integers are exact
-    purse: str = "main"
-
-
-@dataclass(slots=True)
-class LedgerState:
-    """What a ledger says: money of each purse, calls without an end, and times.
-
-    ``recent`` holds all calls sent in the last span, in order of time, ended or not.
-    """
-
-    money: dict[str, Money] = field(default_factory=dict)
-    open: dict[str, SentCall] = field(default_factory=dict)
-    recent: list[SentCall] = field(default_factory=list)
-    paused_until: float = 0.0
-    ceilings: dict[str, int] = field(default_factory=dict)  # by purse
-    machine: str | None = None
-    is_closed: bool = True
-    is_after_crash: bool = False
-
-    def of(self, purse: str) -> Money:
-        """Return a purse's money."""
-        return self.money.setdefault(purse, Money())
+# Lines that are added before the file is written anew: 4 MB, read in 0.2 s at a start.
+_MAX_NEW_LINES = 50_000
 
 
 class Ledger:
@@ -92,6 +65,8 @@ class Ledger:
     ------
     StoreLockedError
         If another process holds it.
+    RunError
+        If it cannot be kept there; from the other methods, if it cannot be written.
 
     Examples
     --------
@@ -114,62 +89,64 @@ class Ledger:
         block_usd: float = 0.0,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"ledger-{name}.jsonl"
         self.notes: list[str] = []
         self._wall = wall
+        self._keep_s = keep_s
         self._block = round(block_usd * NANO)
-        self._lock = _lock(self.path.with_suffix(".lock"))
-        self.found = self._read(keep_s)
-        self._open = dict(self.found.open)
-        self._committed = {name: money.committed for name, money in self.found.money.items()}
-        self._ceilings = dict(self._committed)
-        self._rewrite()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(self.path.with_suffix(".lock"))
+        except OSError as error:
+            raise _refusal(folder, error.strerror) from None
+        try:
+            self._start()
+        except (OSError, RunError) as error:
+            os.close(self._lock)  # Or the next try would find it held by another.
+            raise _refusal(folder, str(error)) from None
+
+    def _start(self) -> None:
+        self.found = self._read()
+        # What the lines say by now; ``found`` is its reader's.
+        self._state = self.found.copy()
+        # What is on the disk once it is written anew, below.
+        self._state.ceilings = {}
+        self._first = {name: money.committed for name, money in self.found.money.items()}
         self._file = AppendFile(self.path)
+        self._rewrite()
 
     def sent(self, call_id: str, call: SentCall) -> None:
         """Note that a caller was told to send; told again, the call counts at both times."""
-        known = self._open.get(call_id)
-        self._commit(call.purse, call.nano_usd - (known.nano_usd if known else 0))
-        self._open[call_id] = call
-        facts: list[dict[str, object]] = [{"sent": call_id, **_facts(call)}]
-        committed = self._committed[call.purse]
-        is_over = self._block > 0 and committed > self._ceilings.get(call.purse, 0)
+        facts: list[Fact] = [{"sent": call_id, **call.facts()}]
+        is_known = call_id in self._state.open
+        committed = self._state.of(call.purse).committed + (0 if is_known else call.nano_usd)
+        ceiling = self._state.ceilings.get(call.purse, self._first.get(call.purse, 0))
+        is_over = self._block > 0 and committed > ceiling
         if is_over:
-            facts.insert(0, self._set_ceiling(call.purse, committed + self._block))
+            facts.insert(0, {"ceiling": committed + self._block, "purse": call.purse})
         self._append(facts, flush=is_over)
 
     def settled(self, call_id: str, *, n_tokens: int, nano_usd: int) -> None:
         """Note what a call used and cost in the end."""
-        call = self._open.pop(call_id, None)
-        if call is not None:
-            self._commit(call.purse, nano_usd - call.nano_usd)
+        if call_id in self._state.open:
             self._append([{"settled": call_id, "n_tokens": n_tokens, "nano_usd": nano_usd}])
 
     def failed(self, call_id: str, *, is_billed: bool) -> None:
         """Note that a call brought no reply; if billed, what was reserved for it is spent."""
-        call = self._open.pop(call_id, None)
-        if call is not None:
-            self._commit(call.purse, 0 if is_billed else -call.nano_usd)
+        if call_id in self._state.open:
             self._append([{"failed": call_id, "is_billed": is_billed}])
 
     def spent(self, purse: str, *, nano_usd: int) -> None:
         """Note that more was spent than calls say: a ledger had been lost."""
-        self._commit(purse, nano_usd)
         self._append([{"spent": nano_usd, "purse": purse}])
 
     def left(self, purse: str) -> None:
         """Note that no more calls of a purse will come: a machine's death costs it no block."""
-        if self._ceilings.get(purse, 0) > self._committed.get(purse, 0):
-            # On the disk before it: the calls that it counts.
-            self._append([self._set_ceiling(purse, self._committed[purse])], flush=True)
-
-    def _commit(self, purse: str, nano_usd: int) -> None:
-        self._committed[purse] = self._committed.get(purse, 0) + nano_usd
-
-    def _set_ceiling(self, purse: str, ceiling: int) -> dict[str, object]:
-        self._ceilings[purse] = ceiling
-        return {"ceiling": ceiling, "purse": purse}
+        if purse in self._state.ceilings:
+            committed = self._state.of(purse).committed
+            if self._state.ceilings[purse] > committed:
+                # On the disk before it: the calls that it counts.
+                self._append([{"ceiling": committed, "purse": purse}], flush=True)
 
     def paused(self, until: float) -> None:
         """Note when the server wants to hear from us again, and flush it."""
@@ -181,110 +158,49 @@ class Ledger:
         self._file.close()
         os.close(self._lock)
 
-    def _append(self, facts: list[dict[str, object]], *, flush: bool = False) -> None:
+    def _append(self, facts: list[Fact], *, flush: bool = False) -> None:
+        # Before it is too long: where the last window alone is longer, less often.
+        if self._n_new_lines >= max(_MAX_NEW_LINES, len(self._state.recent) // 2):
+            self._rewrite()
         self._file.append("".join(map(_line, facts)))
+        now = self._wall()
+        for fact in facts:
+            self._state.take(fact, now=now)
+        self._n_new_lines += len(facts)
         if flush:
             self._file.flush()
 
-    def _read(self, keep_s: float) -> LedgerState:
+    def _read(self) -> LedgerState:
         state, now = LedgerState(), self._wall()
         content = self.path.read_bytes() if self.path.exists() else b""
         for number, line in enumerate(content.splitlines(), start=1):
             try:
-                _apply(state, json.loads(line), now=now)
-            except (ValueError, KeyError, TypeError):
+                state.take(json.loads(line), now=now)
+            except (ValueError, LookupError, TypeError, RecursionError):
                 self.notes.append(f"{self.path.name}: line {number} is torn, ignored")
         state.is_after_crash = not state.is_closed and state.machine != _machine()
         if state.is_after_crash:
             for purse, ceiling in state.ceilings.items():
                 money = state.of(purse)
                 money.spent += max(ceiling - money.committed, 0)
-        recent = [call for call in state.recent if call.at > now - keep_s]
-        state.recent = sorted(recent, key=lambda call: call.at)
+        state.forget_until(now - self._keep_s)
         return state
 
     def _rewrite(self) -> None:
         """Replace the file, in one step, by the few lines that still matter."""
-        found = self.found
-        facts: list[dict[str, object]] = [{"machine": _machine()}]
-        facts += [{"totals": _totals(money), "purse": name} for name, money in found.money.items()]
-        facts += [{"paused_until": found.paused_until, "at": self._wall()}]
-        facts += [{"recent": True, **_facts(call)} for call in found.recent]
-        facts += [{"open": call_id, **_facts(call)} for call_id, call in found.open.items()]
-        temporary = self.path.with_suffix(".tmp")
-        with temporary.open("w", encoding="utf-8") as file:
-            file.writelines(map(_line, facts))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path)
-        flush_folder(self.path.parent)
+        now = self._wall()
+        self._state.forget_until(now - self._keep_s)
+        facts = [{"machine": _machine()}, *self._state.facts(now=now)]
+        self._file.rewrite(map(_line, facts))
+        self._n_new_lines = 0
 
 
-def _line(fact: Mapping[str, object]) -> str:
+def _refusal(folder: Path, why: str | None) -> RunError:
+    return RunError(f"cannot keep a ledger in {folder}: {why} (naco.ledger_path)")
+
+
+def _line(fact: Fact) -> str:
     return json.dumps(fact, separators=(",", ":")) + "\n"
-
-
-def _facts(call: SentCall) -> dict[str, object]:
-    return {
-        "at": round(call.at, 6),
-        "n_tokens": call.n_tokens,
-        "nano_usd": call.nano_usd,
-        "purse": call.purse,
-    }
-
-
-def _totals(money: Money) -> dict[str, int]:
-    """Return what calls that ended add up to; those without an end have lines of their own."""
-    return {name: getattr(money, name) for name in _TOTALS}
-
-
-def _apply(state: LedgerState, fact: Mapping[str, Any], *, now: float) -> None:
-    """Take one line into account; what it lacks raises, so that nothing is half taken."""
-    if "sent" in fact or "open" in fact or "recent" in fact:
-        _take_call(state, fact)
-    elif "settled" in fact or "failed" in fact:
-        _end_call(state, fact)
-    elif "paused_until" in fact:
-        # However far a clock was set back: no longer than the server had asked for.
-        pause_s = min(float(fact["paused_until"]) - float(fact["at"]), _MAX_PAUSE_S)
-        state.paused_until = min(float(fact["paused_until"]), now + max(pause_s, 0.0))
-    elif "ceiling" in fact:
-        state.ceilings[str(fact["purse"])] = int(fact["ceiling"])
-    elif "spent" in fact:
-        state.of(str(fact["purse"])).spent += int(fact["spent"])
-    elif "totals" in fact:
-        totals = {name: int(fact["totals"][name]) for name in _TOTALS}
-        state.money[str(fact["purse"])] = Money(**totals)
-    elif "machine" in fact:
-        state.machine, state.is_closed = str(fact["machine"]), False
-    else:
-        state.is_closed = bool(fact["closed"])
-
-
-def _take_call(state: LedgerState, fact: Mapping[str, Any]) -> None:
-    at, n_tokens, nano_usd = float(fact["at"]), int(fact["n_tokens"]), int(fact["nano_usd"])
-    call = SentCall(at, n_tokens, nano_usd, str(fact["purse"]))
-    if "open" not in fact:
-        state.recent.append(call)
-    if "recent" not in fact:
-        call_id = str(fact.get("sent") or fact["open"])
-        if call_id not in state.open:
-            state.of(call.purse).reserve(nano_usd)
-        state.open[call_id] = call
-
-
-def _end_call(state: LedgerState, fact: Mapping[str, Any]) -> None:
-    is_settled = "settled" in fact
-    cost, n_tokens = (int(fact["nano_usd"]), int(fact["n_tokens"])) if is_settled else (0, 0)
-    is_billed = False if is_settled else bool(fact["is_billed"])
-    call = state.open.pop(fact.get("settled") or fact["failed"], None)
-    if call is None:
-        return
-    money = state.of(call.purse)
-    if is_settled:
-        money.settle(call.nano_usd, cost=cost, n_tokens=n_tokens)
-    else:
-        money.fail(call.nano_usd, is_billed=is_billed)
 
 
 def _machine() -> str:

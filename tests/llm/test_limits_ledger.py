@@ -8,13 +8,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from qaeval_core.errors import BudgetExhaustedError, StoreLockedError
+from qaeval_core.errors import BudgetExhaustedError, RunError, StoreLockedError
+from qaeval_core.llm import ledger as ledger_module
+from qaeval_core.llm.append import AppendFile
 from qaeval_core.llm.governor import Governor
-from qaeval_core.llm.ledger import Ledger, SentCall
+from qaeval_core.llm.ledger import Ledger, LedgerState, SentCall
 from qaeval_core.llm.limits import Limits, Purse
 
 # Tells of each call after the governor answered, as a caller would act on it.
@@ -194,3 +200,119 @@ def test_a_ledger_stays_small(tmp_path: Path) -> None:
     money = found.of("main")
     assert (money.spent, money.n_settled, money.n_tokens) == (7000, 1000, 10_000)
     assert (copy / "ledger-main.jsonl").stat().st_size < 1000
+
+
+@contextmanager
+def rewritten_after(n_lines: int) -> Iterator[None]:
+    """Let ledgers be written anew after so many lines."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger_module, "_MAX_NEW_LINES", n_lines)
+        yield
+
+
+Step = tuple[str, int, float]
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["sent", "sent", "settled", "billed", "free", "spent", "left", "paused"]),
+        st.integers(0, 7),
+        st.floats(0, 20),
+    ),
+    max_size=40,
+)
+
+
+def state_after(
+    steps: list[Step], folder: Path, *, n_lines: int, is_machine: bool, is_closed: bool
+) -> tuple[LedgerState, int]:
+    """Return what is read after these steps and the end of the process or the machine."""
+    now = 1e9
+    with rewritten_after(n_lines):
+        ledger = Ledger(folder, keep_s=60.0, block_usd=1e-6, wall=lambda: now)
+        for what, number, gap_s in steps:
+            now += gap_s
+            purse = "ab"[number % 2]
+            if what == "sent":
+                ledger.sent(f"c-{number}", SentCall(now, 10 + number, 100 + number, purse))
+            elif what == "settled":
+                ledger.settled(f"c-{number}", n_tokens=number, nano_usd=10 * number)
+            elif what in ("billed", "free"):
+                ledger.failed(f"c-{number}", is_billed=what == "billed")
+            elif what == "spent":
+                ledger.spent(purse, nano_usd=number)
+            elif what == "left":
+                ledger.left(purse)
+            else:
+                ledger.paused(now + number)
+        if is_closed:
+            ledger.close()
+    copy = die(folder, folder.with_name(f"{folder.name} later"), is_machine=is_machine)
+    n_left = len((copy / "ledger-main.jsonl").read_bytes().splitlines())
+    after = Ledger(copy, keep_s=60.0, wall=lambda: now + 1)
+    assert after.notes == []
+    return after.found, n_left
+
+
+@given(steps=STEPS, is_machine=st.booleans(), is_closed=st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_a_rewritten_ledger_says_the_same(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[Step], is_machine: bool, is_closed: bool
+) -> None:
+    """Each line that the new file forgets is money, a call or a pause that the next one forgets."""
+    ends = {"is_machine": is_machine, "is_closed": is_closed}
+    folder = tmp_path_factory.mktemp("ledger")
+    whole, _ = state_after(steps, folder / "whole", n_lines=10_000, **ends)
+    short, _ = state_after(steps, folder / "short", n_lines=3, **ends)
+    assert short == whole
+
+
+def test_a_ledger_stays_small_while_it_is_open(tmp_path: Path) -> None:
+    """A million calls would leave 155 MB, and a governor that starts again reads for 8 s."""
+    steps = [step for n in range(300) for step in (("sent", n % 8, 1.0), ("settled", n % 8, 1.0))]
+    found, n_lines = state_after(
+        steps, tmp_path / "a", n_lines=100, is_machine=False, is_closed=False
+    )
+    assert n_lines < 150
+    assert sum(money.n_settled for money in found.money.values()) == 300
+
+
+def test_a_rewrite_that_the_disk_refuses_leaves_the_old_lines(tmp_path: Path) -> None:
+    """Half a ledger in the place of a whole one has lost a budget."""
+    ledger = Ledger(tmp_path / "a", wall=lambda: 1e9)
+    ledger.sent("c-1", SentCall(1e9, 10, 700))
+    (tmp_path / "a" / "ledger-main.tmp").symlink_to("/dev/full")
+    with rewritten_after(1), pytest.raises(RunError, match="No space left"):
+        ledger.settled("c-1", n_tokens=10, nano_usd=500)
+    ledger.settled("c-1", n_tokens=10, nano_usd=500)  # There is room again.
+    found = Ledger(die(tmp_path / "a", tmp_path / "b"), wall=lambda: 1e9).found
+    assert (found.of("main").spent, found.open) == (500, {})
+
+
+def test_lines_after_a_rewrite_are_in_the_new_file(tmp_path: Path) -> None:
+    """A file that was replaced can still be written to, and nobody reads it."""
+    (tmp_path / "lines").write_text("old\n")
+    file = AppendFile(tmp_path / "lines")
+    file.rewrite(["new\n"])
+    file.append("and more\n")
+    file.close()
+    assert (tmp_path / "lines").read_text() == "new\nand more\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["lines"]
+
+
+@pytest.mark.parametrize("folder", ["a file", "a file/below", "/proc/nope"])
+def test_a_folder_that_cannot_be_is_named_with_its_key(tmp_path: Path, folder: str) -> None:
+    """A trace of thirty lines does not say which setting is wrong."""
+    (tmp_path / "a file").write_text("")
+    with pytest.raises(RunError) as refused:
+        Ledger(tmp_path / folder)
+    assert str(refused.value).startswith(f"cannot keep a ledger in {tmp_path / folder}: ")
+    assert str(refused.value).endswith(" (naco.ledger_path)")
+
+
+def test_a_ledger_that_could_not_start_is_not_held(tmp_path: Path) -> None:
+    """Who frees the disk and tries again must not be told of another governor."""
+    path = tmp_path / "ledger-main.jsonl"
+    path.mkdir()
+    with pytest.raises(RunError, match=r"\(naco.ledger_path\)"):
+        Ledger(tmp_path)
+    path.rmdir()
+    Ledger(tmp_path).close()

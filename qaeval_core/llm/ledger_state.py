@@ -1,0 +1,138 @@
+"""Ledger's state: what the lines of a ledger say, one after the other, and in as few as possible.
+
+Facts, which are lines of JSON, in; money, open calls and times out, and back into facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from qaeval_core.llm.purses import Money
+
+_MAX_PAUSE_S = 86_400.0
+_TOTALS = ("spent", "n_settled", "n_billed_failures", "n_tokens")
+
+Fact = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SentCall:
+    """A call that its caller was told to send: when, and what was reserved for it."""
+
+    at: float  # seconds since 1970
+    n_tokens: int
+    nano_usd: int  # billionths of a dollar: sums of integers are exact
+    purse: str = "main"
+
+    def facts(self) -> dict[str, object]:
+        """Return what a line says of it."""
+        return {
+            "at": round(self.at, 6),
+            "n_tokens": self.n_tokens,
+            "nano_usd": self.nano_usd,
+            "purse": self.purse,
+        }
+
+
+@dataclass(slots=True)
+class LedgerState:
+    """What a ledger says: money of each purse, calls without an end, and times.
+
+    ``recent`` holds all calls sent in the last span, in order of time, ended or not.
+    """
+
+    money: dict[str, Money] = field(default_factory=dict)
+    open: dict[str, SentCall] = field(default_factory=dict)
+    recent: list[SentCall] = field(default_factory=list)
+    paused_until: float = 0.0
+    ceilings: dict[str, int] = field(default_factory=dict)  # by purse
+    machine: str | None = None
+    is_closed: bool = True
+    is_after_crash: bool = False
+
+    def of(self, purse: str) -> Money:
+        """Return a purse's money."""
+        return self.money.setdefault(purse, Money())
+
+    def copy(self) -> LedgerState:
+        """Return a state that changes alone."""
+        return replace(
+            self,
+            money={name: replace(money) for name, money in self.money.items()},
+            open=dict(self.open),
+            recent=list(self.recent),
+            ceilings=dict(self.ceilings),
+        )
+
+    def take(self, fact: Fact, *, now: float) -> None:
+        """Take one line into account; what it lacks raises, so that nothing is half taken.
+
+        Raises
+        ------
+        ValueError, LookupError, TypeError
+            If the line is no fact.
+        """
+        if "sent" in fact or "open" in fact or "recent" in fact:
+            self._take_call(fact)
+        elif "settled" in fact or "failed" in fact:
+            self._end_call(fact)
+        elif "paused_until" in fact:
+            # However far a clock was set back: no longer than the server had asked for.
+            pause_s = min(float(fact["paused_until"]) - float(fact["at"]), _MAX_PAUSE_S)
+            self.paused_until = min(float(fact["paused_until"]), now + max(pause_s, 0.0))
+        elif "ceiling" in fact:
+            self.ceilings[str(fact["purse"])] = int(fact["ceiling"])
+        elif "spent" in fact:
+            self.of(str(fact["purse"])).spent += int(fact["spent"])
+        elif "totals" in fact:
+            totals = {name: int(fact["totals"][name]) for name in _TOTALS}
+            self.money[str(fact["purse"])] = Money(**totals)
+        elif "machine" in fact:
+            self.machine, self.is_closed = str(fact["machine"]), False
+        else:
+            self.is_closed = bool(fact["closed"])
+
+    def _take_call(self, fact: Fact) -> None:
+        at, n_tokens, nano_usd = float(fact["at"]), int(fact["n_tokens"]), int(fact["nano_usd"])
+        call = SentCall(at, n_tokens, nano_usd, str(fact["purse"]))
+        if "open" not in fact:
+            self.recent.append(call)
+        if "recent" not in fact:
+            call_id = str(fact.get("sent") or fact["open"])
+            if call_id not in self.open:
+                self.of(call.purse).reserve(nano_usd)
+            self.open[call_id] = call
+
+    def _end_call(self, fact: Fact) -> None:
+        is_settled = "settled" in fact
+        cost, n_tokens = (int(fact["nano_usd"]), int(fact["n_tokens"])) if is_settled else (0, 0)
+        is_billed = False if is_settled else bool(fact["is_billed"])
+        call = self.open.pop(fact.get("settled") or fact["failed"], None)
+        if call is None:
+            return
+        money = self.of(call.purse)
+        if is_settled:
+            money.settle(call.nano_usd, cost=cost, n_tokens=n_tokens)
+        else:
+            money.fail(call.nano_usd, is_billed=is_billed)
+
+    def forget_until(self, at: float) -> None:
+        """Forget when calls were sent that no limit counts any more."""
+        recent = [call for call in self.recent if call.at > at]
+        self.recent = sorted(recent, key=lambda call: call.at)
+
+    def facts(self, *, now: float) -> Iterator[Fact]:
+        """Yield the facts, but for the machine, from which all this can be read again."""
+        for name, money in self.money.items():
+            # Calls without an end have lines of their own.
+            totals = {total: getattr(money, total) for total in _TOTALS}
+            yield {"totals": totals, "purse": name}
+        for name, ceiling in self.ceilings.items():
+            yield {"ceiling": ceiling, "purse": name}
+        yield {"paused_until": self.paused_until, "at": now}
+        for call in self.recent:
+            yield {"recent": True, **call.facts()}
+        for call_id, call in self.open.items():
+            yield {"open": call_id, **call.facts()}
