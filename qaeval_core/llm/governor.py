@@ -74,7 +74,7 @@ class Governor:
     >>> governor.reserve(tokens=900, usd=0.5, purse=purse)
     Traceback (most recent call last):
     qaeval_core.errors.BudgetExhaustedError: spent $0.25, reserved $0.50: a call of up to \
-$0.50 does not fit budget_usd=1.0
+$0.50 does not fit naco.budget_usd=1.0; raise it and run the same command again
     """
 
     def __init__(
@@ -297,8 +297,9 @@ $0.50 does not fit budget_usd=1.0
         self._timeline.slow_down(now_s=self._clock())
 
     def status(self, purse_name: str = MAIN_PURSE.name) -> Status:
-        """Return where it stands, with the money of a purse."""
+        """Return where it stands, with the money of a purse, whose run lives: it asks."""
         now_s = self._clock()
+        self._purses.hear(purse_name, now_s=now_s)
         n_requests, n_tokens = self._timeline.in_use(now_s)
         money = self._purses.money(purse_name)
         return Status(

@@ -5,6 +5,7 @@ Money is counted in billionths of a dollar: sums are exact, and far below any pr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,6 +15,19 @@ from qaeval_core.llm.limits import Limits, Purse
 NANO = 1_000_000_000
 # A run that was killed says no goodbye; its limits must not bind the others for ever.
 _SILENT_S = 900.0
+
+
+def dollars(usd: float) -> str:
+    """Return money with four digits that count, and cents at least.
+
+    Examples
+    --------
+    >>> [dollars(usd) for usd in (0.0, 0.012344, 0.5, 1234.567, 0.00000012)]
+    ['$0.00', '$0.01234', '$0.50', '$1,234.57', '$0.00000012']
+    """
+    n_decimals = 2 if usd == 0 else min(max(3 - math.floor(math.log10(abs(usd))), 2), 9)
+    units, _, decimals = f"{usd:,.{n_decimals}f}".partition(".")
+    return f"${units}.{decimals.rstrip('0'):0<2}"
 
 
 @dataclass(slots=True)
@@ -64,8 +78,9 @@ class Money:
         budget = purse.budget_usd or 0.0
         may_free = self.n_open > 0 and self.spent + nano <= round(budget * NANO)
         return BudgetExhaustedError(
-            f"spent ${self.spent / NANO:.2f}, reserved ${self.reserved / NANO:.2f}: a call of "
-            f"up to ${nano / NANO:.2f} does not fit budget_usd={budget}",
+            f"spent {dollars(self.spent / NANO)}, reserved {dollars(self.reserved / NANO)}: a call "
+            f"of up to {dollars(nano / NANO)} does not fit naco.budget_usd={budget}; raise it and "
+            "run the same command again",
             may_free=may_free,
             n_waiting=n_waiting,
         )
@@ -119,6 +134,12 @@ class Purses:
         elif member is not None:
             member.heard_s = now_s
         return self._forget_silent(now_s) or is_news
+
+    def hear(self, name: str, *, now_s: float) -> None:
+        """Take notice that a purse's run lives, though it may not reserve for long."""
+        member = self._members.get(name)
+        if member is not None:
+            member.heard_s = now_s
 
     def leave(self, name: str) -> bool:
         """Forget a purse's limits; return whether no other is left. Its money is kept."""

@@ -128,6 +128,35 @@ def test_a_run_that_was_killed_binds_nobody_for_ever(clock: Clock) -> None:
     assert governor.limits.requests_per_minute == 60
 
 
+def test_a_run_that_waits_for_long_is_not_forgotten(clock: Clock) -> None:
+    """A server that asks for an hour's pause silences a run that lives: its limits must hold."""
+    governor = Governor(Limits(requests_per_minute=60), clock=clock)
+    for name, limit in (("waits", 5), ("lives", 60)):
+        limits = Limits(requests_per_minute=limit)
+        governor.reserve(tokens=1, usd=0.0, purse=Purse(name), limits=limits)
+    for _ in range(40):
+        clock.now_s += 60.0
+        governor.status("waits")
+        governor.status("unknown")  # Who is only looked at is no run.
+    governor.reserve(tokens=1, usd=0.0, purse=Purse("lives"), limits=limits)
+    assert governor.limits.requests_per_minute == 5
+    assert not governor.leave("waits")
+    assert governor.leave("lives")
+
+
+def test_a_budget_of_cents_is_told_in_full() -> None:
+    """$0.00 of $0.02 spent explains nothing."""
+    governor, purse = Governor(Limits()), Purse(budget_usd=0.02)
+    governor.settle(governor.reserve(tokens=1, usd=0.02, purse=purse).call_id, tokens=1, usd=0.0123)
+    governor.reserve(tokens=1, usd=0.004, purse=purse)
+    with pytest.raises(BudgetExhaustedError) as refused:
+        governor.reserve(tokens=1, usd=0.00512345, purse=purse)
+    assert str(refused.value) == (
+        "spent $0.0123, reserved $0.004: a call of up to $0.005123 does not fit "
+        "naco.budget_usd=0.02; raise it and run the same command again"
+    )
+
+
 def test_a_call_of_a_known_name_is_reserved_once(clock: Clock) -> None:
     """A question to a governor elsewhere is repeated when its answer was lost."""
     governor = Governor(Limits(requests_per_minute=60), clock=clock)
