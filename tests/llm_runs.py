@@ -18,7 +18,7 @@ from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.key import ApiKey
 from qaeval_core.llm.ledger import Ledger
 from qaeval_core.llm.limits import Limits, Purse
-from qaeval_core.llm.terms import Prices, RetryRule
+from qaeval_core.llm.terms import Prices, RetryRule, most_prompt_tokens
 
 MAX_TOKENS = 100
 PRICES = Prices(prompt_usd_per_million=1.0, completion_usd_per_million=2.0)  # The server's own.
@@ -29,6 +29,12 @@ def prompt(number: int) -> list[dict[str, str]]:
     content = f"Question {number}: what colour has the house at {number} in the street?"
     content += " It is a long one." * (20 if number >= 10_000 else 0)
     return [{"role": "user", "content": content}]
+
+
+def reserved_usd(number: int, prices: Prices = PRICES) -> float:
+    """Return what is reserved for a call with that prompt."""
+    n_prompt_tokens = most_prompt_tokens(prompt(number))
+    return prices.cost_usd(n_prompt_tokens=n_prompt_tokens, n_completion_tokens=MAX_TOKENS)
 
 
 @dataclass
@@ -44,6 +50,8 @@ class Run:
     timeout_s: float = 2.0
     max_concurrent: int = 32
     max_refusals: int = 60
+    max_given_up: int = 20
+    prices: Prices = PRICES
     parse: Callable[[str], dict[str, Any]] = lambda text: {"n_chars": len(text)}
 
     def __post_init__(self) -> None:
@@ -69,21 +77,26 @@ class Run:
             ChatClient(self._endpoint, self.key),
             self.door,
             self.journal,
-            prices=PRICES,
+            prices=self.prices,
             parse=self.parse,
-            rule=RetryRule(first_wait_s=0.01, max_refusals=self.max_refusals),
+            rule=RetryRule(
+                first_wait_s=0.01, max_refusals=self.max_refusals, max_given_up=self.max_given_up
+            ),
             max_concurrent=self.max_concurrent,
         )
 
     async def ask(
-        self, numbers: Sequence[int], *, n_askers: int = 1, wrap: bool = False
+        self,
+        numbers: Sequence[int],
+        *,
+        n_askers: int = 1,
+        wrap: bool = False,
+        estimate: Callable[[Sequence[dict[str, str]]], int] = count_prompt_tokens,
     ) -> list[Any]:
         """Ask all at once, spread over askers; with ``wrap`` errors come back in place."""
         askers = [self.asker() for _ in range(n_askers)]
         calls = [
-            askers[place % n_askers].ask(
-                prompt(number), n_prompt_tokens=count_prompt_tokens(prompt(number))
-            )
+            askers[place % n_askers].ask(prompt(number), n_prompt_tokens=estimate(prompt(number)))
             for place, number in enumerate(numbers)
         ]
         answers = await asyncio.gather(*calls, return_exceptions=wrap)

@@ -19,21 +19,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from qaeval_core.errors import (
-    BudgetExhaustedError,
-    CallTooLargeError,
-    EndpointRefusedError,
-    QAEvalError,
-)
-from qaeval_core.llm.answer import Answer, Request, make_entry, no_answer, reasons
+from qaeval_core.errors import CallTooLargeError, EndpointRefusedError, QAEvalError
+from qaeval_core.llm.answer import Answer, Request, no_answer, reasons
 from qaeval_core.llm.claimant import Claimant
 from qaeval_core.llm.claims import LEASE_S
 from qaeval_core.llm.client import ChatClient, Message
 from qaeval_core.llm.door import AsyncGovernor
 from qaeval_core.llm.gate import Gate, NotYetError
-from qaeval_core.llm.journal import Journal, JournalEntry, request_key
+from qaeval_core.llm.giving_up import GivingUp
+from qaeval_core.llm.journal import Journal, JournalEntry
+from qaeval_core.llm.keeper import Keeper
 from qaeval_core.llm.outcome import ChatFailure, ChatReply
-from qaeval_core.llm.terms import Estimates, Prices, RetryRule
+from qaeval_core.llm.terms import Prices, RetryRule
 
 __all__ = ["Answer", "Asker"]
 
@@ -78,13 +75,11 @@ class Asker:
         self._client = client
         self._governor = governor
         self._journal = journal
-        self._prices = prices
-        self._parse = parse
+        self._keeper = Keeper(client, governor, journal, prices=prices, parse=parse)
         self._rule = rule or RetryRule()
         self._turn = asyncio.Semaphore(max_concurrent)
         self._n_in_flight = 0
-        self._n_given_up = 0  # requests in a row
-        self._estimates = Estimates()
+        self._giving_up = GivingUp(most=self._rule.max_given_up)
         self._claims = Claimant(governor, journal, lease_s=lease_s)
         self._in_flight: dict[str, asyncio.Task[Answer]] = {}
         self._ending: set[asyncio.Task[JournalEntry | ChatFailure]] = set()
@@ -108,7 +103,7 @@ class Asker:
             The prompt.
         n_prompt_tokens : int
             At least as many as the server will count, or its limits do not hold; scaled up once
-            the server counted more for another call.
+            the server counted more for another call. Money is reserved by the prompt's bytes.
         run_index : int, default 0
             Tells runs of one prompt apart.
 
@@ -119,18 +114,13 @@ class Asker:
         BudgetExhaustedError
             If the call might cost more than is left, and no open call can change that.
         QAEvalError
-            Whatever ``stop`` was given. Each of them is raised by every later call too.
+            Whatever ``stop`` was given, and what the disk or the governor refused. Each of them is
+            raised by every later call too.
         """
-        endpoint = self._client.endpoint
-        key = request_key(
-            base_url=endpoint.base_url,
-            model=endpoint.model,
-            parameters=endpoint.parameters,
-            messages=messages,
-            run_index=run_index,
-        )
+        key = self._client.endpoint.request_key(messages, run_index=run_index)
         known = self._journal.get(key)
         if known is not None:
+            self._giving_up.replied()
             return Answer(known, is_from_journal=True)
         task = self._in_flight.get(key)
         # Shielded: one of several callers that is cancelled must not cancel the others' call.
@@ -187,7 +177,8 @@ class Asker:
             return await self._retry(request)
         except CallTooLargeError as error:
             return no_answer("llm_call_over_limit", str(error), request.failures)
-        except BudgetExhaustedError as error:
+        except QAEvalError as error:
+            # No row's own fault: no money, no disk, no governor. The others would be lost alike.
             self.stop(error)
             raise
         finally:
@@ -204,6 +195,7 @@ class Asker:
                 is_claimed = await self._claims.claim(request.key)
                 known = self._journal.get(request.key) if is_claimed else None
                 if known is not None:
+                    self._giving_up.replied()
                     return Answer(known, failures=reasons(failures), is_from_journal=True)
                 if is_claimed:
                     outcome = await self._ask_once(request)
@@ -211,40 +203,30 @@ class Asker:
                 await self._sleep(_CLAIM_POLL_S * self._rng.uniform(0.8, 1.2))
                 continue
             if isinstance(outcome, JournalEntry):
-                self._n_given_up = 0
+                self._giving_up.replied()
                 return Answer(outcome, failures=reasons(failures))
             failures.append(outcome)
             if outcome.kind == "fatal_family":
                 self.stop(EndpointRefusedError(outcome.message))
-            elif outcome.kind == "row_undefined":
-                return no_answer(outcome.reason, outcome.message, failures)
-            elif self._rule.is_over([failure.is_refusal for failure in failures]):
-                self._count_given_up(outcome.message)
+            elif outcome.kind == "row_undefined" or self._is_over(failures):
+                error = self._giving_up.count(outcome)
+                if error is not None:
+                    self.stop(error)
+                    self._check_stop()
                 return no_answer(outcome.reason, outcome.message, failures)
             else:
                 await self._sleep(self._rule.wait_s(len(failures), rng=self._rng))
 
-    def _count_given_up(self, message: str) -> None:
-        self._n_given_up += 1
-        if self._n_given_up >= self._rule.max_given_up:
-            self.stop(
-                EndpointRefusedError(
-                    f"{self._n_given_up} requests in a row were given up, the last one: {message}"
-                )
-            )
+    def _is_over(self, failures: Sequence[ChatFailure]) -> bool:
+        return self._rule.is_over([failure.is_refusal for failure in failures])
 
     async def _ask_once(self, request: Request) -> JournalEntry | ChatFailure:
-        endpoint = self._client.endpoint
-        most = {
-            "n_prompt_tokens": self._estimates.scaled(request.n_prompt_tokens),
-            "n_completion_tokens": endpoint.max_completion_tokens,
-        }
         gate = Gate(
             self._governor,
-            tokens=sum(most.values()),
-            usd=self._prices.cost_usd(**most),
+            tokens=self._keeper.n_tokens(request),
+            usd=self._keeper.most_usd(request),
             sleep=self._sleep,
-            patience_s=2 * endpoint.timeout_s,
+            patience_s=2 * self._client.endpoint.timeout_s,
         )
         self._n_in_flight += 1
         try:
@@ -278,39 +260,9 @@ class Asker:
     async def _end(
         self, call_id: str, request: Request, outcome: ChatReply | ChatFailure
     ) -> JournalEntry | ChatFailure:
-        """Journal and settle what came of a call, and heed what the server asks for."""
-        if outcome.pause_s:
-            await self._governor.pause(outcome.pause_s)
-        if isinstance(outcome, ChatFailure):
-            await self._governor.failed(call_id, billed=outcome.may_be_billed)
-            if outcome.is_refusal:
-                await self._governor.slow_down()
-            return outcome
-        entry = make_entry(
-            outcome,
-            request,
-            call_id=call_id,
-            client=self._client,
-            prices=self._prices,
-            n_estimated=self._estimates.scaled(request.n_prompt_tokens),
-        )
         try:
-            if self._parse is not None:
-                entry = replace(entry, parsed=self._parse(outcome.text))
-        finally:  # Also where the parser fails: the reply was paid for.
-            await asyncio.to_thread(self._journal.put, entry)
-            n_tokens = entry.n_prompt_tokens + entry.n_completion_tokens
-            await self._governor.settle(
-                call_id,
-                tokens=n_tokens,
-                usd=entry.usd,
-                n_admitted=self._n_admitted(request, outcome),
-            )
-        return entry
-
-    def _n_admitted(self, request: Request, reply: ChatReply) -> int | None:
-        """Return what the server must have counted when the call arrived, if it tells."""
-        if reply.n_prompt_tokens is None:
-            return None
-        self._estimates.learn(request.n_prompt_tokens, counted=reply.n_prompt_tokens)
-        return reply.n_prompt_tokens + self._client.endpoint.max_completion_tokens
+            return await self._keeper.keep(call_id, request, outcome)
+        except QAEvalError as error:
+            # A full disk: what else is sent would be paid for and lost, one by one.
+            self.stop(error)
+            raise

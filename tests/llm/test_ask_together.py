@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llm_runs import MAX_TOKENS, PRICES, Run, prompt
+from llm_runs import MAX_TOKENS, PRICES, Run, prompt, reserved_usd
 from llm_server import LlmServer, count_prompt_tokens
 
 from qaeval_core.errors import BudgetExhaustedError, RunStoppedError
@@ -21,7 +21,7 @@ from qaeval_core.llm.governor import Governor
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.limits import Limits, Purse
 
-ONE_CALL_USD = PRICES.cost_usd(n_prompt_tokens=18, n_completion_tokens=MAX_TOKENS)
+ONE_CALL_USD = reserved_usd(999)
 
 
 @pytest.fixture(scope="module")

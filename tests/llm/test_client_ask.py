@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llm_runs import MAX_TOKENS, PRICES, Run, prompt
+from llm_runs import MAX_TOKENS, Run, prompt, reserved_usd
 from llm_server import FAULTS, LlmServer, count_prompt_tokens, reply_text
 
 from qaeval_core.errors import BudgetExhaustedError, EndpointRefusedError
@@ -224,7 +224,7 @@ def test_the_budget_is_not_exceeded_and_a_raised_one_goes_on(
     plain: LlmServer, tmp_path: Path
 ) -> None:
     """A cap that concurrency breaks is none; what was paid for is kept."""
-    one_call_usd = PRICES.cost_usd(n_prompt_tokens=18, n_completion_tokens=MAX_TOKENS)
+    one_call_usd = reserved_usd(99)
     budget_usd = 10 * one_call_usd
     before = plain.stats()
     with Run(plain, tmp_path, purse=Purse(budget_usd=budget_usd)) as run:
@@ -308,7 +308,7 @@ def test_who_is_cancelled_in_flight_counts_as_billed(plain: LlmServer, tmp_path:
         asyncio.run(give_up(run))
         status = run.governor.status()
     assert (status.n_billed_failures, status.n_open) == (1, 0)
-    assert status.spent_usd == PRICES.cost_usd(n_prompt_tokens=20, n_completion_tokens=MAX_TOKENS)
+    assert status.spent_usd == pytest.approx(reserved_usd(0))
 
 
 def test_the_key_is_in_no_file_and_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -392,8 +392,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert len(list(Journal(folder).entries())) == n
     # Calls in flight at a kill were billed and not journalled: never fewer are counted.
     assert stats["billed_usd"] <= spent_usd + 1e-9
-    reserved_usd = PRICES.cost_usd(n_prompt_tokens=18, n_completion_tokens=MAX_TOKENS)
-    assert spent_usd <= stats["billed_usd"] + 2 * 32 * reserved_usd
+    assert spent_usd <= stats["billed_usd"] + 2 * 32 * reserved_usd(99)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,60 @@
+"""Giving up: when so many requests failed in a row that the others would be lost alike."""
+
+from __future__ import annotations
+
+from qaeval_core.errors import EndpointRefusedError
+from qaeval_core.llm.outcome import ChatFailure
+
+
+class GivingUp:
+    """Counts requests that ended without a reply, in a row.
+
+    A request that the server refuses (400) is that row's own fault, unless no request was ever
+    answered: a wrong parameter, or a model that is not there, is the fault of all. A reply of an
+    earlier run shows as much, for it was asked for with the same model and parameters.
+
+    Parameters
+    ----------
+    most : int
+        That many in a row are too many.
+
+    Examples
+    --------
+    >>> giving_up = GivingUp(most=2)
+    >>> refused = ChatFailure("row_undefined", "llm_bad_request", "http://h/v1 answered 400: no")
+    >>> giving_up.count(refused)
+    >>> print(giving_up.count(refused))
+    the first 2 requests were refused, the last one: http://h/v1 answered 400: no; are the model \
+and the parameters right?
+    >>> giving_up.replied()
+    >>> [giving_up.count(refused) for _ in range(3)]
+    [None, None, None]
+    """
+
+    def __init__(self, *, most: int) -> None:
+        self._most = most
+        self._n = 0
+        self._has_reply = False
+
+    def replied(self) -> None:
+        """Take notice of a reply, paid for now or earlier."""
+        self._n = 0
+        self._has_reply = True
+
+    def count(self, failure: ChatFailure) -> EndpointRefusedError | None:
+        """Take notice of a request's end without a reply; return the error that stops the rest."""
+        is_refused = failure.kind == "row_undefined"
+        if is_refused and self._has_reply:
+            return None
+        self._n += 1
+        if self._n < self._most:
+            return None
+        if is_refused:
+            return EndpointRefusedError(
+                f"the first {self._n} requests were refused, the last one: {failure.message}; "
+                "are the model and the parameters right?"
+            )
+        return EndpointRefusedError(
+            f"{self._n} requests in a row were given up, the last one: {failure.message}; "
+            "is the server up, and is base_url right?"
+        )

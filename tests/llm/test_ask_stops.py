@@ -1,0 +1,210 @@
+"""What ends a run of calls: a full disk, a server that refuses all, a budget that must hold."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from llm_runs import Run, prompt, reserved_usd
+from llm_server import LlmServer, count_prompt_tokens
+
+from qaeval_core.errors import BudgetExhaustedError, EndpointRefusedError, QAEvalError, RunError
+from qaeval_core.llm.answer import Answer, Request
+from qaeval_core.llm.append import AppendFile
+from qaeval_core.llm.door import LocalGovernor, reconcile
+from qaeval_core.llm.governor import Governor
+from qaeval_core.llm.journal import JournalEntry
+from qaeval_core.llm.ledger import Ledger
+from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.outcome import ChatReply
+from qaeval_core.llm.terms import Prices
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[LlmServer]:
+    """A server without limits or faults of its own; its counts are of all tests that use it."""
+    with LlmServer(latency_s=0.05) as server:
+        yield server
+
+
+@pytest.mark.parametrize("full", ["journal", "ledger"])
+def test_a_full_disk_stops_all_calls(plain: LlmServer, tmp_path: Path, full: str) -> None:
+    """Each call that is sent then is paid for and lost: a few at once, not hundreds in turn."""
+    n_before = plain.stats()["n_calls"]
+    path = tmp_path / "on a full disk"
+    path.symlink_to("/dev/full")
+    with Run(plain, tmp_path, max_concurrent=8) as run:
+        owner = run.journal if full == "journal" else run.ledger
+        file, owner._file = owner._file, AppendFile(path)
+        answers = asyncio.run(run.ask(range(100), wrap=True))
+        owner._file = file
+        status = run.governor.status()
+    assert {str(answer) for answer in answers} == {f"cannot write {path}: No space left on device"}
+    n_calls = plain.stats()["n_calls"] - n_before
+    assert n_calls == (8 if full == "journal" else 0)
+    # What was lost was paid for all the same.
+    assert status.n_settled == n_calls
+
+
+def test_a_reply_that_the_ledger_refuses_is_journalled_first(
+    plain: LlmServer, tmp_path: Path
+) -> None:
+    """The governor may be dead, or its disk full: the reply is paid for, and must be kept."""
+
+    async def ask(run: Run) -> list[object]:
+        async def refuse(*_: object, **__: object) -> None:
+            raise RunError("the governor is gone")
+
+        run.door.settle = run.door.pause = refuse  # type: ignore[method-assign]
+        return await run.ask(range(3), wrap=True)
+
+    with Run(plain, tmp_path) as run:
+        assert {str(answer) for answer in asyncio.run(ask(run))} == {"the governor is gone"}
+        assert len(run.journal) == 3
+
+
+def test_a_server_that_counts_twice_the_estimate_does_not_break_the_budget(tmp_path: Path) -> None:
+    """An estimate is one; a budget is a promise, with 64 calls under way as well."""
+    prices = Prices(prompt_usd_per_million=100.0, completion_usd_per_million=2.0)
+    server = LlmServer(latency_s=0.2, prompt_usd_per_million=100.0)
+    budget_usd = 8 * reserved_usd(10_000, prices)
+    with (
+        server,
+        Run(
+            server, tmp_path, purse=Purse(budget_usd=budget_usd), prices=prices, max_concurrent=64
+        ) as run,
+    ):
+        answers = asyncio.run(
+            run.ask(
+                range(10_000, 10_100),
+                wrap=True,
+                estimate=lambda messages: count_prompt_tokens(messages) // 2,
+            )
+        )
+        billed_usd = server.stats()["billed_usd"]
+        assert billed_usd <= budget_usd
+        assert billed_usd > budget_usd - reserved_usd(10_000, prices)
+    ends = {type(answer) for answer in answers}
+    assert ends == {Answer, BudgetExhaustedError}
+
+
+def test_a_server_that_tells_no_counts_is_paid_what_was_reserved(
+    plain: LlmServer, tmp_path: Path
+) -> None:
+    """A bill that nobody can see is as high as it can be."""
+
+    async def keep(run: Run) -> JournalEntry:
+        asker = run.asker()
+        grant = run.governor.reserve(tokens=120, usd=reserved_usd(0))
+        request = Request("0f", prompt(0), n_prompt_tokens=20, run_index=0)
+        reply = ChatReply("Yes.", "stop", None, None)
+        entry = await asker._keeper.keep(grant.call_id, request, reply)
+        await asker.aclose()
+        assert isinstance(entry, JournalEntry)
+        return entry
+
+    with Run(plain, tmp_path) as run:
+        entry = asyncio.run(keep(run))
+        assert (entry.n_prompt_tokens, entry.n_completion_tokens) == (20, 100)
+        assert run.governor.status().spent_usd == pytest.approx(entry.usd)
+        assert entry.usd == pytest.approx(reserved_usd(0))
+
+
+def test_a_server_that_refuses_every_request_stops_the_family(
+    plain: LlmServer, tmp_path: Path
+) -> None:
+    """A wrong parameter would make all rows undefined, and the run look like a success."""
+    n_before = plain.stats()["n_calls"]
+    with Run(plain, tmp_path, model="fault:400", max_concurrent=8) as run:
+        answers = asyncio.run(run.ask(range(100), wrap=True))
+    stopped = [answer for answer in answers if isinstance(answer, EndpointRefusedError)]
+    undefined = [answer for answer in answers if isinstance(answer, Answer)]
+    assert len(stopped) + len(undefined) == 100 and len(undefined) <= 19 + 8
+    assert plain.stats()["n_calls"] - n_before <= 20 + 8
+    assert "the first 20 requests were refused, the last one" in str(stopped[0])
+    assert "answered 400: on purpose" in str(stopped[0])
+    assert str(stopped[0]).endswith("are the model and the parameters right?")
+
+
+def test_the_last_of_too_many_refusals_is_an_error_as_well(
+    plain: LlmServer, tmp_path: Path
+) -> None:
+    """With as many rows as refusals nobody else is left to tell."""
+    with Run(plain, tmp_path, model="fault:400") as run:
+        answers = asyncio.run(run.ask(range(20), wrap=True))
+    assert [type(answer) for answer in answers].count(EndpointRefusedError) == 1
+
+
+@pytest.mark.parametrize("is_from_journal", [False, True])
+def test_refused_requests_after_a_reply_are_their_rows_fault(
+    plain: LlmServer, tmp_path: Path, is_from_journal: bool
+) -> None:
+    """Thirty long passages in a row are no reason to give up the thousand behind them."""
+
+    with Run(plain, tmp_path) as run:
+        asyncio.run(run.ask(range(1)))
+
+    async def ask(run: Run, strict: LlmServer) -> list[object]:
+        asker = run.asker()
+        first = await asker.ask(prompt(0 if is_from_journal else 1), n_prompt_tokens=18)
+        assert first.is_from_journal == is_from_journal
+        asker._client._url = strict.base_url + "/chat/completions"
+        later = [asker.ask(prompt(number), n_prompt_tokens=18) for number in range(10, 40)]
+        answers = await asyncio.gather(*later, return_exceptions=True)
+        await asker.aclose()
+        return list(answers)
+
+    with LlmServer(faults={"bad_request": 1.0}) as strict, Run(plain, tmp_path) as run:
+        answers = asyncio.run(ask(run, strict))
+    assert {type(answer) for answer in answers} == {Answer}
+
+
+def test_requests_given_up_in_a_row_ask_whether_the_server_is_up(
+    plain: LlmServer, tmp_path: Path
+) -> None:
+    """The commonest cause is an address with nobody behind it."""
+    with Run(plain, tmp_path, model="fault:500", max_given_up=3) as run:
+        answers = asyncio.run(run.ask(range(9), wrap=True))
+    (message,) = {str(answer) for answer in answers if isinstance(answer, QAEvalError)}
+    assert message.startswith("3 requests in a row were given up, the last one: http://")
+    assert message.endswith("is the server up, and is base_url right?")
+
+
+def test_another_key_on_a_journal_finds_what_its_purse_has_spent(
+    plain: LlmServer, tmp_path: Path
+) -> None:
+    """A budget belongs to the journal: who changes the key must not start at 0."""
+    with Run(plain, tmp_path / "journal") as run:
+        asyncio.run(run.ask(range(5)))
+        spent_usd = run.governor.status().spent_usd
+        ledger = Ledger(tmp_path, "another account")
+        governor = Governor(Limits(), ledger=ledger)
+        door = LocalGovernor(governor, limits=Limits(), purse=Purse())
+        n_settled = asyncio.run(reconcile(door, run.journal, account="another account"))
+        assert (n_settled, governor.status().spent_usd) == (0, spent_usd)
+        assert spent_usd > 0
+        ledger.close()
+    again = Ledger(tmp_path, "another account")
+    assert again.found.of("main").spent == round(spent_usd * 1e9)
+    again.close()
+
+
+def test_a_journal_that_cannot_be_written_stops_before_the_first_call(
+    plain: LlmServer, tmp_path: Path
+) -> None:
+    """Replies of another user's journal can be read; new ones would be paid for and lost."""
+    with Run(plain, tmp_path) as run:
+        is_root = os.geteuid() == 0
+        tmp_path.chmod(0o555)
+        if is_root:  # Who may write everywhere.
+            os.seteuid(65534)
+        try:
+            with pytest.raises(RunError, match=r"permission to write there \(naco.journal_path\)"):
+                asyncio.run(reconcile(run.door, run.journal, account=run.account))
+        finally:
+            if is_root:
+                os.seteuid(0)
+            tmp_path.chmod(0o755)
