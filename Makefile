@@ -42,6 +42,8 @@ lint: $(STAMP) ## check style, format, types and the rules of imports
 bench: $(STAMP) ## time metrics against their peers; prints ratios and the environment
 	@$(BIN)/python -m benchmarks.words
 	@$(BIN)/python -m benchmarks.answers
+	@$(BIN)/python -m benchmarks.naco
+	@$(BIN)/python -m benchmarks.naco
 	@$(BIN)/python -m benchmarks.qrelscore
 
 # The public datasets that DATA must hold: see export/training/mining.py. The recipes are those of

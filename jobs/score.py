@@ -16,6 +16,7 @@ import typer
 from jobs import options
 from qaeval_core.config import RunConfig
 from qaeval_core.errors import ArtifactMissingError, QAEvalError, RunStoppedError
+from qaeval_core.report.summary import summary_lines
 from qaeval_core.scoring.dry_run import dry_run_lines, input_lines
 from qaeval_core.scoring.execute import Outcome, run_job
 from qaeval_core.scoring.job import Inputs, make_job, read_inputs
@@ -196,37 +197,6 @@ def stop_on_signals(stop: threading.Event) -> None:
 
     signal.signal(signal.SIGTERM, ask)
     signal.signal(signal.SIGINT, ask)
-
-
-def summary_lines(report: dict[str, Any], out: Path) -> list[str]:
-    """Return what a person wants to see of a report."""
-    lines = []
-    for name, counts in report["instances"].items():
-        parts = [f"{counts['scored']:,} scored"]
-        for kind, by_reason in (
-            ("undefined", counts["undefined_by_reason"]),
-            ("quarantined", report["quarantined_by_reason"]),
-        ):
-            if counts[kind]:
-                reasons = ", ".join(f"{reason} {n:,}" for reason, n in by_reason.items())
-                parts.append(f"{counts[kind]:,} {kind} ({reasons})")
-        lines.append(f"{name}: {report['rows']:,} rows: {', '.join(parts)}")
-        if any(reason.startswith("llm_") for reason in counts["undefined_by_reason"]):
-            lines.append("  calls failed (llm_...): --retry-quarantined asks for those rows again")
-    for key, message in report.get("stopped", {}).items():
-        lines.append(f"{key} stopped: {message}")
-    for name, column in report["columns"].items():
-        if column["mean"] is not None:
-            corpus = column.get("corpus")
-            shown = "" if corpus is None else f", corpus {corpus:.4f}"
-            low, high = column["interval_95"] or (column["mean"], column["mean"])
-            lines.append(
-                f"  {name}: mean {column['mean']:.4f} [{low:.4f}, {high:.4f}], n {column['n']:,}, "
-                f"undefined {column['n_undefined']:,}{shown}"
-            )
-    if report["duplicate_ids"]:
-        lines.append(f"duplicate ids inside files: {report['duplicate_ids']:,}")
-    return [*lines, f"scores: {out / 'scores'}", f"report: {out / 'report.json'}"]
 
 
 def main() -> None:

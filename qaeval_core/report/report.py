@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qaeval_core.llm.journal_totals import JournalTotals
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.metrics.corpus import corpus_score
 from qaeval_core.scoring.pass_stats import PassStats
@@ -67,6 +68,7 @@ def make_report(
     this_run: Mapping[str, PassStats],
     wall_s: Mapping[str, float],
     stopped: Mapping[str, str],
+    journals: Mapping[str, JournalTotals],
     notes: list[str],
 ) -> dict[str, Any]:
     """Return the report as plain data.
@@ -84,6 +86,8 @@ def make_report(
         Wall time of each family in this run; ``total`` for all.
     stopped : mapping of family key to str
         Families that ended before all rows were asked, and why.
+    journals : mapping of family key to JournalTotals
+        What the journals of families that ask hold, whichever run paid for it.
     """
     n_quarantined = sum(totals.quarantined.values())
     columns = {
@@ -114,7 +118,7 @@ def make_report(
         "families": {
             plan.key: _work(plan, committed[plan.key])
             | _this_run(this_run.get(plan.key), wall_s.get(plan.key, 0.0))
-            | {"signature": str(plan.signature), **_artifact(plan)}
+            | {"signature": str(plan.signature), **_artifact(plan), **_journal(plan, journals)}
             for plan in run.families
         },
         "stopped": dict(stopped),
@@ -168,7 +172,7 @@ def _work(plan: FamilyPlan, committed: PassStats) -> dict[str, Any]:
             "rows": committed.n_rows,
             "requests": committed.n_units,
             "requests_avoided": saved,
-            "calls": _calls(committed.calls),
+            "calls": _calls(committed.calls, has_prices=plan.settings.prices is not None),
         }
     padded = committed.n_padded_tokens
     return {
@@ -183,8 +187,27 @@ def _work(plan: FamilyPlan, committed: PassStats) -> dict[str, Any]:
     }
 
 
-def _calls(calls: Mapping[str, int]) -> dict[str, Any]:
-    """Return what came of calls to a language model; failures were tried again, or given up."""
+def _journal(plan: FamilyPlan, journals: Mapping[str, JournalTotals]) -> dict[str, Any]:
+    """Return what all replies of a family's journal cost, also of other runs and metrics."""
+    if not isinstance(plan, AskedFamilyPlan) or plan.key not in journals:
+        return {}
+    totals = journals[plan.key]
+    return {
+        "journal": {
+            "replies": totals.n_replies,
+            "prompt_tokens": totals.n_prompt_tokens,
+            "completion_tokens": totals.n_completion_tokens,
+            "usd": totals.usd if plan.settings.prices is not None else None,
+        }
+    }
+
+
+def _calls(calls: Mapping[str, int], *, has_prices: bool) -> dict[str, Any]:
+    """Return what came of the calls that committed shards needed.
+
+    Failures were tried again, or given up. What a stopped run had paid for comes from the journal
+    in the next one.
+    """
 
     def by_reason(kind: str) -> dict[str, int]:
         own = {key.removeprefix(kind): n for key, n in calls.items() if key.startswith(kind)}
@@ -195,7 +218,7 @@ def _calls(calls: Mapping[str, int]) -> dict[str, Any]:
         "from_journal": calls.get("from_journal", 0),
         "prompt_tokens": calls.get("prompt_tokens", 0),
         "completion_tokens": calls.get("completion_tokens", 0),
-        "usd": calls.get("nano_usd", 0) / 1e9,
+        "usd": calls.get("nano_usd", 0) / 1e9 if has_prices else None,
         "reminders": calls.get("reminders", 0),
         "unparsable_runs": calls.get("unparsable", 0),
         "failed": by_reason("failed:"),
@@ -207,13 +230,11 @@ def _this_run(this_run: PassStats | None, wall_s: float) -> dict[str, Any]:
     """Return what the shards of this run cost; nothing where it had none."""
     if this_run is None or not this_run.n_rows:
         return {}
-    content: dict[str, Any] = {
+    content = {
         "rows": this_run.n_rows,
         "wall_s": round(wall_s, 3),
         "rows_per_s": round(this_run.n_rows / wall_s, 2) if wall_s else None,
         "tokens_per_s": round(this_run.n_tokens / wall_s, 1) if wall_s else None,
         "seconds": {name: round(value, 3) for name, value in this_run.seconds.items()},
     }
-    if this_run.calls:
-        content["calls"] = _calls(this_run.calls)
     return {"this_run": content}

@@ -24,6 +24,7 @@ from qaeval_core.llm.limits import Limits, Purse
 from qaeval_core.llm.parse import Reply, parse_reply
 from qaeval_core.llm.prompt import Message, estimate_tokens, reminder_prompt
 from qaeval_core.llm.terms import Prices
+from qaeval_core.llm.texts import whole_text
 from qaeval_core.scoring.families.naco import UNPARSABLE, NacoWork, Request, RunReading
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.plans import AskedFamilyPlan
@@ -37,6 +38,17 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 OpenGovernor = Callable[[str, Limits, Purse], AsyncGovernor]
 # Called with the number of rows as requests are done.
 OnRows = Callable[[int], None]
+
+
+def endpoint_of(plan: AskedFamilyPlan) -> Endpoint:
+    """Return where and how a family asks."""
+    settings = plan.settings
+    return Endpoint(
+        base_url=str(settings.base_url),
+        model=str(settings.model),
+        parameters=settings.parameters,
+        timeout_s=settings.timeout_s,
+    )
 
 
 def limits_of(plan: AskedFamilyPlan) -> Limits:
@@ -103,14 +115,10 @@ async def _open_asker(
     plan: AskedFamilyPlan, *, open_governor: OpenGovernor, n_actors: int
 ) -> tuple[Asker, AsyncGovernor, str]:
     settings = plan.settings
-    endpoint = Endpoint(
-        base_url=str(settings.base_url),
-        model=str(settings.model),
-        parameters=settings.parameters,
-        timeout_s=settings.timeout_s,
-    )
     variable = KEY_VARIABLE if KEY_VARIABLE in os.environ else None
-    client = ChatClient(endpoint, ApiKey.read(path=settings.api_key_file, variable=variable))
+    client = ChatClient(
+        endpoint_of(plan), ApiKey.read(path=settings.api_key_file, variable=variable)
+    )
     governor = open_governor(client.account, limits_of(plan), purse_of(plan))
     folder = journal_folder(plan)
     journal = await asyncio.to_thread(Journal, folder, with_text=plan.keeps_replies)
@@ -207,7 +215,7 @@ async def _ask_once(
 def read_entry(entry: JournalEntry) -> Reply:
     """Return what a journalled reply says: of its text, or what was read of a text that is gone."""
     if entry.text is not None or entry.parsed is None:
-        return parse_reply(entry.text or "")
+        return parse_reply(whole_text(entry.text or ""))
     return Reply(**entry.parsed)
 
 

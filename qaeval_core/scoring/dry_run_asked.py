@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from qaeval_core.llm.journal import Journal, request_key
+from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.prompt import estimate_tokens
-from qaeval_core.scoring.asking import limits_of, prepare_asked, prices_of
+from qaeval_core.scoring.asking import endpoint_of, limits_of, prepare_asked, prices_of
 from qaeval_core.scoring.families.naco import NacoWork
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.plans import AskedFamilyPlan
@@ -113,17 +113,11 @@ def _measure(job: Job, plan: AskedFamilyPlan, *, max_rows: int) -> Calls:
 
 
 def _count(calls: Calls, plan: AskedFamilyPlan, work: NacoWork, journal: Journal | None) -> None:
-    settings = plan.settings
+    settings, endpoint = plan.settings, endpoint_of(plan)
     for request in work.requests:
         n_tokens = estimate_tokens(request.messages)
         for run in range(work.n_runs):
-            key = request_key(
-                base_url=str(settings.base_url),
-                model=str(settings.model),
-                parameters=settings.parameters,
-                messages=request.messages,
-                run_index=run,
-            )
+            key = endpoint.request_key(request.messages, run_index=run)
             if bytes.fromhex(key) in calls.keys:
                 continue
             calls.keys.add(bytes.fromhex(key))

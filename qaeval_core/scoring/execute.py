@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ReconcileError
+from qaeval_core.llm.journal_totals import JournalTotals, journal_totals
 from qaeval_core.report.report import make_report
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.join import FileJoin
@@ -25,6 +26,7 @@ from qaeval_core.scoring.lock import RunLock
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.passes import Executor, RunCosts, check_quarantined, run_passes
 from qaeval_core.scoring.plan import RowRange
+from qaeval_core.scoring.plans import AskedFamilyPlan
 from qaeval_core.scoring.records import changes, read_json, write_run_files
 from qaeval_core.scoring.store import tiles, write_atomically, write_json
 from qaeval_core.scoring.totals import Totals
@@ -87,6 +89,7 @@ def _finish(job: Job, done: RunCosts, success: Path) -> Outcome:
     for file in job.files:
         own = {key: by_file[file.file_id] for key, by_file in ranges.items()}
         join.write(file, n_rows=job.n_rows[file.file_id], ranges=own, totals=totals)
+    journals = _journals(job)
     report = make_report(
         job.run,
         totals,
@@ -95,7 +98,8 @@ def _finish(job: Job, done: RunCosts, success: Path) -> Outcome:
         this_run=done.this_run,
         wall_s=done.wall_s,
         stopped=done.stopped,
-        notes=list(job.notes),
+        journals=journals,
+        notes=[*job.notes, *{note for own in journals.values() for note in own.notes}],
     )
     check_report(report, n_rows=job.n_rows_total)
     check_quarantined(job, report["quarantined"])
@@ -105,6 +109,17 @@ def _finish(job: Job, done: RunCosts, success: Path) -> Outcome:
         write_atomically(success, json.dumps(marker).encode())
     n_shards = sum(stats.n_batches > 0 or stats.n_rows > 0 for stats in done.this_run.values())
     return Outcome(report, n_shards, is_new=True, stopped=done.stopped)
+
+
+def _journals(job: Job) -> dict[str, JournalTotals]:
+    """Return what the journals of families that ask hold."""
+    folders = {
+        plan.key: Path(plan.journal_path).expanduser()
+        for plan in job.run.families
+        if isinstance(plan, AskedFamilyPlan) and plan.journal_path is not None
+    }
+    read = {folder: journal_totals(folder) for folder in set(folders.values()) if folder.is_dir()}
+    return {key: read[folder] for key, folder in folders.items() if folder in read}
 
 
 def _read_scores(paths: Sequence[Path], column: str) -> NDArray[np.floating]:

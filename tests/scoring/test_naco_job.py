@@ -272,6 +272,10 @@ def test_a_budget_stops_the_family_and_a_raised_one_goes_on(tmp_path: Path) -> N
         outcome, _ = run_locally({**job, "naco.budget_usd": 1.0})
         stats = server.stats()
     assert not outcome.stopped
+    (family,) = (own for own in outcome.report["families"].values() if "calls" in own)
+    # What was paid before the stop came from the journal for the shards of the last run.
+    assert family["calls"]["paid"] < family["journal"]["replies"] == stats["n_ok"]
+    assert family["journal"]["usd"] == pytest.approx(stats["billed_usd"])
     assert (tmp_path / "out" / "_SUCCESS").exists()
     assert "pending" not in read_scores(tmp_path / "out")["naco_reason"].to_list()
     assert stats["n_calls"] == stats["n_ok"]
