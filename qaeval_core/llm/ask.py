@@ -29,6 +29,7 @@ from qaeval_core.llm.gate import Gate, NotYetError
 from qaeval_core.llm.giving_up import GivingUp
 from qaeval_core.llm.journal import Journal, JournalEntry
 from qaeval_core.llm.keeper import Keeper
+from qaeval_core.llm.money_queue import MoneyQueue
 from qaeval_core.llm.outcome import ChatFailure, ChatReply
 from qaeval_core.llm.terms import Prices, RetryRule
 
@@ -78,6 +79,7 @@ class Asker:
         self._keeper = Keeper(client, governor, journal, prices=prices, parse=parse)
         self._rule = rule or RetryRule()
         self._turn = asyncio.Semaphore(max_concurrent)
+        self._money = MoneyQueue()
         self._n_in_flight = 0
         self._giving_up = GivingUp(most=self._rule.max_given_up)
         self._claims = Claimant(governor, journal, lease_s=lease_s)
@@ -141,6 +143,7 @@ class Asker:
         if self._stop_error is None:
             self._stop_error = error
             self._stopped.set()
+            self._money.free()
             for _ in self._in_flight:  # Who waits for a turn gets one, to find that it is over.
                 self._turn.release()
 
@@ -227,6 +230,8 @@ class Asker:
             usd=self._keeper.most_usd(request),
             sleep=self._sleep,
             patience_s=2 * self._client.endpoint.timeout_s,
+            queue=self._money,
+            check=self._check_stop,
         )
         self._n_in_flight += 1
         try:
@@ -235,6 +240,7 @@ class Asker:
             if gate.call_id is not None:
                 failed = self._governor.failed(gate.call_id, billed=gate.is_passed)
                 await asyncio.shield(failed)
+                self._money.free()
             raise
         finally:
             self._n_in_flight -= 1
@@ -266,3 +272,5 @@ class Asker:
             # A full disk: what else is sent would be paid for and lost, one by one.
             self.stop(error)
             raise
+        finally:
+            self._money.free()

@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 
-from qaeval_core.errors import BudgetExhaustedError
 from qaeval_core.llm.door import AsyncGovernor
 from qaeval_core.llm.grant import Grant
+from qaeval_core.llm.money_queue import MoneyQueue
 
 # A connection that was idle for as long as the client keeps one, and then waits here, must be
 # younger than what servers close: uvicorn after 5 s.
@@ -36,6 +36,10 @@ class Gate:
         Sleeps for seconds; may raise, to end the wait.
     patience_s : float
         How long to wait for calls that were sent to free money.
+    queue : MoneyQueue
+        Of all calls that spend the same money here.
+    check : callable
+        Raises where ``sleep`` would.
 
     Attributes
     ----------
@@ -53,12 +57,16 @@ class Gate:
         usd: float,
         sleep: Callable[[float], Awaitable[None]],
         patience_s: float,
+        queue: MoneyQueue,
+        check: Callable[[], None],
     ) -> None:
         self._governor = governor
         self._tokens = tokens
         self._usd = usd
         self._sleep = sleep
         self._patience_s = patience_s
+        self._queue = queue
+        self._check = check
         self._grant: Grant | None = None
         self._asked_s = 0.0
         self.is_passed = False
@@ -120,15 +128,10 @@ class Gate:
 
     async def _reserve(self) -> tuple[float, Grant]:
         self._grant = None
-        until_s = time.monotonic() + self._patience_s
-        while True:
-            asked_s = time.monotonic()
-            try:
-                return asked_s, await self._governor.reserve(tokens=self._tokens, usd=self._usd)
-            except BudgetExhaustedError as error:
-                # Open calls may cost less than was reserved for them.
-                if error.n_waiting:
-                    until_s = time.monotonic() + self._patience_s
-                if not error.may_free or time.monotonic() > until_s:
-                    raise
-                await self._sleep(min(1.0, self._patience_s / 20))
+        return await self._queue.reserve(
+            self._reserve_once, check=self._check, patience_s=self._patience_s
+        )
+
+    async def _reserve_once(self) -> tuple[float, Grant]:
+        asked_s = time.monotonic()
+        return asked_s, await self._governor.reserve(tokens=self._tokens, usd=self._usd)

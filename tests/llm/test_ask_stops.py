@@ -69,8 +69,8 @@ def test_a_reply_that_the_ledger_refuses_is_journalled_first(
 def test_a_server_that_counts_twice_the_estimate_does_not_break_the_budget(tmp_path: Path) -> None:
     """An estimate is one; a budget is a promise, with 64 calls under way as well."""
     prices = Prices(prompt_usd_per_million=100.0, completion_usd_per_million=2.0)
-    server = LlmServer(latency_s=0.2, prompt_usd_per_million=100.0)
-    budget_usd = 8 * reserved_usd(10_000, prices)
+    server = LlmServer(latency_s=0.1, prompt_usd_per_million=100.0)
+    budget_usd = 6 * reserved_usd(10_000, prices)
     with (
         server,
         Run(
@@ -79,7 +79,7 @@ def test_a_server_that_counts_twice_the_estimate_does_not_break_the_budget(tmp_p
     ):
         answers = asyncio.run(
             run.ask(
-                range(10_000, 10_100),
+                range(10_000, 10_080),
                 wrap=True,
                 estimate=lambda messages: count_prompt_tokens(messages) // 2,
             )
@@ -208,3 +208,13 @@ def test_a_journal_that_cannot_be_written_stops_before_the_first_call(
             if is_root:
                 os.seteuid(0)
             tmp_path.chmod(0o755)
+
+
+def test_rows_get_what_is_left_in_order(plain: LlmServer, tmp_path: Path) -> None:
+    """Money that goes to whoever looks next begins every shard and completes none."""
+    purse = Purse(budget_usd=6 * reserved_usd(99))
+    with Run(plain, tmp_path, purse=purse) as run:
+        answers = asyncio.run(run.ask(range(100), wrap=True))
+    paid = [place for place, answer in enumerate(answers) if isinstance(answer, Answer)]
+    assert 15 < len(paid) < 90
+    assert max(paid) < len(paid) + 5
