@@ -123,22 +123,28 @@ class Ledger:
         ceiling = self._state.ceilings.get(call.purse, self._first.get(call.purse, 0))
         is_over = self._block > 0 and committed > ceiling
         if is_over:
-            facts.insert(0, {"ceiling": committed + self._block, "purse": call.purse})
-        self._append(facts, flush=is_over)
+            ceiling = committed + self._block
+            facts.insert(0, {"ceiling": ceiling, "purse": call.purse})
+        self._write(facts, flush=is_over)
+        if is_over:
+            self._state.ceilings[call.purse] = ceiling
+        self._state.begin(call_id, call)
 
     def settled(self, call_id: str, *, n_tokens: int, nano_usd: int) -> None:
         """Note what a call used and cost in the end."""
         if call_id in self._state.open:
-            self._append([{"settled": call_id, "n_tokens": n_tokens, "nano_usd": nano_usd}])
+            self._write([{"settled": call_id, "n_tokens": n_tokens, "nano_usd": nano_usd}])
+            self._state.settle(call_id, cost=nano_usd, n_tokens=n_tokens)
 
     def failed(self, call_id: str, *, is_billed: bool) -> None:
         """Note that a call brought no reply; if billed, what was reserved for it is spent."""
         if call_id in self._state.open:
-            self._append([{"failed": call_id, "is_billed": is_billed}])
+            self._write([{"failed": call_id, "is_billed": is_billed}])
+            self._state.fail(call_id, is_billed=is_billed)
 
     def spent(self, purse: str, *, nano_usd: int) -> None:
         """Note that more was spent than calls say: a ledger had been lost."""
-        self._append([{"spent": nano_usd, "purse": purse}])
+        self._append({"spent": nano_usd, "purse": purse})
 
     def left(self, purse: str) -> None:
         """Note that no more calls of a purse will come: a machine's death costs it no block."""
@@ -146,26 +152,27 @@ class Ledger:
             committed = self._state.of(purse).committed
             if self._state.ceilings[purse] > committed:
                 # On the disk before it: the calls that it counts.
-                self._append([{"ceiling": committed, "purse": purse}], flush=True)
+                self._append({"ceiling": committed, "purse": purse}, flush=True)
 
     def paused(self, until: float) -> None:
         """Note when the server wants to hear from us again, and flush it."""
-        self._append([{"paused_until": until, "at": self._wall()}], flush=True)
+        self._append({"paused_until": until, "at": self._wall()}, flush=True)
 
     def close(self) -> None:
         """Flush, and let the next governor in."""
-        self._append([{"closed": True}], flush=True)
+        self._append({"closed": True}, flush=True)
         self._file.close()
         os.close(self._lock)
 
-    def _append(self, facts: list[Fact], *, flush: bool = False) -> None:
+    def _append(self, fact: Fact, *, flush: bool = False) -> None:
+        self._write([fact], flush=flush)
+        self._state.take(fact, now=self._wall())
+
+    def _write(self, facts: list[Fact], *, flush: bool = False) -> None:
         # Before it is too long: where the last window alone is longer, less often.
         if self._n_new_lines >= max(_MAX_NEW_LINES, len(self._state.recent) // 2):
             self._rewrite()
         self._file.append("".join(map(_line, facts)))
-        now = self._wall()
-        for fact in facts:
-            self._state.take(fact, now=now)
         self._n_new_lines += len(facts)
         if flush:
             self._file.flush()

@@ -54,7 +54,10 @@ class LedgerState:
 
     def of(self, purse: str) -> Money:
         """Return a purse's money."""
-        return self.money.setdefault(purse, Money())
+        found = self.money.get(purse)
+        if found is None:
+            found = self.money[purse] = Money()
+        return found
 
     def copy(self) -> LedgerState:
         """Return a state that changes alone."""
@@ -97,26 +100,41 @@ class LedgerState:
     def _take_call(self, fact: Fact) -> None:
         at, n_tokens, nano_usd = float(fact["at"]), int(fact["n_tokens"]), int(fact["nano_usd"])
         call = SentCall(at, n_tokens, nano_usd, str(fact["purse"]))
-        if "open" not in fact:
+        if "recent" in fact:
             self.recent.append(call)
-        if "recent" not in fact:
-            call_id = str(fact.get("sent") or fact["open"])
-            if call_id not in self.open:
-                self.of(call.purse).reserve(nano_usd)
-            self.open[call_id] = call
+        elif "open" in fact:
+            self._open(str(fact["open"]), call)
+        else:
+            self.begin(str(fact["sent"]), call)
 
     def _end_call(self, fact: Fact) -> None:
-        is_settled = "settled" in fact
-        cost, n_tokens = (int(fact["nano_usd"]), int(fact["n_tokens"])) if is_settled else (0, 0)
-        is_billed = False if is_settled else bool(fact["is_billed"])
-        call = self.open.pop(fact.get("settled") or fact["failed"], None)
-        if call is None:
-            return
-        money = self.of(call.purse)
-        if is_settled:
-            money.settle(call.nano_usd, cost=cost, n_tokens=n_tokens)
+        if "settled" in fact:
+            cost, n_tokens = int(fact["nano_usd"]), int(fact["n_tokens"])
+            self.settle(str(fact["settled"]), cost=cost, n_tokens=n_tokens)
         else:
-            money.fail(call.nano_usd, is_billed=is_billed)
+            self.fail(str(fact["failed"]), is_billed=bool(fact["is_billed"]))
+
+    def begin(self, call_id: str, call: SentCall) -> None:
+        """Take a call that was sent, perhaps for the second time."""
+        self.recent.append(call)
+        self._open(call_id, call)
+
+    def _open(self, call_id: str, call: SentCall) -> None:
+        if call_id not in self.open:
+            self.of(call.purse).reserve(call.nano_usd)
+        self.open[call_id] = call
+
+    def settle(self, call_id: str, *, cost: int, n_tokens: int) -> None:
+        """End a call that brought a reply; one that has ended is left as it is."""
+        call = self.open.pop(call_id, None)
+        if call is not None:
+            self.of(call.purse).settle(call.nano_usd, cost=cost, n_tokens=n_tokens)
+
+    def fail(self, call_id: str, *, is_billed: bool) -> None:
+        """End a call without a reply; one that has ended is left as it is."""
+        call = self.open.pop(call_id, None)
+        if call is not None:
+            self.of(call.purse).fail(call.nano_usd, is_billed=is_billed)
 
     def forget_until(self, at: float) -> None:
         """Forget when calls were sent that no limit counts any more."""
