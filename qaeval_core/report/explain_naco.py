@@ -15,7 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from qaeval_core.llm.journal import request_key
 from qaeval_core.llm.parse import Reply
 from qaeval_core.llm.prompt import Message, reminder_prompt
 from qaeval_core.metrics.naco_settings import NacoSettings
@@ -26,7 +25,7 @@ from qaeval_core.report.explain_parts import FamilyExplanation, TargetParts
 from qaeval_core.report.explain_replies import KeptReplies
 from qaeval_core.report.explain_run import FinishedRun, stopped_families, stored_statistics
 from qaeval_core.schema import QUARANTINE_REASON
-from qaeval_core.scoring.asking import prepare_asked, read_entry
+from qaeval_core.scoring.asking import endpoint_of, prepare_asked, read_entry
 from qaeval_core.scoring.families.naco import STATISTICS_SCHEMA, UNPARSABLE, RunReading
 from qaeval_core.scoring.formulas.naco import PENDING
 from qaeval_core.scoring.job import Job
@@ -61,14 +60,8 @@ class AskedRun:
 
     def key(self, run: int, *, is_reminder: bool) -> str:
         """Return the name that the journal knows a reply by."""
-        settings = self.plan.settings
-        return request_key(
-            base_url=str(settings.base_url),
-            model=str(settings.model),
-            parameters=settings.parameters,
-            messages=reminder_prompt(self.messages) if is_reminder else self.messages,
-            run_index=run,
-        )
+        messages = reminder_prompt(self.messages) if is_reminder else self.messages
+        return endpoint_of(self.plan).request_key(messages, run_index=run)
 
 
 def read_asked(

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
+from qaeval_core.errors import RunError
 from qaeval_core.llm.journal import Journal, JournalEntry
 from qaeval_core.llm.parse import Reply
 from qaeval_core.scoring.asking import read_entry
@@ -50,7 +51,7 @@ class KeptReplies:
             return None
         try:
             return Journal(self.folder)
-        except OSError:
+        except RunError:  # It cannot be read: what is committed is shown.
             return None
 
 
