@@ -12,9 +12,6 @@ import typer
 
 from jobs import options
 from qaeval_core.errors import QAEvalError, RunError
-from qaeval_core.report.explain import explain_row, explanation_content
-from qaeval_core.report.explain_page import explanation_page
-from qaeval_core.report.explain_text import explanation_lines
 from qaeval_core.scoring.store import write_atomically, write_json
 
 EPILOG = """Examples:
@@ -43,6 +40,11 @@ def explain(
     json: Annotated[Path | None, typer.Option(help="write everything as JSON")] = None,
 ) -> None:
     """Explain the scores of one row: which tokens or replies they come from, computed again."""
+    # Imported here: other verbs need none of it.
+    from qaeval_core.report.explain import explain_row, explanation_content
+    from qaeval_core.report.explain_page import explanation_page
+    from qaeval_core.report.explain_text import explanation_lines
+
     try:
         explanation = explain_row(out, identity=identity, place=row, instances=instance or ())
     except RunError as error:
