@@ -15,7 +15,7 @@ from qaeval_core.llm.governor import Governor
 from qaeval_core.llm.ledger import Ledger
 from qaeval_core.llm.ledger_folder import ledger_folder
 from qaeval_core.llm.limits import Limits, Purse
-from qaeval_core.scoring.asked_worker import AskedWorker, LoopThread
+from qaeval_core.scoring.asked_worker import AskedWorker
 from qaeval_core.scoring.asking import (
     OpenGovernor,
     ask_shard,
@@ -25,6 +25,7 @@ from qaeval_core.scoring.asking import (
 )
 from qaeval_core.scoring.families.naco import NacoWork
 from qaeval_core.scoring.families.words.rows import ShardTexts
+from qaeval_core.scoring.loop_thread import LoopThread
 from qaeval_core.scoring.plans import AskedFamilyPlan
 from qaeval_core.scoring.prepared import OnBatch, Prepared
 from qaeval_core.scoring.store import Store

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import threading
 import time
-from collections.abc import Coroutine, Iterable, Iterator
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator
 
 from qaeval_core.errors import QAEvalError, RunError, RunStoppedError, UnreadableFileError
 from qaeval_core.llm.ask import Asker
 from qaeval_core.llm.door import AsyncGovernor
-from qaeval_core.llm.governor import Status
+from qaeval_core.llm.grant import Status
+from qaeval_core.llm.purses import dollars
 from qaeval_core.scoring.asking import (
     OpenGovernor,
     ask_shard,
@@ -25,6 +23,7 @@ from qaeval_core.scoring.asking import (
     prepare_asked,
 )
 from qaeval_core.scoring.families.naco import NacoWork
+from qaeval_core.scoring.loop_thread import LoopThread
 from qaeval_core.scoring.plan import Piece, RowRange
 from qaeval_core.scoring.plans import AskedFamilyPlan
 from qaeval_core.scoring.prepared import Prepared, quarantine_all, statistics_table
@@ -33,7 +32,6 @@ from qaeval_core.scoring.store import Store
 from qaeval_core.scoring.validate import table_rows
 from qaeval_core.scoring.work import UNREADABLE, Costs, Supervisor
 
-T = TypeVar("T")
 Done = tuple[Piece, RowRange, Costs]
 
 # Open requests for each one that may be under way: the tail of a shard leaves nobody idle.
@@ -42,25 +40,6 @@ _OPEN_PER_CALL = 3
 _MAX_DEATHS = 5
 _WATCH_EVERY_S = 1.0
 _RATE_OVER_S = 10.0
-
-
-class LoopThread:
-    """An event loop that runs in a thread of its own."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="calls", daemon=True)
-        self._thread.start()
-
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-
-    def close(self) -> None:
-        """End the loop; nothing may be left that runs in it."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
 
 class AskedWorker:
@@ -177,7 +156,7 @@ class AskedWorker:
         self._asker, governor, self.account = await open_asker(
             self.plan, open_governor=self._open_governor, n_actors=self._n_actors
         )
-        self._watching = asyncio.create_task(self._watch(governor))
+        self._watching = asyncio.create_task(self._watch(self._asker, governor))
         return self._asker
 
     async def _wait_for_room(self) -> None:
@@ -260,7 +239,7 @@ class AskedWorker:
         )
         prepared.stats.spend("commit", time.perf_counter() - started)
 
-    async def _watch(self, governor: AsyncGovernor) -> None:
+    async def _watch(self, asker: Asker, governor: AsyncGovernor) -> None:
         """Report progress, and heed the wish to stop, also while all calls wait."""
         sent: list[tuple[float, int]] = []
         while True:
@@ -271,7 +250,8 @@ class AskedWorker:
                 # A governor that was killed counts from 0 again.
                 sent = [one for one in sent if one[0] > now - _RATE_OVER_S and one[1] <= n_sent]
                 sent.append((now, n_sent))
-                await self._tell(status_line(status, calls_per_s=_rate(sent)))
+                n_calls = asker.n_in_flight
+                await self._tell(status_line(status, calls_per_s=_rate(sent), n_calls=n_calls))
             except Exception as error:
                 self._fail(error)
                 return
@@ -290,15 +270,24 @@ def _rate(sent: list[tuple[float, int]]) -> float:
     return (n_last - n_first) / (last_s - first_s) if last_s > first_s else 0.0
 
 
-def status_line(status: Status, *, calls_per_s: float) -> str:
-    """Return where a governor stands, for a line of progress."""
-    parts = [f"{calls_per_s:.1f} calls/s"]
+def status_line(status: Status, *, calls_per_s: float, n_calls: int) -> str:
+    """Return where a governor stands, for a line of progress.
+
+    Parameters
+    ----------
+    calls_per_s : float
+        Of all callers of the governor.
+    n_calls : int
+        Calls of one actor that wait for their time or for a reply; as many as it may make mean that
+        more at once would be quicker.
+    """
+    parts = [f"{calls_per_s:.1f} calls/s", f"{n_calls} under way"]
     limits = status.limits
     if limits.requests_per_minute or limits.tokens_per_minute:
         parts.append(f"{100 * status.binding_use:.0f} % of the limit in use")
     parts.append(f"{status.n_refused:,} refused (429)")
     if status.spent_usd or status.reserved_usd:
-        parts.append(f"${status.spent_usd:.4f} spent")
+        parts.append(f"{dollars(status.spent_usd)} spent")
     if status.paused_s > 0:
         parts.append(f"paused for {status.paused_s:.0f} s, as the server asked")
     return ", ".join(parts)

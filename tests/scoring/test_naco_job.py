@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -369,6 +370,25 @@ def test_dry_run_tells_calls_tokens_money_and_time_and_sends_nothing(
     assert "it may stop before the end" in output
     assert server.stats()["n_calls"] == before
     assert not (tmp_path / "out").exists()
+
+
+def test_progress_tells_calls_limit_refusals_money_and_time(
+    server: LlmServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects from hours in which nobody knows whether the limit is used, or what it costs."""
+    job = settings(
+        server,
+        tmp_path,
+        many(60),
+        naco__requests_per_minute=1200,
+        naco__prices={"prompt": 1.0, "completion": 2.0},
+    )
+    run_locally({**job, "scoring.progress_s": 1.0})
+    lines = [line for line in capsys.readouterr().err.splitlines() if "calls/s" in line]
+    assert len(lines) >= 2
+    shown = r"naco: \d+/60 rows .* rows/s, ETA \d+s, [\d.]+ calls/s, \d+ under way, "
+    shown += r"\d+ % of the limit in use, 0 refused \(429\), \$0\.\d+ spent"
+    assert re.fullmatch(shown, lines[1]), lines[1]
 
 
 @pytest.mark.parametrize(
