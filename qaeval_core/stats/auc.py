@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from qaeval_core.stats.ordered import Ordered, weight_by_value
 
@@ -21,6 +20,8 @@ def auc(*, positive: NDArray[np.floating], negative: NDArray[np.floating]) -> fl
     low = negative[~np.isnan(negative)].astype(np.float64)
     if len(high) == 0 or len(low) == 0:
         return float("nan")
+    from scipy import stats  # Imported here: it takes half a second that few commands need.
+
     statistic = stats.mannwhitneyu(high, low, method="asymptotic").statistic
     return float(statistic) / (len(high) * len(low))
 

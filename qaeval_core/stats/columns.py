@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from qaeval_core.stats.correlation import COEFFICIENTS, MIN_PAIRS
 
@@ -40,6 +39,8 @@ def column_correlations(
     >>> column_correlations(metric=points, human=np.arange(3.0)[:, None] + 0 * points)["kendall"]
     array([ 1., nan])
     """
+    from scipy import stats  # Imported here: it takes half a second that few commands need.
+
     n_points, n_resamples = metric.shape
     is_undefined = np.isnan(metric).any(axis=0) | np.isnan(human).any(axis=0)
     if n_points < MIN_PAIRS or is_undefined.all():

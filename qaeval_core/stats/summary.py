@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _N_RESAMPLES = 1000
@@ -68,6 +67,8 @@ def summarise(
 def _interval(values: NDArray[np.float64], seed: int) -> tuple[list[float] | None, str]:
     if len(values) < 2 or float(np.ptp(values)) == 0.0:
         return None, "none: fewer than two different values"
+    from scipy import stats  # Imported here: it takes half a second that few commands need.
+
     if len(values) > _MAX_BOOTSTRAP_ROWS:
         half = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
         mean = float(values.mean())
