@@ -79,6 +79,7 @@ def job(tiny_settings: dict[str, object], tmp_path: Path) -> dict[str, object]:
     }
 
 
+@pytest.mark.slow
 def test_two_cpu_cluster_scores_as_one_process_does(
     job: dict[str, object], address: str, tmp_path: Path
 ) -> None:

@@ -34,7 +34,8 @@ def _artifacts(root: Path) -> str:
     return f"models.artifacts_path={root}"
 
 
-@pytest.mark.parametrize("mode", ["disabled", pytest.param("token", marks=pytest.mark.slow)])
+@pytest.mark.slow  # A cluster of its own, and jobs that start in it.
+@pytest.mark.parametrize("mode", ["disabled", "token"])
 def test_submitted_jobs_score_or_say_what_is_wrong(
     mode: str, rows: Path, local_scores: pl.DataFrame, artifacts_root: Path, tmp_path: Path
 ) -> None:

@@ -207,7 +207,7 @@ def test_retry_scores_shards_with_quarantined_rows_once_more(job: dict, tmp_path
     outcome, said = run_locally({**job, "scoring.retry_quarantined": True})
     assert outcome.report is not None
     assert n_computed(outcome.report) == {"lrm": 7, "grg": 7}
-    assert any("1 shards with quarantined rows are scored once more" in line for line in said)
+    assert any("1 shards with unscored rows are scored once more" in line for line in said)
 
 
 def test_second_run_into_a_live_out_is_refused(job: dict, tmp_path: Path) -> None:
