@@ -29,8 +29,8 @@ pytestmark = pytest.mark.ray
 ROWS = questions(200)
 N_KNOWN = 50  # replies in the journal when somebody is killed
 MAX_CONCURRENT = 16
-# Four seconds of calls: time to kill somebody in the middle.
-LIMITS = {"requests_per_minute": 100, "window_s": 2.0, "latency_s": 0.1}
+# Ten seconds of calls: time for both actors to be up, and to kill somebody in the middle.
+LIMITS = {"requests_per_minute": 40, "window_s": 2.0, "latency_s": 0.1}
 
 
 @pytest.fixture(scope="module")
