@@ -35,7 +35,7 @@ def _artifacts(root: Path) -> str:
 
 
 @pytest.mark.slow  # A cluster of its own, and jobs that start in it.
-@pytest.mark.parametrize("mode", ["disabled", "token"])
+@pytest.mark.parametrize("mode", ["token"])
 def test_submitted_jobs_score_or_say_what_is_wrong(
     mode: str, rows: Path, local_scores: pl.DataFrame, artifacts_root: Path, tmp_path: Path
 ) -> None:
