@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 import ray
+from helpers import processes
+from llm_runs import MAX_TOKENS, PRICES, prompt
 from llm_server import LlmServer, count_prompt_tokens
 from ray.exceptions import RayError
 
@@ -18,10 +21,7 @@ from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.grant import Status
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.limits import Limits, Purse
-from qaeval_core.llm.terms import Prices, RetryRule
-
-MAX_TOKENS = 100
-PRICES = Prices(prompt_usd_per_million=1.0, completion_usd_per_million=2.0)  # The server's own.
+from qaeval_core.llm.terms import RetryRule
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,6 @@ class Run:
         return [answer.entry.text if answer.entry else answer.reason for answer in answers]
 
 
-def prompt(number: int) -> list[dict[str, str]]:
-    """Return a prompt of 18 tokens, as the server counts."""
-    content = f"Question {number}: what colour has the house at {number} in the street?"
-    return [{"role": "user", "content": content}]
-
-
 @ray.remote(num_cpus=0)
 class Caller:
     """An actor that asks on an event loop of its own thread, as a pool's actor does."""
@@ -96,15 +90,8 @@ class Caller:
 
 
 def governor_processes() -> list[psutil.Process]:
-    """Return the processes of governors below this one, by Ray's process title."""
-    found = []
-    for child in psutil.Process().children(recursive=True):
-        try:
-            if "GovernorActor" in " ".join(child.cmdline()):
-                found.append(child)
-        except psutil.NoSuchProcess:
-            continue
-    return found
+    """Return the processes of governors below this one."""
+    return processes(os.getpid(), title="GovernorActor")
 
 
 def governor_status(account: str, purse_name: str) -> Status | None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -89,3 +91,29 @@ def run_locally(overrides: Mapping[str, object]) -> tuple[Outcome, list[str]]:
     job = make_job(config, read_inputs(config), device="cpu")
     said: list[str] = []
     return run_job(job, LocalExecutor(), say=said.append), said
+
+
+def processes(root: int, *, title: str) -> list[psutil.Process]:
+    """Return the processes below one whose titles hold a word, by Ray's process titles."""
+    found = []
+    for child in psutil.Process(root).children(recursive=True):
+        try:
+            if title in " ".join(child.cmdline()):
+                found.append(child)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def wait_until(
+    condition: Callable[[], bool],
+    process: subprocess.Popen[str] | None = None,
+    *,
+    timeout_s: float = 120.0,
+) -> None:
+    """Wait for a condition, as long as a process lives."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert process is None or process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, f"it did not come true in {timeout_s:.0f} s"
+        time.sleep(0.02)

@@ -37,6 +37,16 @@ def reserved_usd(number: int, prices: Prices = PRICES) -> float:
     return prices.cost_usd(n_prompt_tokens=n_prompt_tokens, n_completion_tokens=MAX_TOKENS)
 
 
+class Clock:
+    """Seconds that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 @dataclass
 class Run:
     """One run against a server: its journal, ledger and governor, in this process."""

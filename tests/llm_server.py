@@ -18,7 +18,6 @@ import json
 import math
 import random
 import re
-import signal
 import socket
 import struct
 import subprocess
@@ -28,8 +27,9 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
+
+from served_process import ServedProcess
 
 FAULTS = (
     "error_500",
@@ -342,48 +342,24 @@ async def serve(settings: ServerSettings) -> None:
     await runner.cleanup()
 
 
-class LlmServer:
-    """The server as tests hold it: a process that ends with the block, or is killed."""
+class LlmServer(ServedProcess):
+    """The server as tests hold it."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = ServerSettings(**settings)
         self.port = 0
-        self._process: subprocess.Popen[str] | None = None
 
-    def __enter__(self) -> LlmServer:
-        self._process = subprocess.Popen(
+    def start(self) -> None:
+        """Start the process; it prints its port."""
+        self.process = subprocess.Popen(
             [sys.executable, __file__, json.dumps(asdict(self.settings))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
-        assert self._process.stdout is not None
-        self.port = int(self._process.stdout.readline())
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.kill()
-
-    def kill(self) -> None:
-        """End the process at once."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
-
-    @property
-    def base_url(self) -> str:
-        """What a client is given."""
-        return f"http://127.0.0.1:{self.port}/v1"
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
 
     def stats(self) -> dict[str, Any]:
         """Return the server's counts."""

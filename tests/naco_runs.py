@@ -8,9 +8,8 @@ import shutil
 import string
 import subprocess
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -204,18 +203,6 @@ def _f1(answer: str, gold: str) -> float:
     return 2 * n_common / (words(answer).total() + words(gold).total()) if n_common else 0.0
 
 
-def processes(root: int, *, title: str) -> list[psutil.Process]:
-    """Return the processes below one whose titles hold a word, by Ray's process titles."""
-    found = []
-    for child in psutil.Process(root).children(recursive=True):
-        try:
-            if title in " ".join(child.cmdline()):
-                found.append(child)
-        except psutil.NoSuchProcess:
-            continue
-    return found
-
-
 def kill_tree(process: subprocess.Popen[str]) -> None:
     """Kill -9 a driver, the Ray that it started, and all of that one's workers."""
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
@@ -226,14 +213,3 @@ def kill_tree(process: subprocess.Popen[str]) -> None:
             continue
     psutil.wait_procs(family, timeout=20)
     process.communicate()
-
-
-def wait_until(
-    condition: Callable[[], bool], process: subprocess.Popen[str], *, timeout_s: float = 120.0
-) -> None:
-    """Wait for a condition, as long as a run lives."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, f"it did not come true in {timeout_s:.0f} s"
-        time.sleep(0.05)

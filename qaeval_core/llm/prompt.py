@@ -163,6 +163,11 @@ def prompt_hash(*, one_shot: bool) -> str:
     return hash_text(json.dumps([asked, [reminder_prompt(messages) for messages in asked]]))
 
 
+def prompt_name(*, one_shot: bool) -> str:
+    """Return version and hash of a prompt, as signatures show them."""
+    return f"{PROMPT_VERSION}-{prompt_hash(one_shot=one_shot)}"
+
+
 def _task(n_passages: int) -> str:
     passages = "a passage" if n_passages == 1 else f"{n_passages} passages"
     return _TASK.format(

@@ -163,7 +163,6 @@ async def ask_shard(asker: Asker, prepared: Prepared[NacoWork], on_rows: OnRows)
         way are paid for, so they are waited for.
     """
     work, stats = prepared.work, prepared.stats
-    started = time.perf_counter()
 
     async def ask(request: Request) -> None:
         runs = (_ask_run(asker, request.messages, run, stats) for run in range(work.n_runs))
@@ -171,7 +170,6 @@ async def ask_shard(asker: Asker, prepared: Prepared[NacoWork], on_rows: OnRows)
         on_rows(len(request.rows))
 
     await wait_for_all(ask(request) for request in work.requests)
-    stats.spend("run", time.perf_counter() - started)
 
 
 async def wait_for_all(tasks: Iterable[Awaitable[Any]]) -> list[Any]:
@@ -224,11 +222,11 @@ def _count(answer: Answer, stats: PassStats) -> None:
         stats.count(f"failed:{failure}")
     if answer.entry is None:
         return
-    entry = answer.entry
-    stats.n_tokens += entry.n_prompt_tokens + entry.n_completion_tokens
     if answer.is_from_journal:
         stats.count("from_journal")
         return
+    entry = answer.entry
+    stats.n_tokens += entry.n_prompt_tokens + entry.n_completion_tokens
     stats.count("paid")
     stats.count("prompt_tokens", entry.n_prompt_tokens)
     stats.count("completion_tokens", entry.n_completion_tokens)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from qaeval_core.config import RunConfig
 from qaeval_core.errors import ConfigError
-from qaeval_core.llm.prompt import PROMPT_VERSION, prompt_hash
+from qaeval_core.llm.prompt import prompt_name
 from qaeval_core.metrics.naco_settings import NacoSettings
 from qaeval_core.metrics.settings import Baseline
 from qaeval_core.scoring.complexities import complexity_key, read_complexity
@@ -74,7 +74,7 @@ def asked_family(
         "model": settings.model,
         "parameters": settings.parameters,
         "one_shot": settings.one_shot,
-        "prompt": f"{PROMPT_VERSION}-{prompt_hash(one_shot=settings.one_shot)}",
+        "prompt": prompt_name(one_shot=settings.one_shot),
         "runs": settings.runs,
     }
     journal_path = settings.journal_path

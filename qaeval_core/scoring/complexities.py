@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.llm.prompt import PROMPT_VERSION, prompt_hash
+from qaeval_core.llm.prompt import prompt_name
 from qaeval_core.metrics.naco_settings import NacoSettings
 
 
@@ -47,8 +47,7 @@ class ComplexityFile(BaseModel):
 def complexity_key(settings: NacoSettings) -> str:
     """Return what an expected complexity belongs to: the model, and how it is asked."""
     parameters = ",".join(f"{name}:{value}" for name, value in settings.parameters.items())
-    prompt = f"{PROMPT_VERSION}-{prompt_hash(one_shot=settings.one_shot)}"
-    return f"{settings.model}|{parameters}|prompt:{prompt}"
+    return f"{settings.model}|{parameters}|prompt:{prompt_name(one_shot=settings.one_shot)}"
 
 
 def load_complexities(path: str | Path) -> ComplexityFile:

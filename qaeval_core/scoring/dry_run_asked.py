@@ -8,6 +8,7 @@ from pathlib import Path
 
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.prompt import estimate_tokens
+from qaeval_core.llm.purses import dollars
 from qaeval_core.scoring.asking import endpoint_of, limits_of, prepare_asked, prices_of
 from qaeval_core.scoring.families.naco import NacoWork
 from qaeval_core.scoring.job import Job
@@ -72,10 +73,10 @@ def _money_line(plan: AskedFamilyPlan, *, n_prompt: float, n_completion: float) 
         n_prompt_tokens=round(n_prompt), n_completion_tokens=round(n_completion)
     )
     budget = plan.settings.budget_usd
-    shown = "" if budget is None else f"; budget_usd is ${budget:,.2f}"
+    shown = "" if budget is None else f"; budget_usd is {dollars(budget)}"
     if budget is not None and budget < usd:
         shown += ", so it may stop before the end"
-    return f"  money: ${usd:,.4f} at most{shown}"
+    return f"  money: {dollars(usd)} for so many tokens{shown}"
 
 
 def _time_line(plan: AskedFamilyPlan, *, n_calls: float, n_tokens: float) -> str:

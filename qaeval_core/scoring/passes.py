@@ -75,7 +75,7 @@ def run_passes(job: Job, executor: Executor, *, say: Callable[[str], None]) -> R
     """
     done = RunCosts()
     started = time.perf_counter()
-    beside = _Beside(executor)
+    beside = _Beside(executor, say)
     for families in job.run.passes:
         if isinstance(families[0], AskedFamilyPlan):
             beside.add(_prepare(job, executor, families, done, say))
@@ -95,8 +95,9 @@ def run_passes(job: Job, executor: Executor, *, say: Callable[[str], None]) -> R
 class _Beside:
     """The passes that run in a second thread, one after another."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, say: Callable[[str], None]) -> None:
         self._executor = executor
+        self._say = say
         self._todo: list[Callable[[], None]] = []
         # A second Ctrl-C ends the process at once, whatever is under way.
         self._thread = threading.Thread(target=self._run, name="beside", daemon=True)
@@ -132,9 +133,11 @@ class _Beside:
         if isinstance(error, KeyboardInterrupt):
             return  # Asked a second time: at once.
         self._thread.join()
-        is_echo = isinstance(error, RunStoppedError)
-        if is_echo and not isinstance(self._error, RunStoppedError | None):
+        if isinstance(self._error, RunStoppedError | None):
+            return  # It ended because it was told to.
+        if isinstance(error, RunStoppedError):
             raise self._error from None
+        self._say(f"beside it: {type(self._error).__name__}: {self._error}")
 
 
 def _prepare(

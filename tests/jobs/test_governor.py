@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 import ray
-from governor_runs import Caller, Run, cpu_s, governor_processes, governor_status, prompt
+from governor_runs import Caller, Run, cpu_s, governor_processes, governor_status
+from helpers import wait_until
+from llm_runs import prompt
 from llm_server import LlmServer, reply_text
 
 from jobs.governor import RayGovernor
@@ -84,13 +86,6 @@ def make_door(tmp_path: Path) -> Iterator[Callable[..., RayGovernor]]:
 def wait_for(awaited: Coroutine[Any, Any, Result]) -> Result:
     """Return the result, from an event loop that ends with it."""
     return asyncio.run(awaited)
-
-
-def wait_until(condition: Callable[[], bool], *, timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.02)
 
 
 def governor_process() -> psutil.Process:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from helpers import assert_same_scores, write_parquet
+from helpers import assert_same_scores, processes, wait_until, write_parquet
 from llm_server import LlmServer
 from naco_runs import (
     MAX_TOKENS,
@@ -16,10 +16,8 @@ from naco_runs import (
     journalled_keys,
     kill_tree,
     messages_of,
-    processes,
     questions,
     table_of,
-    wait_until,
 )
 
 from qaeval_core.llm.prompt import estimate_tokens, reminder_prompt

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers import assert_same_scores, write_parquet
+from helpers import assert_same_scores, processes, wait_until, write_parquet
 from llm_server import LlmServer
-from naco_runs import NacoRun, Row, journalled_keys, processes, questions, table_of, wait_until
+from naco_runs import NacoRun, Row, journalled_keys, questions, table_of
 from ray_head import Head, running_head
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]

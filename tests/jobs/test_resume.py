@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 from helpers import (
     assert_same_scores,
     commits,
+    processes,
     qaeval,
     read_scores,
     short_sample,
     start_qaeval,
+    wait_until,
     write_parquet,
 )
 
@@ -39,26 +37,6 @@ def uninterrupted(source: Path, artifacts_root: Path) -> Path:
     out = source.parent / "uninterrupted"
     qaeval("score", source, "--out", out, "--local")
     return out
-
-
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, "nothing was committed in two minutes"
-        time.sleep(0.05)
-
-
-def scoring_workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """Return the processes of scoring actors below a driver, by Ray's process title."""
-    workers = []
-    for child in psutil.Process(process.pid).children(recursive=True):
-        try:
-            if "ScorePieces" in " ".join(child.cmdline()):
-                workers.append(child)
-        except psutil.NoSuchProcess:
-            continue
-    return workers
 
 
 def test_killed_driver_resumes_without_computing_a_shard_twice(
@@ -91,7 +69,7 @@ def test_killed_scoring_actor_changes_nothing(
     out = tmp_path / "out"
     process = start_qaeval("score", source, "--out", out, "--rows-per-shard", SHARD)
     wait_until(lambda: len(commits(out, "grg")) >= 2, process)
-    workers = scoring_workers(process)
+    workers = processes(process.pid, title="ScorePieces")
     assert workers, "no scoring actor was found"
     for worker in workers:
         worker.kill()

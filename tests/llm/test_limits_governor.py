@@ -7,26 +7,11 @@ import pickle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llm_runs import Clock
 
 from qaeval_core.errors import BudgetExhaustedError
 from qaeval_core.llm.governor import Governor
 from qaeval_core.llm.limits import Limits, Purse
-
-
-class Clock:
-    """Seconds that a test moves."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-@pytest.fixture
-def clock() -> Clock:
-    """A clock at 0."""
-    return Clock()
 
 
 @given(

@@ -6,27 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from llm_runs import Clock
 
 from qaeval_core.errors import BudgetExhaustedError, CallTooLargeError, ConfigError
 from qaeval_core.llm.governor import Governor, Grant
 from qaeval_core.llm.ledger import Ledger
 from qaeval_core.llm.limits import Limits, Purse
-
-
-class Clock:
-    """Seconds that a test moves."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-@pytest.fixture
-def clock() -> Clock:
-    """A clock at 0."""
-    return Clock()
 
 
 def send(governor: Governor, clock: Clock, grant: Grant) -> float:

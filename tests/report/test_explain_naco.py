@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import naco_jobs
 import pyarrow as pa
 import pytest
 from helpers import qaeval, read_scores, run_locally, write_parquet
 from llm_server import LlmServer
+from naco_jobs import CONTEXT
 
 from qaeval_core.errors import ConfigError, ReconcileError
 from qaeval_core.llm.prompt import make_prompt, reminder_prompt
@@ -22,7 +24,6 @@ from qaeval_core.report.explain_page import explanation_page
 from qaeval_core.report.explain_parts import Explanation
 from qaeval_core.report.explain_text import explanation_lines
 
-CONTEXT = "Ann has kept the bees since 1987. She sells honey at the mill."
 ATTACK = "<script>alert('x')</script>\x1b[2J"
 HACKED = f"Verdict: natural\nSteps:\n1. {ATTACK}\nAnswer: <ans>Ann <b>of</b>\x1b[1m</ans>"
 RIGHT = "Verdict: natural\nSteps:\n1. It says so.\n2. That is all.\nAnswer: <ans>Ann</ans>"
@@ -56,18 +57,9 @@ def table(questions: list[str]) -> pa.Table:
 
 
 def settings(server: LlmServer, folder: Path, rows: pa.Table, **given: Any) -> dict[str, object]:
-    """Return the settings of a job whose journal and ledger lie in the folder."""
-    defaults = {
-        "input.paths": [str(write_parquet(folder / "input.parquet", rows))],
-        "input.columns.references": "gold",
-        "output.path": str(folder / "out"),
-        "metrics.f1.metric": "f1",
-        "naco.base_url": server.base_url,
-        "naco.model": "m",
-        "naco.expected_complexity": 2,
-        "naco.ledger_path": str(folder / "ledgers"),
-    }
-    return {**defaults, **{key.replace("__", "."): value for key, value in given.items()}}
+    """Return the settings of a job of NACo and F1."""
+    f1 = {"metrics__f1__metric": "f1", "input__columns__references": "gold"}
+    return naco_jobs.settings(server, folder, rows, **f1, **given)
 
 
 def parts_of(explanation: Explanation, family: str = "naco") -> list[Any]:
