@@ -102,14 +102,16 @@ class AskingPass:
         # An actor makes one call at least: more actors than calls would exceed max_concurrent.
         most = min(job.config.cluster.llm_actors, family.settings.max_concurrent)
         n_actors = min(most, len(pieces))
+        # With few pieces the first actor that is up would take them all, into its queue even.
+        n_open = min(_PIECES_AT_ONCE, -(-len(pieces) // n_actors))
         self._dataset = pieces_dataset(pieces).map_batches(
             AskPieces,
             batch_size=1,
             batch_format="pyarrow",
             compute=ActorPoolStrategy(
                 size=n_actors,
-                # With few pieces the first actor that is up would take them all.
-                max_concurrent_calls_per_actor=min(_PIECES_AT_ONCE, -(-len(pieces) // n_actors)),
+                max_concurrent_calls_per_actor=n_open,
+                max_tasks_in_flight_per_actor=n_open,
                 enable_true_multi_threading=True,
             ),
             # Calls only wait: models keep the CPUs.

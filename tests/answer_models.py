@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from helpers import build_needed
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import AutoModel
 from workshop import save_small
 
-from export.build import build_artifact
 from qaeval_core import Scorer
 from qaeval_core.configure import load_config
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.metrics.spec import MetricSpec
-from qaeval_core.scoring.compile import needed_requests
 
 Row = dict[str, Any]
 
@@ -64,14 +63,10 @@ class AnswerModels:
         return {"metric": metric, **{role: str(self.folders[role]) for role in roles}, **given}
 
     def overrides(self, metrics: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
-        """Return what a configuration needs to score instances; their artifacts are there then.
-
-        Built here and not in a process of its own, which would import torch for 5 s more.
-        """
+        """Return what a configuration needs to score instances; their artifacts are there then."""
         found: dict[str, object] = {"models.artifacts_path": str(self.root)}
         found |= {f"metrics.{name}": dict(settings) for name, settings in metrics.items()}
-        for request in needed_requests(load_config(overrides=found), device="cpu"):
-            build_artifact(request, self.root)
+        build_needed(load_config(overrides=found))
         return found
 
     def scorer(self, metrics: Mapping[str, Mapping[str, object]], **options: object) -> Scorer:

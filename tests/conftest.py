@@ -17,15 +17,13 @@ SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 @pytest.fixture(scope="session")
 def artifacts_root() -> Path:
     """Folder with fp32 artifacts of both embedded models; built on first use, then re-used."""
-    from qaeval_core.models.artifact import ArtifactRequest, default_root, ensure_artifact
+    from helpers import build_needed
+
+    from qaeval_core.configure import load_config
+    from qaeval_core.models.artifact import default_root
 
     root = default_root()
-    options = {"matching": "attended", "aggregate": "max"}
-    for request in (
-        ArtifactRequest("relevance_matching", "minilm", "fp32", options),
-        ArtifactRequest("token_logprobs", "smollm2-135m", "fp32", {}),
-    ):
-        ensure_artifact(root, request)
+    build_needed(load_config(overrides={"metrics.qrelscore.metric": "qrelscore"}))
     os.environ["QAEVAL_ARTIFACTS"] = str(root)
     return root
 
@@ -44,14 +42,19 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def tiny_settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """Settings that score with small random models of real architectures: quick, not meaningful."""
+    from helpers import build_needed
     from workshop import save_small
 
+    from qaeval_core.configure import load_config
+
     folder = tmp_path_factory.mktemp("tiny")
-    return {
+    settings = {
         "qrelscore.encoder": str(save_small("bert", folder / "bert")),
         "qrelscore.causal_lm": str(save_small("gpt2", folder / "gpt2")),
         "models.artifacts_path": str(folder / "artifacts"),
     }
+    build_needed(load_config(overrides={**settings, "metrics.qrelscore.metric": "qrelscore"}))
+    return settings
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,11 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from qaeval_core.config import RunConfig
 from qaeval_core.configure import load_config
+from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.sample import sample_table
+from qaeval_core.scoring.compile import needed_requests
 from qaeval_core.scoring.execute import Outcome, run_job
 from qaeval_core.scoring.job import make_job, read_inputs
 from qaeval_core.scoring.local import LocalExecutor
@@ -85,9 +88,26 @@ def commits(out: Path, family: str) -> dict[str, tuple[int, int]]:
     }
 
 
+def build_needed(config: RunConfig) -> None:
+    """Build the artifacts of a configuration that are missing.
+
+    Those of small models here and not in a process of its own, which would import torch for 5 s
+    more, each time.
+    """
+    root = Path(config.models.artifacts_path or default_root())
+    for request in needed_requests(config, device="cpu"):
+        if not Path(request.model).is_dir():
+            ensure_artifact(root, request)
+            continue
+        from export.build import build_artifact
+
+        build_artifact(request, root)
+
+
 def run_locally(overrides: Mapping[str, object]) -> tuple[Outcome, list[str]]:
     """Run a score job in this process; return its outcome and what it said."""
     config = load_config(overrides=overrides)
+    build_needed(config)
     job = make_job(config, read_inputs(config), device="cpu")
     said: list[str] = []
     return run_job(job, LocalExecutor(), say=said.append), said

@@ -18,7 +18,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from export import build
 from export.loading import LoadedModel, load_model
 from export.texts import parity_pairs
-from qaeval_core.models.artifact import Artifact, ArtifactRequest
+from qaeval_core.errors import ArtifactMissingError
+from qaeval_core.models.artifact import (
+    Artifact,
+    ArtifactRequest,
+    default_root,
+    find_artifact,
+)
 from qaeval_core.models.record import GRAPH_ROLES
 from qaeval_core.models.registry import ModelSource, resolve_model
 
@@ -208,8 +214,16 @@ class Workshop:
             graph, self.model(kind), precision, options, allow_lossy=allow_lossy
         )
         if request.folder_name not in self._artifacts:
-            self._artifacts[request.folder_name] = self._build(request)
+            self._artifacts[request.folder_name] = self._found(request) or self._build(request)
         return self._artifacts[request.folder_name]
+
+    @staticmethod
+    def _found(request: ArtifactRequest) -> Artifact | None:
+        """Return an artifact of an embedded model, if another test has built it: up to 100 s."""
+        try:
+            return find_artifact(default_root(), request)
+        except ArtifactMissingError:
+            return None
 
     def build(self, graph: str, model: str) -> Artifact:
         """Build an artifact of any model folder, with nothing kept in memory."""

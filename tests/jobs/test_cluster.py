@@ -121,6 +121,7 @@ def _prepare_or_die(prepare: Any, rows: Mapping[str, Sequence[object]], *others:
 # Ray Data warns of its own defaults while it copies its context.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::UserWarning")
+@pytest.mark.slow
 def test_row_that_kills_its_worker_is_quarantined_alone(
     job: dict[str, object], address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ from naco_runs import (
 
 from qaeval_core.llm.prompt import estimate_tokens, reminder_prompt
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 ROWS = questions(200)
 N_KNOWN = 50  # replies in the journal when somebody is killed
@@ -71,7 +71,6 @@ def check_done(run: NacoRun, expected: pl.DataFrame, *, known: set[str], since_s
     assert [line for line in again if line["request"] in known] == []
 
 
-@pytest.mark.slow
 def test_a_killed_driver_pays_for_nothing_twice(run: NacoRun, uninterrupted: pl.DataFrame) -> None:
     """The machine of a run dies; who starts it again must not pay for what the journal has."""
     process = run.start()
@@ -105,7 +104,6 @@ def test_a_killed_governor_costs_no_call(run: NacoRun, uninterrupted: pl.DataFra
     check_money(run, n_lost=0)
 
 
-@pytest.mark.slow
 def test_a_killed_actor_is_replaced(run: NacoRun, uninterrupted: pl.DataFrame) -> None:
     """One of two dies with calls under way; they are asked again when its claims have ended."""
     process = run.start()

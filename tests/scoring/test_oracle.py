@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from helpers import short_sample
+from helpers import build_needed, short_sample
 from tokenizers import Tokenizer
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 from workshop import save_small
@@ -47,7 +47,9 @@ class Pair:
         """Return a scorer of one instance ``q`` on these models."""
         config = load_config(overrides={"models.artifacts_path": str(self.artifacts)})
         models = {"encoder": self.encoder_name, "causal_lm": self.causal_lm_name}
-        return Scorer({"q": {"metric": "qrelscore", **models, **settings}}, config=config)
+        scorer = Scorer({"q": {"metric": "qrelscore", **models, **settings}}, config=config)
+        build_needed(scorer.config)
+        return scorer
 
 
 def _plain(path: Path) -> Any:
