@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import warnings
@@ -113,4 +114,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    # Tracing makes millions of objects that live to the end: looking for cycles among them took a
+    # tenth of the time (87 and 77 s for SmolLM2) and saves 3 % of the memory.
+    gc.disable()
     sys.exit(main())

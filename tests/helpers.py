@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -92,16 +93,19 @@ def build_needed(config: RunConfig) -> None:
     """Build the artifacts of a configuration that are missing.
 
     Those of small models here and not in a process of its own, which would import torch for 5 s
-    more, each time.
+    more, each time; those of embedded models side by side.
     """
     root = Path(config.models.artifacts_path or default_root())
+    named = []
     for request in needed_requests(config, device="cpu"):
         if not Path(request.model).is_dir():
-            ensure_artifact(root, request)
+            named.append(request)
             continue
         from export.build import build_artifact
 
         build_artifact(request, root)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda request: ensure_artifact(root, request), named))
 
 
 def run_locally(overrides: Mapping[str, object]) -> tuple[Outcome, list[str]]:
