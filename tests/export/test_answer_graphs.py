@@ -99,8 +99,7 @@ def test_graph_equals_transformers_row_by_row(
         for own, reference in zip(
             _run(workshop, artifact, rows, n_extra=n_extra), expected, strict=True
         ):
-            # Logits reach 4, where other processors' kernels differ by 5e-6 of the value.
-            np.testing.assert_allclose(own, reference, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(own, reference, atol=1e-5)
 
 
 def test_activation_is_that_of_the_configuration(workshop: Any) -> None:

@@ -143,7 +143,10 @@ def test_a_killed_governor_comes_back_with_pause_limits_and_money(
     with LlmServer(log_path=str(tmp_path / "server.jsonl"), **WINDOW) as server:
         run = Run.against(server, tmp_path)
         refs = ask_with(callers, run, n_each=45)
-        wait_until(lambda: server.stats()["n_calls"] >= 30 or bool(ray.wait(refs, timeout=0)[0]))
+        wait_until(
+            lambda: server.stats()["n_calls"] >= 30 or bool(ray.wait(refs, timeout=0)[0]),
+            timeout_s=20,
+        )
         wait_for(run.door.pause(3.0))
         paused_s = time.monotonic()
         governor_process().kill()
@@ -215,7 +218,7 @@ def test_the_last_run_that_leaves_ends_the_actor(make_door: Any, tmp_path: Path)
     assert status.spent_usd == 0.25
     wait_for(one.leave())
     assert governor_status(account, "one") is None
-    wait_until(lambda: not governor_processes())
+    wait_until(lambda: not governor_processes(), timeout_s=20)
     # The door still has the handle of the actor that has ended.
     assert wait_for(one.status()).spent_usd == 0.25
 
@@ -237,7 +240,7 @@ def test_a_run_that_died_leaves_in_the_end(make_door: Any, tmp_path: Path) -> No
     """A killed driver must not leave a process, or its low limits, to the cluster for ever."""
     wait_for(make_door(silent_s=0.5).reserve(tokens=5, usd=0.5))
     assert governor_processes()
-    wait_until(lambda: not governor_processes())
+    wait_until(lambda: not governor_processes(), timeout_s=20)
     assert governor_status(tmp_path.name, "main") is None
 
 

@@ -17,7 +17,9 @@ MILL = "Josiah Penrow built the tide mill at Saltmarsh Quay in 1774. It ground b
 FIRE = "The tide mill at Saltmarsh Quay burned down in 1921, and an inn was built from its stones."
 ROWS = [
     ("Who built the tide mill at Saltmarsh Quay?", [MILL], "Josiah Penrow"),
+    ("In which year was the tide mill built?", [MILL], "1774"),
     ("What the ground mill barley did?", [MILL], "barley"),
+    ("Josiah Penrow built a mill.", [MILL], "a mill"),
     ("What was built from the stones of Penrow's mill?", [MILL, FIRE], "an inn"),
     ("How long did the mill stand before it burned down?", [MILL, FIRE], "147 years"),
 ]
@@ -30,8 +32,6 @@ def score(source: Path, *, out: Path, server: ServedModel, **settings: object) -
         "expected_complexity": 2,
         "one_shot": "true",
         "max_tokens": 96,
-        # The likeliest token alone: the same replies each time.
-        "top_p": 0.01,
         # The server computes one reply at a time; others would only wait there.
         "max_concurrent": 1,
         "timeout_s": 300,

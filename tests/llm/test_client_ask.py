@@ -118,6 +118,28 @@ def test_the_limit_that_binds_is_filled_and_never_broken(tmp_path: Path) -> None
     )
 
 
+@pytest.mark.slow
+def test_limits_that_bind_in_turn_are_both_kept(tmp_path: Path) -> None:
+    """2,000 calls, short ones and long ones in turn: what the requests' limit left over must not
+    be spent twice when the tokens' limit begins to bind.
+    """
+    limits = Limits(
+        requests_per_minute=400, tokens_per_minute=60_000, window_s=4.0, jitter_share=0.03
+    )
+    # Above 10,000, prompts are longer.
+    numbers = [number + 10_000 * (number // 400 % 2) for number in range(2000)]
+
+    def check(found: list[dict[str, Any]]) -> None:
+        (stats,) = found
+        check_limits(limits, stats)
+        assert stats["n_calls"] == 2000
+        # Each binds for a part of the time, so neither is filled over the whole.
+        assert stats["max_requests_in_window"] > 0.95 * 400
+        assert stats["max_tokens_in_window"] > 0.95 * 60_000
+
+    until_the_machine_keeps_up(lambda: ask_under([limits], tmp_path, numbers), check)
+
+
 def check_against_the_server(answers: list[Answer], run: Run, stats: dict[str, Any]) -> None:
     """Check that every row ended, nothing was asked again after success, and money agrees."""
     for number, answer in enumerate(answers):
