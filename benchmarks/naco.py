@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -45,19 +46,13 @@ def write_rows(path: Path, n_rows: int) -> None:
     """Write rows of the sample corpus that have an answer, made distinct by a number."""
     sample = [row for row in sample_table().to_pylist() if row["answer"]]
     # Spread over the passages, so that few rows have what many have.
-    step = next(n for n in range(len(sample) // 3, len(sample)) if _is_prime_to(n, len(sample)))
+    step = next(n for n in range(len(sample) // 3, len(sample)) if math.gcd(n, len(sample)) == 1)
     rows = []
     for i in range(n_rows):
         row = sample[i * step % len(sample)]
         rows.append({**row, "id": str(i), "question": f"{row['question']} ({i})"})
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows), path)
-
-
-def _is_prime_to(a: int, b: int) -> bool:
-    while b:
-        a, b = b, a % b
-    return a == 1
 
 
 def command(source: Path, out: Path, settings: Mapping[str, object]) -> list[str]:
