@@ -16,7 +16,7 @@ from qaeval_core.metrics.settings import QRelScoreSettings
 from qaeval_core.models.artifact import ArtifactRequest
 from qaeval_core.scoring.compile_answers import answer_requests, compile_answers
 from qaeval_core.scoring.compile_models import ResolveArtifact
-from qaeval_core.scoring.compile_naco import check_purses, compile_naco
+from qaeval_core.scoring.compile_naco import check_naco, compile_naco
 from qaeval_core.scoring.compile_qrelscore import compile_qrelscore, qrelscore_requests
 from qaeval_core.scoring.compile_words import compile_words
 from qaeval_core.scoring.families import FAMILIES
@@ -73,8 +73,10 @@ def compile_run(
     Raises
     ------
     ConfigError
-        If a baseline file has no baseline for these models and options.
+        If a baseline file has no baseline for these models and options, or something is wrong with
+        what asks a language model.
     """
+    check_naco(config)
     families: dict[str, FamilyPlan] = {}
     instances = []
     plans: Sequence[FamilyPlan]
@@ -105,7 +107,6 @@ def compile_run(
         for plan in plans:
             families.setdefault(plan.key, plan)
         instances.append(instance)
-    check_purses(list(families.values()))
     # Words first; then families of one model beside each other, cheap ones first.
     order = ["words", *FAMILIES, "naco"]
     ordered = sorted(families.values(), key=lambda plan: order.index(plan.name))

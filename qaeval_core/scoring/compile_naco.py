@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from qaeval_core.config import RunConfig
@@ -11,7 +11,7 @@ from qaeval_core.llm.prompt import prompt_name
 from qaeval_core.metrics.naco_settings import NacoSettings
 from qaeval_core.metrics.settings import Baseline
 from qaeval_core.scoring.complexities import complexity_key, read_complexity
-from qaeval_core.scoring.plans import AskedFamilyPlan, FamilyPlan, InstancePlan
+from qaeval_core.scoring.plans import AskedFamilyPlan, InstancePlan
 from qaeval_core.scoring.store import check_out_path
 from qaeval_core.signature import Signature
 
@@ -20,7 +20,10 @@ _VERSION = "1"
 # A unit of work: what is lost of open shards is asked again from the journal, at no cost.
 _ROWS_PER_SHARD = 128
 _FAMILY_ROLES = ("candidate", "context", "answer")
-_LIMITS = ("requests_per_minute", "tokens_per_minute", "limit_window_s", "ledger_path")
+# What calls of one server and key share, those with one journal, and metrics of one family.
+_OF_ACCOUNT = ("requests_per_minute", "tokens_per_minute", "limit_window_s", "ledger_path")
+_OF_PURSE = ("budget_usd",)
+_OF_FAMILY = ("api_key_file", "journal_path", "max_concurrent", "prices", "timeout_s")
 
 
 def compile_naco(
@@ -104,26 +107,25 @@ def _absolute(path: str | None) -> str | None:
     return path if path is None or path.startswith("~") else str(Path(path).absolute())
 
 
-def check_purses(families: Sequence[FamilyPlan]) -> None:
-    """Raise ConfigError where families that share limits or a budget disagree on them.
+def check_naco(config: RunConfig) -> None:
+    """Raise ConfigError for whatever is wrong with the settings of what asks a language model.
 
-    Calls of one server and key share limits; those with one journal share a budget.
+    Needs no rows, models or cluster: it is called before any of them takes its time.
     """
-    limits: dict[tuple[str | None, ...], AskedFamilyPlan] = {}
-    budgets: dict[str | None, AskedFamilyPlan] = {}
-    for plan in families:
-        if not isinstance(plan, AskedFamilyPlan):
+    known: dict[tuple[object, ...], AskedFamilyPlan] = {}
+    for name, settings in config.metrics.items():
+        if not isinstance(settings, NacoSettings):
             continue
-        given = plan.settings
-        known = limits.setdefault((given.base_url, given.api_key_file), plan)
-        _check_equal(plan, known, _LIMITS, what=f"ask {given.base_url}")
-        known = budgets.setdefault(plan.journal_path, plan)
-        _check_equal(plan, known, ("budget_usd",), what=f"pay from {plan.journal_path}")
-
-
-def _check_equal(
-    plan: AskedFamilyPlan, known: AskedFamilyPlan, keys: Sequence[str], *, what: str
-) -> None:
-    for key in keys:
-        if getattr(known.settings, key) != getattr(plan.settings, key):
-            raise ConfigError(f"two metrics {what} with other values of {key}; they share it")
+        (plan,), _ = compile_naco(name, settings, config, columns={})
+        url = settings.base_url
+        for sharing, keys, what in (
+            ((url, settings.api_key_file), _OF_ACCOUNT, f"ask {url}"),
+            ((plan.journal_path,), _OF_PURSE, f"pay from {plan.journal_path}"),
+            ((plan.key, "family"), _OF_FAMILY, f"ask {settings.model} the same"),
+        ):
+            other = known.setdefault(sharing, plan)
+            for key in keys:
+                if getattr(other.settings, key) != getattr(plan.settings, key):
+                    raise ConfigError(
+                        f"two metrics {what} with other values of {key}; they share it"
+                    )

@@ -15,9 +15,10 @@ from helpers import (
 from llm_server import LlmServer
 from naco_jobs import many, settings, table
 
+from qaeval_core.config import RunConfig
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ConfigError
-from qaeval_core.scoring.job import make_job, read_inputs
+from qaeval_core.scoring.job import Job, make_job, read_inputs
 from qaeval_core.scoring.plans import AskedFamilyPlan
 
 
@@ -26,6 +27,11 @@ def server() -> Iterator[LlmServer]:
     """A server without limits or faults."""
     with LlmServer(latency_s=0.002) as running:
         yield running
+
+
+def make(config: RunConfig) -> Job:
+    """Return the job of a configuration."""
+    return make_job(config, read_inputs(config), device="cpu")
 
 
 def test_dry_run_tells_calls_tokens_money_and_time_and_sends_nothing(
@@ -95,20 +101,40 @@ def test_what_is_missing_is_said_before_anything_is_paid(
     del job[missing]
     config = load_config(overrides=job)
     with pytest.raises(ConfigError, match=hint):
-        make_job(config, read_inputs(config), device="cpu")
+        make(config)
     assert server.stats()["n_calls"] == before
 
 
-def test_two_instances_on_one_account_must_agree_on_its_limits(
-    server: LlmServer, tmp_path: Path
+def test_what_is_missing_is_said_before_models_and_a_cluster(tmp_path: Path) -> None:
+    """Protects from minutes of exports, and of a cluster that starts, for a key that is missing."""
+    source = write_parquet(tmp_path / "input.parquet", many(3))
+    out, models = tmp_path / "out", tmp_path / "models"
+    words: list[str | Path] = ["score", source, "--out", out, "--metrics", "qrelscore,naco"]
+    words += ["--address", "127.0.0.1:9", "--set", f"models.artifacts_path={models}"]
+    output = qaeval(*words, expect=2)
+    assert "naco.base_url is missing" in output
+    assert not models.exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "one_shot"),
+    [
+        ("requests_per_minute", 5, True),
+        ("requests_per_minute", 5, False),
+        ("budget_usd", 5, True),
+        ("timeout_s", 5, False),
+    ],
+)
+def test_two_instances_must_agree_on_what_they_share(
+    server: LlmServer, tmp_path: Path, key: str, value: int, *, one_shot: bool
 ) -> None:
-    """Protects from two budgets for one purse, of which neither holds."""
-    job = settings(server, tmp_path, many(3))
+    """Protects from two limits on one key, of which neither holds: of one family, and of two."""
+    job = settings(server, tmp_path, many(3), naco__prices={"prompt": 1.0, "completion": 2.0})
     other = {key.replace("naco.", "metrics.b."): job[key] for key in job if "naco." in key}
-    other |= {"metrics.b.metric": "naco", "metrics.b.one_shot": True}
-    config = load_config(overrides={**job, **other, "metrics.b.requests_per_minute": 5})
-    with pytest.raises(ConfigError, match="requests_per_minute"):
-        make_job(config, read_inputs(config), device="cpu")
+    other |= {"metrics.b.metric": "naco", "metrics.b.one_shot": one_shot}
+    assert make(load_config(overrides={**job, **other}))
+    with pytest.raises(ConfigError, match=f"other values of {key}"):
+        make(load_config(overrides={**job, **other, f"metrics.b.{key}": value}))
 
 
 @pytest.mark.parametrize("given", ["sk-0123456789", "AIzaSyD4x9secret0123456789"])
@@ -127,7 +153,7 @@ def test_paths_are_those_of_who_submits(
     job = settings(server, tmp_path, many(2), naco__api_key_file="./key", naco__ledger_path="l")
     for out in ("out", f"file://{tmp_path}/out"):
         config = load_config(overrides={**job, "output.path": out})
-        made = make_job(config, read_inputs(config), device="cpu")
+        made = make(config)
         (plan,) = made.run.families
         assert isinstance(plan, AskedFamilyPlan)
         assert plan.journal_path == str(tmp_path / "out" / "journal")
