@@ -24,6 +24,7 @@ class Calls:
 
     n_rows: int = 0
     n_quarantined: int = 0
+    n_asked: int = 0
     n_unshared: int = 0
     n_in_journal: int = 0
     n_calls: int = 0
@@ -48,10 +49,12 @@ def asked_lines(job: Job, plan: AskedFamilyPlan, *, max_rows: int) -> Iterator[s
     n_completion = n_calls * plan.settings.max_tokens
     n_prompt = calls.n_prompt_tokens * factor
     n_equal = calls.n_unshared - calls.n_calls - calls.n_in_journal
+    n_without = calls.n_rows - calls.n_quarantined - calls.n_asked
     yield (
         f"  {n_calls:,.0f} calls to {plan.settings.model} at {plan.settings.base_url}; "
         f"{n_equal * factor:,.0f} equal ones are asked once, {calls.n_in_journal * factor:,.0f} "
-        f"replies are in the journal, {calls.n_quarantined * factor:,.0f} rows to quarantine{about}"
+        f"replies are in the journal, {calls.n_quarantined * factor:,.0f} rows to quarantine, "
+        f"{n_without * factor:,.0f} rows are undefined without a call{about}"
     )
     yield f"  {n_prompt:,.0f} prompt tokens by estimate, {n_completion:,.0f} of replies at most"
     yield _money_line(plan, n_prompt=n_prompt, n_completion=n_completion)
@@ -108,6 +111,7 @@ def _measure(job: Job, plan: AskedFamilyPlan, *, max_rows: int) -> Calls:
             prepared = prepare_asked(plan, table_rows(table, columns=plan.columns))
             calls.n_rows += rows.n_rows
             calls.n_quarantined += prepared.stats.n_quarantined
+            calls.n_asked += sum(len(request.rows) for request in prepared.work.requests)
             calls.n_unshared += prepared.stats.n_units_unshared
             _count(calls, plan, prepared.work, journal)
     return calls

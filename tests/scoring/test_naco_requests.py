@@ -38,7 +38,7 @@ def test_dry_run_tells_calls_tokens_money_and_time_and_sends_nothing(
     server: LlmServer, tmp_path: Path
 ) -> None:
     """Protects from a surprise on the bill."""
-    rows = table([*(f"Who is {i}?" for i in range(60)), *["Who is 1?"] * 40, None])
+    rows = table([*(f"Who is {i}?" for i in range(60)), *["Who is 1?"] * 40, None, "", " "])
     source = write_parquet(tmp_path / "input.parquet", rows)
     before = server.stats()["n_calls"]
     words: list[str | Path] = ["score", source, "--metrics", "naco", "--dry-run"]
@@ -57,7 +57,7 @@ def test_dry_run_tells_calls_tokens_money_and_time_and_sends_nothing(
     output = qaeval(*words, "--out", tmp_path / "out")
     assert "120 calls to m" in output
     assert "80 equal ones are asked once" in output
-    assert "1 rows to quarantine" in output
+    assert "1 rows to quarantine, 2 rows are undefined without a call" in output
     assert "12,000 of replies at most" in output
     assert "2m00s at least, by requests_per_minute" in output
     assert "it may stop before the end" in output
