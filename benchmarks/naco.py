@@ -3,7 +3,8 @@
 The language model is the tests' server, a process of this machine: its CPU time counts too. Runs
 are whole commands on a Ray of their own. ``beside``: QRelScore alone and with NACo at a tight limit
 in the same job, in turn. ``calls``: a limit of many calls a second, and the CPU time of the
-governor's process and of the actor that calls.
+governor's process and of the actor that calls. ``replies`` (only where named: half an hour): how
+many replies of a real model can be read, the embedded SmolLM2 behind ``transformers serve``.
 
 Run ``python -m benchmarks.naco --only calls``. Prints numbers and never judges one.
 """
@@ -34,6 +35,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(_ROOT / "tests"))
 
 from llm_server import LlmServer  # noqa: E402
+from served_model import ServedModel  # noqa: E402
 
 _MAX_TOKENS = 128
 _WINDOW_S = 6.0
@@ -43,14 +45,15 @@ _PROCESSES = {"governor": "GovernorActor", "actor": "AskPieces", "driver": "jobs
 
 
 def write_rows(path: Path, n_rows: int) -> None:
-    """Write rows of the sample corpus that have an answer, made distinct by a number."""
+    """Write rows of the sample corpus that have an answer; those that come again get a number."""
     sample = [row for row in sample_table().to_pylist() if row["answer"]]
     # Spread over the passages, so that few rows have what many have.
     step = next(n for n in range(len(sample) // 3, len(sample)) if math.gcd(n, len(sample)) == 1)
     rows = []
     for i in range(n_rows):
         row = sample[i * step % len(sample)]
-        rows.append({**row, "id": str(i), "question": f"{row['question']} ({i})"})
+        number = f" ({i})" if i >= len(sample) else ""
+        rows.append({**row, "id": str(i), "question": row["question"] + number})
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows), path)
 
@@ -65,11 +68,13 @@ def _set(name: str, value: object) -> tuple[str, str]:
     return "--set", f"{name}={value}"
 
 
-def naco_settings(server: LlmServer, folder: Path, **limits: object) -> dict[str, object]:
+def naco_settings(
+    server: LlmServer | ServedModel, folder: Path, **limits: object
+) -> dict[str, object]:
     """Return what NACo needs to ask a server."""
     given = {
         "base_url": server.base_url,
-        "model": "m",
+        "model": getattr(server, "model", "m"),
         "expected_complexity": 2,
         "max_tokens": _MAX_TOKENS,
         "ledger_path": folder / "ledgers",
@@ -174,13 +179,45 @@ def _show_calls(
     return {"calls_per_s": rate, "share": rate / calls_per_s, "cpu_us": cost_us}
 
 
-SECTIONS = {"beside": run_beside, "calls": run_calls}
+def run_replies(chosen: argparse.Namespace) -> dict[str, object]:
+    """Ask a small model, with and without an example; count the first replies that are readable."""
+    found: dict[str, object] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_rows(folder / "rows.parquet", chosen.questions)
+        with ServedModel(folder / "served") as server:
+            for one_shot in (False, True):
+                out = folder / f"out-{one_shot}"
+                # The server computes one reply at a time.
+                settings = naco_settings(
+                    server, folder, one_shot=one_shot, max_concurrent=1, timeout_s=300
+                )
+                words = command(folder / "rows.parquet", out, settings)
+                subprocess.run(
+                    [*words, "--metrics", "naco"], cwd=_ROOT, stdout=-3, stderr=-3, check=True
+                )
+                calls = _family(out, "naco")["calls"]
+                n_reminded, n_unread = calls["reminders"], calls["unparsable_runs"]
+                shape = "one-shot" if one_shot else "zero-shot"
+                print(
+                    f"  {shape:<10}{chosen.questions - n_reminded} of {chosen.questions} first "
+                    f"replies readable; the reminder recovered {n_reminded - n_unread} of "
+                    f"{n_reminded}",
+                    flush=True,
+                )
+                found[shape] = {"reminded": n_reminded, "unreadable": n_unread}
+    return found
+
+
+SECTIONS = {"beside": run_beside, "calls": run_calls, "replies": run_replies}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the chosen sections."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.naco")
-    parser.add_argument("--only", default=",".join(SECTIONS), help="default %(default)s")
+    parser.add_argument(
+        "--only", default="beside,calls", help=f"of {', '.join(SECTIONS)}; default %(default)s"
+    )
     parser.add_argument("--rows", type=int, default=200, help="of beside; default %(default)s")
     parser.add_argument("--repeats", type=int, default=3, help="of beside; default %(default)s")
     parser.add_argument(
@@ -188,6 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--calls", type=int, default=4000, help="default %(default)s")
     parser.add_argument("--calls-per-s", type=float, default=200.0, help="default %(default)s")
+    parser.add_argument("--questions", type=int, default=56, help="of replies; default %(default)s")
     parser.add_argument("--concurrent", type=int, default=32, help="calls under way at once")
     parser.add_argument("--json", type=Path, help="write all numbers to this file")
     chosen = parser.parse_args(arguments)
