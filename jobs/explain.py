@@ -12,7 +12,7 @@ import typer
 
 from jobs import options
 from qaeval_core.errors import QAEvalError, RunError
-from qaeval_core.scoring.store import write_atomically, write_json
+from qaeval_core.files import write, write_json
 
 EPILOG = """Examples:
 
@@ -54,7 +54,7 @@ def explain(
     for line in explanation_lines(explanation):
         print(line)
     if html is not None:
-        write_atomically(html, explanation_page(explanation).encode())
+        write(html, explanation_page(explanation).encode())
         print(f"page: {html}")
     if json is not None:
         write_json(json, explanation_content(explanation))

@@ -117,6 +117,9 @@ class ScoringSection(Section):
         description="score quarantined rows once more, and ask again where "
         "calls to a language model failed",
     )
+    retry_storage_s: float = Field(
+        300.0, ge=0.0, description="seconds that a disk or store which does not answer is tried"
+    )
     progress_s: float = Field(5.0, gt=0.0, description="seconds between progress lines")
 
 

@@ -15,6 +15,10 @@
     . DeviceMemoryError     the device ran out of memory for one batch
   x RunError                the run went wrong
     . StoreLockedError      another live run writes to this OUT
+      - LockLostError       this run was taken for dead, and another has its place
+    . StorageError          a disk or store did not answer for as long as it is tried
+    . InputChangedError     an input file is another one than when the run began
+    . BlindNodeError        a node does not see OUT, the journal, a given file or the input
     . ReconcileError        shards or rows are missing or repeated
     . TooManyQuarantinedError  more rows quarantined than allowed
     . RunStoppedError       asked to stop (SIGTERM, Ctrl-C); what is whole is committed
@@ -30,6 +34,7 @@ from __future__ import annotations
 __all__ = [
     "ArtifactHashError",
     "ArtifactMissingError",
+    "BlindNodeError",
     "BudgetExhaustedError",
     "CallTooLargeError",
     "ConfigError",
@@ -37,8 +42,10 @@ __all__ = [
     "DeviceMemoryError",
     "EndpointRefusedError",
     "ExportError",
+    "InputChangedError",
     "InputError",
     "LanguageModelError",
+    "LockLostError",
     "ModelError",
     "ModelUnavailableError",
     "QAEvalError",
@@ -46,6 +53,7 @@ __all__ = [
     "RunError",
     "RunStoppedError",
     "SchemaError",
+    "StorageError",
     "StoreLockedError",
     "TooManyQuarantinedError",
     "UnreadableFileError",
@@ -110,6 +118,22 @@ class RunError(QAEvalError):
 
 class StoreLockedError(RunError):
     """Another live run writes to this OUT."""
+
+
+class LockLostError(StoreLockedError):
+    """Another run has taken the place of one that was not heard for long."""
+
+
+class StorageError(RunError):
+    """A disk or store did not answer for as long as it is tried."""
+
+
+class InputChangedError(RunError):
+    """An input file is another one than when the run began."""
+
+
+class BlindNodeError(RunError):
+    """A node does not see OUT, the journal, a given file or the input."""
 
 
 class ReconcileError(RunError):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -141,3 +144,16 @@ def wait_until(
         assert process is None or process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline, f"it did not come true in {timeout_s:.0f} s"
         time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def full_disk(n_bytes: int = 10) -> Iterator[None]:
+    """Let this process write no file beyond so many bytes, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from qaeval_core.errors import RunError
-from qaeval_core.llm.append import AppendFile
+from qaeval_core.files import AppendFile
 from qaeval_core.llm.journal_entry import JournalEntry, entry_of, request_key
 
 __all__ = ["Journal", "JournalEntry", "request_key"]

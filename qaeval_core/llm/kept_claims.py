@@ -14,7 +14,7 @@ import contextlib
 import json
 from pathlib import Path
 
-from qaeval_core.llm.append import AppendFile
+from qaeval_core.files import AppendFile
 
 # Lines that are no longer true before the file is written anew.
 _MAX_OLD_LINES = 10_000

@@ -28,7 +28,7 @@ from pathlib import Path
 import psutil
 
 from qaeval_core.errors import RunError, StoreLockedError
-from qaeval_core.llm.append import AppendFile
+from qaeval_core.files import AppendFile
 from qaeval_core.llm.ledger_state import Fact, LedgerState, SentCall
 from qaeval_core.llm.purses import NANO
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import uuid
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from qaeval_core.errors import ConfigError
+from qaeval_core.files import delete, write_json, writer
 from qaeval_core.report.plots import plot_correlations, plot_distributions
 from qaeval_core.report.study import RECORDS, Study, records_table
 
@@ -24,21 +23,18 @@ def write_study(study: Study, out: Path) -> list[Path]:
     they were asked for.
     """
     check_out(out)
-    out.mkdir(parents=True, exist_ok=True)
     for old in _earlier(out):
-        old.unlink()
+        delete(old)
     paths = []
     for name in RECORDS:
         table = records_table(study, name)
         if table.height or name in ("correlations", "comparisons"):
             paths.append(out / f"{name}.parquet")
-            table.write_parquet(paths[-1])
+            with writer(paths[-1]) as file:
+                table.write_parquet(file)
     paths += _write_plots(study, out)
     paths.append(out / "report.json")
-    temporary = out / f".report.{uuid.uuid4().hex}.tmp"
-    text = json.dumps(study_content(study), indent=2, ensure_ascii=False)
-    temporary.write_text(text + "\n", encoding="utf-8")
-    temporary.replace(paths[-1])
+    write_json(paths[-1], study_content(study))
     return paths
 
 

@@ -124,7 +124,7 @@ class AskedWorker:
 
     async def _run_pieces(self, pieces: list[Piece], done: queue.SimpleQueue[Done | None]) -> None:
         asker = await self._open()
-        reader = ShardReader(list(self.plan.columns.values()))
+        reader = ShardReader(list(self.plan.columns.values()), outages=self._store.outages)
         own: set[asyncio.Task[None]] = set()
         try:
             todo = [(piece, rows) for piece in pieces for rows in piece.shards]
@@ -251,7 +251,10 @@ class AskedWorker:
                 sent = [one for one in sent if one[0] > now - _RATE_OVER_S and one[1] <= n_sent]
                 sent.append((now, n_sent))
                 n_calls = asker.n_in_flight
-                await self._tell(status_line(status, calls_per_s=_rate(sent), n_calls=n_calls))
+                line = status_line(status, calls_per_s=_rate(sent), n_calls=n_calls)
+                # A disk that does not answer has the last word.
+                note = self._store.outages.note
+                await self._tell(f"{line}, {note}" if note else line)
             except Exception as error:
                 self._fail(error)
                 return

@@ -6,13 +6,13 @@ a wrong number, so its key must match exactly.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from qaeval_core.errors import ConfigError
+from qaeval_core.files import write_json
 from qaeval_core.metrics.settings import Baseline
 
 
@@ -78,7 +78,4 @@ def read_baseline(path: str, *, keys: Mapping[str, str]) -> tuple[Baseline, str]
 
 def write_baselines(path: Path, content: BaselineFile) -> None:
     """Write a baseline file atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(content.model_dump(), indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    write_json(path, content.model_dump())

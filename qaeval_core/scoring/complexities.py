@@ -6,12 +6,12 @@ else it would be a wrong number, so its key must match exactly.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from qaeval_core.errors import ConfigError
+from qaeval_core.files import write_json
 from qaeval_core.llm.prompt import prompt_name
 from qaeval_core.metrics.naco_settings import NacoSettings
 
@@ -103,7 +103,4 @@ def write_complexity(path: Path, record: ComplexityRecord, *, corpus: str) -> No
             raise ConfigError(f"{path} is of corpus {old.corpus!r}, not {corpus!r}")
         kept = tuple(known for known in old.complexities if known.key != record.key)
     content = ComplexityFile(corpus=corpus, complexities=(*kept, record))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(content.model_dump(), indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    write_json(path, content.model_dump())

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from qaeval_core.errors import ReconcileError
+from qaeval_core.errors import ReconcileError, RunStoppedError
 from qaeval_core.llm.journal_totals import JournalTotals, journal_totals
+from qaeval_core.outages import Outages
 from qaeval_core.report.report import make_report
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.join import FileJoin
@@ -28,7 +28,8 @@ from qaeval_core.scoring.passes import Executor, RunCosts, check_quarantined, ru
 from qaeval_core.scoring.plan import RowRange
 from qaeval_core.scoring.plans import AskedFamilyPlan
 from qaeval_core.scoring.records import changes, read_json, write_run_files
-from qaeval_core.scoring.store import tiles, write_atomically, write_json
+from qaeval_core.scoring.sight import marked
+from qaeval_core.scoring.store import Store, tiles
 from qaeval_core.scoring.totals import Totals
 
 
@@ -59,24 +60,55 @@ def run_job(job: Job, executor: Executor, *, say: Callable[[str], None]) -> Outc
 
     Raises
     ------
-    RunStoppedError, TooManyQuarantinedError, StoreLockedError, ReconcileError
+    RunStoppedError, TooManyQuarantinedError, StoreLockedError, ReconcileError, StorageError, \
+InputChangedError, BlindNodeError
         What is committed stays and is used by the next run.
     """
-    with RunLock(job.store.out):
-        job.store.remove_leftovers()
-        success = job.store.out / "_SUCCESS"
-        if not job.config.scoring.retry_quarantined and _is_finished(job, success):
-            say(f"nothing to do: {job.store.out} is complete ({job.n_rows_total:,} rows)")
-            return Outcome(read_json(job.store.out / "report.json"), 0, is_new=False)
-        for line in changes(job):
-            say(line)
-        success.unlink(missing_ok=True)
-        write_run_files(job, n_actors=executor.n_actors)
-        done = run_passes(job, executor, say=say)
-        return _finish(job, done, success)
+    with RunLock(job.store.out, on_loss=executor.stop.set) as lock:
+        try:
+            return _run_locked(job, executor, lock, say)
+        except RunStoppedError:
+            lock.check()  # It may be why.
+            raise
 
 
-def _finish(job: Job, done: RunCosts, success: Path) -> Outcome:
+def _run_locked(job: Job, executor: Executor, lock: RunLock, say: Callable[[str], None]) -> Outcome:
+    job.store.remove_leftovers()
+    success = job.store.out / "_SUCCESS"
+    if not job.config.scoring.retry_quarantined and _is_finished(job, success):
+        say(f"nothing to do: {job.store.out} is complete ({job.n_rows_total:,} rows)")
+        return Outcome(read_json(job.store.out / "report.json"), 0, is_new=False)
+    for line in changes(job):
+        say(line)
+    with marked(job, _outages(job, executor, say)) as (marked_job, sight):
+        executor.begin(sight)
+        marked_job.store.delete(success)
+        write_run_files(marked_job, n_actors=executor.n_actors)
+        done = run_passes(marked_job, executor, say=say)
+        return _finish(marked_job, done, lock)
+
+
+def _outages(job: Job, executor: Executor, say: Callable[[str], None]) -> Outages:
+    """Return how long this process tries the disk; it says when it waits, and when it is over."""
+    is_out = False
+
+    def tell(note: str) -> None:
+        nonlocal is_out
+        if note and not is_out:
+            say(note)
+        elif not note:
+            say("the disk answers again")
+        is_out = bool(note)
+
+    def look() -> None:
+        if executor.stop.is_set():
+            raise RunStoppedError("stopped as asked; run again to go on from here")
+
+    return Outages(retry_s=job.config.scoring.retry_storage_s, tell=tell, look=look)
+
+
+def _finish(job: Job, done: RunCosts, lock: RunLock) -> Outcome:
+    lock.check()
     committed, ranges = reconcile(job, pending=done.stopped)
     totals = Totals()
     join = FileJoin(
@@ -93,7 +125,7 @@ def _finish(job: Job, done: RunCosts, success: Path) -> Outcome:
     report = make_report(
         job.run,
         totals,
-        read_scores=partial(_read_scores, [join.path(file) for file in job.files]),
+        read_scores=partial(_read_scores, job.store, [join.path(file) for file in job.files]),
         committed=committed,
         this_run=done.this_run,
         wall_s=done.wall_s,
@@ -103,10 +135,11 @@ def _finish(job: Job, done: RunCosts, success: Path) -> Outcome:
     )
     check_report(report, n_rows=job.n_rows_total)
     check_quarantined(job, report["quarantined"])
-    write_json(job.store.out / "report.json", report)
+    lock.check()
+    job.store.write_json(job.store.out / "report.json", report)
     if not done.stopped:
         marker = {"fingerprint": job.fingerprint, "rows": totals.n_rows}
-        write_atomically(success, json.dumps(marker).encode())
+        job.store.write(job.store.out / "_SUCCESS", json.dumps(marker).encode())
     n_shards = sum(stats.n_batches > 0 or stats.n_rows > 0 for stats in done.this_run.values())
     return Outcome(report, n_shards, is_new=True, stopped=done.stopped)
 
@@ -122,11 +155,9 @@ def _journals(job: Job) -> dict[str, JournalTotals]:
     return {key: read[folder] for key, folder in folders.items() if folder in read}
 
 
-def _read_scores(paths: Sequence[Path], column: str) -> NDArray[np.floating]:
+def _read_scores(store: Store, paths: Sequence[Path], column: str) -> NDArray[np.floating]:
     """Return one column of all score files; NaN where there is no score."""
-    parts = [
-        pq.read_table(path, columns=[column], partitioning=None).column(column) for path in paths
-    ]
+    parts = [store.read_column(path, column) for path in paths]
     chunks = [chunk.to_numpy(zero_copy_only=False) for part in parts for chunk in part.chunks]
     return np.concatenate(chunks) if chunks else np.zeros(0)
 

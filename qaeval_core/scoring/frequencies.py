@@ -16,7 +16,7 @@ from qaeval_core.scoring.families.words.frequencies import (
 )
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.plans import FamilyPlan
-from qaeval_core.scoring.store import tiles, write_atomically
+from qaeval_core.scoring.store import tiles
 
 
 def make_frequencies(job: Job, family: FamilyPlan) -> None:
@@ -34,14 +34,14 @@ def make_frequencies(job: Job, family: FamilyPlan) -> None:
     content = count_documents(
         _gram_columns(job, counted.key), words=family.words, min_rows=family.min_documents
     )
-    write_atomically(path, to_bytes(content))
+    job.store.write(path, to_bytes(content))
 
 
 def forget_frequencies(job: Job, key: str) -> None:
     """Take back what was computed from a corpus whose rows are listed once more."""
     for family in job.run.families:
         if family.after == key:
-            (job.store.out / family.frequencies_path).unlink(missing_ok=True)
+            job.store.delete(job.store.out / family.frequencies_path)
             for file_id, ranges in job.done_ranges(family).items():
                 for rows in ranges:
                     job.store.drop(family.key, file_id, rows)

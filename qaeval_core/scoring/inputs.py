@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -63,8 +64,7 @@ class InputFile:
 class _Found:
     base: str  # What the relative path is relative to.
     path: str
-    filesystem: fs.FileSystem
-    scheme: str
+    place: _Place
     info: fs.FileInfo
 
     @property
@@ -73,19 +73,64 @@ class _Found:
 
     @property
     def uri(self) -> str:
-        return f"{self.scheme}://{self.path}" if self.scheme else self.path
+        return self.place.uri_of(self.path)
 
 
-def open_filesystem(uri: str) -> tuple[fs.FileSystem, str, str]:
-    """Return (filesystem, path, scheme) of a path or URI; scheme is empty for local paths."""
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A filesystem, and how a URI names it: its endpoint or region is the query."""
+
+    filesystem: fs.FileSystem
+    uri: SplitResult | None = None  # None for local paths
+
+    def uri_of(self, path: str) -> str:
+        if self.uri is None:
+            return path
+        # Buckets are the first part of a path and the host of a URI; other stores have both apart.
+        below = path if path.startswith("/") else "/" + path.partition("/")[2]
+        return urlunsplit(self.uri._replace(path=quote(below)))
+
+
+def open_filesystem(uri: str) -> tuple[fs.FileSystem, str]:
+    """Return the filesystem of a path or URI, and the path there.
+
+    Raises
+    ------
+    OSError, pyarrow.ArrowInvalid
+        If the store does not answer, or there is no such scheme.
+    """
     if "://" not in uri:
-        return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(uri)), ""
+        return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(uri))
+    filesystem, path = fs.FileSystem.from_uri(uri)
+    return filesystem, path
+
+
+def store_of(uri: str) -> str:
+    """Return the part of a path or URI that fails and recovers as one.
+
+    Examples
+    --------
+    >>> store_of("s3://bucket/a/b.parquet?region=eu-north-1"), store_of("/data/a/b.parquet")
+    ('s3://bucket', '/data/a')
+    """
+    if "://" not in uri:
+        return str(Path(uri).parent)
+    parts = urlsplit(uri)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _open_place(uri: str) -> tuple[_Place, str]:
+    parts = urlsplit(uri)
+    if parts.password is not None:
+        # It would go to every worker, into OUT and into messages.
+        shown = urlunsplit(parts._replace(netloc=parts.hostname or ""))
+        raise InputError(f"{shown}: no secrets in a URI; set them in the nodes' environment")
     try:
-        filesystem, path = fs.FileSystem.from_uri(uri)
-    except (pa.ArrowInvalid, OSError) as error:
+        filesystem, path = open_filesystem(uri)
+    except (pa.ArrowException, OSError) as error:
         raise InputError(f"cannot open {uri}: {error}") from None
-    scheme = uri.split("://", 1)[0]
-    return filesystem, path, "" if scheme == "file" else scheme
+    is_local = "://" not in uri or parts.scheme == "file"
+    return _Place(filesystem, None if is_local else parts), path
 
 
 def find_inputs(
@@ -132,23 +177,24 @@ def find_inputs(
 
 
 def _expand(uri: str) -> list[_Found]:
-    filesystem, path, scheme = open_filesystem(uri)
+    place, path = _open_place(uri)
+    filesystem = place.filesystem
     if _GLOB_SIGNS & set(path) and filesystem.get_file_info(path).type == fs.FileType.NotFound:
-        return _expand_glob(filesystem, path, scheme)
+        return _expand_glob(place, path)
     info = filesystem.get_file_info(path)
     if info.type == fs.FileType.File:
-        return [_Found(str(PurePosixPath(path).parent), path, filesystem, scheme, info)]
+        return [_Found(str(PurePosixPath(path).parent), path, place, info)]
     if info.type == fs.FileType.Directory:
-        return _search(filesystem, path, scheme)
-    raise InputError(f"no such file or folder: {uri}{_near_files(path, scheme)}")
+        return _search(place, path)
+    raise InputError(f"no such file or folder: {uri}{_near_files(path, place)}")
 
 
-def _search(filesystem: fs.FileSystem, folder: str, scheme: str) -> list[_Found]:
-    infos = filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
+def _search(place: _Place, folder: str) -> list[_Found]:
+    infos = place.filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
     kept = [info for info in infos if _is_data(os.path.relpath(info.path, folder), info)]
     if not kept:
         raise InputError(f"no .parquet file below {folder}")
-    return [_Found(folder, info.path, filesystem, scheme, info) for info in kept]
+    return [_Found(folder, info.path, place, info) for info in kept]
 
 
 def _is_data(relative: str, info: fs.FileInfo) -> bool:
@@ -156,24 +202,24 @@ def _is_data(relative: str, info: fs.FileInfo) -> bool:
     return info.type == fs.FileType.File and relative.endswith(_SUFFIXES) and not hidden
 
 
-def _expand_glob(filesystem: fs.FileSystem, pattern: str, scheme: str) -> list[_Found]:
+def _expand_glob(place: _Place, pattern: str) -> list[_Found]:
     parts = PurePosixPath(pattern).parts
     n_plain = next(i for i, part in enumerate(parts) if _GLOB_SIGNS & set(part))
     base = str(PurePosixPath(*parts[:n_plain])) if n_plain else "."
-    if not scheme:
-        infos = filesystem.get_file_info(sorted(glob.glob(pattern, recursive=True)))
+    if place.uri is None:
+        infos = place.filesystem.get_file_info(sorted(glob.glob(pattern, recursive=True)))
     else:
-        below = filesystem.get_file_info(fs.FileSelector(base, recursive=True))
+        below = place.filesystem.get_file_info(fs.FileSelector(base, recursive=True))
         infos = [info for info in below if fnmatch.fnmatchcase(info.path, pattern)]
     kept = [info for info in infos if info.type == fs.FileType.File]
     if not kept:
         raise InputError(f"no file matches {pattern}")
-    return [_Found(base, info.path, filesystem, scheme, info) for info in kept]
+    return [_Found(base, info.path, place, info) for info in kept]
 
 
-def _near_files(path: str, scheme: str) -> str:
+def _near_files(path: str, place: _Place) -> str:
     folder = Path(path).parent
-    if scheme or not folder.is_dir():
+    if place.uri is not None or not folder.is_dir():
         return ""
     names = [item.name for item in folder.iterdir() if not item.name.startswith(".")]
     hint = nearest(Path(path).name, names) if names else ""
@@ -197,7 +243,7 @@ def _unique_relatives(found: Sequence[_Found]) -> list[str]:
 
 def _read_footer(item: _Found, relative: str) -> InputFile | str:
     try:
-        with item.filesystem.open_input_file(item.path) as source:
+        with item.place.filesystem.open_input_file(item.path) as source:
             parquet = pq.ParquetFile(source)
             footer, schema = parquet.metadata, parquet.schema_arrow
             groups = []

@@ -5,8 +5,11 @@ Streams: neither the input nor the statistics of a file are ever in memory as a 
 
 from __future__ import annotations
 
-import uuid
+import contextlib
+import io
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from qaeval_core import files
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.schema import QUARANTINE_MESSAGE, QUARANTINE_REASON, QUARANTINE_SCHEMA
 from qaeval_core.scoring.families.naco import STATISTICS_SCHEMA
@@ -22,7 +26,7 @@ from qaeval_core.scoring.formulas import score_instance
 from qaeval_core.scoring.inputs import InputFile
 from qaeval_core.scoring.plan import Piece, RowRange, Stretch, split, stretches
 from qaeval_core.scoring.plans import AskedFamilyPlan, CompiledRun
-from qaeval_core.scoring.reader import ShardReader
+from qaeval_core.scoring.reader import ShardReader, check_unchanged
 from qaeval_core.scoring.score_columns import columns_metadata, score_fields
 from qaeval_core.scoring.store import FamilyStream, Store
 from qaeval_core.scoring.totals import Totals
@@ -93,6 +97,14 @@ def _quarantine_reasons(statistics: Mapping[str, pa.Table]) -> list[str | None]:
     return merged
 
 
+@dataclass(slots=True)
+class _Joined:
+    """What is known of a file once its scores are written."""
+
+    totals: Totals = field(default_factory=Totals)
+    quarantine: list[pa.Table] = field(default_factory=list)
+
+
 class FileJoin:
     """Writes one input file's scores.
 
@@ -142,48 +154,65 @@ class FileJoin:
         ranges: Mapping[str, Sequence[RowRange]],
         totals: Totals,
     ) -> None:
-        """Write the scores and quarantine records of a file, atomically.
+        """Write the scores and quarantine records of a file, each whole or not at all.
 
         Parameters
         ----------
         ranges : mapping of family key to committed ranges
             They tile the file's rows, but for families that ask: rows that are missing there have
             no score, and the reason ``pending``.
+
+        Raises
+        ------
+        StorageError
+            If the disk refuses for as long as it is tried.
+        InputChangedError
+            If the file is another one than when the run began.
         """
         path = self.path(file)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        joined = self._store.call(
+            partial(self._write, file, n_rows=n_rows, ranges=ranges), f"cannot write {path}"
+        )
+        self._write_quarantine(file, joined.quarantine)
+        totals.add(joined.totals)
+
+    def _write(
+        self, file: InputFile, *, n_rows: int, ranges: Mapping[str, Sequence[RowRange]]
+    ) -> _Joined:
+        """Write the scores of a file; what is counted of them counts if they are whole."""
         streams = {
             key: FamilyStream(self._store, key, file.file_id, own, schema=self._schemas.get(key))
             for key, own in ranges.items()
         }
+        joined = _Joined()
         hashes: list[NDArray[np.uint64]] = []
-        quarantine: list[pa.Table] = []
-        writer: pq.ParquetWriter | None = None
-        for given in self._given_columns(file, n_rows):
-            statistics = {key: stream.take(given.num_rows) for key, stream in streams.items()}
-            scores = score_rows(
-                self._run, statistics, totals, with_statistics=self._with_statistics
-            )
-            joined = _beside(given, scores).replace_schema_metadata(self._metadata)
-            quarantine.append(_quarantine_rows(given, scores, statistics))
-            ids = pl.Series(pl.from_arrow(given.column("id")))
-            hashes.append(ids.hash().to_numpy())
+        with contextlib.ExitStack() as stack:
+            sink = stack.enter_context(files.writer(self.path(file)))
+            writer: pq.ParquetWriter | None = None
+            for given in self._given_columns(file, n_rows):
+                statistics = {key: stream.take(given.num_rows) for key, stream in streams.items()}
+                scores = score_rows(
+                    self._run, statistics, joined.totals, with_statistics=self._with_statistics
+                )
+                rows = _beside(given, scores).replace_schema_metadata(self._metadata)
+                joined.quarantine.append(_quarantine_rows(given, scores, statistics))
+                ids = pl.Series(pl.from_arrow(given.column("id")))
+                hashes.append(ids.hash().to_numpy())
+                if writer is None:
+                    writer = stack.enter_context(
+                        pq.ParquetWriter(sink, rows.schema, compression="zstd")
+                    )
+                writer.write_table(rows)
             if writer is None:
-                writer = pq.ParquetWriter(temporary, joined.schema, compression="zstd")
-            writer.write_table(joined)
-        if writer is None:
-            pq.write_table(self._empty(file), temporary)
-        else:
-            writer.close()
-        temporary.replace(path)
-        self._write_quarantine(file, quarantine)
-        totals.n_duplicate_ids += _n_repeats(hashes)
+                pq.write_table(self._empty(file), sink)
+            check_unchanged(file, outages=self._store.outages)
+        joined.totals.n_duplicate_ids += _n_repeats(hashes)
+        return joined
 
     def _given_columns(self, file: InputFile, n_rows: int) -> Iterator[pa.Table]:
         """Yield id and carried columns in chunks; nulls where the input cannot be read."""
         wanted = [*([self._id_column] if self._id_column else []), *self._carry]
-        reader = ShardReader(wanted)
+        reader = ShardReader(wanted, outages=self._store.outages)
         for stretch in stretches(file.row_groups, rows_per_shard=_CHUNK_ROWS):
             rows = RowRange(stretch.rows.start, min(stretch.rows.stop, n_rows))
             if rows.n_rows <= 0:
@@ -231,12 +260,11 @@ class FileJoin:
         path = self._store.out / "quarantine" / file.relative
         rows = pa.concat_tables(parts) if parts else QUARANTINE_SCHEMA.empty_table()
         if rows.num_rows == 0:
-            path.unlink(missing_ok=True)
+            self._store.delete(path)
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-        pq.write_table(rows, temporary)
-        temporary.replace(path)
+        buffer = io.BytesIO()
+        pq.write_table(rows, buffer)
+        self._store.write(path, buffer.getvalue())
 
 
 def _n_repeats(hashes: Sequence[NDArray[np.uint64]]) -> int:
@@ -254,6 +282,8 @@ def _as_piece(file: InputFile, stretch: Stretch) -> Piece:
         file_id=file.file_id,
         relative=file.relative,
         uri=file.uri,
+        size_bytes=file.size_bytes,
+        mtime_ns=file.mtime_ns,
         first_group=stretch.first_group,
         stop_group=stretch.stop_group,
         first_row=stretch.rows.start,

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,8 @@ from qaeval_core.scoring.plan import Piece, RowRange
 from qaeval_core.scoring.plans import AskedFamilyPlan, FamilyPlan, pass_title
 from qaeval_core.scoring.progress import ProgressCounter, ProgressPrinter
 from qaeval_core.scoring.runners import make_runner
-from qaeval_core.scoring.work import PieceWorker
+from qaeval_core.scoring.sight import Sight
+from qaeval_core.scoring.work import PieceWorker, worker_store
 
 
 class LocalSupervisor:
@@ -68,6 +70,9 @@ class LocalExecutor:
         self.stop = threading.Event()
         self._n_threads = n_threads
 
+    def begin(self, sight: Sight) -> None:
+        """Nothing to look at: this process found the files and made the folders itself."""
+
     def prepare(
         self,
         job: Job,
@@ -91,8 +96,14 @@ class LocalExecutor:
             interval_s=job.config.scoring.progress_s,
         )
         supervisor = LocalSupervisor(self.stop, printer)
+        store = worker_store(
+            job.store.out,
+            job.store.mark,
+            supervisor,
+            retry_s=job.config.scoring.retry_storage_s,
+        )
         try:
-            with self._worker(job, families, supervisor) as worker:
+            with self._worker(replace(job, store=store), families, supervisor) as worker:
                 for _, _, costs in worker.run(pieces):
                     on_shard(costs)
         finally:

@@ -2,45 +2,74 @@
 
 The lock file names host, process and its start time, and carries a heartbeat. A dead holder on
 this host is recognised at once (process ids are re-used, start times are not); one on another
-host when its heartbeat is old.
+host when its heartbeat is old. A holder that was frozen for so long that another took its place
+notices it at its next heartbeat, and before it writes scores.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
 import psutil
 
-from qaeval_core.errors import StoreLockedError
+from qaeval_core.errors import LockLostError, RunError, StoreLockedError
+from qaeval_core.files import temporary_path, write_new
 
 HEARTBEAT_S = 15.0
 STALE_AFTER_S = 120.0
 
 
 class RunLock:
-    """Holds OUT/.lock while a run lives; a context manager."""
+    """Holds OUT/.lock while a run lives; a context manager.
 
-    def __init__(self, out: Path) -> None:
+    Parameters
+    ----------
+    out : Path
+        The folder; made if it is not there.
+    on_loss : callable, optional
+        Called, in another thread, when another run has taken the lock.
+    heartbeat_s : float, default 15
+
+    Raises
+    ------
+    StoreLockedError
+        On entry, if another run holds it.
+    RunError
+        On entry, if OUT cannot be written.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        *,
+        on_loss: Callable[[], None] | None = None,
+        heartbeat_s: float = HEARTBEAT_S,
+    ) -> None:
         self._path = out / ".lock"
         self._token = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
+        self._on_loss = on_loss or (lambda: None)
+        self._heartbeat_s = heartbeat_s
+        self._file = -1
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> RunLock:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        for _ in range(2):
-            if self._create():
-                self._thread = threading.Thread(target=self._beat, daemon=True)
-                self._thread.start()
-                return self
-            self._remove_if_dead()
-        raise StoreLockedError(f"another run took {self._path} this moment")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._take()
+        except OSError as error:
+            raise RunError(f"cannot write below {self._path.parent}: {error.strerror}") from None
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread.start()
+        return self
 
     def __exit__(
         self,
@@ -51,56 +80,65 @@ class RunLock:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        if self._holder().get("token") == self._token:
-            self._path.unlink(missing_ok=True)
+        os.close(self._file)
+        with contextlib.suppress(OSError):  # It will be found to be dead.
+            if self._holder().get("token") == self._token:
+                self._path.unlink(missing_ok=True)
 
-    def _create(self) -> bool:
-        content = {
+    def check(self) -> None:
+        """Raise LockLostError if another run has taken the lock; call it before what counts."""
+        try:
+            holder = self._holder()
+        except FileNotFoundError:
+            holder = {}
+        except OSError:
+            return  # OUT does not answer: whoever writes there hears of it.
+        if holder.get("token") == self._token:
+            return
+        taker = f"process {holder.get('pid')} on {holder.get('host')}" if holder else "somebody"
+        raise LockLostError(
+            f"{self._path} was taken by {taker}: this run had not been heard for so long that it "
+            "was held for dead. It ends here; what is committed stays"
+        )
+
+    def _take(self) -> None:
+        for _ in range(2):
+            if write_new(self._path, json.dumps(self._content()).encode()):
+                # Kept open: a heartbeat touches this very file, never that of another holder.
+                self._file = os.open(self._path, os.O_RDONLY)
+                return
+            self._remove_if_dead()
+        raise StoreLockedError(f"another run took {self._path} this moment")
+
+    def _content(self) -> dict[str, object]:
+        return {
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "started": psutil.Process().create_time(),
             "token": self._token,
         }
-        temporary = self._path.with_name(f".lock.{self._token}.tmp")
-        temporary.write_text(json.dumps(content), encoding="utf-8")
-        try:
-            os.link(temporary, self._path)  # Fails if it exists, also on NFS; never half written.
-        except FileExistsError:
-            return False
-        except OSError:  # A file system without hard links.
-            return self._create_exclusively(json.dumps(content))
-        finally:
-            temporary.unlink()
-        return True
-
-    def _create_exclusively(self, content: str) -> bool:
-        try:
-            with self._path.open("x", encoding="utf-8") as file:
-                file.write(content)
-        except FileExistsError:
-            return False
-        return True
 
     def _holder(self) -> dict[str, object]:
         try:
             holder = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError):
+        except (ValueError, RecursionError):
             return {}
         return holder if isinstance(holder, dict) else {}
 
     def _remove_if_dead(self) -> None:
-        holder = self._holder()
         try:
+            holder = self._holder()
             age_s = time.time() - self._path.stat().st_mtime
         except FileNotFoundError:
             return
         if _is_alive(holder, age_s):
             raise StoreLockedError(
                 f"another run (process {holder.get('pid')} on {holder.get('host')}) is writing to "
-                f"{self._path.parent}; wait for it, or choose another --out"
+                f"{self._path.parent}; wait for it, or choose another --out. If there is none, "
+                f"delete {self._path}"
             )
         # Renamed before it is removed: of two runs that find it dead, one alone removes it.
-        grave = self._path.with_name(f".lock.dead.{self._token}.tmp")
+        grave = temporary_path(self._path)
         try:
             self._path.rename(grave)
         except FileNotFoundError:
@@ -111,10 +149,14 @@ class RunLock:
         grave.unlink()
 
     def _beat(self) -> None:
-        while not self._stop.wait(HEARTBEAT_S):
+        while not self._stop.wait(self._heartbeat_s):
+            # Where the disk refuses, the next look tells; others take over if this lasts.
+            with contextlib.suppress(OSError):
+                os.utime(self._file)
             try:
-                os.utime(self._path)
-            except FileNotFoundError:
+                self.check()
+            except LockLostError:
+                self._on_loss()
                 return
 
 

@@ -18,6 +18,7 @@ from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.plan import Piece
 from qaeval_core.scoring.plans import AskedFamilyPlan, FamilyPlan
+from qaeval_core.scoring.sight import Sight
 
 # Called for each committed shard with what it cost, by family.
 OnShard = Callable[[Mapping[str, PassStats]], None]
@@ -28,6 +29,9 @@ class Executor(Protocol):
 
     n_actors: int
     stop: threading.Event  # set to end the run after what is in hand
+
+    def begin(self, sight: Sight) -> None:
+        """Look whether all workers see what they must; BlindNodeError if one does not."""
 
     def prepare(
         self,

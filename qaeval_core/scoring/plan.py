@@ -46,6 +46,8 @@ class Piece:
     file_id: str
     relative: str
     uri: str
+    size_bytes: int
+    mtime_ns: int
     first_group: int
     stop_group: int
     first_row: int
@@ -165,6 +167,8 @@ def plan_file(
                         file_id=file.file_id,
                         relative=file.relative,
                         uri=file.uri,
+                        size_bytes=file.size_bytes,
+                        mtime_ns=file.mtime_ns,
                         first_group=stretch.first_group,
                         stop_group=stretch.stop_group,
                         first_row=stretch.rows.start,

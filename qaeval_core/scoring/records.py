@@ -13,7 +13,6 @@ from qaeval_core.report.report import environment
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.plan import RowRange
 from qaeval_core.scoring.plans import ModelFamilyPlan
-from qaeval_core.scoring.store import write_atomically, write_json
 
 _PLAN_SCHEMA = pa.schema(
     [
@@ -63,7 +62,7 @@ def changes(job: Job) -> list[str]:
 
 def write_run_files(job: Job, *, n_actors: int) -> None:
     """Write run.json, plan.parquet and a description of every family."""
-    write_json(
+    job.store.write_json(
         job.store.out / "run.json",
         {
             "config": job.config.model_dump(mode="json"),
@@ -96,7 +95,7 @@ def write_run_files(job: Job, *, n_actors: int) -> None:
             ]
     buffer = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(records, schema=_PLAN_SCHEMA), buffer)
-    write_atomically(job.store.out / "plan.parquet", buffer.getvalue().to_pybytes())
+    job.store.write(job.store.out / "plan.parquet", buffer.getvalue().to_pybytes())
 
 
 def _plan_row(

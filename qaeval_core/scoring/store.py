@@ -6,27 +6,31 @@ signature: a retry or a zombie writes the same bytes to the same name.
 
 from __future__ import annotations
 
+import errno
 import io
-import json
 import os
 import re
-import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from qaeval_core import files
 from qaeval_core.errors import ConfigError, ReconcileError
+from qaeval_core.outages import Outages
 from qaeval_core.schema import POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.plan import RowRange
 
+T = TypeVar("T")
+
 _COMMIT_NAME = re.compile(r"^(?P<file>[0-9a-f]+)-(?P<start>\d+)-(?P<stop>\d+)\.parquet$")
 _STATS = b"qaeval.stats"
 _SIGNATURE = b"qaeval.signature"
-_TEMPORARY_SUFFIX = ".tmp"
 _QUARANTINE_COLUMNS = (QUARANTINE_REASON, QUARANTINE_MESSAGE)
 
 
@@ -43,26 +47,22 @@ def check_out_path(out: str) -> Path:
     return path
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write bytes so that readers see the old file or the whole new one, also after a crash."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_TEMPORARY_SUFFIX}")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A file that a run puts into the folders it shares with its workers: who sees it sees them.
 
+    A folder that is not mounted looks like an empty one, in which a worker would keep what it
+    computed for itself.
+    """
 
-def write_json(path: Path, content: object) -> None:
-    """Write JSON atomically, keys in the given order."""
-    text = json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n"
-    write_atomically(path, text.encode())
+    name: str
+
+    def check(self, folder: Path) -> None:
+        """Raise OSError if a folder does not hold it."""
+        if not (folder / self.name).exists():
+            raise FileNotFoundError(
+                errno.ENOENT, f"{folder} is not the folder that the run began in"
+            )
 
 
 class Store:
@@ -72,10 +72,18 @@ class Store:
     ----------
     out : Path
         The folder; made on the first write.
+    mark : Mark, optional
+        Of the run; nothing is read or written where OUT does not hold it.
+    outages : Outages, optional
+        How long the disk is tried; default once.
     """
 
-    def __init__(self, out: Path) -> None:
+    def __init__(
+        self, out: Path, *, mark: Mark | None = None, outages: Outages | None = None
+    ) -> None:
         self.out = out
+        self.mark = mark
+        self.outages = outages or Outages()
 
     def family_folder(self, family: str) -> Path:
         """Return the folder of a family's commits."""
@@ -110,31 +118,88 @@ class Store:
             )
         metadata = {_SIGNATURE: signature.encode(), _STATS: stats.counts_json().encode()}
         buffer = io.BytesIO()
-        # Serialised in memory first: a failing writer must not leave half a file behind.
         pq.write_table(table.replace_schema_metadata(metadata), buffer, compression="zstd")
-        write_atomically(self.commit_path(family, file_id, rows), buffer.getvalue())
+        self.write(self.commit_path(family, file_id, rows), buffer.getvalue())
+
+    def write(self, path: Path, content: bytes) -> None:
+        """Write a file below OUT, whole or not at all.
+
+        Raises
+        ------
+        StorageError
+            If the disk refuses for as long as it is tried.
+        """
+        self.call(lambda: files.write(path, content), f"cannot write {path}")
+
+    def write_json(self, path: Path, content: object) -> None:
+        """Write JSON below OUT, as `write` does."""
+        self.call(lambda: files.write_json(path, content), f"cannot write {path}")
+
+    def delete(self, path: Path) -> None:
+        """Delete a file below OUT, if it is there."""
+        self.call(lambda: files.delete(path), f"cannot delete {path}")
+
+    def call(self, action: Callable[[], T], what: str) -> T:
+        """Return what an action on OUT returns, tried as long as the disk refuses."""
+
+        def in_sight() -> T:
+            if self.mark is not None:
+                self.mark.check(self.out)
+            return action()
+
+        return self.outages.call(in_sight, store=str(self.out), what=what)
 
     def committed(self, family: str) -> dict[str, list[RowRange]]:
         """Return the committed ranges of every file of a family, by names alone."""
-        ranges: dict[str, list[RowRange]] = {}
         folder = self.family_folder(family)
-        if folder.is_dir():
-            for entry in os.scandir(folder):
-                match = _COMMIT_NAME.match(entry.name)
-                if match:
-                    rows = RowRange(int(match["start"]), int(match["stop"]))
-                    ranges.setdefault(match["file"], []).append(rows)
+
+        def names() -> list[str]:
+            return os.listdir(folder) if folder.is_dir() else []
+
+        ranges: dict[str, list[RowRange]] = {}
+        for name in self.call(names, f"cannot list {folder}"):
+            match = _COMMIT_NAME.match(name)
+            if match:
+                rows = RowRange(int(match["start"]), int(match["stop"]))
+                ranges.setdefault(match["file"], []).append(rows)
         return ranges
 
     def is_committed(self, family: str, file_id: str, rows: RowRange) -> bool:
         """Return whether a shard is committed."""
-        return self.commit_path(family, file_id, rows).exists()
+        path = self.commit_path(family, file_id, rows)
+        return self.call(path.exists, f"cannot look at {path}")
 
     def read(
         self, family: str, file_id: str, rows: RowRange, columns: list[str] | None = None
     ) -> pa.Table:
-        """Return the statistics of a committed shard."""
-        return pq.read_table(self.commit_path(family, file_id, rows), columns=columns)
+        """Return the statistics of a committed shard.
+
+        Raises
+        ------
+        ReconcileError
+            If the commit is damaged.
+        StorageError
+            If the disk does not give its bytes for as long as it is tried.
+        """
+
+        def decode(source: Path | pa.BufferReader) -> pa.Table:
+            return pq.read_table(source, columns=columns, partitioning=None)
+
+        return self._decode(self.commit_path(family, file_id, rows), decode)
+
+    def read_column(self, path: Path, column: str) -> pa.ChunkedArray:
+        """Return one column of a table below OUT.
+
+        Raises
+        ------
+        ReconcileError, StorageError
+            As `read` does.
+        """
+
+        def decode(source: Path | pa.BufferReader) -> pa.ChunkedArray:
+            return pq.read_table(source, columns=[column], partitioning=None).column(column)
+
+        return self._decode(path, decode)
 
     def check(self, family: str, file_id: str, rows: RowRange) -> PassStats:
         """Return a commit's counts, from its footer.
@@ -143,38 +208,44 @@ class Store:
         ------
         ReconcileError
             If the footer is damaged or does not have its shard's rows.
+        StorageError
+            If the disk does not give its bytes for as long as it is tried.
         """
-        footer = self._footer(family, file_id, rows)
+        path = self.commit_path(family, file_id, rows)
+        footer: pq.FileMetaData = self._decode(path, pq.read_metadata)
         stats = (footer.metadata or {}).get(_STATS)
         if footer.num_rows != rows.n_rows or stats is None:
             raise ReconcileError(
-                f"{self.commit_path(family, file_id, rows)} has {footer.num_rows} rows, its name "
-                f"says {rows.n_rows}; delete it and run again"
+                f"{path} has {footer.num_rows} rows, its name says {rows.n_rows}; delete it and "
+                "run again"
             )
         return PassStats.from_json(stats)
 
-    def drop(self, family: str, file_id: str, rows: RowRange) -> None:
-        """Take a commit back, so that its shard is computed again."""
-        self.commit_path(family, file_id, rows).unlink(missing_ok=True)
-
-    def _footer(self, family: str, file_id: str, rows: RowRange) -> pq.FileMetaData:
-        path = self.commit_path(family, file_id, rows)
+    def _decode(self, path: Path, decode: Callable[[Path | pa.BufferReader], T]) -> T:
+        """Return what a commit decodes to; where it does not, its bytes decide why."""
         try:
-            return pq.read_metadata(path)
+            return decode(path)
+        except (OSError, pa.ArrowException):
+            content = self.call(path.read_bytes, f"cannot read {path}")
+        try:
+            return decode(pa.BufferReader(content))
         except (OSError, pa.ArrowException) as error:
             raise ReconcileError(f"{path} is damaged ({error}); delete it and run again") from None
+
+    def drop(self, family: str, file_id: str, rows: RowRange) -> None:
+        """Take a commit back, so that its shard is computed again."""
+        self.delete(self.commit_path(family, file_id, rows))
 
     def remove_leftovers(self) -> None:
         """Delete temporary files of killed runs; call it only with the lock held."""
         if self.out.is_dir():
-            for path in self.out.rglob(f".*{_TEMPORARY_SUFFIX}"):
-                path.unlink(missing_ok=True)
+            files.remove_temporaries(self.out)
 
     def write_signature(self, family: str, content: Mapping[str, object]) -> None:
         """Describe a family's folder for people."""
         path = self.family_folder(family) / "family.json"
         if not path.exists():
-            write_json(path, content)
+            self.write_json(path, content)
 
 
 def tiles(ranges: Iterable[RowRange], *, n_rows: int) -> bool:

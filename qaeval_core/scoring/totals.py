@@ -25,6 +25,21 @@ class Totals:
     sums: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # by instance
     texts: dict[str, Counter[str]] = field(default_factory=dict)  # by column
 
+    def add(self, other: Totals) -> None:
+        """Add what was counted of other rows."""
+        self.n_rows += other.n_rows
+        self.n_duplicate_ids += other.n_duplicate_ids
+        for mine, theirs in (
+            (self.quarantined, other.quarantined),
+            (self.n_scored, other.n_scored),
+        ):
+            mine.update(theirs)
+        for by_name, others in ((self.undefined, other.undefined), (self.texts, other.texts)):
+            for name, counts in others.items():
+                by_name.setdefault(name, Counter()).update(counts)
+        for name, own in other.sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + own
+
     def count_instance(self, plan: InstancePlan, scores: InstanceScores) -> None:
         """Count the scores of some rows of an instance."""
         counts = Counter(reason for reason in scores.reasons if reason is not None)

@@ -10,17 +10,19 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from qaeval_core.errors import UnreadableFileError
+from qaeval_core.outages import Outages
 from qaeval_core.scoring.families.words.rows import ShardTexts, Tokenisers
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.plan import Piece, RowRange, cover, open_ranges, split
 from qaeval_core.scoring.prepared import Prepared, Runner, quarantine_all, statistics_table
 from qaeval_core.scoring.reader import ShardReader
-from qaeval_core.scoring.store import Store
+from qaeval_core.scoring.store import Mark, Store
 from qaeval_core.scoring.validate import table_rows
 
 KILLED_WORKER = "killed_worker"
@@ -48,6 +50,14 @@ class Supervisor(Protocol):
 Costs = dict[str, PassStats]
 
 
+def worker_store(out: Path, mark: Mark | None, supervisor: Supervisor, *, retry_s: float) -> Store:
+    """Return a worker's store: what it waits for is in the line of progress."""
+    outages = Outages(
+        retry_s=retry_s, tell=supervisor.tell, look=lambda: supervisor.advance(0.0, 0, 0)
+    )
+    return Store(out, mark=mark, outages=outages)
+
+
 class _Job(NamedTuple):
     piece: Piece
     rows: RowRange
@@ -73,7 +83,7 @@ class PieceWorker:
         self._columns: dict[str, str] = {}
         for runner in self._runners.values():
             self._columns.update(runner.plan.columns)
-        self._reader = ShardReader(list(self._columns.values()))
+        self._reader = ShardReader(list(self._columns.values()), outages=store.outages)
         self._tokenisers = Tokenisers()
 
     @property

@@ -12,8 +12,8 @@ from llm_runs import Run, prompt, reserved_usd
 from llm_server import LlmServer, count_prompt_tokens
 
 from qaeval_core.errors import BudgetExhaustedError, EndpointRefusedError, QAEvalError, RunError
+from qaeval_core.files import AppendFile
 from qaeval_core.llm.answer import Answer, Request
-from qaeval_core.llm.append import AppendFile
 from qaeval_core.llm.door import LocalGovernor, reconcile
 from qaeval_core.llm.governor import Governor
 from qaeval_core.llm.journal import JournalEntry

@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from helpers import full_disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qaeval_core.errors import BudgetExhaustedError, RunError, StoreLockedError
+from qaeval_core.files import AppendFile
 from qaeval_core.llm import ledger as ledger_module
-from qaeval_core.llm.append import AppendFile
 from qaeval_core.llm.governor import Governor
 from qaeval_core.llm.ledger import Ledger, LedgerState, SentCall
 from qaeval_core.llm.limits import Limits, Purse
@@ -279,10 +280,10 @@ def test_a_rewrite_that_the_disk_refuses_leaves_the_old_lines(tmp_path: Path) ->
     """Half a ledger in the place of a whole one has lost a budget."""
     ledger = Ledger(tmp_path / "a", wall=lambda: 1e9)
     ledger.sent("c-1", SentCall(1e9, 10, 700))
-    (tmp_path / "a" / "ledger-main.tmp").symlink_to("/dev/full")
-    with rewritten_after(1), pytest.raises(RunError, match="No space left"):
+    with rewritten_after(1), full_disk(), pytest.raises(RunError, match="File too large"):
         ledger.settled("c-1", n_tokens=10, nano_usd=500)
     ledger.settled("c-1", n_tokens=10, nano_usd=500)  # There is room again.
+    assert not list((tmp_path / "a").glob(".*")), "a half-written file keeps a full disk full"
     found = Ledger(die(tmp_path / "a", tmp_path / "b"), wall=lambda: 1e9).found
     assert (found.of("main").spent, found.open) == (500, {})
 
