@@ -5,10 +5,12 @@ Classes live in a module of their own: actor classes of ``__main__`` cannot be f
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -23,14 +25,19 @@ from qaeval_core.config import ModelsSection
 from qaeval_core.errors import QAEvalError, RunStoppedError
 from qaeval_core.models.session import Device
 from qaeval_core.scoring.frequencies import load_frequencies
-from qaeval_core.scoring.plan import RowRange
+from qaeval_core.scoring.plan import Piece, RowRange
 from qaeval_core.scoring.plans import FamilyPlan, ModelFamilyPlan
 from qaeval_core.scoring.progress import Counts, ProgressCounter
 from qaeval_core.scoring.runners import make_runner
-from qaeval_core.scoring.store import Store
-from qaeval_core.scoring.work import PieceWorker
+from qaeval_core.scoring.sight import Sight, input_problem
+from qaeval_core.scoring.work import PieceWorker, worker_store
 
 _REPORT_EVERY_S = 1.0
+# A worker between two pieces is not idle.
+_IDLE_S = 2.0
+# Of workers that died at work and never came back.
+_SILENT_S = 600.0
+_GIVE_BACK_POLL_S = 0.5
 
 
 @ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
@@ -41,14 +48,19 @@ class Coordinator:
         self._begun: Counter[tuple[str, str, int, int]] = Counter()
         self._counter = ProgressCounter()
         self._is_stopped = False
+        self._blind: dict[str, str] = {}  # node -> what it does not see
+        self._n_at_work: Counter[str] = Counter()  # by worker
+        self._idle_since_s = time.monotonic()
 
     def begin(self, family: str, file_id: str, start: int, stop: int) -> int:
         """Note that a shard begins; return how often it has begun."""
+        self._idle_since_s = time.monotonic()
         self._begun[family, file_id, start, stop] += 1
         return self._begun[family, file_id, start, stop]
 
     def advance(self, n_rows: float, n_tokens: int, n_padded_tokens: int) -> bool:
         """Note progress; return whether to stop."""
+        self._idle_since_s = time.monotonic()
         self._counter.add(n_rows, n_tokens, n_padded_tokens)
         return self._is_stopped
 
@@ -64,15 +76,38 @@ class Coordinator:
         """Ask every worker to stop after its batch in hand."""
         self._is_stopped = True
 
+    def work(self, worker: str, n_pieces: int) -> None:
+        """Note that a worker begins (1) or ends (-1) a piece, or starts anew (0)."""
+        if n_pieces == 0:
+            del self._n_at_work[worker]
+        else:
+            self._n_at_work[worker] += n_pieces
+        self._idle_since_s = time.monotonic()
+
+    def report_blind(self, node: str, problem: str) -> None:
+        """Note that a node does not see what it must."""
+        self._blind[node] = problem
+
+    def blind(self) -> dict[str, str]:
+        """Return what nodes do not see, by node."""
+        return self._blind
+
+    def may_give_back(self) -> bool:
+        """Whether a blind worker's pieces wait for nobody but it: all others have ended theirs."""
+        is_idle = not any(self._n_at_work.values())
+        idle_s = time.monotonic() - self._idle_since_s
+        return self._is_stopped or (is_idle and idle_s > _IDLE_S) or idle_s > _SILENT_S
+
 
 class RemoteSupervisor:
-    """A worker's line to the coordinator; speaks at most once a second."""
+    """A worker's line to the coordinator; speaks at most once a second, from any thread."""
 
     def __init__(self, coordinator: Any) -> None:
         self._coordinator = coordinator
         self._pending = (0.0, 0, 0)
         self._last = 0.0
         self._answer: Any = None
+        self._lock = threading.Lock()
 
     def begin(self, family: str, file_id: str, rows: RowRange) -> int:
         """Note that a shard begins; return how often it has begun."""
@@ -81,10 +116,11 @@ class RemoteSupervisor:
 
     def advance(self, n_rows: float, n_tokens: int, n_padded_tokens: int) -> None:
         """Note progress; raises RunStoppedError when the run shall stop."""
-        rows, tokens, padded = self._pending
-        self._pending = (rows + n_rows, tokens + n_tokens, padded + n_padded_tokens)
-        if time.monotonic() - self._last >= _REPORT_EVERY_S:
-            self.flush()
+        with self._lock:
+            rows, tokens, padded = self._pending
+            self._pending = (rows + n_rows, tokens + n_tokens, padded + n_padded_tokens)
+            if time.monotonic() - self._last >= _REPORT_EVERY_S:
+                self._flush()
 
     def tell(self, note: str) -> None:
         """Take what a line of progress shall end with."""
@@ -92,10 +128,64 @@ class RemoteSupervisor:
 
     def flush(self) -> None:
         """Send what is pending; the answer is read at the next call, so no batch waits for it."""
+        with self._lock:
+            self._flush()
+
+    def _flush(self) -> None:
         if self._answer is not None and ray.get(self._answer):
             raise RunStoppedError("stopped as asked; run again to go on from here")
         self._answer = self._coordinator.advance.remote(*self._pending)
         self._pending, self._last = (0.0, 0, 0), time.monotonic()
+
+
+class Lookout:
+    """What a worker of a node sees, looked at before its first piece; who is blind gives back.
+
+    A node that joins later may lack a mount. An exception would end the run, and a piece that is
+    given back at once would be followed by all others: so a blind worker keeps the few pieces that
+    it was handed until nobody else is at work.
+
+    Parameters
+    ----------
+    sight : Sight
+        What must be seen.
+    coordinator : actor handle
+    """
+
+    def __init__(self, sight: Sight, coordinator: Any) -> None:
+        context = ray.get_runtime_context()
+        self._node, self._worker = context.get_node_id(), context.get_actor_id()
+        self._coordinator = coordinator
+        self._has_input = False
+        self._problem = sight.problem()
+        coordinator.work.remote(self._worker, 0)
+        self._report()
+
+    def is_blind(self, piece: Piece) -> bool:
+        """Whether this worker sees what the run needs, and the input of its first piece."""
+        if self._problem is None and not self._has_input:
+            self._problem = input_problem(piece.uri)
+            self._has_input = self._problem is None
+            self._report()
+        return self._problem is not None
+
+    def _report(self) -> None:
+        if self._problem is not None:
+            ray.get(self._coordinator.report_blind.remote(self._node, self._problem))
+
+    def wait_to_give_back(self) -> None:
+        """Return when pieces that are given back hold nobody up, nor draw others."""
+        while not ray.get(self._coordinator.may_give_back.remote()):
+            time.sleep(_GIVE_BACK_POLL_S)
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Note that this worker has a piece in hand."""
+        self._coordinator.work.remote(self._worker, 1)
+        try:
+            yield
+        finally:
+            self._coordinator.work.remote(self._worker, -1)
 
 
 class ScorePieces:
@@ -114,40 +204,69 @@ class ScorePieces:
         n_threads: int | None,
         models: ModelsSection,
         shipped: Mapping[str, ShippedArtifact],
+        sight: Sight,
+        retry_storage_s: float,
     ) -> None:
-        runners = {}
-        for plan in plans:
-            if isinstance(plan, ModelFamilyPlan) and plan.key in shipped:
-                plan = shipped[plan.key].receive(plan)  # noqa: PLW2901
-            runners[plan.key] = make_runner(
-                plan,
-                models=models,
-                device=device,
-                n_threads=n_threads,
-                load_frequencies=partial(load_frequencies, out=Path(out)),
-            )
+        self._lookout = Lookout(sight, coordinator)
         self._supervisor = RemoteSupervisor(coordinator)
-        self._worker = PieceWorker(runners, Store(Path(out)), self._supervisor)
+        self._store = worker_store(Path(out), sight.mark, self._supervisor, retry_s=retry_storage_s)
+        self._plans, self._shipped = plans, shipped
+        self._make = partial(
+            make_runner,
+            models=models,
+            device=device,
+            n_threads=n_threads,
+            load_frequencies=partial(load_frequencies, out=Path(out)),
+        )
+        self._worker: PieceWorker | None = None
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Score the pieces of a batch; return what each shard cost, or an error."""
+        texts = batch.column("piece").to_pylist()
+        if self._lookout.is_blind(piece_from_json(texts[0])):
+            self._lookout.wait_to_give_back()
+            return _result(given_back=texts)
         costs: list[str] = []
         error = ""
         try:
-            for text in batch.column("piece").to_pylist():
-                for _, _, own in self._worker.run([piece_from_json(text)]):
-                    costs.append(json.dumps({key: asdict(stats) for key, stats in own.items()}))
+            worker = self._open()
+            with self._lookout.at_work():
+                for text in texts:
+                    for _, _, own in worker.run([piece_from_json(text)]):
+                        costs.append(json.dumps({key: asdict(stats) for key, stats in own.items()}))
             self._supervisor.flush()
         except RunStoppedError:
             pass  # The driver asked for it and says so itself.
         except QAEvalError as problem:
             # As a row: an exception would come back wrapped in the cluster's own trace.
             error = f"{type(problem).__name__}: {problem}"
-        opened = self._worker.n_streams_opened
-        return pa.table(
-            {
-                "costs": pa.array([costs], pa.list_(pa.string())),
-                "error": pa.array([error]),
-                "n_streams_opened": pa.array([opened]),
-            }
-        )
+        opened = self._worker.n_streams_opened if self._worker is not None else 0
+        return _result(costs=costs, error=error, n_streams_opened=opened)
+
+    def _open(self) -> PieceWorker:
+        """Load the models, once it is known that this node sees all that it must."""
+        if self._worker is None:
+            runners = {}
+            for plan in self._plans:
+                if isinstance(plan, ModelFamilyPlan) and plan.key in self._shipped:
+                    plan = self._shipped[plan.key].receive(plan)  # noqa: PLW2901
+                runners[plan.key] = self._make(plan)
+            self._worker = PieceWorker(runners, self._store, self._supervisor)
+        return self._worker
+
+
+def _result(
+    *,
+    costs: Sequence[str] = (),
+    error: str = "",
+    n_streams_opened: int = 0,
+    given_back: Sequence[str] = (),
+) -> pa.Table:
+    return pa.table(
+        {
+            "costs": pa.array([costs], pa.list_(pa.string())),
+            "error": pa.array([error]),
+            "n_streams_opened": pa.array([n_streams_opened]),
+            "given_back": pa.array([given_back], pa.list_(pa.string())),
+        }
+    )

@@ -15,7 +15,7 @@ import pyarrow as pa
 import ray
 from ray.data import ActorPoolStrategy
 
-from jobs.actors import RemoteSupervisor
+from jobs.actors import Lookout, RemoteSupervisor
 from jobs.governor import RayGovernor
 from jobs.pieces import costs_from_json, piece_from_json, pieces_dataset
 from qaeval_core.errors import LanguageModelError, QAEvalError, RunError, RunStoppedError
@@ -27,7 +27,8 @@ from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.passes import OnShard
 from qaeval_core.scoring.plan import Piece
 from qaeval_core.scoring.plans import AskedFamilyPlan
-from qaeval_core.scoring.store import Store
+from qaeval_core.scoring.sight import Sight
+from qaeval_core.scoring.work import worker_store
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,15 @@ class AskPieces:
     """
 
     def __init__(
-        self, *, plan: AskedFamilyPlan, out: str, coordinator: Any, n_actors: int, run: str
+        self,
+        *,
+        plan: AskedFamilyPlan,
+        out: str,
+        coordinator: Any,
+        n_actors: int,
+        run: str,
+        sight: Sight,
+        retry_storage_s: float,
     ) -> None:
         # It logs the address of every call.
         logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -52,10 +61,12 @@ class AskPieces:
             folder = plan.settings.ledger_path
             return RayGovernor(account, limits=limits, purse=purse, folder=folder, run=run)
 
+        self._lookout = Lookout(sight, coordinator)
+        supervisor = RemoteSupervisor(coordinator)
         self._worker = AskedWorker(
             plan,
-            Store(Path(out)),
-            RemoteSupervisor(coordinator),
+            worker_store(Path(out), sight.mark, supervisor, retry_s=retry_storage_s),
+            supervisor,
             open_governor=open_governor,
             n_actors=n_actors,
         )
@@ -64,10 +75,15 @@ class AskPieces:
         """Ask for the pieces of a batch; return what each shard cost, or an error."""
         costs: list[str] = []
         error, is_family = "", False
-        pieces = [piece_from_json(text) for text in batch.column("piece").to_pylist()]
+        texts = batch.column("piece").to_pylist()
+        pieces = [piece_from_json(text) for text in texts]
+        if self._lookout.is_blind(pieces[0]):
+            self._lookout.wait_to_give_back()
+            return self._result([], given_back=texts)
         try:
-            for _, _, own in self._worker.run(pieces):
-                costs.append(json.dumps({key: asdict(stats) for key, stats in own.items()}))
+            with self._lookout.at_work():
+                for _, _, own in self._worker.run(pieces):
+                    costs.append(json.dumps({key: asdict(stats) for key, stats in own.items()}))
         except RunStoppedError:
             pass  # The driver asked for it and says so itself.
         except QAEvalError as problem:
@@ -77,34 +93,60 @@ class AskPieces:
             # As a row, too: the calls of other pieces are paid for and shall end.
             log.exception("unexpected error")
             error = f"{type(problem).__name__}: {problem} (its trace is in the log of the actor)"
+        return self._result(costs, error=error, is_family=is_family)
+
+    def _result(
+        self,
+        costs: Sequence[str],
+        *,
+        error: str = "",
+        is_family: bool = False,
+        given_back: Sequence[str] = (),
+    ) -> pa.Table:
         return pa.table(
             {
                 "costs": pa.array([costs], pa.list_(pa.string())),
                 "error": pa.array([error]),
                 "is_family": pa.array([is_family]),
                 "account": pa.array([self._worker.account], pa.string()),
+                "given_back": pa.array([given_back], pa.list_(pa.string())),
             }
         )
 
 
 class AskingPass:
-    """The pass of one family that asks: its pipeline, and its leave from the governor.
+    """The pass of one family that asks: its pipelines, and its leave from the governor.
 
-    Built in the main thread; ``run`` may be called in another.
+    Parameters
+    ----------
+    job : Job
+    family : AskedFamilyPlan
+    sight : Sight
+        What its workers must see.
+    coordinator : actor handle
     """
 
     def __init__(
-        self, job: Job, family: AskedFamilyPlan, pieces: Sequence[Piece], coordinator: Any
+        self, job: Job, family: AskedFamilyPlan, *, sight: Sight, coordinator: Any
     ) -> None:
+        self._job = job
         self._family = family
+        self._sight = sight
         self._coordinator = coordinator
         self._run_name = uuid.uuid4().hex
+        self._accounts: set[str] = set()
+
+    def dataset(
+        self, pieces: Sequence[Piece], *, ray_options: Mapping[str, Any]
+    ) -> ray.data.Dataset:
+        """Return the pipeline that asks for some pieces; built in the main thread."""
         # An actor makes one call at least: more actors than calls would exceed max_concurrent.
-        most = min(job.config.cluster.llm_actors, family.settings.max_concurrent)
+        cluster = self._job.config.cluster
+        most = min(cluster.llm_actors, self._family.settings.max_concurrent)
         n_actors = min(most, len(pieces))
         # With few pieces the first actor that is up would take them all, into its queue even.
         n_open = min(_PIECES_AT_ONCE, -(-len(pieces) // n_actors))
-        self._dataset = pieces_dataset(pieces).map_batches(
+        return pieces_dataset(pieces).map_batches(
             AskPieces,
             batch_size=1,
             batch_format="pyarrow",
@@ -117,16 +159,19 @@ class AskingPass:
             # Calls only wait: models keep the CPUs.
             num_cpus=0,
             fn_constructor_kwargs={
-                "plan": family,
-                "out": str(job.store.out),
-                "coordinator": coordinator,
+                "plan": self._family,
+                "out": str(self._job.store.out),
+                "coordinator": self._coordinator,
                 "n_actors": n_actors,
                 "run": self._run_name,
+                "sight": self._sight,
+                "retry_storage_s": self._job.config.scoring.retry_storage_s,
             },
+            **ray_options,
         )
 
-    def run(self, on_shard: OnShard) -> None:
-        """Ask for all pieces.
+    def consume(self, dataset: ray.data.Dataset, on_shard: OnShard) -> list[Piece]:
+        """Ask for all pieces of a pipeline; return those that were given back.
 
         Raises
         ------
@@ -134,22 +179,25 @@ class AskingPass:
             A LanguageModelError if calls cannot go on; what ``on_shard`` raises; a RunError for
             any other error of a worker. Calls that were under way have ended by then.
         """
-        accounts: set[str] = set()
         first: QAEvalError | None = None
-        try:
-            for batch in self._dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
-                for row in batch.to_pylist():
-                    accounts.update([row["account"]] if row["account"] else [])
-                    error = _take(row, on_shard)
-                    if error is not None and first is None:
-                        # Others end what they have under way: those replies are paid for.
-                        first = error
-                        ray.get(self._coordinator.stop.remote())
-        finally:
-            for account in accounts:
-                asyncio.run(self._leave(account))
+        given_back: list[Piece] = []
+        for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
+            for row in batch.to_pylist():
+                self._accounts.update([row["account"]] if row["account"] else [])
+                given_back += [piece_from_json(text) for text in row["given_back"]]
+                error = _take(row, on_shard)
+                if error is not None and first is None:
+                    # Others end what they have under way: those replies are paid for.
+                    first = error
+                    ray.get(self._coordinator.stop.remote())
         if first is not None:
             raise first
+        return given_back
+
+    def close(self) -> None:
+        """Take leave of the governor."""
+        for account in self._accounts:
+            asyncio.run(self._leave(account))
 
     async def _leave(self, account: str) -> None:
         family = self._family

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import ray
 from ray.data import ActorPoolStrategy
@@ -12,7 +12,8 @@ from ray.data import ActorPoolStrategy
 from jobs.actors import Coordinator, ScorePieces
 from jobs.asking import AskingPass
 from jobs.cluster import Layout
-from jobs.pieces import costs_from_json, pieces_dataset
+from jobs.nodes import Nodes
+from jobs.pieces import costs_from_json, piece_from_json, pieces_dataset
 from jobs.shipping import ShippedArtifact, ship_if_needed
 from qaeval_core.errors import RunError, RunStoppedError
 from qaeval_core.scoring.job import Job
@@ -20,6 +21,7 @@ from qaeval_core.scoring.passes import OnShard
 from qaeval_core.scoring.plan import Piece
 from qaeval_core.scoring.plans import AskedFamilyPlan, FamilyPlan, WordsFamilyPlan, pass_title
 from qaeval_core.scoring.progress import ProgressPrinter
+from qaeval_core.scoring.sight import Sight
 
 _POLL_S = 0.5
 
@@ -27,12 +29,23 @@ _POLL_S = 0.5
 class RayExecutor:
     """Runs pieces on the connected cluster; passes one after another."""
 
-    def __init__(self, layout: Layout, *, words: Layout | None = None) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        *,
+        words: Layout | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.layout = layout
         self.words_layout = words or layout
         self.n_actors = max(layout.n_actors, self.words_layout.n_actors)
         self.stop = threading.Event()
         self.n_streams_opened = 0
+        self.nodes = Nodes(say)
+
+    def begin(self, sight: Sight) -> None:
+        """Look from every node; BlindNodeError names the first that does not see all, and what."""
+        self.nodes.begin(sight)
 
     def prepare(
         self,
@@ -48,16 +61,18 @@ class RayExecutor:
 
         - RunStoppedError, if asked to stop;
         - LanguageModelError, if calls cannot go on;
+        - BlindNodeError, if no node is left that sees what it must;
         - RunError, if a worker reports another error; what is committed stays.
         """
         coordinator = Coordinator.remote()  # type: ignore[attr-defined]
         (family, *_) = families
-        consume: Callable[[OnShard], None]
-        if isinstance(family, AskedFamilyPlan):
-            consume = AskingPass(job, family, pieces, coordinator).run
-        else:
-            dataset = self._dataset(job, families, pieces, coordinator)
-            consume = partial(self._consume, dataset, coordinator)
+        work: _Pass = (
+            AskingPass(job, family, sight=self.nodes.sight, coordinator=coordinator)
+            if isinstance(family, AskedFamilyPlan)
+            else _ScoringPass(self, job, families, coordinator)
+        )
+        self.nodes.look_around()
+        dataset = work.dataset(pieces, ray_options=self.nodes.ray_options())
         n_rows_total = sum(piece.n_rows for piece in pieces)
 
         def run() -> None:
@@ -72,8 +87,9 @@ class RayExecutor:
             )
             poller.start()
             try:
-                consume(on_shard)
+                self._run_rounds(work, dataset, coordinator, on_shard)
             finally:
+                work.close()
                 done.set()
                 poller.join()
                 ray.kill(coordinator)
@@ -82,46 +98,15 @@ class RayExecutor:
 
         return run
 
-    def _dataset(
-        self,
-        job: Job,
-        families: Sequence[FamilyPlan],
-        pieces: Sequence[Piece],
-        coordinator: object,
-    ) -> ray.data.Dataset:
-        is_words = all(isinstance(family, WordsFamilyPlan) for family in families)
-        layout = self.words_layout if is_words else self.layout
-        n_actors = min(layout.n_actors, len(pieces))
-        return pieces_dataset(pieces).map_batches(
-            ScorePieces,
-            batch_size=1,
-            batch_format="pyarrow",
-            compute=ActorPoolStrategy(size=n_actors),
-            num_cpus=layout.num_cpus,
-            num_gpus=layout.num_gpus,
-            fn_constructor_kwargs={
-                "plans": list(families),
-                "out": str(job.store.out),
-                "coordinator": coordinator,
-                "device": job.device,
-                "n_threads": layout.n_threads,
-                "models": job.config.models,
-                "shipped": _shipped(job, families),
-            },
-        )
-
-    def _consume(self, dataset: ray.data.Dataset, coordinator: object, on_shard: OnShard) -> None:
-        opened = 0
-        for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
-            opened = max(opened, *batch.column("n_streams_opened").to_pylist())
-            for costs in batch.column("costs").to_pylist():
-                for cost in costs:
-                    on_shard(costs_from_json(cost))
-            errors = [error for error in batch.column("error").to_pylist() if error]
-            if errors:
-                ray.get(coordinator.stop.remote())  # type: ignore[attr-defined]
-                raise RunError(errors[0])
-        self.n_streams_opened += opened
+    def _run_rounds(
+        self, work: _Pass, dataset: ray.data.Dataset, coordinator: Any, on_shard: OnShard
+    ) -> None:
+        """Run a pipeline, and others for what blind nodes gave back."""
+        while given_back := work.consume(dataset, on_shard):
+            if self.stop.is_set():
+                return
+            self.nodes.leave_out(ray.get(coordinator.blind.remote()))
+            dataset = work.dataset(given_back, ray_options=self.nodes.ray_options())
 
     def _poll(self, coordinator: object, printer: ProgressPrinter, done: threading.Event) -> None:
         """Show progress, and pass the wish to stop on, until the family is done."""
@@ -133,6 +118,81 @@ class RayExecutor:
             printer.update(counts, is_last=is_last)
             if is_last:
                 return
+
+
+class _Pass(Protocol):
+    """A pass of families: pipelines over pieces, and what comes out of them."""
+
+    def dataset(
+        self, pieces: Sequence[Piece], *, ray_options: Mapping[str, Any]
+    ) -> ray.data.Dataset:
+        """Return the pipeline of some pieces."""
+
+    def consume(self, dataset: ray.data.Dataset, on_shard: OnShard) -> list[Piece]:
+        """Run a pipeline to its end; return the pieces that were given back."""
+
+    def close(self) -> None:
+        """End what outlives a pipeline."""
+
+
+class _ScoringPass:
+    """The pass of one model family, or of several statistics of words."""
+
+    def __init__(
+        self, executor: RayExecutor, job: Job, families: Sequence[FamilyPlan], coordinator: Any
+    ) -> None:
+        is_words = all(isinstance(family, WordsFamilyPlan) for family in families)
+        self._layout = executor.words_layout if is_words else executor.layout
+        self._executor = executor
+        self._coordinator = coordinator
+        self._constructor = {
+            "plans": list(families),
+            "out": str(job.store.out),
+            "coordinator": coordinator,
+            "device": job.device,
+            "n_threads": self._layout.n_threads,
+            "models": job.config.models,
+            "shipped": _shipped(job, families),
+            "sight": executor.nodes.sight,
+            "retry_storage_s": job.config.scoring.retry_storage_s,
+        }
+
+    def dataset(
+        self, pieces: Sequence[Piece], *, ray_options: Mapping[str, Any]
+    ) -> ray.data.Dataset:
+        """Return the pipeline of some pieces."""
+        n_actors = min(self._layout.n_actors, len(pieces))
+        return pieces_dataset(pieces).map_batches(
+            ScorePieces,
+            batch_size=1,
+            batch_format="pyarrow",
+            compute=ActorPoolStrategy(size=n_actors),
+            num_cpus=self._layout.num_cpus,
+            num_gpus=self._layout.num_gpus,
+            fn_constructor_kwargs=self._constructor,
+            **ray_options,
+        )
+
+    def consume(self, dataset: ray.data.Dataset, on_shard: OnShard) -> list[Piece]:
+        """Run a pipeline to its end; return the pieces that were given back."""
+        opened = 0
+        given_back: list[Piece] = []
+        for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
+            opened = max(opened, *batch.column("n_streams_opened").to_pylist())
+            for texts in batch.column("given_back").to_pylist():
+                given_back += [piece_from_json(text) for text in texts]
+            for costs in batch.column("costs").to_pylist():
+                for cost in costs:
+                    on_shard(costs_from_json(cost))
+            errors = [error for error in batch.column("error").to_pylist() if error]
+            if errors:
+                ray.get(self._coordinator.stop.remote())
+                raise RunError(errors[0])
+        self._executor.n_streams_opened += opened
+        return given_back
+
+    def close(self) -> None:
+        """Nothing outlives its pipeline."""
 
 
 def _shipped(job: Job, families: Sequence[FamilyPlan]) -> dict[str, ShippedArtifact]:

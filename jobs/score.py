@@ -159,7 +159,9 @@ def run_on_ray(config: RunConfig, inputs: Inputs) -> Outcome:
         with connected(config.cluster):
             device = cluster_device(config.cluster)
             executor = RayExecutor(
-                layout(config.cluster, device), words=words_layout(config.cluster, device)
+                layout(config.cluster, device),
+                words=words_layout(config.cluster, device),
+                say=options.say,
             )
             return _run(config, inputs, executor, device=device)
     except QAEvalError as error:
