@@ -15,6 +15,7 @@ But: which errors are a store's, and which are content, is the caller's to say.
 from __future__ import annotations
 
 import errno
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -29,6 +30,7 @@ T = TypeVar("T")
 _MAX_WAIT_S = 15.0
 # How often somebody who waits looks whether the run was told to stop.
 _LOOK_EVERY_S = 0.5
+_MAX_REASON_CHARS = 300
 # Nothing that time heals: the request is at fault, or the program.
 _LASTING = frozenset({errno.ENAMETOOLONG, errno.EISDIR, errno.EINVAL, errno.EBADF})
 
@@ -146,6 +148,8 @@ def _error(state: RetryCallState) -> BaseException | None:
 
 def _reason(state: RetryCallState) -> str:
     error = _error(state)
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return " ".join(str(error).split())[:300]
+    said = error.strerror if isinstance(error, OSError) and error.strerror else error
+    text = " ".join(str(said).split())
+    # Arrow's own words name the file once more, and the disk's reason at their end.
+    found = re.search(r"Detail: \[errno \d+\] (.+)", text)
+    return found[1] if found else text[:_MAX_REASON_CHARS]

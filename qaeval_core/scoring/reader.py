@@ -32,6 +32,7 @@ from qaeval_core.scoring.plan import Piece, RowRange
 _BATCH_ROWS = 1024
 # Column chunks of a large row group are read through a buffer of this size, not whole.
 _BUFFER_BYTES = 8 << 20
+_SECOND_NS = 1_000_000_000
 
 
 class ShardReader:
@@ -148,7 +149,7 @@ def check_unchanged(file: InputFile, *, outages: Outages) -> None:
         If it is not, or cannot be looked at.
     """
     filesystem, path = open_filesystem(file.uri)
-    version = _Version(file.relative, file.size_bytes, file.mtime_ns)
+    version = _Version.of(file)
     outages.call(
         lambda: version.check(filesystem.get_file_info(path)),
         store=store_of(file.uri),
@@ -163,16 +164,27 @@ class _Version:
     relative: str
     size_bytes: int
     mtime_ns: int
+    is_remote: bool
+
+    @classmethod
+    def of(cls, file: InputFile | Piece) -> _Version:
+        return cls(file.relative, file.size_bytes, file.mtime_ns, "://" in file.uri)
 
     def check(self, info: fs.FileInfo) -> None:
         """Raise InputChangedError if the file is another, FileNotFoundError if there is none."""
         if info.type == fs.FileType.NotFound:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), info.path)
-        if (info.size, info.mtime_ns or 0) != (self.size_bytes, self.mtime_ns):
+        if info.size != self.size_bytes or self._is_older_than(info.mtime_ns or 0):
             raise InputChangedError(
                 f"{self.relative} has changed since the run began ({self.size_bytes:,} bytes then, "
                 f"{info.size or 0:,} now); run again to score the new one"
             )
+
+    def _is_older_than(self, mtime_ns: int) -> bool:
+        if not self.is_remote:
+            return mtime_ns != self.mtime_ns
+        # Of one object, some stores give milliseconds in a listing and seconds alone.
+        return mtime_ns // _SECOND_NS != self.mtime_ns // _SECOND_NS
 
 
 class _Source:
@@ -208,7 +220,7 @@ class _Source:
 
     def check(self, piece: Piece) -> None:
         """Raise InputChangedError if the file is not as it was planned any more."""
-        version = _Version(piece.relative, piece.size_bytes, piece.mtime_ns)
+        version = _Version.of(piece)
         try:
             version.check(self._filesystem.get_file_info(self._path))
         except OSError as error:

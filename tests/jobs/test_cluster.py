@@ -31,6 +31,7 @@ from jobs.actors import ScorePieces
 from qaeval_core.configure import load_config
 from qaeval_core.scoring.execute import run_job
 from qaeval_core.scoring.job import make_job, read_inputs
+from qaeval_core.scoring.work import PieceWorker
 
 pytestmark = pytest.mark.ray
 
@@ -106,10 +107,13 @@ def test_two_cpu_cluster_scores_as_one_process_does(
 class DeadlyPieces(ScorePieces):
     """A worker that dies, as a crash in native code does, when a marked row is tokenised."""
 
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        for runner in self._worker._runners.values():
-            runner.prepare = partial(_prepare_or_die, runner.prepare)
+    def _open(self) -> PieceWorker:
+        is_new = self._worker is None
+        worker = super()._open()
+        if is_new:
+            for runner in worker._runners.values():
+                runner.prepare = partial(_prepare_or_die, runner.prepare)
+        return worker
 
 
 def _prepare_or_die(prepare: Any, rows: Mapping[str, Sequence[object]], *others: Any) -> Any:

@@ -1,0 +1,377 @@
+"""Outages are not verdicts: content alone is quarantined, and a store that is out is waited for."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers import full_disk, read_scores, write_parquet
+from s3_server import S3Server, s3_credentials
+
+from qaeval_core.configure import load_config
+from qaeval_core.errors import InputChangedError, LockLostError, RunError, StorageError
+from qaeval_core.outages import Outages
+from qaeval_core.scoring.execute import Outcome, run_job
+from qaeval_core.scoring.job import make_job, read_inputs
+from qaeval_core.scoring.local import LocalExecutor
+from qaeval_core.scoring.lock import RunLock
+
+N_ROWS = 64
+ROWS_PER_GROUP = 16
+
+
+def rows(n_rows: int = N_ROWS) -> pa.Table:
+    texts = [f"{n} bees live behind mill {n % 7}, each of them named Ann" for n in range(n_rows)]
+    return pa.table({"id": list(map(str, range(n_rows))), "candidate": texts, "reference": texts})
+
+
+def request(source: str | Path, out: Path, **given: Any) -> dict[str, Any]:
+    defaults = {
+        "metrics.f1.metric": "f1",
+        "input.paths": [str(source)],
+        "input.columns.references": "reference",
+        "output.path": str(out),
+        "scoring.rows_per_shard": 8,
+        "scoring.retry_storage_s": 1.0,
+    }
+    return {**defaults, **{key.replace("__", "."): value for key, value in given.items()}}
+
+
+class Watched(LocalExecutor):
+    """An executor that calls back after so many shards."""
+
+    def __init__(self, after: int, then: Callable[[], object]) -> None:
+        super().__init__()
+        self._left, self._then = after, then
+
+    def prepare(self, job: Any, families: Any, pieces: Any, on_shard: Any) -> Callable[[], None]:
+        def count(costs: Any) -> None:
+            on_shard(costs)
+            self._left -= 1
+            if self._left == 0:
+                self._then()
+
+        return super().prepare(job, families, pieces, count)
+
+
+def run(
+    overrides: dict[str, Any], *, after: int = 0, then: Callable[[], object] = lambda: None
+) -> tuple[Outcome, list[str]]:
+    config = load_config(overrides=overrides)
+    job = make_job(config, read_inputs(config), device="cpu")
+    said: list[str] = []
+    return run_job(job, Watched(after, then), say=said.append), said
+
+
+def is_whole(out: Path, n_rows: int = N_ROWS) -> bool:
+    """Whether all rows are scored: every candidate is its own reference."""
+    return read_scores(out)["f1"].to_list() == [1.0] * n_rows and (out / "_SUCCESS").exists()
+
+
+def n_quarantined(out: Path) -> int:
+    """Rows that commits hold as quarantined."""
+    tables = [pq.read_table(path) for path in out.glob("families/*/*.parquet")]
+    return sum(len(t) - t["quarantine_reason"].null_count for t in tables)
+
+
+def score_files(out: Path) -> list[Path]:
+    return list((out / "scores").rglob("*.parquet"))
+
+
+def replace_with(path: Path, table: pa.Table) -> None:
+    """Put another file in the place of one, as a daily export does."""
+    new = write_parquet(path.with_name("new"), table, row_group_size=ROWS_PER_GROUP)
+    new.replace(path)
+
+
+def test_an_input_that_is_replaced_in_mid_run_ends_it(tmp_path: Path) -> None:
+    """Ids of the new file stood beside scores of the old one, under a _SUCCESS."""
+    source = write_parquet(tmp_path / "input.parquet", rows(), row_group_size=ROWS_PER_GROUP)
+    other = rows(80)
+    with pytest.raises(InputChangedError, match=r"input\.parquet has changed"):
+        run(request(source, tmp_path / "out"), after=3, then=lambda: replace_with(source, other))
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+    assert not score_files(tmp_path / "out")
+    assert n_quarantined(tmp_path / "out") == 0
+
+
+def test_an_input_that_is_replaced_before_the_join_ends_it(tmp_path: Path) -> None:
+    """The join opens the input once more, for ids."""
+    source = write_parquet(tmp_path / "input.parquet", rows(), row_group_size=ROWS_PER_GROUP)
+    with pytest.raises(InputChangedError, match=r"input\.parquet"):
+        run(request(source, tmp_path / "out"), after=8, then=lambda: replace_with(source, rows(80)))
+    assert not score_files(tmp_path / "out")
+
+
+def test_an_input_that_is_gone_in_mid_run_is_no_verdict_on_its_rows(tmp_path: Path) -> None:
+    """The rest was quarantined as unreadable, all ids null, with a _SUCCESS and exit 0."""
+    source = write_parquet(tmp_path / "input.parquet", rows(), row_group_size=ROWS_PER_GROUP)
+    away = tmp_path / "away"
+    with pytest.raises(StorageError, match=r"cannot read .*input\.parquet: No such file"):
+        run(request(source, tmp_path / "out"), after=2, then=lambda: source.rename(away))
+    assert n_quarantined(tmp_path / "out") == 0
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+    away.rename(source)
+    run(request(source, tmp_path / "out"))
+    assert is_whole(tmp_path / "out")
+
+
+def test_an_input_that_comes_back_is_read_on(tmp_path: Path) -> None:
+    """A mount that is away for a second must cost no run of hours."""
+    source = write_parquet(tmp_path / "input.parquet", rows(), row_group_size=ROWS_PER_GROUP)
+    away = tmp_path / "away"
+
+    def vanish() -> None:
+        source.rename(away)
+        threading.Timer(1.5, lambda: away.rename(source)).start()
+
+    run(request(source, tmp_path / "out", scoring__retry_storage_s=60), after=2, then=vanish)
+    assert is_whole(tmp_path / "out")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_damaged_files_are_content_whatever_their_exceptions(tmp_path: Path, seed: int) -> None:
+    """Of 360 damaged files 147 raised OSError, as disks do: types of exceptions tell nothing."""
+    path = tmp_path / "input.parquet"
+    write_parquet(path, rows(), row_group_size=ROWS_PER_GROUP, compression="zstd")
+    footer_bytes = int.from_bytes(path.read_bytes()[-8:-4], "little") + 8
+    content = bytearray(path.read_bytes())
+    drawn = random.Random(seed)
+    start = drawn.randrange(4, len(content) - footer_bytes - 64)
+    for at in range(start, start + drawn.choice([1, 8, 64])):
+        content[at] = drawn.randrange(256)
+    path.write_bytes(content)
+    started = time.monotonic()
+    outcome, _ = run(request(path, tmp_path / "out", scoring__retry_storage_s=60))
+    assert time.monotonic() - started < 30, "it was waited for"
+    assert outcome.report is not None
+    counts = outcome.report["instances"]["f1"]
+    assert counts["scored"] + counts["undefined"] + counts["quarantined"] == N_ROWS
+    reasons = set(outcome.report["quarantined_by_reason"])
+    assert reasons <= {"unreadable", "invalid_utf8_candidate", "invalid_utf8_references"}
+    _damaged.update({seed} if "unreadable" in reasons else ())
+
+
+_damaged: set[int] = set()
+
+
+def test_some_of_these_files_were_damaged() -> None:
+    """The test above must not pass because every damage hits what is not read."""
+    if len(_damaged) < 20:
+        pytest.skip("not all of them ran") if not _damaged else pytest.fail(str(_damaged))
+
+
+def lift(limits: tuple[int, int]) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_disk_that_is_full_for_a_moment_costs_nothing(tmp_path: Path) -> None:
+    """A trace, and a half-written file that keeps the disk full."""
+    source = write_parquet(tmp_path / "input.parquet", rows(), row_group_size=ROWS_PER_GROUP)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill() -> None:
+        lift((1000, before[1]))
+        threading.Timer(1.5, lift, [before]).start()
+
+    try:
+        run(request(source, tmp_path / "out", scoring__retry_storage_s=60), after=2, then=fill)
+    finally:
+        lift(before)
+    assert is_whole(tmp_path / "out")
+    assert not list((tmp_path / "out").rglob("*.tmp"))
+
+
+def test_a_disk_that_stays_full_ends_the_run_and_leaves_nothing_half(tmp_path: Path) -> None:
+    """Seven kinds of traces, by the moment at which the disk was full."""
+    source = write_parquet(tmp_path / "input.parquet", rows(), row_group_size=ROWS_PER_GROUP)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with pytest.raises(StorageError, match=r"cannot write .*File too large; tried for"):
+            run(request(source, tmp_path / "out"), after=2, then=lambda: lift((1000, before[1])))
+    finally:
+        lift(before)
+    assert not list((tmp_path / "out").rglob("*.tmp"))
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+    with full_disk(), pytest.raises(RunError, match="cannot write below"):
+        run(request(source, tmp_path / "out"))
+    run(request(source, tmp_path / "out"))
+    assert is_whole(tmp_path / "out")
+
+
+def test_an_out_that_is_unmounted_in_mid_run_gets_no_second_life(tmp_path: Path) -> None:
+    """What is left under a mount is an empty folder: a new OUT was begun in it."""
+    source = write_parquet(tmp_path / "input.parquet", rows(), row_group_size=ROWS_PER_GROUP)
+    out = tmp_path / "out"
+
+    def unmount() -> None:
+        out.rename(tmp_path / "elsewhere")
+        out.mkdir()
+
+    with pytest.raises(RunError):
+        run(request(source, out), after=2, then=unmount)
+    assert not list(out.iterdir())
+
+
+def test_waiting_is_said_and_the_wish_to_stop_is_heard() -> None:
+    """A run that seems to hang for five minutes is killed by hand."""
+    told: list[str] = []
+    stop = threading.Event()
+
+    def look() -> None:
+        if stop.is_set():
+            raise RunError("stopped")
+
+    def fail() -> None:
+        raise OSError(5, "Input/output error")
+
+    outages = Outages(retry_s=60.0, tell=told.append, look=look)
+    threading.Timer(1.0, stop.set).start()
+    started = time.monotonic()
+    with pytest.raises(RunError, match="stopped"):
+        outages.call(fail, store="/data", what="cannot read a.parquet")
+    assert time.monotonic() - started < 10
+    assert told[0].startswith("cannot read a.parquet: Input/output error; out for 0 s")
+
+
+def test_a_store_that_fails_now_and_then_is_never_given_up() -> None:
+    """The time counts from the first failure after the last success, not from the first of all."""
+    outages = Outages(retry_s=1.2)
+    until = time.monotonic() + 2.5
+
+    def flaky() -> None:
+        nonlocal fails
+        fails = not fails
+        if fails:
+            raise OSError(5, "Input/output error")
+
+    fails = False
+    while time.monotonic() < until:
+        outages.call(flaky, store="/data", what="cannot read")
+
+
+def test_calls_that_fail_one_after_the_other_share_one_patience() -> None:
+    """Sixteen shards of a piece, each waited for five minutes, are eighty minutes."""
+    outages = Outages(retry_s=1.0)
+
+    def fail() -> None:
+        raise OSError(5, "Input/output error")
+
+    with pytest.raises(StorageError):
+        outages.call(fail, store="/data", what="cannot read")
+    started = time.monotonic()
+    with pytest.raises(StorageError):
+        outages.call(fail, store="/data", what="cannot read")
+    assert time.monotonic() - started < 0.3
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[S3Server]:
+    with s3_credentials(), S3Server() as server:
+        yield server
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_uri_keeps_its_query_on_the_way_to_workers(store: S3Server, tmp_path: Path) -> None:
+    """The plan was made with the endpoint of the query, and scoring without."""
+    uri = store.put(rows(), "bucket/a folder/input.parquet", row_group_size=ROWS_PER_GROUP)
+    run(request(uri.replace(" ", "%20"), tmp_path / "out"))
+    assert is_whole(tmp_path / "out")
+    run(request(store.uri("bucket/a%20folder"), tmp_path / "folder"))
+    assert is_whole(tmp_path / "folder")
+
+
+def test_a_store_that_is_out_for_a_while_is_waited_for(store: S3Server, tmp_path: Path) -> None:
+    """Shard after shard was committed as quarantined while the store was away."""
+    uri = store.put(rows(), "bucket/input.parquet", row_group_size=ROWS_PER_GROUP)
+
+    def go_away() -> None:
+        store.door.shut()
+        threading.Timer(2.0, store.door.open).start()
+
+    run(request(uri, tmp_path / "out", scoring__retry_storage_s=120), after=2, then=go_away)
+    assert is_whole(tmp_path / "out")
+
+
+@pytest.mark.slow  # The S3 client tries by itself for 20 s.
+def test_a_store_that_is_gone_ends_the_run_without_a_verdict(
+    store: S3Server, tmp_path: Path
+) -> None:
+    """40 of 60 commits were of quarantined rows after four minutes without the store."""
+    uri = store.put(rows(), "bucket/input.parquet", row_group_size=ROWS_PER_GROUP)
+    with pytest.raises(StorageError, match=r"cannot read s3://bucket/input\.parquet.*tried for"):
+        run(request(uri, tmp_path / "out"), after=2, then=store.door.shut)
+    assert n_quarantined(tmp_path / "out") == 0
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+    store.door.open()
+    run(request(uri, tmp_path / "out"))
+    assert is_whole(tmp_path / "out")
+
+
+def test_everything_is_on_the_disk_before_success_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut _SUCCESS stood beside empty scores: they were renamed, never flushed."""
+    flushed: list[str] = []
+    flush = os.fsync
+
+    def note(file: int) -> None:
+        flushed.append(os.readlink(f"/proc/self/fd/{file}"))
+        flush(file)
+
+    monkeypatch.setattr(os, "fsync", note)
+    table = rows().set_column(
+        1, "candidate", pa.array([None, *rows()["candidate"].to_pylist()[1:]])
+    )
+    source = write_parquet(tmp_path / "input.parquet", table)
+    run(request(source, tmp_path / "out"))
+    names = [Path(path).relative_to(tmp_path / "out").as_posix() for path in flushed]
+    success = next(i for i, name in enumerate(names) if "_SUCCESS" in name)
+    for folder in ("scores", "quarantine", "families"):
+        written = [i for i, name in enumerate(names) if name.startswith(f"{folder}/")]
+        assert written, f"{folder} was never flushed"
+        assert max(written) < success
+    assert any(name == "scores" for name in names), "nor was its name"
+
+
+def test_a_holder_that_lost_its_lock_notices_and_keeps_nobody_elses_fresh(tmp_path: Path) -> None:
+    """A run that was frozen went on, and its heartbeats kept the lock of its successor alive."""
+    lost = threading.Event()
+    with RunLock(tmp_path, on_loss=lost.set, heartbeat_s=0.05) as held:
+        held.check()
+        successor = tmp_path / "successor"
+        successor.write_text('{"host": "b", "pid": 7, "started": 0.0, "token": "other"}')
+        os.utime(successor, (1e9, 1e9))
+        successor.replace(tmp_path / ".lock")
+        assert lost.wait(10)
+        time.sleep(0.2)
+        assert (tmp_path / ".lock").stat().st_mtime == 1e9
+        with pytest.raises(LockLostError, match="was taken by process 7 on b"):
+            held.check()
+    assert (tmp_path / ".lock").exists(), "it is the successor's"
+
+
+def test_a_run_that_lost_its_lock_stops_and_writes_no_scores(tmp_path: Path) -> None:
+    """Two runs wrote one OUT at once, each sure to be alone."""
+    source = write_parquet(tmp_path / "input.parquet", rows(), row_group_size=ROWS_PER_GROUP)
+    for after in (2, 8):  # In mid-run, and before the join.
+        out = tmp_path / f"out{after}"
+
+        def lose(lock: Path = out / ".lock") -> None:
+            lock.write_text('{"host": "b", "pid": 7, "started": 0.0, "token": "other"}')
+
+        with pytest.raises(LockLostError, match="taken by process 7 on b"):
+            run(request(source, out), after=after, then=lose)
+        assert not score_files(out)
+        (out / ".lock").unlink()
+        run(request(source, out))
+        assert is_whole(out)
