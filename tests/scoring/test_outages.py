@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from helpers import full_disk, read_scores, write_parquet
+from helpers import full_disk, write_parquet
 from s3_server import S3Server, s3_credentials
+from word_jobs import N_ROWS, ROWS_PER_GROUP, is_whole, n_quarantined, request, rows
 
 from qaeval_core.configure import load_config
 from qaeval_core.errors import InputChangedError, LockLostError, RunError, StorageError
@@ -24,26 +24,6 @@ from qaeval_core.scoring.execute import Outcome, run_job
 from qaeval_core.scoring.job import make_job, read_inputs
 from qaeval_core.scoring.local import LocalExecutor
 from qaeval_core.scoring.lock import RunLock
-
-N_ROWS = 64
-ROWS_PER_GROUP = 16
-
-
-def rows(n_rows: int = N_ROWS) -> pa.Table:
-    texts = [f"{n} bees live behind mill {n % 7}, each of them named Ann" for n in range(n_rows)]
-    return pa.table({"id": list(map(str, range(n_rows))), "candidate": texts, "reference": texts})
-
-
-def request(source: str | Path, out: Path, **given: Any) -> dict[str, Any]:
-    defaults = {
-        "metrics.f1.metric": "f1",
-        "input.paths": [str(source)],
-        "input.columns.references": "reference",
-        "output.path": str(out),
-        "scoring.rows_per_shard": 8,
-        "scoring.retry_storage_s": 1.0,
-    }
-    return {**defaults, **{key.replace("__", "."): value for key, value in given.items()}}
 
 
 class Watched(LocalExecutor):
@@ -70,17 +50,6 @@ def run(
     job = make_job(config, read_inputs(config), device="cpu")
     said: list[str] = []
     return run_job(job, Watched(after, then), say=said.append), said
-
-
-def is_whole(out: Path, n_rows: int = N_ROWS) -> bool:
-    """Whether all rows are scored: every candidate is its own reference."""
-    return read_scores(out)["f1"].to_list() == [1.0] * n_rows and (out / "_SUCCESS").exists()
-
-
-def n_quarantined(out: Path) -> int:
-    """Rows that commits hold as quarantined."""
-    tables = [pq.read_table(path) for path in out.glob("families/*/*.parquet")]
-    return sum(len(t) - t["quarantine_reason"].null_count for t in tables)
 
 
 def score_files(out: Path) -> list[Path]:

@@ -1,0 +1,250 @@
+"""A node that does not see what a run needs: nothing is lost to it, and nothing is paid there.
+
+The second node is a raylet of this machine in a mount namespace of its own, with an empty file
+system over a folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from helpers import qaeval, wait_until, write_parquet
+from llm_server import LlmServer
+from naco_jobs import many, settings
+from ray_head import BIN, Head, free_ports, running_head
+from word_jobs import is_whole, n_quarantined, request, rows
+
+from jobs import pipeline
+from jobs.actors import ScorePieces
+from qaeval_core.configure import load_config
+from qaeval_core.errors import BlindNodeError
+from qaeval_core.scoring.execute import run_job
+from qaeval_core.scoring.job import make_job, read_inputs
+from qaeval_core.scoring.sight import Sight
+
+_HAS_NAMESPACES = (
+    shutil.which("unshare") is not None
+    and subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode == 0
+)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.ray,
+    pytest.mark.skipif(not _HAS_NAMESPACES, reason="no right to make mount namespaces"),
+    # Ray Data warns of its own defaults while it copies its context.
+    *(
+        pytest.mark.filterwarnings(f"ignore::{kind}Warning")
+        for kind in ("Deprecation", "Future", "Resource", "User")
+    ),
+]
+N_ROWS = 3_000
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[Head]:
+    with running_head("disabled") as running:
+        yield running
+
+
+def alive_nodes(head: Head) -> int:
+    """Return how many nodes the head counts."""
+    code = (
+        f"import ray; ray.init('{head.address}', log_to_driver=False, logging_level='ERROR');"
+        "print(sum(node['Alive'] for node in ray.nodes()))"
+    )
+    done = subprocess.run(
+        [BIN / "python", "-c", code],
+        capture_output=True,
+        text=True,
+        env=head.environment,
+        timeout=60,
+        check=True,
+    )
+    return int(done.stdout.split()[-1])
+
+
+@contextlib.contextmanager
+def second_node(head: Head, *, hidden: Path | None) -> Iterator[None]:
+    """Add a node that finds nothing in a folder."""
+    (agent_port,) = free_ports(1)
+    cover = f"mount -t tmpfs none '{hidden}' && " if hidden is not None else ""
+    command = (
+        f"{cover}exec '{BIN / 'ray'}' start --block --address={head.address} --num-cpus=4 "
+        f"--num-gpus=0 --disable-usage-stats --object-store-memory={200 << 20} "
+        f"--node-ip-address=127.0.0.1 --dashboard-agent-listen-port={agent_port} "
+        "--min-worker-port=0 --max-worker-port=0"
+    )
+    n_before = alive_nodes(head)
+    process = subprocess.Popen(
+        ["unshare", "-m", "sh", "-c", command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=head.environment,
+        start_new_session=True,
+    )
+    try:
+        wait_until(lambda: alive_nodes(head) > n_before, timeout_s=60)
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(timeout=60)
+        wait_until(lambda: alive_nodes(head) <= n_before, timeout_s=90)
+
+
+def score(head: Head, given: dict[str, Any], *, expect: int) -> str:
+    words = [f"--set={key}={value}" for key, value in given.items() if "paths" not in key]
+    environment = {"RAY_AUTH_MODE": "disabled"}
+    os.environ.update(environment)
+    try:
+        paths = given["input.paths"]
+        return qaeval(
+            "score", *paths, *words, "--address", head.address, expect=expect, timeout_s=180
+        )
+    finally:
+        for name in environment:
+            del os.environ[name]
+
+
+def test_a_node_that_does_not_see_is_refused_before_any_work(head: Head, tmp_path: Path) -> None:
+    """OUT: rows went missing in each run, for ever. Input: 118,080 of 200,000 rows quarantined.
+
+    Journal: 438 calls were paid for on a node that kept the replies to itself, then 438 again.
+    """
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    seen = write_parquet(tmp_path / "input.parquet", rows())
+    unseen = write_parquet(hidden / "input.parquet", rows())
+    cider = {
+        "metrics.cider.metric": "cider",
+        "cider.document_frequencies": frequencies(hidden),
+    }
+    refused = {
+        str(hidden / "out"): request(seen, hidden / "out"),
+        str(unseen): request(unseen, tmp_path / "unseen"),
+        str(hidden / "frequencies.parquet"): request(seen, tmp_path / "words") | cider,
+    }
+    with LlmServer() as server:
+        asked = settings(server, tmp_path / "naco", many(40), naco__journal_path=hidden / "journal")
+        refused[str(hidden / "journal")] = asked | {"metrics.naco.metric": "naco"}
+        with second_node(head, hidden=hidden):
+            for path, given in refused.items():
+                said = score(head, given, expect=1)
+                last = said.splitlines()[-2]
+                assert last.startswith("error: node ") and f" does not see {path}" in last, said
+                out = Path(given["output.path"])
+                assert not list(out.glob("families/*/*.parquet"))
+                assert not (out / "_SUCCESS").exists()
+        assert server.stats()["n_calls"] == 0
+        for given in refused.values():
+            score(head, given, expect=0)
+            assert (Path(given["output.path"]) / "_SUCCESS").exists()
+        assert server.stats()["n_ok"] >= 40
+        assert server.stats()["n_after_ok"] == 0
+    assert is_whole(hidden / "out")
+
+
+def frequencies(folder: Path) -> str:
+    """Return a file of document frequencies, made by a run of its own."""
+    source = write_parquet(folder.parent / "corpus.parquet", rows())
+    given = request(source, folder.parent / "corpus", metrics__cider__metric="cider")
+    config = load_config(overrides=given)
+    job = make_job(config, read_inputs(config), device="cpu")
+    from qaeval_core.scoring.local import LocalExecutor
+
+    run_job(job, LocalExecutor(), say=lambda _: None)
+    (made,) = (folder.parent / "corpus" / "corpus").glob("*.parquet")
+    return str(shutil.copy(made, folder / "frequencies.parquet"))
+
+
+class SlowPieces(ScorePieces):
+    """Pieces that take a while: nodes join and leave in the middle of a run."""
+
+    def __call__(self, batch: Any) -> Any:
+        time.sleep(1.0)
+        return super().__call__(batch)
+
+
+@pytest.fixture
+def connected(head: Head, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    ray.init(address=head.address, logging_level="ERROR", log_to_driver=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def test_a_node_that_joins_later_and_is_blind_is_left_out(
+    head: Head, connected: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pieces must come back, and no others follow them; an exception would end the run."""
+    import sys
+
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    monkeypatch.setattr(pipeline, "ScorePieces", SlowPieces)
+    (tmp_path / "out").mkdir()
+    source = write_parquet(tmp_path / "input.parquet", rows(N_ROWS))
+    config = load_config(overrides=request(source, tmp_path / "out" / "results"))
+    job = make_job(config, read_inputs(config), device="cpu")
+    said: list[str] = []
+    # Two actors of three CPUs each: the second one waits for a node.
+    layout = pipeline.Layout(2, 1, 3.0, 0.0)
+    executor = pipeline.RayExecutor(layout, words=layout, say=said.append)
+    failure: list[BaseException] = []
+
+    def score() -> None:
+        try:
+            run_job(job, executor, say=said.append)
+        except BaseException as error:
+            failure.append(error)
+
+    run = threading.Thread(target=score)
+    run.start()
+    with second_node(head, hidden=tmp_path / "out"):
+        run.join(timeout=150)
+    assert not run.is_alive()
+    assert not failure, failure
+    assert is_whole(tmp_path / "out" / "results", N_ROWS)
+    assert n_quarantined(tmp_path / "out" / "results") == 0
+    (named,) = [line for line in said if "is left out" in line]
+    assert "does not see" in named and str(tmp_path / "out") in named
+
+
+class LosingExecutor(pipeline.RayExecutor):
+    """An executor in whose cluster a given file is gone once all have looked."""
+
+    lost: Path
+
+    def begin(self, sight: Sight) -> None:
+        super().begin(sight)
+        self.lost.unlink()
+
+
+def test_a_run_with_no_node_left_ends(head: Head, connected: None, tmp_path: Path) -> None:
+    """Blind workers that wait for others to end their work would wait for ever."""
+    (tmp_path / "folder").mkdir()
+    given = frequencies(tmp_path / "folder")
+    source = write_parquet(tmp_path / "input.parquet", rows())
+    overrides = request(
+        source, tmp_path / "out", metrics__cider__metric="cider", cider__document_frequencies=given
+    )
+    config = load_config(overrides=overrides)
+    job = make_job(config, read_inputs(config), device="cpu")
+    layout = pipeline.Layout(2, 1, 1.0, 0.0)
+    executor = LosingExecutor(layout, words=layout)
+    executor.lost = Path(given)
+    with pytest.raises(BlindNodeError, match=r"no node is left .*frequencies\.parquet"):
+        run_job(job, executor, say=lambda _: None)
+    assert not list((tmp_path / "out").glob("families/*/*.parquet"))
+    assert not (tmp_path / "out" / "scores").exists()
