@@ -43,7 +43,6 @@ bench: $(STAMP) ## time metrics against their peers; prints ratios and the envir
 	@$(BIN)/python -m benchmarks.words
 	@$(BIN)/python -m benchmarks.answers
 	@$(BIN)/python -m benchmarks.naco
-	@$(BIN)/python -m benchmarks.naco
 	@$(BIN)/python -m benchmarks.qrelscore
 
 # The public datasets that DATA must hold: see export/training/mining.py. The recipes are those of

@@ -8,6 +8,7 @@ import os
 import secrets
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from qaeval_core.errors import DeviceError, RunError
 from qaeval_core.models.session import Device, available_cpus, load_onnxruntime
 
 _CPUS_PER_ACTOR = 4
+_LOG_LEVEL_LINE = b"Set ray log level from environment variable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ def connected(cluster: ClusterSection) -> Iterator[None]:
         # Inherited, as PYTHONPATH is: with a runtime_env Ray starts workers a second later.
         os.environ.setdefault("MALLOC_ARENA_MAX", "2")
     try:
-        ray.init(**options)
+        with _without_log_level_line():
+            ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise RunError(
             f"cannot reach a Ray cluster at {address or 'this machine'}: {error}"
@@ -70,6 +73,29 @@ def connected(cluster: ClusterSection) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _without_log_level_line() -> Iterator[None]:
+    """Keep Ray's core from saying, before all else, that its log level was set.
+
+    It writes to the file descriptor, before the level holds. All other lines are passed on.
+    """
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as said:
+        before = os.dup(2)
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(before, 2)
+            os.close(before)
+            said.seek(0)
+            for line in said:
+                if _LOG_LEVEL_LINE not in line:
+                    sys.stderr.write(line.decode(errors="replace"))
+            sys.stderr.flush()
 
 
 def cluster_device(cluster: ClusterSection) -> Device:

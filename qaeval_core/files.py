@@ -40,7 +40,7 @@ def writer(path: Path) -> Iterator[BinaryIO]:
     OSError
         If the disk refuses.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = temporary_path(path)
     try:
         with temporary.open("xb") as file:
@@ -75,7 +75,7 @@ def write_new(path: Path, content: bytes) -> bool:
     temporary = temporary_path(path)
     temporary.write_bytes(content)
     try:
-        os.link(temporary, path)  # Fails if it exists, also on NFS; never half written.
+        link(temporary, path)  # Fails if it exists, also on NFS; never half written.
     except FileExistsError:
         return False
     except OSError:  # A file system without hard links.
@@ -83,6 +83,21 @@ def write_new(path: Path, content: bytes) -> bool:
     finally:
         temporary.unlink()
     return True
+
+
+def link(path: Path, name: Path) -> None:
+    """Give a file a second name; FileExistsError if another file has it."""
+    os.link(path, name)
+
+
+def move(path: Path, name: Path) -> None:
+    """Give a file another name, in the place of whoever has it; one of several movers succeeds."""
+    path.rename(name)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, unless it is there."""
+    path.mkdir(parents=True, exist_ok=True)
 
 
 def _write_exclusively(path: Path, content: bytes) -> bool:

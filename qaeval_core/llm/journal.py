@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from qaeval_core.errors import RunError
-from qaeval_core.files import AppendFile
+from qaeval_core.files import AppendFile, make_folder
 from qaeval_core.llm.journal_entry import JournalEntry, entry_of, request_key
 
 __all__ = ["Journal", "JournalEntry", "request_key"]
@@ -83,7 +83,7 @@ class Journal:
         self._refresh_lock = threading.Lock()
         self._n_written = self._n_flushed = 0
         with self._told():
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
         self.refresh()
 
     def __len__(self) -> int:

@@ -28,7 +28,7 @@ from pathlib import Path
 import psutil
 
 from qaeval_core.errors import RunError, StoreLockedError
-from qaeval_core.files import AppendFile
+from qaeval_core.files import AppendFile, make_folder
 from qaeval_core.llm.ledger_state import Fact, LedgerState, SentCall
 from qaeval_core.llm.purses import NANO
 
@@ -95,7 +95,7 @@ class Ledger:
         self._keep_s = keep_s
         self._block = round(block_usd * NANO)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             self._lock = _lock(self.path.with_suffix(".lock"))
         except OSError as error:
             raise _refusal(folder, error.strerror) from None

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,6 +59,9 @@ def run_export(request: ArtifactRequest, root: Path, *, missing: str) -> None:
         raise ArtifactMissingError(
             f"{missing} (building needs torch: pip install 'qaeval[export]')"
         )
+    what = f"{request.graph} of {request.model} ({request.precision})"
+    _say(f"exporting {what}: once, then it is kept in {root}; up to some minutes")
+    started = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "export", *export_arguments(request, root)],
         env=_environment(),
@@ -70,6 +74,11 @@ def run_export(request: ArtifactRequest, root: Path, *, missing: str) -> None:
         raise ExportError(
             f"export of {request.folder_name} failed (exit {done.returncode}): " + "\n".join(lines)
         )
+    _say(f"exported {what} in {time.perf_counter() - started:.0f} s")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _environment() -> dict[str, str]:

@@ -66,8 +66,11 @@ def _calls_line(key: str, family: Mapping[str, Any]) -> str:
 def _column_line(name: str, column: Mapping[str, Any]) -> str:
     corpus = column.get("corpus")
     shown = "" if corpus is None else f", corpus {corpus:.4f}"
-    low, high = column["interval_95"] or (column["mean"], column["mean"])
+    interval = ""
+    if column["interval_95"] is not None:  # None of one row, or of rows that are all equal.
+        low, high = column["interval_95"]
+        interval = f" [{low:.4f}, {high:.4f}]"
     return (
-        f"  {name}: mean {column['mean']:.4f} [{low:.4f}, {high:.4f}], n {column['n']:,}, "
+        f"  {name}: mean {column['mean']:.4f}{interval}, n {column['n']:,}, "
         f"undefined {column['n_undefined']:,}{shown}"
     )

@@ -20,8 +20,8 @@ from types import TracebackType
 
 import psutil
 
+from qaeval_core import files
 from qaeval_core.errors import LockLostError, RunError, StoreLockedError
-from qaeval_core.files import temporary_path, write_new
 
 HEARTBEAT_S = 15.0
 STALE_AFTER_S = 120.0
@@ -63,7 +63,7 @@ class RunLock:
 
     def __enter__(self) -> RunLock:
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            files.make_folder(self._path.parent)
             self._take()
         except OSError as error:
             raise RunError(f"cannot write below {self._path.parent}: {error.strerror}") from None
@@ -83,7 +83,7 @@ class RunLock:
         os.close(self._file)
         with contextlib.suppress(OSError):  # It will be found to be dead.
             if self._holder().get("token") == self._token:
-                self._path.unlink(missing_ok=True)
+                files.delete(self._path)
 
     def check(self) -> None:
         """Raise LockLostError if another run has taken the lock; call it before what counts."""
@@ -103,7 +103,7 @@ class RunLock:
 
     def _take(self) -> None:
         for _ in range(2):
-            if write_new(self._path, json.dumps(self._content()).encode()):
+            if files.write_new(self._path, json.dumps(self._content()).encode()):
                 # Kept open: a heartbeat touches this very file, never that of another holder.
                 self._file = os.open(self._path, os.O_RDONLY)
                 return
@@ -138,15 +138,15 @@ class RunLock:
                 f"delete {self._path}"
             )
         # Renamed before it is removed: of two runs that find it dead, one alone removes it.
-        grave = temporary_path(self._path)
+        grave = files.temporary_path(self._path)
         try:
-            self._path.rename(grave)
+            files.move(self._path, grave)
         except FileNotFoundError:
             return
         buried = json.loads(grave.read_text(encoding="utf-8") or "{}")
         if buried.get("token") != holder.get("token"):
-            os.link(grave, self._path)  # A third run had just taken it: give it back.
-        grave.unlink()
+            files.link(grave, self._path)  # A third run had just taken it: give it back.
+        files.delete(grave)
 
     def _beat(self) -> None:
         while not self._stop.wait(self._heartbeat_s):

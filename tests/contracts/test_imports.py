@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -65,3 +67,46 @@ def test_no_file_is_long() -> None:
     }
     assert len(lengths) > 50
     assert {path: n for path, n in lengths.items() if n > MAX_LINES} == {}
+
+
+# Functions that write, by name: a call of one outside ``files`` is a write that no other kind of
+# store could stand behind.
+_WRITERS = {"write_text", "write_bytes", "unlink", "rename", "touch", "link", "fsync", "mkdir"}
+_TABLE_WRITERS = {"write_table": 1, "ParquetWriter": 0}  # which argument names the file
+
+
+def writes(path: Path) -> set[str]:
+    """Return the names of functions by which a module writes to a disk."""
+    calls = (
+        node
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    )
+    return {call.func.attr for call in calls if is_write(call)}
+
+
+def is_write(call: ast.Call) -> bool:
+    name, given = call.func.attr, [ast.unparse(argument) for argument in call.args]
+    if name == "replace":  # Of a path; that of a text has two arguments, that of a record fields.
+        return len(given) == 1 and not call.keywords
+    if name == "open":
+        return any(re.fullmatch("'[wax]b?'", argument) for argument in given)
+    if name in _TABLE_WRITERS:
+        where = given[_TABLE_WRITERS[name] :][:1]  # A writer's own write_table names no file.
+        return bool(where) and where[0] not in ("buffer", "sink")
+    return name in _WRITERS and ast.unparse(call.func.value) != "files"
+
+
+def test_all_writes_below_out_go_through_one_module() -> None:
+    """Another kind of store can stand behind one module, not behind thirty lines."""
+    strangers = {}
+    for folder in ("scoring", "report", "llm"):
+        for path in (REPOSITORY / "qaeval_core" / folder).rglob("*.py"):
+            name = str(path.relative_to(REPOSITORY))
+            if writes(path):
+                strangers[name] = writes(path)
+    assert strangers == {}
+    known = writes(REPOSITORY / "qaeval_core" / "files.py")
+    assert {"unlink", "link", "fsync", "replace", "open", "mkdir"} <= known, (
+        "a check that sees nothing would make this one worthless"
+    )

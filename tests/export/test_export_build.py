@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -171,7 +172,7 @@ def test_changed_model_files_ask_for_a_new_artifact(workshop: Any, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_two_processes_build_one_artifact_once(workshop: Any, tmp_path: Path) -> None:
+def test_two_processes_build_one_artifact_once(workshop: Any, tmp_path: Path, capsys: Any) -> None:
     """Two jobs started together would write the same folder at the same time."""
     request = ArtifactRequest("token_logprobs", workshop.model("gpt2"), "fp32")
     hashes: list[str] = []
@@ -188,6 +189,13 @@ def test_two_processes_build_one_artifact_once(workshop: Any, tmp_path: Path) ->
         request.folder_name,
         f".{request.folder_name}.lock",
     }
+    # Minutes without a word look like a run that hangs.
+    said = capsys.readouterr().err.splitlines()
+    what = f"token_logprobs of {request.model} (fp32)"
+    assert [line.partition(": once")[0] for line in said[:2]] == [f"exporting {what}"] * 2
+    for line in said[2:]:
+        assert re.fullmatch(f"exported {re.escape(what)} in [0-9]+ s", line)
+    assert len(said) == 4
 
 
 def test_a_failed_build_shows_its_last_lines(tmp_path: Path) -> None:

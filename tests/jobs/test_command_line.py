@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from helpers import qaeval, read_scores, short_sample, write_parquet
 
@@ -32,6 +33,17 @@ def test_local_run_prints_counts_means_and_where_things_lie(
     report = json.loads((out / "report.json").read_text())
     assert report["columns"]["qrelscore"]["n"] == 20
     assert report["environment"]["packages"]["onnxruntime"]
+
+
+def test_the_mean_of_one_row_has_no_interval(tmp_path: Path) -> None:
+    """[x, x] reads as if x were certain."""
+    source = write_parquet(tmp_path / "one.parquet", one_answer())
+    shown = qaeval("score", source, "--metrics", "f1", "--out", tmp_path / "out", "--local")
+    assert "  f1: mean 0.8000, n 1, undefined 0\n" in shown
+
+
+def one_answer() -> pa.Table:
+    return pa.table({"candidate": ["a blue mill"], "references": [["the blue mill stands"]]})
 
 
 def test_dry_run_counts_units_and_writes_nothing(words: list[str], tmp_path: Path) -> None:
