@@ -43,7 +43,7 @@ def writer(path: Path) -> Iterator[BinaryIO]:
     make_folder(path.parent)
     temporary = temporary_path(path)
     try:
-        with temporary.open("xb") as file:
+        with temporary.open("x+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from qaeval_core import files
+from qaeval_core import checksums, files
+from qaeval_core.checksums import SealedFile
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.schema import QUARANTINE_MESSAGE, QUARANTINE_REASON, QUARANTINE_SCHEMA
 from qaeval_core.scoring.families.naco import STATISTICS_SCHEMA
@@ -103,6 +104,7 @@ class _Joined:
 
     totals: Totals = field(default_factory=Totals)
     quarantine: list[pa.Table] = field(default_factory=list)
+    hashes: list[NDArray[np.uint64]] = field(default_factory=list)  # of ids
 
 
 class FileJoin:
@@ -134,7 +136,7 @@ class FileJoin:
         self._id_column = id_column
         self._carry = list(carry)
         self._with_statistics = with_statistics
-        self._metadata = columns_metadata(run)
+        self._metadata = {**columns_metadata(run), checksums.KEY: checksums.PLACEHOLDER}
         # A family that asks may have ended early: its other rows are pending.
         self._schemas = {
             plan.key: STATISTICS_SCHEMA
@@ -185,19 +187,28 @@ class FileJoin:
             for key, own in ranges.items()
         }
         joined = _Joined()
-        hashes: list[NDArray[np.uint64]] = []
+        with files.writer(self.path(file)) as opened:
+            sink = SealedFile(opened)
+            self._write_rows(sink, file, n_rows=n_rows, streams=streams, joined=joined)
+            sink.seal()
+            check_unchanged(file, outages=self._store.outages)
+        joined.totals.n_duplicate_ids += _n_repeats(joined.hashes)
+        return joined
+
+    def _write_rows(
+        self,
+        sink: SealedFile,
+        file: InputFile,
+        *,
+        n_rows: int,
+        streams: Mapping[str, FamilyStream],
+        joined: _Joined,
+    ) -> None:
         with contextlib.ExitStack() as stack:
-            sink = stack.enter_context(files.writer(self.path(file)))
             writer: pq.ParquetWriter | None = None
             for given in self._given_columns(file, n_rows):
                 statistics = {key: stream.take(given.num_rows) for key, stream in streams.items()}
-                scores = score_rows(
-                    self._run, statistics, joined.totals, with_statistics=self._with_statistics
-                )
-                rows = _beside(given, scores).replace_schema_metadata(self._metadata)
-                joined.quarantine.append(_quarantine_rows(given, scores, statistics))
-                ids = pl.Series(pl.from_arrow(given.column("id")))
-                hashes.append(ids.hash().to_numpy())
+                rows = self._score(given, statistics, joined)
                 if writer is None:
                     writer = stack.enter_context(
                         pq.ParquetWriter(sink, rows.schema, compression="zstd")
@@ -205,9 +216,18 @@ class FileJoin:
                 writer.write_table(rows)
             if writer is None:
                 pq.write_table(self._empty(file), sink)
-            check_unchanged(file, outages=self._store.outages)
-        joined.totals.n_duplicate_ids += _n_repeats(hashes)
-        return joined
+
+    def _score(
+        self, given: pa.Table, statistics: Mapping[str, pa.Table], joined: _Joined
+    ) -> pa.Table:
+        """Return given columns and scores of some rows, and count them."""
+        scores = score_rows(
+            self._run, statistics, joined.totals, with_statistics=self._with_statistics
+        )
+        joined.quarantine.append(_quarantine_rows(given, scores, statistics))
+        ids = pl.Series(pl.from_arrow(given.column("id")))
+        joined.hashes.append(ids.hash().to_numpy())
+        return _beside(given, scores).replace_schema_metadata(self._metadata)
 
     def _given_columns(self, file: InputFile, n_rows: int) -> Iterator[pa.Table]:
         """Yield id and carried columns in chunks; nulls where the input cannot be read."""

@@ -54,5 +54,18 @@ class PassStats:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> PassStats:
-        """Return the stats that `counts_json` wrote."""
-        return cls(**json.loads(text))
+        """Return the stats that `counts_json` wrote.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If they are no counts.
+        """
+        found = cls(**json.loads(text))
+        counts = [
+            getattr(found, name) for name in cls.__slots__ if name not in ("calls", "seconds")
+        ]
+        for count in (*counts, *found.calls.values()):
+            if type(count) is not int or count < 0:
+                raise ValueError(f"{count!r} is no count")
+        return found

@@ -16,15 +16,17 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from qaeval_core import files
+from qaeval_core import checksums, files
 from qaeval_core.errors import ConfigError, ReconcileError
 from qaeval_core.outages import Outages
 from qaeval_core.schema import POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.plan import RowRange
+from qaeval_core.signature import hash_text
 
 T = TypeVar("T")
 
@@ -116,9 +118,15 @@ class Store:
                 f"{family}: shard {rows.start}-{rows.stop} has {rows.n_rows} rows, its "
                 f"statistics {table.num_rows}"
             )
-        metadata = {_SIGNATURE: signature.encode(), _STATS: stats.counts_json().encode()}
+        metadata = {
+            _SIGNATURE: signature.encode(),
+            _STATS: stats.counts_json().encode(),
+            checksums.KEY: checksums.PLACEHOLDER,
+        }
         buffer = io.BytesIO()
-        pq.write_table(table.replace_schema_metadata(metadata), buffer, compression="zstd")
+        sink = checksums.SealedFile(buffer)
+        pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
+        sink.seal()
         self.write(self.commit_path(family, file_id, rows), buffer.getvalue())
 
     def write(self, path: Path, content: bytes) -> None:
@@ -172,20 +180,32 @@ class Store:
     def read(
         self, family: str, file_id: str, rows: RowRange, columns: list[str] | None = None
     ) -> pa.Table:
-        """Return the statistics of a committed shard.
+        """Return the statistics of a committed shard, as they were committed.
 
         Raises
         ------
         ReconcileError
-            If the commit is damaged.
+            If a bit of the commit has turned, or it is not of these rows.
         StorageError
             If the disk does not give its bytes for as long as it is tried.
         """
+        path = self.commit_path(family, file_id, rows)
+        content = self.call(path.read_bytes, f"cannot read {path}")
+        self._check_intact(path, checksums.is_intact(content))
+        try:
+            table = pq.read_table(pa.BufferReader(content), columns=columns, partitioning=None)
+        except (OSError, pa.ArrowException) as error:
+            raise _damaged(path, error) from None
+        self._check_footer(path, family, rows, table.schema.metadata or {}, table.num_rows)
+        if columns is None and not _has_positions(table, rows):
+            raise _damaged(path, "it holds other rows")
+        return table
 
-        def decode(source: Path | pa.BufferReader) -> pa.Table:
-            return pq.read_table(source, columns=columns, partitioning=None)
-
-        return self._decode(self.commit_path(family, file_id, rows), decode)
+    def check_scores(self, path: Path) -> None:
+        """Raise ReconcileError if a bit of a file of scores has turned since it was written."""
+        self._check_intact(
+            path, self.call(lambda: checksums.is_file_intact(path), f"cannot read {path}")
+        )
 
     def read_column(self, path: Path, column: str) -> pa.ChunkedArray:
         """Return one column of a table below OUT.
@@ -196,10 +216,13 @@ class Store:
             As `read` does.
         """
 
-        def decode(source: Path | pa.BufferReader) -> pa.ChunkedArray:
-            return pq.read_table(source, columns=[column], partitioning=None).column(column)
+        def decode() -> pa.ChunkedArray:
+            return pq.read_table(path, columns=[column], partitioning=None).column(column)
 
-        return self._decode(path, decode)
+        try:
+            return self.call(decode, f"cannot read {path}")
+        except pa.ArrowException as error:
+            raise _damaged(path, error) from None
 
     def check(self, family: str, file_id: str, rows: RowRange) -> PassStats:
         """Return a commit's counts, from its footer.
@@ -207,30 +230,40 @@ class Store:
         Raises
         ------
         ReconcileError
-            If the footer is damaged or does not have its shard's rows.
+            If the footer is damaged or does not have its shard's rows and family.
         StorageError
             If the disk does not give its bytes for as long as it is tried.
         """
         path = self.commit_path(family, file_id, rows)
-        footer: pq.FileMetaData = self._decode(path, pq.read_metadata)
-        stats = (footer.metadata or {}).get(_STATS)
-        if footer.num_rows != rows.n_rows or stats is None:
-            raise ReconcileError(
-                f"{path} has {footer.num_rows} rows, its name says {rows.n_rows}; delete it and "
-                "run again"
-            )
-        return PassStats.from_json(stats)
-
-    def _decode(self, path: Path, decode: Callable[[Path | pa.BufferReader], T]) -> T:
-        """Return what a commit decodes to; where it does not, its bytes decide why."""
         try:
-            return decode(path)
+            footer = pq.read_metadata(path)
         except (OSError, pa.ArrowException):
+            # Whose fault it is, the disk's or the content's, its bytes tell.
             content = self.call(path.read_bytes, f"cannot read {path}")
+            try:
+                footer = pq.read_metadata(pa.BufferReader(content))
+            except (OSError, pa.ArrowException) as error:
+                raise _damaged(path, error) from None
+        return self._check_footer(path, family, rows, footer.metadata or {}, footer.num_rows)
+
+    def _check_intact(self, path: Path, is_intact: bool | None) -> None:
+        if is_intact is None:
+            raise _damaged(path, "it holds no checksum")
+        if not is_intact:
+            raise _damaged(path, "its checksum is another one")
+
+    def _check_footer(
+        self, path: Path, family: str, rows: RowRange, metadata: Mapping[bytes, bytes], n_rows: int
+    ) -> PassStats:
+        if n_rows != rows.n_rows:
+            raise _damaged(path, f"it has {n_rows} rows, its name says {rows.n_rows}")
+        signature = metadata.get(_SIGNATURE, b"").decode(errors="replace")
+        if not family.endswith(f"-{hash_text(signature)}"):
+            raise _damaged(path, f"it is of another family: {signature[:200]!r}")
         try:
-            return decode(pa.BufferReader(content))
-        except (OSError, pa.ArrowException) as error:
-            raise ReconcileError(f"{path} is damaged ({error}); delete it and run again") from None
+            return PassStats.from_json(metadata[_STATS])
+        except (KeyError, ValueError, TypeError) as error:
+            raise _damaged(path, f"its counts cannot be read: {error}") from None
 
     def drop(self, family: str, file_id: str, rows: RowRange) -> None:
         """Take a commit back, so that its shard is computed again."""
@@ -246,6 +279,17 @@ class Store:
         path = self.family_folder(family) / "family.json"
         if not path.exists():
             self.write_json(path, content)
+
+
+def _has_positions(table: pa.Table, rows: RowRange) -> bool:
+    if POSITION not in table.column_names:
+        return False
+    positions = table.column(POSITION).to_numpy()
+    return bool(np.array_equal(positions, np.arange(rows.start, rows.stop)))
+
+
+def _damaged(path: Path, why: object) -> ReconcileError:
+    return ReconcileError(f"{path} is damaged ({why}); delete it and run again")
 
 
 def tiles(ranges: Iterable[RowRange], *, n_rows: int) -> bool:
