@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import ray
 from ray.data import DataContext
 
+from qaeval_core.scoring.inputs import FileVersion
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.plan import Piece, RowRange
 
@@ -28,15 +30,16 @@ def pieces_dataset(pieces: Sequence[Piece]) -> ray.data.Dataset:
 
 def piece_to_json(piece: Piece) -> str:
     """Return a piece as text."""
-    content = {name: getattr(piece, name) for name in Piece.__slots__}
-    return json.dumps(content)
+    return json.dumps(asdict(piece))
 
 
 def piece_from_json(text: str) -> Piece:
     """Return the piece that `piece_to_json` wrote."""
     content = json.loads(text)
-    shards = tuple(RowRange(*rows) for rows in content.pop("shards"))
-    return Piece(**{**content, "families": tuple(content["families"])}, shards=shards)
+    content["families"] = tuple(content["families"])
+    content["version"] = FileVersion(**content["version"])
+    content["shards"] = tuple(RowRange(*rows) for rows in content["shards"])
+    return Piece(**content)
 
 
 def costs_from_json(text: str) -> dict[str, PassStats]:

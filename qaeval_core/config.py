@@ -85,6 +85,11 @@ class InputSection(Section):
     skip_unreadable: bool = Field(
         False, description="leave files out that are not readable Parquet, instead of stopping"
     )
+    accept_old_commits: bool = Field(
+        False,
+        description="use commits of versions that knew a file by name, size and time alone; only "
+        "where the files are those that were scored",
+    )
 
 
 class OutputSection(Section):

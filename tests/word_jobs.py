@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from helpers import read_scores
+
+from qaeval_core.configure import load_config
+from qaeval_core.scoring.execute import Outcome, run_job
+from qaeval_core.scoring.job import make_job, read_inputs
+from qaeval_core.scoring.local import LocalExecutor
 
 N_ROWS = 64
 ROWS_PER_GROUP = 16
@@ -41,3 +47,30 @@ def n_quarantined(out: Path) -> int:
     """Rows that commits hold as quarantined."""
     tables = [pq.read_table(path) for path in out.glob("families/*/*.parquet")]
     return sum(len(t) - t["quarantine_reason"].null_count for t in tables)
+
+
+class Watched(LocalExecutor):
+    """An executor that calls back after so many shards."""
+
+    def __init__(self, after: int, then: Callable[[], object]) -> None:
+        super().__init__()
+        self._left, self._then = after, then
+
+    def prepare(self, job: Any, families: Any, pieces: Any, on_shard: Any) -> Callable[[], None]:
+        def count(costs: Any) -> None:
+            on_shard(costs)
+            self._left -= 1
+            if self._left == 0:
+                self._then()
+
+        return super().prepare(job, families, pieces, count)
+
+
+def run(
+    overrides: dict[str, Any], *, after: int = 0, then: Callable[[], object] = lambda: None
+) -> tuple[Outcome, list[str]]:
+    """Run a job here; after so many shards, call back. Return its outcome and what it said."""
+    config = load_config(overrides=overrides)
+    job = make_job(config, read_inputs(config), device="cpu")
+    said: list[str] = []
+    return run_job(job, Watched(after, then), say=said.append), said

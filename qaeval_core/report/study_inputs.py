@@ -17,6 +17,7 @@ import polars as pl
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from qaeval_core.checksums import is_file_intact
 from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableFileError
 from qaeval_core.schema import COLUMNS_METADATA
 from qaeval_core.suggest import nearest
@@ -247,6 +248,8 @@ def _files(path: str) -> list[Path]:
 def _read(file: Path) -> pl.DataFrame:
     try:
         if file.suffix == ".parquet":
+            if is_file_intact(file) is False:
+                raise UnreadableFileError(f"{file} is damaged: a bit of it has turned")
             return pl.read_parquet(file)
         if file.suffix == ".jsonl":
             return pl.read_ndjson(file, infer_schema_length=None)

@@ -20,7 +20,7 @@ _MAX_ROWS = 20_000
 def input_lines(inputs: Inputs, config: RunConfig) -> Iterator[str]:
     """Yield what the inputs are."""
     n_rows = sum(file.n_rows for file in inputs.files)
-    n_bytes = sum(file.size_bytes for file in inputs.files)
+    n_bytes = sum(file.version.size_bytes for file in inputs.files)
     yield f"input: {len(inputs.files):,} files, {n_rows:,} rows, {n_bytes / 2**20:,.1f} MiB"
     if config.input.limit is not None:
         yield f"limit: the first {min(config.input.limit, n_rows):,} rows"

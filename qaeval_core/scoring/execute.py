@@ -27,10 +27,11 @@ from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.passes import Executor, RunCosts, check_quarantined, run_passes
 from qaeval_core.scoring.plan import RowRange
 from qaeval_core.scoring.plans import AskedFamilyPlan
-from qaeval_core.scoring.records import changes, read_json, write_run_files
+from qaeval_core.scoring.records import changes, read_json, take_over_old_commits, write_run_files
 from qaeval_core.scoring.sight import marked
 from qaeval_core.scoring.store import Store, tiles
 from qaeval_core.scoring.totals import Totals
+from qaeval_core.signature import hash_file
 
 
 @dataclass(slots=True)
@@ -82,6 +83,7 @@ def _run_locked(job: Job, executor: Executor, lock: RunLock, say: Callable[[str]
         say(line)
     with marked(job, _outages(job, executor, say)) as (marked_job, sight):
         executor.begin(sight)
+        take_over_old_commits(marked_job, say)
         marked_job.store.delete(success)
         write_run_files(marked_job, n_actors=executor.n_actors)
         done = run_passes(marked_job, executor, say=say)
@@ -121,6 +123,8 @@ def _finish(job: Job, done: RunCosts, lock: RunLock) -> Outcome:
     for file in job.files:
         own = {key: by_file[file.file_id] for key, by_file in ranges.items()}
         join.write(file, n_rows=job.n_rows[file.file_id], ranges=own, totals=totals)
+    for file in job.files:
+        job.store.check_scores(join.path(file))
     journals = _journals(job)
     report = make_report(
         job.run,
@@ -138,7 +142,11 @@ def _finish(job: Job, done: RunCosts, lock: RunLock) -> Outcome:
     lock.check()
     job.store.write_json(job.store.out / "report.json", report)
     if not done.stopped:
-        marker = {"fingerprint": job.fingerprint, "rows": totals.n_rows}
+        marker = {
+            "fingerprint": job.fingerprint,
+            "rows": totals.n_rows,
+            "report": hash_file(job.store.out / "report.json"),
+        }
         job.store.write(job.store.out / "_SUCCESS", json.dumps(marker).encode())
     n_shards = sum(stats.n_batches > 0 or stats.n_rows > 0 for stats in done.this_run.values())
     return Outcome(report, n_shards, is_new=True, stopped=done.stopped)
@@ -207,4 +215,11 @@ def check_report(report: Mapping[str, Any], *, n_rows: int) -> None:
 
 
 def _is_finished(job: Job, success: Path) -> bool:
-    return (read_json(success) or {}).get("fingerprint") == job.fingerprint
+    """Whether OUT holds what this job would compute, and the report that was written of it."""
+    marker = read_json(success) or {}
+    report = job.store.out / "report.json"
+    return (
+        marker.get("fingerprint") == job.fingerprint
+        and report.is_file()
+        and marker.get("report") == hash_file(report)
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import glob
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -27,6 +28,10 @@ from qaeval_core.suggest import nearest
 _SUFFIXES = (".parquet", ".pq")
 _GLOB_SIGNS = frozenset("*?[")
 _N_FOOTER_THREADS = 16
+_N_FOOTER_CHARS = 24
+# Most footers are shorter: one read is enough.
+_TAIL_BYTES = 1 << 16
+_SECOND_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +44,50 @@ class RowGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class FileVersion:
+    """Which bytes a file is made of, as far as can be told without reading them all.
+
+    Attributes
+    ----------
+    uri : str
+    size_bytes, mtime_ns : int
+    footer : str
+        Hash of the footer: the places, sizes and statistics of all columns.
+    stamp : str
+        Device, inode and time of the last change of the inode, of a local file; they hold on the
+        machine that looked, and tell a file that was put back with its old time.
+    """
+
+    uri: str
+    size_bytes: int
+    mtime_ns: int
+    footer: str
+    stamp: str = ""
+
+    def is_of(self, info: fs.FileInfo) -> bool:
+        """Whether a file that a store describes so may be this one."""
+        mtime_ns = info.mtime_ns or 0
+        if "://" in self.uri:
+            # Of one object, some stores give milliseconds in a listing and seconds alone.
+            same_time = mtime_ns // _SECOND_NS == self.mtime_ns // _SECOND_NS
+        else:
+            same_time = mtime_ns == self.mtime_ns
+        return same_time and info.size == self.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
 class InputFile:
     """One Parquet file to score."""
 
     relative: str
-    uri: str
-    size_bytes: int
-    mtime_ns: int
+    version: FileVersion
     row_groups: tuple[RowGroup, ...]
     schema: pa.Schema
+
+    @property
+    def uri(self) -> str:
+        """Where it lies."""
+        return self.version.uri
 
     @property
     def n_rows(self) -> int:
@@ -56,8 +96,15 @@ class InputFile:
 
     @property
     def file_id(self) -> str:
-        """Short hash of relative path, size and modification time."""
-        return hash_text(f"{self.relative}|{self.size_bytes}|{self.mtime_ns}")
+        """Short hash of relative path and identity: the same name elsewhere is another file."""
+        version = self.version
+        parts = (self.relative, version.uri, version.size_bytes, version.mtime_ns)
+        return hash_text("|".join(map(str, (*parts, version.footer))))
+
+    @property
+    def old_file_id(self) -> str:
+        """What commits were named by before identity held place and footer."""
+        return hash_text(f"{self.relative}|{self.version.size_bytes}|{self.version.mtime_ns}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,18 +288,45 @@ def _unique_relatives(found: Sequence[_Found]) -> list[str]:
     raise InputError(f"cannot tell inputs apart: {sorted(relatives)[:3]}")
 
 
+def read_footer(source: pa.NativeFile) -> tuple[pq.FileMetaData, str]:
+    """Return a Parquet file's footer, and a hash of its bytes.
+
+    Raises
+    ------
+    OSError, pyarrow.ArrowException
+        If there is none.
+    """
+    n_bytes = source.size()
+    tail = source.read_at(min(n_bytes, _TAIL_BYTES), max(n_bytes - _TAIL_BYTES, 0))
+    footer_bytes = int.from_bytes(tail[-8:-4], "little") + 8
+    if len(tail) < footer_bytes <= n_bytes:
+        tail = source.read_at(footer_bytes, n_bytes - footer_bytes)
+    footer = pq.read_metadata(pa.BufferReader(tail))
+    return footer, hashlib.sha256(tail[-footer_bytes:]).hexdigest()[:_N_FOOTER_CHARS]
+
+
+def local_stamp(path: str) -> str:
+    """Return device, inode and time of the last change of a local file's inode."""
+    found = os.stat(path)
+    return f"{found.st_dev}:{found.st_ino}:{found.st_ctime_ns}"
+
+
 def _read_footer(item: _Found, relative: str) -> InputFile | str:
+    is_local = item.place.uri is None
     try:
+        stamp = local_stamp(item.path) if is_local else ""
         with item.place.filesystem.open_input_file(item.path) as source:
-            parquet = pq.ParquetFile(source)
-            footer, schema = parquet.metadata, parquet.schema_arrow
-            groups = []
-            start = 0
-            for i in range(footer.num_row_groups):
-                group = footer.row_group(i)
-                groups.append(RowGroup(start, group.num_rows, group.total_byte_size))
-                start += group.num_rows
+            footer, footer_hash = read_footer(source)
+        groups = []
+        start = 0
+        for i in range(footer.num_row_groups):
+            group = footer.row_group(i)
+            groups.append(RowGroup(start, group.num_rows, group.total_byte_size))
+            start += group.num_rows
+        schema = footer.schema.to_arrow_schema()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         return f"{item.uri} is not readable Parquet: {error}"
-    mtime_ns = item.info.mtime_ns or 0
-    return InputFile(relative, item.uri, item.info.size, mtime_ns, tuple(groups), schema)
+    version = FileVersion(
+        item.uri, item.info.size, item.info.mtime_ns or 0, footer_hash, stamp=stamp
+    )
+    return InputFile(relative, version, tuple(groups), schema)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from qaeval_core import checksums, files
 from qaeval_core.checksums import SealedFile
-from qaeval_core.errors import UnreadableFileError
+from qaeval_core.errors import ReconcileError, UnreadableFileError
 from qaeval_core.schema import QUARANTINE_MESSAGE, QUARANTINE_REASON, QUARANTINE_SCHEMA
 from qaeval_core.scoring.families.naco import STATISTICS_SCHEMA
 from qaeval_core.scoring.formulas import score_instance
@@ -207,8 +207,14 @@ class FileJoin:
         with contextlib.ExitStack() as stack:
             writer: pq.ParquetWriter | None = None
             for given in self._given_columns(file, n_rows):
-                statistics = {key: stream.take(given.num_rows) for key, stream in streams.items()}
-                rows = self._score(given, statistics, joined)
+                try:
+                    statistics = {key: own.take(given.num_rows) for key, own in streams.items()}
+                    rows = self._score(given, statistics, joined)
+                except (KeyError, pa.ArrowException) as error:
+                    raise ReconcileError(
+                        f"commits of {file.relative} do not hold what its metrics read ({error}); "
+                        f"delete {self._store.out / 'families'} and run again"
+                    ) from None
                 if writer is None:
                     writer = stack.enter_context(
                         pq.ParquetWriter(sink, rows.schema, compression="zstd")
@@ -301,9 +307,7 @@ def _as_piece(file: InputFile, stretch: Stretch) -> Piece:
         families=(),
         file_id=file.file_id,
         relative=file.relative,
-        uri=file.uri,
-        size_bytes=file.size_bytes,
-        mtime_ns=file.mtime_ns,
+        version=file.version,
         first_group=stretch.first_group,
         stop_group=stretch.stop_group,
         first_row=stretch.rows.start,

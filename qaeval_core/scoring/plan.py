@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from qaeval_core.scoring.inputs import InputFile, RowGroup
+from qaeval_core.scoring.inputs import FileVersion, InputFile, RowGroup
 
 MAX_SHARDS_PER_PIECE = 16
 
@@ -45,13 +45,16 @@ class Piece:
     families: tuple[str, ...]
     file_id: str
     relative: str
-    uri: str
-    size_bytes: int
-    mtime_ns: int
+    version: FileVersion
     first_group: int
     stop_group: int
     first_row: int
     shards: tuple[RowRange, ...]
+
+    @property
+    def uri(self) -> str:
+        """Where its file lies."""
+        return self.version.uri
 
     @property
     def n_rows(self) -> int:
@@ -166,9 +169,7 @@ def plan_file(
                         families=families,
                         file_id=file.file_id,
                         relative=file.relative,
-                        uri=file.uri,
-                        size_bytes=file.size_bytes,
-                        mtime_ns=file.mtime_ns,
+                        version=file.version,
                         first_group=stretch.first_group,
                         stop_group=stretch.stop_group,
                         first_row=stretch.rows.start,

@@ -17,7 +17,6 @@ import errno
 import io
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -26,13 +25,19 @@ from pyarrow import fs
 
 from qaeval_core.errors import InputChangedError, UnreadableFileError
 from qaeval_core.outages import Outages
-from qaeval_core.scoring.inputs import InputFile, open_filesystem, store_of
+from qaeval_core.scoring.inputs import (
+    FileVersion,
+    InputFile,
+    local_stamp,
+    open_filesystem,
+    read_footer,
+    store_of,
+)
 from qaeval_core.scoring.plan import Piece, RowRange
 
 _BATCH_ROWS = 1024
 # Column chunks of a large row group are read through a buffer of this size, not whole.
 _BUFFER_BYTES = 8 << 20
-_SECOND_NS = 1_000_000_000
 
 
 class ShardReader:
@@ -131,7 +136,13 @@ class ShardReader:
         source = _Source(piece.uri, is_watched=is_watched)
         source.check(piece)
         self._source = source
-        parquet = pq.ParquetFile(source.file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        parquet = pq.ParquetFile(
+            source.file,
+            metadata=source.footer(piece),
+            buffer_size=_BUFFER_BYTES,
+            pre_buffer=False,
+            page_checksum_verification=True,
+        )
         groups = list(range(piece.first_group, piece.stop_group))
         self._batches = parquet.iter_batches(
             batch_size=_BATCH_ROWS, row_groups=groups, columns=self._columns, use_threads=False
@@ -141,7 +152,7 @@ class ShardReader:
 
 
 def check_unchanged(file: InputFile, *, outages: Outages) -> None:
-    """Look whether a file is still the one that was planned.
+    """Look whether a file is still the one that was planned, on the machine that planned.
 
     Raises
     ------
@@ -149,42 +160,27 @@ def check_unchanged(file: InputFile, *, outages: Outages) -> None:
         If it is not, or cannot be looked at.
     """
     filesystem, path = open_filesystem(file.uri)
-    version = _Version.of(file)
-    outages.call(
-        lambda: version.check(filesystem.get_file_info(path)),
-        store=store_of(file.uri),
-        what=f"cannot look at {file.uri}",
+
+    def look() -> None:
+        _check_info(file.relative, file.version, filesystem.get_file_info(path))
+        if file.version.stamp and local_stamp(path) != file.version.stamp:
+            raise _changed(file.relative)
+
+    outages.call(look, store=store_of(file.uri), what=f"cannot look at {file.uri}")
+
+
+def _check_info(relative: str, version: FileVersion, info: fs.FileInfo) -> None:
+    """Raise InputChangedError if a file is another, FileNotFoundError if there is none."""
+    if info.type == fs.FileType.NotFound:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), info.path)
+    if not version.is_of(info):
+        raise _changed(relative)
+
+
+def _changed(relative: str) -> InputChangedError:
+    return InputChangedError(
+        f"{relative} has changed since the run began; run again to score what it is now"
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Version:
-    """How a file was when it was planned."""
-
-    relative: str
-    size_bytes: int
-    mtime_ns: int
-    is_remote: bool
-
-    @classmethod
-    def of(cls, file: InputFile | Piece) -> _Version:
-        return cls(file.relative, file.size_bytes, file.mtime_ns, "://" in file.uri)
-
-    def check(self, info: fs.FileInfo) -> None:
-        """Raise InputChangedError if the file is another, FileNotFoundError if there is none."""
-        if info.type == fs.FileType.NotFound:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), info.path)
-        if info.size != self.size_bytes or self._is_older_than(info.mtime_ns or 0):
-            raise InputChangedError(
-                f"{self.relative} has changed since the run began ({self.size_bytes:,} bytes then, "
-                f"{info.size or 0:,} now); run again to score the new one"
-            )
-
-    def _is_older_than(self, mtime_ns: int) -> bool:
-        if not self.is_remote:
-            return mtime_ns != self.mtime_ns
-        # Of one object, some stores give milliseconds in a listing and seconds alone.
-        return mtime_ns // _SECOND_NS != self.mtime_ns // _SECOND_NS
 
 
 class _Source:
@@ -205,6 +201,7 @@ class _Source:
     def __init__(self, uri: str, *, is_watched: bool) -> None:
         try:
             self._filesystem, self._path = open_filesystem(uri)
+            self._stamp = local_stamp(self._path) if "://" not in uri else None
             self._opened = self._filesystem.open_input_file(self._path)
         except (OSError, pa.ArrowException) as error:
             raise _as_os_error(error) from None
@@ -219,13 +216,26 @@ class _Source:
         return self._failure or watched
 
     def check(self, piece: Piece) -> None:
-        """Raise InputChangedError if the file is not as it was planned any more."""
-        version = _Version.of(piece)
+        """Raise InputChangedError if the file is not as it was planned, or opened, any more."""
         try:
-            version.check(self._filesystem.get_file_info(self._path))
+            _check_info(piece.relative, piece.version, self._filesystem.get_file_info(self._path))
+            is_same = self._stamp is None or local_stamp(self._path) == self._stamp
         except OSError as error:
             self._failure = error
             raise
+        if not is_same:
+            raise _changed(piece.relative)
+
+    def footer(self, piece: Piece) -> pq.FileMetaData:
+        """Return the footer; InputChangedError if it is not the planned one."""
+        try:
+            footer, footer_hash = read_footer(self._opened)
+        except OSError as error:
+            self._failure = error
+            raise
+        if footer_hash != piece.version.footer:
+            raise _changed(piece.relative)
+        return footer
 
     def close(self) -> None:
         """Close it."""

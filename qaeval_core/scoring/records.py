@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +44,11 @@ def changes(job: Job) -> list[str]:
         return []
     before = dict(zip(planned["relative"].to_pylist(), planned["file_id"].to_pylist(), strict=True))
     now = {file.relative: file.file_id for file in job.files}
+    old = {file.relative: file.old_file_id for file in job.files}
     lines = [
         f"{name} has changed since the last run and is scored anew"
         for name, file_id in now.items()
-        if before.get(name, file_id) != file_id
+        if before.get(name, file_id) not in (file_id, old[name])
     ]
     gone = [name for name in before if name not in now]
     if gone:
@@ -58,6 +60,33 @@ def changes(job: Job) -> list[str]:
             f"{key} is not used any more: a model, option or input has changed; its commits stay"
         )
     return lines
+
+
+def take_over_old_commits(job: Job, say: Callable[[str], None]) -> None:
+    """Use commits that were named before identity held place and footer, if the user says so.
+
+    What they were computed from is known by relative path, size and modification time alone.
+    """
+    old = [
+        (family.key, file, rows)
+        for family in job.run.families
+        for file_id, ranges in job.store.committed(family.key).items()
+        for file in job.files
+        if file.old_file_id == file_id
+        for rows in ranges
+    ]
+    if not old:
+        return
+    if not job.config.input.accept_old_commits:
+        say(
+            f"{len(old):,} commits of an older version are not used: they know their files by "
+            "name, size and time alone. If these are the same files, run once with --set "
+            "input.accept_old_commits=true"
+        )
+        return
+    for key, file, rows in old:
+        job.store.adopt(key, rows, old_file_id=file.old_file_id, file_id=file.file_id)
+    say(f"{len(old):,} commits of an older version are used from now on, as you said")
 
 
 def write_run_files(job: Job, *, n_actors: int) -> None:

@@ -7,49 +7,18 @@ import random
 import resource
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from helpers import full_disk, write_parquet
 from s3_server import S3Server, s3_credentials
-from word_jobs import N_ROWS, ROWS_PER_GROUP, is_whole, n_quarantined, request, rows
+from word_jobs import N_ROWS, ROWS_PER_GROUP, is_whole, n_quarantined, request, rows, run
 
-from qaeval_core.configure import load_config
 from qaeval_core.errors import InputChangedError, LockLostError, RunError, StorageError
 from qaeval_core.outages import Outages
-from qaeval_core.scoring.execute import Outcome, run_job
-from qaeval_core.scoring.job import make_job, read_inputs
-from qaeval_core.scoring.local import LocalExecutor
 from qaeval_core.scoring.lock import RunLock
-
-
-class Watched(LocalExecutor):
-    """An executor that calls back after so many shards."""
-
-    def __init__(self, after: int, then: Callable[[], object]) -> None:
-        super().__init__()
-        self._left, self._then = after, then
-
-    def prepare(self, job: Any, families: Any, pieces: Any, on_shard: Any) -> Callable[[], None]:
-        def count(costs: Any) -> None:
-            on_shard(costs)
-            self._left -= 1
-            if self._left == 0:
-                self._then()
-
-        return super().prepare(job, families, pieces, count)
-
-
-def run(
-    overrides: dict[str, Any], *, after: int = 0, then: Callable[[], object] = lambda: None
-) -> tuple[Outcome, list[str]]:
-    config = load_config(overrides=overrides)
-    job = make_job(config, read_inputs(config), device="cpu")
-    said: list[str] = []
-    return run_job(job, Watched(after, then), say=said.append), said
 
 
 def score_files(out: Path) -> list[Path]:
@@ -96,12 +65,12 @@ def test_an_input_that_is_gone_in_mid_run_is_no_verdict_on_its_rows(tmp_path: Pa
 
 def test_an_input_that_comes_back_is_read_on(tmp_path: Path) -> None:
     """A mount that is away for a second must cost no run of hours."""
-    source = write_parquet(tmp_path / "input.parquet", rows(), row_group_size=ROWS_PER_GROUP)
-    away = tmp_path / "away"
+    mount, away = tmp_path / "mount", tmp_path / "away"
+    source = write_parquet(mount / "input.parquet", rows(), row_group_size=ROWS_PER_GROUP)
 
     def vanish() -> None:
-        source.rename(away)
-        threading.Timer(1.5, lambda: away.rename(source)).start()
+        mount.rename(away)
+        threading.Timer(1.5, lambda: away.rename(mount)).start()
 
     run(request(source, tmp_path / "out", scoring__retry_storage_s=60), after=2, then=vanish)
     assert is_whole(tmp_path / "out")

@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qaeval_core.scoring.inputs import InputFile, RowGroup
+from qaeval_core.scoring.inputs import FileVersion, InputFile, RowGroup
 from qaeval_core.scoring.plan import MAX_SHARDS_PER_PIECE, RowRange, cover, plan_file
 from qaeval_core.scoring.store import tiles
 
@@ -16,7 +16,8 @@ def make_file(sizes: list[int], n_bytes_per_row: int) -> InputFile:
     for size in sizes:
         groups.append(RowGroup(start, size, size * n_bytes_per_row))
         start += size
-    return InputFile("a.parquet", "/a.parquet", 1, 2, tuple(groups), pa.schema([]))
+    version = FileVersion("/a.parquet", 1, 2, "")
+    return InputFile("a.parquet", version, tuple(groups), pa.schema([]))
 
 
 ranges = st.tuples(st.integers(0, 200), st.integers(1, 40)).map(

@@ -1,0 +1,237 @@
+"""Mixed and stale tables: no table has ids of one file beside scores of another."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers import read_scores, write_parquet
+from word_jobs import ROWS_PER_GROUP, is_whole, request, rows, run
+
+from qaeval_core.errors import InputChangedError, ReconcileError, UnreadableFileError
+from qaeval_core.report.study_inputs import _read
+from qaeval_core.scoring.store import Store
+from qaeval_core.signature import hash_text
+
+
+def other_rows() -> pa.Table:
+    """Return rows of other ids whose candidates are wrong: in a mix, scores tell who is whose."""
+    table = rows()
+    ids = [f"other {id}" for id in table["id"].to_pylist()]
+    wrong = [text[::-1] for text in table["candidate"].to_pylist()]
+    return table.set_column(0, "id", pa.array(ids)).set_column(1, "candidate", pa.array(wrong))
+
+
+def by_rename(source: Path) -> None:
+    new = write_parquet(source.with_name("new"), other_rows(), row_group_size=ROWS_PER_GROUP)
+    new.replace(source)
+
+
+def in_place(source: Path) -> None:
+    write_parquet(source, other_rows(), row_group_size=ROWS_PER_GROUP)
+
+
+def with_the_old_time(source: Path) -> None:
+    before = source.stat()
+    by_rename(source)
+    os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def truncated(source: Path) -> None:
+    os.truncate(source, source.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("replace", [by_rename, in_place, with_the_old_time, truncated])
+@pytest.mark.parametrize("after", [1, 5, 8])
+def test_a_file_that_is_replaced_in_mid_run_ends_the_run(
+    tmp_path: Path, replace: Callable[[Path], None], after: int
+) -> None:
+    """One table had ids of the new file and scores of the old for 50,000 of 300,000 rows."""
+    source = write_parquet(tmp_path / "input.parquet", rows(), row_group_size=ROWS_PER_GROUP)
+    with pytest.raises(InputChangedError, match=r"input\.parquet has changed"):
+        run(request(source, tmp_path / "out"), after=after, then=lambda: replace(source))
+    assert not list((tmp_path / "out" / "scores").rglob("*.parquet"))
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+
+
+def test_a_file_of_another_folder_is_another_file(tmp_path: Path) -> None:
+    """Same name, size and time: "nothing to do", and with one metric more, ids beside foreign
+    scores."""
+    plain = {"compression": "none", "use_dictionary": False}
+    first = write_parquet(tmp_path / "jan" / "input.parquet", rows(), **plain)
+    swapped = rows()
+    texts = swapped["candidate"].to_pylist()
+    swapped = swapped.set_column(1, "candidate", pa.array(texts[::-1]))
+    second = write_parquet(tmp_path / "feb" / "input.parquet", swapped, **plain)
+    assert second.stat().st_size == first.stat().st_size, "or the test shows nothing"
+    os.utime(second, ns=(first.stat().st_atime_ns, first.stat().st_mtime_ns))
+    run(request(first.parent, tmp_path / "out"))
+    outcome, _ = run(request(second.parent, tmp_path / "out"))
+    assert outcome.is_new
+    assert read_scores(tmp_path / "out")["f1"].to_list() != [1.0] * 64
+    with_more = {"metrics.exact_match.metric": "exact_match"}
+    run(request(second.parent, tmp_path / "out") | with_more)
+    scores = read_scores(tmp_path / "out")
+    assert ((scores["f1"] == 1.0) == (scores["exact_match"] == 1.0)).all()
+
+
+def test_a_file_that_was_put_in_the_place_of_another_is_another(tmp_path: Path) -> None:
+    """Size and time can be kept; the footer's statistics tell."""
+    source = write_parquet(tmp_path / "input.parquet", rows())
+    run(request(source, tmp_path / "out"))
+    before = source.stat()
+    table = rows()
+    texts = [text.replace("Ann", "Bob") for text in table["candidate"].to_pylist()]
+    write_parquet(source, table.set_column(1, "candidate", pa.array(texts)))
+    assert source.stat().st_size == before.st_size
+    os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
+    outcome, said = run(request(source, tmp_path / "out"))
+    assert outcome.is_new
+    assert not is_whole(tmp_path / "out")
+    assert any("input.parquet has changed since the last run" in line for line in said)
+
+
+def as_old_version(out: Path, source: Path) -> None:
+    """Make of an OUT what the version before identity held place and footer left."""
+    old_id = hash_text(f"{source.name}|{source.stat().st_size}|{source.stat().st_mtime_ns}")
+    for path in out.glob("families/*/*.parquet"):
+        table = pq.read_table(path, partitioning=None)
+        metadata = {
+            key: value for key, value in table.schema.metadata.items() if b"checksum" not in key
+        }
+        _, _, rows_part = path.name.partition("-")
+        pq.write_table(
+            table.replace_schema_metadata(metadata), path.with_name(f"{old_id}-{rows_part}")
+        )
+        path.unlink()
+    (out / "_SUCCESS").unlink()
+    plan = pq.read_table(out / "plan.parquet")
+    plan = plan.set_column(2, "file_id", pa.array([old_id] * len(plan)))
+    pq.write_table(plan, out / "plan.parquet")
+
+
+def test_commits_of_older_versions_are_used_if_the_user_says_so(tmp_path: Path) -> None:
+    """Days of work must not be lost to an upgrade, nor trusted to a name and a time in silence."""
+    source = write_parquet(tmp_path / "input.parquet", rows())
+    run(request(source, tmp_path / "out"))
+    as_old_version(tmp_path / "out", source)
+    kept = shutil.copytree(tmp_path / "out", tmp_path / "kept")
+    _, said = run(request(source, tmp_path / "out"))
+    assert any("8 commits of an older version are not used" in line for line in said)
+    assert not any("has changed since the last run" in line for line in said)
+    assert is_whole(tmp_path / "out")
+    outcome, said = run(request(source, kept, input__accept_old_commits=True))
+    assert any("8 commits of an older version are used" in line for line in said)
+    assert outcome.n_shards_run == 0
+    assert is_whole(kept)
+
+
+N_FLIPS = 1_000
+
+
+def test_no_bit_of_a_commit_turns_in_silence(tmp_path: Path) -> None:
+    """39 to 65 % of single bits that turned in commits gave other values without an error."""
+    source = write_parquet(tmp_path / "input.parquet", rows())
+    run(request(source, tmp_path / "out", scoring__rows_per_shard=64))
+    (path,) = (tmp_path / "out").glob("families/*/*.parquet")
+    store = Store(tmp_path / "out")
+    family = path.parent.name
+    ((file_id, (shard,)),) = store.committed(family).items()
+    whole = store.read(family, file_id, shard)
+    content, drawn = path.read_bytes(), random.Random(7)
+    for _ in range(N_FLIPS):
+        flipped = bytearray(content)
+        at = drawn.randrange(8 * len(content))
+        flipped[at // 8] ^= 1 << at % 8
+        path.write_bytes(flipped)
+        with pytest.raises(ReconcileError, match=path.name):
+            store.read(family, file_id, shard)
+    path.write_bytes(content)
+    assert store.read(family, file_id, shard).equals(whole)
+
+
+def test_no_bit_of_a_file_of_scores_turns_in_silence(tmp_path: Path) -> None:
+    """Reports and correlations are read from these files, days later."""
+    source = write_parquet(tmp_path / "input.parquet", rows())
+    run(request(source, tmp_path / "out"))
+    path = tmp_path / "out" / "scores" / "input.parquet"
+    store, content = Store(tmp_path / "out"), path.read_bytes()
+    store.check_scores(path)
+    whole, drawn = _read(path), random.Random(8)
+    for _ in range(N_FLIPS):
+        flipped = bytearray(content)
+        at = drawn.randrange(8 * len(content))
+        flipped[at // 8] ^= 1 << at % 8
+        path.write_bytes(flipped)
+        with pytest.raises(ReconcileError, match=r"input\.parquet is damaged"):
+            store.check_scores(path)
+        # Whose checksum cannot be found is taken for a table of somebody else: as it was, then.
+        try:
+            assert _read(path).equals(whole)
+        except UnreadableFileError:
+            continue
+
+
+def test_a_turned_bit_ends_the_join_by_name_and_the_next_run_heals_it(tmp_path: Path) -> None:
+    """A score that nobody can defend stood in the table."""
+    source = write_parquet(tmp_path / "input.parquet", rows())
+    run(request(source, tmp_path / "out"))
+    (tmp_path / "out" / "_SUCCESS").unlink()
+    victim = min((tmp_path / "out").glob("families/*/*.parquet"))
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 3] ^= 4
+    victim.write_bytes(content)
+    with pytest.raises(ReconcileError, match=f"{victim.name} is damaged .*; delete it and run"):
+        run(request(source, tmp_path / "out"))
+    victim.unlink()
+    run(request(source, tmp_path / "out"))
+    assert is_whole(tmp_path / "out")
+
+
+def test_a_forged_report_is_not_believed(tmp_path: Path) -> None:
+    """The means of a report.json that somebody edited were printed with "nothing to do"."""
+    source = write_parquet(tmp_path / "input.parquet", rows())
+    run(request(source, tmp_path / "out"))
+    report = tmp_path / "out" / "report.json"
+    report.write_text(report.read_text().replace('"mean": 1.0', '"mean": 0.5'))
+    outcome, _ = run(request(source, tmp_path / "out"))
+    assert outcome.report is not None
+    assert outcome.report["columns"]["f1"]["mean"] == 1.0
+    for content in ("[]", "{", "\xff", "{" * 100_000, '{"columns": 7}'):
+        report.write_text(content, encoding="latin-1")
+        outcome, _ = run(request(source, tmp_path / "out"))
+        assert outcome.report is not None
+        assert outcome.report["columns"]["f1"]["mean"] == 1.0
+
+
+@pytest.mark.parametrize("what", ["foreign columns", "other rows", "broken counts", "other family"])
+def test_a_commit_of_something_else_is_named(tmp_path: Path, what: str) -> None:
+    """A trace, or scores of another run in silence."""
+    source = write_parquet(tmp_path / "input.parquet", rows())
+    run(request(source, tmp_path / "out"))
+    store = Store(tmp_path / "out")
+    victim = min((tmp_path / "out").glob("families/*/*.parquet"))
+    family = victim.parent.name
+    ((file_id, shards),) = store.committed(family).items()
+    first, second = sorted(shards)[:2]
+    table = store.read(family, file_id, first)
+    if what == "foreign columns":
+        table = table.select(["position", "quarantine_reason", "quarantine_message"])
+    if what == "other rows":
+        table = store.read(family, file_id, second)
+    signature = table.schema.metadata[b"qaeval.signature"].decode()
+    if what == "other family":
+        signature = "overlap|v:0"
+    stats = store.check(family, file_id, first)
+    if what == "broken counts":
+        stats.n_units = -1
+    store.commit(family, file_id, first, table, signature=signature, stats=stats)
+    (tmp_path / "out" / "_SUCCESS").unlink()
+    with pytest.raises(ReconcileError, match="delete it and run again|commits of"):
+        run(request(source, tmp_path / "out"))
