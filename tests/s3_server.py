@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
+import selectors
 import shutil
 import socket
 import subprocess
@@ -131,13 +131,16 @@ class Door:
                     self._links -= set(other)
 
     def _pump(self, other: dict[socket.socket, socket.socket]) -> None:
-        while self.is_open:
-            for source in select.select(list(other), [], [], 0.2)[0]:
-                content = source.recv(1 << 16)
-                if not content:
-                    return
-                self.n_bytes += len(content)
-                other[source].sendall(content)
+        with selectors.DefaultSelector() as waiting:
+            for source in other:
+                waiting.register(source, selectors.EVENT_READ)
+            while self.is_open:
+                for source in [key.fileobj for key, _ in waiting.select(0.2)]:
+                    content = source.recv(1 << 16)
+                    if not content:
+                        return
+                    self.n_bytes += len(content)
+                    other[source].sendall(content)
 
 
 def _answers(port: int) -> bool:
