@@ -30,6 +30,7 @@ from jobs.governor_actor import Call, GovernorActor, Result
 from qaeval_core.errors import RunError
 from qaeval_core.llm.governor import Grant, Status
 from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.throttle import End
 
 __all__ = ["GovernorActor", "RayGovernor"]
 
@@ -103,17 +104,14 @@ class RayGovernor:
         """See ``Governor.settle``."""
         await self._call("settle", call_id, tokens, usd, n_admitted)
 
-    async def failed(self, call_id: str, *, billed: bool) -> None:
+    async def failed(self, call_id: str, *, billed: bool, end: End | None = None) -> float:
         """See ``Governor.failed``."""
-        await self._call("failed", call_id, billed)
+        silent_s: float = await self._call("failed", call_id, billed, end)
+        return silent_s
 
     async def pause(self, seconds: float) -> None:
         """See ``Governor.pause``."""
         await self._call("pause", seconds)
-
-    async def slow_down(self) -> None:
-        """See ``Governor.slow_down``."""
-        await self._call("slow_down")
 
     async def claim(self, key: str, *, owner: str) -> bool:
         """See ``Governor.claim``."""

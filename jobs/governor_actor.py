@@ -33,6 +33,7 @@ from qaeval_core.llm.kept_claims import KeptClaims
 from qaeval_core.llm.ledger import Ledger
 from qaeval_core.llm.ledger_folder import ledger_folder
 from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.throttle import End
 
 # Lost to the budget if the machine dies; a flush of some milliseconds each.
 _BLOCK_USD = 0.1
@@ -111,14 +112,11 @@ class GovernorActor:
     ) -> None:
         self._open().settle(call_id, tokens=tokens, usd=usd, n_admitted=n_admitted)
 
-    def failed(self, call_id: str, billed: bool) -> None:  # noqa: D102
-        self._open().failed(call_id, billed=billed)
+    def failed(self, call_id: str, billed: bool, end: End | None) -> float:  # noqa: D102
+        return self._open().failed(call_id, billed=billed, end=end)
 
     def pause(self, seconds: float) -> None:  # noqa: D102
         self._open().pause(seconds)
-
-    def slow_down(self) -> None:  # noqa: D102
-        self._open().slow_down()
 
     def claim(self, key: str, owner: str) -> bool:
         """Return whether the owner may ask; see ``Governor.claim``."""

@@ -61,6 +61,8 @@ class Run:
     max_concurrent: int = 32
     max_refusals: int = 60
     max_given_up: int = 20
+    max_outage_s: float = 60.0
+    max_unheard_s: float = 60.0
     prices: Prices = PRICES
     parse: Callable[[str], dict[str, Any]] = lambda text: {"n_chars": len(text)}
 
@@ -90,7 +92,11 @@ class Run:
             prices=self.prices,
             parse=self.parse,
             rule=RetryRule(
-                first_wait_s=0.01, max_refusals=self.max_refusals, max_given_up=self.max_given_up
+                first_wait_s=0.01,
+                max_refusals=self.max_refusals,
+                max_given_up=self.max_given_up,
+                max_outage_s=self.max_outage_s,
+                max_unheard_s=self.max_unheard_s,
             ),
             max_concurrent=self.max_concurrent,
         )

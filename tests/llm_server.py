@@ -65,6 +65,14 @@ class ServerSettings:
     completion_usd_per_million: float = 2.0
     # What to reply to a sentence, first to last as its prompt comes again; reminders count alone.
     replies: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    # Prompts with one of these words make the server fail, each time.
+    poison: Sequence[str] = ()
+    # (from, until, share): in these windows since the first call so much of the limit is allowed;
+    # with a share of 0 the server is down: it answers 503, whatever the limit.
+    capacity: Sequence[tuple[float, float, float]] = ()
+    # Whether 429 says when to come again; for how long 503 does.
+    says_when: bool = True
+    retry_after_s: float | None = None
 
 
 def count_prompt_tokens(messages: Sequence[Mapping[str, str]]) -> int:
@@ -96,17 +104,23 @@ class Window:
         """Admit an arrival, or return after how long it would be."""
         limits = self._settings
         self.arrivals.append((now_s, n_tokens))
+        share = self.capacity(now_s)
         while self._admitted and self._admitted[0][0] <= now_s - limits.window_s:
             self._admitted.popleft()
         n_requests = len(self._admitted) + 1
         n_tokens_sum = sum(tokens for _, tokens in self._admitted) + n_tokens
-        if n_requests <= (limits.requests_per_minute or math.inf) and n_tokens_sum <= (
-            limits.tokens_per_minute or math.inf
-        ):
+        most_requests = share * (limits.requests_per_minute or math.inf) if share else math.inf
+        if n_requests <= most_requests and n_tokens_sum <= (limits.tokens_per_minute or math.inf):
             self._admitted.append((now_s, n_tokens))
             return None
         oldest_s = self._admitted[0][0] if self._admitted else now_s
         return max(oldest_s + limits.window_s - now_s, 0.001)
+
+    def capacity(self, now_s: float) -> float:
+        """Return the share of the limit that is allowed at a time after the first arrival."""
+        at = (now_s - self.arrivals[0][0]) / self._settings.window_s
+        shares = [share for from_, until, share in self._settings.capacity if from_ <= at < until]
+        return shares[0] if shares else 1.0
 
     def headers(self) -> dict[str, str]:
         """Return what remains, as servers tell it."""
@@ -188,14 +202,19 @@ class ChatServer:
         if wait_s is None:
             forced = str(body["model"]).removeprefix("fault:")
             outcome = forced if forced != body["model"] else self._outcome(known)
+            if any(word in body["messages"][-1]["content"] for word in self.settings.poison):
+                outcome = "error_500"
+            if self.window.capacity(now_s) == 0:
+                outcome = "error_503"
         self._note(now_s, name=name, n_tokens=n_tokens, outcome=outcome)
         if wait_s is not None:
             headers = {
                 "Retry-After": str(math.ceil(wait_s)),
                 "retry-after-ms": f"{wait_s * 1000:.0f}",
             }
+            headers = self.window.headers() | headers if self.settings.says_when else {}
             error = {"error": {"message": "too many", "code": "rate_limit_exceeded"}}
-            return web.json_response(error, status=429, headers=self.window.headers() | headers)
+            return web.json_response(error, status=429, headers=headers)
         text = self._text(body["messages"])
         reply = self._completion(body, text, n_prompt=n_prompt, outcome=outcome)
         if outcome in BILLED:
@@ -266,7 +285,11 @@ class ChatServer:
         )
         if status.isdigit():
             said = f"on purpose, {request.headers.get('Authorization')}"
-            return web.json_response({"error": {"message": said}}, status=int(status))
+            wait_s = self.settings.retry_after_s if status == "503" else None
+            headers = {} if wait_s is None else {"Retry-After": f"{wait_s:g}"}
+            return web.json_response(
+                {"error": {"message": said}}, status=int(status), headers=headers
+            )
         if outcome == "reset":
             # No lingering: the peer gets a reset, not an end.
             connection = request.transport.get_extra_info("socket")

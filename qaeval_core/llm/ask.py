@@ -36,6 +36,7 @@ from qaeval_core.llm.terms import Prices, RetryRule
 __all__ = ["Answer", "Asker"]
 
 _CLAIM_POLL_S = 0.5
+_MAX_OWN_WAIT_S = 300.0  # A server that is back sooner than it said is used.
 
 
 class Asker:
@@ -81,7 +82,11 @@ class Asker:
         self._turn = asyncio.Semaphore(max_concurrent)
         self._money = MoneyQueue()
         self._n_in_flight = 0
-        self._giving_up = GivingUp(most=self._rule.max_given_up)
+        self._giving_up = GivingUp(
+            most=self._rule.max_given_up,
+            max_outage_s=self._rule.max_outage_s,
+            max_unheard_s=min(self._rule.max_unheard_s, self._rule.max_outage_s),
+        )
         self._claims = Claimant(governor, journal, lease_s=lease_s)
         self._in_flight: dict[str, asyncio.Task[Answer]] = {}
         self._ending: set[asyncio.Task[JournalEntry | ChatFailure]] = set()
@@ -189,7 +194,7 @@ class Asker:
                 await asyncio.shield(self._claims.release(request.key))
 
     async def _retry(self, request: Request) -> Answer:
-        failures = request.failures
+        failures, own = request.failures, list[ChatFailure]()  # own: all but those of outages
         while True:
             self._check_stop()
             async with self._turn:
@@ -209,16 +214,28 @@ class Asker:
                 self._giving_up.replied()
                 return Answer(outcome, failures=reasons(failures))
             failures.append(outcome)
-            if outcome.kind == "fatal_family":
-                self.stop(EndpointRefusedError(outcome.message))
-            elif outcome.kind == "row_undefined" or self._is_over(failures):
+            is_outage = self._giving_up.is_outage(request.key, outcome)
+            if not is_outage:
+                own.append(outcome)
+            error = self._error_after(outcome)
+            if error is not None:
+                self.stop(error)
+            elif outcome.kind == "row_undefined" or self._is_over(own):
                 error = self._giving_up.count(outcome)
                 if error is not None:
                     self.stop(error)
                     self._check_stop()
                 return no_answer(outcome.reason, outcome.message, failures)
             else:
-                await self._sleep(self._rule.wait_s(len(failures), rng=self._rng))
+                # In an outage the governor spaces what is sent.
+                wait_s = self._rule.wait_s(max(len(own), 1), rng=self._rng)
+                await self._sleep(max(wait_s, min(outcome.wait_s or 0.0, _MAX_OWN_WAIT_S)))
+
+    def _error_after(self, failure: ChatFailure) -> EndpointRefusedError | None:
+        """Return the error that stops the rest, where no other request will fare better."""
+        if failure.kind == "fatal_family":
+            return EndpointRefusedError(failure.message)
+        return self._giving_up.check_outage(failure)
 
     def _is_over(self, failures: Sequence[ChatFailure]) -> bool:
         return self._rule.is_over([failure.is_refusal for failure in failures])

@@ -12,6 +12,7 @@ from typing import Protocol
 from qaeval_core.llm.governor import Governor, Grant, Status
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.throttle import End
 
 
 class AsyncGovernor(Protocol):
@@ -22,9 +23,10 @@ class AsyncGovernor(Protocol):
     async def settle(  # noqa: D102
         self, call_id: str, *, tokens: int, usd: float, n_admitted: int | None = None
     ) -> None: ...
-    async def failed(self, call_id: str, *, billed: bool) -> None: ...  # noqa: D102
+    async def failed(  # noqa: D102
+        self, call_id: str, *, billed: bool, end: End | None = None
+    ) -> float: ...
     async def pause(self, seconds: float) -> None: ...  # noqa: D102
-    async def slow_down(self) -> None: ...  # noqa: D102
     async def claim(self, key: str, *, owner: str) -> bool: ...  # noqa: D102
     async def renew(self, owner: str) -> None: ...  # noqa: D102
     async def release(self, key: str, *, owner: str) -> None: ...  # noqa: D102
@@ -67,17 +69,13 @@ class LocalGovernor:
         """See ``Governor.settle``."""
         self._governor.settle(call_id, tokens=tokens, usd=usd, n_admitted=n_admitted)
 
-    async def failed(self, call_id: str, *, billed: bool) -> None:
+    async def failed(self, call_id: str, *, billed: bool, end: End | None = None) -> float:
         """See ``Governor.failed``."""
-        self._governor.failed(call_id, billed=billed)
+        return self._governor.failed(call_id, billed=billed, end=end)
 
     async def pause(self, seconds: float) -> None:
         """See ``Governor.pause``."""
         self._governor.pause(seconds)
-
-    async def slow_down(self) -> None:
-        """See ``Governor.slow_down``."""
-        self._governor.slow_down()
 
     async def claim(self, key: str, *, owner: str) -> bool:
         """See ``Governor.claim``."""

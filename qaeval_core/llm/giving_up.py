@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from qaeval_core.errors import EndpointRefusedError
 from qaeval_core.llm.outcome import ChatFailure
+
+# Requests that fail alike, and none is answered between them: it is not they.
+_OTHERS = 3
 
 
 class GivingUp:
@@ -17,6 +22,8 @@ class GivingUp:
     ----------
     most : int
         That many in a row are too many.
+    max_outage_s, max_unheard_s : float
+        So long nobody may be answered: after a reply, and before the first.
 
     Examples
     --------
@@ -31,15 +38,40 @@ and the parameters right?
     [None, None, None]
     """
 
-    def __init__(self, *, most: int) -> None:
+    def __init__(
+        self, *, most: int, max_outage_s: float = math.inf, max_unheard_s: float = math.inf
+    ) -> None:
         self._most = most
+        self._max_outage_s = max_outage_s
+        self._max_unheard_s = max_unheard_s
         self._n = 0
         self._has_reply = False
+        self._failing: set[str] = set()
 
     def replied(self) -> None:
         """Take notice of a reply, paid for now or earlier."""
         self._n = 0
         self._has_reply = True
+        self._failing.clear()
+
+    def is_outage(self, key: str, failure: ChatFailure) -> bool:
+        """Return whether a request failed because the server answers nobody.
+
+        A fault may be the request's own where no others were asked: some make a server fail.
+        """
+        self._failing.add(key)
+        is_others = failure.is_refusal or len(self._failing) >= _OTHERS
+        return failure.silent_s > 0 and is_others
+
+    def check_outage(self, failure: ChatFailure) -> EndpointRefusedError | None:
+        """Return the error that stops the rest if an outage lasts too long."""
+        most_s = self._max_outage_s if self._has_reply else self._max_unheard_s
+        if failure.silent_s <= most_s:
+            return None
+        return EndpointRefusedError(
+            f"no answer for {failure.silent_s:.0f} s, the last one: {failure.message}; is the "
+            "server up, and is base_url right? The same command goes on when it is"
+        )
 
     def count(self, failure: ChatFailure) -> EndpointRefusedError | None:
         """Take notice of a request's end without a reply; return the error that stops the rest."""

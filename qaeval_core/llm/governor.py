@@ -13,9 +13,9 @@ planned without it.
 Limits are the account's, money is a purse's. Runs on one account share the governor: each brings
 its purse and its limits, and the smallest of each limit holds for all.
 
-After a kill the ledger knows what had been sent in the last window, money spent and reserved, and
-the end of a pause; who was still waiting was not sent, and starts again, and claims are forgotten.
-The allowance is empty at the start: calls are spread evenly from the first one on.
+After a kill the ledger knows what had been sent in the last window, money spent and reserved, the
+end of a pause, and the pace; who was still waiting was not sent, and starts again, and claims are
+forgotten. The allowance is empty at the start: calls are spread evenly from the first one on.
 
 A call costs O(1), amortised: 24 microseconds of CPU for claim, reserve, confirm, settle and
 release with a ledger, 11 without. A pause, new limits, and credit of each 0.5 % of the token limit
@@ -31,13 +31,16 @@ import itertools
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 
 from qaeval_core.llm.claims import LEASE_S, Claims
 from qaeval_core.llm.grant import Grant, Status
+from qaeval_core.llm.lane import Slot
 from qaeval_core.llm.ledger import Ledger, SentCall
 from qaeval_core.llm.limits import MAIN_PURSE, Limits, Purse
 from qaeval_core.llm.open_calls import OpenCall, OpenCalls
 from qaeval_core.llm.purses import NANO, Purses
+from qaeval_core.llm.throttle import REFUSALS, End
 from qaeval_core.llm.timeline import Timeline
 
 __all__ = ["Governor", "Grant", "Status"]
@@ -113,6 +116,9 @@ $0.50 does not fit naco.budget_usd=1.0; raise it and run the same command again
         if found.is_after_crash:
             # Calls of the last window may be missing: let a whole one pass.
             self._timeline.pause(now_s=now_s, until_s=now_s + self.limits.span_s)
+        if found.pace is not None:
+            since_s = found.pace.since_s - self._wall_offset_s
+            self._timeline.throttle.take_over(replace(found.pace, since_s=since_s), now_s=now_s)
         self._purses = Purses(self.limits, money=found.money)
 
     @property
@@ -243,20 +249,40 @@ $0.50 does not fit naco.budget_usd=1.0; raise it and run the same command again
             return
         nano = round(usd * NANO)
         self._purses.money(call.purse).settle(call.nano_usd, cost=nano, n_tokens=tokens)
+        self._heard(call.slot, "answered")
         if n_admitted is not None:
             self._timeline.correct(call.slot, n_tokens=n_admitted, now_s=self._clock())
         if self._ledger is not None:
             self._ledger.settled(call_id, n_tokens=tokens, nano_usd=nano)
 
-    def failed(self, call_id: str, *, billed: bool) -> None:
-        """Take the end of a call without a reply; if it may be billed, all reserved is spent."""
+    def failed(self, call_id: str, *, billed: bool, end: End | None = None) -> float:
+        """Take the end of a call without a reply; if it may be billed, all reserved is spent.
+
+        Parameters
+        ----------
+        end : {"answered", "refused", "told", "overloaded", "faulty"}, optional
+            What the server did, which the pace follows (``llm.throttle``); None if that is unknown.
+
+        Returns
+        -------
+        float
+            For how many seconds the server has answered nobody; 0 where it answers.
+        """
         call = self._calls.pop(call_id, None)
-        if call is None:
-            return
-        self._timeline.drop(call.slot)
-        self._purses.money(call.purse).fail(call.nano_usd, is_billed=billed)
-        if self._ledger is not None:
-            self._ledger.failed(call_id, is_billed=billed)
+        if call is not None:
+            if end is not None:
+                self._heard(call.slot, end)
+            self._timeline.drop(call.slot)
+            self._purses.money(call.purse).fail(call.nano_usd, is_billed=billed)
+            if self._ledger is not None:
+                self._ledger.failed(call_id, is_billed=billed)
+        return self._timeline.throttle.silent_s(self._clock())
+
+    def _heard(self, slot: Slot, end: End) -> None:
+        self._n_refused += end in REFUSALS
+        if self._timeline.heard(slot, end, now_s=self._clock()) and self._ledger is not None:
+            kept = self._timeline.throttle.kept()
+            self._ledger.paced(replace(kept, since_s=kept.since_s + self._wall_offset_s))
 
     def spent_at_least(self, usd: float, *, purse: str = MAIN_PURSE.name) -> None:
         """Learn from the journal that more was spent than a lost ledger says.
@@ -291,11 +317,6 @@ $0.50 does not fit naco.budget_usd=1.0; raise it and run the same command again
         if self._ledger is not None:
             self._ledger.paused(now_s + seconds + self._wall_offset_s)
 
-    def slow_down(self) -> None:
-        """Take notice of a refusal (429, 503): less for a while."""
-        self._n_refused += 1
-        self._timeline.slow_down(now_s=self._clock())
-
     def status(self, purse_name: str = MAIN_PURSE.name) -> Status:
         """Return where it stands, with the money of a purse, whose run lives: it asks."""
         now_s = self._clock()
@@ -313,7 +334,8 @@ $0.50 does not fit naco.budget_usd=1.0; raise it and run the same command again
             spent_usd=money.spent / NANO,
             reserved_usd=money.reserved / NANO,
             paused_s=self._timeline.paused_s(now_s),
-            pace_factor=self._timeline.pace_factor(now_s),
+            pace_factor=self._timeline.throttle.pace(now_s),
+            silent_s=self._timeline.throttle.silent_s(now_s),
             limits=self.limits,
             n_sent=self._n_sent,
         )

@@ -37,6 +37,7 @@ class Status:
     paused_s: float
     pace_factor: float
     limits: Limits
+    silent_s: float = 0.0  # for so long the server has answered nobody
     n_sent: int = 0  # told to send, by this governor, of all purses
 
     @property

@@ -24,11 +24,27 @@ _MAX_LENGTH_S = 1e8  # Three years: a larger number is a point in time.
 _MAX_PAUSE_S = 86_400.0
 
 
-def asked_pause_s(headers: Mapping[str, str], *, now: float) -> float | None:
-    """Return the pause that headers ask for, or None if they ask for none.
+def retry_after_s(headers: Mapping[str, str], *, now: float) -> float | None:
+    """Return after how long a call is to be repeated, at most a day; None if nothing is said.
 
-    ``retry-after-ms`` is the most exact and counts alone, then ``Retry-After``, then the longest
-    reset of a limit of which nothing remains. No pause is longer than a day.
+    ``retry-after-ms`` is more exact than ``Retry-After``, and counts alone.
+
+    Examples
+    --------
+    >>> retry_after_s({"Retry-After": "20"}, now=0.0)
+    20.0
+    """
+    lower = {name.lower(): value.strip() for name, value in headers.items()}
+    seconds = duration_s(lower.get("retry-after-ms", "") + "ms", now=now)
+    if seconds is None:
+        seconds = duration_s(lower.get("retry-after", ""), now=now)
+    return None if seconds is None else min(seconds, _MAX_PAUSE_S)
+
+
+def exhausted_s(headers: Mapping[str, str], *, now: float) -> float | None:
+    """Return after how long the account's limits allow a call, at most a day; None if they do now.
+
+    That is the longest reset of a limit of which nothing remains.
 
     Parameters
     ----------
@@ -39,18 +55,13 @@ def asked_pause_s(headers: Mapping[str, str], *, now: float) -> float | None:
 
     Examples
     --------
-    >>> asked_pause_s({"Retry-After": "20"}, now=0.0)
-    20.0
-    >>> asked_pause_s({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "6m0s",
-    ...                "x-ratelimit-remaining-requests": "7"}, now=0.0)
+    >>> exhausted_s({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "6m0s",
+    ...              "x-ratelimit-remaining-requests": "7"}, now=0.0)
     360.0
-    >>> asked_pause_s({"x-ratelimit-remaining-tokens": "150"}, now=0.0)
+    >>> exhausted_s({"x-ratelimit-remaining-tokens": "150"}, now=0.0)
     """
     lower = {name.lower(): value.strip() for name, value in headers.items()}
-    in_ms = duration_s(lower.get("retry-after-ms", "") + "ms", now=now)
-    pauses = [in_ms if in_ms is not None else duration_s(lower.get("retry-after", ""), now=now)]
-    if pauses == [None]:
-        pauses = [duration_s(reset, now=now) for reset in _exhausted(lower)]
+    pauses = [duration_s(reset, now=now) for reset in _exhausted(lower)]
     known = [pause_s for pause_s in pauses if pause_s is not None]
     return min(max(known), _MAX_PAUSE_S) if known else None
 

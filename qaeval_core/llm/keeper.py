@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from qaeval_core.llm.answer import Request
@@ -75,10 +76,10 @@ class Keeper:
         """
         if isinstance(outcome, ChatFailure):
             await self._heed(outcome)
-            await self._governor.failed(call_id, billed=outcome.may_be_billed)
-            if outcome.is_refusal:
-                await self._governor.slow_down()
-            return outcome
+            silent_s = await self._governor.failed(
+                call_id, billed=outcome.may_be_billed, end=outcome.end
+            )
+            return replace(outcome, silent_s=silent_s)
         parsed = None
         try:
             if self._parse is not None:

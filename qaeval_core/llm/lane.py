@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from qaeval_core.llm.limits import Limits
+from qaeval_core.llm.throttle import Sent
 
 # 2 %, not 1: calls of uneven tokens catch up, 0.3 % more use where one holds 3 % of the limit.
 BURST_SHARE = 0.02
@@ -24,6 +25,7 @@ class Slot:
     is_final: bool = False
     is_dropped: bool = False
     asks_s: float = -math.inf  # when its caller asks again: no sooner is it sent
+    sent: Sent | None = None  # as the throttle knows it, once it is final
 
 
 class Pace:

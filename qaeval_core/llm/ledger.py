@@ -1,7 +1,8 @@
 """Ledger: what a governor must still know after it was killed.
 
 One line of JSON for each fact, appended to ``ledger-<name>.jsonl``: calls sent, calls ended, the
-end of a pause. Times are seconds since 1970: the next governor may live on another machine.
+end of a pause, another pace. Times are seconds since 1970: the next governor may live on another
+machine.
 
 A killed process loses no line, for a line is one ``write``. A machine that dies loses lines that
 were not yet on its disk, and flushing each would cost milliseconds a call. So money is taken from
@@ -23,6 +24,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -31,6 +33,7 @@ from qaeval_core.errors import RunError, StoreLockedError
 from qaeval_core.files import AppendFile, make_folder
 from qaeval_core.llm.ledger_state import Fact, LedgerState, SentCall
 from qaeval_core.llm.purses import NANO
+from qaeval_core.llm.throttle import Kept
 
 __all__ = ["Ledger", "LedgerState", "SentCall"]
 
@@ -157,6 +160,10 @@ class Ledger:
     def paused(self, until: float) -> None:
         """Note when the server wants to hear from us again, and flush it."""
         self._append({"paused_until": until, "at": self._wall()}, flush=True)
+
+    def paced(self, kept: Kept) -> None:
+        """Note that calls are sent at another pace."""
+        self._append({"pace": asdict(kept)})
 
     def close(self) -> None:
         """Flush, and let the next governor in."""

@@ -6,10 +6,11 @@ Facts, which are lines of JSON, in; money, open calls and times out, and back in
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from qaeval_core.llm.purses import Money
+from qaeval_core.llm.throttle import Kept
 
 _MAX_PAUSE_S = 86_400.0
 _TOTALS = ("spent", "n_settled", "n_billed_failures", "n_tokens")
@@ -48,6 +49,7 @@ class LedgerState:
     recent: list[SentCall] = field(default_factory=list)
     paused_until: float = 0.0
     ceilings: dict[str, int] = field(default_factory=dict)  # by purse
+    pace: Kept | None = None
     machine: str | None = None
     is_closed: bool = True
     is_after_crash: bool = False
@@ -85,6 +87,8 @@ class LedgerState:
             # However far a clock was set back: no longer than the server had asked for.
             pause_s = min(float(fact["paused_until"]) - float(fact["at"]), _MAX_PAUSE_S)
             self.paused_until = min(float(fact["paused_until"]), now + max(pause_s, 0.0))
+        elif "pace" in fact:
+            self.pace = Kept.checked(fact["pace"])
         elif "ceiling" in fact:
             self.ceilings[str(fact["purse"])] = int(fact["ceiling"])
         elif "spent" in fact:
@@ -150,6 +154,8 @@ class LedgerState:
         for name, ceiling in self.ceilings.items():
             yield {"ceiling": ceiling, "purse": name}
         yield {"paused_until": self.paused_until, "at": now}
+        if self.pace is not None:
+            yield {"pace": asdict(self.pace)}
         for call in self.recent:
             yield {"recent": True, **call.facts()}
         for call_id, call in self.open.items():

@@ -33,9 +33,11 @@ class Prices:
 class RetryRule:
     """How often and after how long a call is sent again.
 
-    A refusal (429, 503) says nothing against the row: the governor slows down for all, so rows are
-    given up after many more of them than of faults. Where ``max_given_up`` requests in a row were
-    given up the fault is the server's: the others would be lost alike.
+    A refusal (429, 503, no connection) says nothing against the row, so rows are given up after
+    many more of them than of faults. Where ``max_given_up`` requests in a row were given up the
+    fault is the server's: the others would be lost alike. What fails while the server answers
+    nobody counts against no row; after ``max_outage_s`` of it no more is asked, after
+    ``max_unheard_s`` if it never answered.
     """
 
     max_faults: int = 6
@@ -43,6 +45,8 @@ class RetryRule:
     max_refusals: int = 60
     first_wait_s: float = 0.5
     max_wait_s: float = 30.0
+    max_outage_s: float = 300.0
+    max_unheard_s: float = 60.0
 
     def is_over(self, refusals: Sequence[bool]) -> bool:
         """Whether a call that failed so often, by a refusal or a fault each time, is given up.

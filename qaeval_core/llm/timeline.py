@@ -30,7 +30,8 @@ too high cost use while a call of F seconds is in flight: W / (S + o F), 95 % fo
 A booking costs O(1), amortised: each call leaves the window once. To plan anew costs O(n) in the
 calls that wait; credits do so once for each 0.5 % of the limit.
 
-But: whose turn it is, money, and what survives a kill are ``llm.governor``'s.
+But: which share of the limits is used is ``llm.throttle``'s; whose turn it is, money, and what
+survives a kill are ``llm.governor``'s.
 """
 
 from __future__ import annotations
@@ -42,13 +43,8 @@ from collections.abc import Iterable
 from qaeval_core.errors import CallTooLargeError
 from qaeval_core.llm.lane import BURST_SHARE, Lane, Slot
 from qaeval_core.llm.limits import Limits
+from qaeval_core.llm.throttle import End, Throttle
 
-# After a refusal the pace is cut once and what follows within this share of a window is the same
-# event: a hundred calls in flight would otherwise cut it a hundred times.
-_SLOW_AGAIN_SHARE = 1 / 12
-_SLOW_FACTOR = 0.7
-_MIN_PACE_FACTOR = 1 / 32
-_RECOVERY_PER_WINDOW = 0.1
 # A wait that is at most this share of a window is final: its caller sends without asking again.
 _FINAL_SHARE = 1 / 60
 # What servers count of an estimate, until they told; and how fast what they tell is learned.
@@ -59,6 +55,8 @@ _EARLY_SHARE = 0.04
 # Who is later than this, as a share of a window, is taken for dead: its slot is another's.
 _LAPSE_SHARE = 1 / 12
 _REPLAN_SHARE = 0.005
+# While less than the limits is used: who waits asks again so soon, for the pace may come back.
+_LISTEN_SHARE = 1 / 12
 
 
 class Timeline:
@@ -94,8 +92,7 @@ class Timeline:
         self._n_credit_tokens = 0
         self._truth = _FIRST_TRUTH
         self._paused_until_s = -math.inf
-        self._slowed_s = -math.inf
-        self._slowed_to = 1.0
+        self.throttle = Throttle(window_s=limits.window_s)
 
     @property
     def final_s(self) -> float:
@@ -127,21 +124,33 @@ class Timeline:
         """Put a call behind all others."""
         not_before_s = max(not_before_s, self._paused_until_s)
         slot.at_s = self._all.earliest_s(slot.n_tokens, not_before_s=not_before_s)
-        self._all.add(slot, factor=self.pace_factor(slot.at_s))
+        self._all.add(slot, factor=self.throttle.pace(slot.at_s))
 
     def promise(self, slot: Slot, *, now_s: float) -> float:
         """Return how long its caller is to wait: to send, if the slot is final then, or to ask."""
         wait_s = max(slot.at_s - now_s, 0.0)
         if slot.is_final:
             return wait_s
+        if self.throttle.probe_s is not None:
+            wait_s = self._await_probe(slot, self.throttle.probe_s, now_s=now_s)
         if wait_s <= self.final_s:
             slot.is_final = True
             self._sent.forget(slot.at_s - self.limits.span_s)
-            self._sent.add(slot, factor=self.pace_factor(slot.at_s))
+            slot.sent = self.throttle.sent(slot.at_s)
+            self._sent.add(slot, factor=self.throttle.pace(slot.at_s))
         elif self.limits.tokens_per_minute is not None:
             wait_s *= max(self._truth - _EARLY_SHARE, 0.2)  # By then credit may have moved it.
+        if not slot.is_final and not self.throttle.is_open:
+            wait_s = min(wait_s, _LISTEN_SHARE * self.limits.window_s)
         slot.asks_s = now_s + wait_s
         return wait_s
+
+    def _await_probe(self, slot: Slot, probe_s: float, *, now_s: float) -> float:
+        """Make a call the next probe, if it asks at its time; the others get times afterwards."""
+        not_before_s = max(now_s, probe_s, self._paused_until_s)
+        at_s = self._sent.earliest_s(slot.n_tokens, not_before_s=not_before_s)
+        slot.at_s = at_s if at_s - now_s <= self.final_s else math.inf
+        return at_s - now_s
 
     def drop(self, slot: Slot) -> None:
         """Take notice that a call will not be sent then; one that is final keeps its place."""
@@ -156,7 +165,7 @@ class Timeline:
         self._truth += _LEARN_SHARE * (told - self._truth)
         if n_too_many == 0:
             return
-        factor = self.pace_factor(slot.at_s)
+        factor = self.throttle.pace(slot.at_s)
         self._sent.give_back(n_too_many, slot, factor=factor)
         self._all.give_back(n_too_many, slot, factor=factor)
         slot.n_tokens = n_tokens
@@ -175,24 +184,19 @@ class Timeline:
         """Send nothing until then: who still waits moves back, in order."""
         if until_s <= self._paused_until_s:
             return
+        self.throttle.excuse(until_s - max(now_s, self._paused_until_s))
         self._paused_until_s = until_s
         for lane in (self._sent, self._all):
             lane.hold(until_s)
         if any(slot.at_s < until_s and self._is_waiting(slot, now_s) for slot in self._queue):
             self._replan(now_s)
 
-    def slow_down(self, *, now_s: float) -> None:
-        """Cut the pace after a refusal; it comes back by a tenth of the limit in each window."""
-        if now_s - self._slowed_s < _SLOW_AGAIN_SHARE * self.limits.window_s:
-            return
-        self._slowed_to = max(self.pace_factor(now_s) * _SLOW_FACTOR, _MIN_PACE_FACTOR)
-        self._slowed_s = now_s
-        self._replan(now_s)
-
-    def pace_factor(self, at_s: float) -> float:
-        """Return the share of the limit that is used at a time, in (0, 1]."""
-        windows = max(at_s - self._slowed_s, 0.0) / self.limits.window_s
-        return min(self._slowed_to + _RECOVERY_PER_WINDOW * windows, 1.0)
+    def heard(self, slot: Slot, end: End, *, now_s: float) -> bool:
+        """Learn how a call that was sent ended; return whether the pace is another one now."""
+        is_changed = slot.sent is not None and self.throttle.heard(slot.sent, end, now_s=now_s)
+        if is_changed:
+            self._replan(now_s)
+        return is_changed
 
     def paused_s(self, now_s: float) -> float:
         """Return for how many more seconds nothing is sent."""

@@ -98,6 +98,13 @@ class NacoSettings(Settings):
     timeout_s: float = Field(
         120.0, gt=0.0, allow_inf_nan=False, description="wait this long for a reply"
     )
+    max_outage_s: float = Field(
+        300.0,
+        gt=0.0,
+        allow_inf_nan=False,
+        description="so long a server may answer nobody before no more is asked; its rows stay "
+        "pending (a minute, where it never answered)",
+    )
     journal_path: str | None = Field(
         None, description="folder of paid replies, which runs may share; null: OUT/journal"
     )

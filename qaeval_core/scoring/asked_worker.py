@@ -288,7 +288,11 @@ def status_line(status: Status, *, calls_per_s: float, n_calls: int) -> str:
     limits = status.limits
     if limits.requests_per_minute or limits.tokens_per_minute:
         parts.append(f"{100 * status.binding_use:.0f} % of the limit in use")
-    parts.append(f"{status.n_refused:,} refused (429)")
+    parts.append(f"{status.n_refused:,} refused (429, 503)")
+    if status.silent_s > 0:
+        parts.append(f"no answer for {status.silent_s:.0f} s, probing")
+    elif status.pace_factor < 1:
+        parts.append(f"pace cut to {100 * status.pace_factor:.0f} %")
     if status.spent_usd or status.reserved_usd:
         parts.append(f"{dollars(status.spent_usd)} spent")
     if status.paused_s > 0:

@@ -23,7 +23,7 @@ from qaeval_core.llm.key import ApiKey
 from qaeval_core.llm.limits import Limits, Purse
 from qaeval_core.llm.parse import Reply, parse_reply
 from qaeval_core.llm.prompt import Message, estimate_tokens, reminder_prompt
-from qaeval_core.llm.terms import Prices
+from qaeval_core.llm.terms import Prices, RetryRule
 from qaeval_core.llm.texts import whole_text
 from qaeval_core.scoring.families.naco import UNPARSABLE, NacoWork, Request, RunReading
 from qaeval_core.scoring.pass_stats import PassStats
@@ -129,6 +129,7 @@ async def _open_asker(
         journal,
         prices=prices_of(plan),
         parse=lambda text: asdict(parse_reply(text)),
+        rule=RetryRule(max_outage_s=settings.max_outage_s),
         max_concurrent=-(-settings.max_concurrent // n_actors),
     )
     return asker, governor, client.account

@@ -11,7 +11,7 @@ import pytest
 from llm_runs import Run, prompt, reserved_usd
 from llm_server import LlmServer, count_prompt_tokens
 
-from qaeval_core.errors import BudgetExhaustedError, EndpointRefusedError, QAEvalError, RunError
+from qaeval_core.errors import BudgetExhaustedError, EndpointRefusedError, RunError
 from qaeval_core.files import AppendFile
 from qaeval_core.llm.answer import Answer, Request
 from qaeval_core.llm.door import LocalGovernor, reconcile
@@ -162,15 +162,30 @@ def test_refused_requests_after_a_reply_are_their_rows_fault(
     assert {type(answer) for answer in answers} == {Answer}
 
 
-def test_requests_given_up_in_a_row_ask_whether_the_server_is_up(
-    plain: LlmServer, tmp_path: Path
+@pytest.mark.parametrize("fault", ["500", "503", "429", "reset"])
+def test_a_server_that_answers_nobody_ends_the_run_and_no_row(
+    plain: LlmServer, tmp_path: Path, fault: str
 ) -> None:
-    """The commonest cause is an address with nobody behind it."""
-    with Run(plain, tmp_path, model="fault:500", max_given_up=3) as run:
+    """The commonest cause is an address with nobody behind it; it is no verdict on the rows."""
+    with Run(plain, tmp_path, model=f"fault:{fault}", max_unheard_s=1.0) as run:
+        n_before = plain.stats()["n_calls"]
         answers = asyncio.run(run.ask(range(9), wrap=True))
-    (message,) = {str(answer) for answer in answers if isinstance(answer, QAEvalError)}
-    assert message.startswith("3 requests in a row were given up, the last one: http://")
-    assert message.endswith("is the server up, and is base_url right?")
+        n_calls = plain.stats()["n_calls"] - n_before
+    (message,) = {str(answer) for answer in answers}
+    assert message.startswith("no answer for ")
+    assert "is the server up, and is base_url right?" in message
+    # A burst until it is known, then probes.
+    assert n_calls < 40
+
+
+def test_an_address_with_nobody_behind_it_ends_the_run(tmp_path: Path) -> None:
+    """Also with one row, whose calls all fail."""
+    with LlmServer() as server:
+        pass
+    with Run(server, tmp_path, max_unheard_s=1.0) as run:
+        (answer,) = asyncio.run(run.ask([0], wrap=True))
+    assert isinstance(answer, EndpointRefusedError)
+    assert "ConnectError" in str(answer)
 
 
 def test_another_key_on_a_journal_finds_what_its_purse_has_spent(

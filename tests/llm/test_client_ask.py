@@ -267,12 +267,16 @@ def test_a_call_that_no_window_can_hold_is_undefined_at_once(
     assert (answer.entry, answer.reason) == (None, "llm_call_over_limit")
 
 
-def test_rows_are_given_up_in_the_end(plain: LlmServer, tmp_path: Path) -> None:
-    """A server that is down for good must not hold a run for ever."""
-    with Run(plain, tmp_path, model="fault:500") as run:
-        answers = asyncio.run(run.ask(range(3)))
-    assert [answer.reason for answer in answers] == ["llm_server_error"] * 3
-    assert [len(answer.failures) for answer in answers] == [6] * 3
+@pytest.mark.parametrize("n", [1, 10])
+def test_a_row_that_makes_the_server_fail_is_given_up(tmp_path: Path, n: int) -> None:
+    """It must not hold a run for ever, nor look like a server that is down, where it is the last.
+
+    Protects as well from others paying for it.
+    """
+    with LlmServer(poison=["Question 0:"]) as server, Run(server, tmp_path) as run:
+        answers = asyncio.run(run.ask(range(n)))
+    assert [answer.reason for answer in answers] == ["llm_server_error"] + [None] * (n - 1)
+    assert len(answers[0].failures) == 6
 
 
 def test_a_parser_that_fails_loses_no_reply(plain: LlmServer, tmp_path: Path) -> None:

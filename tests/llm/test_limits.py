@@ -21,6 +21,7 @@ from qaeval_core.errors import CallTooLargeError, ConfigError
 from qaeval_core.llm.governor import Governor, Grant
 from qaeval_core.llm.ledger import Ledger
 from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.throttle import REFUSALS, End
 from qaeval_core.llm.timeline import Timeline
 
 WINDOW_S = 60.0
@@ -91,6 +92,7 @@ class World:
     now_s: float = 0.0
     arrivals: list[tuple[float, int]] = field(default_factory=list)
     pauses: list[tuple[float, float]] = field(default_factory=list)
+    ends: list[End] = field(default_factory=list)
     n_governors: int = 0
     n_seen: int = 0
 
@@ -148,7 +150,11 @@ class World:
         self.at(self.now_s + grant.wait_s + late_s, wake)
 
     def settle(self, grant: Grant, truth: int) -> None:
-        self.governor.settle(grant.call_id, tokens=1, usd=0.0, n_admitted=truth)
+        end = self.ends.pop() if self.ends else "answered"
+        if end == "answered":
+            self.governor.settle(grant.call_id, tokens=1, usd=0.0, n_admitted=truth)
+        else:
+            self.governor.failed(grant.call_id, billed=False, end=end)
 
     def pause(self, seconds: float) -> None:
         self.pauses.append((self.now_s, self.now_s + seconds))
@@ -176,7 +182,7 @@ def folders() -> Iterator[Iterator[Path]]:
     ),
     spread_s=st.sampled_from([0.0, 20.0, 200.0]),
     pauses=st.lists(st.tuples(st.floats(0, 200), st.floats(0, 90)), max_size=3),
-    refusals=st.lists(st.floats(0, 200), max_size=3),
+    ends=st.lists(st.sampled_from([*sorted(REFUSALS), "faulty", "answered"]), max_size=40),
     kills=st.lists(st.floats(0, 200), max_size=2),
     requests=st.one_of(st.none(), st.integers(1, 8)),
     tokens=st.one_of(st.none(), st.integers(100, 300)),
@@ -188,13 +194,13 @@ def test_no_window_is_above_a_limit_whatever_happens(
     calls: list[tuple[float, int, float, float]],
     spread_s: float,
     pauses: list[tuple[float, float]],
-    refusals: list[float],
+    ends: list[End],
     kills: list[float],
     requests: int | None,
     tokens: int | None,
     seed: int,
 ) -> None:
-    """Protects from late wakes, a slow network, pauses, refusals and kills adding up to too much,
+    """Protects from late wakes, a slow network, pauses, outages and kills adding up to too much,
     and from credit that is given twice or for tokens that are still in the server's window.
 
     And every call is sent, once, and none is sent in a pause, but for those told before it.
@@ -207,8 +213,7 @@ def test_no_window_is_above_a_limit_whatever_happens(
         world.at(spread_s * at_share, call)
     for at_s, seconds in pauses:
         world.at(at_s, lambda seconds=seconds: world.pause(seconds))
-    for at_s in refusals:
-        world.at(at_s, lambda: world.governor.slow_down())
+    world.ends = ends
     for at_s in kills:
         world.at(at_s, world.start)
     world.run()
@@ -258,28 +263,6 @@ def test_an_idle_hour_saves_up_no_more_than_a_fiftieth_of_a_window() -> None:
     timeline = Timeline(Limits(requests_per_minute=600), now_s=0.0)
     times_s = [timeline.book(now_s=3600.0, n_tokens=1).at_s for _ in range(100)]
     assert sum(at_s < 3600.01 for at_s in times_s) <= 13
-
-
-def test_a_refusal_slows_all_and_passes() -> None:
-    """Protects from a pace that stays low for ever, or is cut once per refused call."""
-    timeline = Timeline(Limits(requests_per_minute=600), now_s=0.0)
-    for _ in range(50):
-        timeline.slow_down(now_s=100.0)
-    assert timeline.pace_factor(100.0) == pytest.approx(0.7)
-    assert timeline.pace_factor(160.0) == pytest.approx(0.8)
-    assert timeline.pace_factor(300.0) == 1.0
-    times_s = [timeline.book(now_s=100.0, n_tokens=1).at_s for _ in range(1000)]
-    n_in_first_minute = sum(at_s < 160.0 for at_s in times_s)
-    assert 0.68 * 600 < n_in_first_minute < 0.8 * 600
-
-
-def test_many_refusals_leave_a_trickle() -> None:
-    """A pace of zero would never find out that the server recovered."""
-    timeline = Timeline(Limits(requests_per_minute=600), now_s=0.0)
-    for minute in range(1000):
-        timeline.slow_down(now_s=6.0 * minute)
-    assert 0 < timeline.pace_factor(5994.0) <= 0.05
-    assert timeline.book(now_s=5994.0, n_tokens=1).at_s < 6060.0
 
 
 def test_who_waits_moves_back_in_order_when_paused() -> None:
