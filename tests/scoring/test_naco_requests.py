@@ -80,7 +80,7 @@ def test_progress_tells_calls_limit_refusals_money_and_time(
     lines = [line for line in capsys.readouterr().err.splitlines() if "calls/s" in line]
     assert len(lines) >= 2
     shown = r"naco: \d+/60 rows .* rows/s, ETA \d+s, [\d.]+ calls/s, \d+ under way, "
-    shown += r"\d+ % of the limit in use, 0 refused \(429\), \$0\.\d+ spent"
+    shown += r"\d+ % of the limit in use, 0 refused \(429, 503\), \$0\.\d+ spent"
     assert re.fullmatch(shown, lines[1]), lines[1]
 
 

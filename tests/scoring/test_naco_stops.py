@@ -150,31 +150,21 @@ def test_interrupted_calibration_keeps_what_it_paid_for(tmp_path: Path) -> None:
     assert len(Journal(tmp_path / "c.journal")) == n_billed
 
 
-@pytest.mark.slow  # Six tries a row, further and further apart.
-def test_rows_that_met_no_server_are_undefined_and_can_be_asked_again(tmp_path: Path) -> None:
-    """Protects from a run that hangs, and from scores that stay lost when the server is back."""
+@pytest.mark.parametrize("n_rows", [2, pytest.param(400, marks=pytest.mark.slow)])
+def test_rows_that_met_no_server_are_pending_until_it_is_back(tmp_path: Path, n_rows: int) -> None:
+    """Protects from a run that hangs, and from rows that are lost one by one, for days."""
     with LlmServer() as server:
-        job = settings(server, tmp_path, many(2))
-    outcome, _ = run_locally(job)
-    assert read_scores(tmp_path / "out")["naco_reason"].to_list() == ["llm_no_connection"] * 2
-    assert calls(outcome)["given_up"] == {"llm_no_connection": 2}
-    with LlmServer(port=server.port):
-        outcome, _ = run_locally({**job, "scoring.retry_quarantined": True})
-    assert read_scores(tmp_path / "out")["naco"].null_count() == 0
-    assert calls(outcome)["given_up"] == {}
-
-
-@pytest.mark.slow
-def test_a_server_that_is_down_stops_the_family(tmp_path: Path) -> None:
-    """Protects from a million rows that are lost one by one, for days."""
-    with LlmServer() as server:
-        job = settings(server, tmp_path, many(400), scoring__rows_per_shard=8)
-    outcome, _ = run_locally(job)
+        job = settings(server, tmp_path, many(n_rows), scoring__rows_per_shard=8)
+    outcome, _ = run_locally({**job, "naco.max_outage_s": 2.0})
     (message,) = outcome.stopped.values()
-    assert "20 requests in a row were given up" in message
+    assert "no answer for " in message
     assert "ConnectError" in message
-    reasons = read_scores(tmp_path / "out")["naco_reason"].to_list()
-    assert reasons.count("pending") >= 350
+    assert read_scores(tmp_path / "out")["naco_reason"].to_list() == ["pending"] * n_rows
+    with LlmServer(port=server.port):
+        outcome, _ = run_locally(job)
+    assert outcome.stopped == {}
+    assert "pending" not in read_scores(tmp_path / "out")["naco_reason"].to_list()
+    assert calls(outcome)["given_up"] == {}
 
 
 def test_errors_of_calls_have_one_base() -> None:
