@@ -3,7 +3,9 @@
 The language model is the tests' server, a process of this machine: its CPU time counts too. Runs
 are whole commands on a Ray of their own. ``beside``: QRelScore alone and with NACo at a tight limit
 in the same job, in turn. ``calls``: a limit of many calls a second, and the CPU time of the
-governor's process and of the actor that calls. ``replies`` (only where named: half an hour): how
+governor's process and of the actor that calls. ``noise``: a server that fails a tenth of calls
+whatever the pace, asked under a governor and by a plain retry loop with jitter, in turn, each for
+as many replies, in this process. ``replies`` (only where named: half an hour): how
 many replies of a real model can be read, the embedded SmolLM2 behind ``transformers serve``.
 
 Run ``python -m benchmarks.naco --only calls``. Prints numbers and never judges one.
@@ -12,6 +14,7 @@ Run ``python -m benchmarks.naco --only calls``. Prints numbers and never judges 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import math
 import os
@@ -24,11 +27,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+import tenacity
 
 from benchmarks.measure import environment, ratio
+from qaeval_core.llm.ask import Asker
+from qaeval_core.llm.client import ChatClient, Endpoint
+from qaeval_core.llm.door import LocalGovernor
+from qaeval_core.llm.governor import Governor
+from qaeval_core.llm.journal import Journal
+from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.terms import Prices
 from qaeval_core.sample import sample_table
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -209,14 +221,84 @@ def run_replies(chosen: argparse.Namespace) -> dict[str, object]:
     return found
 
 
-SECTIONS = {"beside": run_beside, "calls": run_calls, "replies": run_replies}
+def run_noise(chosen: argparse.Namespace) -> dict[str, object]:
+    """Ask a server that fails whatever the pace, with a governor and without one."""
+    limit = chosen.noisy_limit
+    found: dict[str, dict[str, float]] = {}
+    for name, ask in (("governor", _ask_governed), ("retries", _ask_in_a_loop)):
+        with tempfile.TemporaryDirectory() as folder:
+            faults = {"error_503": 0.025, "error_500": 0.025, "reset": 0.025, "truncated": 0.025}
+            settings = {"faults": faults, "requests_per_minute": limit, "window_s": _WINDOW_S}
+            with LlmServer(**settings) as server:
+                started_s = time.perf_counter()
+                asyncio.run(ask(server, Path(folder), limit=limit, n=chosen.replies))
+                wall_s = time.perf_counter() - started_s
+                stats = server.stats()
+        found[name] = {
+            "replies_per_s": chosen.replies / wall_s,
+            "share_of_limit": stats["n_calls"] / wall_s / limit * _WINDOW_S,
+            "refused": stats["n_refused"],
+            "calls": stats["n_calls"],
+            "most_in_a_window": stats["max_requests_in_window"],
+        }
+    print(f"noise, {chosen.replies} replies at a limit of {limit} in {_WINDOW_S:.0f} s")
+    for name, own in found.items():
+        print(
+            f"  {name:<9}{own['replies_per_s']:7.2f} replies/s   {own['calls']:6,} calls, "
+            f"{own['refused']:,} refused, at most {own['most_in_a_window']} in a window"
+        )
+    rates = [own["replies_per_s"] for own in found.values()]
+    print(f"  ratio    {rates[0] / rates[1]:7.3f}")
+    return {**found, "ratio": rates[0] / rates[1]}
+
+
+def _prompt(number: int) -> list[dict[str, str]]:
+    return [{"role": "user", "content": f"What colour has the house at {number} in the street?"}]
+
+
+async def _ask_governed(server: LlmServer, folder: Path, *, limit: int, n: int) -> None:
+    limits, purse = Limits(requests_per_minute=limit, window_s=_WINDOW_S), Purse()
+    endpoint = Endpoint(server.base_url, "m", {"max_tokens": _MAX_TOKENS})
+    journal = Journal(folder)
+    asker = Asker(
+        ChatClient(endpoint),
+        LocalGovernor(Governor(limits), limits=limits, purse=purse),
+        journal,
+        prices=Prices(),
+    )
+    await asyncio.gather(*(asker.ask(_prompt(i), n_prompt_tokens=18) for i in range(n)))
+    await asker.aclose()
+    journal.close()
+
+
+async def _ask_in_a_loop(server: LlmServer, _: Path, *, limit: int, n: int) -> None:
+    """Ask with as many at once, and retry what fails after a wait that doubles, with jitter."""
+    turn = asyncio.Semaphore(32)
+    url = f"{server.base_url}/chat/completions"
+
+    @tenacity.retry(
+        wait=tenacity.wait_random_exponential(multiplier=0.5, max=30),
+        retry=tenacity.retry_if_exception_type((httpx.HTTPError, ValueError)),
+    )
+    async def ask(number: int) -> None:
+        async with turn:
+            body = {"model": "m", "messages": _prompt(number), "max_tokens": _MAX_TOKENS}
+            (await http.post(url, json=body)).raise_for_status().json()
+
+    async with httpx.AsyncClient(timeout=120) as http:
+        await asyncio.gather(*(ask(number) for number in range(n)))
+
+
+SECTIONS = {"beside": run_beside, "calls": run_calls, "noise": run_noise, "replies": run_replies}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the chosen sections."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.naco")
     parser.add_argument(
-        "--only", default="beside,calls", help=f"of {', '.join(SECTIONS)}; default %(default)s"
+        "--only",
+        default="beside,calls,noise",
+        help=f"of {', '.join(SECTIONS)}; default %(default)s",
     )
     parser.add_argument("--rows", type=int, default=200, help="of beside; default %(default)s")
     parser.add_argument("--repeats", type=int, default=3, help="of beside; default %(default)s")
@@ -226,6 +308,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--calls", type=int, default=4000, help="default %(default)s")
     parser.add_argument("--calls-per-s", type=float, default=200.0, help="default %(default)s")
     parser.add_argument("--questions", type=int, default=56, help="of replies; default %(default)s")
+    parser.add_argument("--replies", type=int, default=960, help="of noise; default %(default)s")
+    parser.add_argument(
+        "--noisy-limit", type=int, default=120, help="in 6 s, of noise; default %(default)s"
+    )
     parser.add_argument("--concurrent", type=int, default=32, help="calls under way at once")
     parser.add_argument("--json", type=Path, help="write all numbers to this file")
     chosen = parser.parse_args(arguments)
