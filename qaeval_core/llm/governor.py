@@ -17,8 +17,8 @@ After a kill the ledger knows what had been sent in the last window, money spent
 end of a pause, and the pace; who was still waiting was not sent, and starts again, and claims are
 forgotten. The allowance is empty at the start: calls are spread evenly from the first one on.
 
-A call costs O(1), amortised: 24 microseconds of CPU for claim, reserve, confirm, settle and
-release with a ledger, 11 without. A pause, new limits, and credit of each 0.5 % of the token limit
+A call costs O(1), amortised: 28 microseconds of CPU for claim, reserve, confirm, settle and
+release with a ledger, 12 without. A pause, new limits, and credit of each 0.5 % of the token limit
 cost O(n) in the calls that wait: 70 ms for 50,000.
 
 But: no window arithmetic here (``llm.timeline``), no sums of money (``llm.purses``), no file

@@ -200,6 +200,8 @@ class Throttle:
         """Return the share of the limits that is used at a time."""
         if self._is_open:
             return 1.0
+        if self._silent_since_s is not None:
+            at_s = self._silent_since_s  # An outage is no time in which the server bore more.
         t = max(at_s - self._since_s, 0.0) / self._window_s
         beyond: float = (t - _PLATEAU_AT) ** 3
         return min(max(self._top * (1.0 + beyond), _MIN_PACE), 1.0)

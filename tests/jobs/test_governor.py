@@ -187,6 +187,28 @@ def test_claims_hold_for_all_doors_and_through_a_kill(make_door: Any) -> None:
     assert wait_for(two.claim("0a", owner="two"))
 
 
+def test_two_runs_share_a_pace_that_outlives_the_governor(make_door: Any) -> None:
+    """Who did not hear the refusals would be refused as often, and so would a successor."""
+    limits = Limits(requests_per_minute=60_000)
+    one, two = make_door(limits), make_door(limits, purse="other")
+
+    async def refuse(door: RayGovernor) -> None:
+        for number in range(400):
+            grant = await door.reserve(tokens=1, usd=0.0)
+            while not grant.is_final:
+                await asyncio.sleep(grant.wait_s)
+                grant = await door.confirm(grant.call_id) or grant
+            end = "refused" if number % 2 else "answered"
+            await door.failed(grant.call_id, billed=False, end=end)
+
+    wait_for(two.status())
+    wait_for(refuse(one))
+    before = wait_for(two.status()).pace_factor
+    assert before < 0.7
+    governor_process().kill()
+    assert wait_for(two.status()).pace_factor == pytest.approx(before, abs=0.1)
+
+
 def test_calls_in_mid_kill_are_reserved_once(make_door: Any) -> None:
     """A call that is repeated because its answer was lost must not hold money twice."""
     door = make_door(usd=10.0)
