@@ -28,6 +28,12 @@ def opened(folder: Path) -> Ledger:
     return Ledger(folder, block_usd=1e-6, wall=lambda: NOW + 1)
 
 
+def kill(ledger: Ledger) -> None:
+    """Close its files, as the death of its process does."""
+    os.close(ledger._lock)
+    os.close(ledger._file._file)
+
+
 def kept(folder: Path) -> Path:
     """Write what a killed governor leaves behind; return its ledger."""
     ledger = Ledger(folder, block_usd=1e-6, wall=lambda: NOW)
@@ -38,7 +44,7 @@ def kept(folder: Path) -> Path:
     ledger.failed("c-1", is_billed=True)
     ledger.failed("c-2", is_billed=False)
     ledger.paused(NOW + 5)
-    os.close(ledger._lock)  # Its process is dead.
+    kill(ledger)
     return folder / "ledger-main.jsonl"
 
 
@@ -67,10 +73,10 @@ def test_no_bit_of_a_ledger_turns_in_silence(tmp_path: Path, is_rewritten: bool)
     """A budget was given back, or a window forgotten, without a word."""
     path = kept(tmp_path)
     if is_rewritten:  # By the next governor, which is killed as well.
-        os.close(opened(tmp_path)._lock)
+        kill(opened(tmp_path))
     content, drawn = path.read_bytes(), random.Random(3)
     whole = opened(tmp_path)
-    os.close(whole._lock)
+    kill(whole)
     assert whole.notes == []
     for _ in range(400):
         flipped = bytearray(content)
@@ -78,14 +84,14 @@ def test_no_bit_of_a_ledger_turns_in_silence(tmp_path: Path, is_rewritten: bool)
         flipped[at // 8] ^= 1 << at % 8
         path.write_bytes(flipped)
         ledger = opened(tmp_path)
-        os.close(ledger._lock)
+        kill(ledger)
         if ledger.found != whole.found:
             assert ledger.notes and ledger.found.is_after_crash
         for purse in "ab":
             assert ledger.found.of(purse).committed >= whole.found.of(purse).committed, flipped
         # What was found is kept, and is no news to the next one.
         again = opened(tmp_path)
-        os.close(again._lock)
+        kill(again)
         assert again.notes == []
         assert again.found.money == ledger.found.money
 
