@@ -30,6 +30,9 @@ from qaeval_core.signature import hash_text
 
 T = TypeVar("T")
 
+# What lies below OUT and is a run's own.
+OWN_FOLDERS = ("families", "scores", "quarantine", "corpus", "journal")
+
 _COMMIT_NAME = re.compile(r"^(?P<file>[0-9a-f]+)-(?P<start>\d+)-(?P<stop>\d+)\.parquet$")
 _STATS = b"qaeval.stats"
 _SIGNATURE = b"qaeval.signature"
@@ -292,9 +295,10 @@ class Store:
         self.delete(self.commit_path(family, file_id, rows))
 
     def remove_leftovers(self) -> None:
-        """Delete temporary files of killed runs; call it only with the lock held."""
-        if self.out.is_dir():
-            files.remove_temporaries(self.out)
+        """Delete temporary files of killed runs, and nothing else; call it with the lock held."""
+        files.remove_temporaries(self.out, is_deep=False)
+        for name in OWN_FOLDERS:
+            files.remove_temporaries(self.out / name)
 
     def write_signature(self, family: str, content: Mapping[str, object]) -> None:
         """Describe a family's folder for people."""
