@@ -149,6 +149,7 @@ def read_inputs(
     store = Store(check_out_path(config.output.path or "."))
     if config.output.path is not None:
         _check_out_not_among_inputs(config.input.paths, store.out)
+        store.check_folders()
     files, problems = find_inputs(config.input.paths, skip_unreadable=config.input.skip_unreadable)
     columns = resolve_columns(
         files,

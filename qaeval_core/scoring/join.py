@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -146,7 +147,10 @@ class FileJoin:
 
     def path(self, file: InputFile) -> Path:
         """Return where the scores of a file lie."""
-        return self._store.out / "scores" / file.relative
+        folder = self._store.out / "scores"
+        path = Path(os.path.normpath(folder / file.relative))
+        assert folder in path.parents, f"{file.relative} leads out of OUT"
+        return path
 
     def write(
         self,
@@ -187,6 +191,7 @@ class FileJoin:
             for key, own in ranges.items()
         }
         joined = _Joined()
+        self._store.check_inside(self.path(file))
         with files.writer(self.path(file)) as opened:
             sink = SealedFile(opened)
             self._write_rows(sink, file, n_rows=n_rows, streams=streams, joined=joined)
