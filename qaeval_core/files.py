@@ -4,15 +4,21 @@ A file is written under a temporary name in its own folder, flushed, and renamed
 old one or the whole new one, also after the death of process or machine. What is not whole keeps
 its temporary name, which `remove_temporaries` knows.
 
+Files that others could have put there, or will want to read (journals, ledgers, locks, caches), are
+opened without following a link and without waiting for a pipe, and are private when they are made.
+
 But: nothing is retried here; ``outages`` does that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
 import json
 import os
 import re
+import stat
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -22,6 +28,10 @@ from qaeval_core.errors import RunError
 
 # A dot, a name, 32 hexadecimal digits: nobody else's temporary files look like this.
 _TEMPORARY = re.compile(r"^\..*\.[0-9a-f]{32}\.tmp$")
+# A link may lead to a victim's file, and a pipe keeps its reader waiting for ever.
+_WARILY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_PRIVATE = 0o600
+_ROOT = 0
 
 
 def temporary_path(path: Path) -> Path:
@@ -30,10 +40,15 @@ def temporary_path(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def writer(path: Path) -> Iterator[BinaryIO]:
+def writer(path: Path, *, is_private: bool = False) -> Iterator[BinaryIO]:
     """Yield a file to write to; it takes the path's name at the regular end, flushed.
 
     After an error the path is as it was, and nothing is left behind.
+
+    Parameters
+    ----------
+    is_private : bool, default False
+        Whether nobody else may read it; else the umask says who may.
 
     Raises
     ------
@@ -44,6 +59,8 @@ def writer(path: Path) -> Iterator[BinaryIO]:
     temporary = temporary_path(path)
     try:
         with temporary.open("x+b") as file:
+            if is_private:
+                os.fchmod(file.fileno(), _PRIVATE)
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -73,7 +90,7 @@ def write_new(path: Path, content: bytes) -> bool:
     Of several processes that try at once, on whatever machines, one succeeds.
     """
     temporary = temporary_path(path)
-    temporary.write_bytes(content)
+    _write_exclusively(temporary, content)
     try:
         link(temporary, path)  # Fails if it exists, also on NFS; never half written.
     except FileExistsError:
@@ -95,9 +112,93 @@ def move(path: Path, name: Path) -> None:
     path.rename(name)
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder, and those above it, unless it is there."""
-    path.mkdir(parents=True, exist_ok=True)
+def make_folder(path: Path, *, is_private: bool = False) -> None:
+    """Make a folder, and those above it, unless it is there; a private one is nobody else's."""
+    path.mkdir(mode=0o700 if is_private else 0o777, parents=True, exist_ok=True)
+
+
+def why_not_own(path: Path, found: os.stat_result, *, of_others: bool = False) -> str | None:
+    """Return why a file is not to be read, for people; None if it is.
+
+    Parameters
+    ----------
+    path : Path
+    found : os.stat_result
+        Of the file itself: of a link, not of what it leads to.
+    of_others : bool, default False
+        Whether files of other users are to be read as well.
+    """
+    if not stat.S_ISREG(found.st_mode):
+        return f"{path} is {_KINDS.get(stat.S_IFMT(found.st_mode), 'no regular file')}"
+    if of_others or found.st_uid in (os.geteuid(), _ROOT):
+        return None
+    # Where a store knows no users, or maps them, a file made there now is whose they all are.
+    return None if found.st_uid == _owner_in(path.parent) else f"{path} belongs to another user"
+
+
+_KINDS = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a folder"}
+
+
+@functools.lru_cache(maxsize=64)
+def _owner_in(folder: Path) -> int:
+    """Return whose a file is that this process makes in a folder."""
+    probe = temporary_path(folder / "owner")
+    try:
+        with probe.open("xb") as file:
+            return os.fstat(file.fileno()).st_uid
+    except OSError:
+        return os.geteuid()
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
+
+
+def open_own(path: Path, flags: int = os.O_RDONLY, *, of_others: bool = False) -> int:
+    """Return a descriptor of a regular file of this user; one that is made is private.
+
+    Parameters
+    ----------
+    flags : int, default os.O_RDONLY
+        As `os.open` takes them.
+    of_others : bool, default False
+        Whether files of other users will do.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened, or is a link, a pipe, a device or somebody else's.
+    """
+    try:
+        file = os.open(path, flags | _WARILY, _PRIVATE)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, f"{path} is a link") from None
+        raise
+    why = why_not_own(path, os.fstat(file), of_others=of_others)
+    if why is not None:
+        os.close(file)
+        raise OSError(errno.EPERM, why)
+    return file
+
+
+def read_own(path: Path, *, of_others: bool = False) -> BinaryIO:
+    """Return a regular file of this user, open to be read; OSError as `open_own` raises it."""
+    return os.fdopen(open_own(path, of_others=of_others), "rb")
+
+
+def open_lock(path: Path) -> int:
+    """Return the descriptor of a file to be locked, made if it is not there.
+
+    Raises
+    ------
+    OSError
+        As `open_own` does, and if the file has a second name: its content is overwritten.
+    """
+    file = open_own(path, os.O_RDWR | os.O_CREAT)
+    if os.fstat(file).st_nlink > 1:
+        os.close(file)
+        raise OSError(errno.EPERM, f"{path} has a second name")
+    return file
 
 
 def _write_exclusively(path: Path, content: bytes) -> bool:
@@ -114,15 +215,23 @@ def delete(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def remove_temporaries(folder: Path) -> None:
-    """Delete what killed writers left below a folder; nobody may be writing there."""
-    for path in folder.rglob(".*.tmp"):
-        if _TEMPORARY.match(path.name):
+def remove_temporaries(folder: Path, *, is_deep: bool = True) -> None:
+    """Delete what killed writers left in a folder; nobody may be writing there.
+
+    Parameters
+    ----------
+    is_deep : bool, default True
+        Whether to look below the folder as well; links are not followed.
+    """
+    if folder.is_symlink():
+        return
+    for path in folder.rglob(".*.tmp") if is_deep else folder.glob(".*.tmp"):
+        if _TEMPORARY.match(path.name) and not path.is_dir():
             path.unlink(missing_ok=True)
 
 
 class AppendFile:
-    """A file that grows by whole lines; they survive a kill, and once flushed, their machine.
+    """A private file that grows by whole lines; they survive a kill, and once flushed, the machine.
 
     Parameters
     ----------
@@ -140,7 +249,7 @@ class AppendFile:
         self._is_torn = False
         try:
             is_new = not path.exists()
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            self._file = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             if is_new:
                 flush_folder(path.parent)
         except OSError as error:
@@ -191,10 +300,10 @@ class AppendFile:
         """
         new: int | None = None
         try:
-            with writer(self.path) as file:
+            with writer(self.path, is_private=True) as file:
                 file.writelines(line.encode("utf-8", "surrogatepass") for line in lines)
                 # Opened before it takes the name: what comes next must not go to the old file.
-                new = os.open(file.name, os.O_WRONLY | os.O_APPEND)
+                new = open_own(Path(file.name), os.O_WRONLY | os.O_APPEND)
         except OSError as error:
             if new is not None:
                 os.close(new)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qaeval_core.errors import ConfigError, StoreLockedError
+from qaeval_core.files import open_lock, write
 
 __all__ = ["OutFolder", "flush"]
 
@@ -63,15 +64,19 @@ class OutFolder:
         if foreign and not (self.path / _RECORD).exists() and not (self.path / ".lock").exists():
             raise ConfigError(f"--out {self.path} holds other files; choose a new folder")
         self.path.mkdir(parents=True, exist_ok=True)
-        with open(self.path / ".lock", "w", encoding="utf-8") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise StoreLockedError(
-                    f"another training is writing to {self.path}; wait for it, or choose another "
-                    "--out"
-                ) from None
+        try:
+            file = open_lock(self.path / ".lock")
+        except OSError as error:
+            raise ConfigError(f"cannot write to --out {self.path}: {error.strerror}") from None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
+        except BlockingIOError:
+            raise StoreLockedError(
+                f"another training is writing to {self.path}; wait for it, or choose another --out"
+            ) from None
+        finally:
+            os.close(file)
 
     def check_record(self, record: Mapping[str, Mapping[str, object]]) -> None:
         """Write what decides the result, or compare it with what is written.
@@ -129,9 +134,7 @@ class OutFolder:
         shutil.rmtree(self.checkpoints, ignore_errors=True)
 
     def _write_json(self, path: Path, content: object) -> None:
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        write(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def _said(option: str, value: object) -> str:

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from export.training.batches import EpochLoader
 from export.training.folder import flush
 from export.training.options import TrainingOptions
 from export.training.progress import say, step_line
+from qaeval_core import files
 
 __all__ = ["BEST_FILE", "EpochEnd", "Progress", "ResumableMixin", "arguments_of", "newest"]
 
@@ -102,9 +103,7 @@ class ResumableMixin(Trainer):  # type: ignore[misc]
 
 def save_weights(weights: dict[str, torch.Tensor], path: Path) -> None:
     """Write weights so that readers see the old file or the whole new one."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    save_file({name: weight.cpu().contiguous() for name, weight in weights.items()}, temporary)
-    temporary.replace(path)
+    files.write(path, save({name: weight.cpu().contiguous() for name, weight in weights.items()}))
 
 
 def newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:

@@ -27,7 +27,7 @@ from qaeval_core.llm.client import ChatClient, Message
 from qaeval_core.llm.door import AsyncGovernor
 from qaeval_core.llm.gate import Gate, NotYetError
 from qaeval_core.llm.giving_up import GivingUp
-from qaeval_core.llm.journal import Journal, JournalEntry
+from qaeval_core.llm.journal import Asked, Journal, JournalEntry
 from qaeval_core.llm.keeper import Keeper
 from qaeval_core.llm.money_queue import MoneyQueue
 from qaeval_core.llm.outcome import ChatFailure, ChatReply
@@ -125,7 +125,7 @@ class Asker:
             raised by every later call too.
         """
         key = self._client.endpoint.request_key(messages, run_index=run_index)
-        known = self._journal.get(key)
+        known = self._known(key, run_index)
         if known is not None:
             self._giving_up.replied()
             return Answer(known, is_from_journal=True)
@@ -161,6 +161,10 @@ class Asker:
         await asyncio.gather(*self._ending, return_exceptions=True)
         await self._claims.aclose()
         await self._client.aclose()
+
+    def _known(self, key: str, run_index: int) -> JournalEntry | None:
+        endpoint = self._client.endpoint
+        return self._journal.get(key, Asked(endpoint.base_url, endpoint.model, run_index))
 
     def _forget(self, key: str, task: asyncio.Task[Answer]) -> None:
         self._in_flight.pop(key, None)
@@ -201,7 +205,7 @@ class Asker:
                 self._check_stop()
                 # In a turn: rows that cannot be sent yet must not keep others from asking.
                 is_claimed = await self._claims.claim(request.key)
-                known = self._journal.get(request.key) if is_claimed else None
+                known = self._known(request.key, request.run_index) if is_claimed else None
                 if known is not None:
                     self._giving_up.replied()
                     return Answer(known, failures=reasons(failures), is_from_journal=True)

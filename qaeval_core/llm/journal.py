@@ -5,8 +5,12 @@ per reply. Only its writer appends to a segment, so processes and runs share a f
 ``put`` returns when its line is on the disk; calls of several threads share a flush.
 
 A line that was torn by a kill is left out, with a note: its reply was never used, and is asked for
-again. Of two replies with one key (two writers asked at once) the first that is read counts, and
-both were paid.
+again. So is a line that was damaged later, and one that says what cannot be; where its money can be
+read, that counts as spent. Of two replies with one key (two writers asked at once) the first that
+is read counts, and both were paid.
+
+What others may have put into the folder is not believed: links, pipes and files of other users are
+left out, and a reply to a key that names another server, model or run than was asked is none.
 
 But: equal requests in flight are ``llm.ask``'s; calls without a reply are in ``llm.ledger``.
 """
@@ -14,23 +18,32 @@ But: equal requests in flight are ``llm.ask``'s; calls without a reply are in ``
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import socket
 import threading
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qaeval_core.errors import RunError
-from qaeval_core.files import AppendFile, make_folder
-from qaeval_core.llm.journal_entry import JournalEntry, entry_of, request_key
+from qaeval_core.files import AppendFile, make_folder, read_own, why_not_own
+from qaeval_core.llm.journal_entry import (
+    Asked,
+    Damage,
+    JournalEntry,
+    entries_of,
+    line_of,
+    request_key,
+)
+from qaeval_core.llm.sealed_lines import Line
 
-__all__ = ["Journal", "JournalEntry", "request_key"]
+__all__ = ["Asked", "Journal", "JournalEntry", "request_key"]
 
 SEGMENT = re.compile(r"^replies-.+\.jsonl$")
+# A folder may hold a million lines of nonsense.
+_MAX_NOTES = 100
 _AS_MYSELF = os.access in os.supports_effective_ids
 
 
@@ -39,6 +52,9 @@ class _Segment:
     path: Path
     read_to: int = 0  # bytes; ends with a line
     seen: int = 0  # bytes; those behind read_to are of a torn line
+
+
+_Place = tuple[Path, int]
 
 
 class Journal:
@@ -50,6 +66,8 @@ class Journal:
         Made if it is not there; may be shared by processes and runs.
     with_text : bool, default True
         False drops the replies' texts and keeps what was parsed, tokens and money.
+    of_others : bool, default False
+        Whether to read what other users wrote: to show it, not to score by it.
 
     Raises
     ------
@@ -68,13 +86,17 @@ class Journal:
     ('Yes.', 0.001)
     """
 
-    def __init__(self, folder: Path, *, with_text: bool = True) -> None:
+    def __init__(self, folder: Path, *, with_text: bool = True, of_others: bool = False) -> None:
         self.folder = folder
         self._with_text = with_text
+        self._of_others = of_others
         self._segments: dict[str, _Segment] = {}
-        self._places: dict[bytes, tuple[Path, int]] = {}
+        self._places: dict[bytes, _Place] = {}
+        # Later replies to a key that has one: the first may turn out to be none.
+        self._more_places: dict[bytes, list[_Place]] = {}
         self._spent_nano_usd = 0
-        self._torn: dict[str, str] = {}
+        self._notes: dict[str, str] = {}
+        self._n_more_notes = 0
         host = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())
         self._own_name = f"replies-{host}-{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
         self._file: AppendFile | None = None
@@ -83,7 +105,7 @@ class Journal:
         self._refresh_lock = threading.Lock()
         self._n_written = self._n_flushed = 0
         with self._told():
-            make_folder(folder)
+            make_folder(folder, is_private=True)
         self.refresh()
 
     def __len__(self) -> int:
@@ -91,19 +113,50 @@ class Journal:
 
     @property
     def notes(self) -> list[str]:
-        """What was left out: torn and damaged lines."""
-        return list(self._torn.values())
+        """What was left out: torn and damaged lines, and files that are not one's own."""
+        more = [f"{self._n_more_notes:,} more"] if self._n_more_notes else []
+        return [*self._notes.values(), *more]
 
-    def get(self, key: str) -> JournalEntry | None:
-        """Return the reply to a request, or None if it is not known here; see ``refresh``."""
-        with self._lock:
-            place = self._places.get(bytes.fromhex(key))
-        if place is None:
-            return None
+    def get(self, key: str, asked: Asked | None = None) -> JournalEntry | None:
+        """Return the reply to a request, or None if it is not known here; see ``refresh``.
+
+        Parameters
+        ----------
+        key : str
+        asked : Asked, optional
+            What the reply must say that it is to; replies that say otherwise are left out.
+        """
+        name = bytes.fromhex(key)
+        while True:
+            with self._lock:
+                place = self._places.get(name)
+            if place is None:
+                return None
+            found = self._entry_at(place)
+            if isinstance(found, JournalEntry):
+                why = _why_none(found, key, asked)
+                if why is None:
+                    return found
+                found = Damage(why, 0)
+            path, offset = place
+            self._note(f"{path.name}: the line at byte {offset}", str(found))
+            self._forget(name, place)
+
+    def _entry_at(self, place: _Place) -> JournalEntry | Damage:
         path, offset = place
-        with self._told(), path.open("rb") as file:
+        with self._told(), read_own(path, of_others=self._of_others) as file:
             file.seek(offset)
-            return entry_of(file.readline())
+            _, found = next(entries_of(file), (None, Damage("it is gone", 0)))
+            return found
+
+    def _forget(self, name: bytes, place: _Place) -> None:
+        with self._lock:
+            if self._places.get(name) == place:
+                more = self._more_places.get(name)
+                if more:
+                    self._places[name] = more.pop(0)
+                else:
+                    del self._places[name]
 
     def put(self, entry: JournalEntry) -> None:
         """Store a reply; when this returns it survives a kill of the process and its machine.
@@ -115,7 +168,7 @@ class Journal:
         """
         if not self._with_text:
             entry = replace(entry, text=None)
-        line = json.dumps(asdict(entry), ensure_ascii=True, separators=(",", ":")) + "\n"
+        line = line_of(entry)
         with self._lock:
             file = self._own_file()
             end = file.append(line)
@@ -151,10 +204,21 @@ class Journal:
             for file in files:
                 if file.name == self._own_name or not SEGMENT.match(file.name):
                     continue
-                segment, size = self._segments.get(file.name), file.stat().st_size
-                if segment is None or segment.seen != size:
-                    found.append((file.name, file.path, size))
+                look = file.stat(follow_symlinks=False)
+                why = why_not_own(Path(file.path), look, of_others=self._of_others)
+                if why is not None:
+                    self._note(file.name, f"left out: {why}")
+                    continue
+                segment = self._segments.get(file.name)
+                if segment is None or segment.seen != look.st_size:
+                    found.append((file.name, file.path, look.st_size))
         return sorted(found)
+
+    def _note(self, where: str, what: str) -> None:
+        if where in self._notes or len(self._notes) < _MAX_NOTES:
+            self._notes[where] = f"{where} is {what}"
+        else:
+            self._n_more_notes += 1
 
     def spent_usd(self) -> float:
         """Return the money that all known replies cost, on whatever account."""
@@ -176,10 +240,14 @@ class Journal:
         with self._lock:
             segments = list(self._segments.values())
         for segment in segments:
-            with self._told(), segment.path.open("rb") as file:
-                while file.tell() < segment.read_to:
-                    with contextlib.suppress(ValueError):
-                        yield entry_of(file.readline())
+            n_read = 0
+            with self._told(), read_own(segment.path, of_others=self._of_others) as file:
+                for line, found in entries_of(file):
+                    n_read += line.n_bytes
+                    if n_read > segment.read_to:
+                        break
+                    if isinstance(found, JournalEntry):
+                        yield found
 
     def close(self) -> None:
         """Close the own segment."""
@@ -195,29 +263,34 @@ class Journal:
         return self._file
 
     def _know(self, entry: JournalEntry, path: Path, offset: int) -> None:
-        self._places.setdefault(bytes.fromhex(entry.key), (path, offset))
+        name, place = bytes.fromhex(entry.key), (path, offset)
+        if self._places.setdefault(name, place) != place:
+            self._more_places.setdefault(name, []).append(place)
         self._spent_nano_usd += entry.nano_usd
 
     def _read(self, segment: _Segment, size: int) -> None:
         """Read on in a segment that had this size; its writer may be writing on."""
-        name = segment.path.name
-        self._torn.pop(f"{name} end", None)
+        end = f"{segment.path.name}: the last line"
+        self._notes.pop(end, None)
         segment.seen = size
-        with segment.path.open("rb") as file:
+        with read_own(segment.path, of_others=self._of_others) as file:
             file.seek(segment.read_to)
-            for line in file:
-                if not line.endswith(b"\n"):
+            for line, found in entries_of(file):
+                if line.is_torn:
                     # Torn, or its writer is in the middle of it: looked at again when it grows.
-                    self._torn[f"{name} end"] = f"{name}: the last line is torn, left out"
+                    self._note(end, "torn, left out")
                     return
-                try:
-                    entry = entry_of(line)
-                    with self._lock:
-                        self._know(entry, segment.path, segment.read_to)
-                except ValueError:
-                    where = f"{name}: the line at byte {segment.read_to}"
-                    self._torn[where] = f"{where} is damaged, left out"
-                segment.read_to += len(line)
+                self._take(segment, line, found)
+
+    def _take(self, segment: _Segment, line: Line, found: JournalEntry | Damage) -> None:
+        with self._lock:
+            if isinstance(found, JournalEntry):
+                self._know(found, segment.path, segment.read_to)
+            else:
+                self._spent_nano_usd += found.nano_usd
+                where = f"{segment.path.name}: the line at byte {segment.read_to}"
+                self._note(where, f"damaged, {found}")
+            segment.read_to += line.n_bytes
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
@@ -229,3 +302,12 @@ class Journal:
 
     def _refusal(self, why: str | None) -> RunError:
         return RunError(f"cannot keep replies in {self.folder}: {why} (naco.journal_path)")
+
+
+def _why_none(found: JournalEntry, key: str, asked: Asked | None) -> str | None:
+    """Return why an entry is no reply to what is asked; None if it is one."""
+    if found.key != key:
+        return "it is to another request by now"
+    if asked is not None and not found.answers(asked):
+        return "it names another server, model or run than its key"
+    return None

@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from qaeval_core.files import read_own
 from qaeval_core.llm.journal import SEGMENT
-from qaeval_core.llm.journal_entry import JournalEntry, entry_of
+from qaeval_core.llm.journal_entry import Damage, JournalEntry, entries_of
 
 
 @dataclass(frozen=True, slots=True)
 class JournalTotals:
     """Sums over a journal's replies, two to one request as well: both were paid.
 
-    ``notes`` tell what could not be read.
+    ``notes`` tell what could not be read; ``usd`` holds what can be read of damaged lines' money.
     """
 
     n_replies: int
@@ -37,8 +38,10 @@ def journal_totals(folder: Path) -> JournalTotals:
     n_replies = nano_usd = n_prompt_tokens = n_completion_tokens = 0
     for path in _segments(folder, notes):
         for entry in _entries(path, notes):
-            n_replies += 1
             nano_usd += entry.nano_usd
+            if isinstance(entry, Damage):
+                continue
+            n_replies += 1
             n_prompt_tokens += entry.n_prompt_tokens
             n_completion_tokens += entry.n_completion_tokens
     return JournalTotals(
@@ -54,17 +57,18 @@ def _segments(folder: Path, notes: list[str]) -> list[Path]:
         return []
 
 
-def _entries(path: Path, notes: list[str]) -> Iterator[JournalEntry]:
-    n_damaged = 0
+def _entries(path: Path, notes: list[str]) -> Iterator[JournalEntry | Damage]:
+    n_damaged = nano_usd = 0
     try:
-        with path.open("rb") as file:
-            for line in file:
-                try:
-                    yield entry_of(line)
-                except ValueError:
+        with read_own(path) as file:
+            for _, found in entries_of(file):
+                if isinstance(found, Damage):
                     n_damaged += 1
+                    nano_usd += found.nano_usd
+                yield found
     except OSError as error:
         notes.append(f"cannot read {path.name}: {error.strerror}")
     if n_damaged:
         what = "1 line is" if n_damaged == 1 else f"{n_damaged:,} lines are"
-        notes.append(f"{path.name}: {what} torn or damaged, left out")
+        cost = f"; ${nano_usd / 1e9:g} of them count as spent" if nano_usd else ""
+        notes.append(f"{path.name}: {what} torn or damaged, left out{cost}")

@@ -14,7 +14,7 @@ import contextlib
 import json
 from pathlib import Path
 
-from qaeval_core.files import AppendFile
+from qaeval_core.files import AppendFile, read_own
 
 # Lines that are no longer true before the file is written anew.
 _MAX_OLD_LINES = 10_000
@@ -78,16 +78,17 @@ class KeptClaims:
             self._rewrite()
 
     def _read(self) -> dict[str, str]:
-        held: dict[str, str] = {}
-        content = self._path.read_bytes()
-        first, *lines = content.splitlines() or [b""]
+        held: dict[str, str | None] = {}
+        with read_own(self._path) as file:
+            first, *lines = file.read().splitlines() or [b""]
         if first != _line("life", self._life).strip().encode():
-            return held
+            return {}
         for line in lines:
             # Torn: its caller was not answered and asks again.
             with contextlib.suppress(ValueError, AttributeError, RecursionError):
                 ((key, owner),) = json.loads(line).items()
-                held[key] = owner
+                if isinstance(owner, str | None):
+                    held[key] = owner
         return {key: owner for key, owner in held.items() if owner is not None}
 
     def _rewrite(self) -> None:

@@ -10,6 +10,9 @@ the disk in blocks: before a purse's sent calls may cost more than its last ``ce
 the next block is written and flushed. After the death of a machine all of its block counts as
 spent. One ledger holds all purses of an account.
 
+A line that was damaged is left out, and what it may have said counts against the run: the block
+counts as spent, and a window passes, as after the death of a machine.
+
 A run of a million calls would leave 155 MB: every so many lines the file is replaced, in one step,
 by the few that say the same.
 
@@ -19,26 +22,30 @@ But: nothing is decided here; ``llm.governor`` does that. Replies are in ``llm.j
 from __future__ import annotations
 
 import fcntl
-import json
+import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 import psutil
 
 from qaeval_core.errors import RunError, StoreLockedError
-from qaeval_core.files import AppendFile, make_folder
+from qaeval_core.files import AppendFile, make_folder, open_lock, read_own
 from qaeval_core.llm.ledger_state import Fact, LedgerState, SentCall
 from qaeval_core.llm.purses import NANO
+from qaeval_core.llm.sealed_lines import Line, fields_of, is_sealed, lines_of, sealed
 from qaeval_core.llm.throttle import Kept
 
 __all__ = ["Ledger", "LedgerState", "SentCall"]
 
+log = logging.getLogger(__name__)
+
 # Lines that are added before the file is written anew: 4 MB, read in 0.2 s at a start.
 _MAX_NEW_LINES = 50_000
+_MAX_NOTES = 100
 
 
 class Ledger:
@@ -62,7 +69,7 @@ class Ledger:
     found : LedgerState
         What it said when it was opened.
     notes : list of str
-        Lines that could not be read.
+        Lines that could not be read; warned of as well.
 
     Raises
     ------
@@ -98,7 +105,7 @@ class Ledger:
         self._keep_s = keep_s
         self._block = round(block_usd * NANO)
         try:
-            make_folder(folder)
+            make_folder(folder, is_private=True)
             self._lock = _lock(self.path.with_suffix(".lock"))
         except OSError as error:
             raise _refusal(folder, error.strerror) from None
@@ -106,7 +113,8 @@ class Ledger:
             self._start()
         except (OSError, RunError) as error:
             os.close(self._lock)  # Or the next try would find it held by another.
-            raise _refusal(folder, str(error)) from None
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise _refusal(folder, why) from None
 
     def _start(self) -> None:
         self.found = self._read()
@@ -148,6 +156,8 @@ class Ledger:
     def spent(self, purse: str, *, nano_usd: int) -> None:
         """Note that more was spent than calls say: a ledger had been lost."""
         self._append({"spent": nano_usd, "purse": purse})
+        # Said again in sum: no ceiling covers it, if its line is damaged.
+        self._append({"committed": self._state.of(purse).committed, "purse": purse})
 
     def left(self, purse: str) -> None:
         """Note that no more calls of a purse will come: a machine's death costs it no block."""
@@ -179,20 +189,23 @@ class Ledger:
         # Before it is too long: where the last window alone is longer, less often.
         if self._n_new_lines >= max(_MAX_NEW_LINES, len(self._state.recent) // 2):
             self._rewrite()
-        self._file.append("".join(map(_line, facts)))
+        self._file.append("".join(map(sealed, facts)))
         self._n_new_lines += len(facts)
         if flush:
             self._file.flush()
 
     def _read(self) -> LedgerState:
         state, now = LedgerState(), self._wall()
-        content = self.path.read_bytes() if self.path.exists() else b""
-        for number, line in enumerate(content.splitlines(), start=1):
+        has_damage = False
+        for number, line in enumerate(self._lines(), start=1):
             try:
-                state.take(json.loads(line), now=now)
-            except (ValueError, LookupError, TypeError, RecursionError):
-                self.notes.append(f"{self.path.name}: line {number} is torn, ignored")
-        state.is_after_crash = not state.is_closed and state.machine != _machine()
+                state.take(fields_of(line), now=now)
+            except (ValueError, LookupError):
+                has_damage = True
+                self._note(f"line {number} is {'torn' if line.is_torn else 'damaged'}, ignored")
+        state.is_after_crash = has_damage or not (state.is_closed or state.machine == _machine())
+        if has_damage:
+            self._note("what is not known of it counts as spent, and a window passes first")
         if state.is_after_crash:
             for purse, ceiling in state.ceilings.items():
                 money = state.of(purse)
@@ -200,21 +213,33 @@ class Ledger:
         state.forget_until(now - self._keep_s)
         return state
 
+    def _lines(self) -> Iterator[Line]:
+        """Yield the lines; one without a checksum after one with it is damaged."""
+        if not os.path.lexists(self.path):
+            return
+        has_seals = False
+        with read_own(self.path) as file:
+            for line in lines_of(file):
+                is_whole = is_sealed(line.content) or not has_seals
+                has_seals = has_seals or is_sealed(line.content)
+                yield line if is_whole or line.is_torn else Line(b"\n", line.n_bytes)
+
+    def _note(self, what: str) -> None:
+        if len(self.notes) < _MAX_NOTES:
+            self.notes.append(f"{self.path.name}: {what}")
+            log.warning("%s: %s", self.path, what)
+
     def _rewrite(self) -> None:
         """Replace the file, in one step, by the few lines that still matter."""
         now = self._wall()
         self._state.forget_until(now - self._keep_s)
         facts = [{"machine": _machine()}, *self._state.facts(now=now)]
-        self._file.rewrite(map(_line, facts))
+        self._file.rewrite(map(sealed, facts))
         self._n_new_lines = 0
 
 
 def _refusal(folder: Path, why: str | None) -> RunError:
     return RunError(f"cannot keep a ledger in {folder}: {why} (naco.ledger_path)")
-
-
-def _line(fact: Fact) -> str:
-    return json.dumps(fact, separators=(",", ":")) + "\n"
 
 
 def _machine() -> str:
@@ -226,7 +251,7 @@ def _machine() -> str:
 
 def _lock(path: Path) -> int:
     """Return the open lock file; the lock ends with the process, however that ends."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    file = open_lock(path)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -1,6 +1,7 @@
 """Ledger's state: what the lines of a ledger say, one after the other, and in as few as possible.
 
-Facts, which are lines of JSON, in; money, open calls and times out, and back into facts.
+Facts, which are lines of JSON, in; money, open calls and times out, and back into facts. A fact is
+believed as far as it can be: types and ranges.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from qaeval_core.llm.purses import Money
 from qaeval_core.llm.throttle import Kept
 
 _MAX_PAUSE_S = 86_400.0
+_MAX_WHOLE = 2**63 - 1
+_MAX_AT = 1e11  # seconds since 1970: in the year 5138
 _TOTALS = ("spent", "n_settled", "n_billed_failures", "n_tokens")
 
 Fact = Mapping[str, Any]
@@ -76,7 +79,7 @@ class LedgerState:
 
         Raises
         ------
-        ValueError, LookupError, TypeError
+        ValueError, LookupError
             If the line is no fact.
         """
         if "sent" in fact or "open" in fact or "recent" in fact:
@@ -85,38 +88,47 @@ class LedgerState:
             self._end_call(fact)
         elif "paused_until" in fact:
             # However far a clock was set back: no longer than the server had asked for.
-            pause_s = min(float(fact["paused_until"]) - float(fact["at"]), _MAX_PAUSE_S)
-            self.paused_until = min(float(fact["paused_until"]), now + max(pause_s, 0.0))
+            until, at = _time(fact, "paused_until"), _time(fact, "at")
+            pause_s = min(until - at, _MAX_PAUSE_S)
+            self.paused_until = min(until, now + max(pause_s, 0.0))
         elif "pace" in fact:
             self.pace = Kept.checked(fact["pace"])
         elif "ceiling" in fact:
-            self.ceilings[str(fact["purse"])] = int(fact["ceiling"])
+            self.ceilings[_name(fact, "purse")] = _whole(fact, "ceiling")
         elif "spent" in fact:
-            self.of(str(fact["purse"])).spent += int(fact["spent"])
+            self.of(_name(fact, "purse")).spent += _whole(fact, "spent")
         elif "totals" in fact:
-            totals = {name: int(fact["totals"][name]) for name in _TOTALS}
-            self.money[str(fact["purse"])] = Money(**totals)
+            totals = {name: _whole(fact["totals"], name) for name in _TOTALS}
+            self.money[_name(fact, "purse")] = Money(**totals)
+        elif "committed" in fact:
+            # More than the lines before it say: one of them was damaged.
+            money = self.of(_name(fact, "purse"))
+            money.spent += max(_whole(fact, "committed") - money.committed, 0)
         elif "machine" in fact:
-            self.machine, self.is_closed = str(fact["machine"]), False
+            self.machine, self.is_closed = _name(fact, "machine"), False
         else:
-            self.is_closed = bool(fact["closed"])
+            self.is_closed = _truth(fact, "closed")
 
     def _take_call(self, fact: Fact) -> None:
-        at, n_tokens, nano_usd = float(fact["at"]), int(fact["n_tokens"]), int(fact["nano_usd"])
-        call = SentCall(at, n_tokens, nano_usd, str(fact["purse"]))
+        call = SentCall(
+            _time(fact, "at"),
+            _whole(fact, "n_tokens"),
+            _whole(fact, "nano_usd"),
+            _name(fact, "purse"),
+        )
         if "recent" in fact:
             self.recent.append(call)
         elif "open" in fact:
-            self._open(str(fact["open"]), call)
+            self._open(_name(fact, "open"), call)
         else:
-            self.begin(str(fact["sent"]), call)
+            self.begin(_name(fact, "sent"), call)
 
     def _end_call(self, fact: Fact) -> None:
         if "settled" in fact:
-            cost, n_tokens = int(fact["nano_usd"]), int(fact["n_tokens"])
-            self.settle(str(fact["settled"]), cost=cost, n_tokens=n_tokens)
+            cost, n_tokens = _whole(fact, "nano_usd"), _whole(fact, "n_tokens")
+            self.settle(_name(fact, "settled"), cost=cost, n_tokens=n_tokens)
         else:
-            self.fail(str(fact["failed"]), is_billed=bool(fact["is_billed"]))
+            self.fail(_name(fact, "failed"), is_billed=_truth(fact, "is_billed"))
 
     def begin(self, call_id: str, call: SentCall) -> None:
         """Take a call that was sent, perhaps for the second time."""
@@ -160,3 +172,35 @@ class LedgerState:
             yield {"recent": True, **call.facts()}
         for call_id, call in self.open.items():
             yield {"open": call_id, **call.facts()}
+        for name, money in self.money.items():
+            # Once more: a damaged line must not give a budget back.
+            yield {"committed": money.committed, "purse": name}
+
+
+def _whole(fact: Fact, name: str) -> int:
+    value = fact[name] if isinstance(fact, Mapping) else None
+    if type(value) is not int or not 0 <= value <= _MAX_WHOLE:
+        raise ValueError(f"{name} is no count")
+    return value
+
+
+def _time(fact: Fact, name: str) -> float:
+    value = fact[name]
+    # NaN compares false; an int of a thousand digits is compared without being converted.
+    if type(value) not in (int, float) or not abs(value) < _MAX_AT:
+        raise ValueError(f"{name} is no time")
+    return float(value)
+
+
+def _name(fact: Fact, name: str) -> str:
+    value = fact[name]
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is no text")
+    return value
+
+
+def _truth(fact: Fact, name: str) -> bool:
+    value = fact[name]
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is neither true nor false")
+    return value

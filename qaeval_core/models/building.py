@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qaeval_core.errors import ArtifactMissingError, ExportError
+from qaeval_core.files import make_folder, open_lock
 from qaeval_core.models.record import ArtifactRequest, export_arguments
 
 __all__ = ["build_lock", "run_export"]
@@ -29,11 +30,23 @@ def build_lock(folder: Path) -> Iterator[None]:
     """Hold the right to write an artifact folder; a second process waits here.
 
     The lock belongs to the process and ends with it, so a killed export blocks nobody.
+
+    Raises
+    ------
+    ExportError
+        If the file to lock is a link, a pipe or another user's.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(folder.parent / f".{folder.name}.lock", "w") as file:
+    make_folder(folder.parent, is_private=True)
+    path = folder.parent / f".{folder.name}.lock"
+    try:
+        file = open_lock(path)
+    except OSError as error:
+        raise ExportError(f"cannot lock {folder}: {error.strerror}") from None
+    try:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(file)
 
 
 def run_export(request: ArtifactRequest, root: Path, *, missing: str) -> None:

@@ -50,7 +50,7 @@ class KeptReplies:
         if not self.folder.is_dir():  # Looked for first: a journal makes its folder.
             return None
         try:
-            return Journal(self.folder)
+            return Journal(self.folder, of_others=True)  # A colleague's run: shown, not scored by.
         except RunError:  # It cannot be read: what is committed is shown.
             return None
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from qaeval_core.errors import ConfigError, LanguageModelError, RunError
@@ -215,7 +216,30 @@ def read_entry(entry: JournalEntry) -> Reply:
     """Return what a journalled reply says: of its text, or what was read of a text that is gone."""
     if entry.text is not None or entry.parsed is None:
         return parse_reply(whole_text(entry.text or ""))
-    return Reply(**entry.parsed)
+    return _reply_of(entry.parsed)
+
+
+# What a journal may say of a reply whose text is gone.
+_PARSED: Mapping[str, type | UnionType] = {
+    "is_readable": bool,
+    "is_question": bool | None,
+    "is_natural": bool | None,
+    "n_steps": int,
+    "answer": str | None,
+    "says_unanswerable": bool,
+    "problem": str | None,
+}
+_MAX_STEPS = 1_000_000
+
+
+def _reply_of(parsed: Mapping[str, Any]) -> Reply:
+    """Return what was read of a reply; one that says what cannot be is unreadable."""
+    fits = parsed.keys() <= _PARSED.keys() and "is_readable" in parsed
+    if fits and all(isinstance(value, _PARSED[name]) for name, value in parsed.items()):
+        reply = Reply(**parsed)
+        if 0 <= reply.n_steps <= _MAX_STEPS and not isinstance(reply.n_steps, bool):
+            return reply
+    return Reply(is_readable=False, problem="no_answer")
 
 
 def _count(answer: Answer, stats: PassStats) -> None:

@@ -61,12 +61,17 @@ def optional_columns(
 
 
 def check_carried(files: Sequence[InputFile], carry: Sequence[str]) -> None:
-    """Raise SchemaError if a column to carry is missing in a file."""
+    """Raise SchemaError if a column to carry is missing in a file, or is not one column there."""
+    twice = sorted({column for column in carry if carry.count(column) > 1})
+    if twice:
+        raise ConfigError(f"column {twice[0]!r} is to be carried twice; name it once")
     for file in files:
         for column in carry:
             if column not in file.schema.names:
                 hint = nearest(column, file.schema.names)
                 raise SchemaError(f"{file.relative}: no column {column!r} to carry{hint}")
+            if file.schema.names.count(column) > 1:
+                raise SchemaError(f"{file.relative}: column {column!r} to carry stands there twice")
 
 
 def role_column(role: str, names: Sequence[str], mapping: Mapping[str, str]) -> str:

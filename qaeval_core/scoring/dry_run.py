@@ -24,6 +24,7 @@ def input_lines(inputs: Inputs, config: RunConfig) -> Iterator[str]:
     yield f"input: {len(inputs.files):,} files, {n_rows:,} rows, {n_bytes / 2**20:,.1f} MiB"
     if config.input.limit is not None:
         yield f"limit: the first {min(config.input.limit, n_rows):,} rows"
+    yield from (f"note: {problem}" for problem in inputs.problems)
     yield "columns: " + ", ".join(f"{role}={name}" for role, name in inputs.columns.items())
 
 

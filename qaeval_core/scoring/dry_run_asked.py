@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from qaeval_core.llm.journal import Journal
+from qaeval_core.llm.journal import Asked, Journal
 from qaeval_core.llm.prompt import estimate_tokens
 from qaeval_core.llm.purses import dollars
 from qaeval_core.scoring.asking import endpoint_of, limits_of, prepare_asked, prices_of
@@ -126,7 +126,8 @@ def _count(calls: Calls, plan: AskedFamilyPlan, work: NacoWork, journal: Journal
             if bytes.fromhex(key) in calls.keys:
                 continue
             calls.keys.add(bytes.fromhex(key))
-            if journal is not None and journal.get(key) is not None:
+            asked = Asked(endpoint.base_url, endpoint.model, run)
+            if journal is not None and journal.get(key, asked) is not None:
                 calls.n_in_journal += 1
             else:
                 calls.n_calls += 1

@@ -22,6 +22,8 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from qaeval_core.errors import InputError, UnreadableFileError
+from qaeval_core.scoring.listing import distinct, files_below, matches
+from qaeval_core.scoring.names import check_names, check_utf8, shown_name
 from qaeval_core.signature import hash_text
 from qaeval_core.suggest import nearest
 
@@ -196,72 +198,117 @@ def find_inputs(
     -------
     (list of InputFile, list of str)
         Files in order of their relative paths, which are unique: two files of one name in two
-        folders get as much of their folders' names as tells them apart.
+        folders get as much of their folders' names as tells them apart. A local file that several
+        names lead to is input once.
 
     Raises
     ------
     InputError
-        If a path names nothing.
+        If a path names nothing, or what cannot be written below OUT.
     UnreadableFileError
         If a file is not readable Parquet and ``skip_unreadable`` is not set.
     """
     if not paths:
         raise InputError("no input: name Parquet files, folders or globs")
-    found: dict[str, _Found] = {}
+    every: dict[str, _Found] = {}
+    n_known = 0
     for path in paths:
-        for item in _expand(path):
-            found.setdefault(item.uri, item)
-    relatives = _unique_relatives(list(found.values()))
+        items, n_known_here = _expand(path)
+        n_known += n_known_here
+        for item in items:
+            every.setdefault(item.uri, item)
+    found = _without_doubles(list(every.values()))
+    n_known += len(every) - len(found)
+    relatives = _unique_relatives(found)
+    check_names(relatives)
     with ThreadPoolExecutor(_N_FOOTER_THREADS) as pool:
-        read = list(pool.map(_read_footer, found.values(), relatives))
+        read = list(pool.map(_read_footer, found, relatives))
     problems = [item for item in read if isinstance(item, str)]
     if problems and not skip_unreadable:
         raise UnreadableFileError(
             "\n".join(problems) + "\nset input.skip_unreadable=true to score the other files"
         )
+    if n_known:
+        what = "1 name is" if n_known == 1 else f"{n_known:,} names are"
+        problems.append(f"{what} left out: links to files or folders that are input already")
     files = [item for item in read if isinstance(item, InputFile)]
     return sorted(files, key=lambda file: file.relative), problems
 
 
-def _expand(uri: str) -> list[_Found]:
+def _without_doubles(found: Sequence[_Found]) -> list[_Found]:
+    """Leave out local files that another name leads to as well."""
+    kept = set(distinct([item.path for item in found if item.place.uri is None]))
+    return [item for item in found if item.place.uri is not None or item.path in kept]
+
+
+def _expand(uri: str) -> tuple[list[_Found], int]:
+    """Return the files that a path names, and how many links were not followed."""
+    check_utf8(uri)
     place, path = _open_place(uri)
     filesystem = place.filesystem
     if _GLOB_SIGNS & set(path) and filesystem.get_file_info(path).type == fs.FileType.NotFound:
         return _expand_glob(place, path)
     info = filesystem.get_file_info(path)
     if info.type == fs.FileType.File:
-        return [_Found(str(PurePosixPath(path).parent), path, place, info)]
+        return [_Found(str(PurePosixPath(path).parent), path, place, info)], 0
     if info.type == fs.FileType.Directory:
         return _search(place, path)
     raise InputError(f"no such file or folder: {uri}{_near_files(path, place)}")
 
 
-def _search(place: _Place, folder: str) -> list[_Found]:
-    infos = place.filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
-    kept = [info for info in infos if _is_data(os.path.relpath(info.path, folder), info)]
+def _search(place: _Place, folder: str) -> tuple[list[_Found], int]:
+    n_known = 0
+    if place.uri is None:
+        paths, n_known = _files_below(folder)
+        infos = _infos(place, [path for path in paths if _is_data(path, folder)])
+    else:
+        infos = place.filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
+        infos = [info for info in infos if _is_data(info.path, folder)]
+    kept = [info for info in infos if info.type == fs.FileType.File]
     if not kept:
         raise InputError(f"no .parquet file below {folder}")
-    return [_Found(folder, info.path, place, info) for info in kept]
+    return [_Found(folder, info.path, place, info) for info in kept], n_known
 
 
-def _is_data(relative: str, info: fs.FileInfo) -> bool:
-    hidden = any(part.startswith((".", "_")) for part in PurePosixPath(relative).parts)
-    return info.type == fs.FileType.File and relative.endswith(_SUFFIXES) and not hidden
+def _files_below(folder: str) -> tuple[list[str], int]:
+    try:
+        return files_below(folder)
+    except OSError as error:
+        raise InputError(f"cannot list {shown_name(error.filename)}: {error.strerror}") from None
 
 
-def _expand_glob(place: _Place, pattern: str) -> list[_Found]:
+def _infos(place: _Place, paths: Sequence[str]) -> list[fs.FileInfo]:
+    for path in paths:
+        check_utf8(path)
+    return list(place.filesystem.get_file_info(list(paths)))
+
+
+def _is_data(path: str, folder: str) -> bool:
+    relative = os.path.relpath(path, folder)
+    # What leads out of the folder is no hidden file: it is refused by name.
+    parts = [part for part in PurePosixPath(relative).parts if part != ".."]
+    hidden = any(part.startswith((".", "_")) for part in parts)
+    return relative.endswith(_SUFFIXES) and not hidden
+
+
+def _expand_glob(place: _Place, pattern: str) -> tuple[list[_Found], int]:
     parts = PurePosixPath(pattern).parts
     n_plain = next(i for i, part in enumerate(parts) if _GLOB_SIGNS & set(part))
     base = str(PurePosixPath(*parts[:n_plain])) if n_plain else "."
-    if place.uri is None:
-        infos = place.filesystem.get_file_info(sorted(glob.glob(pattern, recursive=True)))
+    n_known = 0
+    if place.uri is None and "**" in parts:
+        paths, n_known = _files_below(base)
+        own = [path for path in paths if matches(os.path.relpath(path, base), parts[n_plain:])]
+        infos = _infos(place, own)
+    elif place.uri is None:
+        infos = _infos(place, sorted(glob.glob(pattern)))
     else:
         below = place.filesystem.get_file_info(fs.FileSelector(base, recursive=True))
         infos = [info for info in below if fnmatch.fnmatchcase(info.path, pattern)]
     kept = [info for info in infos if info.type == fs.FileType.File]
     if not kept:
         raise InputError(f"no file matches {pattern}")
-    return [_Found(base, info.path, place, info) for info in kept]
+    return [_Found(base, info.path, place, info) for info in kept], n_known
 
 
 def _near_files(path: str, place: _Place) -> str:

@@ -17,6 +17,7 @@ from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.session import Device
 from qaeval_core.scoring.columns import check_carried, resolve_columns
 from qaeval_core.scoring.compile import compile_run, needed_roles, optional_roles
+from qaeval_core.scoring.ids import check_copied
 from qaeval_core.scoring.inputs import InputFile, find_inputs
 from qaeval_core.scoring.plan import Piece, RowRange, cover, plan_file
 from qaeval_core.scoring.plans import (
@@ -149,6 +150,7 @@ def read_inputs(
     store = Store(check_out_path(config.output.path or "."))
     if config.output.path is not None:
         _check_out_not_among_inputs(config.input.paths, store.out)
+        store.check_folders()
     files, problems = find_inputs(config.input.paths, skip_unreadable=config.input.skip_unreadable)
     columns = resolve_columns(
         files,
@@ -157,6 +159,7 @@ def read_inputs(
         optional=optional_roles(config) if roles is None else (),
     )
     check_carried(files, config.output.carry)
+    check_copied(files, id_column=columns.get("id"), carry=config.output.carry)
     return Inputs(store, tuple(files), columns, tuple(problems))
 
 

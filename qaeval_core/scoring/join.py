@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from qaeval_core.errors import ReconcileError, UnreadableFileError
 from qaeval_core.schema import QUARANTINE_MESSAGE, QUARANTINE_REASON, QUARANTINE_SCHEMA
 from qaeval_core.scoring.families.naco import STATISTICS_SCHEMA
 from qaeval_core.scoring.formulas import score_instance
+from qaeval_core.scoring.ids import hashes, readable, text_of
 from qaeval_core.scoring.inputs import InputFile
 from qaeval_core.scoring.plan import Piece, RowRange, Stretch, split, stretches
 from qaeval_core.scoring.plans import AskedFamilyPlan, CompiledRun
@@ -146,7 +147,10 @@ class FileJoin:
 
     def path(self, file: InputFile) -> Path:
         """Return where the scores of a file lie."""
-        return self._store.out / "scores" / file.relative
+        folder = self._store.out / "scores"
+        path = Path(os.path.normpath(folder / file.relative))
+        assert folder in path.parents, f"{file.relative} leads out of OUT"
+        return path
 
     def write(
         self,
@@ -187,6 +191,7 @@ class FileJoin:
             for key, own in ranges.items()
         }
         joined = _Joined()
+        self._store.check_inside(self.path(file))
         with files.writer(self.path(file)) as opened:
             sink = SealedFile(opened)
             self._write_rows(sink, file, n_rows=n_rows, streams=streams, joined=joined)
@@ -231,9 +236,8 @@ class FileJoin:
             self._run, statistics, joined.totals, with_statistics=self._with_statistics
         )
         joined.quarantine.append(_quarantine_rows(given, scores, statistics))
-        ids = pl.Series(pl.from_arrow(given.column("id")))
-        joined.hashes.append(ids.hash().to_numpy())
-        return _beside(given, scores).replace_schema_metadata(self._metadata)
+        joined.hashes.append(hashes(given.column("id")))
+        return _beside(_readable(given), scores).replace_schema_metadata(self._metadata)
 
     def _given_columns(self, file: InputFile, n_rows: int) -> Iterator[pa.Table]:
         """Yield id and carried columns in chunks; nulls where the input cannot be read."""
@@ -319,6 +323,11 @@ def _row_ids(file: InputFile, rows: RowRange) -> pa.Array:
     return pa.array([f"{file.relative}#{row}" for row in range(rows.start, rows.stop)], pa.string())
 
 
+def _readable(given: pa.Table) -> pa.Table:
+    columns = {name: readable(given.column(name)) for name in given.column_names}
+    return pa.table(columns)
+
+
 def _beside(left: pa.Table, right: pa.Table) -> pa.Table:
     for name in right.column_names:
         left = left.append_column(name, right.column(name))
@@ -339,11 +348,10 @@ def _quarantine_rows(
         if reason is None:
             continue
         key, message = next((key, own[i]) for key, own in messages if own[i] is not None)
-        identity = given.column("id")[i].as_py()
         kinds = (UNREADABLE, "killed_worker")
         records.append(
             {
-                "id": None if identity is None else str(identity),
+                "id": text_of(given.column("id")[i]),
                 "position": positions[i],
                 "reason": reason,
                 "message": message,

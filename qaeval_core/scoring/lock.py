@@ -25,6 +25,7 @@ from qaeval_core.errors import LockLostError, RunError, StoreLockedError
 
 HEARTBEAT_S = 15.0
 STALE_AFTER_S = 120.0
+_MAX_BYTES = 1 << 16
 
 
 class RunLock:
@@ -88,9 +89,12 @@ class RunLock:
     def check(self) -> None:
         """Raise LockLostError if another run has taken the lock; call it before what counts."""
         try:
+            self._check_regular()
             holder = self._holder()
         except FileNotFoundError:
             holder = {}
+        except StoreLockedError as error:
+            raise LockLostError(str(error)) from None
         except OSError:
             return  # OUT does not answer: whoever writes there hears of it.
         if holder.get("token") == self._token:
@@ -105,8 +109,9 @@ class RunLock:
         for _ in range(2):
             if files.write_new(self._path, json.dumps(self._content()).encode()):
                 # Kept open: a heartbeat touches this very file, never that of another holder.
-                self._file = os.open(self._path, os.O_RDONLY)
+                self._file = files.open_own(self._path, of_others=True)
                 return
+            self._check_regular()
             self._remove_if_dead()
         raise StoreLockedError(f"another run took {self._path} this moment")
 
@@ -118,12 +123,14 @@ class RunLock:
             "token": self._token,
         }
 
+    def _check_regular(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            why = files.why_not_own(self._path, self._path.lstat(), of_others=True)
+            if why is not None:
+                raise StoreLockedError(f"{why}; if no other run is at work there, delete it")
+
     def _holder(self) -> dict[str, object]:
-        try:
-            holder = json.loads(self._path.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError):
-            return {}
-        return holder if isinstance(holder, dict) else {}
+        return _read(self._path)
 
     def _remove_if_dead(self) -> None:
         try:
@@ -143,7 +150,7 @@ class RunLock:
             files.move(self._path, grave)
         except FileNotFoundError:
             return
-        buried = json.loads(grave.read_text(encoding="utf-8") or "{}")
+        buried = _read(grave)
         if buried.get("token") != holder.get("token"):
             files.link(grave, self._path)  # A third run had just taken it: give it back.
         files.delete(grave)
@@ -160,11 +167,22 @@ class RunLock:
                 return
 
 
+def _read(path: Path) -> dict[str, object]:
+    """Return what a lock file says; nothing where it is none. OUT's users share its lock."""
+    with files.read_own(path, of_others=True) as file:
+        content = file.read(_MAX_BYTES)
+    try:
+        holder = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return holder if isinstance(holder, dict) else {}
+
+
 def _is_alive(holder: dict[str, object], age_s: float) -> bool:
     if holder.get("host") != socket.gethostname():
         return age_s < STALE_AFTER_S
     try:
         process = psutil.Process(int(str(holder.get("pid"))))
         return abs(process.create_time() - float(str(holder.get("started")))) < 1.0
-    except (psutil.NoSuchProcess, ValueError):
+    except (psutil.NoSuchProcess, ValueError, OverflowError):
         return False

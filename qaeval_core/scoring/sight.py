@@ -8,6 +8,7 @@ puts a mark into the folders that it shares, and who does not find it does nothi
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 import uuid
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ _LOOKS = 3
 _LOOK_AGAIN_S = 0.5
 # Of runs that were killed: another run that lives may use the same journal.
 _OLD_MARK_S = 7 * 86_400.0
+_MARK = re.compile(r"^\.[0-9a-f]{32}\.mark$")
 # A look at each folder of inputs, but not at a million of them.
 _MAX_INPUT_FOLDERS = 64
 
@@ -124,6 +126,7 @@ def marked(job: Job, outages: Outages) -> Iterator[tuple[Job, Sight]]:
         # Where replies cannot be kept, the family says so and ends; the others go on.
         with contextlib.suppress(OSError):
             _remove_marks(folder, older_than_s=_OLD_MARK_S)
+            files.make_folder(folder, is_private=True)
             files.write(folder / mark.name, b"")
             folders.append(folder)
     sight = Sight(
@@ -139,7 +142,8 @@ def marked(job: Job, outages: Outages) -> Iterator[tuple[Job, Sight]]:
 
 def _remove_marks(folder: Path, *, older_than_s: float) -> None:
     for path in folder.glob(".*.mark"):
-        if time.time() - path.stat().st_mtime >= older_than_s:
+        is_own = _MARK.match(path.name) and path.is_file()
+        if is_own and time.time() - path.stat().st_mtime >= older_than_s:
             files.delete(path)
 
 

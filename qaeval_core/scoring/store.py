@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from qaeval_core import checksums, files
-from qaeval_core.errors import ConfigError, ReconcileError
+from qaeval_core.errors import ConfigError, ReconcileError, RunError
 from qaeval_core.outages import Outages
 from qaeval_core.schema import POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
 from qaeval_core.scoring.pass_stats import PassStats
@@ -29,6 +29,9 @@ from qaeval_core.scoring.plan import RowRange
 from qaeval_core.signature import hash_text
 
 T = TypeVar("T")
+
+# What lies below OUT and is a run's own.
+OWN_FOLDERS = ("families", "scores", "quarantine", "corpus", "journal")
 
 _COMMIT_NAME = re.compile(r"^(?P<file>[0-9a-f]+)-(?P<start>\d+)-(?P<stop>\d+)\.parquet$")
 _STATS = b"qaeval.stats"
@@ -137,15 +140,38 @@ class Store:
         StorageError
             If the disk refuses for as long as it is tried.
         """
+        self.check_inside(path)
         self.call(lambda: files.write(path, content), f"cannot write {path}")
 
     def write_json(self, path: Path, content: object) -> None:
         """Write JSON below OUT, as `write` does."""
+        self.check_inside(path)
         self.call(lambda: files.write_json(path, content), f"cannot write {path}")
 
     def delete(self, path: Path) -> None:
         """Delete a file below OUT, if it is there."""
+        self.check_inside(path)
         self.call(lambda: files.delete(path), f"cannot delete {path}")
+
+    def check_inside(self, path: Path) -> None:
+        """Look whether links lead a path below OUT out of it; OUT itself may be a link.
+
+        Raises
+        ------
+        RunError
+            If they do.
+        """
+        folder, out = os.path.realpath(path.parent), os.path.realpath(self.out)
+        if os.path.commonpath([folder, out]) != out:
+            raise RunError(
+                f"{path.parent} leads out of {self.out}, to {folder}; nothing is written through "
+                "links below OUT: remove the link, or make OUT itself one"
+            )
+
+    def check_folders(self) -> None:
+        """Look at the folders that a run writes to, as `check_inside` does."""
+        for name in OWN_FOLDERS:
+            self.check_inside(self.out / name / "any")
 
     def call(self, action: Callable[[], T], what: str) -> T:
         """Return what an action on OUT returns, tried as long as the disk refuses."""
@@ -292,9 +318,10 @@ class Store:
         self.delete(self.commit_path(family, file_id, rows))
 
     def remove_leftovers(self) -> None:
-        """Delete temporary files of killed runs; call it only with the lock held."""
-        if self.out.is_dir():
-            files.remove_temporaries(self.out)
+        """Delete temporary files of killed runs, and nothing else; call it with the lock held."""
+        files.remove_temporaries(self.out, is_deep=False)
+        for name in OWN_FOLDERS:
+            files.remove_temporaries(self.out / name)
 
     def write_signature(self, family: str, content: Mapping[str, object]) -> None:
         """Describe a family's folder for people."""

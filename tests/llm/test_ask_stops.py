@@ -35,10 +35,10 @@ def test_a_full_disk_stops_all_calls(plain: LlmServer, tmp_path: Path, full: str
     """Each call that is sent then is paid for and lost: a few at once, not hundreds in turn."""
     n_before = plain.stats()["n_calls"]
     path = tmp_path / "on a full disk"
-    path.symlink_to("/dev/full")
     with Run(plain, tmp_path, max_concurrent=8) as run:
         owner = run.journal if full == "journal" else run.ledger
         file, owner._file = owner._file, AppendFile(path)
+        owner._file._file = os.open("/dev/full", os.O_WRONLY)
         answers = asyncio.run(run.ask(range(100), wrap=True))
         owner._file = file
         status = run.governor.status()

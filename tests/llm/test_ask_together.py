@@ -232,15 +232,15 @@ def test_segments_that_did_not_grow_are_not_read_again(tmp_path: Path) -> None:
     for number in range(1000):
         (tmp_path / f"replies-host-1-{number}.jsonl").write_text("{}\n")
     journal = Journal(tmp_path)
-    journal._torn.clear()
+    journal._notes.clear()
     for path in tmp_path.iterdir():
         path.write_text("[]\n")  # The same size: nobody looks.
     before_s = time.process_time()
     for _ in range(10):
         assert journal.refresh() == 0
     assert time.process_time() - before_s < 0.5
-    assert journal.notes == []
+    assert journal.notes == ["900 more"]
     with (tmp_path / "replies-host-1-7.jsonl").open("a") as file:
         file.write("{}\n")
     journal.refresh()
-    assert len(journal.notes) == 1
+    assert len(journal.notes) == 2

@@ -140,7 +140,8 @@ def test_a_damaged_line_costs_itself_alone(tmp_path: Path, damage: bytes) -> Non
     again = Journal(tmp_path)
     assert [again.get(entry(number).key) is not None for number in range(3)] == [True, False, True]
     where = f"{path.name}: the line at byte {len(lines[0]) + 1}"
-    assert again.notes == [f"{where} is damaged, left out"]
+    (note,) = again.notes
+    assert note.startswith(f"{where} is damaged, left out (")
     assert [found.call_id for found in again.entries()] == ["a-0", "a-2"]
     totals = journal_totals(tmp_path)
     assert (totals.n_replies, totals.usd) == (2, 0.002)
@@ -277,7 +278,8 @@ def test_lines_of_a_newer_version_are_read(tmp_path: Path) -> None:
 
 
 def test_totals_count_all_that_was_paid_and_say_what_they_left_out(tmp_path: Path) -> None:
-    """A report that counts the index counts one of two replies to a request."""
+    """A report that counts the index counts one of two replies to a request; of a torn line, which
+    was paid for, the money counts where it can be read."""
     for _ in range(2):
         journal = Journal(tmp_path)
         for number in range(3):
@@ -286,8 +288,9 @@ def test_totals_count_all_that_was_paid_and_say_what_they_left_out(tmp_path: Pat
     path = min(tmp_path.iterdir())
     path.write_bytes(b"zeros\n" + path.read_bytes()[:-9])
     (tmp_path / "ledger-main.jsonl").write_text("{}\n")
-    notes = (f"{path.name}: 2 lines are torn or damaged, left out",)
-    assert journal_totals(tmp_path) == JournalTotals(5, 0.005, 100, 25, notes)
+    said = "2 lines are torn or damaged, left out; $0.001 of them count as spent"
+    notes = (f"{path.name}: {said}",)
+    assert journal_totals(tmp_path) == JournalTotals(5, 0.006, 100, 25, notes)
 
 
 @pytest.mark.parametrize("folder", ["a file", "a file/below", "/proc/nope"])

@@ -1,0 +1,115 @@
+"""Listing: the files of a local folder, each once, however many links lead to it.
+
+A link to a folder above is a loop: 2 rows became 82 by one, and two beside each other have 2**40
+ways through. So a folder is entered once, by its own name where it has one here.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+
+
+def files_below(folder: str) -> tuple[list[str], int]:
+    """Return the paths of all files below a folder, in order, links among them.
+
+    Parameters
+    ----------
+    folder : str
+        An absolute path.
+
+    Returns
+    -------
+    (list of str, int)
+        And how many links to folders were not followed, because the folders are known already.
+
+    Raises
+    ------
+    OSError
+        If a folder cannot be listed.
+    """
+    entered: set[str] = set()
+    found: list[str] = []
+    links: deque[str] = deque([folder])
+    n_known = 0
+    while links:  # Nearest first, each after all that is there without it.
+        link = links.popleft()
+        if os.path.realpath(link) in entered:
+            n_known += 1
+            continue
+        for path, is_folder_link in _walk(link, entered):
+            (links if is_folder_link else found).append(path)
+    return sorted(found), n_known
+
+
+def _walk(folder: str, entered: set[str]) -> Iterator[tuple[str, bool]]:
+    """Yield files, and links to folders, below a folder; enter those that are none."""
+    todo = deque([(folder, os.path.realpath(folder))])
+    while todo:
+        path, real = todo.popleft()
+        if real in entered:
+            continue
+        entered.add(real)
+        with os.scandir(path) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                if not entry.is_dir():
+                    yield entry.path, False
+                elif entry.is_symlink():
+                    yield entry.path, True
+                else:
+                    todo.append((entry.path, os.path.join(real, entry.name)))
+
+
+def matches(relative: str, pattern: Sequence[str]) -> bool:
+    """Return whether a relative path matches the parts of a glob, as Python's ``glob`` would.
+
+    Examples
+    --------
+    >>> matches("a/b/c.parquet", ["**", "*.parquet"]), matches("c.parquet", ["**", "*.parquet"])
+    (True, True)
+    >>> matches("a/.b/c.parquet", ["**", "*.parquet"]), matches("a/c.pq", ["*", "*.parquet"])
+    (False, False)
+    """
+    return _match(PurePosixPath(relative).parts, tuple(pattern))
+
+
+def _match(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+    if not pattern:
+        return not parts
+    head, rest = pattern[0], pattern[1:]
+    is_plain = bool(parts) and not parts[0].startswith(".")
+    if head == "**":
+        return _match(parts, rest) or (is_plain and _match(parts[1:], pattern))
+    if not parts or not (is_plain or head.startswith(".")):
+        return False
+    return fnmatchcase(parts[0], head) and _match(parts[1:], rest)
+
+
+def distinct(paths: Sequence[str]) -> list[str]:
+    """Return paths without those that lead to the same file as another, in the given order.
+
+    Of several names the one is kept that is no link, else the first.
+    """
+    real_folder = functools.lru_cache(maxsize=4096)(os.path.realpath)
+    seen: set[object] = set()
+    kept: set[str] = set()
+
+    def real(path: str) -> str:
+        if os.path.islink(path):
+            return os.path.realpath(path)
+        folder, name = os.path.split(path)
+        return os.path.join(real_folder(folder), name)
+
+    reals = {path: real(path) for path in paths}
+    for path in sorted(reals, key=lambda path: reals[path] != path):
+        found = os.stat(path)
+        # Inodes are trusted where hard links are known to be: some stores number all files alike.
+        inode = (found.st_dev, found.st_ino) if found.st_nlink > 1 else None
+        if reals[path] not in seen and (inode is None or inode not in seen):
+            kept.add(path)
+        seen |= {reals[path], inode}
+    return [path for path in paths if path in kept]
