@@ -123,15 +123,23 @@ class Kept:
 
         Raises
         ------
-        ValueError, LookupError, TypeError
+        ValueError
             If it cannot be.
         """
-        numbers = [float(fact[name]) for name in ("top", "since_s", "n_known", "n_known_refused")]
-        top, since_s, n_known, n_refused = numbers
-        is_right = _MIN_PACE <= top <= 1.0 and 0.0 <= n_refused <= n_known and n_known >= 1.0
-        if not (is_right and all(map(math.isfinite, numbers))):
-            raise ValueError(f"no pace: {numbers}")
-        return cls(top, since_s, bool(fact["is_open"]), n_known, n_refused)
+        try:
+            kept = cls(**fact)
+            is_right = (
+                _MIN_PACE <= kept.top <= 1.0
+                and 1.0 <= kept.n_known < math.inf
+                and 0.0 <= kept.n_known_refused <= kept.n_known
+                and math.isfinite(kept.since_s)
+                and isinstance(kept.is_open, bool)
+            )
+        except (TypeError, OverflowError):
+            is_right = False
+        if not is_right:
+            raise ValueError(f"no pace: {fact}")
+        return kept
 
 
 class Throttle:
