@@ -12,7 +12,7 @@ from ray.data import DataContext
 
 from qaeval_core.scoring.inputs import FileVersion
 from qaeval_core.scoring.pass_stats import PassStats
-from qaeval_core.scoring.plan import Piece, RowRange
+from qaeval_core.scoring.plan import Piece, ReadLimits, RowRange
 
 
 def pieces_dataset(pieces: Sequence[Piece]) -> ray.data.Dataset:
@@ -38,6 +38,7 @@ def piece_from_json(text: str) -> Piece:
     content = json.loads(text)
     content["families"] = tuple(content["families"])
     content["version"] = FileVersion(**content["version"])
+    content["limits"] = ReadLimits(*content["limits"])
     content["shards"] = tuple(RowRange(*rows) for rows in content["shards"])
     return Piece(**content)
 

@@ -112,7 +112,15 @@ class ScoringSection(Section):
         None, ge=1, description="rows scored and committed at once; default by family and device"
     )
     max_shard_bytes: int = Field(
-        64 << 20, ge=1024, description="text bytes of a shard, by the file's statistics"
+        64 << 20,
+        ge=1024,
+        description="bytes of a shard: planned by a file's statistics, cut where more are decoded",
+    )
+    max_text_bytes: int = Field(
+        16 << 20,
+        ge=1024,
+        description="bytes of one text or list of texts; rows with a longer one are quarantined "
+        "(text_too_large)",
     )
     max_quarantined: float = Field(
         1.0, ge=0.0, le=1.0, description="stop when a larger share of rows is quarantined"

@@ -168,7 +168,8 @@ def read_values(job: Job, place: RowPlace, run: FinishedRun) -> dict[str, list[o
             columns = {role: name for role, name in job.columns.items() if role != "id"}
             reader = ShardReader(list(columns.values()))
             try:
-                return table_rows(reader.read(piece, rows), columns=columns)
+                table = reader.read(piece, rows)
+                return table_rows(table, columns=columns, max_bytes=piece.limits.text_bytes)
             finally:
                 reader.close()
     raise ReconcileError(

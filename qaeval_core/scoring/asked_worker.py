@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 
 from qaeval_core.errors import QAEvalError, RunError, RunStoppedError, UnreadableFileError
@@ -127,12 +128,15 @@ class AskedWorker:
         reader = ShardReader(list(self.plan.columns.values()), outages=self._store.outages)
         own: set[asyncio.Task[None]] = set()
         try:
-            todo = [(piece, rows) for piece in pieces for rows in piece.shards]
-            for piece, rows in todo:
-                if self._store.is_committed(self.plan.key, piece.file_id, rows):
+            todo = deque((piece, rows) for piece in pieces for rows in piece.shards)
+            while todo:
+                piece, planned = todo.popleft()
+                if self._store.is_committed(self.plan.key, piece.file_id, planned):
                     continue
                 await self._wait_for_room()
-                prepared = await asyncio.to_thread(self._prepare, reader, piece, rows)
+                rows, prepared = await asyncio.to_thread(self._prepare, reader, piece, planned)
+                if rows.stop < planned.stop:
+                    todo.appendleft((piece, RowRange(rows.stop, planned.stop)))
                 self._n_open += len(prepared.work.requests)
                 shard = asyncio.create_task(self._run_shard(asker, piece, rows, prepared, done))
                 for tasks in (own, self._shards):
@@ -178,7 +182,10 @@ class AskedWorker:
             self._asker.stop(told)
         self._has_room.set()
 
-    def _prepare(self, reader: ShardReader, piece: Piece, rows: RowRange) -> Prepared[NacoWork]:
+    def _prepare(
+        self, reader: ShardReader, piece: Piece, rows: RowRange
+    ) -> tuple[RowRange, Prepared[NacoWork]]:
+        """Read a shard, or as many of its first rows as are read at once; return which."""
         n_begun = self._supervisor.begin(self.plan.key, piece.file_id, rows)
         if n_begun > _MAX_DEATHS:
             raise RunError(
@@ -190,10 +197,14 @@ class AskedWorker:
             table = reader.read(piece, rows)
         except UnreadableFileError as error:
             empty = prepare_asked(self.plan, {role: [] for role in self.plan.columns})
-            return quarantine_all(empty, n_rows=rows.n_rows, reason=UNREADABLE, message=str(error))
-        prepared = prepare_asked(self.plan, table_rows(table, columns=self.plan.columns))
+            unread = quarantine_all(
+                empty, n_rows=rows.n_rows, reason=UNREADABLE, message=str(error)
+            )
+            return rows, unread
+        values = table_rows(table, columns=self.plan.columns, max_bytes=piece.limits.text_bytes)
+        prepared = prepare_asked(self.plan, values)
         prepared.stats.spend("read", time.perf_counter() - started)
-        return prepared
+        return RowRange(rows.start, rows.start + table.num_rows), prepared
 
     async def _run_shard(
         self,

@@ -80,7 +80,7 @@ def _read_texts(job: Job, chosen: IntArray) -> tuple[list[str], list[str]]:
         chosen,
         n_rows=job.n_rows,
         columns=columns,
-        max_shard_bytes=job.config.scoring.max_shard_bytes,
+        limits=job.read_limits(),
     )
     values = validate_rows(rows, columns=columns).values
     return [str(text) for text in values["candidate"]], [str(text) for text in values["context"]]

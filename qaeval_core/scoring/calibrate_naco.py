@@ -19,6 +19,7 @@ from qaeval_core.scoring.compile_naco import asked_family
 from qaeval_core.scoring.complexities import ComplexityRecord, complexity_key
 from qaeval_core.scoring.families.naco import UNPARSABLE
 from qaeval_core.scoring.job import Inputs, count_rows
+from qaeval_core.scoring.plan import ReadLimits
 from qaeval_core.scoring.prepared import OnBatch
 from qaeval_core.scoring.sampling import draw_rows, read_rows
 
@@ -84,7 +85,7 @@ def calibrate_naco(
         draw_rows(sum(counts.values()), n_rows=n_questions, rng=np.random.default_rng(seed)),
         n_rows=counts,
         columns=inputs.columns,
-        max_shard_bytes=config.scoring.max_shard_bytes,
+        limits=ReadLimits(config.scoring.max_shard_bytes, config.scoring.max_text_bytes),
     )
     question, context = calibration_roles(config)
     rows = {

@@ -70,8 +70,11 @@ def _measure(job: Job, family: ModelFamilyPlan) -> tuple[PassStats, int]:
         for rows in piece.shards:
             if stats.n_rows >= _MAX_ROWS:
                 return stats, n_tokens
-            table = reader.read(piece, rows)
-            prepared = prepare_rows(family, scorer, table_rows(table, columns=family.columns))
-            stats.add(prepared.stats)
-            n_tokens += int(prepared.work.lengths.sum())
+            for _, table in reader.parts(piece, rows):
+                values = table_rows(
+                    table, columns=family.columns, max_bytes=piece.limits.text_bytes
+                )
+                prepared = prepare_rows(family, scorer, values)
+                stats.add(prepared.stats)
+                n_tokens += int(prepared.work.lengths.sum())
     return stats, n_tokens

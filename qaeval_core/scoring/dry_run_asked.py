@@ -107,13 +107,14 @@ def _measure(job: Job, plan: AskedFamilyPlan, *, max_rows: int) -> Calls:
         for rows in piece.shards:
             if calls.n_rows >= max_rows:
                 return calls
-            table = reader.read(piece, rows)
-            prepared = prepare_asked(plan, table_rows(table, columns=plan.columns))
-            calls.n_rows += rows.n_rows
-            calls.n_quarantined += prepared.stats.n_quarantined
-            calls.n_asked += sum(len(request.rows) for request in prepared.work.requests)
-            calls.n_unshared += prepared.stats.n_units_unshared
-            _count(calls, plan, prepared.work, journal)
+            for part, table in reader.parts(piece, rows):
+                values = table_rows(table, columns=plan.columns, max_bytes=piece.limits.text_bytes)
+                prepared = prepare_asked(plan, values)
+                calls.n_rows += part.n_rows
+                calls.n_quarantined += prepared.stats.n_quarantined
+                calls.n_asked += sum(len(request.rows) for request in prepared.work.requests)
+                calls.n_unshared += prepared.stats.n_units_unshared
+                _count(calls, plan, prepared.work, journal)
     return calls
 
 

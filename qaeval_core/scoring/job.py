@@ -19,7 +19,7 @@ from qaeval_core.scoring.columns import check_carried, resolve_columns
 from qaeval_core.scoring.compile import compile_run, needed_roles, optional_roles
 from qaeval_core.scoring.ids import check_copied
 from qaeval_core.scoring.inputs import InputFile, find_inputs
-from qaeval_core.scoring.plan import Piece, RowRange, cover, plan_file
+from qaeval_core.scoring.plan import Piece, ReadLimits, RowRange, cover, plan_file
 from qaeval_core.scoring.plans import (
     AskedFamilyPlan,
     CompiledRun,
@@ -59,9 +59,11 @@ class Job:
         """Return the shard size of a family."""
         return self.config.scoring.rows_per_shard or family.rows_per_shard[self.device]
 
-    def _max_shard_bytes(self, family: FamilyPlan) -> int:
-        given = self.config.scoring.max_shard_bytes
-        return min(given, family.max_shard_bytes or given)
+    def read_limits(self, families: Sequence[FamilyPlan] = ()) -> ReadLimits:
+        """Return how much is read at once for some families."""
+        given = self.config.scoring
+        own = [family.max_shard_bytes or given.max_shard_bytes for family in families]
+        return ReadLimits(min([given.max_shard_bytes, *own]), given.max_text_bytes)
 
     def done_ranges(self, family: FamilyPlan) -> dict[str, list[RowRange]]:
         """Return the committed, disjoint ranges of every file of this job."""
@@ -87,7 +89,7 @@ class Job:
                 file,
                 done={key: ranges[file.file_id] for key, ranges in done.items()},
                 rows_per_shard=min(self.rows_per_shard(family) for family in families),
-                max_shard_bytes=min(self._max_shard_bytes(family) for family in families),
+                limits=self.read_limits(families),
                 n_rows=self.n_rows[file.file_id],
                 rows_per_piece=rows_per_piece,
             )
@@ -99,7 +101,7 @@ class Job:
             file,
             done={"": ()},
             rows_per_shard=_MIN_PIECE_ROWS,
-            max_shard_bytes=self.config.scoring.max_shard_bytes,
+            limits=self.read_limits(),
             n_rows=self.n_rows[file.file_id],
         )
 

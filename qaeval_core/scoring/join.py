@@ -26,7 +26,7 @@ from qaeval_core.scoring.families.naco import STATISTICS_SCHEMA
 from qaeval_core.scoring.formulas import score_instance
 from qaeval_core.scoring.ids import hashes, readable, text_of
 from qaeval_core.scoring.inputs import InputFile
-from qaeval_core.scoring.plan import Piece, RowRange, Stretch, split, stretches
+from qaeval_core.scoring.plan import Piece, ReadLimits, RowRange, Stretch, split, stretches
 from qaeval_core.scoring.plans import AskedFamilyPlan, CompiledRun
 from qaeval_core.scoring.reader import ShardReader, check_unchanged
 from qaeval_core.scoring.score_columns import columns_metadata, score_fields
@@ -248,12 +248,17 @@ class FileJoin:
             if rows.n_rows <= 0:
                 continue
             for chunk in split(rows, rows_per_shard=_CHUNK_ROWS):
-                yield self._given(file, reader, _as_piece(file, stretch), chunk)
+                left = chunk
+                while left.n_rows > 0:
+                    given = self._given(file, reader, _as_piece(file, stretch), left)
+                    yield given
+                    left = RowRange(left.start + given.num_rows, left.stop)
         reader.close()
 
     def _given(
         self, file: InputFile, reader: ShardReader, piece: Piece, chunk: RowRange
     ) -> pa.Table:
+        """Return given columns of a chunk's rows: of all, or as many as are read at once."""
         if self._id_column is None and not self._carry:
             return pa.table({"id": _row_ids(file, chunk)})
         try:
@@ -261,6 +266,7 @@ class FileJoin:
         except UnreadableFileError:
             # Its rows are quarantined or scored by now; only what is copied is missing.
             return self._empty_given(file, chunk)
+        chunk = RowRange(chunk.start, chunk.start + table.num_rows)
         columns = {"id": _row_ids(file, chunk)}
         if self._id_column is not None:
             columns["id"] = table.column(self._id_column)
@@ -316,6 +322,7 @@ def _as_piece(file: InputFile, stretch: Stretch) -> Piece:
         stop_group=stretch.stop_group,
         first_row=stretch.rows.start,
         shards=(),
+        limits=ReadLimits(),
     )
 
 

@@ -38,6 +38,17 @@ class Stretch(NamedTuple):
     n_bytes: int
 
 
+class ReadLimits(NamedTuple):
+    """How many decoded bytes are in hand at once: of one read, and of one text or list of texts.
+
+    A plan knows sizes by footers alone, and a dictionary of one text of a megabyte may stand for a
+    million rows.
+    """
+
+    shard_bytes: int = 64 << 20
+    text_bytes: int = 16 << 20
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """What is scheduled: shards of one stretch of one file, open for the same families."""
@@ -50,6 +61,7 @@ class Piece:
     stop_group: int
     first_row: int
     shards: tuple[RowRange, ...]
+    limits: ReadLimits
 
     @property
     def uri(self) -> str:
@@ -136,7 +148,7 @@ def plan_file(
     *,
     done: Mapping[str, Sequence[RowRange]],
     rows_per_shard: int,
-    max_shard_bytes: int,
+    limits: ReadLimits,
     n_rows: int,
     rows_per_piece: int | None = None,
 ) -> list[Piece]:
@@ -157,7 +169,7 @@ def plan_file(
         if rows.n_rows <= 0:
             continue
         bytes_per_row = max(stretch.n_bytes / max(stretch.rows.n_rows, 1), 1.0)
-        size = max(min(rows_per_shard, int(max_shard_bytes / bytes_per_row)), 1)
+        size = max(min(rows_per_shard, int(limits.shard_bytes / bytes_per_row)), 1)
         n_shards = MAX_SHARDS_PER_PIECE
         if rows_per_piece is not None:
             n_shards = min(max(rows_per_piece // size, 1), n_shards)
@@ -174,6 +186,7 @@ def plan_file(
                         stop_group=stretch.stop_group,
                         first_row=stretch.rows.start,
                         shards=tuple(shards[i : i + n_shards]),
+                        limits=limits,
                     )
                 )
     return pieces

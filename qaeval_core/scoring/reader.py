@@ -13,6 +13,7 @@ What cannot be read is one of three things, and the type of the exception tells 
 
 from __future__ import annotations
 
+import bisect
 import errno
 import io
 import os
@@ -25,6 +26,7 @@ from pyarrow import fs
 
 from qaeval_core.errors import InputChangedError, UnreadableFileError
 from qaeval_core.outages import Outages
+from qaeval_core.scoring.batch_size import rows_per_batch
 from qaeval_core.scoring.inputs import (
     FileVersion,
     InputFile,
@@ -35,7 +37,6 @@ from qaeval_core.scoring.inputs import (
 )
 from qaeval_core.scoring.plan import Piece, RowRange
 
-_BATCH_ROWS = 1024
 # Column chunks of a large row group are read through a buffer of this size, not whole.
 _BUFFER_BYTES = 8 << 20
 
@@ -61,8 +62,24 @@ class ShardReader:
         self._position = 0
         self.n_streams_opened = 0
 
+    def parts(self, piece: Piece, shard: RowRange) -> Iterator[tuple[RowRange, pa.Table]]:
+        """Yield the rows of a shard, so many at once as the piece's limits allow.
+
+        Raises
+        ------
+        UnreadableFileError, InputChangedError, StorageError
+            See `read`.
+        """
+        while shard.n_rows > 0:
+            table = self.read(piece, shard)
+            part = RowRange(shard.start, shard.start + table.num_rows)
+            yield part, table
+            shard = RowRange(part.stop, shard.stop)
+
     def read(self, piece: Piece, shard: RowRange) -> pa.Table:
-        """Return the rows of a shard.
+        """Return the first rows of a shard: all, or as many as the piece's limits allow.
+
+        At least one row comes, and no more than a batch above the limits is decoded for it.
 
         Raises
         ------
@@ -113,8 +130,9 @@ class ShardReader:
         key = (piece.file_id, piece.first_group)
         if key != self._key or shard.start < self._position:
             self._open(piece, key, is_watched=is_watched)
-        parts = []
-        while self._position < shard.stop:
+        parts: list[pa.RecordBatch] = []
+        n_bytes = 0
+        while self._position < shard.stop and n_bytes < piece.limits.shard_bytes:
             batch = self._pending if self._pending is not None else next(self._batches, None)
             self._pending = None
             if batch is None:
@@ -122,7 +140,12 @@ class ShardReader:
             first = max(shard.start - self._position, 0)
             last = min(shard.stop - self._position, batch.num_rows)
             if first < last:
-                parts.append(batch.slice(first, last - first))
+                part = batch.slice(first, last - first)
+                left = piece.limits.shard_bytes - n_bytes
+                part = part.slice(0, _n_rows_within(part, left, least=0 if parts else 1))
+                last = first + part.num_rows
+                parts.append(part)
+                n_bytes = n_bytes + part.nbytes if last == batch.num_rows else left + n_bytes
             if last < batch.num_rows:
                 self._pending = batch.slice(last)
             self._position += last
@@ -145,10 +168,23 @@ class ShardReader:
         )
         groups = list(range(piece.first_group, piece.stop_group))
         self._batches = parquet.iter_batches(
-            batch_size=_BATCH_ROWS, row_groups=groups, columns=self._columns, use_threads=False
+            batch_size=rows_per_batch(source.file, parquet.metadata, groups, self._columns),
+            row_groups=groups,
+            columns=self._columns,
+            use_threads=False,
         )
         self._key, self._position = key, piece.first_row
         self.n_streams_opened += 1
+
+
+def _n_rows_within(batch: pa.RecordBatch, n_bytes: int, *, least: int) -> int:
+    """Return how many of the first rows take so many bytes at most."""
+    if batch.nbytes <= n_bytes:
+        return int(batch.num_rows)
+    n_rows = bisect.bisect_right(
+        range(1, batch.num_rows + 1), n_bytes, key=lambda n: batch.slice(0, n).nbytes
+    )
+    return max(n_rows, least)
 
 
 def check_unchanged(file: InputFile, *, outages: Outages) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from qaeval_core.scoring.inputs import InputFile
-from qaeval_core.scoring.plan import plan_file
+from qaeval_core.scoring.plan import ReadLimits, plan_file
 from qaeval_core.scoring.reader import ShardReader
 from qaeval_core.scoring.sharing import IntArray
 from qaeval_core.scoring.validate import table_rows
@@ -26,7 +26,7 @@ def read_rows(
     *,
     n_rows: Mapping[str, int],
     columns: Mapping[str, str],
-    max_shard_bytes: int,
+    limits: ReadLimits,
 ) -> dict[str, list[object]]:
     """Return the values of chosen rows by role, in order of the input.
 
@@ -37,8 +37,8 @@ def read_rows(
     n_rows : mapping of file id to int
         Rows of each file that count.
     columns : mapping of role to column
-    max_shard_bytes : int
-        Text read at once.
+    limits : ReadLimits
+        How much is read at once.
     """
     reader = ShardReader(list(columns.values()))
     values: dict[str, list[object]] = {role: [] for role in columns}
@@ -48,7 +48,7 @@ def read_rows(
             file,
             done={"": ()},
             rows_per_shard=_ROWS_PER_READ,
-            max_shard_bytes=max_shard_bytes,
+            limits=limits,
             n_rows=n_rows[file.file_id],
         )
         shards = ((piece, rows) for piece in pieces for rows in piece.shards)
@@ -56,8 +56,12 @@ def read_rows(
             first, stop = np.searchsorted(chosen, [offset + rows.start, offset + rows.stop])
             if first == stop:
                 continue
-            table = reader.read(piece, rows).take(chosen[first:stop] - offset - rows.start)
-            for role, own in table_rows(table, columns=columns).items():
-                values[role] += own
+            for part, table in reader.parts(piece, rows):
+                first, stop = np.searchsorted(chosen, [offset + part.start, offset + part.stop])
+                taken = table.take(chosen[first:stop] - offset - part.start)
+                for role, own in table_rows(
+                    taken, columns=columns, max_bytes=limits.text_bytes
+                ).items():
+                    values[role] += own
         offset += n_rows[file.file_id]
     return values

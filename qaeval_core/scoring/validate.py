@@ -14,6 +14,8 @@ from typing import cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from qaeval_core.schema import (
     ROLES,
@@ -102,18 +104,59 @@ def _all_fit(given: Sequence[object], role: str) -> bool:
     return False
 
 
-def table_rows(table: pa.Table, *, columns: Mapping[str, str]) -> dict[str, list[object]]:
-    """Return the Python values of a table's role columns; broken UTF-8 is kept as its error."""
-    return {role: _python_values(table.column(column)) for role, column in columns.items()}
+class TextTooLargeError(ValueError):
+    """A text, or the texts of a list, are larger than a row may bring; kept in its place."""
 
 
-def _python_values(column: pa.ChunkedArray) -> list[object]:
+def table_rows(
+    table: pa.Table, *, columns: Mapping[str, str], max_bytes: int | None = None
+) -> dict[str, list[object]]:
+    """Return the Python values of a table's role columns.
+
+    Broken UTF-8, and a text or list of texts of more than ``max_bytes``, are kept as their errors.
+    """
+    return {
+        role: _python_values(table.column(column), max_bytes=max_bytes)
+        for role, column in columns.items()
+    }
+
+
+def _python_values(column: pa.ChunkedArray, *, max_bytes: int | None) -> list[object]:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    if max_bytes is not None and column.nbytes > max_bytes:
+        sizes = np.concatenate([_text_bytes(chunk) for chunk in column.chunks])
+        too_large = sizes > max_bytes
+        if too_large.any():
+            values = _python_values(column.filter(pa.array(~too_large)), max_bytes=None)
+            left = iter(values)
+            return [
+                TextTooLargeError(f"{size:,} bytes, more than scoring.max_text_bytes={max_bytes:,}")
+                if size > max_bytes
+                else next(left)
+                for size in sizes.tolist()
+            ]
     try:
         return [value for chunk in column.chunks for value in _chunk_values(chunk)]
     except (UnicodeDecodeError, pa.ArrowException):  # Text that is not UTF-8.
         return [_python_value(column[i]) for i in range(len(column))]
+
+
+def _text_bytes(chunk: pa.Array) -> NDArray[np.int64]:
+    """Return the bytes of each row's text, or of all texts of its list; 0 for other types."""
+    if is_text(chunk.type):
+        return _int64(pc.binary_length(chunk))
+    is_list = pa.types.is_list(chunk.type) or pa.types.is_large_list(chunk.type)
+    if not is_list or not is_text(chunk.type.value_type):
+        return np.zeros(len(chunk), dtype=np.int64)
+    # Sums up to each list's end; null lists have no values.
+    sums = np.concatenate([[0], np.cumsum(_text_bytes(chunk.flatten()))])
+    stops = np.concatenate([[0], np.cumsum(_int64(chunk.value_lengths()))])
+    return np.asarray(np.diff(sums[stops]), dtype=np.int64)
+
+
+def _int64(numbers: pa.Array) -> NDArray[np.int64]:
+    return np.asarray(pc.fill_null(numbers, 0).to_numpy(), dtype=np.int64)
 
 
 def _chunk_values(chunk: pa.Array) -> list[object]:
@@ -150,8 +193,9 @@ def _check_value(
         needed = TEXTS
     if value is None:
         return None, None if is_optional(role) else ("null", "the value is null")
-    if isinstance(value, UnicodeError):
-        return None, ("invalid_utf8", str(value))
+    if isinstance(value, Exception):
+        reason = "invalid_utf8" if isinstance(value, UnicodeError) else "text_too_large"
+        return None, (reason, str(value))
     if isinstance(value, str):
         if needed == SPANS:
             return None, ("wrong_type", f"str where {needed} is needed")

@@ -7,6 +7,7 @@ process twice is split, then its rows are quarantined one by one.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -64,6 +65,13 @@ class _Job(NamedTuple):
     n_begun: int
     prepared: dict[str, Prepared[Any]] | None  # by family
     read_s: float = 0.0
+    left: RowRange = RowRange(0, 0)  # of the shard, if it is larger than what is read at once
+
+
+def _cut(rows: RowRange, n_rows: int) -> tuple[RowRange, RowRange]:
+    """Return the first rows of a range, and the others."""
+    middle = rows.start + n_rows
+    return RowRange(rows.start, middle), RowRange(middle, rows.stop)
 
 
 class PieceWorker:
@@ -94,12 +102,14 @@ class PieceWorker:
     def run(self, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, RowRange, Costs]]:
         """Commit every shard; yield each with what it cost."""
         with ThreadPoolExecutor(1, thread_name_prefix="prepare") as pool:
-            todo = iter([(piece, rows) for piece in pieces for rows in piece.shards])
+            todo = deque((piece, rows) for piece in pieces for rows in piece.shards)
             ahead = self._submit(pool, todo)
             while ahead is not None:
                 started = time.perf_counter()
                 job = ahead.result()
                 waited = time.perf_counter() - started
+                if job.left.n_rows:
+                    todo.appendleft((job.piece, job.left))
                 # Alone if it has died before: a neighbour must not be blamed for its death.
                 ahead = self._submit(pool, todo) if job.n_begun == 1 else None
                 costs = self._finish(job)
@@ -108,9 +118,10 @@ class PieceWorker:
                 ahead = ahead if ahead is not None else self._submit(pool, todo)
 
     def _submit(
-        self, pool: ThreadPoolExecutor, todo: Iterator[tuple[Piece, RowRange]]
+        self, pool: ThreadPoolExecutor, todo: deque[tuple[Piece, RowRange]]
     ) -> Future[_Job] | None:
-        for piece, rows in todo:
+        while todo:
+            piece, rows = todo.popleft()
             if self._open_families(piece, rows):
                 return pool.submit(self._prepare, piece, rows, _MAX_DEATHS_OF_SHARD)
         return None
@@ -131,14 +142,15 @@ class PieceWorker:
             table = self._reader.read(piece, rows)
         except UnreadableFileError as error:
             return _Job(piece, rows, n_begun, self._all(piece, rows, UNREADABLE, str(error)))
-        values = table_rows(table, columns=self._columns)
+        values = table_rows(table, columns=self._columns, max_bytes=piece.limits.text_bytes)
+        rows, left = _cut(rows, table.num_rows)
         read_s = time.perf_counter() - started
         texts = ShardTexts(self._tokenisers)
         prepared = {
             family: self._runners[family].prepare(self._own(family, values), texts)
             for family in self._open_families(piece, rows)
         }
-        return _Job(piece, rows, n_begun, prepared, read_s)
+        return _Job(piece, rows, n_begun, prepared, read_s, left)
 
     def _own(self, family: str, values: Mapping[str, list[object]]) -> dict[str, list[object]]:
         return {role: values[role] for role in self._runners[family].plan.columns}
@@ -195,9 +207,12 @@ class PieceWorker:
             for family in piece.families:
                 done = self._store.committed(family).get(piece.file_id, [])
                 alone = replace(piece, families=(family,))
-                for left in open_ranges(part, cover(done, n_rows=rows.stop)):
-                    costs = self._finish(self._prepare(alone, left, _MAX_DEATHS_OF_PART))
-                    for key, stats in costs.items():
+                todo = deque(open_ranges(part, cover(done, n_rows=rows.stop)))
+                while todo:
+                    own = self._prepare(alone, todo.popleft(), _MAX_DEATHS_OF_PART)
+                    if own.left.n_rows:
+                        todo.appendleft(own.left)
+                    for key, stats in self._finish(own).items():
                         total.setdefault(key, PassStats()).add(stats)
         return total
 

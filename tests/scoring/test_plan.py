@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qaeval_core.scoring.inputs import FileVersion, InputFile, RowGroup
-from qaeval_core.scoring.plan import MAX_SHARDS_PER_PIECE, RowRange, cover, plan_file
+from qaeval_core.scoring.plan import MAX_SHARDS_PER_PIECE, ReadLimits, RowRange, cover, plan_file
 from qaeval_core.scoring.store import tiles
 
 
@@ -43,7 +43,7 @@ def test_open_shards_and_commits_tile_the_rows(
         file,
         done={"f": covered},
         rows_per_shard=rows_per_shard,
-        max_shard_bytes=20_000,
+        limits=ReadLimits(20_000),
         n_rows=n_rows,
     )
     shards = [rows for piece in pieces for rows in piece.shards]
@@ -62,7 +62,7 @@ def test_tiny_row_groups_are_read_as_one_stretch() -> None:
         make_file([3] * 100, 10),
         done={"f": ()},
         rows_per_shard=150,
-        max_shard_bytes=1 << 20,
+        limits=ReadLimits(1 << 20),
         n_rows=300,
     )
     assert [piece.shards for piece in pieces] == [(RowRange(0, 150),), (RowRange(150, 300),)]
@@ -84,7 +84,11 @@ def test_families_of_one_pass_each_get_their_open_rows_once(
         "b": cover(done_b, n_rows=file.n_rows),
     }
     pieces = plan_file(
-        file, done=done, rows_per_shard=rows_per_shard, max_shard_bytes=1 << 20, n_rows=file.n_rows
+        file,
+        done=done,
+        rows_per_shard=rows_per_shard,
+        limits=ReadLimits(1 << 20),
+        n_rows=file.n_rows,
     )
     for family, covered in done.items():
         shards = [rows for piece in pieces if family in piece.families for rows in piece.shards]
