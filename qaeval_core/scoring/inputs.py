@@ -34,6 +34,10 @@ _N_FOOTER_CHARS = 24
 # Most footers are shorter: one read is enough.
 _TAIL_BYTES = 1 << 16
 _SECOND_NS = 1_000_000_000
+# Fifty million equal numbers have 217 rows a byte.
+_MAX_ROWS_PER_BYTE = 4096
+_MAX_GROUP_ROWS = 2**31 - 1
+_MAX_COUNTED_CHUNKS = 1_000_000  # four seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +356,33 @@ def read_footer(source: pa.NativeFile) -> tuple[pq.FileMetaData, str]:
     return footer, hashlib.sha256(tail[-footer_bytes:]).hexdigest()[:_N_FOOTER_CHARS]
 
 
+def _check_counts(footer: pq.FileMetaData, *, n_bytes: int) -> None:
+    """Raise ArrowInvalid where a footer's counts of rows contradict each other.
+
+    Whoever believes a count that is too small loses rows in silence, and plans for ever by one that
+    is too large.
+    """
+    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+    n_rows = sum(group.num_rows for group in groups)
+    if n_rows != footer.num_rows:
+        raise pa.ArrowInvalid(f"{footer.num_rows:,} rows, but {n_rows:,} in its row groups")
+    if n_rows > _MAX_ROWS_PER_BYTE * n_bytes or any(
+        not 0 <= group.num_rows <= _MAX_GROUP_ROWS for group in groups
+    ):
+        raise pa.ArrowInvalid(f"{n_rows:,} rows in {n_bytes:,} bytes cannot be")
+    flat = [
+        i for i in range(footer.num_columns) if not footer.schema.column(i).max_repetition_level
+    ]
+    for group in groups[: _MAX_COUNTED_CHUNKS // max(len(flat), 1)]:
+        for i in flat:
+            chunk = group.column(i)
+            if chunk.num_values != group.num_rows:
+                raise pa.ArrowInvalid(
+                    f"column {chunk.path_in_schema} has {chunk.num_values:,} values for "
+                    f"{group.num_rows:,} rows"
+                )
+
+
 def local_stamp(path: str) -> str:
     """Return device, inode and time of the last change of a local file's inode."""
     found = os.stat(path)
@@ -364,6 +395,7 @@ def _read_footer(item: _Found, relative: str) -> InputFile | str:
         stamp = local_stamp(item.path) if is_local else ""
         with item.place.filesystem.open_input_file(item.path) as source:
             footer, footer_hash = read_footer(source)
+        _check_counts(footer, n_bytes=item.info.size)
         groups = []
         start = 0
         for i in range(footer.num_row_groups):
