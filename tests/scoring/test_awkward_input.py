@@ -13,7 +13,7 @@ from helpers import read_scores, run_locally, write_parquet
 
 from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableFileError
 from qaeval_core.scoring.inputs import find_inputs
-from qaeval_core.scoring.plan import plan_file
+from qaeval_core.scoring.plan import ReadLimits, plan_file
 from qaeval_core.scoring.reader import ShardReader
 
 QUESTION, CONTEXT = "Who keeps the bees?", "Ann keeps the bees behind the mill since 1987."
@@ -156,7 +156,7 @@ def test_row_group_of_a_million_rows_is_decoded_once(tmp_path: Path) -> None:
     (file,), _ = find_inputs([str(path)])
     assert [group.n_rows for group in file.row_groups] == [n_rows]
     pieces = plan_file(
-        file, done={"f": ()}, rows_per_shard=4096, max_shard_bytes=1 << 26, n_rows=n_rows
+        file, done={"f": ()}, rows_per_shard=4096, limits=ReadLimits(1 << 26), n_rows=n_rows
     )
     assert len(pieces) == 16
     reader = ShardReader(["question"])
