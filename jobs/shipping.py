@@ -34,7 +34,7 @@ class ShippedArtifact:
             folder = default_root() / "shipped" / f"{self.folder_name}-{plan.artifact.hash[:12]}"
         if not folder.exists():
             temporary = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.tmp")
-            temporary.mkdir(parents=True)
+            temporary.mkdir(mode=0o700, parents=True)
             for name, ref in self.files.items():
                 (temporary / name).write_bytes(ray.get(ref))
             try:

@@ -204,14 +204,14 @@ class Journal:
             for file in files:
                 if file.name == self._own_name or not SEGMENT.match(file.name):
                     continue
-                look = file.stat(follow_symlinks=False)
+                look, segment = file.stat(follow_symlinks=False), self._segments.get(file.name)
+                if segment is not None and segment.seen == look.st_size:
+                    continue
                 why = why_not_own(Path(file.path), look, of_others=self._of_others)
                 if why is not None:
                     self._note(file.name, f"left out: {why}")
                     continue
-                segment = self._segments.get(file.name)
-                if segment is None or segment.seen != look.st_size:
-                    found.append((file.name, file.path, look.st_size))
+                found.append((file.name, file.path, look.st_size))
         return sorted(found)
 
     def _note(self, where: str, what: str) -> None:

@@ -16,9 +16,9 @@ from typing import Any, BinaryIO, NamedTuple
 from qaeval_core.llm.sealed_lines import MAX_LINE_BYTES, Line, fields_of, lines_of, sealed
 
 _MAX_COUNT = 2**31 - 1
-# Five hundred times the dearest model of 2026, and what a server may have counted that tells no
+# A thousand times the dearest model's price of 2026, and what is paid for where a server tells no
 # counts: the prompt's bytes and its template's tokens.
-_MAX_USD_PER_TOKEN = 0.1
+_MAX_USD_PER_TOKEN = 1.0
 _MAX_TOKENS_PER_COUNTED = 16
 _MAX_TOKENS_BESIDE = 1024
 _MAX_USD = 10_000.0

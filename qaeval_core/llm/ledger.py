@@ -200,7 +200,9 @@ class Ledger:
         for number, line in enumerate(self._lines(), start=1):
             try:
                 state.take(fields_of(line), now=now)
-            except (ValueError, LookupError):
+            except (ValueError, LookupError) as error:
+                if isinstance(error, LookupError) and is_sealed(line.content):
+                    continue  # A fact that a newer version wrote: whole, and none of ours.
                 has_damage = True
                 self._note(f"line {number} is {'torn' if line.is_torn else 'damaged'}, ignored")
         state.is_after_crash = has_damage or not (state.is_closed or state.machine == _machine())

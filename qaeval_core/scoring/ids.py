@@ -40,8 +40,8 @@ def check_copied(
             try:
                 if column == id_column:
                     _check_comparable(kind)
-                buffer = io.BytesIO()
-                pq.write_table(pa.schema([(column, kind)]).empty_table(), buffer)
+                sink = io.BytesIO()
+                pq.write_table(pa.schema([(column, kind)]).empty_table(), sink)
             except (pa.ArrowException, pl.exceptions.PolarsError) as error:
                 role = "an id" if column == id_column else "carried"
                 raise SchemaError(

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from qaeval_core.files import read_own
 from qaeval_core.report.report import environment
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.plan import RowRange
@@ -30,8 +31,9 @@ _PLAN_SCHEMA = pa.schema(
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return a JSON object, or None where there is none."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
+        with read_own(path, of_others=True) as file:
+            content = json.loads(file.read())
+    except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
 

@@ -17,6 +17,7 @@ from qaeval_core.llm.governor import Governor
 from qaeval_core.llm.kept_claims import KeptClaims
 from qaeval_core.llm.ledger import Ledger, SentCall
 from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.sealed_lines import sealed
 from qaeval_core.scoring.lock import RunLock
 
 NOW = 1e9
@@ -131,6 +132,15 @@ def test_a_line_that_cannot_be_is_left_out_by_name(tmp_path: Path, line: str) ->
     Governor(Limits(requests_per_minute=60), ledger=ledger).reserve(tokens=1, usd=0.0)
     ledger.close()
     assert opened(tmp_path).notes == []
+
+
+def test_a_fact_of_a_newer_version_is_no_damage(tmp_path: Path) -> None:
+    """Who goes back to an older version would pay a block and wait a minute for it."""
+    path = kept(tmp_path)
+    with path.open("a") as file:
+        file.write(sealed({"pace": 7.5, "at": NOW}))
+    ledger = opened(tmp_path)
+    assert (ledger.notes, ledger.found.is_after_crash) == ([], False)
 
 
 def test_a_forged_line_takes_no_budget_for_ever(tmp_path: Path) -> None:
