@@ -13,6 +13,8 @@ from qaeval_core.signature import hash_text
 # Servers quote keys in their messages, some with stars in the middle.
 _LOOKS_SECRET = re.compile(r"(?i)\bbearer\s+\S+|\b(?:sk|pk|key|hf|gsk|api)[-_][\w*.-]{6,}")
 _HIDDEN = "<key>"
+# Servers of one's own take any word for a key ("EMPTY", "ollama"), which replies may well hold.
+_MIN_SECRET_CHARS = 8
 
 
 class ApiKey:
@@ -68,6 +70,14 @@ class ApiKey:
     def scrub(self, text: str) -> str:
         """Return a text without the key, and without what looks like one."""
         return scrub(text.replace(self._secret, _HIDDEN))
+
+    def scrub_reply(self, text: str) -> str:
+        """Return a model's text without the key; what merely looks like one is the model's own.
+
+        A key of fewer than 8 characters is no secret, and left: a reply must not change for it.
+        """
+        is_secret = len(self._secret) >= _MIN_SECRET_CHARS
+        return text.replace(self._secret, _HIDDEN) if is_secret else text
 
     def account(self, base_url: str) -> str:
         """Return a short name of (server, key): calls with equal names share limits."""
