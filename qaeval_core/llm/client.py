@@ -120,11 +120,17 @@ class ChatClient:
         Where and how to ask.
     key : ApiKey or None
         None sends none.
+    proxy : str, optional
+        Through which calls go. Variables such as ``HTTPS_PROXY`` are not heeded: they differ from
+        node to node, and a key goes where the configuration says, and nowhere else.
     """
 
-    def __init__(self, endpoint: Endpoint, key: ApiKey | None = None) -> None:
+    def __init__(
+        self, endpoint: Endpoint, key: ApiKey | None = None, *, proxy: str | None = None
+    ) -> None:
         self.endpoint = endpoint
         self._key = key
+        self._proxy = proxy
         self._url = endpoint.base_url.rstrip("/") + "/chat/completions"
         self._is_open = False
         self._idle: list[httpx.AsyncClient] = []
@@ -214,6 +220,8 @@ class ChatClient:
         return httpx.AsyncClient(
             headers=headers,
             verify=_tls(),
+            proxy=self._proxy,
+            trust_env=False,
             timeout=httpx.Timeout(timeout_s, connect=min(_MAX_CONNECT_S, timeout_s)),
             limits=httpx.Limits(max_connections=1, keepalive_expiry=_KEEP_ALIVE_S),
         )

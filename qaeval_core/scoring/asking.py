@@ -19,7 +19,7 @@ from qaeval_core.llm.ask import Answer, Asker
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.door import AsyncGovernor, reconcile
 from qaeval_core.llm.journal import Journal, JournalEntry
-from qaeval_core.llm.key import ApiKey
+from qaeval_core.llm.key import KEY_VARIABLE, ApiKey, check_address
 from qaeval_core.llm.limits import Limits, Purse
 from qaeval_core.llm.outcome import UNEXPECTED
 from qaeval_core.llm.parse import Reply, parse_reply
@@ -33,7 +33,6 @@ from qaeval_core.scoring.prepared import Prepared
 from qaeval_core.scoring.validate import validate_rows
 from qaeval_core.signature import hash_text
 
-KEY_VARIABLE = "OPENAI_API_KEY"
 _MAX_CHARS_AT_ONCE = 4000
 
 # (account, limits, purse) -> the governor of that account, here or in another process.
@@ -118,9 +117,11 @@ async def _open_asker(
 ) -> tuple[Asker, AsyncGovernor, str]:
     settings = plan.settings
     variable = KEY_VARIABLE if KEY_VARIABLE in os.environ else None
-    client = ChatClient(
-        endpoint_of(plan), ApiKey.read(path=settings.api_key_file, variable=variable)
-    )
+    allow = settings.allow_insecure
+    if not allow:
+        check_address(str(settings.base_url), proxy=settings.proxy)
+    key = ApiKey.read(path=settings.api_key_file, variable=variable, allow_insecure=allow)
+    client = ChatClient(endpoint_of(plan), key, proxy=settings.proxy)
     governor = open_governor(client.account, limits_of(plan), purse_of(plan))
     folder = journal_folder(plan)
     journal = await asyncio.to_thread(Journal, folder, with_text=plan.keeps_replies)

@@ -23,7 +23,10 @@ _FAMILY_ROLES = ("candidate", "context", "answer")
 # What calls of one server and key share, those with one journal, and metrics of one family.
 _OF_ACCOUNT = ("requests_per_minute", "tokens_per_minute", "limit_window_s", "ledger_path")
 _OF_PURSE = ("budget_usd",)
-_OF_FAMILY = ("api_key_file", "journal_path", "max_concurrent", "prices", "timeout_s")
+_OF_FAMILY = (
+    *("allow_insecure", "api_key_file", "journal_path", "max_concurrent", "prices", "proxy"),
+    "timeout_s",
+)
 
 
 def compile_naco(

@@ -195,6 +195,7 @@ def test_a_key_is_read_from_a_file_or_a_variable(
 ) -> None:
     """Files end with a line end; variables are for nodes that share no file."""
     path = tmp_path / "key"
+    path.touch(mode=0o600)
     path.write_text(f"{KEY}\n")
     monkeypatch.setenv("SOME_KEY", KEY)
     for key in (ApiKey.read(path=path), ApiKey.read(variable="SOME_KEY")):
@@ -208,6 +209,7 @@ def test_a_key_is_read_from_a_file_or_a_variable(
 )
 def test_what_is_no_key_is_refused(tmp_path: Path, content: str, message: str) -> None:
     """A header with a line end raises deep inside a library, and quotes itself."""
+    (tmp_path / "key").touch(mode=0o600)
     (tmp_path / "key").write_text(content)
     with pytest.raises(ConfigError, match=message):
         ApiKey.read(path=tmp_path / "key")
