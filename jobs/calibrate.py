@@ -24,6 +24,7 @@ from qaeval_core.scoring.baselines import write_baselines
 from qaeval_core.scoring.calibrate import calibrate as calibrate_job
 from qaeval_core.scoring.complexities import write_complexity
 from qaeval_core.scoring.job import make_job, read_inputs
+from qaeval_core.scoring.key_use import check_key_use
 from qaeval_core.scoring.progress import ProgressCounter, ProgressPrinter
 
 EPILOG = """Examples:
@@ -122,8 +123,11 @@ def _calibrate_complexity(
     try:
         config = with_journal(config, path.with_suffix(".journal"))
         found = read_inputs(config, needs_out=False, roles=calibration_roles(config))
+        key_lines = check_key_use(config)
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_BAD_REQUEST)
+    for line in key_lines:
+        options.say(f"note: {line}")
     n_asked = min(n_questions, sum(file.n_rows for file in found.files))
     counter = ProgressCounter()
     printer = ProgressPrinter("naco", n_rows_total=n_asked, interval_s=config.scoring.progress_s)

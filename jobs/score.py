@@ -21,6 +21,7 @@ from qaeval_core.scoring.compile_naco import check_naco
 from qaeval_core.scoring.dry_run import dry_run_lines, input_lines
 from qaeval_core.scoring.execute import Outcome, run_job
 from qaeval_core.scoring.job import Inputs, make_job, read_inputs
+from qaeval_core.scoring.key_use import check_key_use
 from qaeval_core.scoring.local import LocalExecutor
 
 EPILOG = """Examples:
@@ -109,8 +110,11 @@ def score(
         )
         found = read_inputs(resolved, needs_out=not dry_run)
         check_naco(resolved)
+        key_lines = check_key_use(resolved)
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_BAD_REQUEST)
+    for line in key_lines:
+        options.say(f"note: {line}")
     if dry_run:
         show_plan(resolved, found)
     elif local:

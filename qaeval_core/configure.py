@@ -5,6 +5,7 @@ Unknown keys name the nearest valid one. Reads no data and resolves no model.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -49,9 +50,53 @@ def load_config(
     metrics = tree.get("metrics")
     if isinstance(metrics, Sequence) and not isinstance(metrics, str):
         tree["metrics"] = {str(name): {} for name in metrics}
+    given = _key_files(tree)
+    told: list[tuple[str, ...]] = []
     for key, value in (overrides or {}).items():
-        _put(tree, _full_key(key, tree), value)
-    return make_config(tree)
+        parts = _full_key(key, tree)
+        _put(tree, parts, value)
+        told.append(tuple(parts))
+    config = make_config(tree)
+    if path is not None:
+        _check_key_files(given, told, config=config, path=Path(path))
+    return config
+
+
+def _key_files(tree: Mapping[str, Any]) -> dict[str, str]:
+    """Return the key files that a YAML file names, by instance."""
+    metrics = tree.get("metrics")
+    items = metrics.items() if isinstance(metrics, Mapping) else ()
+    files = {name: own.get("api_key_file") for name, own in items if isinstance(own, Mapping)}
+    return {str(name): file for name, file in files.items() if isinstance(file, str)}
+
+
+def _check_key_files(
+    given: Mapping[str, str],
+    told: Sequence[tuple[str, ...]],
+    *,
+    config: RunConfig,
+    path: Path,
+) -> None:
+    """Raise ConfigError where a YAML file has a secret sent that is not its own.
+
+    A file of settings comes from others more often than a command does: one that names
+    ``~/.ray/auth_token`` beside a server of its author would send it there. What it allows itself
+    does not count; what the command line says does.
+    """
+    folder = os.path.realpath(path.parent)
+    for name, file in given.items():
+        full = ("metrics", name, "api_key_file")
+        allowed = ("metrics", name, "allow_insecure")
+        if any(parts == full[: len(parts)] for parts in told):
+            continue
+        if allowed in told and getattr(config.metrics[name], "allow_insecure", False):
+            continue
+        if not Path(os.path.realpath(os.path.expanduser(file))).is_relative_to(folder):
+            raise ConfigError(
+                f"metrics.{name}.api_key_file of {path} is not below {folder}, so it may be "
+                "another's secret that goes to this file's server. Name it yourself: "
+                f"--set {name}.api_key_file=FILE"
+            )
 
 
 def make_config(tree: Mapping[str, Any]) -> RunConfig:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hostile_server import HostileServer
 from llm_server import LlmServer, count_prompt_tokens
 
 from qaeval_core.llm.ask import Asker
@@ -51,7 +52,7 @@ class Clock:
 class Run:
     """One run against a server: its journal, ledger and governor, in this process."""
 
-    server: LlmServer
+    server: LlmServer | HostileServer
     folder: Path
     limits: Limits = field(default_factory=Limits)
     purse: Purse = field(default_factory=Purse)

@@ -133,7 +133,8 @@ class Asker:
         # Shielded: one of several callers that is cancelled must not cancel the others' call.
         if task is not None:
             # As if from the journal: the call and its failures are the first caller's to count.
-            return replace(await asyncio.shield(task), failures=(), is_from_journal=True)
+            answer = await asyncio.shield(task)
+            return replace(answer, failures=(), notes=(), is_from_journal=True)
         request = Request(key, messages, n_prompt_tokens, run_index)
         task = asyncio.create_task(self._ask_until_done(request))
         self._in_flight[key] = task
@@ -210,13 +211,13 @@ class Asker:
                     self._giving_up.replied()
                     return Answer(known, failures=reasons(failures), is_from_journal=True)
                 if is_claimed:
-                    outcome = await self._ask_once(request)
+                    outcome = await self._ask_once_safely(request)
             if not is_claimed:
                 await self._sleep(_CLAIM_POLL_S * self._rng.uniform(0.8, 1.2))
                 continue
             if isinstance(outcome, JournalEntry):
                 self._giving_up.replied()
-                return Answer(outcome, failures=reasons(failures))
+                return Answer(outcome, failures=reasons(failures), notes=tuple(request.notes))
             failures.append(outcome)
             is_outage = self._giving_up.is_outage(request.key, outcome)
             if not is_outage:
@@ -243,6 +244,18 @@ class Asker:
 
     def _is_over(self, failures: Sequence[ChatFailure]) -> bool:
         return self._rule.is_over([failure.is_refusal for failure in failures])
+
+    async def _ask_once_safely(self, request: Request) -> JournalEntry | ChatFailure:
+        """Ask once; an error of this program is one call's failure, and ends no other's.
+
+        What the disk, the governor or ``stop`` say is no such error.
+        """
+        try:
+            return await self._ask_once(request)
+        except QAEvalError:
+            raise
+        except Exception as error:
+            return self._client.failure_of_fault(error)
 
     async def _ask_once(self, request: Request) -> JournalEntry | ChatFailure:
         gate = Gate(

@@ -8,7 +8,7 @@ counted, and what is needed here is one POST with its raw status, headers and bo
 each connection: with one for 64 of them, each call cost 4.6 ms of CPU, 0.8 ms this way, for httpx
 looks at all connections again for every call.
 
-But: what an outcome means is in ``llm.outcome``.
+But: what an outcome means is in ``llm.outcome``, and how much of one is read in ``llm.body``.
 """
 
 from __future__ import annotations
@@ -25,14 +25,23 @@ import anyio
 import httpx
 
 from qaeval_core.errors import ConfigError
+from qaeval_core.llm.body import ACCEPT, Received, receive
 from qaeval_core.llm.journal import request_key
 from qaeval_core.llm.key import ApiKey, account_name
-from qaeval_core.llm.outcome import ChatFailure, ChatReply, failure_of_error, outcome_of
+from qaeval_core.llm.outcome import (
+    ChatFailure,
+    ChatReply,
+    failure_of_error,
+    failure_of_fault,
+    outcome_of,
+)
 
 # With the wait at the gate (2 s) shorter than what servers keep (uvicorn 5 s): a connection that
 # the server closes at the moment of a send is a call of unknown fate.
 _KEEP_ALIVE_S = 2.5
 _MAX_CONNECT_S = 10.0
+# JSON of more bytes is read in a thread: 8 MB take a third of a second.
+_MAX_BYTES_AT_ONCE = 64 << 10
 
 Message = Mapping[str, str]
 
@@ -111,14 +120,22 @@ class ChatClient:
         Where and how to ask.
     key : ApiKey or None
         None sends none.
+    proxy : str, optional
+        Through which calls go. Variables such as ``HTTPS_PROXY`` are not heeded: they differ from
+        node to node, and a key goes where the configuration says, and nowhere else.
     """
 
-    def __init__(self, endpoint: Endpoint, key: ApiKey | None = None) -> None:
+    def __init__(
+        self, endpoint: Endpoint, key: ApiKey | None = None, *, proxy: str | None = None
+    ) -> None:
         self.endpoint = endpoint
         self._key = key
+        self._proxy = proxy
         self._url = endpoint.base_url.rstrip("/") + "/chat/completions"
         self._is_open = False
         self._idle: list[httpx.AsyncClient] = []
+        # 8 MB of brackets are 200 MB of lists: one such reply at a time.
+        self._reading = asyncio.Lock()
 
     @property
     def account(self) -> str:
@@ -152,17 +169,37 @@ class ChatClient:
         headers = {"X-Client-Request-Id": request_id}
         await self.open()
         http = self._idle.pop() if self._idle else self._connection()
+        refused: list[Exception] = []  # by the gate
         try:
             async with asyncio.timeout(None) as limit:
-                trace = _trace(gate, limit=limit, timeout_s=endpoint.timeout_s)
-                response = await http.post(
-                    self._url, content=content, headers=headers, extensions={"trace": trace}
-                )
+                trace = _trace(gate, refused, limit=limit, timeout_s=endpoint.timeout_s)
+                async with http.stream(
+                    "POST", self._url, content=content, headers=headers, extensions={"trace": trace}
+                ) as response:
+                    received = await receive(response)
+            return await self._outcome(received)
         except (TimeoutError, httpx.HTTPError) as error:
             return failure_of_error(error, url=self._url, timeout_s=endpoint.timeout_s)
+        except Exception as error:
+            if error in refused:
+                raise
+            # Whatever a server does to this program is one call's failure.
+            return self.failure_of_fault(error)
         finally:
             self._idle.append(http)
-        return outcome_of(response, url=self._url, model=endpoint.model, key=self._key)
+
+    async def _outcome(self, received: Received) -> ChatReply | ChatFailure:
+        outcome = functools.partial(
+            outcome_of, received, url=self._url, model=self.endpoint.model, key=self._key
+        )
+        if len(received.content) <= _MAX_BYTES_AT_ONCE:
+            return outcome()
+        async with self._reading:
+            return await asyncio.to_thread(outcome)
+
+    def failure_of_fault(self, error: Exception) -> ChatFailure:
+        """Return what an error of this program means: a failure that names it without the key."""
+        return failure_of_fault(error, key=self._key)
 
     async def open(self) -> None:
         """Load what the first call would load: it would be 0.1 to 0.2 s late otherwise."""
@@ -178,17 +215,24 @@ class ChatClient:
 
     def _connection(self) -> httpx.AsyncClient:
         timeout_s = self.endpoint.timeout_s
-        headers = {"Content-Type": "application/json", **(self._key.headers if self._key else {})}
+        key_headers = self._key.headers if self._key else {}
+        headers = {"Content-Type": "application/json", **ACCEPT, **key_headers}
         return httpx.AsyncClient(
             headers=headers,
             verify=_tls(),
+            proxy=self._proxy,
+            trust_env=False,
             timeout=httpx.Timeout(timeout_s, connect=min(_MAX_CONNECT_S, timeout_s)),
             limits=httpx.Limits(max_connections=1, keepalive_expiry=_KEEP_ALIVE_S),
         )
 
 
 def _trace(
-    gate: Callable[[], Awaitable[None]] | None, *, limit: asyncio.Timeout, timeout_s: float
+    gate: Callable[[], Awaitable[None]] | None,
+    refused: list[Exception],
+    *,
+    limit: asyncio.Timeout,
+    timeout_s: float,
 ) -> Callable[[str, Any], Awaitable[None]]:
     """Return what httpx is to call at each step of a request: the gate stands before one.
 
@@ -199,7 +243,11 @@ def _trace(
     async def step(event: str, _: Any) -> None:
         if event.endswith(".send_request_headers.started"):
             if gate is not None:
-                await gate()
+                try:
+                    await gate()
+                except Exception as error:
+                    refused.append(error)
+                    raise
             # The gate's wait is not the server's fault.
             limit.reschedule(asyncio.get_running_loop().time() + timeout_s)
 

@@ -105,9 +105,9 @@ def _until_date_s(text: str, *, now: float) -> float | None:
     for parse in (parsedate_to_datetime, datetime.fromisoformat):
         try:
             date = parse(text)
-        except ValueError:
+            if date.tzinfo is None:
+                date = date.replace(tzinfo=UTC)
+            return max(date.timestamp() - now, 0.0)
+        except (ValueError, OverflowError):  # A zone of more hours than a clock can hold.
             continue
-        if date.tzinfo is None:
-            date = date.replace(tzinfo=UTC)
-        return max(date.timestamp() - now, 0.0)
     return None

@@ -2,6 +2,9 @@
 
 Limits go by an estimate of the prompt, for what is reserved too much is throughput lost. Money
 goes by a bound that cannot be too low, for what is reserved too little breaks the budget.
+
+A reply is journalled before anything is learnt or settled by it. What a server counts is believed
+up to the bound: a count above it would be money that cannot have been spent, and empty the budget.
 """
 
 from __future__ import annotations
@@ -18,6 +21,10 @@ from qaeval_core.llm.door import AsyncGovernor
 from qaeval_core.llm.journal import Journal, JournalEntry
 from qaeval_core.llm.outcome import ChatFailure, ChatReply
 from qaeval_core.llm.terms import Estimates, Prices, most_prompt_tokens
+
+# What there is to say of replies, by the names under which the report counts them.
+USAGE_OVER_BOUND = "usage_over_bound"
+UNREAD_BY_ERROR = "unread_by_error"
 
 
 class Keeper:
@@ -80,25 +87,16 @@ class Keeper:
                 call_id, billed=outcome.may_be_billed, end=outcome.end
             )
             return replace(outcome, silent_s=silent_s)
-        parsed = None
-        try:
-            if self._parse is not None:
-                parsed = self._parse(outcome.text)
-        finally:  # Also where the parser fails: the reply was paid for.
-            entry = self._entry(outcome, request, call_id=call_id, parsed=parsed)
-            await self._store(entry, request, outcome)
-        return entry
-
-    async def _store(self, entry: JournalEntry, request: Request, reply: ChatReply) -> None:
-        n_admitted = None
-        if reply.n_prompt_tokens is not None:
-            self._estimates.learn(request.n_prompt_tokens, counted=reply.n_prompt_tokens)
-            most = self._client.endpoint.max_completion_tokens
-            n_admitted = reply.n_prompt_tokens + most
+        reply = self._bounded(outcome, request)
+        entry = self._entry(reply, request, call_id=call_id)
         try:
             # First of all: whatever becomes of the governor, the reply is paid for.
-            await asyncio.to_thread(self._journal.put, entry)
+            return await asyncio.to_thread(self._store, entry, request)
         finally:  # Also where it cannot be kept.
+            n_admitted = None
+            if reply.n_prompt_tokens is not None:
+                self._estimates.learn(request.n_prompt_tokens, counted=reply.n_prompt_tokens)
+                n_admitted = reply.n_prompt_tokens + self._client.endpoint.max_completion_tokens
             await self._heed(reply)
             await self._governor.settle(
                 entry.call_id,
@@ -107,19 +105,45 @@ class Keeper:
                 n_admitted=n_admitted,
             )
 
+    def _store(self, entry: JournalEntry, request: Request) -> JournalEntry:
+        """Journal a reply with what is read of it, or without; runs in a thread.
+
+        Both take as long as the text is long, and the disk may be slow.
+        """
+        try:
+            if self._parse is not None and entry.text is not None:
+                entry = replace(entry, parsed=self._parse(entry.text))
+        except Exception:  # An error of this program; who reads the entry meets it, and names it.
+            request.notes.append(UNREAD_BY_ERROR)
+        self._journal.put(entry)
+        return entry
+
+    def _bounded(self, reply: ChatReply, request: Request) -> ChatReply:
+        """Return a reply with the counts that it can have; None stands for those it cannot.
+
+        None of a text's tokens is as impossible as a million of them. A completion is as long as it
+        was allowed to be, or as its text, in bytes, where a server heeds no ``max_tokens``.
+        """
+        n_text = len(reply.text.encode("utf-8", "surrogatepass"))
+        n_prompt, n_completion = reply.n_prompt_tokens, reply.n_completion_tokens
+        most_prompt = most_prompt_tokens(request.messages)
+        most_completion = max(self._client.endpoint.max_completion_tokens, n_text)
+        n_prompt = n_prompt or None
+        n_completion = None if n_completion == 0 and n_text > 0 else n_completion
+        if (n_prompt or 0) > most_prompt or (n_completion or 0) > most_completion:
+            request.notes.append(USAGE_OVER_BOUND)
+        return replace(
+            reply,
+            n_prompt_tokens=n_prompt and min(n_prompt, most_prompt),
+            n_completion_tokens=n_completion and min(n_completion, most_completion),
+        )
+
     async def _heed(self, outcome: ChatReply | ChatFailure) -> None:
         if outcome.pause_s:
             await self._governor.pause(outcome.pause_s)
 
-    def _entry(
-        self,
-        reply: ChatReply,
-        request: Request,
-        *,
-        call_id: str,
-        parsed: Mapping[str, Any] | None,
-    ) -> JournalEntry:
-        """Return a reply as the journal keeps it.
+    def _entry(self, reply: ChatReply, request: Request, *, call_id: str) -> JournalEntry:
+        """Return a reply as the journal keeps it, not read yet.
 
         Where the server tells no counts, tokens are those that were estimated, and money is what
         was reserved: no call is cheaper than it may have been.
@@ -134,7 +158,7 @@ class Keeper:
             model=endpoint.model,
             run_index=request.run_index,
             text=reply.text,
-            parsed=parsed,
+            parsed=None,
             finish_reason=reply.finish_reason,
             n_prompt_tokens=_or(reply.n_prompt_tokens, self._n_estimated(request)),
             n_completion_tokens=n_completion_tokens,
@@ -149,7 +173,6 @@ class Keeper:
         return self._estimates.scaled(request.n_prompt_tokens)
 
     def _n_most(self, request: Request) -> int:
-        # A server that counts a long text of its own may exceed even the bound: it told so then.
         return max(most_prompt_tokens(request.messages), self._n_estimated(request))
 
 

@@ -6,23 +6,30 @@ What failures mean
 ------------------
 ==================================  ==============  =======================================
 408, 504, 522, 524, timeout         retry           perhaps billed: the model may have run
-broken connection, unreadable body  retry           perhaps billed
+broken connection                   retry           perhaps billed
+body too long, or no reply in it    retry           perhaps billed
+an error of this program            retry           perhaps billed; named in the message
 no connection                       retry           not billed
 409, other 5xx                      retry           not billed
 429, 503                            retry           not billed; the pace follows their share
 401-405, 410, 3xx, quota used up    fatal_family    no other call will fare better
+a certificate that is not trusted   fatal_family    not billed: nothing was sent
 400 and other 4xx                   row_undefined   this request will never be answered
 ==================================  ==============  =======================================
 
 A ``Retry-After`` delays its own call. All calls wait for it only with 429, which speaks of the
 account, and where headers say that nothing remains of a limit.
 
-A key is in no message: servers that quote one are scrubbed, and errors are named by type alone.
+Whatever a server sends is a reply or a failure: no charset, number, date or nesting of its making
+raises an error here. Bytes are UTF-8, whatever their header says; a count that cannot be is none.
+
+A key is in no reply and no message: servers that quote one are scrubbed.
 """
 
 from __future__ import annotations
 
 import json
+import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,12 +37,17 @@ from typing import Any, Literal
 
 import httpx
 
+from qaeval_core.llm.body import Received
 from qaeval_core.llm.headers import exhausted_s, retry_after_s
 from qaeval_core.llm.key import ApiKey, scrub
-from qaeval_core.llm.texts import whole_text
+from qaeval_core.llm.texts import kept_text, whole_text
 from qaeval_core.llm.throttle import REFUSALS, End
 
+# Why there is no score where this program failed, not the server.
+UNEXPECTED = "llm_unexpected_error"
 _MAX_SAID_CHARS = 300
+_MAX_FINISH_CHARS = 60
+_MAX_TOKENS = 2**31 - 1
 _PERHAPS_BILLED = frozenset({408, 504, 522, 524})
 # A thousand opening brackets are no JSON either.
 _NO_JSON = (ValueError, RecursionError)
@@ -89,6 +101,10 @@ def failure_of_error(error: Exception, *, url: str, timeout_s: float) -> ChatFai
     """Return what an error on the way means."""
     what = f"{url}: {type(error).__name__}"
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        refused = _refused_certificate(error)
+        if refused is not None:
+            message = f"{url}: the server's certificate is not trusted ({refused.verify_message})"
+            return ChatFailure("fatal_family", "llm_untrusted_server", message)
         return ChatFailure("retry", "llm_no_connection", what, end="faulty")
     if isinstance(error, TimeoutError | httpx.TimeoutException):
         message = f"{what} after {timeout_s:g} s"
@@ -100,37 +116,71 @@ def _fault(reason: str, message: str) -> ChatFailure:
     return ChatFailure("retry", reason, message, may_be_billed=True, end="faulty")
 
 
+def failure_of_fault(error: Exception, *, key: ApiKey | None) -> ChatFailure:
+    """Return what an error means that nobody foresaw: one call's failure, and named as what it is.
+
+    >>> failure_of_fault(ZeroDivisionError("a bug"), key=None).message
+    'an error of this program, not of the server: ZeroDivisionError: a bug'
+    """
+    trace, where = error.__traceback__, ""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        where = f" ({code.co_name}, line {trace.tb_lineno} of {code.co_filename})"
+        trace = trace.tb_next
+    said = _scrubbed(f"{type(error).__name__}: {error}", key)
+    message = f"an error of this program, not of the server: {said}{where}"
+    return ChatFailure("retry", UNEXPECTED, whole_text(message), may_be_billed=True)
+
+
+def _refused_certificate(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
 def outcome_of(
-    response: httpx.Response, *, url: str, model: str, key: ApiKey | None
+    received: Received, *, url: str, model: str, key: ApiKey | None
 ) -> ChatReply | ChatFailure:
     """Return what a response means; model and key are for its message."""
-    pause_s = exhausted_s(response.headers, now=time.time())
-    if response.status_code != 200:
-        return _failure_of_status(response, url=url, model=model, key=key, pause_s=pause_s)
+    pause_s = exhausted_s(received.headers, now=time.time())
+    if received.status != 200:
+        return _failure_of_status(received, url=url, model=model, key=key, pause_s=pause_s)
+    n_bytes = len(received.content)
+    if received.is_cut:
+        message = f"{url}: a reply of more than {n_bytes:,} bytes"
+        return _fault("llm_oversized_reply", message)
     try:
-        body = json.loads(response.content)
+        body = json.loads(_decoded(received))
     except _NO_JSON:
-        message = f"{url}: {len(response.content)} bytes that are no JSON"
+        packed = f", packed as {received.packed_as!r}" if received.packed_as else ""
+        message = _scrubbed(f"{url}: {n_bytes} bytes that are no JSON{packed}", key)
         return _fault("llm_truncated_reply", message)
     try:
-        return read_reply(body, pause_s=pause_s)
+        return read_reply(body, key=key, pause_s=pause_s)
     except (LookupError, TypeError, AttributeError) as error:
         message = f"{url}: not a chat completion ({error})"
         return _fault("llm_wrong_schema", message)
 
 
+def _decoded(received: Received) -> str:
+    return received.content.decode("utf-8-sig", "replace")
+
+
+def _scrubbed(text: str, key: ApiKey | None) -> str:
+    return (key.scrub(text) if key else scrub(text))[:_MAX_SAID_CHARS]
+
+
 def _failure_of_status(
-    response: httpx.Response, *, url: str, model: str, key: ApiKey | None, pause_s: float | None
+    received: Received, *, url: str, model: str, key: ApiKey | None, pause_s: float | None
 ) -> ChatFailure:
-    status = response.status_code
-    said, code = _said(response)
-    said = (key.scrub(said) if key else scrub(said))[:_MAX_SAID_CHARS]
-    message = f"{url} answered {status}: {said}"
+    status = received.status
+    said, code = _said(received)
+    message = f"{url} answered {status}: {_scrubbed(said, key)}"
     if status in _FATAL or status < 400 or code == "insufficient_quota":
         known = _FATAL.get(status, "the quota is used up" if code else "not what was asked for")
         hint = known.format(key=key.source if key else "nowhere (none was given)", model=model)
         return ChatFailure("fatal_family", "llm_endpoint_refuses", f"{message} ({hint})")
-    wait_s = retry_after_s(response.headers, now=time.time())
+    wait_s = retry_after_s(received.headers, now=time.time())
     if status == 429:
         told_s = max(wait_s or 0.0, pause_s or 0.0)
         end: End = "told" if told_s else "refused"
@@ -153,20 +203,21 @@ def _failure_of_status(
     return ChatFailure("row_undefined", "llm_bad_request", message)
 
 
-def _said(response: httpx.Response) -> tuple[str, str]:
+def _said(received: Received) -> tuple[str, str]:
     """Return the message and the code of an error's body."""
+    text = _decoded(received)
     try:
-        body = json.loads(response.content)
+        body = json.loads(text)
     except _NO_JSON:
-        body = response.text
+        body = text
     error = body.get("error", body) if isinstance(body, dict) else body
     fields = error if isinstance(error, dict) else {"message": error}
     message = str(fields.get("message") or fields.get("detail") or "no word")
     return whole_text(message), str(fields.get("code") or fields.get("type") or "")
 
 
-def read_reply(body: Any, *, pause_s: float | None = None) -> ChatReply:
-    """Return the reply of a decoded body.
+def read_reply(body: Any, *, key: ApiKey | None = None, pause_s: float | None = None) -> ChatReply:
+    """Return the reply of a decoded body: its text as far as it is kept, without the key.
 
     Raises
     ------
@@ -188,12 +239,28 @@ def read_reply(body: Any, *, pause_s: float | None = None) -> ChatReply:
         text = choice["message"].get("refusal") or ("" if finish_reason else None)
     if not isinstance(text, str):
         raise TypeError("the message has no text")
-    usage = body.get("usage") or {}
+    usage = body.get("usage")
+    if not isinstance(usage, dict):
+        usage = {}
     prompt, completion = (_count(usage, f"{what}_tokens") for what in ("prompt", "completion"))
-    reason = None if finish_reason is None else whole_text(str(finish_reason))
-    return ChatReply(whole_text(text), reason, prompt, completion, pause_s)
+    text, reason = (
+        key.scrub_reply(said) if key else said for said in (text, str(finish_reason or ""))
+    )
+    return ChatReply(
+        text=kept_text(whole_text(text)),
+        finish_reason=whole_text(reason)[:_MAX_FINISH_CHARS] or None,
+        n_prompt_tokens=prompt,
+        n_completion_tokens=completion,
+        pause_s=pause_s,
+    )
 
 
 def _count(usage: Mapping[str, Any], name: str) -> int | None:
+    """Return a count; None where it is none, or none that can be.
+
+    >>> usage = {"a": 7, "b": True, "c": 10**400, "d": -1}
+    >>> [_count(usage, name) for name in "abcde"]
+    [7, None, None, None, None]
+    """
     value = usage.get(name)
-    return value if isinstance(value, int) and value >= 0 else None
+    return value if type(value) is int and 0 <= value <= _MAX_TOKENS else None

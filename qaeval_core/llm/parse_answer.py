@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -18,7 +19,7 @@ _PLACEHOLDERS = frozenset(
     ["", "and", "ans", "answer", "the answer", "your answer", "answer text", "answer here"]
 )
 _MARKS = re.compile(rf"{OPEN}|{CLOSE}")
-_BETWEEN_PARTS = re.compile(r"[\s,;&/]*(?:and|or)?[\s,;]*")
+_BETWEEN_PARTS = re.compile(r"[\s,;&/]*(?:(?:and|or)[\s,;]*)?")
 _LABEL_BEFORE = re.compile(ANSWER_LABEL.pattern + r"[\"'(]*\Z", re.IGNORECASE)
 _MAX_LABEL_CHARS = 60
 _FIRST_LINE = re.compile(r"\s*[^\n]*")
@@ -61,7 +62,7 @@ _BARE_NO_ANSWER = re.compile(
     re.IGNORECASE,
 )
 _REFUSAL = re.compile(
-    r"\bI\s*(?:'m|’m|\s+am)\s+(?:sorry|unable|not\s+able)\b|\bI\s+apologi[sz]e\b|\bas\s+an\s+AI\b"
+    r"\bI(?:\s*'m|\s*’m|\s+am)\s+(?:sorry|unable|not\s+able)\b|\bI\s+apologi[sz]e\b|\bas\s+an\s+AI\b"
     r"|\bI\s*(?:cannot|can't|can’t|can\s+not|won't|won’t|will\s+not)\b",
     re.IGNORECASE,
 )
@@ -165,11 +166,15 @@ def _marked(text: str, lines: Sequence[Line]) -> list[_Marked]:
     """Return what stands between marks, placeholders too."""
     marks = list(_MARKS.finditer(text))
     found: list[_Marked] = []
-    rest = iter(enumerate(marks))
+    starts = [line.start for line in lines]
+    rest, looked_at = iter(enumerate(marks)), -1
     for i, mark in rest:
         if mark[0] == CLOSE:
-            if not found:
-                found.extend(_closed_only(text, mark, lines))
+            place = bisect_right(starts, mark.start()) - 1
+            # Each line once: a reply may be made of nothing but marks.
+            if not found and place > looked_at:
+                found.extend(_closed_only(lines[place], mark))
+                looked_at = place
             continue
         following = marks[i + 1] if i + 1 < len(marks) else None
         end = _end_of(text, mark, following)
@@ -192,13 +197,13 @@ def _end_of(text: str, mark: re.Match[str], following: re.Match[str] | None) -> 
     return limit if line is None else line.end()
 
 
-def _closed_only(text: str, mark: re.Match[str], lines: Sequence[Line]) -> list[_Marked]:
+def _closed_only(line: Line, mark: re.Match[str]) -> list[_Marked]:
     """Return what stands between a label and a mark that closes what none has opened."""
-    for line in lines:
-        if line.start <= mark.start() <= line.start + len(line.body) and line.answer is not None:
-            value = _bare(line.answer.split(CLOSE)[0])
-            return [_Marked(value, line.start, mark.start(), True)]
-    return []
+    is_inside = mark.start() <= line.start + len(line.body)
+    value = line.answer if is_inside else None
+    if value is None:
+        return []
+    return [_Marked(_bare(value.split(CLOSE, 1)[0]), line.start, mark.start(), True)]
 
 
 def _choose(given: Sequence[_Marked], text: str) -> _Marked:

@@ -21,7 +21,7 @@ _MARKER = re.compile(
 )
 _WORD_NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _STEP = re.compile(
-    rf"\(?step\s*#?\s*(?P<label>\d{{1,2}}|{'|'.join(_WORD_NUMBERS)})\b\)?\s*"
+    rf"\(?step\s*(?:#\s*)?(?P<label>\d{{1,2}}|{'|'.join(_WORD_NUMBERS)})\b\)?\s*"
     r"(?P<end>[:.)–—-]|$)?\s*",
     re.IGNORECASE,
 )

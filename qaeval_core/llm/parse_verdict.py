@@ -35,7 +35,7 @@ _KINDS = {
         r"\basks\s+nothing\b|\b(?:asks|contains|poses)\s+no\s+question\b",
         r"\b(?:it|this|that|sentence|text)\s+is\s+(?:(?:just|simply|only|merely|rather)\s+)?"
         r"an?\s+(?:\w+\s+)?(?:statement|assertion|declarative\s+sentence|fragment)\b",
-        r"\bis\s+(?:it|this|the\s+(?:sentence|text))\s+a\s+question\s*\?\s*[-–—:]?\s*no\b",
+        r"\bis\s+(?:it|this|the\s+(?:sentence|text))\s+a\s+question\s*\?\s*(?:[-–—:]\s*)?no\b",
     ),
     "unnatural": (
         r"\bnatural(?:ness)?\s*[?:=]\s*no\b",

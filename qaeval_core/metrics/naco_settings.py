@@ -60,6 +60,13 @@ class NacoSettings(Settings):
         None,
         description="file that holds the API key; null: OPENAI_API_KEY of each node, or no key",
     )
+    allow_insecure: bool = Field(
+        False,
+        description="send to http:// beyond this machine, and use a key file that others may open",
+    )
+    proxy: str | None = Field(
+        None, description="HTTP proxy of the calls; null: none, whatever HTTPS_PROXY says"
+    )
     requests_per_minute: int | None = Field(
         None, ge=1, description="limit of the endpoint; null: none"
     )
@@ -125,6 +132,12 @@ class NacoSettings(Settings):
     def _check_base_url(cls, given: str | None) -> str | None:
         return None if given is None else _checked_url(given)
 
+    @field_validator("proxy")
+    @classmethod
+    def _check_proxy(cls, given: str | None) -> str | None:
+        # A name and a password would stand in run.json.
+        return None if given is None else _checked_url(given, what="http://proxy:3128")
+
     @field_validator("model", "journal_path", "ledger_path")
     @classmethod
     def _check_not_empty(cls, given: str | None) -> str | None:
@@ -183,7 +196,7 @@ class NacoSettings(Settings):
         return {name: value for name, value in given.items() if value is not None}
 
 
-def _checked_url(given: str) -> str:
+def _checked_url(given: str, *, what: str = "http://127.0.0.1:8000/v1") -> str:
     """Return the URL without its last slash.
 
     Examples
@@ -199,7 +212,7 @@ def _checked_url(given: str) -> str:
     except ValueError:
         is_url = is_bare = False
     if not (is_url and is_bare):
-        raise ValueError("it takes a URL such as http://127.0.0.1:8000/v1, without ? and #")
+        raise ValueError(f"it takes a URL such as {what}, without ? and #")
     if parts.username is not None or parts.password is not None:
         raise ValueError("it takes no user or password: put the key into api_key_file")
     if parts.path.endswith("/completions"):

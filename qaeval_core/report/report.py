@@ -223,6 +223,7 @@ def _calls(calls: Mapping[str, int], *, has_prices: bool) -> dict[str, Any]:
         "unparsable_runs": calls.get("unparsable", 0),
         "failed": by_reason("failed:"),
         "given_up": by_reason("given_up:"),
+        "noted": by_reason("noted:"),
     }
 
 

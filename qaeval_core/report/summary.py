@@ -58,6 +58,7 @@ def _calls_line(key: str, family: Mapping[str, Any]) -> str:
         f"{calls['reminders']:,} reminders",
         f"{sum(calls['failed'].values()):,} calls failed",
     ]
+    parts += [f"{n:,} {what}" for what, n in calls.get("noted", {}).items()]
     if journal.get("usd") is not None:
         parts.append(f"${journal['usd']:,.4f} for all replies of the journal")
     return f"{key}: {', '.join(parts)}"

@@ -20,12 +20,13 @@ from qaeval_core.llm.ask import Answer, Asker
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.door import AsyncGovernor, reconcile
 from qaeval_core.llm.journal import Journal, JournalEntry
-from qaeval_core.llm.key import ApiKey
+from qaeval_core.llm.key import KEY_VARIABLE, ApiKey, check_address
 from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.outcome import UNEXPECTED
 from qaeval_core.llm.parse import Reply, parse_reply
 from qaeval_core.llm.prompt import Message, estimate_tokens, reminder_prompt
 from qaeval_core.llm.terms import Prices, RetryRule
-from qaeval_core.llm.texts import whole_text
+from qaeval_core.llm.texts import kept_text, whole_text
 from qaeval_core.scoring.families.naco import UNPARSABLE, NacoWork, Request, RunReading
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.plans import AskedFamilyPlan
@@ -33,7 +34,7 @@ from qaeval_core.scoring.prepared import Prepared
 from qaeval_core.scoring.validate import validate_rows
 from qaeval_core.signature import hash_text
 
-KEY_VARIABLE = "OPENAI_API_KEY"
+_MAX_CHARS_AT_ONCE = 4000
 
 # (account, limits, purse) -> the governor of that account, here or in another process.
 OpenGovernor = Callable[[str, Limits, Purse], AsyncGovernor]
@@ -117,9 +118,11 @@ async def _open_asker(
 ) -> tuple[Asker, AsyncGovernor, str]:
     settings = plan.settings
     variable = KEY_VARIABLE if KEY_VARIABLE in os.environ else None
-    client = ChatClient(
-        endpoint_of(plan), ApiKey.read(path=settings.api_key_file, variable=variable)
-    )
+    allow = settings.allow_insecure
+    if not allow:
+        check_address(str(settings.base_url), proxy=settings.proxy)
+    key = ApiKey.read(path=settings.api_key_file, variable=variable, allow_insecure=allow)
+    client = ChatClient(endpoint_of(plan), key, proxy=settings.proxy)
     governor = open_governor(client.account, limits_of(plan), purse_of(plan))
     folder = journal_folder(plan)
     journal = await asyncio.to_thread(Journal, folder, with_text=plan.keeps_replies)
@@ -206,16 +209,31 @@ async def _ask_once(
     if answer.entry is None:
         stats.count(f"given_up:{answer.reason}")
         return RunReading(reply=None, problem=answer.reason, message=answer.message)
-    reply = read_entry(answer.entry)
+    try:
+        reply = await _read_entry(answer.entry)
+    except Exception as error:  # An error of this program: this reply's, and no other's.
+        stats.count(f"given_up:{UNEXPECTED}")
+        message = f"the reply could not be read: {type(error).__name__}: {error}"
+        return RunReading(reply=None, problem=UNEXPECTED, message=message)
     if reply.is_readable:
         return RunReading(reply=reply, key=answer.entry.key)
     return RunReading(reply=reply, problem=UNPARSABLE, message=reply.problem, key=answer.entry.key)
 
 
+async def _read_entry(entry: JournalEntry) -> Reply:
+    """Return what a journalled reply says; a long one is read beside the event loop.
+
+    4,000 characters take 30 ms at most, 64 kB half a second: all other calls would wait for it.
+    """
+    if len(entry.text or "") <= _MAX_CHARS_AT_ONCE:
+        return read_entry(entry)
+    return await asyncio.to_thread(read_entry, entry)
+
+
 def read_entry(entry: JournalEntry) -> Reply:
     """Return what a journalled reply says: of its text, or what was read of a text that is gone."""
     if entry.text is not None or entry.parsed is None:
-        return parse_reply(whole_text(entry.text or ""))
+        return parse_reply(kept_text(whole_text(entry.text or "")))
     return _reply_of(entry.parsed)
 
 
@@ -245,6 +263,8 @@ def _reply_of(parsed: Mapping[str, Any]) -> Reply:
 def _count(answer: Answer, stats: PassStats) -> None:
     for failure in answer.failures:
         stats.count(f"failed:{failure}")
+    for note in answer.notes:
+        stats.count(f"noted:{note}")
     if answer.entry is None:
         return
     if answer.is_from_journal:

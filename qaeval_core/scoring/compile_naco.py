@@ -24,11 +24,13 @@ _FAMILY_ROLES = ("candidate", "context", "answer")
 _OF_ACCOUNT = ("requests_per_minute", "tokens_per_minute", "limit_window_s", "ledger_path")
 _OF_PURSE = ("budget_usd",)
 _OF_FAMILY = (
+    "allow_insecure",
     "api_key_file",
     "journal_path",
     "max_concurrent",
     "max_outage_s",
     "prices",
+    "proxy",
     "timeout_s",
 )
 

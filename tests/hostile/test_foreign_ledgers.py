@@ -138,7 +138,7 @@ def test_a_fact_of_a_newer_version_is_no_damage(tmp_path: Path) -> None:
     """Who goes back to an older version would pay a block and wait a minute for it."""
     path = kept(tmp_path)
     with path.open("a") as file:
-        file.write(sealed({"pace": 7.5, "at": NOW}))
+        file.write(sealed({"weather": 7.5, "at": NOW}))
     ledger = opened(tmp_path)
     assert (ledger.notes, ledger.found.is_after_crash) == ([], False)
 

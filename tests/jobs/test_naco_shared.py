@@ -171,6 +171,7 @@ def test_keys_are_nowhere(head: Head, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.mkdir()
     for name, secret in (("right", FILE_SECRET), ("wrong", WRONG_SECRET)):
+        (keys / name).touch(mode=0o600)
         (keys / name).write_text(secret)
 
     def make_run(name: str, server: LlmServer, **settings: object) -> NacoRun:

@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -19,6 +18,7 @@ from hypothesis import strategies as st
 from llm_server import LlmServer, count_prompt_tokens
 
 from qaeval_core.errors import ConfigError
+from qaeval_core.llm.body import Received
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.headers import duration_s, exhausted_s, retry_after_s
 from qaeval_core.llm.journal import request_key
@@ -195,6 +195,7 @@ def test_a_key_is_read_from_a_file_or_a_variable(
 ) -> None:
     """Files end with a line end; variables are for nodes that share no file."""
     path = tmp_path / "key"
+    path.touch(mode=0o600)
     path.write_text(f"{KEY}\n")
     monkeypatch.setenv("SOME_KEY", KEY)
     for key in (ApiKey.read(path=path), ApiKey.read(variable="SOME_KEY")):
@@ -208,6 +209,7 @@ def test_a_key_is_read_from_a_file_or_a_variable(
 )
 def test_what_is_no_key_is_refused(tmp_path: Path, content: str, message: str) -> None:
     """A header with a line end raises deep inside a library, and quotes itself."""
+    (tmp_path / "key").touch(mode=0o600)
     (tmp_path / "key").write_text(content)
     with pytest.raises(ConfigError, match=message):
         ApiKey.read(path=tmp_path / "key")
@@ -293,9 +295,9 @@ def test_lengths_of_all_units_are_read() -> None:
 def test_half_a_character_of_a_reply_or_an_error_becomes_a_sign(said: str) -> None:
     """No table can hold it: all that was journalled with it could never be read again."""
     content = json.dumps({"choices": [{"message": {"content": said}, "finish_reason": said}]})
-    reply = outcome_of(httpx.Response(200, text=content), url="http://h", model="m", key=None)
+    reply = outcome_of(Received(200, {}, content.encode()), url="http://h", model="m", key=None)
     error = json.dumps({"error": {"message": said, "code": said}})
-    failure = outcome_of(httpx.Response(400, text=error), url="http://h", model="m", key=None)
+    failure = outcome_of(Received(400, {}, error.encode()), url="http://h", model="m", key=None)
     assert isinstance(reply, ChatReply) and isinstance(failure, ChatFailure)
     texts = [reply.text, reply.finish_reason, failure.message]
     assert pa.array(texts, pa.string()).to_pylist() == texts
@@ -315,7 +317,7 @@ def test_whole_characters_are_left_as_they_are(text: str, halves: list[int]) -> 
 @pytest.mark.parametrize("status", [200, 500])
 def test_a_body_of_brackets_is_a_truncated_reply(status: int) -> None:
     """A model may be served by anything; its nonsense must not end the run with a trace."""
-    response = httpx.Response(status, text="[" * 100_000)
+    response = Received(status, {}, b"[" * 100_000)
     outcome = outcome_of(response, url="http://h", model="m", key=None)
     assert isinstance(outcome, ChatFailure) and outcome.kind == "retry"
     assert outcome.reason == ("llm_truncated_reply" if status == 200 else "llm_server_error")

@@ -287,8 +287,8 @@ def test_a_parser_that_fails_loses_no_reply(plain: LlmServer, tmp_path: Path) ->
 
     n_before = plain.stats()["n_calls"]
     with Run(plain, tmp_path, parse=parse) as run:
-        (failed,) = asyncio.run(run.ask([0], wrap=True))
-        assert isinstance(failed, ZeroDivisionError)
+        (unread,) = asyncio.run(run.ask([0]))
+        assert unread.entry.parsed is None and unread.notes == ("unread_by_error",)
         assert run.governor.status().n_settled == 1
     with Run(plain, tmp_path) as run:
         (answer,) = asyncio.run(run.ask([0]))

@@ -85,6 +85,7 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scored]:
     """A run of NACo in two instances beside F1; its key is gone afterwards."""
     folder = tmp_path_factory.mktemp("naco")
     key = folder / "key"
+    key.touch(mode=0o600)
     key.write_text(KEY)
     with LlmServer(replies=REPLIES, latency_s=0.001, key=KEY) as server:
         rows = table([*REPLIES, " "])

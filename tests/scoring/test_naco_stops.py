@@ -72,6 +72,7 @@ def test_a_budget_stops_the_family_and_a_raised_one_goes_on(tmp_path: Path) -> N
 def test_a_refused_key_stops_the_family_at_once(tmp_path: Path) -> None:
     """Protects from a thousand calls that cannot succeed, and from losing the other metrics."""
     key = tmp_path / "key"
+    key.touch(mode=0o600)
     key.write_text("sk-wrong-0123456789\n")
     with LlmServer(key="sk-right-0123456789") as server:
         job = settings(server, tmp_path, many(300), naco__api_key_file=str(key))
