@@ -39,13 +39,15 @@ def words(folder: Path, base_url: str, *more: str) -> list[str | Path]:
     return ["score", source, "--out", folder / "out", "--metrics", "naco", "--local", *settings]
 
 
-def test_an_echoed_key_is_in_no_file_of_a_run(tmp_path: Path) -> None:
-    """README: in no log, journal, report. It stood in journal, families, scores and page."""
+def test_a_key_is_said_where_it_goes_and_is_in_no_file_though_it_is_echoed(tmp_path: Path) -> None:
+    """It stood in journal, families, scores and page, and nothing said to whom it went."""
     said = TWO_STEPS.replace("Ann", f"Ann {KEY}").replace("1. a", f"1. {KEY}")
     with HostileServer(lambda _: [response(completion(said, finish_reason=KEY))]) as server:
         path = key_file(tmp_path / "key")
         output = qaeval(*words(tmp_path, server.base_url, f"api_key_file={path}"))
         assert server.asked[0].headers["authorization"] == f"Bearer {KEY}"
+        host = server.base_url.split("/")[2]
+    assert output.count(f"note: the key of the file {path} goes to {host}\n") == 1
     page = tmp_path / "page.html"
     output += qaeval("explain", tmp_path / "out", "--row", "input.parquet:0", "--html", page)
     path.unlink()
@@ -55,29 +57,38 @@ def test_an_echoed_key_is_in_no_file_of_a_run(tmp_path: Path) -> None:
     assert KEY not in output
 
 
-def test_who_gets_which_key_is_said_once(tmp_path: Path) -> None:
-    """Nobody noticed to whom a key went, for nothing said so."""
-    path = key_file(tmp_path / "key")
-    with HostileServer(lambda _: [response(completion(TWO_STEPS))]) as server:
-        host = server.base_url.split("/")[2]
-        output = qaeval(*words(tmp_path, server.base_url, f"api_key_file={path}"))
-    assert output.count(f"note: the key of the file {path} goes to {host}\n") == 1
-
-
 @pytest.mark.parametrize(
     ("base_url", "mode", "said"),
     [
         (FAR, 0o600, "10.255.255.1 in clear"),
         ("http://127.0.0.1.example.org/v1", 0o600, "in clear"),
-        ("http://127.0.0.1:9/v1", 0o644, "(mode 0644): chmod 600"),
-        ("http://127.0.0.1:9/v1", 0o640, "(mode 0640): chmod 600"),
+        ("http://localhost:9/v1", 0o644, "(mode 0644): chmod 600"),
+        ("https://host/v1", 0o640, "(mode 0640): chmod 600"),
     ],
 )
-@pytest.mark.parametrize("verb", ["score", "calibrate"])
-def test_what_would_show_a_key_to_others_is_refused_before_anything_starts(
-    tmp_path: Path, base_url: str, mode: int, said: str, verb: str
+def test_what_would_show_a_key_to_others_is_refused(
+    tmp_path: Path, base_url: str, mode: int, said: str
 ) -> None:
     """A key that others can read, on the disk or on the wire, is theirs as well."""
+    path = key_file(tmp_path / "key", mode=mode)
+    given = {"naco.base_url": base_url, "naco.api_key_file": str(path)}
+    with pytest.raises(ConfigError) as refused:
+        check_key_use(load_config(overrides=given))
+    assert said in str(refused.value)
+    assert len(check_key_use(load_config(overrides={**given, "naco.allow_insecure": True}))) == 1
+
+
+@pytest.mark.parametrize(
+    ("verb", "base_url", "mode", "said"),
+    [
+        ("score", FAR, 0o600, "10.255.255.1 in clear"),
+        ("calibrate", "http://127.0.0.1:9/v1", 0o644, "(mode 0644): chmod 600"),
+    ],
+)
+def test_it_is_refused_before_anything_starts(
+    tmp_path: Path, verb: str, base_url: str, mode: int, said: str
+) -> None:
+    """Protects from minutes of exports before a bad request is called that."""
     path = key_file(tmp_path / "key", mode=mode)
     command = words(tmp_path, base_url, f"api_key_file={path}")
     if verb == "calibrate":
