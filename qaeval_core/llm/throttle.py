@@ -32,6 +32,8 @@ What it costs, by the simulation of the tests at a limit of 1,200: where the ser
 half of it, 96 to 99 % of that is used and 1 % of calls are refused. To find out that capacity has
 returned takes some refusals a window: 3 % of calls at a limit of 300, more at smaller ones.
 
+Where an account has no limits there is nothing to take a share of: only outages count.
+
 But: when a call is sent is ``llm.timeline``'s, and a pause that a server asks for is heeded there.
 """
 
@@ -53,16 +55,18 @@ _BELOW = 0.85
 _PLATEAU_AT = (1.0 - _CUT) ** (1 / 3)  # K, in windows since the cut
 _LEAVES_AT = _PLATEAU_AT - (1.0 - _BELOW) ** (1 / 3)
 _MIN_PACE = 1 / 64
-# Refused shares: noise, as long as nothing is known; p0 by what is known; p1 - p0; the sum's bound.
+# Refused shares: noise, as long as nothing is known; p0 = a known share times, and plus, these.
 _NOISE = 0.12
 _SLACK = (1.2, 0.01)
+# p1 - p0, and the sum's bound, while the whole of the limits is used and while less is: there a
+# false alarm costs a third of the pace for half a window, here a late one is many refusals.
 _EXCESS = {True: 0.13, False: 0.06}
 _BOUND = {True: 10.0, False: 5.0}
 # A refusal that says how long all are to wait is no noise.
 _TOLD_WEIGHT = 2
 _MIN_BELOW = 30  # calls that tell the share below the plateau
 _MAX_KNOWN = 500  # calls that are remembered of it
-_DOUBT = 10
+_DOUBT = 10  # calls that were not refused, added to what tells the share to cut by
 # A server that was asked too much refuses a little longer: so long after a cut nothing is learned.
 _SETTLE_SHARE = 1 / 30
 _MAX_NOISE = 0.8
