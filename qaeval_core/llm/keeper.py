@@ -93,10 +93,9 @@ class Keeper:
             # First of all: whatever becomes of the governor, the reply is paid for.
             return await asyncio.to_thread(self._store, entry, request)
         finally:  # Also where it cannot be kept.
-            n_admitted = None
-            if reply.n_prompt_tokens is not None:
-                self._estimates.learn(request.n_prompt_tokens, counted=reply.n_prompt_tokens)
-                n_admitted = reply.n_prompt_tokens + self._client.endpoint.max_completion_tokens
+            n_prompt = reply.n_prompt_tokens
+            most = self._client.endpoint.max_completion_tokens
+            n_admitted = None if n_prompt is None else n_prompt + most
             await self._heed(reply)
             await self._governor.settle(
                 entry.call_id,
@@ -104,6 +103,8 @@ class Keeper:
                 usd=entry.usd,
                 n_admitted=n_admitted,
             )
+            if n_prompt is not None:
+                self._estimates.learn(request.n_prompt_tokens, counted=n_prompt)
 
     def _store(self, entry: JournalEntry, request: Request) -> JournalEntry:
         """Journal a reply with what is read of it, or without; runs in a thread.

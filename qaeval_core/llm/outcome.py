@@ -33,6 +33,7 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import httpx
@@ -125,7 +126,7 @@ def failure_of_fault(error: Exception, *, key: ApiKey | None) -> ChatFailure:
     trace, where = error.__traceback__, ""
     while trace is not None:
         code = trace.tb_frame.f_code
-        where = f" ({code.co_name}, line {trace.tb_lineno} of {code.co_filename})"
+        where = f" ({code.co_name}, line {trace.tb_lineno} of {Path(code.co_filename).name})"
         trace = trace.tb_next
     said = _scrubbed(f"{type(error).__name__}: {error}", key)
     message = f"an error of this program, not of the server: {said}{where}"

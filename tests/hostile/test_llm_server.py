@@ -317,6 +317,7 @@ def test_a_reply_is_journalled_before_anything_is_learnt_from_it(
     answers, run = ask(answer, tmp_path)
     assert len(asked) == len(list(run.journal.entries())) == 1
     assert answers[0].entry.text == "Yes."
+    assert (run.governor.status().n_settled, run.governor.status().n_open) == (1, 0)
 
 
 def test_reading_a_reply_holds_up_no_other_call(tmp_path: Path) -> None:
