@@ -6,31 +6,23 @@ they are decoded. So what a row can be at most is told before the first one is d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import pyarrow.parquet as pq
+from qaeval_core.scoring.footer import Chunk, Footer, page_header
 
 _MAX_ROWS = 1024
 _BATCH_BYTES = 1 << 30
 # Encodings that store every value by itself: what is decoded is as large as what is stored.
-_WHOLE = frozenset(
-    {
-        "PLAIN",
-        "RLE",
-        "BIT_PACKED",
-        "DELTA_BINARY_PACKED",
-        "DELTA_LENGTH_BYTE_ARRAY",
-        "BYTE_STREAM_SPLIT",
-    }
-)
-_DICTIONARIES = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
+# PLAIN, RLE, BIT_PACKED, DELTA_BINARY_PACKED, DELTA_LENGTH_BYTE_ARRAY, BYTE_STREAM_SPLIT
+_WHOLE = frozenset({0, 3, 4, 5, 6, 9})
+_DICTIONARIES = frozenset({2, 8})  # PLAIN_DICTIONARY, RLE_DICTIONARY
 _HEADER_BYTES = 64
 _DICTIONARY_PAGE = 2
 
 
 def rows_per_batch(
-    source: Any, footer: pq.FileMetaData, groups: Sequence[int], columns: Sequence[str]
+    source: Any, footer: Footer, groups: Sequence[int], columns: Sequence[str], *, n_bytes: int
 ) -> int:
     """Return how many rows take a gibibyte at most when they are decoded, 1 to 1,024.
 
@@ -40,76 +32,41 @@ def rows_per_batch(
         Of the footer; its place is moved.
     groups, columns : sequence of int, str
         What is to be read.
+    n_bytes : int
+        Of the file.
     """
-    wanted = set(columns)
     n_rows = _MAX_ROWS
-    for number in groups:
-        group = footer.row_group(number)
-        chunks = [group.column(i) for i in range(group.num_columns)] if group.num_rows else []
-        n_bytes = sum(
-            _bytes_of_row(source, chunk, n_rows=group.num_rows)
-            for chunk in chunks
-            if chunk.path_in_schema.partition(".")[0] in wanted
-        )
-        n_rows = min(n_rows, int(_BATCH_BYTES / max(n_bytes, 1.0)))
+    for group in (footer.groups[number] for number in groups):
+        if group.n_rows < 1:
+            continue
+        bytes_of_row = 0.0
+        for chunk in group.chunks:
+            if chunk.column in columns:
+                has_page = 0 < chunk.start <= n_bytes - _HEADER_BYTES
+                page = _dictionary_bytes(source, chunk) if has_page else None
+                bytes_of_row += _bytes_of_row(chunk, page, n_rows=group.n_rows)
+        n_rows = min(n_rows, int(_BATCH_BYTES / max(bytes_of_row, 1.0)))
     return max(n_rows, 1)
 
 
-def _bytes_of_row(source: Any, chunk: pq.ColumnChunkMetaData, *, n_rows: int) -> float:
+def _bytes_of_row(chunk: Chunk, dictionary_bytes: int | None, *, n_rows: int) -> float:
     """Return what a row of a column takes: on average, or at most where values are repeated."""
-    stored = max(int(chunk.total_uncompressed_size), 1)
+    stored = max(chunk.n_bytes, 1)
     on_average = stored / n_rows
-    encodings = frozenset(chunk.encodings)
-    if encodings <= _WHOLE:
+    if chunk.encodings <= _WHOLE:
         return on_average
     # With prefixes of others (DELTA_BYTE_ARRAY), a value may be as long as all that is stored.
     largest = stored
-    if encodings <= _WHOLE | _DICTIONARIES:
-        largest = min(_dictionary_bytes(source, chunk) or stored, stored)
-    n_values = max(int(chunk.num_values) / n_rows, 1.0)
-    return max(on_average, largest * n_values)
+    if chunk.encodings <= _WHOLE | _DICTIONARIES:
+        largest = min(dictionary_bytes or stored, stored)
+    return max(on_average, largest * max(chunk.n_values / n_rows, 1.0))
 
 
-def _dictionary_bytes(source: Any, chunk: pq.ColumnChunkMetaData) -> int | None:
+def _dictionary_bytes(source: Any, chunk: Chunk) -> int | None:
     """Return the size of the dictionary that a column chunk begins with; None without one."""
-    starts = [chunk.data_page_offset, chunk.dictionary_page_offset or 0]
-    source.seek(min(start for start in starts if start > 0))
+    source.seek(chunk.start)
     try:
-        kind, n_bytes = _page_header(source.read(_HEADER_BYTES))
-    except (StopIteration, ValueError):
+        kind, n_bytes = page_header(source.read(_HEADER_BYTES))
+    except ValueError:
         return None
     return n_bytes if kind == _DICTIONARY_PAGE else None
-
-
-def _page_header(content: bytes) -> tuple[int, int]:
-    """Return the type and the uncompressed size of a page: the first fields of its Thrift struct.
-
-    Examples
-    --------
-    >>> _page_header(bytes([0x15, 0x04, 0x15, 0x80, 0x02, 0x15]))
-    (2, 128)
-
-    Raises
-    ------
-    ValueError, StopIteration
-        If these are not its first fields.
-    """
-    left = iter(content)
-    fields = []
-    for _ in range(2):
-        # The next field, a 32-bit integer.
-        if next(left) != 0x15:
-            raise ValueError("no page header")
-        fields.append(_varint(left))
-    kind, n_bytes = (number >> 1 ^ -(number & 1) for number in fields)
-    return kind, n_bytes
-
-
-def _varint(left: Iterator[int]) -> int:
-    number = shift = 0
-    while True:
-        byte = next(left)
-        number |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return number

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from qaeval_core.errors import InputError, UnreadableFileError
+from qaeval_core.scoring.footer import Footer, parse_footer
 from qaeval_core.scoring.listing import distinct, files_below, matches
 from qaeval_core.scoring.names import check_names, check_utf8, shown_name
 from qaeval_core.signature import hash_text
@@ -37,7 +38,6 @@ _SECOND_NS = 1_000_000_000
 # Fifty million equal numbers have 217 rows a byte.
 _MAX_ROWS_PER_BYTE = 4096
 _MAX_GROUP_ROWS = 2**31 - 1
-_MAX_COUNTED_CHUNKS = 1_000_000  # four seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,8 +339,8 @@ def _unique_relatives(found: Sequence[_Found]) -> list[str]:
     raise InputError(f"cannot tell inputs apart: {sorted(relatives)[:3]}")
 
 
-def read_footer(source: pa.NativeFile) -> tuple[pq.FileMetaData, str]:
-    """Return a Parquet file's footer, and a hash of its bytes.
+def read_footer(source: pa.NativeFile) -> tuple[pq.FileMetaData, Footer, str]:
+    """Return a Parquet file's footer, as PyArrow and as we read it, and a hash of its bytes.
 
     Raises
     ------
@@ -352,34 +352,36 @@ def read_footer(source: pa.NativeFile) -> tuple[pq.FileMetaData, str]:
     footer_bytes = int.from_bytes(tail[-8:-4], "little") + 8
     if len(tail) < footer_bytes <= n_bytes:
         tail = source.read_at(footer_bytes, n_bytes - footer_bytes)
-    footer = pq.read_metadata(pa.BufferReader(tail))
-    return footer, hashlib.sha256(tail[-footer_bytes:]).hexdigest()[:_N_FOOTER_CHARS]
+    metadata = pq.read_metadata(pa.BufferReader(tail))
+    try:
+        footer = parse_footer(tail[-footer_bytes:-8])
+    except ValueError as error:
+        raise pa.ArrowInvalid(str(error)) from None
+    return metadata, footer, hashlib.sha256(tail[-footer_bytes:]).hexdigest()[:_N_FOOTER_CHARS]
 
 
-def _check_counts(footer: pq.FileMetaData, *, n_bytes: int) -> None:
+def _check_counts(schema: pq.ParquetSchema, footer: Footer, *, n_bytes: int) -> None:
     """Raise ArrowInvalid where a footer's counts of rows contradict each other.
 
     Whoever believes a count that is too small loses rows in silence, and plans for ever by one that
     is too large.
     """
-    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
-    n_rows = sum(group.num_rows for group in groups)
-    if n_rows != footer.num_rows:
-        raise pa.ArrowInvalid(f"{footer.num_rows:,} rows, but {n_rows:,} in its row groups")
+    n_rows = sum(group.n_rows for group in footer.groups)
+    if n_rows != footer.n_rows:
+        raise pa.ArrowInvalid(f"{footer.n_rows:,} rows, but {n_rows:,} in its row groups")
     if n_rows > _MAX_ROWS_PER_BYTE * n_bytes or any(
-        not 0 <= group.num_rows <= _MAX_GROUP_ROWS for group in groups
+        not 0 <= group.n_rows <= _MAX_GROUP_ROWS for group in footer.groups
     ):
         raise pa.ArrowInvalid(f"{n_rows:,} rows in {n_bytes:,} bytes cannot be")
-    flat = [
-        i for i in range(footer.num_columns) if not footer.schema.column(i).max_repetition_level
-    ]
-    for group in groups[: _MAX_COUNTED_CHUNKS // max(len(flat), 1)]:
-        for i in flat:
-            chunk = group.column(i)
-            if chunk.num_values != group.num_rows:
+    columns = [schema.column(i) for i in range(len(schema))]
+    is_flat = [column.max_repetition_level == 0 for column in columns]
+    for group in footer.groups:
+        if len(group.chunks) != len(columns):
+            raise pa.ArrowInvalid(f"{len(group.chunks):,} of {len(columns):,} columns")
+        for chunk, flat in zip(group.chunks, is_flat, strict=True):
+            if flat and chunk.n_values != group.n_rows:
                 raise pa.ArrowInvalid(
-                    f"column {chunk.path_in_schema} has {chunk.num_values:,} values for "
-                    f"{group.num_rows:,} rows"
+                    f"column {chunk.column} has {chunk.n_values:,} values for {group.n_rows:,} rows"
                 )
 
 
@@ -394,16 +396,15 @@ def _read_footer(item: _Found, relative: str) -> InputFile | str:
     try:
         stamp = local_stamp(item.path) if is_local else ""
         with item.place.filesystem.open_input_file(item.path) as source:
-            footer, footer_hash = read_footer(source)
-        _check_counts(footer, n_bytes=item.info.size)
+            metadata, footer, footer_hash = read_footer(source)
+        _check_counts(metadata.schema, footer, n_bytes=item.info.size)
         groups = []
         start = 0
-        for i in range(footer.num_row_groups):
-            group = footer.row_group(i)
-            groups.append(RowGroup(start, group.num_rows, group.total_byte_size))
-            start += group.num_rows
-        schema = footer.schema.to_arrow_schema()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        for group in footer.groups:
+            groups.append(RowGroup(start, group.n_rows, group.n_bytes))
+            start += group.n_rows
+        schema = metadata.schema.to_arrow_schema()
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         return f"{item.uri} is not readable Parquet: {error}"
     version = FileVersion(
         item.uri, item.info.size, item.info.mtime_ns or 0, footer_hash, stamp=stamp

@@ -27,6 +27,7 @@ from pyarrow import fs
 from qaeval_core.errors import InputChangedError, UnreadableFileError
 from qaeval_core.outages import Outages
 from qaeval_core.scoring.batch_size import rows_per_batch
+from qaeval_core.scoring.footer import Footer
 from qaeval_core.scoring.inputs import (
     FileVersion,
     InputFile,
@@ -159,16 +160,19 @@ class ShardReader:
         source = _Source(piece.uri, is_watched=is_watched)
         source.check(piece)
         self._source = source
+        metadata, footer = source.footer(piece)
         parquet = pq.ParquetFile(
             source.file,
-            metadata=source.footer(piece),
+            metadata=metadata,
             buffer_size=_BUFFER_BYTES,
             pre_buffer=False,
             page_checksum_verification=True,
         )
         groups = list(range(piece.first_group, piece.stop_group))
         self._batches = parquet.iter_batches(
-            batch_size=rows_per_batch(source.file, parquet.metadata, groups, self._columns),
+            batch_size=rows_per_batch(
+                source.file, footer, groups, self._columns, n_bytes=piece.version.size_bytes
+            ),
             row_groups=groups,
             columns=self._columns,
             use_threads=False,
@@ -262,16 +266,16 @@ class _Source:
         if not is_same:
             raise _changed(piece.relative)
 
-    def footer(self, piece: Piece) -> pq.FileMetaData:
+    def footer(self, piece: Piece) -> tuple[pq.FileMetaData, Footer]:
         """Return the footer; InputChangedError if it is not the planned one."""
         try:
-            footer, footer_hash = read_footer(self._opened)
+            metadata, footer, footer_hash = read_footer(self._opened)
         except OSError as error:
             self._failure = error
             raise
         if footer_hash != piece.version.footer:
             raise _changed(piece.relative)
-        return footer
+        return metadata, footer
 
     def close(self) -> None:
         """Close it."""
