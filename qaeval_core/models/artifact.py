@@ -25,7 +25,7 @@ from qaeval_core.models.record import (
     ArtifactRequest,
     export_command,
 )
-from qaeval_core.models.registry import file_sha256, resolve_model
+from qaeval_core.models.registry import check_no_code, file_sha256, resolve_model
 
 __all__ = [
     "GRAPH_VERSIONS",
@@ -112,11 +112,20 @@ def load_artifact(folder: Path | str, *, verify: bool = True) -> Artifact:
     return Artifact(folder=folder, record=record)
 
 
-def find_artifact(root: Path, request: ArtifactRequest) -> Artifact:
+def find_artifact(root: Path, request: ArtifactRequest, *, compare_model: bool = True) -> Artifact:
     """Load the artifact that answers a request.
 
     Where the model's own files are at hand, they are compared with the ones the artifact was made
     from. An artifact that fell back to fp32 answers a request for fp16.
+
+    Parameters
+    ----------
+    root : Path
+        Where artifacts lie.
+    request : ArtifactRequest
+        What is wanted.
+    compare_model : bool, default True
+        False reads no file of the model: for a request that another one's file names.
 
     Raises
     ------
@@ -131,7 +140,7 @@ def find_artifact(root: Path, request: ArtifactRequest) -> Artifact:
     if not (folder / "artifact.json").is_file():
         raise ArtifactMissingError(f"no artifact in {folder}; build it with: {command}")
     artifact = load_artifact(folder)
-    reason = _mismatch(artifact.record, request)
+    reason = _mismatch(artifact.record, request, compare_model=compare_model)
     if reason:
         raise ArtifactMissingError(f"{folder}: {reason}; build it again with: {command} --force")
     return artifact
@@ -160,12 +169,17 @@ def ensure_artifact(root: Path, request: ArtifactRequest, *, build: bool = True)
         If a file of the artifact or of an embedded model differs from its recorded hash.
     ExportError
         If the export failed; the message ends with its last lines.
+    ConfigError
+        If the model brings code.
     """
     try:
         return find_artifact(root, request)
     except ArtifactMissingError as missing:
         if not build:
             raise
+        folder = Path(request.model).expanduser()
+        if folder.is_dir():
+            check_no_code(folder)  # Here, not in the export: its message comes at once.
         run_export(request, Path(root), missing=str(missing))
     return find_artifact(root, request)
 
@@ -210,7 +224,9 @@ def _rebuild_command(record: ArtifactRecord, folder: Path) -> str:
     return f"{export_command(request, folder.parent)} --force"
 
 
-def _mismatch(record: ArtifactRecord, request: ArtifactRequest) -> str | None:
+def _mismatch(
+    record: ArtifactRecord, request: ArtifactRequest, *, compare_model: bool
+) -> str | None:
     """Return why a record does not answer a request, or None."""
     asked = (request.graph, dict(request.options), request.precision)
     found = (record.graph, record.options, record.requested_precision)
@@ -218,7 +234,7 @@ def _mismatch(record: ArtifactRecord, request: ArtifactRequest) -> str | None:
         return f"holds {found}, not {asked}"
     if record.lossy and not request.allow_lossy:
         return "its precision failed the parity gate and allow_lossy is not set"
-    if record.model.kind == "hub":
+    if record.model.kind == "hub" or not compare_model:
         return None  # A hub revision never changes; the hub is not asked at run time.
     try:
         source = resolve_model(request.model, role=request.role)

@@ -65,6 +65,7 @@ def run_export(request: ArtifactRequest, root: Path, *, missing: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "export", *export_arguments(request, root)],
         env=_environment(),
+        stdin=subprocess.DEVNULL,  # What is asked there, nobody sees: nothing may answer.
         capture_output=True,
         text=True,
         check=False,
