@@ -17,7 +17,7 @@ from pathlib import Path
 
 import grpc
 import ray
-from ray._raylet import Config
+from ray._raylet import Config  # type: ignore[attr-defined]
 from ray.autoscaler.sdk import request_resources
 
 from jobs.options import say

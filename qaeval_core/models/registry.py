@@ -169,13 +169,15 @@ def model_slug(name: str) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, in hex; computed once per path, size and time of change."""
-    stat = path.stat()
-    return _sha256(str(path.resolve()), stat.st_size, stat.st_mtime_ns)
+    """Return the SHA-256 of a file, in hex; computed once per path, inode, size and times."""
+    found = path.stat()
+    # The time of change too: whoever writes may set the other one back.
+    times = (found.st_mtime_ns, found.st_ctime_ns)
+    return _sha256(str(path.resolve()), found.st_ino, found.st_size, times)
 
 
 @functools.lru_cache(maxsize=256)
-def _sha256(path: str, n_bytes: int, changed_ns: int) -> str:
+def _sha256(path: str, inode: int, n_bytes: int, times_ns: tuple[int, int]) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
