@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import version
@@ -46,6 +45,7 @@ from qaeval_core.models.record import (
     ParityRecord,
 )
 from qaeval_core.models.registry import ModelSource, file_sha256, resolve_model
+from qaeval_core.terminal import say
 
 __all__ = ["build_artifact"]
 
@@ -177,7 +177,7 @@ def _seal_old(folder: Path, request: ArtifactRequest) -> bool:
     seal = folder.parent / f".{folder.name}-{os.getpid()}.sha256"
     seal.write_text(seal_of((folder / RECORD).read_bytes()), encoding="utf-8")
     os.replace(seal, folder / SEAL)
-    print(f"{folder.name}: compared with its model and kept", file=sys.stderr)
+    say(f"{folder.name}: compared with its model and kept")
     return True
 
 
@@ -213,7 +213,7 @@ def _gate(
                 against=against,
                 attempts=tuple(attempts),
             )
-        print(f"{precision}: {_shown(attempt)}: parity gate failed", file=sys.stderr)
+        say(f"{precision}: {_shown(attempt)}: parity gate failed")
     raise ExportError(
         f"{request.graph} of {request.model} differs from torch: {_shown(attempts[-1])}"
     )

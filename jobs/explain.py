@@ -69,13 +69,13 @@ def explain(
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_BAD_REQUEST)
     for line in explanation_lines(explanation):
-        print(line)
+        options.show(line)
     if html is not None:
         write(html, explanation_page(explanation).encode())
-        print(f"page: {html}")
+        options.show(f"page: {html}")
     if json is not None:
         write_json(json, explanation_content(explanation))
-        print(f"JSON: {json}")
+        options.show(f"JSON: {json}")
 
 
 def main() -> None:
