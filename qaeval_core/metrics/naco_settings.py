@@ -205,5 +205,5 @@ def _number(given: object) -> float | None:
         return None
     try:
         return float(given)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
