@@ -73,7 +73,7 @@ def write_new(path: Path, content: bytes) -> bool:
     Of several processes that try at once, on whatever machines, one succeeds.
     """
     temporary = temporary_path(path)
-    temporary.write_bytes(content)
+    _write_exclusively(temporary, content)
     try:
         link(temporary, path)  # Fails if it exists, also on NFS; never half written.
     except FileExistsError:
@@ -106,6 +106,11 @@ def _write_exclusively(path: Path, content: bytes) -> bool:
             file.write(content)
     except FileExistsError:
         return False
+    except OSError:
+        # On a full disk half a file would keep it full.
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
     return True
 
 
