@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from qaeval_core.config import RunConfig
 from qaeval_core.errors import ConfigError
-from qaeval_core.models.artifact import default_root, ensure_artifact
+from qaeval_core.models.artifact import Artifact, ArtifactRequest, default_root, ensure_artifact
 from qaeval_core.models.session import Device
 from qaeval_core.scoring.columns import check_carried, resolve_columns
 from qaeval_core.scoring.compile import compile_run, needed_roles, optional_roles
-from qaeval_core.scoring.compile_models import ResolveArtifact
 from qaeval_core.scoring.inputs import InputFile, find_inputs
 from qaeval_core.scoring.plan import Piece, RowRange, cover, plan_file
 from qaeval_core.scoring.plans import (
@@ -167,7 +166,7 @@ def make_job(
     inputs: Inputs,
     *,
     device: Device,
-    resolve_artifact: ResolveArtifact | None = None,
+    resolve_artifact: Callable[[ArtifactRequest], Artifact] | None = None,
 ) -> Job:
     """Return the job of a request, building artifacts that are missing.
 
