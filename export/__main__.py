@@ -12,6 +12,7 @@ from pathlib import Path
 from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ConfigError, QAEvalError
 from qaeval_core.models.artifact import Artifact, default_root, find_artifact
 from qaeval_core.models.record import GRAPH_OPTIONS, ArtifactRequest
+from qaeval_core.terminal import say_error, show
 
 _EPILOG = """\
 examples:
@@ -40,13 +41,13 @@ def main(arguments: list[str] | None = None) -> int:
         )
         artifact = _build(request, root=args.root or default_root(), force=args.force)
     except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
+        say_error(error)
         return 2
     except (QAEvalError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        say_error(error)
         return 1
-    print(artifact.folder)
-    print(parity_line(artifact))
+    show(str(artifact.folder))
+    show(parity_line(artifact))
     return 0
 
 

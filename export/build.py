@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +24,16 @@ from export.parity import Parity, compare, parity_rows, run_graph
 from export.precision import MIN_SPEARMAN, TOLERANCES, convert
 from export.tracing import tensor_records, trace
 from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ExportError
-from qaeval_core.models.artifact import Artifact, find_artifact, load_artifact
+from qaeval_core.models.artifact import (
+    RECORD,
+    SEAL,
+    Artifact,
+    check_files,
+    find_artifact,
+    load_artifact,
+    read_record,
+    seal_of,
+)
 from qaeval_core.models.building import build_lock
 from qaeval_core.models.record import (
     FORMAT_VERSION,
@@ -35,7 +44,8 @@ from qaeval_core.models.record import (
     ParityAttempt,
     ParityRecord,
 )
-from qaeval_core.models.registry import file_sha256, resolve_model
+from qaeval_core.models.registry import ModelSource, file_sha256, resolve_model
+from qaeval_core.terminal import say
 
 __all__ = ["build_artifact"]
 
@@ -69,6 +79,8 @@ def build_artifact(request: ArtifactRequest, root: Path, *, force: bool = False)
                 return find_artifact(root, request)
             except (ArtifactMissingError, ArtifactHashError):
                 pass
+            if _seal_old(folder, request):
+                return find_artifact(root, request)
         temporary = folder.parent / f".building-{folder.name}-{os.getpid()}"
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
@@ -97,8 +109,25 @@ def _write(request: ArtifactRequest, folder: Path) -> None:
     proto, parity = _gate(proto, loaded, facts, request, folder)
     loaded.tokenizer.save(str(folder / "tokenizer.json"))
     files = {path.name: file_sha256(path) for path in sorted(folder.iterdir())}
+    record = _make_record(
+        source=source, request=request, facts=facts, proto=proto, parity=parity, files=files
+    )
+    content = (json.dumps(record.model_dump(mode="json"), indent=2) + "\n").encode()
+    (folder / RECORD).write_bytes(content)
+    (folder / SEAL).write_text(seal_of(content), encoding="utf-8")
+
+
+def _make_record(
+    *,
+    source: ModelSource,
+    request: ArtifactRequest,
+    facts: ModelFacts,
+    proto: onnx.ModelProto,
+    parity: ParityRecord,
+    files: Mapping[str, str],
+) -> ArtifactRecord:
     inputs, outputs = tensor_records(proto)
-    record = ArtifactRecord(
+    return ArtifactRecord(
         format_version=FORMAT_VERSION,
         graph=request.graph,
         graph_version=GRAPH_VERSIONS[request.graph],
@@ -109,7 +138,7 @@ def _write(request: ArtifactRequest, folder: Path) -> None:
         model=ModelRecord(
             name=source.name, kind=source.kind, revision=source.revision, files=dict(source.files)
         ),
-        files=files,
+        files=dict(files),
         tokenizer_hash=files["tokenizer.json"],
         inputs=inputs,
         outputs=outputs,
@@ -118,8 +147,38 @@ def _write(request: ArtifactRequest, folder: Path) -> None:
         parity=parity,
         **asdict(facts),
     )
-    text = json.dumps(record.model_dump(mode="json"), indent=2) + "\n"
-    (folder / "artifact.json").write_text(text, encoding="utf-8")
+
+
+def _seal_old(folder: Path, request: ArtifactRequest) -> bool:
+    """Seal an artifact that was built before records had a checksum, if all of it is right.
+
+    Its hash is in the signatures of finished runs, and another version of torch would not give
+    the same bytes again: it is kept where its record is what this model's would be today.
+    """
+    if not (folder / RECORD).is_file() or (folder / SEAL).exists():
+        return False
+    try:
+        record = read_record(folder, is_sealed=False)
+        check_files(folder, record)
+        source = resolve_model(request.model, role=request.role)
+        loaded = load_model(source, role=request.role)
+        now = _make_record(
+            source=source,
+            request=request,
+            facts=make_facts(loaded, request),
+            proto=onnx.load(folder / "model.onnx", load_external_data=False),
+            parity=record.parity,
+            files=record.files,
+        )
+    except (ArtifactMissingError, ArtifactHashError):
+        return False
+    if now.model_copy(update={"versions": record.versions}) != record:
+        return False
+    seal = folder.parent / f".{folder.name}-{os.getpid()}.sha256"
+    seal.write_text(seal_of((folder / RECORD).read_bytes()), encoding="utf-8")
+    os.replace(seal, folder / SEAL)
+    say(f"{folder.name}: compared with its model and kept")
+    return True
 
 
 def _gate(
@@ -154,7 +213,7 @@ def _gate(
                 against=against,
                 attempts=tuple(attempts),
             )
-        print(f"{precision}: {_shown(attempt)}: parity gate failed", file=sys.stderr)
+        say(f"{precision}: {_shown(attempt)}: parity gate failed")
     raise ExportError(
         f"{request.graph} of {request.model} differs from torch: {_shown(attempts[-1])}"
     )

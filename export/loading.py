@@ -76,7 +76,9 @@ def load_model(source: ModelSource, *, role: str) -> LoadedModel:
     files: dict[str, Any] = {"gguf_file": source.gguf_file} if source.gguf_file else {}
     if not source.gguf_file:
         # An adapter's configuration is the whole model's, heads included.
-        config = AutoConfig.from_pretrained(source.adapter or source.folder, local_files_only=True)
+        config = AutoConfig.from_pretrained(
+            source.adapter or source.folder, local_files_only=True, trust_remote_code=False
+        )
         _check_supported(config, source=source, role=role)
         files |= {"use_safetensors": True, "config": config}
     model, loading = _AUTO_CLASSES[role].from_pretrained(

@@ -103,11 +103,11 @@ def _calibrate_baselines(
     write_baselines(path, content)
     for record in content.baselines:
         low, high = record.interval_95
-        print(
+        options.show(
             f"b_{record.part} = {record.value:.4f} [{low:.4f}, {high:.4f}], {record.n_pairs:,} "
             f"pairs, {record.n_dropped:,} dropped for overlap, {record.n_undefined:,} undefined"
         )
-    print(f"baselines: {path}")
+    options.show(f"baselines: {path}")
 
 
 def _calibrate_complexity(
@@ -148,13 +148,13 @@ def _calibrate_complexity(
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_INCOMPLETE)
     taken = ", ".join(f"{n:,} took {steps}" for steps, n in record.n_steps.items())
-    print(
+    options.show(
         f"e = {record.paper:g} (profile paper), {record.authors:.4g} (authors), {record.n_runs:,} "
         f"replies to {record.n_questions:,} questions, {record.n_unnatural:,} unnatural, "
         f"{record.n_unreadable:,} unreadable, {record.n_failed:,} failed"
     )
-    print(f"steps of natural ones: {taken}")
-    print(f"expected complexity: {path}")
+    options.show(f"steps of natural ones: {taken}")
+    options.show(f"expected complexity: {path}")
 
 
 def _check_no_baseline(metrics: object) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from importlib import metadata
 from typing import Annotated
 
 import typer
 
-from jobs import calibrate, correlate, demo, explain, export, metrics, score, train
+from jobs import calibrate, correlate, demo, explain, export, metrics, options, score, train
+from jobs.net import DEBUG, caught
 
 app = typer.Typer(
     name="qaeval",
@@ -16,27 +18,27 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command(epilog=score.EPILOG)(score.score)
-app.command(epilog=calibrate.EPILOG)(calibrate.calibrate)
-app.command(epilog=correlate.EPILOG)(correlate.correlate)
-app.command(epilog=explain.EPILOG)(explain.explain)
+app.command(epilog=score.EPILOG)(caught(score.score))
+app.command(epilog=calibrate.EPILOG)(caught(calibrate.calibrate))
+app.command(epilog=correlate.EPILOG)(caught(correlate.correlate))
+app.command(epilog=explain.EPILOG)(caught(explain.explain))
 app.command(
     epilog=export.EPILOG,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     add_help_option=False,
-)(export.export)
+)(caught(export.export))
 app.command(
     epilog=train.EPILOG,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     add_help_option=False,
-)(train.train)
-app.command(epilog=metrics.EPILOG)(metrics.metrics)
-app.command(epilog=demo.EPILOG)(demo.demo)
+)(caught(train.train))
+app.command(epilog=metrics.EPILOG)(caught(metrics.metrics))
+app.command(epilog=demo.EPILOG)(caught(demo.demo))
 
 
 def _show_version(value: bool) -> None:
     if value:
-        print(f"qaeval {metadata.version('qaeval')}")
+        options.show(f"qaeval {metadata.version('qaeval')}")
         raise typer.Exit
 
 
@@ -46,8 +48,13 @@ def _root(
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="show the version"),
     ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help=f"show tracebacks, as {DEBUG}=1 does")
+    ] = False,
 ) -> None:
     """Score question-answering and question-generation data in bulk."""
+    if debug:
+        os.environ[DEBUG] = "1"
 
 
 def main() -> None:

@@ -6,21 +6,30 @@ import contextlib
 import logging
 import os
 import secrets
+import stat
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+import grpc
 import ray
+from ray._raylet import Config  # type: ignore[attr-defined]
 from ray.autoscaler.sdk import request_resources
 
+from jobs.options import say
 from qaeval_core.config import ClusterSection
 from qaeval_core.errors import DeviceError, RunError
 from qaeval_core.models.session import Device, available_cpus, load_onnxruntime
 
 _CPUS_PER_ACTOR = 4
+# Of the folder that holds `qaeval-<uid>`.
+_MAX_BASE_BYTES = 20
+_ALIVE = "/ray.rpc.NodeInfoGcsService/CheckAlive"
+_DOOR_TIMEOUT_S = 5.0
 _LOG_LEVEL_LINE = b"Set ray log level from environment variable"
 
 
@@ -49,10 +58,6 @@ def connected(cluster: ClusterSection) -> Iterator[None]:
         "include_dashboard": False,
     }
     address = cluster.address or os.environ.get("RAY_ADDRESS")
-    if not address and "RAY_AUTH_MODE" not in os.environ:
-        # A local Ray listens on all interfaces: without a token the network could run code here
-        # while a run lives. This one is known to this process and its workers alone.
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     if address:
         options = {"address": address, "logging_level": logging.ERROR, "log_to_driver": False}
     else:
@@ -62,6 +67,8 @@ def connected(cluster: ClusterSection) -> Iterator[None]:
         # threads its memory grew to 0.87 GB over 4 million rows; with two it stays at 0.47 GB.
         # Inherited, as PYTHONPATH is: with a runtime_env Ray starts workers a second later.
         os.environ.setdefault("MALLOC_ARENA_MAX", "2")
+        options["_temp_dir"] = str(private_folder() / "r")
+        _require_token()
     try:
         with _without_log_level_line():
             ray.init(**options)
@@ -70,9 +77,69 @@ def connected(cluster: ClusterSection) -> Iterator[None]:
             f"cannot reach a Ray cluster at {address or 'this machine'}: {error}"
         ) from None
     try:
+        _check_door(address)
         yield
     finally:
         ray.shutdown()
+
+
+def _require_token() -> None:
+    """Let the local cluster that is started next take no call without a token.
+
+    It listens on all interfaces: without one the network could run code here while a run lives.
+    The token is known to this process and its workers alone, unless the user has given one.
+    """
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    # Subtle: Ray has read the mode when it was imported, and would start processes that ask for
+    # a token which this one does not send.
+    Config.initialize("")
+
+
+def private_folder() -> Path:
+    """Return a folder of this user alone for what Ray writes, made if it is not there.
+
+    Ray gives its folders mode 0777, and whoever may write there can take the place of a socket.
+    A short path: that of a Unix socket ends at 107 bytes, and Ray adds 65.
+    """
+    base = tempfile.gettempdir()
+    folder = Path(base if len(os.fsencode(base)) <= _MAX_BASE_BYTES else "/tmp")
+    folder /= f"qaeval-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        return Path(tempfile.mkdtemp(prefix="qaeval-", dir=folder.parent))
+    folder.chmod(0o700)
+    return folder
+
+
+def _check_door(address: str | None) -> None:
+    """Look whether the cluster takes calls without a token: an own one may not, others are named.
+
+    Raises
+    ------
+    RunError
+        If it is one that this process has started.
+    """
+    if not takes_any_call(ray.get_runtime_context().gcs_address):
+        return
+    if address is None:
+        raise RunError("the local Ray that was started takes calls without a token: not used")
+    say(
+        f"warning: the Ray cluster at {address} takes calls without a token: whoever can reach it "
+        "can run code on it and read what runs there (RAY_AUTH_MODE=token closes it)"
+    )
+
+
+def takes_any_call(gcs_address: str) -> bool:
+    """Return whether a cluster answers who shows no token; False where it does not answer."""
+    with grpc.insecure_channel(gcs_address) as channel:
+        try:
+            channel.unary_unary(_ALIVE)(b"", timeout=_DOOR_TIMEOUT_S)
+        except grpc.RpcError:
+            return False
+    return True
 
 
 @contextlib.contextmanager

@@ -115,9 +115,9 @@ def correlate(
             check_matplotlib()
         study = run_study(request, say=options.say)
         for line in study_lines(study):
-            print(line)
+            options.show(line)
         for path in write_study(study, out) if out is not None else ():
-            print(path)
+            options.show(str(path))
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_BAD_REQUEST)
 

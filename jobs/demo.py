@@ -50,15 +50,15 @@ def demo(
     questions = _score(
         sample_table(), out / "sample.parquet", out / "scores", {"output.carry": ["label"]}
     )
-    print()
-    print(label_table(questions))
+    options.show("")
+    options.show_lines(label_table(questions))
     for metric in _METRICS:
         good = questions.filter(pl.col("label").is_in(GOOD_LABELS))[metric].to_numpy()
         bad = questions.filter(~pl.col("label").is_in(GOOD_LABELS))[metric].to_numpy()
-        print(
+        options.show(
             f"AUC of good against bad questions, {metric}: {auc(positive=good, negative=bad):.3f}"
         )
-    print(flush=True)
+    options.show("")
     answers = _score(
         answers_table(),
         out / "answers.parquet",
@@ -69,10 +69,10 @@ def demo(
             "output.carry": ["kind", "is_right"],
         },
     )
-    print()
-    print(answer_table(answers))
+    options.show("")
+    options.show_lines(answer_table(answers))
     wall_s = time.perf_counter() - started
-    print(
+    options.show(
         f"done in {wall_s:.0f} s; scores: {out / 'scores' / 'scores'}, {out / 'answers' / 'scores'}"
     )
 

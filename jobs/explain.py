@@ -21,6 +21,10 @@ EPILOG = """Examples:
   qaeval explain out --id q17 --html q17.html --json q17.json
 
   qaeval explain out --row input.parquet:3 --instance qrelscore
+
+  qaeval export --graph relevance_matches --model minilm   (for the matches of LRM, once)
+
+  qaeval explain out --id q17 --artifacts /shared/artifacts --input s3://bucket/data/
 """
 
 
@@ -36,6 +40,12 @@ def explain(
     instance: Annotated[
         list[str] | None, typer.Option(help="compute this instance again, and no other")
     ] = None,
+    source: Annotated[
+        list[str] | None, typer.Option("--input", help="where the input lies now")
+    ] = None,
+    artifacts: Annotated[
+        Path | None, typer.Option(help="where artifacts lie; default QAEVAL_ARTIFACTS or the cache")
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="write a page that needs no other file")] = None,
     json: Annotated[Path | None, typer.Option(help="write everything as JSON")] = None,
 ) -> None:
@@ -46,19 +56,26 @@ def explain(
     from qaeval_core.report.explain_text import explanation_lines
 
     try:
-        explanation = explain_row(out, identity=identity, place=row, instances=instance or ())
+        explanation = explain_row(
+            out,
+            identity=identity,
+            place=row,
+            instances=instance or (),
+            artifacts=artifacts,
+            inputs=source or (),
+        )
     except RunError as error:
         options.fail(error, code=options.EXIT_INCOMPLETE)
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_BAD_REQUEST)
     for line in explanation_lines(explanation):
-        print(line)
+        options.show(line)
     if html is not None:
         write(html, explanation_page(explanation).encode())
-        print(f"page: {html}")
+        options.show(f"page: {html}")
     if json is not None:
         write_json(json, explanation_content(explanation))
-        print(f"JSON: {json}")
+        options.show(f"JSON: {json}")
 
 
 def main() -> None:

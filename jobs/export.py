@@ -23,5 +23,7 @@ def export(context: typer.Context) -> None:
     if importlib.util.find_spec("torch") is None:
         options.say("error: exporting needs torch: pip install 'qaeval[export]'")
         sys.exit(options.EXIT_BAD_REQUEST)
-    done = subprocess.run([sys.executable, "-m", "export", *context.args], check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "export", *context.args], stdin=subprocess.DEVNULL, check=False
+    )
     sys.exit(done.returncode)

@@ -36,16 +36,16 @@ def metrics(
             options.fail(error, code=options.EXIT_BAD_REQUEST)
         records = [record for record in records if record["metric"] == name]
         if not as_json:
-            print("\n".join(lines))
+            options.show_lines("\n".join(lines))
             return
     if as_json:
-        print(json.dumps(records, indent=2, ensure_ascii=False))
+        options.show_lines(json.dumps(records, indent=2, ensure_ascii=False))
         return
     widths = {key: max(len(record[key]) for record in records) for key in _COLUMNS[:3]}
     for record in records:
-        print("  ".join(record[key].ljust(widths.get(key, 0)) for key in _COLUMNS))
-        print(f"    {record['what']}")
-        print(f"    {record['source']}")
+        options.show("  ".join(record[key].ljust(widths.get(key, 0)) for key in _COLUMNS))
+        options.show(f"    {record['what']}")
+        options.show(f"    {record['source']}")
 
 
 def main() -> None:

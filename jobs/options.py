@@ -13,19 +13,25 @@ from qaeval_core.errors import ConfigError, QAEvalError
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.schema import ROLES
 from qaeval_core.suggest import nearest
+from qaeval_core.terminal import say, say_error, show, show_lines
+
+__all__ = [
+    "EXIT_BAD_REQUEST",
+    "EXIT_INCOMPLETE",
+    "fail",
+    "make_config",
+    "say",
+    "show",
+    "show_lines",
+]
 
 EXIT_INCOMPLETE = 1
 EXIT_BAD_REQUEST = 2
 
 
-def say(line: str) -> None:
-    """Print a line for people; standard output is for results."""
-    print(line, file=sys.stderr, flush=True)
-
-
 def fail(error: QAEvalError, *, code: int) -> NoReturn:
     """Print an error in one message and exit."""
-    say(f"error: {error}")
+    say_error(error)
     sys.exit(code)
 
 

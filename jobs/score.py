@@ -128,7 +128,7 @@ def show_plan(config: RunConfig, inputs: Inputs) -> None:
     from jobs.cluster import local_device
 
     for line in input_lines(inputs, config):
-        print(line)
+        options.show(line)
     try:
         no_build = config.models.model_copy(update={"build": False})
         job = make_job(
@@ -137,12 +137,12 @@ def show_plan(config: RunConfig, inputs: Inputs) -> None:
             device=local_device(config.cluster),
         )
     except ArtifactMissingError as error:
-        print(f"units and tokens are known once the models are exported: {error}")
+        options.show(f"units and tokens are known once the models are exported: {error}")
         return
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_BAD_REQUEST)
     for line in dry_run_lines(job):
-        print(line)
+        options.show(line)
 
 
 def run_local(config: RunConfig, inputs: Inputs) -> Outcome:
@@ -188,7 +188,7 @@ def _run(config: RunConfig, inputs: Inputs, executor: Any, *, device: Any) -> Ou
         options.fail(error, code=options.EXIT_INCOMPLETE)
     if outcome.report is not None:
         for line in summary_lines(outcome.report, job.store.out):
-            print(line)
+            options.show(line)
     if outcome.stopped:
         options.say("incomplete: run the same command again to go on")
         sys.exit(options.EXIT_INCOMPLETE)

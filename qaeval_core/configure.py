@@ -10,13 +10,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from qaeval_core.config import RunConfig
 from qaeval_core.errors import ConfigError
+from qaeval_core.given import read_given
 from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.strict_yaml import StrictYamlError, load_yaml
 from qaeval_core.suggest import nearest
+
+# Of what was given instead of a setting: it may be a secret in the wrong place.
+_N_SHOWN = 20
+_MAX_VALUE_CHARS = 1 << 20
 
 
 def load_config(
@@ -126,7 +131,8 @@ def _settings_of(name: str, settings: object) -> Mapping[str, Any]:
     if settings is None:
         return {}
     if not isinstance(settings, Mapping):
-        raise ConfigError(f"metrics.{name} must be a mapping of settings, not {settings!r}")
+        kind = type(settings).__name__
+        raise ConfigError(f"metrics.{name} must be a mapping of settings, not of type {kind}")
     return settings
 
 
@@ -134,14 +140,21 @@ def _check_metric(instance: str, metric: str) -> None:
     if metric not in METRICS:
         where = "" if instance == metric else f"metrics.{instance}.metric: "
         raise ConfigError(f"{where}unknown metric {metric!r}{nearest(metric, METRICS)}")
+    if instance in METRICS and instance != metric:
+        raise ConfigError(
+            f"metrics.{instance}.metric is {metric!r}: a column {instance!r} would hold another "
+            f"metric than {instance}; choose a name that is no metric's"
+        )
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = load_yaml(read_given(path))
     except OSError as error:
         raise ConfigError(f"cannot read configuration {path}: {error.strerror}") from None
-    except yaml.YAMLError as error:
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not YAML: it is not UTF-8") from None
+    except StrictYamlError as error:
         raise ConfigError(f"{path} is not YAML: {error}") from None
     if tree is None:
         return {}
@@ -160,10 +173,15 @@ def parse_setting(text: str) -> tuple[str, object]:
     """
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
-        raise ConfigError(f"--set takes key=value, not {text!r}")
+        raise ConfigError(f"--set takes key=value, not {text[:_N_SHOWN]!r}")
+    if len(value) > _MAX_VALUE_CHARS:
+        raise ConfigError(f"--set {key.strip()}: its value has {len(value):,} characters")
     try:
-        return key.strip(), yaml.safe_load(value) if value.strip() else value
-    except yaml.YAMLError:
+        return key.strip(), load_yaml(value) if value.strip() else value
+    except StrictYamlError as error:
+        # Globs and the like are no YAML; what cannot be held is not what was meant.
+        if error.is_beyond:
+            raise ConfigError(f"--set {key.strip()}: {error}") from None
         return key.strip(), value
 
 

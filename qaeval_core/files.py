@@ -207,6 +207,11 @@ def _write_exclusively(path: Path, content: bytes) -> bool:
             file.write(content)
     except FileExistsError:
         return False
+    except OSError:
+        # On a full disk half a file would keep it full.
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
     return True
 
 

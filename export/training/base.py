@@ -64,7 +64,9 @@ def check_base(source: ModelSource, *, max_tokens: int) -> None:
     ConfigError
         If its type cannot be exported afterwards, or it has too few positions.
     """
-    config = AutoConfig.from_pretrained(source.folder, local_files_only=True)
+    config = AutoConfig.from_pretrained(
+        source.folder, local_files_only=True, trust_remote_code=False
+    )
     if config.model_type not in ENCODER_TYPES:
         raise ConfigError(
             f"--base {source.name} is of type {config.model_type!r}; it must be one of "
@@ -82,7 +84,9 @@ def check_base(source: ModelSource, *, max_tokens: int) -> None:
 
 def head_config(source: ModelSource, kind: str) -> Any:
     """Return the configuration of the task model; it holds no path."""
-    config = AutoConfig.from_pretrained(source.folder, local_files_only=True)
+    config = AutoConfig.from_pretrained(
+        source.folder, local_files_only=True, trust_remote_code=False
+    )
     config.update(_HEADS[kind])
     return config
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
+from qaeval_core.terminal import say
 
 __all__ = ["duration", "say", "step_line"]
-
-
-def say(line: str) -> None:
-    """Print a line; standard output is for results."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def step_line(

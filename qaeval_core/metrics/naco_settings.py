@@ -225,5 +225,5 @@ def _number(given: object) -> float | None:
         return None
     try:
         return float(given)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

@@ -1,7 +1,8 @@
 """Artifacts: an exported model folder, found, verified, and built where it is missing.
 
 A request in, a verified folder out. An artifact holds ``model.onnx`` (and ``model.onnx.data`` for
-graphs too large for one file), ``tokenizer.json`` and ``artifact.json``.
+graphs too large for one file), ``tokenizer.json``, ``artifact.json`` with the hashes of all these,
+and ``artifact.sha256`` with that of the record, so that every byte counts.
 
 But: graphs are run in ``session``, and made by the ``export`` package in a process of its own.
 """
@@ -25,18 +26,26 @@ from qaeval_core.models.record import (
     ArtifactRequest,
     export_command,
 )
-from qaeval_core.models.registry import file_sha256, resolve_model
+from qaeval_core.models.registry import check_no_code, file_sha256, resolve_model
 
 __all__ = [
     "GRAPH_VERSIONS",
+    "RECORD",
+    "SEAL",
     "Artifact",
     "ArtifactRecord",
     "ArtifactRequest",
+    "check_files",
     "default_root",
     "ensure_artifact",
     "find_artifact",
     "load_artifact",
+    "read_record",
+    "seal_of",
 ]
+
+RECORD = "artifact.json"
+SEAL = "artifact.sha256"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +67,12 @@ class Artifact:
 
     @property
     def hash(self) -> str:
-        """SHA-256, in hex, of what decides the numbers: files, graph, options, precision."""
+        """SHA-256, in hex, of what names the numbers: files, graph, options, precision.
+
+        Fields that decide numbers and are not in it (positions, special tokens) follow from the
+        model; that they are as they were built is what ``artifact.sha256`` says. It stays as it
+        is: signatures and keys of finished runs hold it.
+        """
         record = self.record
         parts = {
             "files": record.files,
@@ -85,7 +99,7 @@ def load_artifact(folder: Path | str, *, verify: bool = True) -> Artifact:
     folder : Path or str
         Holds ``artifact.json``.
     verify : bool, default True
-        Compare the hash of every file with the record.
+        Compare the hash of every file with the record, and the files with its list.
 
     Returns
     -------
@@ -94,12 +108,13 @@ def load_artifact(folder: Path | str, *, verify: bool = True) -> Artifact:
     Raises
     ------
     ArtifactMissingError
-        If there is no artifact, or it was built for an older graph.
+        If there is no artifact, it was built for an older graph, or before records were sealed.
     ArtifactHashError
-        If a file is missing or differs from its recorded hash.
+        If a file is missing, differs from its recorded hash or is not in the record, or the
+        record is damaged.
     """
     folder = Path(folder)
-    record = _read_record(folder)
+    record = read_record(folder)
     if record.graph_version != GRAPH_VERSIONS.get(record.graph):
         raise ArtifactMissingError(
             f"{folder} was built for version {record.graph_version} of graph {record.graph}, this "
@@ -107,16 +122,24 @@ def load_artifact(folder: Path | str, *, verify: bool = True) -> Artifact:
             f"{_rebuild_command(record, folder)}"
         )
     if verify:
-        for file, expected in record.files.items():
-            _check_file(folder / file, expected)
+        check_files(folder, record)
     return Artifact(folder=folder, record=record)
 
 
-def find_artifact(root: Path, request: ArtifactRequest) -> Artifact:
+def find_artifact(root: Path, request: ArtifactRequest, *, compare_model: bool = True) -> Artifact:
     """Load the artifact that answers a request.
 
     Where the model's own files are at hand, they are compared with the ones the artifact was made
     from. An artifact that fell back to fp32 answers a request for fp16.
+
+    Parameters
+    ----------
+    root : Path
+        Where artifacts lie.
+    request : ArtifactRequest
+        What is wanted.
+    compare_model : bool, default True
+        False reads no file of the model: for a request that another one's file names.
 
     Raises
     ------
@@ -128,10 +151,15 @@ def find_artifact(root: Path, request: ArtifactRequest) -> Artifact:
     """
     folder = Path(root) / request.folder_name
     command = export_command(request, Path(root))
-    if not (folder / "artifact.json").is_file():
+    if not (folder / RECORD).is_file():
         raise ArtifactMissingError(f"no artifact in {folder}; build it with: {command}")
+    if not (folder / SEAL).is_file():
+        raise ArtifactMissingError(
+            f"{folder} has no {SEAL}: it was built before records had a checksum; compare it with "
+            f"its model, and keep it if they agree, with: {command}"
+        )
     artifact = load_artifact(folder)
-    reason = _mismatch(artifact.record, request)
+    reason = _mismatch(artifact.record, request, compare_model=compare_model)
     if reason:
         raise ArtifactMissingError(f"{folder}: {reason}; build it again with: {command} --force")
     return artifact
@@ -160,26 +188,49 @@ def ensure_artifact(root: Path, request: ArtifactRequest, *, build: bool = True)
         If a file of the artifact or of an embedded model differs from its recorded hash.
     ExportError
         If the export failed; the message ends with its last lines.
+    ConfigError
+        If the model brings code.
     """
     try:
         return find_artifact(root, request)
     except ArtifactMissingError as missing:
         if not build:
             raise
+        folder = Path(request.model).expanduser()
+        if folder.is_dir():
+            check_no_code(folder)  # Here, not in the export: its message comes at once.
         run_export(request, Path(root), missing=str(missing))
     return find_artifact(root, request)
 
 
-def _read_record(folder: Path) -> ArtifactRecord:
-    path = folder / "artifact.json"
+def read_record(folder: Path, *, is_sealed: bool = True) -> ArtifactRecord:
+    """Read the record of an artifact folder, and no file beside it.
+
+    Parameters
+    ----------
+    is_sealed : bool, default True
+        Compare the record with its own checksum; False is for whoever writes that one.
+
+    Raises
+    ------
+    ArtifactMissingError
+        If there is none, of this format, or it has no checksum.
+    ArtifactHashError
+        If it is damaged.
+    """
+    path = folder / RECORD
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
     except FileNotFoundError:
         raise ArtifactMissingError(
-            f"{folder} holds no artifact.json; build one with: qaeval export "
+            f"{folder} holds no {RECORD}; build one with: qaeval export "
             f"--graph GRAPH --model MODEL --precision PRECISION --root {folder.parent}"
         ) from None
-    except ValueError:
+    if is_sealed:
+        _check_seal(folder, content)
+    try:
+        fields = json.loads(content)
+    except (ValueError, RecursionError):
         raise ArtifactHashError(f"{path} is damaged: not JSON") from None
     if not isinstance(fields, dict) or fields.get("format_version") != FORMAT_VERSION:
         raise ArtifactMissingError(
@@ -189,8 +240,46 @@ def _read_record(folder: Path) -> ArtifactRecord:
         return ArtifactRecord.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ArtifactHashError(f"{path} is damaged: {where}: {first['msg']}") from None
+        where = "".join(f"{part}: " for part in first["loc"])
+        raise ArtifactHashError(f"{path} is damaged: {where}{first['msg']}") from None
+
+
+def seal_of(content: bytes) -> str:
+    """Return what ``artifact.sha256`` holds for the bytes of a record; `sha256sum -c` reads it."""
+    return f"{hashlib.sha256(content).hexdigest()}  {RECORD}\n"
+
+
+def _check_seal(folder: Path, content: bytes) -> None:
+    try:
+        seal = (folder / SEAL).read_bytes()
+    except FileNotFoundError:
+        raise ArtifactMissingError(
+            f"{folder} has no {SEAL}: it was built before records had a checksum; the qaeval "
+            "export that built it compares it with its model, and keeps it if they agree"
+        ) from None
+    if seal != seal_of(content).encode():
+        raise ArtifactHashError(
+            f"{folder / RECORD} is damaged: its SHA-256 is not the one in {SEAL}. If you trust "
+            "neither file, delete the folder: it is built again"
+        )
+
+
+def check_files(folder: Path, record: ArtifactRecord) -> None:
+    """Raise ArtifactHashError unless a folder holds the files of a record, and no other ones."""
+    for needed in ("model.onnx", "tokenizer.json"):
+        if needed not in record.files:
+            raise ArtifactHashError(f"{folder / RECORD} is damaged: files lacks {needed}")
+    for file, expected in record.files.items():
+        if Path(file).name != file:
+            raise ArtifactHashError(f"{folder / RECORD} is damaged: {file!r} is no file name")
+        _check_file(folder / file, expected)
+    # A graph may read weights from any file beside it.
+    stray = sorted({path.name for path in folder.iterdir()} - {*record.files, RECORD, SEAL})
+    if stray:
+        raise ArtifactHashError(
+            f"{folder} holds {stray[0]!r}, which is not in its record: delete that file, or the "
+            "folder, which is built again"
+        )
 
 
 def _check_file(path: Path, expected: str) -> None:
@@ -210,7 +299,9 @@ def _rebuild_command(record: ArtifactRecord, folder: Path) -> str:
     return f"{export_command(request, folder.parent)} --force"
 
 
-def _mismatch(record: ArtifactRecord, request: ArtifactRequest) -> str | None:
+def _mismatch(
+    record: ArtifactRecord, request: ArtifactRequest, *, compare_model: bool
+) -> str | None:
     """Return why a record does not answer a request, or None."""
     asked = (request.graph, dict(request.options), request.precision)
     found = (record.graph, record.options, record.requested_precision)
@@ -218,7 +309,7 @@ def _mismatch(record: ArtifactRecord, request: ArtifactRequest) -> str | None:
         return f"holds {found}, not {asked}"
     if record.lossy and not request.allow_lossy:
         return "its precision failed the parity gate and allow_lossy is not set"
-    if record.model.kind == "hub":
+    if record.model.kind == "hub" or not compare_model:
         return None  # A hub revision never changes; the hub is not asked at run time.
     try:
         source = resolve_model(request.model, role=request.role)

@@ -19,6 +19,7 @@ from pathlib import Path
 from qaeval_core.errors import ArtifactMissingError, ExportError
 from qaeval_core.files import make_folder, open_lock
 from qaeval_core.models.record import ArtifactRequest, export_arguments
+from qaeval_core.terminal import say
 
 __all__ = ["build_lock", "run_export"]
 
@@ -73,11 +74,12 @@ def run_export(request: ArtifactRequest, root: Path, *, missing: str) -> None:
             f"{missing} (building needs torch: pip install 'qaeval[export]')"
         )
     what = f"{request.graph} of {request.model} ({request.precision})"
-    _say(f"exporting {what}: once, then it is kept in {root}; up to some minutes")
+    say(f"exporting {what}: once, then it is kept in {root}; up to some minutes")
     started = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "export", *export_arguments(request, root)],
         env=_environment(),
+        stdin=subprocess.DEVNULL,  # What is asked there, nobody sees: nothing may answer.
         capture_output=True,
         text=True,
         check=False,
@@ -87,11 +89,7 @@ def run_export(request: ArtifactRequest, root: Path, *, missing: str) -> None:
         raise ExportError(
             f"export of {request.folder_name} failed (exit {done.returncode}): " + "\n".join(lines)
         )
-    _say(f"exported {what} in {time.perf_counter() - started:.0f} s")
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    say(f"exported {what} in {time.perf_counter() - started:.0f} s")
 
 
 def _environment() -> dict[str, str]:

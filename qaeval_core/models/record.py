@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.models.registry import model_slug
@@ -82,6 +82,11 @@ GRAPH_OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 
 Precision = Literal["fp32", "fp16"]
+
+# Wider than any model that is known; beyond it a record is damaged, or was made to do harm.
+_Count = Annotated[int, Field(ge=0, le=10**12)]
+_Size = Annotated[int, Field(ge=1, le=10**7)]
+_TokenId = Annotated[int, Field(ge=0, lt=10**7)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +204,9 @@ class TensorRecord(_Record):
 class TemplateRecord(_Record):
     """Special tokens of an encoder's pair: prefix, candidate, middle, context, suffix."""
 
-    prefix_ids: tuple[int, ...]
-    middle_ids: tuple[int, ...]
-    suffix_ids: tuple[int, ...]
+    prefix_ids: Annotated[tuple[_TokenId, ...], Field(min_length=1, max_length=1)]
+    middle_ids: Annotated[tuple[_TokenId, ...], Field(min_length=1, max_length=16)]
+    suffix_ids: Annotated[tuple[_TokenId, ...], Field(min_length=1, max_length=16)]
 
 
 class ParityAttempt(_Record):
@@ -243,17 +248,45 @@ class ArtifactRecord(_Record):
     tokenizer_hash: str
     inputs: tuple[TensorRecord, ...]
     outputs: tuple[TensorRecord, ...]
-    opset: int
+    opset: _Size
     versions: dict[str, str]
-    max_positions: int
-    n_layers: int
-    dim: int
-    vocab: int
-    n_matmul_parameters: int
-    n_head_parameters: int
+    max_positions: Annotated[int, Field(ge=1, le=1_000_000)]
+    n_layers: Annotated[int, Field(ge=0, le=1_000)]
+    dim: _Size
+    vocab: _Size
+    n_matmul_parameters: _Count
+    n_head_parameters: _Count
     template: TemplateRecord | None
-    bos_id: int | None
-    eos_id: int | None
+    bos_id: _TokenId | None
+    eos_id: _TokenId | None
     activation: Literal["sigmoid", "identity"] | None = None
     pooling: Literal["mean", "cls", "max"] | None = None
     parity: ParityRecord
+
+    @model_validator(mode="after")
+    def _check_whole(self) -> ArtifactRecord:
+        if self.files.get("tokenizer.json") != self.tokenizer_hash:
+            raise ValueError("tokenizer_hash is not that of tokenizer.json")
+        if (self.precision, self.lossy) != (self.parity.precision, not self.parity.passed):
+            raise ValueError("precision and lossy are not those of parity")
+        ids = [self.bos_id, self.eos_id]
+        if self.template is not None:
+            ids += [*self.template.prefix_ids, *self.template.middle_ids, *self.template.suffix_ids]
+        beyond = [i for i in ids if i is not None and i >= self.vocab]
+        if beyond:
+            raise ValueError(f"token id {beyond[0]} is not below vocab, {self.vocab}")
+        if self.graph in GRAPH_ROLES:
+            self._check_role(GRAPH_ROLES[self.graph])
+        return self
+
+    def _check_role(self, role: str) -> None:
+        """Raise where a field that the graph's families read is not there."""
+        for name, is_needed in (
+            ("template", role != "causal_lm"),
+            ("bos_id", role == "causal_lm"),
+            ("activation", role == "cross_encoder"),
+            ("pooling", self.graph == "sentence_vector"),
+        ):
+            if (getattr(self, name) is not None) != is_needed:
+                state = "is missing" if is_needed else "belongs to other graphs"
+                raise ValueError(f"{name} {state}: {self.graph}")

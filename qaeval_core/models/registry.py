@@ -14,6 +14,7 @@ import difflib
 import functools
 import hashlib
 import importlib.util
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +24,15 @@ from qaeval_core.errors import ArtifactHashError, ConfigError, ModelUnavailableE
 from qaeval_core.models.embedded import EMBEDDED, ROLES
 from qaeval_core.models.hub import POOLING_FILE, download_snapshot
 
-__all__ = ["ROLES", "ModelSource", "embedded_models", "file_sha256", "model_slug", "resolve_model"]
+__all__ = [
+    "ROLES",
+    "ModelSource",
+    "check_no_code",
+    "embedded_models",
+    "file_sha256",
+    "model_slug",
+    "resolve_model",
+]
 
 # Only these are downloaded and hashed: a changed README does not change a model.
 _USED_FILES = (
@@ -43,6 +52,8 @@ _USED_FILES = (
     "*.model",
 )
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
+# Where a model's configuration may name code to run with it.
+_CODE_FILES = ("config.json", "tokenizer_config.json")
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?")
 
 
@@ -117,7 +128,7 @@ def resolve_model(name: str, *, role: str) -> ModelSource:
     Raises
     ------
     ConfigError
-        If the role is unknown, or an embedded model has another role.
+        If the role is unknown, an embedded model has another role, or a model brings code.
     ModelUnavailableError
         If no package, folder or hub has the model, or it ships pickled weights only.
     ArtifactHashError
@@ -158,13 +169,15 @@ def model_slug(name: str) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, in hex; computed once per path, size and time of change."""
-    stat = path.stat()
-    return _sha256(str(path.resolve()), stat.st_size, stat.st_mtime_ns)
+    """Return the SHA-256 of a file, in hex; computed once per path, inode, size and times."""
+    found = path.stat()
+    # The time of change too: whoever writes may set the other one back.
+    times = (found.st_mtime_ns, found.st_ctime_ns)
+    return _sha256(str(path.resolve()), found.st_ino, found.st_size, times)
 
 
 @functools.lru_cache(maxsize=256)
-def _sha256(path: str, n_bytes: int, changed_ns: int) -> str:
+def _sha256(path: str, inode: int, n_bytes: int, times_ns: tuple[int, int]) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -212,6 +225,7 @@ def _check_pinned(folder: Path, pinned: Mapping[str, str], *, owner: str) -> Non
 def _from_folder(folder: Path) -> ModelSource:
     _check_complete(folder, needed=("config.json", "tokenizer.json"))
     folder = folder.resolve()
+    check_no_code(folder)
     return ModelSource(
         name=folder.name,
         kind="folder",
@@ -233,6 +247,40 @@ def _check_complete(folder: Path, *, needed: tuple[str, ...]) -> None:
     missing = [file for file in needed if not (folder / file).is_file()]
     if missing:
         raise ModelUnavailableError(f"{folder} has no {' and no '.join(missing)}")
+
+
+def check_no_code(folder: Path) -> None:
+    """Refuse a model that names code to be loaded with it, though that would not be run.
+
+    Its architecture is one that this program does not have, or one that it has under the same
+    name with other arithmetic.
+
+    Raises
+    ------
+    ConfigError
+        If its configuration names code.
+    ModelUnavailableError
+        If its configuration cannot be read.
+    """
+    for name in _CODE_FILES:
+        path = folder / name
+        if not path.is_file():
+            continue
+        try:
+            fields = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise ModelUnavailableError(f"{path} is damaged: {error}") from None
+        if not isinstance(fields, dict):
+            raise ModelUnavailableError(f"{path} is damaged: it holds no JSON object")
+        attention = [fields.get(key) for key in ("attn_implementation", "_attn_implementation")]
+        named = "auto_map" if "auto_map" in fields else None
+        if any("/" in str(value) for value in attention):  # A kernel of the model hub.
+            named = "attn_implementation"
+        if named is not None:
+            raise ConfigError(
+                f"{path} names code that comes with the model ({named}): code of a model is never "
+                "run; use a model of an architecture that transformers has, saved without it"
+            )
 
 
 def _hash_used(folder: Path) -> dict[str, str]:
@@ -258,6 +306,7 @@ def _from_hub(name: str) -> ModelSource:
         ways_out=f"an embedded model ({', '.join(embedded_models())}); a local folder",
     )
     _check_complete(folder, needed=("config.json",))
+    check_no_code(folder)
     return ModelSource(
         name=hub_id,
         kind="hub",

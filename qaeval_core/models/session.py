@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from qaeval_core.errors import DeviceError, DeviceMemoryError
+from qaeval_core.errors import DeviceError, DeviceMemoryError, ModelError
 from qaeval_core.models.artifact import Artifact
 
 Device = Literal["cpu", "cuda"]
@@ -38,6 +38,8 @@ class Session:
     ------
     DeviceError
         If ``cuda`` is asked for and ONNX Runtime would run elsewhere: it falls back in silence.
+    ModelError
+        If the graph cannot be loaded, or has other inputs and outputs than its record.
     """
 
     def __init__(
@@ -55,9 +57,14 @@ class Session:
         # (peak 415 MB against 409 MB for MiniLM) and saves 8 % of the time in page faults.
         options.enable_cpu_mem_arena = True
         options.log_severity_level = 3
-        self._session = ort.InferenceSession(
-            str(artifact.model_path), options, providers=_providers(device)
-        )
+        providers = _providers(device)
+        try:
+            self._session = ort.InferenceSession(
+                str(artifact.model_path), options, providers=providers
+            )
+        except Exception as error:  # ONNX Runtime's errors have no common base but this one.
+            raise ModelError(f"{artifact.model_path} cannot be loaded: {_first(error)}") from None
+        self._check_graph()
         used = self._session.get_providers()[0]
         if device == "cuda" and used != "CUDAExecutionProvider":
             raise DeviceError(
@@ -73,7 +80,10 @@ class Session:
         ------
         DeviceMemoryError
             If the device cannot hold the batch; the session stays usable.
+        ModelError
+            If the graph refuses the batch, or returns another shape than its record says.
         """
+        self._check_ids(inputs)
         try:
             (output,) = self._session.run(None, dict(inputs))
         except MemoryError as error:
@@ -81,8 +91,72 @@ class Session:
         except Exception as error:  # ONNX Runtime has no exception type for lack of memory.
             if _is_lack_of_memory(error):
                 raise DeviceMemoryError(str(error)) from None
-            raise
+            raise ModelError(
+                f"{self.artifact.model_path} failed on a batch of "
+                f"{_shapes(inputs)}: {_first(error)}"
+            ) from None
+        self._check_output(np.asarray(output), inputs)
         return np.asarray(output)
+
+    def _check_graph(self) -> None:
+        """Raise ModelError unless the graph reads and returns what the record says."""
+        record = self.artifact.record
+        for told, found in (
+            (record.inputs, self._session.get_inputs()),
+            (record.outputs, self._session.get_outputs()),
+        ):
+            said = [(tensor.name, len(tensor.shape)) for tensor in told]
+            has = [(tensor.name, len(tensor.shape)) for tensor in found]
+            if said != has:
+                raise ModelError(
+                    f"{self.artifact.model_path} has {has} (names, axes), its record says {said}"
+                )
+        if len(record.outputs) != 1:
+            raise ModelError(f"{self.artifact.model_path} has {len(record.outputs)} outputs, not 1")
+
+    def _check_ids(self, inputs: Mapping[str, NDArray[np.int64]]) -> None:
+        # On a GPU a lookup beyond the table is no error: it returns zeros.
+        ids = inputs.get("input_ids")
+        if ids is None or not ids.size:
+            return
+        vocab = self.artifact.record.vocab
+        largest = int(ids.max())
+        if largest >= vocab or int(ids.min()) < 0:
+            raise ModelError(
+                f"{self.artifact.tokenizer_path} gives the token id {largest}, the model has "
+                f"{vocab} tokens: they do not belong together"
+            )
+
+    def _check_output(
+        self, output: NDArray[np.float32], inputs: Mapping[str, NDArray[np.int64]]
+    ) -> None:
+        record = self.artifact.record
+        sizes = {
+            axis: size
+            for tensor in record.inputs
+            if tensor.name in inputs
+            for axis, size in zip(tensor.shape, inputs[tensor.name].shape, strict=True)
+            if isinstance(axis, str)
+        }
+        shape = record.outputs[0].shape
+        wanted = [sizes.get(axis) if isinstance(axis, str) else axis for axis in shape]
+        is_right = len(wanted) == output.ndim and all(
+            size in (None, found) for size, found in zip(wanted, output.shape, strict=True)
+        )
+        if not is_right:
+            raise ModelError(
+                f"{self.artifact.model_path} returned {output.shape}, its record says {shape} for "
+                f"{_shapes(inputs)}"
+            )
+
+
+def _shapes(inputs: Mapping[str, NDArray[np.int64]]) -> str:
+    return ", ".join(f"{name} {array.shape}" for name, array in inputs.items())
+
+
+def _first(error: Exception) -> str:
+    """Return the first line of what ONNX Runtime says."""
+    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
 
 
 def _is_lack_of_memory(error: Exception) -> bool:

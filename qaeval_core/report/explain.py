@@ -66,8 +66,10 @@ def explain_row(
     place: str | None = None,
     instances: Sequence[str] = (),
     n_threads: int | None = None,
+    artifacts: Path | None = None,
+    inputs: Sequence[str] = (),
 ) -> Explanation:
-    """Explain one row of a finished run.
+    """Explain one row of a finished run; exports no model, and reads none but artifacts.
 
     Parameters
     ----------
@@ -81,6 +83,10 @@ def explain_row(
         Compute these again, and no others; () is all.
     n_threads : int, optional
         Of a model's operators; default all CPUs.
+    artifacts : Path, optional
+        Where artifacts lie; default the cache, whatever the run says.
+    inputs : sequence of str, default ()
+        Where the input lies; () is where the run had it, if that is on a local file system.
 
     Raises
     ------
@@ -90,7 +96,7 @@ def explain_row(
     """
     run = read_run(Path(out))
     where = find_row(run.out, identity=identity, place=place)
-    job = make_same_job(run, instances)
+    job = make_same_job(run, instances, artifacts=artifacts, inputs=inputs)
     values = read_values(job, where, run)
     stored = stored_scores(run, where)
     notes = []
@@ -105,6 +111,7 @@ def explain_row(
         families = [
             explain_family(own, job, sessions) for own in again.runs if own.plan.kind.runs_model
         ]
+        notes += [f"{own.family}: {own.note}" for own in families if own.note is not None]
         families += [explain_asked(own, job, again.scores) for own in asked]
     return Explanation(
         out=str(run.out),
@@ -172,7 +179,8 @@ def _likely_reason(run: FinishedRun, job: Job, where: RowPlace) -> str:
 
 
 def _changed_packages(run: FinishedRun) -> list[str]:
-    before: Mapping[str, str] = run.environment.get("packages", {})
+    packages = run.environment.get("packages")
+    before: Mapping[str, str] = packages if isinstance(packages, dict) else {}
     now: Mapping[str, str] = environment()["packages"]
     return [
         f"{name} {now.get(name, 'none')} now, {before.get(name, 'none')} then"

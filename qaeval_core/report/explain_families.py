@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from qaeval_core.errors import ArtifactMissingError
 from qaeval_core.report.explain_answers import explain_kpqa_weights, explain_token_match
 from qaeval_core.report.explain_compute import FamilyRun, Sessions, instances_of
 from qaeval_core.report.explain_parts import FamilyExplanation, Part, TargetParts
@@ -38,7 +39,13 @@ def explain_family(run: FamilyRun, job: Job, sessions: Sessions) -> FamilyExplan
     record = run.plan.artifact.record
     explain = EXPLAINERS.get(run.plan.kind.name)
     reasons = run.texts("reasons")
-    parts = list(explain(run, job, sessions)) if explain is not None else [()] * len(reasons)
+    parts: list[tuple[Part, ...]] = [()] * len(reasons)
+    note = None
+    if explain is not None:
+        try:
+            parts = list(explain(run, job, sessions))
+        except ArtifactMissingError as error:
+            explain, note = None, f"which tokens its numbers come from is not shown: {error}"
     return FamilyExplanation(
         key=run.plan.key,
         family=run.plan.name,
@@ -56,6 +63,7 @@ def explain_family(run: FamilyRun, job: Job, sessions: Sessions) -> FamilyExplan
             )
             for i, reason in enumerate(reasons)
         ),
+        note=note,
     )
 
 

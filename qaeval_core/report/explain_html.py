@@ -5,19 +5,18 @@ from __future__ import annotations
 import html
 from collections.abc import Collection, Sequence
 
-# Control characters are no HTML; their pictures are.
-_PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"}
+from qaeval_core.terminal import visible
 
 
 def escaped(text: str) -> str:
-    """Return a text as HTML shows it, also inside of attributes.
+    """Return a text as HTML shows it, also inside of attributes; controls as their pictures.
 
     Examples
     --------
     >>> escaped('<b title="x">')
     '&lt;b title=&quot;x&quot;&gt;'
     """
-    return html.escape(text.translate(_PICTURES), quote=True)
+    return html.escape(visible(text, keep="\n\t"), quote=True)
 
 
 def number(value: float) -> str:

@@ -167,7 +167,8 @@ class TargetParts:
 class FamilyExplanation:
     """One family of a row: which tokens, or replies, its numbers come from.
 
-    ``artifact`` is None of a model that was asked over HTTP, ``endpoint`` of any other.
+    ``artifact`` is None of a model that was asked over HTTP, ``endpoint`` of any other. ``note``:
+    why there are no tokens to show, where there could be.
     """
 
     key: str
@@ -179,6 +180,7 @@ class FamilyExplanation:
     instances: tuple[str, ...]
     target_role: str
     targets: tuple[TargetParts, ...]
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ import numpy as np
 from qaeval_core.errors import ReconcileError
 from qaeval_core.metrics.qrelscore import layer_indices
 from qaeval_core.metrics.settings import QRelScoreSettings
-from qaeval_core.models.artifact import ArtifactRequest, default_root, ensure_artifact
+from qaeval_core.models.artifact import ArtifactRequest, default_root, find_artifact
 from qaeval_core.models.session import Session
 from qaeval_core.report.explain_compute import FamilyRun, Sessions, UnitRun, instances_of
 from qaeval_core.report.explain_parts import (
@@ -78,7 +78,13 @@ def explain_lrm(run: FamilyRun, job: Job, sessions: Sessions) -> Iterator[tuple[
 
 
 def _matches_session(run: FamilyRun, job: Job, sessions: Sessions) -> Session:
-    """Return the graph that keeps matches, of the same model; built on first use."""
+    """Return the graph that keeps matches, of the same model.
+
+    Raises
+    ------
+    ArtifactMissingError
+        If it was not exported: an explanation builds nothing.
+    """
     record = run.plan.artifact.record
     settings = instances_of(run, job)[0].settings
     request = ArtifactRequest(
@@ -88,9 +94,8 @@ def _matches_session(run: FamilyRun, job: Job, sessions: Sessions) -> Session:
         options=record.options,
         allow_lossy=record.lossy,
     )
-    models = job.config.models
-    root = Path(models.artifacts_path or default_root())
-    artifact = ensure_artifact(root, request, build=models.build)
+    root = Path(job.config.models.artifacts_path or default_root())
+    artifact = find_artifact(root, request, compare_model=False)
     if artifact.record.tokenizer_hash != record.tokenizer_hash:
         raise ReconcileError(f"{artifact.folder} has another tokenizer than {record.model.name}")
     return sessions(artifact)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import pyarrow.parquet as pq
 
 from qaeval_core.config import RunConfig
 from qaeval_core.configure import make_config
-from qaeval_core.errors import ConfigError, InputError, ReconcileError
+from qaeval_core.errors import ArtifactMissingError, ConfigError, InputError, ReconcileError
+from qaeval_core.models.artifact import default_root, find_artifact
 from qaeval_core.models.session import Device
 from qaeval_core.report.explain_find import RowPlace
 from qaeval_core.scoring.job import Job, make_job, read_inputs
@@ -59,17 +61,37 @@ def read_run(out: Path) -> FinishedRun:
         raise ConfigError(f"{out} holds no run.json: name the --out folder of a qaeval score")
     if not (out / "_SUCCESS").exists() and not stopped_families(out):
         raise ConfigError(f"{out} is not complete; run the same qaeval score again to go on")
-    planned = pq.read_table(out / "plan.parquet", columns=["relative", "file_id"])
-    pairs = zip(planned["relative"].to_pylist(), planned["file_id"].to_pylist(), strict=True)
+    for key in ("config", "families", "instances"):
+        if not isinstance(content.get(key), dict):
+            raise ConfigError(f"{out / 'run.json'} is damaged: {key} is no mapping")
+    if content.get("device") not in ("cpu", "cuda"):
+        raise ConfigError(f"{out / 'run.json'} is damaged: device is {content.get('device')!r}")
     return FinishedRun(
         out=out,
         config=make_config(content["config"]),
-        families=content["families"],
-        instances=content["instances"],
-        file_ids=dict(pairs),
+        families=_texts(content["families"]),
+        instances=_texts(content["instances"]),
+        file_ids=_planned_files(out / "plan.parquet"),
         device=content["device"],
-        environment=content.get("environment", {}),
+        environment=_mapping(content.get("environment")),
     )
+
+
+def _planned_files(path: Path) -> dict[str, str]:
+    try:
+        planned = pq.read_table(path, columns=["relative", "file_id"])
+    except (OSError, pa.ArrowException) as error:
+        raise ConfigError(f"{path} is damaged: {error}") from None
+    pairs = zip(planned["relative"].to_pylist(), planned["file_id"].to_pylist(), strict=True)
+    return dict(pairs)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _texts(value: object) -> dict[str, str]:
+    return {str(key): str(text) for key, text in _mapping(value).items()}
 
 
 def stopped_families(out: Path) -> Mapping[str, str]:
@@ -77,19 +99,41 @@ def stopped_families(out: Path) -> Mapping[str, str]:
     report, run = read_json(out / "report.json"), read_json(out / "run.json")
     if report is None or run is None or (out / "_SUCCESS").exists():
         return {}
-    reported = {key: own["signature"] for key, own in report["families"].items()}
+    reported = {
+        key: _mapping(own).get("signature") for key, own in _mapping(report.get("families")).items()
+    }
     # Otherwise the report, and the scores, are those of a run before the last one.
-    stopped: Mapping[str, str] = report["stopped"] if reported == run["families"] else {}
-    return stopped
+    return _texts(report.get("stopped")) if reported == run.get("families") else {}
 
 
-def make_same_job(run: FinishedRun, instances: Sequence[str] = ()) -> Job:
+def make_same_job(
+    run: FinishedRun,
+    instances: Sequence[str] = (),
+    *,
+    artifacts: Path | None = None,
+    inputs: Sequence[str] = (),
+) -> Job:
     """Return the job of a run again, for some instances or all, with the same artifacts.
+
+    ``run.json`` may come from anybody, so it says what was scored, not where to go: artifacts are
+    those of the user's cache, none is built, no file of a model is read and no server is asked
+    that the user did not name.
+
+    Parameters
+    ----------
+    instances : sequence of str, default ()
+        () is all.
+    artifacts : Path, optional
+        Where artifacts lie, if not in the cache.
+    inputs : sequence of str, default ()
+        Where the input lies; () is where the run had it, if that is on a local file system.
 
     Raises
     ------
     ConfigError
-        If an instance is unknown.
+        If an instance is unknown, or the run read its input from a server.
+    ArtifactMissingError
+        If an artifact is not there; the message holds the command that builds it.
     InputError
         If the input is not where it was.
     ReconcileError
@@ -102,13 +146,24 @@ def make_same_job(run: FinishedRun, instances: Sequence[str] = ()) -> Job:
     if instances:
         chosen = {name: config.metrics[name] for name in instances}
         config = config.model_copy(update={"metrics": chosen})
+    root = artifacts or default_root()
+    config = _with_own_places(config, out=run.out, artifacts=root, inputs=inputs)
     try:
-        inputs = read_inputs(config)
+        found = read_inputs(config)
     except InputError as error:
         raise InputError(
-            f"the input of this run: {error} (relative paths start from where it ran)"
+            f"the input of this run: {error} (relative paths start from where it ran; --input PATH "
+            "names another place)"
         ) from None
-    job = make_job(config, inputs, device=run.device)
+    stored = partial(find_artifact, root, compare_model=False)
+    try:
+        job = make_job(config, found, device=run.device, resolve_artifact=stored)
+    except ArtifactMissingError as error:
+        named = run.config.models.artifacts_path
+        hint = (
+            f"; the run had its artifacts in {named}: --artifacts names a folder" if named else ""
+        )
+        raise ArtifactMissingError(f"explain builds no model: {error}{hint}") from None
     changed = changed_files(run, job)
     for family in job.run.families:
         if family.key not in run.families:
@@ -117,6 +172,27 @@ def make_same_job(run: FinishedRun, instances: Sequence[str] = ()) -> Job:
                 f"{_likely(changed)}"
             )
     return job
+
+
+def _with_own_places(
+    config: RunConfig, *, out: Path, artifacts: Path, inputs: Sequence[str]
+) -> RunConfig:
+    """Return a run's configuration with the places that the user named."""
+    remote = [path for path in config.input.paths if "://" in path]
+    if remote and not inputs:
+        raise ConfigError(
+            f"the run read its input from {remote[0]}: explain goes to no server that a "
+            "file names; if it is yours, name it with --input"
+        )
+    update: dict[str, dict[str, object]] = {
+        "output": {"path": str(out)},
+        "models": {"artifacts_path": str(artifacts), "build": False},
+        "input": {"paths": tuple(inputs) or config.input.paths},
+    }
+    sections = {
+        name: getattr(config, name).model_copy(update=fields) for name, fields in update.items()
+    }
+    return config.model_copy(update=sections)
 
 
 def _difference(run: FinishedRun, key: str, job: Job) -> str:

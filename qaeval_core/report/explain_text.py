@@ -16,11 +16,10 @@ from qaeval_core.report.explain_parts import (
     TokenProbabilities,
     TokenWeights,
 )
+from qaeval_core.terminal import visible
 
 _N_SHOWN = 4
 _MAX_TEXT_CHARS = 72
-# Control characters move cursors and clear screens; line ends are made blanks before.
-_CONTROLS = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), "\ufffd")
 
 
 def explanation_lines(explanation: Explanation) -> Iterator[str]:
@@ -58,9 +57,9 @@ def _on_one_line(text: str) -> str:
     Examples
     --------
     >>> _on_one_line("one\n two\x1b[2J")
-    'one two�[2J'
+    'one two␛[2J'
     """
-    return " ".join(text.split()).translate(_CONTROLS)
+    return visible(" ".join(text.split()))
 
 
 def _scores(instance: InstanceExplanation) -> str:

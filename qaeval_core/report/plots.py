@@ -6,6 +6,7 @@ Draws on figures of its own: no window system, no global state of matplotlib.
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from qaeval_core.errors import ConfigError
 from qaeval_core.report.study import ALL_ROWS, CorrelationRecord
 from qaeval_core.stats.correlation import COEFFICIENTS
+from qaeval_core.terminal import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,9 +90,10 @@ def _correlation_panel(axis: Axes, records: Sequence[CorrelationRecord]) -> None
     rows = "all rows" if first.subset == ALL_ROWS else first.subset
     n = max(record.n for record in records)
     axis.axvline(0, color="grey", linewidth=0.6)
-    axis.set_yticks(range(len(metrics)), metrics, fontsize=8)
+    axis.set_yticks(range(len(metrics)), [visible(name) for name in metrics], fontsize=8)
     axis.set_ylim(-0.6, len(metrics) - 0.4)
-    axis.set_title(f"{first.human}, {first.level} level\n{rows}, n up to {n:,}", fontsize=9)
+    named, rows = visible(first.human), visible(rows)
+    axis.set_title(f"{named}, {first.level} level\n{rows}, n up to {n:,}", fontsize=9)
     axis.tick_params(axis="x", labelsize=8, labelbottom=True)
     axis.grid(axis="x", linewidth=0.3)
 
@@ -128,10 +131,10 @@ def plot_distributions(
             )
         ticks = [f"{label}\nn {len(box):,}" for label, box in zip(labels, boxes, strict=True)]
         axis.set_xticks(range(1, len(ticks) + 1), ticks, fontsize=7)
-        axis.set_title(metric, fontsize=9)
+        axis.set_title(visible(metric), fontsize=9)
         axis.tick_params(axis="y", labelsize=8)
         axis.grid(axis="y", linewidth=0.3)
-    figure.supxlabel(f"{name} (line: median, triangle: mean)", fontsize=9)
+    figure.supxlabel(f"{visible(name)} (line: median, triangle: mean)", fontsize=9)
     _save(figure, path, n_shown=len(shown), n_panels=len(scores))
 
 
@@ -177,6 +180,14 @@ def _grid(
 
 
 def _save(figure: Figure, path: Path, *, n_shown: int, n_panels: int) -> None:
+    from matplotlib.text import Text
+
     if n_shown < n_panels:
         figure.suptitle(f"the first {n_shown} panels of {n_panels}", fontsize=9, x=0.01, ha="left")
-    figure.savefig(path, dpi=130, bbox_inches="tight", pad_inches=0.15)
+    for text in figure.findobj(Text):
+        # Names of columns are no mathematics: "$" begins a formula, and a broken one is an error.
+        text.set_parse_math(False)
+    with warnings.catch_warnings():
+        # Of other scripts the font shows boxes.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure.savefig(path, dpi=130, bbox_inches="tight", pad_inches=0.15)

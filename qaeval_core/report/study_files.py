@@ -39,7 +39,12 @@ def write_study(study: Study, out: Path) -> list[Path]:
 
 
 def check_out(out: Path) -> None:
-    """Raise ConfigError if a study cannot be written there."""
+    """Raise ConfigError if a study cannot be written there, or a run's files lie there."""
+    if (out / "run.json").exists():
+        raise ConfigError(
+            f"--out {out} holds the scores of a run: its report.json would be replaced; choose "
+            "another folder"
+        )
     for folder in (out, *out.parents):
         if folder.exists():
             if not folder.is_dir():

@@ -6,7 +6,6 @@ Reads whole tables: a study has human ratings, so it has thousands of rows, not 
 from __future__ import annotations
 
 import glob
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +13,10 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from qaeval_core.checksums import is_file_intact
 from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableFileError
@@ -34,6 +35,9 @@ class ScoreColumn:
     higher_is_better: bool = True
     over_examples: str = "mean"
     signature: str = ""
+
+
+_COLUMNS = TypeAdapter(dict[str, ScoreColumn])
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +259,7 @@ def _read(file: Path) -> pl.DataFrame:
             return pl.read_ndjson(file, infer_schema_length=None)
         if file.suffix == ".csv":
             return pl.read_csv(file, infer_schema_length=None)
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, pa.ArrowException, OSError, ValueError) as error:
         raise UnreadableFileError(f"cannot read {file}: {error}") from None
     raise UnreadableFileError(f"{file}: not one of {', '.join(SUFFIXES)}")
 
@@ -266,11 +270,15 @@ def _described(file: Path) -> dict[str, ScoreColumn]:
     text = (pq.read_schema(file).metadata or {}).get(COLUMNS_METADATA)
     if text is None:
         return {}
-    known = ScoreColumn.__dataclass_fields__
-    return {
-        name: ScoreColumn(**{key: value for key, value in column.items() if key in known})
-        for name, column in json.loads(text).items()
-    }
+    try:
+        found: dict[str, ScoreColumn] = _COLUMNS.validate_json(text)
+        return found
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise UnreadableFileError(
+            f"{file}: what it says of its columns ({COLUMNS_METADATA.decode()}) is damaged: "
+            f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+        ) from None
 
 
 def _flat(frame: pl.DataFrame) -> pl.DataFrame:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.files import write_json
+from qaeval_core.given import read_given
 from qaeval_core.metrics.settings import Baseline
 
 
@@ -23,7 +25,7 @@ class BaselineRecord(BaseModel):
 
     part: str  # "lrm" or "grg"
     key: str
-    value: float
+    value: Annotated[float, Field(ge=-1.0, lt=1.0, allow_inf_nan=False)]
     n_pairs: int
     n_dropped: int
     n_undefined: int
@@ -57,13 +59,15 @@ def read_baseline(path: str, *, keys: Mapping[str, str]) -> tuple[Baseline, str]
         If the file cannot be read, or lacks a baseline for a key.
     """
     try:
-        content = BaselineFile.model_validate_json(Path(path).read_text(encoding="utf-8"))
+        content = BaselineFile.model_validate_json(read_given(path))
     except OSError as error:
         raise ConfigError(f"cannot read baseline file {path}: {error.strerror}") from None
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in detail["loc"])
         raise ConfigError(f"{path} is no baseline file: {where}: {detail['msg']}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is no baseline file: not UTF-8") from None
     values = {record.key: record.value for record in content.baselines}
     missing = [key for key in keys.values() if key not in values]
     if missing:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from qaeval_core.config import RunConfig
 from qaeval_core.errors import ConfigError
+from qaeval_core.given import read_given
 from qaeval_core.metrics.model_settings import (
     AnswerSettings,
     BertScoreSettings,
@@ -176,12 +177,11 @@ def read_rescaling(path: str, *, layer: int) -> Rescaling:
         If the file cannot be read, or has no such layer.
     """
     try:
-        with Path(path).open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = list(csv.DictReader(io.StringIO(read_given(path), newline="")))
         found = {int(row["LAYER"]): row for row in rows}
     except OSError as error:
         raise ConfigError(f"cannot read baselines {path}: {error.strerror}") from None
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, csv.Error):
         raise ConfigError(
             f"{path} is no file of baselines: its header is not LAYER,P,R,F"
         ) from None
@@ -192,6 +192,9 @@ def read_rescaling(path: str, *, layer: int) -> Rescaling:
         precision, recall, f1 = (float(found[layer][name]) for name in ("P", "R", "F"))
     except (KeyError, TypeError, ValueError):
         raise ConfigError(f"{path}: layer {layer} has no numbers P, R and F") from None
-    if not all(value < 1 for value in (precision, recall, f1)):  # NaN is not below 1 either.
-        raise ConfigError(f"{path}: baselines of layer {layer} are not below 1")
+    if not all(-1 <= value < 1 for value in (precision, recall, f1)):  # Nor is NaN.
+        raise ConfigError(
+            f"{path}: baselines of layer {layer} are {precision:g}, {recall:g} and {f1:g}; they "
+            "are cosines, -1 or more and below 1"
+        )
     return precision, recall, f1

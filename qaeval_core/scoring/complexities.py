@@ -7,13 +7,18 @@ else it would be a wrong number, so its key must match exactly.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.files import write_json
+from qaeval_core.given import read_given
 from qaeval_core.llm.prompt import prompt_name
 from qaeval_core.metrics.naco_settings import NacoSettings
+
+# Looked at where it is read: the formula would refuse it too, once every call is paid.
+Steps = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
 
 
 class ComplexityRecord(BaseModel):
@@ -25,8 +30,8 @@ class ComplexityRecord(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     key: str
-    paper: float
-    authors: float
+    paper: Steps
+    authors: Steps
     n_questions: int
     n_runs: int
     n_unreadable: int
@@ -59,14 +64,18 @@ def load_complexities(path: str | Path) -> ComplexityFile:
         If it cannot be read, or is another file.
     """
     try:
-        return ComplexityFile.model_validate_json(Path(path).read_text(encoding="utf-8"))
+        return ComplexityFile.model_validate_json(read_given(path))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except (ValidationError, UnicodeDecodeError) as error:
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
         raise ConfigError(
             f"{path} is no file of expected complexities, as `qaeval calibrate --metrics naco` "
-            f"writes it ({type(error).__name__})"
+            f"writes it: {where}: {first['msg']}"
         ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is no file of expected complexities: not UTF-8") from None
 
 
 def read_complexity(path: str, *, key: str, profile: str) -> tuple[float, str]:

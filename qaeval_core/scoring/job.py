@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from qaeval_core.config import RunConfig
 from qaeval_core.errors import ConfigError
-from qaeval_core.models.artifact import default_root, ensure_artifact
+from qaeval_core.models.artifact import Artifact, ArtifactRequest, default_root, ensure_artifact
 from qaeval_core.models.session import Device
 from qaeval_core.scoring.columns import check_carried, resolve_columns
 from qaeval_core.scoring.compile import compile_run, needed_roles, optional_roles
@@ -165,8 +166,19 @@ def read_inputs(
     return Inputs(store, tuple(files), columns, tuple(problems))
 
 
-def make_job(config: RunConfig, inputs: Inputs, *, device: Device) -> Job:
+def make_job(
+    config: RunConfig,
+    inputs: Inputs,
+    *,
+    device: Device,
+    resolve_artifact: Callable[[ArtifactRequest], Artifact] | None = None,
+) -> Job:
     """Return the job of a request, building artifacts that are missing.
+
+    Parameters
+    ----------
+    resolve_artifact : callable, optional
+        Finds the artifact of a request in another way: without building it.
 
     Raises
     ------
@@ -174,12 +186,13 @@ def make_job(config: RunConfig, inputs: Inputs, *, device: Device) -> Job:
         For whatever is wrong with models, baselines or output columns.
     """
     root = Path(config.models.artifacts_path or default_root())
+    resolve_artifact = resolve_artifact or partial(ensure_artifact, root, build=config.models.build)
     n_rows = count_rows(inputs.files, config.input.limit)
     run = compile_run(
         config,
         columns=inputs.columns,
         device=device,
-        resolve_artifact=lambda request: ensure_artifact(root, request, build=config.models.build),
+        resolve_artifact=resolve_artifact,
         corpus=_corpus_hash(inputs.files, n_rows),
     )
     check_output_names(run, carry=config.output.carry)

@@ -11,6 +11,8 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from qaeval_core.terminal import say, visible
+
 
 @dataclass(frozen=True, slots=True)
 class Counts:
@@ -63,7 +65,7 @@ class _Bars:
         """Return the display, started with its first bar."""
         with self._lock:
             if self._bars is None:
-                columns = (TextColumn("{task.description}"), BarColumn())
+                columns = (TextColumn("{task.description}", markup=False), BarColumn())
                 self._bars = Progress(*columns, console=Console(file=stream))
                 self._bars.start()
             self._n_open += 1
@@ -123,12 +125,12 @@ class ProgressPrinter:
             elapsed_s=now - self._started,
         )
         if self._bar is not None:
-            self._bar.update(self._task, completed=counts.n_rows, description=line)
+            self._bar.update(self._task, completed=counts.n_rows, description=visible(line))
             if is_last:
                 self._bar.stop_task(self._task)
                 _bars.close()
         else:
-            print(line, file=self._stream, flush=True)
+            say(line, stream=self._stream)
 
 
 def progress_line(label: str, counts: Counts, *, n_rows_total: int, elapsed_s: float) -> str:

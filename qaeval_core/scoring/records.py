@@ -57,7 +57,9 @@ def changes(job: Job) -> list[str]:
         lines.append(f"{len(gone)} files of earlier runs are no input now; their scores stay")
     old = read_json(job.store.out / "run.json") or {}
     families = {plan.key for plan in job.run.families}
-    for key in sorted(set(old.get("families", {})) - families):
+    given = old.get("families")
+    earlier: dict[str, Any] = given if isinstance(given, dict) else {}
+    for key in sorted(set(earlier) - families):
         lines.append(
             f"{key} is not used any more: a model, option or input has changed; its commits stay"
         )

@@ -20,16 +20,16 @@ ROWS = [
 ]
 
 
-def make_out(folder: Path, rows: list[dict[str, object]], **settings: object) -> Path:
+def make_out(
+    folder: Path, rows: list[dict[str, object]], metrics: tuple[str, ...] = ("f1", "cider")
+) -> Path:
     """Score rows by words alone; return OUT."""
     source = write_parquet(folder / "data" / "input.parquet", pa.Table.from_pylist(rows))
     run_locally(
         {
             "input.paths": [str(source)],
             "output.path": str(folder / "out"),
-            "metrics.f1.metric": "f1",
-            "metrics.cider.metric": "cider",
-            **settings,
+            **{f"metrics.{name}.metric": name for name in metrics},
         }
     )
     return folder / "out"
@@ -101,7 +101,7 @@ def test_one_instance_is_computed_again_and_the_others_shown(out: Path, tmp_path
 
 def test_a_changed_input_is_found_and_named(tmp_path: Path) -> None:
     """Protects from explaining a text that was never scored."""
-    out = make_out(tmp_path, ROWS, **{"metrics.cider": {"metric": "exact_match"}})
+    out = make_out(tmp_path, ROWS, metrics=("f1", "exact_match"))
     rows = [dict(row) for row in ROWS]
     rows[0]["candidate"] = "the red barn door"
     write_parquet(tmp_path / "data" / "input.parquet", pa.Table.from_pylist(rows))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_artifacts import write_record
 
 from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ConfigError
 from qaeval_core.models.artifact import (
@@ -65,7 +65,7 @@ def _write(root: Path, **changes: Any) -> Path:
     for file in ("model.onnx", "tokenizer.json"):
         (folder / file).write_text(file)
         files[file] = hashlib.sha256(file.encode()).hexdigest()
-    (folder / "artifact.json").write_text(json.dumps({**_fields(files), **changes}))
+    write_record(folder, {**_fields(files), **changes})
     return folder
 
 
@@ -82,7 +82,8 @@ def test_the_hash_depends_on_what_decides_the_numbers_only(tmp_path: Path) -> No
     """A hash of the whole record would change with the exporter's version alone."""
     first = load_artifact(_write(tmp_path / "a")).hash
     other_versions = _write(tmp_path / "b", versions={"torch": "9"})
-    other_precision = _write(tmp_path / "c", precision="fp16")
+    parity = {**_fields({"tokenizer.json": ""})["parity"], "precision": "fp16"}
+    other_precision = _write(tmp_path / "c", precision="fp16", parity=parity)
     assert load_artifact(other_versions).hash == first
     assert load_artifact(other_precision).hash != first
 
@@ -141,7 +142,8 @@ def test_without_torch_the_message_says_what_to_install(
 
 def test_lossy_artifacts_need_permission(tmp_path: Path) -> None:
     """Scores of a failed gate would enter a report unseen."""
-    _write(tmp_path, lossy=True)
+    parity = {**_fields({"tokenizer.json": ""})["parity"], "passed": False}
+    _write(tmp_path, lossy=True, parity=parity)
     with pytest.raises(ArtifactMissingError, match="allow_lossy"):
         find_artifact(tmp_path, _REQUEST)
 

@@ -24,7 +24,7 @@ _SOURCE = Path(registry.__file__).parents[2]
 def _folder(path: Path, *files: str) -> Path:
     path.mkdir(exist_ok=True)
     for file in files:
-        (path / file).write_text(file)
+        (path / file).write_text("{}" if file.endswith(".json") else file)
     return path
 
 

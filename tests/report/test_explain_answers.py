@@ -136,7 +136,8 @@ def test_kpqa_weights_stand_beside_their_tokens(tmp_path: Path) -> None:
     }
     rows = [ROW, {**ROW, "id": "none", "references": []}]
     out = score(tmp_path / "run", rows, **settings)
-    explanation = explain_row(out, identity="a")
+    artifacts = tmp_path / "artifacts"
+    explanation = explain_row(out, identity="a", artifacts=artifacts)
     found = family_of(explanation, "kpqa", "kpqa_weights")
     # An empty answer is a wrong one, not an undefined one: it has no token to weigh.
     sides = [[part.text for part in target.parts] for target in found.targets]
@@ -153,5 +154,5 @@ def test_kpqa_weights_stand_beside_their_tokens(tmp_path: Path) -> None:
     of_texts = family_of(explanation, "bi_encoder", "bi_encoder")
     assert not any(target.parts for target in of_texts.targets)
     assert -1 <= of_texts.targets[0].statistics["cosine"] <= 1
-    alone = explain_row(out, identity="none")
+    alone = explain_row(out, identity="none", artifacts=artifacts)
     assert alone.is_equal and all(found.targets == () for found in alone.families)

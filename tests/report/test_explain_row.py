@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import pyarrow as pa
 import pytest
 from helpers import read_scores, run_locally, short_sample, write_parquet
 
+from qaeval_core.configure import load_config
+from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.report.explain import explain_row
 from qaeval_core.report.explain_parts import Explanation, LayerMatches, LikelihoodGains
 from qaeval_core.sample import sample_table
+from qaeval_core.scoring.compile import needed_requests
 
 # Short, so that the test is quick; what is not plain English shows letters of several tokens.
 ROWS = [
@@ -35,7 +39,15 @@ def score(folder: Path, rows: list[dict[str, Any]], **settings: object) -> Path:
         **settings,
     }
     run_locally(overrides)
+    build_matches(overrides)
     return folder / "out"
+
+
+def build_matches(overrides: dict[str, object]) -> None:
+    """Build the graphs that show LRM's matches: an explanation builds nothing."""
+    for request in needed_requests(load_config(overrides=overrides), device="cpu"):
+        if request.graph == "relevance_matching":
+            ensure_artifact(default_root(), replace(request, graph="relevance_matches"))
 
 
 def parts_of(explanation: Explanation, family: str) -> list[Any]:

@@ -1,0 +1,86 @@
+"""Terminal: every line that people read, with what could move their cursor made visible.
+
+Names of columns, ids, hosts and answers of servers are other people's words, and so are parts of
+most messages. Printed as they are, they could clear a screen, write another line than was meant,
+or turn the direction of reading. All output goes through here; a test holds that.
+
+But: what is written to files is as it was (``explain`` escapes its page itself).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TextIO
+
+__all__ = ["say", "say_error", "show", "show_lines", "visible"]
+
+# C0 and DEL have pictures in Unicode. The others have none: C1 controls, marks that turn the
+# direction of reading, ends of lines and paragraphs, tags, halves of surrogate pairs.
+_PICTURES = {code: chr(0x2400 + code) for code in range(0x20)} | {0x7F: "\u2421"}
+_NAMED = re.compile(
+    "[\x80-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f\ud800-\udfff]"
+)
+
+
+def visible(text: str, *, keep: str = "") -> str:
+    r"""Return a text in which nothing is left that a terminal would obey.
+
+    Parameters
+    ----------
+    text : str
+        Any text; a surrogate of a name that is not UTF-8 too.
+    keep : str, default ""
+        Control characters that stay, such as line ends where they are the caller's own.
+
+    Examples
+    --------
+    >>> visible("red\x1b[31m\nerror: no")
+    'red␛[31m␊error: no'
+    >>> print(visible("abc\u202edcba"))
+    abc\u202edcba
+    """
+    pictures = {code: shown for code, shown in _PICTURES.items() if chr(code) not in keep}
+    return _NAMED.sub(_notation, text.translate(pictures))
+
+
+def _notation(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def say(line: str, *, stream: TextIO | None = None) -> None:
+    """Print a line for people; standard output is for results.
+
+    Parameters
+    ----------
+    stream : TextIO, optional
+        Default standard error.
+    """
+    _print(visible(line), stream or sys.stderr)
+
+
+def say_error(error: BaseException | str) -> None:
+    """Print what went wrong; lines after the first stand further in, so none looks like another."""
+    first, *others = str(error).split("\n")
+    say(f"error: {first}")
+    for line in others:
+        say(f"  {line}")
+
+
+def show(line: str) -> None:
+    """Print a line of results."""
+    _print(visible(line), sys.stdout)
+
+
+def show_lines(text: str) -> None:
+    """Print results whose line ends are this program's own."""
+    for line in text.split("\n"):
+        show(line)
+
+
+def _print(line: str, stream: TextIO) -> None:
+    encoding = stream.encoding or "utf-8"
+    # A terminal that knows no pictures gets their numbers, not an exception.
+    print(line.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
