@@ -39,6 +39,7 @@ def uninterrupted(source: Path, artifacts_root: Path) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_killed_driver_resumes_without_computing_a_shard_twice(
     source: Path, uninterrupted: Path, tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ def scorer(artifacts_root: Path) -> Scorer:
     return Scorer({"kpqa": {}, "plain": {"metric": "kpqa", "weights": "plain"}})
 
 
+@pytest.mark.slow
 def test_a_wrong_number_among_right_words_loses(scorer: Scorer) -> None:
     """Protects from weights that do not find the answer: the paper's first figure's point.
 

@@ -18,6 +18,7 @@ def scorer(artifacts_root: Path) -> Scorer:
     return Scorer(["sas"])
 
 
+@pytest.mark.slow
 def test_shipped_cross_encoder_knows_numbers_and_paraphrases(scorer: Scorer) -> None:
     """Protects from an adapter that is merged wrongly: then every pair scores alike."""
     pairs = [

@@ -70,6 +70,7 @@ def scored(scorer: Scorer, pairs: Pairs, *columns: str) -> list[Floats]:
 
 
 @pytest.mark.shared_data
+@pytest.mark.slow
 def test_bi_encoder_equals_sentence_transformers(answers: Pairs, minilm: str) -> None:
     """Protects from other pooling, from padding in the mean, and from a text cut elsewhere."""
     sentence_transformers = pytest.importorskip("sentence_transformers")
