@@ -26,6 +26,7 @@ from qaeval_core.models.artifact import ArtifactRequest, ensure_artifact, find_a
 from qaeval_core.models.registry import resolve_model
 
 
+@pytest.mark.slow
 def test_every_declared_axis_varies(workshop: Any) -> None:
     """The exporter fixes an axis in silence; the graph then runs at one length only."""
     record = workshop.artifact("relevance_matching", "bert").record
@@ -63,6 +64,7 @@ def test_stored_truncation_and_padding_are_removed(workshop: Any) -> None:
     assert tokenizer.padding is None
 
 
+@pytest.mark.slow
 def test_two_exports_have_equal_hashes(workshop: Any, tmp_path: Path) -> None:
     """The hash is part of each score's signature: a rebuild must not look like a new model."""
     first = workshop.artifact("relevance_matching", "bert")
@@ -100,6 +102,7 @@ def test_squares_of_a_norm_never_pass_through_fp16(workshop: Any) -> None:
         assert chain == ["Pow", "ReduceMean", "Add", "Sqrt"]
 
 
+@pytest.mark.slow
 def test_fp16_that_fails_the_gate_falls_back_to_fp32(workshop: Any, capsys: Any) -> None:
     """Weights beyond 65,504 are cut in fp16: wrong scores that differ by a little only."""
     workshop.artifact("relevance_matching", "overflowing_bert")

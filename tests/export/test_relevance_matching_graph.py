@@ -18,11 +18,11 @@ _PAIRS = [
     ("Où est l'école, s'il vous plaît ?", "La bibliothèque de l'école est ouverte le mardi. " * 5),
 ]
 _CASES = [
-    ("minilm", "attended", "max"),
+    pytest.param("minilm", "attended", "max", marks=pytest.mark.slow),
     pytest.param("minilm", "weighted", "max", marks=pytest.mark.slow),
     pytest.param("minilm", "weighted", "average", marks=pytest.mark.slow),
     ("bert", "attended", "max"),
-    ("roberta", "attended", "max"),
+    pytest.param("roberta", "attended", "max", marks=pytest.mark.slow),
     ("electra", "weighted", "average"),
 ]
 
@@ -100,6 +100,7 @@ def test_graph_equals_nested_loops(workshop: Any, kind: str, matching: str, aggr
     np.testing.assert_allclose(_run(workshop, artifact, _PAIRS), expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_equal_attentions_choose_the_first_context_token(workshop: Any) -> None:
     """With queries of zero all attentions are equal; last-on-ties would score another token."""
     artifact = workshop.artifact("relevance_matching", "uniform_bert")

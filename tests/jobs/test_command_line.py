@@ -85,6 +85,7 @@ def test_bad_request_exits_2_and_names_the_nearest_word(
     assert message in shown
 
 
+@pytest.mark.slow
 def test_unreachable_hub_gives_one_message_with_the_ways_out(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +116,7 @@ def test_yaml_and_overrides_agree(words: list[str], tmp_path: Path) -> None:
     assert len(list((tmp_path / "out").glob("families/lrm-*/*.parquet"))) == 4
 
 
+@pytest.mark.slow
 def test_calibrated_baseline_is_used_and_belongs_to_its_options(
     words: list[str], tmp_path: Path
 ) -> None:

@@ -117,6 +117,7 @@ def check_texts(refs: list[Any]) -> None:
     assert texts == [reply_text(prompt(number)) for number in range(len(texts))]
 
 
+@pytest.mark.slow
 def test_callers_in_two_processes_share_one_limit(callers: list[Any], tmp_path: Path) -> None:
     """Each at the full limit would be twice the limit; each at half of it wastes what is paid."""
     with LlmServer(**WINDOW) as server:

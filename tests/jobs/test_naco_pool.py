@@ -123,6 +123,7 @@ def check_row(run: NacoRun, row: Row, scored: dict[str, Any], replies: dict[str,
     assert (scored["naco"], scored["naco_reason"]) == (None, "unparsable_reply")
 
 
+@pytest.mark.slow
 def test_a_fifth_of_faults_is_never_a_score(tmp_path: Path) -> None:
     """A fault that became a 0 would be a verdict on a question that nobody read."""
     rows = questions(400)

@@ -160,8 +160,8 @@ def check_against_the_server(answers: list[Answer], run: Run, stats: dict[str, A
 def test_a_fifth_of_faults_costs_no_row(tmp_path: Path) -> None:
     """Protects from rows lost, scored 0 or asked again after success, whatever a server does."""
     faults = dict.fromkeys(FAULTS, 0.2 / len(FAULTS))
-    server = LlmServer(faults=faults, hang_s=2.0)
-    with server, Run(server, tmp_path, timeout_s=0.4, max_concurrent=64) as run:
+    server = LlmServer(faults=faults, hang_s=3.0)
+    with server, Run(server, tmp_path, timeout_s=1.0, max_concurrent=64) as run:
         answers = asyncio.run(run.ask(range(300)))
         stats = server.stats()
         check_against_the_server(answers, run, stats)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 _SCRIPT = """
 import json, resource, sys
 from pathlib import Path
@@ -45,6 +47,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_batch_is_halved_until_it_fits(artifacts_root: Path) -> None:
     """Protects from a run lost to one batch; the limit of this process is real (RLIMIT_AS)."""
     done = subprocess.run(
