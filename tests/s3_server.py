@@ -34,21 +34,22 @@ class S3Server(ServedProcess):
         """Start the process and open the door."""
         self._folder = Path(tempfile.mkdtemp(prefix="s3"))
         (self._server_port,) = free_ports(1)
-        self.process = subprocess.Popen(
-            [Path(sys.executable).with_name("ministack")],
-            stdin=subprocess.DEVNULL,
-            stdout=(self._folder / "log").open("w"),
-            stderr=subprocess.STDOUT,
-            env={
-                **os.environ,
-                "BIND_HOST": "127.0.0.1",
-                "GATEWAY_PORT": str(self._server_port),
-                "SERVICES": "s3",
-                "IOT_MTLS_ENABLED": "0",
-            },
-            cwd=self._folder,
-            start_new_session=True,
-        )
+        with (self._folder / "log").open("w") as log:
+            self.process = subprocess.Popen(
+                [Path(sys.executable).with_name("ministack")],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={
+                    **os.environ,
+                    "BIND_HOST": "127.0.0.1",
+                    "GATEWAY_PORT": str(self._server_port),
+                    "SERVICES": "s3",
+                    "IOT_MTLS_ENABLED": "0",
+                },
+                cwd=self._folder,
+                start_new_session=True,
+            )
         deadline = time.monotonic() + START_TIMEOUT_S
         while not _answers(self._server_port):
             assert time.monotonic() < deadline, (self._folder / "log").read_text()
