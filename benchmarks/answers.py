@@ -207,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         show(name, result)
         found[name] = result
     if chosen.json:
-        chosen.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        chosen.json.write_text(json.dumps(found, indent=2, default=float) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

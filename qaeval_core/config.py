@@ -57,6 +57,9 @@ class ModelSettings(Section):
     max_batch_tokens: int | None = Field(
         None, ge=128, description="tokens of a batch after padding; default by device and role"
     )
+    max_batch_s: float = Field(
+        900.0, gt=0.0, description="seconds after which a batch ends the run: a graph may never end"
+    )
     precision: Literal["auto", "fp32", "fp16"] = Field(
         "auto", description="auto: fp16 on a GPU, fp32 on a CPU"
     )

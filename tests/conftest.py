@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pytest
 
 if TYPE_CHECKING:
     from answer_models import AnswerModels
+    from s3_server import S3Server
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -26,6 +28,15 @@ def artifacts_root() -> Path:
     build_needed(load_config(overrides={"metrics.qrelscore.metric": "qrelscore"}))
     os.environ["QAEVAL_ARTIFACTS"] = str(root)
     return root
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[S3Server]:
+    """A local server that speaks S3, and credentials for it in the environment."""
+    from s3_server import S3Server, s3_credentials
+
+    with s3_credentials(), S3Server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -62,7 +62,42 @@ def sum_of_ids(*, axes: tuple[int, ...] = (1,), dim: str | int = "n_pairs") -> b
         helper.make_node("ReduceSum", ["wide", "axes"], ["sum"], keepdims=0),
         helper.make_node("Div", ["sum", "ten"], ["logit"]),
     ]
-    graph = helper.make_graph(nodes, "sum", [ids], [logit], constants)
+    return _model(helper.make_graph(nodes, "sum", [ids], [logit], constants))
+
+
+def endless() -> bytes:
+    """Return a graph whose loop never ends."""
+    ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["n_pairs", "n_tokens"])
+    logit = helper.make_tensor_value_info("logit", TensorProto.FLOAT, ["n_pairs"])
+    turn = helper.make_graph(
+        [
+            helper.make_node("Identity", ["goes_on"], ["still_goes_on"]),
+            helper.make_node("Neg", ["sum_before"], ["sum_after"]),
+        ],
+        "turn",
+        [
+            helper.make_tensor_value_info("number", TensorProto.INT64, []),
+            helper.make_tensor_value_info("goes_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("sum_before", TensorProto.FLOAT, None),
+        ],
+        [
+            helper.make_tensor_value_info("still_goes_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("sum_after", TensorProto.FLOAT, None),
+        ],
+    )
+    constants = [
+        helper.make_tensor("axes", TensorProto.INT64, [1], [1]),
+        helper.make_tensor("yes", TensorProto.BOOL, [], [True]),
+    ]
+    nodes = [
+        helper.make_node("Cast", ["input_ids"], ["wide"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceSum", ["wide", "axes"], ["sum"], keepdims=0),
+        helper.make_node("Loop", ["", "yes", "sum"], ["logit"], body=turn),
+    ]
+    return _model(helper.make_graph(nodes, "endless", [ids], [logit], constants))
+
+
+def _model(graph: onnx.GraphProto) -> bytes:
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     return onnx.ModelProto.SerializeToString(proto)
 

@@ -7,7 +7,9 @@ ONNX Runtime stands behind it, another engine may stand beside it.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -33,6 +35,8 @@ class Session:
         Where the graph runs.
     n_threads : int or None, default None
         Threads inside one operator on the CPU; None takes the CPUs this process may use.
+    max_batch_s : float or None, default None
+        Seconds after which a batch is stopped: a graph may hold a loop without an end.
 
     Raises
     ------
@@ -43,12 +47,19 @@ class Session:
     """
 
     def __init__(
-        self, artifact: Artifact, *, device: Device = "cpu", n_threads: int | None = None
+        self,
+        artifact: Artifact,
+        *,
+        device: Device = "cpu",
+        n_threads: int | None = None,
+        max_batch_s: float | None = None,
     ) -> None:
         self.artifact = artifact
         self.device = device
         self.n_threads = n_threads or available_cpus()
+        self.max_batch_s = max_batch_s
         ort = load_onnxruntime()
+        self._make_run_options = ort.RunOptions
         options = ort.SessionOptions()
         # ONNX Runtime ignores OMP_NUM_THREADS; without this every actor takes every core.
         options.intra_op_num_threads = self.n_threads
@@ -81,16 +92,25 @@ class Session:
         DeviceMemoryError
             If the device cannot hold the batch; the session stays usable.
         ModelError
-            If the graph refuses the batch, or returns another shape than its record says.
+            If the graph refuses the batch, returns another shape than its record says, or has not
+            ended after ``max_batch_s``.
         """
         self._check_ids(inputs)
+        options = self._make_run_options()
         try:
-            (output,) = self._session.run(None, dict(inputs))
+            with _stopped_after(self.max_batch_s, options):
+                (output,) = self._session.run(None, dict(inputs), options)
         except MemoryError as error:
             raise DeviceMemoryError(str(error) or "out of memory") from None
         except Exception as error:  # ONNX Runtime has no exception type for lack of memory.
             if _is_lack_of_memory(error):
                 raise DeviceMemoryError(str(error)) from None
+            if options.terminate:
+                raise ModelError(
+                    f"{self.artifact.model_path} had not ended a batch of {_shapes(inputs)} after "
+                    f"{self.max_batch_s:g} s; if it may take longer, raise "
+                    "models.<role>.max_batch_s"
+                ) from None
             raise ModelError(
                 f"{self.artifact.model_path} failed on a batch of "
                 f"{_shapes(inputs)}: {_first(error)}"
@@ -201,3 +221,18 @@ def available_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@contextmanager
+def _stopped_after(seconds: float | None, options: Any) -> Iterator[None]:
+    """Stop a run of ONNX Runtime before its next operator, if it takes longer."""
+    if seconds is None:
+        yield
+        return
+    timer = threading.Timer(seconds, setattr, (options, "terminate", True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -110,6 +110,7 @@ def calibrate(
             device=job.device,
             n_threads=n_threads,
             max_batch_tokens=settings.max_batch_tokens,
+            max_batch_s=settings.max_batch_s,
         )
         table = runner.score({"candidate": pairs.questions, "context": pairs.contexts})
         for plan in instances:

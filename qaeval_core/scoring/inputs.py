@@ -61,7 +61,8 @@ class FileVersion:
         Hash of the footer: the places, sizes and statistics of all columns.
     stamp : str
         Device, inode and time of the last change of the inode, of a local file; they hold on the
-        machine that looked, and tell a file that was put back with its old time.
+        machine that looked, and tell a file that was put back with its old time. The ETag of an
+        object, which holds everywhere; empty where the store gives none.
     """
 
     uri: str
@@ -391,11 +392,22 @@ def local_stamp(path: str) -> str:
     return f"{found.st_dev}:{found.st_ino}:{found.st_ctime_ns}"
 
 
+def remote_stamp(opened: pa.NativeFile) -> str:
+    """Return the ETag that an object had when it was opened; "" where its store gives none."""
+    try:
+        told = opened.metadata()
+    except NotImplementedError:
+        return ""
+    etags = [value for name, value in told.items() if name.lower() == "etag"]
+    return etags[0].decode(errors="replace") if etags else ""
+
+
 def _read_footer(item: _Found, relative: str) -> InputFile | str:
     is_local = item.place.uri is None
     try:
         stamp = local_stamp(item.path) if is_local else ""
         with item.place.filesystem.open_input_file(item.path) as source:
+            stamp = stamp or remote_stamp(source)
             metadata, footer, footer_hash = read_footer(source)
         _check_counts(metadata.schema, footer, n_bytes=item.info.size)
         groups = []

@@ -34,6 +34,7 @@ from qaeval_core.scoring.inputs import (
     local_stamp,
     open_filesystem,
     read_footer,
+    remote_stamp,
     store_of,
 )
 from qaeval_core.scoring.plan import Piece, RowRange
@@ -203,7 +204,7 @@ def check_unchanged(file: InputFile, *, outages: Outages) -> None:
 
     def look() -> None:
         _check_info(file.relative, file.version, filesystem.get_file_info(path))
-        if file.version.stamp and local_stamp(path) != file.version.stamp:
+        if file.version.stamp and _stamp(file.uri, filesystem, path) != file.version.stamp:
             raise _changed(file.relative)
 
     outages.call(look, store=store_of(file.uri), what=f"cannot look at {file.uri}")
@@ -215,6 +216,14 @@ def _check_info(relative: str, version: FileVersion, info: fs.FileInfo) -> None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), info.path)
     if not version.is_of(info):
         raise _changed(relative)
+
+
+def _stamp(uri: str, filesystem: fs.FileSystem, path: str) -> str:
+    """Return what `FileVersion.stamp` would be of a file as it is now."""
+    if "://" not in uri:
+        return local_stamp(path)
+    with filesystem.open_input_file(path) as opened:
+        return remote_stamp(opened)
 
 
 def _changed(relative: str) -> InputChangedError:
@@ -241,8 +250,9 @@ class _Source:
     def __init__(self, uri: str, *, is_watched: bool) -> None:
         try:
             self._filesystem, self._path = open_filesystem(uri)
-            self._stamp = local_stamp(self._path) if "://" not in uri else None
+            self._stamp = local_stamp(self._path) if "://" not in uri else ""
             self._opened = self._filesystem.open_input_file(self._path)
+            self._stamp = self._stamp or remote_stamp(self._opened)
         except (OSError, pa.ArrowException) as error:
             raise _as_os_error(error) from None
         self._watched = _Watched(self._opened) if is_watched else None
@@ -259,11 +269,13 @@ class _Source:
         """Raise InputChangedError if the file is not as it was planned, or opened, any more."""
         try:
             _check_info(piece.relative, piece.version, self._filesystem.get_file_info(self._path))
-            is_same = self._stamp is None or local_stamp(self._path) == self._stamp
+            stamp = _stamp(piece.uri, self._filesystem, self._path) if self._stamp else ""
         except OSError as error:
             self._failure = error
             raise
-        if not is_same:
+        # A local file's stamp says something on the machine alone that looked.
+        planned = piece.version.stamp if "://" in piece.uri else ""
+        if stamp != self._stamp or (planned and stamp != planned):
             raise _changed(piece.relative)
 
     def footer(self, piece: Piece) -> tuple[pq.FileMetaData, Footer]:

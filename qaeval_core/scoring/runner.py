@@ -35,6 +35,8 @@ class FamilyRunner:
         Threads of one operator on the CPU.
     max_batch_tokens : int, optional
         Tokens of a batch after padding; default by family and device.
+    max_batch_s : float, optional
+        Seconds after which a batch is stopped, and the run with it.
     frequencies : DocumentFrequencies, optional
         Of the corpus, for a family that weighs tokens by them.
     """
@@ -46,11 +48,12 @@ class FamilyRunner:
         device: Device = "cpu",
         n_threads: int | None = None,
         max_batch_tokens: int | None = None,
+        max_batch_s: float | None = None,
         frequencies: DocumentFrequencies | None = None,
     ) -> None:
         self.plan = plan
         self._session = (
-            Session(plan.artifact, device=device, n_threads=n_threads)
+            Session(plan.artifact, device=device, n_threads=n_threads, max_batch_s=max_batch_s)
             if plan.kind.runs_model
             else None
         )

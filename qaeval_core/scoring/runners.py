@@ -43,11 +43,13 @@ def make_runner(
     if isinstance(plan, WordsFamilyPlan):
         return WordsRunner(plan, frequencies=given)
     if isinstance(plan, ModelFamilyPlan):
+        given_model = getattr(models, plan.kind.model_role)
         return FamilyRunner(
             plan,
             device=device,
             n_threads=n_threads,
-            max_batch_tokens=getattr(models, plan.kind.model_role).max_batch_tokens,
+            max_batch_tokens=given_model.max_batch_tokens,
+            max_batch_s=given_model.max_batch_s,
             frequencies=given,
         )
     if isinstance(plan, AskedFamilyPlan):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_artifacts import VOCAB, make_artifact, sum_of_ids, write_record
+from tiny_artifacts import VOCAB, endless, make_artifact, sum_of_ids, write_record
 
 from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ModelError, QAEvalError
 from qaeval_core.models.artifact import load_artifact
@@ -51,6 +51,16 @@ def test_no_flipped_bit_is_loaded(tmp_path: Path) -> None:
         (folder / name).write_bytes(contents[name])
         os.utime(folder / name, ns=(N_FLIPS + i, N_FLIPS + i))
     assert load_artifact(folder).record.max_positions == 512
+
+
+def test_a_graph_without_an_end_is_stopped(tmp_path: Path) -> None:
+    """One operator that never ends held a worker for good, and the run with it."""
+    artifact = load_artifact(make_artifact(tmp_path / "a", model=endless()))
+    session = Session(artifact, n_threads=1, max_batch_s=0.2)
+    ids = {"input_ids": np.ones((1, 3), np.int64)}
+    for _ in range(2):
+        with pytest.raises(ModelError, match=r"had not ended a batch of input_ids \(1, 3\) after"):
+            session.run(ids)
 
 
 def test_a_hash_is_not_kept_where_a_file_has_its_old_time_again(tmp_path: Path) -> None:

@@ -6,16 +6,23 @@ import os
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers import read_scores, write_parquet
+from s3_server import S3Server
 from word_jobs import ROWS_PER_GROUP, is_whole, request, rows, run
 
+from qaeval_core.configure import load_config
 from qaeval_core.errors import InputChangedError, ReconcileError, UnreadableFileError
+from qaeval_core.outages import Outages
 from qaeval_core.report.study_inputs import _read
+from qaeval_core.scoring.job import read_inputs
+from qaeval_core.scoring.reader import check_unchanged
 from qaeval_core.scoring.store import Store
 from qaeval_core.signature import hash_text
 
@@ -95,6 +102,42 @@ def test_a_file_that_was_put_in_the_place_of_another_is_another(tmp_path: Path) 
     assert outcome.is_new
     assert not is_whole(tmp_path / "out")
     assert any("input.parquet has changed since the last run" in line for line in said)
+
+
+def test_an_object_that_was_put_in_the_place_of_another_is_another(
+    store: S3Server, tmp_path: Path
+) -> None:
+    """Name, size, footer and second were the same: stores tell objects apart by their ETags."""
+    plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    planned = read_inputs(load_config(overrides=put_and_request(store, rows(), tmp_path, plain)))
+    swapped = rows()
+    texts = swapped["candidate"].to_pylist()
+    # Of one length: the sizes in the footer are equal.
+    texts[ROWS_PER_GROUP:] = texts[: ROWS_PER_GROUP - 1 : -1]
+    swapped = swapped.set_column(1, "candidate", pa.array(texts))
+    now = read_inputs(load_config(overrides=put_and_request(store, swapped, tmp_path, plain)))
+    before, after = planned.files[0], now.files[0]
+    assert before.version.stamp
+    same = replace(before.version, mtime_ns=after.version.mtime_ns)
+    assert same == replace(after.version, stamp=same.stamp), "or the test shows nothing"
+    with pytest.raises(InputChangedError, match=r"input\.parquet has changed"):
+        check_unchanged(replace(before, version=same), outages=Outages())
+
+    def put_back() -> None:
+        put_and_request(store, rows(), tmp_path, plain)
+
+    wanted = put_and_request(store, swapped, tmp_path, plain)
+    with pytest.raises(InputChangedError, match=r"input\.parquet has changed"):
+        run(wanted, after=1, then=put_back)
+    assert not list((tmp_path / "out" / "scores").rglob("*.parquet"))
+
+
+def put_and_request(
+    store: S3Server, table: pa.Table, tmp_path: Path, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Put a table in the place of the last one; return the settings of a job on it."""
+    uri = store.put(table, "swaps/input.parquet", row_group_size=ROWS_PER_GROUP, **options)
+    return request(uri, tmp_path / "out")
 
 
 def as_old_version(out: Path, source: Path) -> None:

@@ -7,13 +7,12 @@ import random
 import resource
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from helpers import full_disk, write_parquet
-from s3_server import S3Server, s3_credentials
+from s3_server import S3Server
 from word_jobs import N_ROWS, ROWS_PER_GROUP, is_whole, n_quarantined, request, rows, run
 
 from qaeval_core.errors import InputChangedError, LockLostError, RunError, StorageError
@@ -210,12 +209,6 @@ def test_calls_that_fail_one_after_the_other_share_one_patience() -> None:
     with pytest.raises(StorageError):
         outages.call(fail, store="/data", what="cannot read")
     assert time.monotonic() - started < 0.3
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[S3Server]:
-    with s3_credentials(), S3Server() as server:
-        yield server
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
