@@ -16,9 +16,10 @@ from benchmarks.common import Settings, make_instance
 from benchmarks.data import Rows, load_rows
 from benchmarks.measure import interleave, model_flops, ratio, skipped_flops
 from benchmarks.peers import GrgPeer, LrmPeer
+from qaeval_core.metrics.qrelscore import part_scores
 from qaeval_core.models.session import Device
-from qaeval_core.scoring.formulas.qrelscore import part_scores
-from qaeval_core.scoring.plans import InstancePlan, ModelFamilyPlan
+from qaeval_core.scoring.families.models import ModelFamilyPlan
+from qaeval_core.scoring.plans import InstancePlan
 from qaeval_core.scoring.prepared import Prepared, statistics_table
 from qaeval_core.scoring.runner import FamilyRunner
 

@@ -11,7 +11,8 @@ from qaeval_core.configure import load_config
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.session import Device
 from qaeval_core.scoring.compile import compile_run
-from qaeval_core.scoring.plans import InstancePlan, ModelFamilyPlan
+from qaeval_core.scoring.families.models import ModelFamilyPlan
+from qaeval_core.scoring.plans import InstancePlan
 
 COLUMNS = {"candidate": "question", "context": "context"}
 

@@ -17,7 +17,7 @@ from benchmarks.measure import interleave
 from qaeval_core.models.batching import token_budget_batches
 from qaeval_core.models.session import Session
 from qaeval_core.scoring.families.base import Work
-from qaeval_core.scoring.plans import ModelFamilyPlan
+from qaeval_core.scoring.families.models import ModelFamilyPlan
 from qaeval_core.scoring.runner import prepare_rows
 from qaeval_core.text.encode import TextEncoder
 
@@ -56,11 +56,11 @@ def run_budgets(settings: Settings) -> dict[str, object]:
 
 def _prepare(name: str, n_rows: int) -> tuple[ModelFamilyPlan, Work, int]:
     plan = family(name)
-    scorer = plan.kind.scorer(
+    scorer = plan.family.scorer(
         plan.artifact, TextEncoder(plan.artifact.tokenizer_path), plan.options
     )
     work = prepare_rows(plan, scorer, load_rows(n_rows).roles()).work
-    return plan, work, max(plan.kind.max_batch_tokens["cpu"], plan.max_unit_tokens)
+    return plan, work, max(plan.family.max_batch_tokens["cpu"], plan.max_unit_tokens)
 
 
 def _time(

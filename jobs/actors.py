@@ -24,9 +24,10 @@ from jobs.shipping import ShippedArtifact
 from qaeval_core.config import ModelsSection
 from qaeval_core.errors import QAEvalError, RunStoppedError
 from qaeval_core.models.session import Device
+from qaeval_core.scoring.families.models import ModelFamilyPlan
 from qaeval_core.scoring.frequencies import load_frequencies
 from qaeval_core.scoring.plan import Piece, RowRange
-from qaeval_core.scoring.plans import FamilyPlan, ModelFamilyPlan
+from qaeval_core.scoring.plans import FamilyPlan
 from qaeval_core.scoring.progress import Counts, ProgressCounter
 from qaeval_core.scoring.runners import make_runner
 from qaeval_core.scoring.sight import Sight, input_problem

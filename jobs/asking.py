@@ -23,10 +23,10 @@ from qaeval_core.llm.door import AsyncGovernor
 from qaeval_core.llm.limits import Limits, Purse
 from qaeval_core.scoring.asked_worker import AskedWorker
 from qaeval_core.scoring.asking import limits_of, purse_of
+from qaeval_core.scoring.families.asked import AskedFamilyPlan
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.passes import OnShard
 from qaeval_core.scoring.plan import Piece
-from qaeval_core.scoring.plans import AskedFamilyPlan
 from qaeval_core.scoring.sight import Sight
 from qaeval_core.scoring.work import worker_store
 

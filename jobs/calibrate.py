@@ -19,10 +19,10 @@ from jobs.score import (
 )
 from qaeval_core.config import RunConfig
 from qaeval_core.errors import ConfigError, QAEvalError
-from qaeval_core.metrics.naco_settings import NacoSettings
-from qaeval_core.scoring.baselines import write_baselines
+from qaeval_core.metrics.baselines import write_baselines
+from qaeval_core.metrics.complexities import write_complexity
+from qaeval_core.metrics.naco import NacoSettings
 from qaeval_core.scoring.calibrate import calibrate as calibrate_job
-from qaeval_core.scoring.complexities import write_complexity
 from qaeval_core.scoring.job import make_job, read_inputs
 from qaeval_core.scoring.key_use import check_key_use
 from qaeval_core.scoring.progress import ProgressCounter, ProgressPrinter

@@ -16,10 +16,12 @@ from jobs.nodes import Nodes
 from jobs.pieces import costs_from_json, piece_from_json, pieces_dataset
 from jobs.shipping import ShippedArtifact, ship_if_needed
 from qaeval_core.errors import RunError, RunStoppedError
+from qaeval_core.scoring.families.asked import AskedFamilyPlan
+from qaeval_core.scoring.families.words.family import WordsFamilyPlan
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.passes import OnShard
 from qaeval_core.scoring.plan import Piece
-from qaeval_core.scoring.plans import AskedFamilyPlan, FamilyPlan, WordsFamilyPlan, pass_title
+from qaeval_core.scoring.plans import FamilyPlan, pass_title
 from qaeval_core.scoring.progress import ProgressPrinter
 from qaeval_core.scoring.sight import Sight
 

@@ -16,7 +16,8 @@ import ray
 
 from qaeval_core.errors import ArtifactMissingError
 from qaeval_core.models.artifact import default_root, load_artifact
-from qaeval_core.scoring.plans import FamilyPlan, ModelFamilyPlan
+from qaeval_core.scoring.families.models import ModelFamilyPlan
+from qaeval_core.scoring.plans import FamilyPlan
 
 
 @dataclass(frozen=True, slots=True)

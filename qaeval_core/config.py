@@ -5,50 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field, SerializeAsAny
 
-from qaeval_core.metrics import model_settings as models
-from qaeval_core.metrics import settings as of
+from qaeval_core.metrics.base import Section, Settings
 from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.metrics.naco_settings import NacoSettings
-from qaeval_core.metrics.settings import QRelScoreSettings, Section
 
 INSTANCE_NAME = r"^[a-z][a-z0-9_]{0,62}$"
+DEFAULT_METRIC = "qrelscore"
 
 
-def _settings_class(given: Any) -> str:
-    """Return the name of the settings class of an instance: what its metric has."""
-    name = given.get("metric") if isinstance(given, Mapping) else getattr(given, "metric", None)
-    return METRICS[name].settings.__name__ if name is not None and name in METRICS else str(name)
-
-
-AnySettings = Annotated[
-    Annotated[of.QRelScoreSettings, Tag("QRelScoreSettings")]
-    | Annotated[of.OverlapSettings, Tag("OverlapSettings")]
-    | Annotated[of.BleuSettings, Tag("BleuSettings")]
-    | Annotated[of.RougeSettings, Tag("RougeSettings")]
-    | Annotated[of.MeteorSettings, Tag("MeteorSettings")]
-    | Annotated[of.CiderSettings, Tag("CiderSettings")]
-    | Annotated[of.QBleuSettings, Tag("QBleuSettings")]
-    | Annotated[of.AdaptedBleuSettings, Tag("AdaptedBleuSettings")]
-    | Annotated[of.AdaptedRougeSettings, Tag("AdaptedRougeSettings")]
-    | Annotated[of.SpanSettings, Tag("SpanSettings")]
-    | Annotated[models.SasSettings, Tag("SasSettings")]
-    | Annotated[models.BiEncoderSettings, Tag("BiEncoderSettings")]
-    | Annotated[models.BertScoreSettings, Tag("BertScoreSettings")]
-    | Annotated[models.BertScoreFreeSettings, Tag("BertScoreFreeSettings")]
-    | Annotated[models.MoverScoreSettings, Tag("MoverScoreSettings")]
-    | Annotated[models.KpqaSettings, Tag("KpqaSettings")]
-    | Annotated[NacoSettings, Tag("NacoSettings")],
-    Discriminator(_settings_class),
-]
-
-
-def _default_metrics() -> dict[str, AnySettings]:
-    return {"qrelscore": QRelScoreSettings(metric="qrelscore")}
+def _default_metrics() -> dict[str, Settings]:
+    return {DEFAULT_METRIC: METRICS[DEFAULT_METRIC].settings(metric=DEFAULT_METRIC)}
 
 
 class ModelSettings(Section):
@@ -161,7 +130,7 @@ class ClusterSection(Section):
 class RunConfig(Section):
     """A whole run, resolved and checked."""
 
-    metrics: dict[Annotated[str, Field(pattern=INSTANCE_NAME)], AnySettings] = Field(
+    metrics: dict[Annotated[str, Field(pattern=INSTANCE_NAME)], SerializeAsAny[Settings]] = Field(
         default_factory=_default_metrics
     )
     input: InputSection = InputSection()

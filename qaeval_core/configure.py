@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from qaeval_core.config import RunConfig
 from qaeval_core.errors import ConfigError
 from qaeval_core.given import read_given
+from qaeval_core.metrics.base import Settings
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.strict_yaml import StrictYamlError, load_yaml
 from qaeval_core.suggest import nearest
@@ -107,21 +108,32 @@ def _check_key_files(
 def make_config(tree: Mapping[str, Any]) -> RunConfig:
     """Return the checked configuration of a plain tree of sections."""
     tree = dict(tree)
+    problems: list[str] = []
     if tree.get("metrics") is not None:
         if not isinstance(tree["metrics"], Mapping):
             raise ConfigError("metrics must map instance names to settings")
-        tree["metrics"] = {
+        given = {
             str(name): {"metric": name, **_settings_of(str(name), settings)}
             for name, settings in tree["metrics"].items()
         }
-        for name, settings in tree["metrics"].items():
+        for name, settings in given.items():
             _check_metric(name, str(settings["metric"]))
+        metrics: dict[str, Settings] = {}
+        for name, settings in given.items():
+            kind = METRICS[str(settings["metric"])].settings
+            try:
+                metrics[name] = kind.model_validate(settings)
+            except ValidationError as error:
+                problems += _explained(error, kind, where=("metrics", name))
+        tree["metrics"] = metrics
     else:
         tree.pop("metrics", None)
     try:
         config = RunConfig.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(_explain(error)) from None
+        problems += _explained(error, RunConfig)
+    if problems:
+        raise ConfigError("\n".join(dict.fromkeys(problems)))
     if not config.metrics:
         raise ConfigError(f"no metric is asked for; choose from: {', '.join(METRICS)}")
     return config
@@ -205,37 +217,37 @@ def _put(tree: dict[str, Any], parts: Sequence[str], value: object) -> None:
     tree[parts[-1]] = value
 
 
-# What pydantic puts into the place of an error beside keys: branches of unions.
-_CLASSES = {spec.settings.__name__: spec.settings for spec in METRICS.values()}
-_UNSHOWN = frozenset(["str", "Baseline", "NacoPrices", "[key]", *_CLASSES])
-
-
-def _explain(error: ValidationError) -> str:
+def _explained(
+    error: ValidationError, section: type[BaseModel], *, where: Sequence[str] = ()
+) -> list[str]:
+    """Return what is wrong with a section, a line a setting."""
     lines = []
     items = error.errors(include_url=False)
     for item in items:
         if item["loc"][-1:] == ("str",) and len(items) > 1:
             continue  # The other branch of a union says what is wrong.
         full = [str(part) for part in item["loc"]]
-        where = [part for part in full if part not in _UNSHOWN]
+        place = [*where, *(part for part in full if not _is_branch(part, section))]
         if item["type"] == "extra_forbidden":
-            known = _fields_at(full[:-1])
-            lines.append(f"unknown key {'.'.join(where)!r}{nearest(where[-1], known)}")
+            known = _fields_at(section, full[:-1])
+            lines.append(f"unknown key {'.'.join(place)!r}{nearest(place[-1], known)}")
         else:
             message = item["msg"].removeprefix("Value error, ")
-            lines.append(f"{'.'.join(where)}: {message}" if where else message)
-    return "\n".join(dict.fromkeys(lines))
+            lines.append(f"{'.'.join(place)}: {message}" if place else message)
+    return lines
 
 
-def _fields_at(parts: Sequence[str]) -> list[str]:
-    model: type[BaseModel] = RunConfig
+def _is_branch(part: str, section: type[BaseModel]) -> bool:
+    """Whether a part of an error's place is no key: pydantic's name of a branch of a union."""
+    is_class = section is not RunConfig and part[:1].isupper()  # There, instances have any name.
+    return is_class or part in ("str", "[key]")
+
+
+def _fields_at(model: type[BaseModel], parts: Sequence[str]) -> list[str]:
     for part in parts:
-        if part in _CLASSES:
-            model = _CLASSES[part]
-            continue
         field = model.model_fields.get(part)
         if field is None:
-            continue  # The instance name below metrics.
+            continue  # The instance name below metrics, or a branch of a union.
         for kind in (field.annotation, *get_args(field.annotation)):
             if isinstance(kind, type) and issubclass(kind, BaseModel):
                 model = kind

@@ -18,8 +18,8 @@ from workshop import save_small
 
 from qaeval_core import Scorer
 from qaeval_core.configure import load_config
+from qaeval_core.metrics.base import AnyMetric
 from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.metrics.spec import MetricSpec
 
 Row = dict[str, Any]
 
@@ -109,7 +109,7 @@ class EncoderOracle:
         return unit
 
 
-def make_row(spec: MetricSpec, candidate: str, *others: str) -> Row:
+def make_row(spec: AnyMetric, candidate: str, *others: str) -> Row:
     """Return a row of the metric that compares a text with others."""
     values = {
         "question": "What did Anna paint?",
@@ -120,14 +120,23 @@ def make_row(spec: MetricSpec, candidate: str, *others: str) -> Row:
     return {role: values[role] for role in spec.roles}
 
 
-def numbers(spec: MetricSpec, scores: pa.Table, instance: str = "m") -> dict[str, list[Any]]:
+def numbers(spec: AnyMetric, scores: pa.Table, instance: str = "m") -> dict[str, list[Any]]:
     """Return the scores and counts of an instance by output, and its reasons."""
-    outputs = [output for output in spec.outputs if output not in spec.detail_outputs]
+    outputs = [column.name for column in spec.columns if column.kind != "detail"]
     names = {output: f"{instance}_{output}" if output else instance for output in outputs}
     names["reason"] = f"{instance}_reason"
     return {output: scores[name].to_pylist() for output, name in names.items()}
 
 
-def scores_only(spec: MetricSpec, found: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+def scores_only(spec: AnyMetric, found: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
     """Leave counts and reasons out."""
-    return {o: v for o, v in found.items() if o in spec.outputs and o not in spec.count_outputs}
+    scores = [column.name for column in spec.columns if column.is_score]
+    return {name: found[name] for name in scores if name in found}
+
+
+# Metrics that judge answers by models, with references or contexts: those that make pairs of texts.
+ANSWER_METRICS = [
+    metric
+    for metric in METRICS.values()
+    if {"words", "causal_lm", "endpoint"}.isdisjoint(metric.needs)
+]

@@ -30,6 +30,22 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
+
+from qaeval_core.metrics.base import Column, Scores, Section
+from qaeval_core.metrics.bleu import BleuSettings, best_bleu, corpus_bleu
+from qaeval_core.metrics.rouge_l import f_score
+from qaeval_core.metrics.targets import Targets
+from qaeval_core.metrics.words import (
+    MAX_ORDER,
+    WordMetric,
+    WordSettings,
+    by_order,
+    lengths,
+    scored,
+    totals,
+    without_words,
+)
 
 FloatArray = NDArray[np.float64]
 
@@ -143,3 +159,106 @@ def plain(opinion: str | None) -> str:
     'yes'
     """
     return (opinion or "").strip().lower()
+
+
+_SOURCE = "Yang et al. Adaptations of ROUGE and BLEU. MRQA 2018, section 3"
+_OPINION_ROLES = ("answer_type", "candidate_opinion", "reference_opinions", "entities")
+_COLUMNS = (Column("", "exact"), Column("bonus", "word"))
+
+
+class BonusSettings(Section):
+    """Weights of the bonus of adapted metrics."""
+
+    alpha: float = Field(2.0, ge=0.0, description="weight of the bonus for a yes/no opinion")
+    beta: float = Field(1.0, ge=0.0, description="weight of the bonus for entities")
+
+    def bonus_weights(self, kinds: Sequence[str]) -> FloatArray:
+        """Return what a bonus of each row's kind weighs; of shape (n_rows,)."""
+        weights = {YES_NO: self.alpha, ENTITY: self.beta}
+        return np.array([weights.get(kind, 0.0) for kind in kinds], dtype=np.float64)
+
+
+class AdaptedBleuSettings(BonusSettings, BleuSettings):
+    """Settings of ``adapted_bleu_4``."""
+
+
+class AdaptedBleu4(WordMetric[AdaptedBleuSettings]):
+    """BLEU-4 with a bonus."""
+
+    name = "adapted_bleu_4"
+    title = "BLEU-4 with a bonus for the right opinion and the right entities"
+    source = _SOURCE + ".1"
+    settings = AdaptedBleuSettings
+    statistic = "bonus_ngrams"
+    optional_roles = _OPINION_ROLES
+    columns = _COLUMNS
+    over_references = "clip"
+    over_examples = "sum_of_statistics"
+
+    def pass_options(self, settings: AdaptedBleuSettings) -> dict[str, object]:
+        """Return how n-grams are clipped."""
+        return {"over_references": settings.over_references}
+
+    def score_words(self, settings: AdaptedBleuSettings, words: Targets) -> Scores:
+        """Return the columns of some rows."""
+        kinds = words.lists("bonus")
+        matches, with_bonus = add_bonus(
+            matches=by_order(words, "matches"),
+            totals=totals(words),
+            bonus=by_order(words, "bonus"),
+            weight=words.spread(settings.bonus_weights(kinds))[:, None],
+        )
+        found = best_bleu(
+            words,
+            matches=matches,
+            totals=with_bonus,
+            order=MAX_ORDER,
+            smoothing=settings.smoothing,
+        )
+        return Scores({**found.columns, "bonus": kinds}, found.reasons, found.sums)
+
+    def corpus(self, settings: AdaptedBleuSettings, sums: FloatArray) -> FloatArray:
+        """Return adapted BLEU of corpora."""
+        return corpus_bleu(sums, order=MAX_ORDER, smoothing=settings.smoothing)
+
+
+class AdaptedRougeSettings(BonusSettings, WordSettings):
+    """Settings of ``adapted_rouge_l``."""
+
+    gamma: float = Field(1.2, gt=0.0, description="weight of recall")
+
+
+class AdaptedRougeL(WordMetric[AdaptedRougeSettings]):
+    """ROUGE-L with a bonus."""
+
+    name = "adapted_rouge_l"
+    title = "ROUGE-L with a bonus for the right opinion and the right entities"
+    source = _SOURCE + ".2"
+    settings = AdaptedRougeSettings
+    statistic = "bonus_lcs"
+    optional_roles = _OPINION_ROLES
+    columns = _COLUMNS
+    over_references = "max of each part"
+
+    def score_words(self, settings: AdaptedRougeSettings, words: Targets) -> Scores:
+        """Return the columns of some rows."""
+        kinds = words.lists("bonus")
+        weight = words.spread(settings.bonus_weights(kinds))
+        is_entity = words.spread(np.array([kind == ENTITY for kind in kinds], dtype=bool))
+        lcs = words["lcs"]
+        agreed = lcs * (words["agrees"] > 0)
+        bonus = np.where(is_entity, words.per_target("n_entity_words"), agreed)
+        n_words = lengths(words)
+        both_empty = (n_words["n_candidate"] == 0) & (n_words["n_reference"] == 0)
+        parts: list[FloatArray] = []
+        for total in n_words.values():
+            above, below = add_bonus(matches=lcs, totals=total, bonus=bonus, weight=weight)
+            part = np.where(both_empty, 1.0, above / np.where(below > 0, below, 1.0))
+            parts.append(without_words(words, part))
+        precision, recall = parts
+        if settings.over_references == "max":
+            score = words.best(f_score(precision, recall, beta=settings.gamma))
+        else:
+            best_p, best_r = words.best(precision), words.best(recall)
+            score = f_score(best_p, best_r, beta=settings.gamma)
+        return scored(words, {"": score, "bonus": kinds})

@@ -27,17 +27,28 @@ positive; with P = .5 and R = -.4 it is -4. Rescaled scores have no lower bound.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import csv
+import io
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
+
+from qaeval_core.errors import ConfigError
+from qaeval_core.given import read_given
+from qaeval_core.metrics.base import Metric, PassFacts, Read, Scores, Settings, columns
+from qaeval_core.metrics.bi_encoder import ENCODER
+from qaeval_core.metrics.targets import BoolArray, Targets
+from qaeval_core.signature import hash_file
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 TokenArray = NDArray[np.float32] | NDArray[np.float64]
 
 
-class BertScore(NamedTuple):
+class BertScores(NamedTuple):
     """Scores of each pair; float ndarrays of shape (n_pairs,), unitless, higher is better."""
 
     precision: FloatArray
@@ -53,7 +64,7 @@ def bertscore(
     best_reference: TokenArray,
     reference_weights: TokenArray,
     n_reference: IntArray,
-) -> BertScore:
+) -> BertScores:
     """Return P, R and F of pairs.
 
     Parameters
@@ -89,7 +100,7 @@ def bertscore(
     total = precision + recall
     f1 = np.where(total == 0, 0.0, 2 * precision * recall / np.where(total == 0, 1.0, total))  # F
     undefined = np.isnan(total)
-    return BertScore(*(np.where(undefined, np.nan, score) for score in (precision, recall, f1)))
+    return BertScores(*(np.where(undefined, np.nan, score) for score in (precision, recall, f1)))
 
 
 def _weighted_mean(best: TokenArray, weights: TokenArray, counts: IntArray) -> FloatArray:
@@ -140,3 +151,199 @@ def inverse_document_frequencies(n_documents_with: IntArray, *, n_documents: int
     array([1.3863, 0.6931, 0.    ])
     """
     return np.log((n_documents + 1) / (n_documents_with + 1))
+
+
+Rescaling = tuple[float, float, float]  # b of P, R and F
+
+
+def _check_layer(layer: str | int) -> str | int:
+    if isinstance(layer, int) and layer < 0:
+        raise ValueError(f"layer is {layer}; it is last, or 0 and more")
+    return layer
+
+
+Layer = Annotated[
+    Literal["last"] | int,
+    Field(union_mode="left_to_right"),
+    AfterValidator(_check_layer),
+    Field(
+        description="hidden state whose vectors are matched: last, or a number; 0 is the embeddings"
+    ),
+]
+
+
+class TokenSettings(Settings):
+    """Settings of metrics that match tokens by their vectors."""
+
+    encoder: str = Field("minilm", description=ENCODER)
+    layer: Layer = "last"
+    idf: bool = Field(
+        False, description="weigh tokens by how few of the corpus's references have them"
+    )
+
+
+class BertScoreSettings(TokenSettings):
+    """Settings of ``bertscore``; layer 2 is "vanilla" in the SAS paper, last is "trained"."""
+
+    special_tokens: Literal["match", "exclude"] = Field(
+        "match",
+        description="whether tokens may be matched to [CLS] and [SEP], which weigh nothing "
+        "themselves; the authors' program: match",
+    )
+    baseline: str | None = Field(
+        None, description="file of bert-score's baselines (LAYER,P,R,F) to rescale with"
+    )
+    _rescaling: Rescaling | None = PrivateAttr(None)  # Resolved: of the file.
+
+
+class BertScoreFreeSettings(BertScoreSettings):
+    """Settings of ``bertscore_free``."""
+
+    @model_validator(mode="after")
+    def _check_idf(self) -> BertScoreFreeSettings:
+        if self.idf:
+            raise ValueError("idf counts references; bertscore_free reads none")
+        return self
+
+
+B = TypeVar("B", bound=BertScoreSettings)
+
+
+class _BertScore(Metric[B]):
+    source = "Zhang et al. BERTScore. ICLR 2020, arXiv:1904.09675, section 3"
+    needs = ("encoder",)
+    columns = columns("precision", "recall", "f1")
+    low = -1.0
+    family: ClassVar[str]
+    empty_target: ClassVar[str]
+
+    def reads(self, settings: B) -> tuple[Read, ...]:
+        """Return best cosines and weights of tokens."""
+        options = {"special_tokens": settings.special_tokens, "idf": settings.idf}
+        return (token_read(self.family, settings, options),)
+
+    def resolve(self, settings: B, passes: Mapping[str, PassFacts]) -> B:
+        """Return settings that hold the baselines of the layer."""
+        if settings.baseline is None:
+            return settings
+        found = settings.model_copy()
+        layer = passes[self.family].n_layers
+        found._rescaling = read_rescaling(settings.baseline, layer=layer)
+        return found
+
+    def signed(self, settings: B) -> dict[str, object]:
+        """Return the settings, a file of baselines by its content."""
+        shown = super().signed(settings)
+        if settings.baseline is not None:
+            shown["baseline"] = hash_file(settings.baseline)
+        return shown
+
+    def score(self, settings: B, read: Mapping[str, Targets]) -> Scores:
+        """Return the columns of some rows."""
+        tokens = read[self.family]
+        matches = token_matches(tokens)
+        each = bertscore(**matches)
+        if settings._rescaling is not None:
+            parts = zip(each, settings._rescaling, strict=True)
+            each = BertScores(*(rescale(part, baseline=b) for part, b in parts))
+        best = tokens.first_best(each.f1)
+        f1 = best(each.f1)
+        reasons = tokens.reasons(
+            f1, empty_target=self.empty_target, has_weight=have_weight(matches)
+        )
+        values = {"precision": best(each.precision), "recall": best(each.recall), "f1": f1}
+        return Scores(values, reasons)
+
+
+class BertScore(_BertScore[BertScoreSettings]):
+    """BERTScore."""
+
+    name = "bertscore"
+    title = "greedy matches of tokens by the cosine of their vectors"
+    settings = BertScoreSettings
+    over_references = "best F"
+    family = "token_match"
+    empty_target = "empty_reference"
+
+
+class BertScoreFree(_BertScore[BertScoreFreeSettings]):
+    """BERTScore against the context."""
+
+    name = "bertscore_free"
+    title = "BERTScore with the context in place of the references"
+    source = _BertScore.source + "; Liu et al. QRelScore, section 4"
+    settings = BertScoreFreeSettings
+    roles = ("candidate", "context")
+    over_references = "none"
+    family = "token_match_context"
+    empty_target = "empty_context"
+
+
+def token_read(family: str, settings: TokenSettings, options: Mapping[str, object]) -> Read:
+    """Return a family that reads the vectors of tokens, and document frequencies for idf."""
+    return Read(
+        family=family,
+        model=settings.encoder,
+        options=options,
+        graph_options={"layer": str(settings.layer)},
+        corpus_counts="token_frequencies" if settings.idf else "",
+    )
+
+
+def token_matches(tokens: Targets) -> dict[str, Any]:
+    """Return what `bertscore` reads: one value a token, and the tokens of every target."""
+    found: dict[str, Any] = {}
+    for side in ("candidate", "reference"):
+        found[f"best_{side}"] = tokens[f"best_{side}"]
+        found[f"{side}_weights"] = tokens[f"{side}_weights"]
+        found[f"n_{side}"] = tokens.ints(f"n_{side}")
+    return found
+
+
+def have_weight(matches: Mapping[str, Any]) -> BoolArray:
+    """Return whether both sides of every target have a token that counts; (n_targets,)."""
+    found = np.ones(len(matches["n_candidate"]), dtype=bool)
+    for side in ("candidate", "reference"):
+        n_tokens, weights = matches[f"n_{side}"], matches[f"{side}_weights"]
+        owner = np.repeat(np.arange(len(n_tokens)), n_tokens)
+        found &= np.bincount(owner, weights=weights, minlength=len(n_tokens)) > 0
+    return found
+
+
+def read_rescaling(path: str, *, layer: int) -> Rescaling:
+    """Return the baselines of P, R and F of a layer from a file as bert-score has them.
+
+    Parameters
+    ----------
+    path : str
+        Comma-separated, with the header ``LAYER,P,R,F``.
+    layer : int
+        Hidden state that is matched.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, or has no such layer.
+    """
+    try:
+        rows = list(csv.DictReader(io.StringIO(read_given(path), newline="")))
+        found = {int(row["LAYER"]): row for row in rows}
+    except OSError as error:
+        raise ConfigError(f"cannot read baselines {path}: {error.strerror}") from None
+    except (KeyError, TypeError, ValueError, csv.Error):
+        raise ConfigError(
+            f"{path} is no file of baselines: its header is not LAYER,P,R,F"
+        ) from None
+    if layer not in found:
+        known = ", ".join(map(str, sorted(found)))
+        raise ConfigError(f"{path} has no baseline of layer {layer}; it has {known}")
+    try:
+        precision, recall, f1 = (float(found[layer][name]) for name in ("P", "R", "F"))
+    except (KeyError, TypeError, ValueError):
+        raise ConfigError(f"{path}: layer {layer} has no numbers P, R and F") from None
+    if not all(-1 <= value < 1 for value in (precision, recall, f1)):  # Nor is NaN.
+        raise ConfigError(
+            f"{path}: baselines of layer {layer} are {precision:g}, {recall:g} and {f1:g}; they "
+            "are cosines, -1 or more and below 1"
+        )
+    return precision, recall, f1

@@ -39,10 +39,24 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
+
+from qaeval_core.choices import Smoothing
+from qaeval_core.metrics.base import Scores
+from qaeval_core.metrics.targets import Targets
+from qaeval_core.metrics.words import (
+    MAX_ORDER,
+    WordMetric,
+    WordSettings,
+    by_order,
+    lengths,
+    scored,
+    totals,
+    without_words,
+)
 
 FloatArray = NDArray[np.float64]
 
-MAX_ORDER = 4
 _FLOOR = 0.1
 _COCO_TINY = 1e-15
 _COCO_SMALL = 1e-9
@@ -138,3 +152,90 @@ def bleu_1(*, candidate: Sequence[str], reference: Sequence[str]) -> float:
     clipped = Counter(candidate) & Counter(reference)
     precision = clipped.total() / len(candidate)  # m / c
     return precision * math.exp(min(0.0, 1 - len(reference) / len(candidate)))
+
+
+class BleuSettings(WordSettings):
+    """Settings of ``bleu_1`` to ``bleu_4``."""
+
+    smoothing: Smoothing = Field(
+        "none",
+        description="of orders without a match, per row; floor: NLTK's method1, add_one: its "
+        "method2, exponential: sacrebleu's, coco: coco-caption's tiny numbers",
+    )
+
+
+class Bleu(WordMetric[BleuSettings]):
+    """BLEU up to an order.
+
+    Parameters
+    ----------
+    order : int
+        Longest n-grams that count, 1 to 4.
+    """
+
+    source = "Papineni et al. BLEU. ACL 2002"
+    settings = BleuSettings
+    statistic = "ngrams"
+    over_references = "clip"
+    over_examples = "sum_of_statistics"
+
+    def __init__(self, order: int) -> None:
+        self.order = order
+        self.name = f"bleu_{order}"
+        self.title = f"n-gram precision up to {order} words, with a penalty for brevity"
+
+    def pass_options(self, settings: BleuSettings) -> dict[str, object]:
+        """Return how n-grams are clipped."""
+        return {"over_references": settings.over_references}
+
+    def score_words(self, settings: BleuSettings, words: Targets) -> Scores:
+        """Return the columns of some rows."""
+        return best_bleu(
+            words,
+            matches=by_order(words, "matches"),
+            totals=totals(words),
+            order=self.order,
+            smoothing=settings.smoothing,
+        )
+
+    def corpus(self, settings: BleuSettings, sums: FloatArray) -> FloatArray:
+        """Return BLEU of corpora."""
+        return corpus_bleu(sums, order=self.order, smoothing=settings.smoothing)
+
+
+def best_bleu(
+    words: Targets, *, matches: FloatArray, totals: FloatArray, order: int, smoothing: str
+) -> Scores:
+    """Return BLEU of the best target of each row, and the statistics of `corpus_bleu`.
+
+    Parameters
+    ----------
+    matches, totals : float ndarray of shape (n_targets, max_order)
+    """
+    n_words = lengths(words)
+    scores = bleu(matches=matches, totals=totals, order=order, smoothing=smoothing, **n_words)
+    scores = without_words(words, scores)
+    best = words.first_best(scores)
+    columns = [n_words["n_candidate"], n_words["n_reference"], *matches.T, *totals.T]
+    sums = np.stack([best(column) for column in columns], axis=1)
+    return scored(words, {"": best(scores)}, sums=sums)
+
+
+def corpus_bleu(sums: FloatArray, *, order: int, smoothing: str) -> FloatArray:
+    """Return BLEU of corpora; NaN where there is no row to sum.
+
+    Parameters
+    ----------
+    sums : float ndarray of shape (..., 2 + 2 max_order)
+        Words of candidate and reference, then m_i, then t_i, summed over rows.
+    """
+    score = bleu(
+        matches=sums[..., 2 : 2 + MAX_ORDER],
+        totals=sums[..., 2 + MAX_ORDER : 2 + 2 * MAX_ORDER],
+        n_candidate=sums[..., 0],
+        n_reference=sums[..., 1],
+        order=order,
+        smoothing=smoothing,
+    )
+    has_words = (sums[..., 0] > 0) | (sums[..., 1] > 0)
+    return np.where(has_words, score, np.nan)

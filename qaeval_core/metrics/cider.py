@@ -29,6 +29,11 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from qaeval_core.metrics.base import Read, Scores
+from qaeval_core.metrics.targets import Targets
+from qaeval_core.metrics.words import WordMetric, WordSettings, lengths, scored, without_words
 
 FloatArray = NDArray[np.float64]
 SCALE = 10.0
@@ -99,3 +104,55 @@ def cider(
     gap = np.maximum(n_candidate - 1, 0) - np.maximum(n_reference - 1, 0)  # l(c) - l(r)
     score = SCALE * np.exp(-(gap**2) / (2 * sigma**2)) * mean_similarity
     return np.where((n_candidate == 0) & (n_reference == 0), SCALE, score)
+
+
+class CiderSettings(WordSettings):
+    """Settings of ``cider``."""
+
+    sigma: float = Field(6.0, gt=0.0, description="width of the length penalty, in words")
+    document_frequencies: str | None = Field(
+        None, description="OUT/corpus/*.parquet of another run; null: counted in this corpus"
+    )
+
+    @field_validator("document_frequencies", mode="before")
+    @classmethod
+    def _check_none(cls, given: object) -> object:
+        return None if given == "none" else given
+
+
+class Cider(WordMetric[CiderSettings]):
+    """CIDEr-D."""
+
+    name = "cider"
+    title = "cosine of tf-idf weighted n-grams, clipped (CIDEr-D)"
+    source = "Vedantam et al. CIDEr. CVPR 2015, arXiv:1411.5726, sections 3 and 5"
+    settings = CiderSettings
+    statistic = "tf_idf"
+    high = 10.0
+    over_references = "mean"
+    over_examples = "sum_of_statistics"
+
+    def reads(self, settings: CiderSettings) -> tuple[Read, ...]:
+        """Return the similarity of n-grams, which waits for their document frequencies."""
+        return (
+            Read(
+                family=self.statistic,
+                roles=self.words_roles,
+                options=settings.word_options,
+                corpus_counts="document_frequencies",
+                counts_file=settings.document_frequencies,
+            ),
+        )
+
+    def score_words(self, settings: CiderSettings, words: Targets) -> Scores:
+        """Return the columns of some rows."""
+        each = cider(mean_similarity=words["similarity"], sigma=settings.sigma, **lengths(words))
+        each = without_words(words, each)
+        score = words.best(each) if settings.over_references == "max" else words.mean(each)
+        sums = np.stack([score, np.where(np.isnan(score), np.nan, 1.0)], axis=1)
+        return scored(words, {"": score}, sums=sums)
+
+    def corpus(self, settings: CiderSettings, sums: FloatArray) -> FloatArray:
+        """Return the mean of rows: sums are of scores and of ones."""
+        n_rows = sums[..., 1]
+        return np.where(n_rows > 0, sums[..., 0] / np.maximum(n_rows, 1), np.nan)

@@ -13,6 +13,14 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
+
+from qaeval_core.choices import Tokeniser
+from qaeval_core.metrics.base import Scores
+from qaeval_core.metrics.targets import Targets
+from qaeval_core.metrics.words import WordMetric, WordSettings, scored
+
+SQUAD = "Rajpurkar et al. SQuAD. EMNLP 2016, arXiv:1606.05250, section 6.1; evaluation script v1.1"
 
 
 def exact_match(*, is_equal: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -33,3 +41,24 @@ def exact_match(*, is_equal: NDArray[np.bool_]) -> NDArray[np.float64]:
     array([1., 0.])
     """
     return is_equal.astype(np.float64)
+
+
+class OverlapSettings(WordSettings):
+    """Settings of ``exact_match`` and ``f1``."""
+
+    tokeniser: Tokeniser = Field("squad", description="rule that splits a text into words")
+
+
+class ExactMatch(WordMetric[OverlapSettings]):
+    """Exact match of normalised texts."""
+
+    name = "exact_match"
+    title = "1 where the normalised texts are equal"
+    source = SQUAD
+    settings = OverlapSettings
+    statistic = "overlap"
+    is_symmetric = True
+
+    def score_words(self, settings: OverlapSettings, words: Targets) -> Scores:
+        """Return the columns of some rows."""
+        return scored(words, {"": words.best(exact_match(is_equal=words["is_equal"] > 0))})

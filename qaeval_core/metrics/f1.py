@@ -22,8 +22,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from qaeval_core.metrics.base import Scores, columns
+from qaeval_core.metrics.exact_match import SQUAD, OverlapSettings
+from qaeval_core.metrics.targets import Targets
+from qaeval_core.metrics.words import WordMetric, scored
 
-class F1(NamedTuple):
+
+class F1Scores(NamedTuple):
     """Scores of each pair; float ndarrays of shape (n_pairs,), in [0, 1], higher is better."""
 
     precision: NDArray[np.float64]
@@ -33,7 +38,7 @@ class F1(NamedTuple):
 
 def f1(
     *, n_common: NDArray[np.int64], n_candidate: NDArray[np.int64], n_reference: NDArray[np.int64]
-) -> F1:
+) -> F1Scores:
     """Return P, R and F1 of pairs.
 
     Parameters
@@ -52,4 +57,29 @@ def f1(
     recall = np.where(both_empty, 1.0, n_common / np.maximum(n_reference, 1))  # R
     # As one fraction: scores that are equal tie to the last bit, which rank correlations see.
     score = 2 * n_common / np.maximum(n_candidate + n_reference, 1)  # F1
-    return F1(precision, recall, np.where(both_empty, 1.0, score))
+    return F1Scores(precision, recall, np.where(both_empty, 1.0, score))
+
+
+class F1(WordMetric[OverlapSettings]):
+    """F1 of words."""
+
+    name = "f1"
+    title = "F-score of the words that both texts have"
+    source = SQUAD
+    settings = OverlapSettings
+    statistic = "overlap"
+    columns = columns("", "precision", "recall", kind="exact")
+    is_symmetric = True
+
+    def score_words(self, settings: OverlapSettings, words: Targets) -> Scores:
+        """Return the columns of some rows."""
+        each = f1(
+            n_common=words.ints("n_common"),
+            n_candidate=words.per_target("n_candidate").astype(np.int64),
+            n_reference=words.ints("n_reference"),
+        )
+        best = words.first_best(each.f1)
+        return scored(
+            words,
+            {"": best(each.f1), "precision": best(each.precision), "recall": best(each.recall)},
+        )

@@ -44,11 +44,26 @@ Neither profile follows these:
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.metrics.bertscore import BertScore, IntArray, TokenArray, bertscore
+from qaeval_core.metrics.base import Column, Metric, PassFacts, Read, Scores, Settings
+from qaeval_core.metrics.bertscore import (
+    BertScores,
+    IntArray,
+    Layer,
+    bertscore,
+    have_weight,
+    token_matches,
+)
+from qaeval_core.metrics.bi_encoder import ENCODER
+from qaeval_core.metrics.targets import Targets
 
 FloatArray = NDArray[np.float64]
 PROFILES = ("paper", "authors")
@@ -153,39 +168,6 @@ def kpqa_rouge_l(
     return _with_empty_texts(np.where(is_weighty, score, np.nan), n_candidate, n_reference)
 
 
-def kpqa_bertscore(
-    *,
-    best_candidate: TokenArray,
-    candidate_weights: TokenArray,
-    n_candidate: IntArray,
-    best_reference: TokenArray,
-    reference_weights: TokenArray,
-    n_reference: IntArray,
-) -> BertScore:
-    """Return BERTScore-KPQA of pairs (eq. 6-8): `bertscore` with keyphrase weights.
-
-    The parameters are those of `bertscore`.
-
-    Examples
-    --------
-    >>> scores = kpqa_bertscore(
-    ...     best_candidate=np.array([1.0, 0.4]), candidate_weights=np.array([0.75, 0.25]),
-    ...     n_candidate=np.array([2]), best_reference=np.array([1.0]),
-    ...     reference_weights=np.array([0.5]), n_reference=np.array([1]),
-    ... )
-    >>> [round(score.item(), 4) for score in scores]
-    [0.85, 1.0, 0.9189]
-    """
-    return bertscore(
-        best_candidate=best_candidate,
-        candidate_weights=candidate_weights,
-        n_candidate=n_candidate,
-        best_reference=best_reference,
-        reference_weights=reference_weights,
-        n_reference=n_reference,
-    )
-
-
 def _check_profile(profile: str) -> None:
     if profile not in PROFILES:
         raise ConfigError(f"profile is {profile!r}; choose one of {', '.join(PROFILES)}")
@@ -203,3 +185,174 @@ def _with_empty_texts(
     is_empty = (n_candidate == 0) | (n_reference == 0)
     both = (n_candidate == 0) & (n_reference == 0)
     return np.where(is_empty, both.astype(np.float64), score)
+
+
+class KpqaSettings(Settings):
+    """Settings of ``kpqa``."""
+
+    keyphrase_classifier: str = Field(
+        "kpqa-minilm", description="embedded name, folder or hub id of the keyphrase classifier"
+    )
+    encoder: str = Field("minilm", description=ENCODER + " of kpqa_bertscore")
+    layer: Layer = "last"
+    profile: Literal["paper", "authors"] = Field(
+        "paper",
+        description="the paper's equations, or the authors' program: brevity penalty, the "
+        "reference's weights in ROUGE-L, weights times idf in BERTScore",
+    )
+    weights: Literal["keyphrase", "plain"] = Field(
+        "keyphrase", description="plain: the same metrics with all weights 1, for comparison"
+    )
+    beta: float = Field(1.2, gt=0.0, description="weight of recall in ROUGE-L; authors: 1")
+    show_weights: bool = Field(
+        False, description="write the candidate's tokens and weights: <instance>_weights, as JSON"
+    )
+
+
+class Kpqa(Metric[KpqaSettings]):
+    """KPQA's three metrics."""
+
+    name = "kpqa"
+    title = "BLEU-1, ROUGE-L and BERTScore with words weighed by the question"
+    source = "Lee et al. KPQA. NAACL 2021, arXiv:2005.00192, section 3"
+    settings = KpqaSettings
+    needs = ("keyphrase_classifier", "encoder")
+    roles = ("question", "candidate", "references")
+    columns = (
+        Column("bleu_1"),
+        Column("rouge_l"),
+        Column("bertscore"),
+        Column("bertscore_precision"),
+        Column("bertscore_recall"),
+        Column("weights", "detail"),
+    )
+    low = -1.0
+    over_references = "max of each part"
+
+    def reads(self, settings: KpqaSettings) -> tuple[Read, ...]:
+        """Return weights of word pieces, and best cosines of the same pieces."""
+        has_idf = settings.profile == "authors"
+        return (
+            Read(
+                family="kpqa_weights",
+                model=settings.keyphrase_classifier,
+                options={"show_weights": True} if settings.show_weights else {},
+            ),
+            Read(
+                family="token_match",
+                model=settings.encoder,
+                options={"special_tokens": "match", "idf": has_idf},
+                graph_options={"layer": str(settings.layer)},
+                corpus_counts="token_frequencies" if has_idf else "",
+            ),
+        )
+
+    def resolve(self, settings: KpqaSettings, passes: Mapping[str, PassFacts]) -> KpqaSettings:
+        """Check that weights and vectors are of the same tokens."""
+        weights, vectors = passes["kpqa_weights"], passes["token_match"]
+        if weights.tokenizer_hash != vectors.tokenizer_hash:
+            raise ConfigError(
+                "weights belong to word pieces, and keyphrase_classifier "
+                f"{weights.model!r} splits texts otherwise than encoder {vectors.model!r}; "
+                "take models with one tokenizer.json"
+            )
+        return settings
+
+    def shown_columns(self, settings: KpqaSettings) -> tuple[Column, ...]:
+        """Return the columns that an instance writes."""
+        return self.columns if settings.show_weights else super().shown_columns(settings)
+
+    def score(self, settings: KpqaSettings, read: Mapping[str, Targets]) -> Scores:
+        """Return the columns of some rows."""
+        weights = read["kpqa_weights"]
+        bleu, rouge = _weighted_words(settings, weights)
+        matches = _weighted_matches(settings, weights, read["token_match"])
+        match = _judge_empty(bertscore(**matches), weights)
+        best = weights.first_best(match.f1)
+        f1 = best(match.f1)
+        values: dict[str, Any] = {
+            "bleu_1": weights.best(bleu),
+            "rouge_l": weights.best(rouge),
+            "bertscore": f1,
+            "bertscore_precision": best(match.precision),
+            "bertscore_recall": best(match.recall),
+        }
+        if settings.show_weights:
+            values["weights"] = _shown_weights(weights)
+        return Scores(values, weights.reasons(f1, has_weight=have_weight(matches)))
+
+
+# What a weighted count becomes where every token weighs 1.
+_PLAIN_COUNTS = {
+    "matched_weight": "n_matched",
+    "candidate_weight": "n_candidate",
+    "reference_weight": "n_reference",
+    "lcs_weight": "lcs_length",
+    "lcs_reference_weight": "lcs_length",
+}
+
+
+def _weighted_words(settings: KpqaSettings, weights: Targets) -> tuple[FloatArray, FloatArray]:
+    """Return BLEU-1-KPQA and ROUGE-L-KPQA of every target; plain ones weigh every token 1."""
+    is_plain = settings.weights == "plain"
+    sums = {name: weights[plain if is_plain else name] for name, plain in _PLAIN_COUNTS.items()}
+    n_tokens = {name: weights[name] for name in ("n_candidate", "n_reference")}
+    bleu = kpqa_bleu_1(
+        matched_weight=sums["matched_weight"],
+        candidate_weight=sums["candidate_weight"],
+        profile=settings.profile,
+        **n_tokens,
+    )
+    rouge = kpqa_rouge_l(
+        lcs_weight=sums["lcs_weight"],
+        lcs_reference_weight=sums["lcs_reference_weight"],
+        candidate_weight=sums["candidate_weight"],
+        reference_weight=sums["reference_weight"],
+        beta=1.0 if settings.profile == "authors" else settings.beta,
+        profile=settings.profile,
+        **n_tokens,
+    )
+    return bleu, rouge
+
+
+def _weighted_matches(settings: KpqaSettings, weights: Targets, tokens: Targets) -> dict[str, Any]:
+    """Return what BERTScore-KPQA (eq. 6-8) reads: cosines, with the classifier's weights."""
+    found = token_matches(tokens)
+    for side in ("candidate", "reference"):
+        keyphrase = weights[f"{side}_weights"]
+        if settings.weights == "plain":
+            keyphrase = np.ones_like(keyphrase)
+        # Both families hold the tokens of targets that have a score in both; the others get NaN.
+        n_weights = np.nan_to_num(weights[f"n_{side}"]).astype(np.int64)
+        keyphrase = _aligned(keyphrase, n_weights, found[f"n_{side}"])
+        found[f"{side}_weights"] = found[f"{side}_weights"] * keyphrase
+    return found
+
+
+def _aligned(values: FloatArray, n_values: IntArray, n_wanted: IntArray) -> FloatArray:
+    """Return the values of targets that are wanted; NaN for those that have none.
+
+    A target has as many values as are wanted, or none, or none is wanted.
+    """
+    found = np.full(int(n_wanted.sum()), np.nan)
+    is_kept = n_values == n_wanted
+    found[np.repeat(is_kept, n_wanted)] = values[np.repeat(is_kept, n_values)]
+    return found
+
+
+def _judge_empty(scores: BertScores, weights: Targets) -> BertScores:
+    """Return scores with 1 for two empty texts and 0 for one, as BLEU and ROUGE-L have them."""
+    sizes = weights["n_candidate"], weights["n_reference"]
+    return BertScores(*(_with_empty_texts(score, *sizes) for score in scores))
+
+
+def _shown_weights(weights: Targets) -> list[str | None]:
+    """Return the candidate's tokens and weights as JSON; None where it has no weights."""
+    shown: list[str | None] = []
+    for tokens, own in zip(
+        weights.lists("shown_tokens"), weights.lists("shown_weights"), strict=True
+    ):
+        row = [[token, round(weight, 6)] for token, weight in zip(tokens, own, strict=True)]
+        # NaN is no JSON.
+        shown.append(json.dumps(row, ensure_ascii=False) if np.isfinite(own).all() else None)
+    return shown

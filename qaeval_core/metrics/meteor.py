@@ -24,9 +24,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
+
+from qaeval_core.choices import Tokeniser
+from qaeval_core.metrics.base import Scores
+from qaeval_core.metrics.targets import Targets
+from qaeval_core.metrics.words import WordMetric, WordSettings, lengths, scored, without_words
 
 FloatArray = NDArray[np.float64]
 
@@ -131,3 +138,42 @@ def _n_chunks(matches: Sequence[tuple[int, int]]) -> int:
     """Return the runs of matches that are adjacent on both sides."""
     starts = (later != (earlier[0] + 1, earlier[1] + 1) for earlier, later in pairwise(matches))
     return sum(starts) + 1 if matches else 0
+
+
+class MeteorSettings(WordSettings):
+    """Settings of ``meteor``."""
+
+    tokeniser: Tokeniser = Field("treebank", description="rule that splits a text into words")
+    stemming: Literal["none"] = Field("none", description="METEOR has a stage of stems of its own")
+    synonyms: Literal["wordnet", "none"] = Field(
+        "wordnet", description="where synonyms come from: WordNet 3.0 (English), or nowhere"
+    )
+    alpha: float = Field(0.9, ge=0.0, le=1.0, description="weight of recall in the mean")
+    beta: float = Field(3.0, ge=0.0, description="exponent of the penalty")
+    gamma: float = Field(0.5, ge=0.0, le=1.0, description="largest penalty")
+
+
+class Meteor(WordMetric[MeteorSettings]):
+    """METEOR."""
+
+    name = "meteor"
+    title = "harmonic mean of word matches by form, stem and synonym, less a penalty for order"
+    source = "Lavie, Agarwal. METEOR. WMT 2007, section 2"
+    settings = MeteorSettings
+    statistic = "alignment"
+
+    def pass_options(self, settings: MeteorSettings) -> dict[str, object]:
+        """Return where synonyms come from."""
+        return {"synonyms": settings.synonyms}
+
+    def score_words(self, settings: MeteorSettings, words: Targets) -> Scores:
+        """Return the columns of some rows."""
+        each = meteor(
+            n_matches=words["n_matches"],
+            n_chunks=words["n_chunks"],
+            alpha=settings.alpha,
+            beta=settings.beta,
+            gamma=settings.gamma,
+            **lengths(words),
+        )
+        return scored(words, {"": words.best(without_words(words, each))})

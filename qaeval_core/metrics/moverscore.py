@@ -23,8 +23,14 @@ But: no bigrams, and one layer's vectors instead of power means over layers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
+
+from qaeval_core.metrics.base import Metric, Read, Scores, columns
+from qaeval_core.metrics.bertscore import TokenSettings, token_read
+from qaeval_core.metrics.targets import Targets
 
 FloatArray = NDArray[np.float64]
 
@@ -49,3 +55,30 @@ def moverscore(*, transport_cost: FloatArray) -> FloatArray:
     array([ 1.  ,  0.25, -1.  ])
     """
     return 1.0 - transport_cost
+
+
+class MoverScoreSettings(TokenSettings):
+    """Settings of ``moverscore``."""
+
+
+class MoverScore(Metric[MoverScoreSettings]):
+    """MoverScore."""
+
+    name = "moverscore"
+    title = "1 less the cost of moving one text's tokens onto the other's"
+    source = "Zhao et al. MoverScore. EMNLP 2019, arXiv:1909.02622, section 3"
+    settings = MoverScoreSettings
+    needs = ("encoder",)
+    columns = columns("")
+    low = -1.0
+    is_symmetric = True
+
+    def reads(self, settings: MoverScoreSettings) -> tuple[Read, ...]:
+        """Return the costs."""
+        return (token_read("token_transport", settings, {"idf": settings.idf}),)
+
+    def score(self, settings: MoverScoreSettings, read: Mapping[str, Targets]) -> Scores:
+        """Return the columns of some rows."""
+        pairs = read["token_transport"]
+        best = pairs.best(moverscore(transport_cost=pairs["transport_cost"]))
+        return Scores({"": best}, pairs.reasons(best))

@@ -37,21 +37,29 @@ Neither profile follows these:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from qaeval_core.errors import ConfigError, InputError
+from qaeval_core.metrics.base import Column, Metric, PassFacts, Read, Scores, Section
+from qaeval_core.metrics.chat import ChatSettings
+from qaeval_core.metrics.complexities import read_complexity
+from qaeval_core.metrics.targets import Targets
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 PROFILES = ("paper", "authors")
+PENDING = "pending"
+UNPARSABLE = "unparsable_reply"
 
 
-class Naco(NamedTuple):
+class NacoScores(NamedTuple):
     """Scores of each row: float ndarrays of shape (n_rows,), n_runs of int; NaN where undefined.
 
     All but ``steps`` and ``n_runs`` are in [0, 1], higher is better.
@@ -102,7 +110,7 @@ def naco(
     is_counted: BoolArray,
     expected_complexity: float,
     weights: Sequence[float] = (1.0, 1.0, 1.0),
-) -> Naco:
+) -> NacoScores:
     """Return NACo and its parts, from all runs of each row.
 
     Parameters
@@ -162,7 +170,7 @@ def naco(
     c = np.minimum(s, e) / np.maximum(s, e)
     score = (w_n * n + w_a * a + w_c * c) / (w_n + w_a + w_c)  # NACo
     score = np.where((n == 0) | (a == 0), 0.0, score)
-    return Naco(score, n, a, c, s, np.asarray(is_counted.sum(axis=1), dtype=np.int64))
+    return NacoScores(score, n, a, c, s, np.asarray(is_counted.sum(axis=1), dtype=np.int64))
 
 
 def expected_complexity(n_steps: Sequence[Sequence[int]], *, profile: str) -> float:
@@ -230,3 +238,202 @@ def _checked_expectation(e: float) -> float:
     if not 1 <= e < np.inf:
         raise ConfigError(f"expected complexity is {e} steps; it is 1 or more")
     return e
+
+
+Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+
+
+class NacoWeights(Section):
+    """Weights of NACo's parts (``naco.weights``); only their ratios matter."""
+
+    naturalness: Weight = Field(1.0, description="w_n")
+    answerability: Weight = Field(1.0, description="w_a")
+    complexity: Weight = Field(1.0, description="w_c")
+
+    @model_validator(mode="after")
+    def _check_sum(self) -> NacoWeights:
+        if self.naturalness + self.answerability + self.complexity == 0.0:
+            raise ValueError("one of the three weights must be above 0")
+        return self
+
+    @property
+    def as_tuple(self) -> tuple[float, float, float]:
+        """(w_n, w_a, w_c)."""
+        return (self.naturalness, self.answerability, self.complexity)
+
+
+class NacoSettings(ChatSettings):
+    """Settings of ``naco``."""
+
+    runs: int = Field(1, ge=1, le=100, description="replies asked for each question")
+    expected_complexity: float | str | None = Field(
+        None,
+        union_mode="left_to_right",
+        description="e, in steps, or a file written by `qaeval calibrate`; required for a run",
+    )
+    one_shot: bool = Field(False, description="show the model an example, which small ones need")
+    profile: Literal["paper", "authors"] = Field(
+        "paper",
+        description="of an unnatural question, n is 0 or, in the authors' program, 0.5; e is the "
+        "most common step count or, there, the median",
+    )
+    weights: NacoWeights = Field(
+        NacoWeights(), description="{naturalness: w, answerability: w, complexity: w}"
+    )
+    _complexity_corpus: str = PrivateAttr("no")  # Resolved: of the file.
+
+    @field_validator("expected_complexity", mode="before")
+    @classmethod
+    def _check_expectation(cls, given: object) -> object:
+        # Here and not by type: what is no number of steps would be taken for a file's name.
+        is_text = isinstance(given, str) and given.strip()
+        number = _number(given)
+        if given is None or (is_text and number is None):
+            return given
+        if number is None or not 1 <= number < math.inf:
+            raise ValueError("it takes a number of steps, 1 or more, or a file")
+        return number
+
+
+def _number(given: object) -> float | None:
+    if isinstance(given, bool) or not isinstance(given, int | float | str):
+        return None
+    try:
+        return float(given)
+    except (ValueError, OverflowError):
+        return None
+
+
+class Naco(Metric[NacoSettings]):
+    """NACo."""
+
+    name = "naco"
+    title = "naturalness, answerability and complexity of a question, by a language model"
+    source = (
+        "Nguyen et al. Reference-based Metrics Disprove Themselves in Question Generation. "
+        "Findings of EMNLP 2024, arXiv:2403.12242, section 3"
+    )
+    settings = NacoSettings
+    needs = ("endpoint",)
+    roles = ("candidate", "context", "answer")
+    columns = (
+        Column(""),
+        Column("naturalness"),
+        Column("answerability"),
+        Column("complexity"),
+        Column("steps"),
+        Column("predicted_answer", "text"),
+        Column("runs", "count"),
+    )
+    over_references = "none"
+
+    def reads(self, settings: NacoSettings) -> tuple[Read, ...]:
+        """Return what replies say."""
+        return (Read(family="naco", settings=settings),)
+
+    def resolve(self, settings: NacoSettings, passes: Mapping[str, PassFacts]) -> NacoSettings:
+        """Return settings with the number of expected steps."""
+        given = settings.expected_complexity
+        if given is None:
+            raise ConfigError(
+                "expected_complexity is missing: how many steps questions of this corpus usually "
+                "take. Find it with `qaeval calibrate --metrics naco`, or give a number"
+            )
+        corpus = "no"
+        if isinstance(given, str):
+            key = complexity_key(settings, prompt=str(passes["naco"].settings["prompt"]))
+            given, corpus = read_complexity(given, key=key, profile=settings.profile)
+        found = settings.model_copy(update={"expected_complexity": given})
+        found._complexity_corpus = corpus
+        return found
+
+    def signed(self, settings: NacoSettings) -> dict[str, object]:
+        """Return what the formula reads; what is asked is in the key of the family."""
+        return {
+            "complexity_corpus": settings._complexity_corpus,
+            "expected_complexity": settings.expected_complexity,
+            "profile": settings.profile,
+            "weights": ",".join(f"{w:g}" for w in settings.weights.as_tuple),
+        }
+
+    def score(self, settings: NacoSettings, read: Mapping[str, Targets]) -> Scores:
+        """Return the columns of some rows."""
+        replies, n_runs = read["naco"], settings.runs
+        problems: list[list[str | None] | None] = replies.lists("problem")
+        is_counted = np.array(
+            [[_at(own, run, PENDING) is None for run in range(n_runs)] for own in problems],
+            dtype=bool,
+        ).reshape(-1, n_runs)
+        is_question, is_natural, n_steps, answer_f1 = (
+            _by_run(replies.lists(name), n_runs)
+            for name in ("is_question", "is_natural", "n_steps", "answer_f1")
+        )
+        assert isinstance(settings.expected_complexity, float)
+        scores = naco(
+            naturalness=naturalness(
+                is_question=is_question > 0, is_natural=is_natural > 0, profile=settings.profile
+            ),
+            answerability=answer_f1,
+            n_steps=n_steps,
+            is_counted=is_counted,
+            expected_complexity=settings.expected_complexity,
+            weights=settings.weights.as_tuple,
+        )
+        values: dict[str, Any] = {
+            "": scores.naco,
+            "naturalness": scores.naturalness,
+            "answerability": scores.answerability,
+            "complexity": scores.complexity,
+            "steps": scores.steps,
+            "predicted_answer": _first_answers(replies.lists("answer"), is_counted),
+            "runs": scores.n_runs,
+        }
+        return Scores(values, _reasons(replies.lists("reason"), problems, np.isnan(scores.naco)))
+
+
+def complexity_key(settings: NacoSettings, *, prompt: str) -> str:
+    """Return what an expected complexity belongs to: the model, and how it is asked."""
+    parameters = ",".join(f"{name}:{value}" for name, value in settings.parameters.items())
+    return f"{settings.model}|{parameters}|prompt:{prompt}"
+
+
+def _at(values: list[Any] | None, run: int, missing: Any) -> Any:
+    """Return a row's value of a run; a row that was not asked has none."""
+    return values[run] if values else missing
+
+
+def _by_run(rows: list[Any], n_runs: int) -> FloatArray:
+    """Return lists as float ndarray of shape (n_rows, n_runs), 0 where there is none."""
+    values = [[float(_at(own, run, 0) or 0) for run in range(n_runs)] for own in rows]
+    return np.array(values, dtype=np.float64).reshape(-1, n_runs)
+
+
+def _first_answers(rows: list[Any], is_counted: BoolArray) -> list[str | None]:
+    """Return the answer of each row's first run that counts and gave one."""
+    found = []
+    for own, counted in zip(rows, is_counted.tolist(), strict=True):
+        answers = [answer for answer, is_in in zip(own or [], counted, strict=False) if is_in]
+        found.append(next((answer for answer in answers if answer is not None), None))
+    return found
+
+
+def _reasons(
+    own_reasons: list[str | None],
+    problems: list[list[str | None] | None],
+    is_undefined: BoolArray,
+) -> list[str | None]:
+    """Return why a row has no score.
+
+    A fault before an unreadable reply: a row that a fault took has not been judged at all.
+    """
+    reasons: list[str | None] = [None] * len(problems)
+    for i in np.flatnonzero(is_undefined).tolist():
+        own = problems[i]
+        if own is None:
+            reasons[i] = PENDING
+        elif own_reasons[i] is not None:
+            reasons[i] = own_reasons[i]
+        else:
+            faults = [problem for problem in own if problem != UNPARSABLE]
+            reasons[i] = faults[0] if faults else UNPARSABLE
+    return reasons

@@ -30,9 +30,25 @@ Differs from the authors' code (PrekshaNema25/Answerability-Metric)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from qaeval_core.choices import Smoothing
+from qaeval_core.metrics.base import Scores, columns
+from qaeval_core.metrics.bleu import bleu
+from qaeval_core.metrics.targets import Targets
+from qaeval_core.metrics.words import (
+    WordMetric,
+    WordSettings,
+    by_order,
+    lengths,
+    scored,
+    totals,
+    without_words,
+)
 
 FloatArray = NDArray[np.float64]
 
@@ -138,3 +154,81 @@ def q_bleu(*, answerability: FloatArray, bleu: FloatArray, delta: float = 0.7) -
     array([0.485])
     """
     return delta * answerability + (1 - delta) * bleu
+
+
+class QBleuSettings(WordSettings):
+    """Settings of ``q_bleu`` and ``q_bleu_free``."""
+
+    order: int = Field(4, ge=1, le=4, description="order of the BLEU part")
+    smoothing: Smoothing = Field("floor", description="of the BLEU part, as in bleu_4")
+    relevant_weight: float = Field(0.1, ge=0.0, le=1.0, description="w_r, content words")
+    entity_weight: float = Field(0.6, ge=0.0, le=1.0, description="w_n, named entities")
+    question_weight: float = Field(0.2, ge=0.0, le=1.0, description="w_q, question type words")
+    function_weight: float = Field(0.1, ge=0.0, le=1.0, description="w_f, function words")
+    delta: float = Field(0.7, ge=0.0, le=1.0, description="weight of answerability against BLEU")
+    absent: Literal["renormalise", "zero"] = Field(
+        "renormalise",
+        description="a kind of word on neither side: weights renormalised, or F = 0",
+    )
+
+    @model_validator(mode="after")
+    def _check_weights(self) -> QBleuSettings:
+        if not self.weights or sum(self.weights) == 0.0:
+            raise ValueError("one of the four weights must be above 0")
+        return self
+
+    @property
+    def weights(self) -> tuple[float, float, float, float]:
+        """w_r, w_n, w_q, w_f."""
+        return (
+            self.relevant_weight,
+            self.entity_weight,
+            self.question_weight,
+            self.function_weight,
+        )
+
+
+class QBleu(WordMetric[QBleuSettings]):
+    """Q-BLEU."""
+
+    name = "q_bleu"
+    title = "BLEU with the answerability of a question"
+    source = "Nema, Khapra. Towards a Better Metric for Question Generation. EMNLP 2018, section 4"
+    settings = QBleuSettings
+    statistic = "question_words"
+    columns = columns("", "answerability", kind="exact")
+
+    def score_words(self, settings: QBleuSettings, words: Targets) -> Scores:
+        """Return the columns of some rows."""
+        common, candidate, reference = (
+            np.stack([words[f"{kind}_{side}"] for kind in KINDS], axis=1)
+            for side in ("common", "candidate", "reference")
+        )
+        answerable = answerability(
+            n_common=common,
+            n_candidate=candidate,
+            n_reference=reference,
+            weights=settings.weights,
+            absent=settings.absent,
+        )
+        own_bleu = bleu(
+            matches=by_order(words, "matches"),
+            totals=totals(words),
+            order=settings.order,
+            smoothing=settings.smoothing,
+            **lengths(words),
+        )
+        each = q_bleu(answerability=answerable, bleu=own_bleu, delta=settings.delta)
+        each = without_words(words, each)
+        best = words.first_best(each)
+        return scored(words, {"": best(each), "answerability": best(answerable)})
+
+
+class QBleuFree(QBleu):
+    """Q-BLEU against the context."""
+
+    name = "q_bleu_free"
+    title = "Q-BLEU with the context in place of the references"
+    source = QBleu.source + "; Liu et al. QRelScore, section 4"
+    roles = ("candidate", "context")
+    over_references = "none"

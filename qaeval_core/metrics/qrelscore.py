@@ -27,14 +27,23 @@ But: eq. 2 and 4 are reduced inside the graph (``export.graphs.relevance_matchin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, PrivateAttr, model_validator
 
 from qaeval_core.errors import ConfigError
+from qaeval_core.metrics.base import Column, Metric, PassFacts, Read, Scores, Settings, Values
+from qaeval_core.metrics.baselines import Baseline, read_baseline
+from qaeval_core.metrics.targets import EMPTY_TARGET, NO_REFERENCES, Targets
+from qaeval_core.signature import Signature
 
 FloatArray = NDArray[np.float64]
+NO_DEFINED_REFERENCE = "no_defined_reference"
+ZERO_BASE = "zero_base_likelihood"
 LAYERS = ("all", "first", "middle", "last", "specific")
 
 
@@ -191,3 +200,242 @@ def combine(lrm: FloatArray, grg: FloatArray) -> FloatArray:
     harmonic = 2 * safe_lrm * safe_grg / (safe_lrm + safe_grg)  # eq. 1
     score = np.where(positive, harmonic, 0.0)
     return np.where(np.isnan(lrm) | np.isnan(grg), np.nan, score)
+
+
+class QRelScoreSettings(Settings):
+    """Settings of ``qrelscore`` and ``ref_qrelscore``."""
+
+    profile: Literal["paper", "authors"] = Field(
+        "paper", description="the paper's equations, or the authors' released program"
+    )
+    encoder: str = Field("minilm", description="embedded name, folder or hub id of the encoder")
+    causal_lm: str = Field("smollm2-135m", description="the same for the causal LM")
+    matching: Literal["attended", "weighted"] = Field(
+        "attended", description="reading of eq. 4: cosine at the argmax, or attention x cosine"
+    )
+    aggregate: Literal["max", "average", "mover"] = Field(
+        "max", description="aggregation of matching=weighted over context tokens"
+    )
+    layers: Literal["all", "first", "middle", "last", "specific"] = Field(
+        "all", description="encoder layers that count"
+    )
+    exponent: float = Field(1.0, gt=0.0, description="exponent of the power mean over layers")
+    gain: Literal["ratio", "absolute"] = Field(
+        "ratio", description="GRG relative to the base likelihood, or in nats (not combined)"
+    )
+    baseline: Baseline | str | None = Field(
+        None, description="{lrm: b, grg: b}, or a file written by `qaeval calibrate`"
+    )
+    max_window_tokens: int = Field(
+        1024, ge=128, description="causal LM tokens per window, special tokens included"
+    )
+    # Resolved: the numbers of a file, the corpus they are of, and the encoder's layers.
+    _baseline: Baseline = PrivateAttr(Baseline())
+    _baseline_corpus: str = PrivateAttr("none")
+    _n_layers: int = PrivateAttr(0)
+
+    @model_validator(mode="after")
+    def _check_options(self) -> QRelScoreSettings:
+        if self.aggregate == "mover":
+            raise ValueError(
+                "aggregate=mover (ablation M7) is not available yet; use max or average"
+            )
+        if self.matching == "attended" and self.aggregate != "max":
+            raise ValueError(
+                f"aggregate={self.aggregate} needs matching=weighted: attended matching takes "
+                "one context token per candidate token"
+            )
+        if self.profile == "authors" and self.baseline is not None:
+            raise ValueError("profile=authors never rescales: leave baseline out")
+        if self.gain == "absolute" and self.profile == "authors":
+            raise ValueError("gain=absolute (ablation M9) belongs to profile=paper")
+        if self.gain == "absolute" and self.metric == "ref_qrelscore":
+            raise ValueError("gain=absolute is unbounded and not combined: no ref_qrelscore")
+        given = self.baseline
+        if self.gain == "absolute" and isinstance(given, Baseline) and given.grg is not None:
+            raise ValueError("gain=absolute is never rescaled: leave baseline.grg out")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class PartScores:
+    """Scores of one family for every target of every row."""
+
+    raw: FloatArray
+    rescaled: FloatArray
+    n_windows: NDArray[np.int64]
+    reasons: list[str | None]
+
+
+class QRelScore(Metric[QRelScoreSettings]):
+    """QRelScore."""
+
+    name = "qrelscore"
+    title = "relevance of a question to its context, without references"
+    source = "Liu et al. QRelScore. EMNLP 2022, arXiv:2204.13921, section 2"
+    settings = QRelScoreSettings
+    needs = ("encoder", "causal_lm")
+    roles: ClassVar[tuple[str, ...]] = ("candidate", "context")
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column(""),
+        Column("lrm"),
+        Column("lrm_raw"),
+        Column("lrm_windows", "count"),
+        Column("grg"),
+        Column("grg_raw"),
+        Column("grg_windows", "count"),
+    )
+    over_references = "none"
+
+    def reads(self, settings: QRelScoreSettings) -> tuple[Read, ...]:
+        """Return matches of tokens, and likelihoods."""
+        return _parts(settings, "lrm", "grg")
+
+    def resolve(
+        self, settings: QRelScoreSettings, passes: Mapping[str, PassFacts]
+    ) -> QRelScoreSettings:
+        """Return settings with the baselines of these models and options."""
+        found = settings.model_copy()
+        found._n_layers = passes["lrm"].n_layers
+        if isinstance(settings.baseline, Baseline):
+            found._baseline, found._baseline_corpus = settings.baseline, "given"
+        elif settings.baseline is not None:
+            keys = {part: baseline_key(part, settings, passes[part]) for part in ("lrm", "grg")}
+            found._baseline, found._baseline_corpus = read_baseline(settings.baseline, keys=keys)
+        return found
+
+    def signed(self, settings: QRelScoreSettings) -> dict[str, object]:
+        """Return what the formula reads; what passes read is in the keys of families."""
+        baseline = settings._baseline
+        return {
+            "baseline_corpus": settings._baseline_corpus,
+            "baseline_lrm": baseline.lrm if baseline.lrm is not None else "no",
+            "baseline_grg": baseline.grg if baseline.grg is not None else "no",
+            "exponent": settings.exponent,
+            "gain": settings.gain,
+            "layers": settings.layers,
+            "profile": settings.profile,
+        }
+
+    def shown_columns(self, settings: QRelScoreSettings) -> tuple[Column, ...]:
+        """Return the columns that an instance writes; an unbounded GRG is not combined."""
+        is_unbounded = settings.gain == "absolute"
+        return tuple(column for column in self.columns if column.name or not is_unbounded)
+
+    def score(self, settings: QRelScoreSettings, read: Mapping[str, Targets]) -> Scores:
+        """Return the columns of some rows."""
+        lrm, grg = (part_scores(part, settings, read[part]) for part in ("lrm", "grg"))
+        values: dict[str, Values] = {
+            "": combine(lrm.rescaled, grg.rescaled),
+            "lrm": lrm.rescaled,
+            "lrm_raw": lrm.raw,
+            "lrm_windows": lrm.n_windows,
+            "grg": grg.rescaled,
+            "grg_raw": grg.raw,
+            "grg_windows": grg.n_windows,
+        }
+        return Scores(values, _first_reason(lrm.reasons, grg.reasons))
+
+
+class RefQRelScore(QRelScore):
+    """Ref-QRelScore."""
+
+    name = "ref_qrelscore"
+    title = "QRelScore averaged with its best value over reference questions"
+    source = QRelScore.source + ".3, eq. 10"
+    roles = ("candidate", "context", "references")
+    columns = (Column(""), Column("context"), Column("reference"))
+    over_references = "max"
+
+    def reads(self, settings: QRelScoreSettings) -> tuple[Read, ...]:
+        """Return matches and likelihoods, of contexts and of references."""
+        return _parts(settings, "lrm", "grg", "lrm_references", "grg_references")
+
+    def score(self, settings: QRelScoreSettings, read: Mapping[str, Targets]) -> Scores:
+        """Return the columns of some rows."""
+        of_context = super().score(settings, read)
+        parts = ("lrm_references", "grg_references")
+        lrm, grg = (part_scores(part, settings, read[part]) for part in parts)
+        references = read["lrm_references"]
+        score = np.asarray(of_context.columns[""])
+        best = references.best(combine(lrm.rescaled, grg.rescaled))
+        reasons = [
+            None if not np.isnan(value) else (NO_DEFINED_REFERENCE if n else NO_REFERENCES)
+            for value, n in zip(best.tolist(), references.per_row.tolist(), strict=True)
+        ]
+        values: dict[str, Values] = {
+            "": (score + best) / 2,  # eq. 10
+            "context": score,
+            "reference": best,
+        }
+        return Scores(values, _first_reason(of_context.reasons, reasons))
+
+
+def _is_lrm(part: str) -> bool:
+    return part.startswith("lrm")
+
+
+def _parts(settings: QRelScoreSettings, *parts: str) -> tuple[Read, ...]:
+    matching = {"matching": settings.matching, "aggregate": settings.aggregate}
+    options = {"profile": settings.profile}
+    windows = {**options, "max_window_tokens": settings.max_window_tokens}
+    return tuple(
+        Read(family=part, model=settings.encoder, options=options, graph_options=matching)
+        if _is_lrm(part)
+        else Read(family=part, model=settings.causal_lm, options=windows)
+        for part in parts
+    )
+
+
+def baseline_key(part: str, settings: QRelScoreSettings, facts: PassFacts) -> str:
+    """Return what a baseline belongs to: model pass and formula, not columns.
+
+    Parameters
+    ----------
+    part : {"lrm", "grg", "lrm_references", "grg_references"}
+    facts : PassFacts
+        Of the part's family.
+    """
+    formula: dict[str, object] = {"gain": settings.gain}
+    if _is_lrm(part):
+        formula = {"layers": settings.layers, "exponent": settings.exponent}
+    made_from = {**facts.settings, **formula}
+    return str(Signature(part.split("_", maxsplit=1)[0], made_from, facts.version))
+
+
+def part_scores(part: str, settings: QRelScoreSettings, read: Targets) -> PartScores:
+    """Return raw and rescaled scores of one family, for every target of every row.
+
+    Parameters
+    ----------
+    part : {"lrm", "grg", "lrm_references", "grg_references"}
+    settings : QRelScoreSettings
+        Resolved.
+    """
+    n_windows = read.ints("n_windows")
+    if _is_lrm(part):
+        precision = read["layer_precision"].reshape(-1, settings._n_layers)
+        layers = layer_indices(settings.layers, n_layers=settings._n_layers)
+        per_window = lrm_per_window(precision, layers=layers, exponent=settings.exponent)
+        baseline = settings._baseline.lrm
+    else:
+        unit = "probability" if settings.profile == "authors" else "nats"
+        per_window = grg_per_window(
+            read[f"base_{unit}"],
+            read[f"prompted_{unit}"],
+            profile=settings.profile,
+            gain=settings.gain,
+        )
+        baseline = settings._baseline.grg
+    raw = mean_over_windows(per_window, n_windows)
+    reasons = read.own_reasons()
+    for i in np.flatnonzero(np.isnan(raw)).tolist():
+        reasons[i] = reasons[i] or ZERO_BASE
+    raw[[reason is not None for reason in reasons]] = np.nan
+    empty = "empty_reference" if part.endswith("references") else "empty_context"
+    reasons = [empty if reason == EMPTY_TARGET else reason for reason in reasons]
+    return PartScores(raw, rescale(raw, baseline), n_windows, reasons)
+
+
+def _first_reason(first: list[str | None], second: list[str | None]) -> list[str | None]:
+    return [a or b for a, b in zip(first, second, strict=True)]

@@ -31,11 +31,17 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
+
+from qaeval_core.choices import Tokeniser
+from qaeval_core.metrics.base import Scores, columns
+from qaeval_core.metrics.targets import Targets
+from qaeval_core.metrics.words import WordMetric, WordSettings, lengths, scored, without_words
 
 FloatArray = NDArray[np.float64]
 
 
-class RougeL(NamedTuple):
+class RougeLScores(NamedTuple):
     """Scores of each pair; float ndarrays of shape (n_pairs,), in [0, 1], higher is better."""
 
     precision: FloatArray
@@ -45,7 +51,7 @@ class RougeL(NamedTuple):
 
 def rouge_l(
     *, lcs: FloatArray, n_candidate: FloatArray, n_reference: FloatArray, beta: float = 1.0
-) -> RougeL:
+) -> RougeLScores:
     """Return P, R and ROUGE-L of pairs.
 
     Parameters
@@ -67,7 +73,7 @@ def rouge_l(
     # As one fraction: scores that are equal tie to the last bit, which rank correlations see.
     below = n_candidate + beta**2 * n_reference
     score = (1 + beta**2) * lcs / np.where(below > 0, below, 1.0)  # ROUGE-L
-    return RougeL(precision, recall, np.where(both_empty, 1.0, score))
+    return RougeLScores(precision, recall, np.where(both_empty, 1.0, score))
 
 
 def f_score(precision: FloatArray, recall: FloatArray, *, beta: float) -> FloatArray:
@@ -99,3 +105,48 @@ def cut(scores: FloatArray, *, decimals: int) -> FloatArray:
         for value in scores.tolist()
     ]
     return np.array(shortened, dtype=np.float64)
+
+
+class RougeSettings(WordSettings):
+    """Settings of ``rouge_l``."""
+
+    tokeniser: Tokeniser = Field("rouge", description="rule that splits a text into words")
+    beta: float = Field(1.0, gt=0.0, description="weight of recall; 1.2 in coco-caption")
+    cut_decimals: int | None = Field(
+        None,
+        ge=1,
+        le=17,
+        description="combine P and R as rouge-score does and cut after so many decimals: the ties "
+        "of a published column",
+    )
+
+
+class RougeL(WordMetric[RougeSettings]):
+    """ROUGE-L."""
+
+    name = "rouge_l"
+    title = "F-score of the longest common subsequence"
+    source = "Lin. ROUGE. ACL 2004 workshop, section 3"
+    settings = RougeSettings
+    statistic = "lcs"
+    columns = columns("", "precision", "recall", kind="exact")
+    is_symmetric = True
+    over_references = "max of each part"
+
+    def score_words(self, settings: RougeSettings, words: Targets) -> Scores:
+        """Return the columns of some rows."""
+        each = rouge_l(lcs=words["lcs"], beta=settings.beta, **lengths(words))
+        precision = without_words(words, each.precision)
+        recall = without_words(words, each.recall)
+        score = without_words(words, each.rouge_l)
+        if settings.cut_decimals is not None:
+            score = f_score(precision, recall, beta=settings.beta)
+        best = words.first_best(score)
+        found = best(score), best(precision), best(recall)
+        if settings.over_references == "standard":
+            best_p, best_r = words.best(precision), words.best(recall)
+            combined = f_score(best_p, best_r, beta=settings.beta)
+            found = np.where(words.per_row > 1, combined, found[0]), best_p, best_r
+        if settings.cut_decimals is not None:
+            found = cut(found[0], decimals=settings.cut_decimals), *found[1:]
+        return scored(words, dict(zip(("", "precision", "recall"), found, strict=True)))

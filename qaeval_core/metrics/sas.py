@@ -19,10 +19,16 @@ Differs from haystack's SASEvaluator
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Literal
+
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, PrivateAttr
 
 from qaeval_core.errors import ConfigError
+from qaeval_core.metrics.base import Column, Metric, PassFacts, Read, Scores, Settings
+from qaeval_core.metrics.targets import Targets
 
 FloatArray = NDArray[np.float64]
 ACTIVATIONS = ("sigmoid", "identity")
@@ -62,3 +68,51 @@ def sas(*, logit: NDArray[np.float32] | FloatArray, activation: str) -> FloatArr
     # exp of -|z| alone: exp(800) overflows, and 1 - 1 / (1 + exp(z)) is 0 from z = -37 on.
     small = np.exp(-np.abs(z))
     return np.where(z >= 0, 1.0, small) / (1.0 + small)
+
+
+SAS = "Risch et al. SAS. MRQA 2021, arXiv:2108.06130, section "
+
+
+class SasSettings(Settings):
+    """Settings of ``sas``."""
+
+    cross_encoder: str = Field(
+        "sas-minilm", description="embedded name, folder or hub id of the cross-encoder"
+    )
+    activation: Literal["model", "sigmoid", "identity"] = Field(
+        "model", description="of the logit; model: what its configuration says"
+    )
+    _activation: str = PrivateAttr("identity")  # Resolved: of the model, or as given.
+
+
+class Sas(Metric[SasSettings]):
+    """SAS."""
+
+    name = "sas"
+    title = "similarity of two answers, by a cross-encoder"
+    source = SAS + "3"
+    settings = SasSettings
+    needs = ("cross_encoder",)
+    columns = (Column(""), Column("truncated", "count"))
+
+    def reads(self, settings: SasSettings) -> tuple[Read, ...]:
+        """Return the logits."""
+        return (Read(family="sas", model=settings.cross_encoder),)
+
+    def resolve(self, settings: SasSettings, passes: Mapping[str, PassFacts]) -> SasSettings:
+        """Return settings that know the model's activation."""
+        found = settings.model_copy()
+        found._activation = settings.activation
+        if settings.activation == "model":
+            found._activation = passes["sas"].activation or "identity"
+        return found
+
+    def signed(self, settings: SasSettings) -> dict[str, object]:
+        """Return the settings; what a model's configuration says is not in its artifact's hash."""
+        return {**super().signed(settings), "activation": settings._activation}
+
+    def score(self, settings: SasSettings, read: Mapping[str, Targets]) -> Scores:
+        """Return the columns of some rows."""
+        pairs = read["sas"]
+        best = pairs.best(sas(logit=pairs["logit"], activation=settings._activation))
+        return Scores({"": best, "truncated": pairs.total("is_truncated")}, pairs.reasons(best))

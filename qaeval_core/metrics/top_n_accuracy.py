@@ -11,10 +11,15 @@ first n model predictions". A question without gold span is answered right by pr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
+
+from qaeval_core.metrics.base import Metric, Read, Scores, Settings, columns
+from qaeval_core.metrics.targets import Targets
+from qaeval_core.metrics.words import scored
 
 Span = tuple[int, int]
 NO_OVERLAP = -1
@@ -48,3 +53,31 @@ def top_n_accuracy(*, first_overlap: NDArray[np.int64], n: int) -> NDArray[np.fl
     array([1., 1., 0., 0.])
     """
     return ((first_overlap >= 0) & (first_overlap < n)).astype(np.float64)
+
+
+class SpanSettings(Settings):
+    """Settings of ``top_n_accuracy``."""
+
+    n: int = Field(5, ge=1, description="predicted spans that count, best first")
+
+
+class TopNAccuracy(Metric[SpanSettings]):
+    """Top-n accuracy of spans."""
+
+    name = "top_n_accuracy"
+    title = "1 where one of the first n predicted spans overlaps a gold span"
+    source = "Risch et al. SAS. MRQA 2021, arXiv:2108.06130, section 1"
+    settings = SpanSettings
+    needs = ("words",)
+    roles = ("predicted_spans", "gold_spans")
+    columns = columns("", kind="exact")
+
+    def reads(self, settings: SpanSettings) -> tuple[Read, ...]:
+        """Return the place of the first overlap."""
+        return (Read(family="spans", roles=self.roles),)
+
+    def score(self, settings: SpanSettings, read: Mapping[str, Targets]) -> Scores:
+        """Return the columns of some rows."""
+        places = read["spans"].of_rows("first_overlap").astype(np.int64)
+        score = top_n_accuracy(first_overlap=places, n=settings.n)
+        return scored(read["spans"], {"": score})

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 
 from pydantic.fields import FieldInfo
 
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ConfigError, QAEvalError
+from qaeval_core.metrics.base import AnyMetric
 from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.metrics.spec import MetricSpec
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.schema import ROLES
 from qaeval_core.scoring.compile import compile_run
@@ -51,7 +51,7 @@ def metric_lines(name: str) -> Iterator[str]:
     return _lines(METRICS[name])
 
 
-def _lines(spec: MetricSpec) -> Iterator[str]:
+def _lines(spec: AnyMetric) -> Iterator[str]:
     yield f"{spec.name}: {spec.title}"
     yield ""
     yield f"  source      {spec.source}"
@@ -65,8 +65,8 @@ def _lines(spec: MetricSpec) -> Iterator[str]:
     for role in spec.optional_roles:
         yield f"    {role:<20} {ROLES[role]} (optional)"
     yield "  writes"
-    for output in spec.outputs:
-        yield f"    {spec.name}_{output}" if output else f"    {spec.name}"
+    for column in spec.columns:
+        yield f"    {spec.name}_{column.name}" if column.name else f"    {spec.name}"
     yield f"    {spec.name}_reason"
     yield ""
     yield "Options"
@@ -75,8 +75,8 @@ def _lines(spec: MetricSpec) -> Iterator[str]:
             yield from _option_lines(spec.name, key, field)
     yield ""
     yield "Definition"
-    module = import_module(f"qaeval_core.metrics.{spec.module}")
-    yield from (f"  {line}".rstrip() for line in inspect.cleandoc(module.__doc__ or "").split("\n"))
+    definition = inspect.getdoc(sys.modules[type(spec).__module__]) or ""
+    yield from (f"  {line}".rstrip() for line in definition.split("\n"))
     yield ""
     yield f"Signature  {_signature(spec)}"
 
@@ -90,7 +90,7 @@ def _option_lines(name: str, key: str, field: FieldInfo) -> Iterator[str]:
     yield f"      {field.description or ''}{choice}"
 
 
-def _signature(spec: MetricSpec) -> str:
+def _signature(spec: AnyMetric) -> str:
     """Return the signature under default settings, with roles read from columns of their names."""
     config = load_config(overrides={f"metrics.{spec.name}": {}})
     columns: Mapping[str, str] = {role: role for role in spec.roles}
@@ -108,9 +108,9 @@ def _signature(spec: MetricSpec) -> str:
     return str(run.instances[0].signature)
 
 
-def _range(spec: MetricSpec) -> str:
+def _range(spec: AnyMetric) -> str:
     return f"{spec.low:g} to {spec.high:g}"
 
 
-def _direction(spec: MetricSpec) -> str:
+def _direction(spec: AnyMetric) -> str:
     return "higher" if spec.higher_is_better else "lower"

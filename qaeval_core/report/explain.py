@@ -53,8 +53,8 @@ from qaeval_core.report.explain_run import (
 )
 from qaeval_core.report.report import environment
 from qaeval_core.schema import QUARANTINE_REASON
+from qaeval_core.scoring.families.models import ModelFamilyPlan
 from qaeval_core.scoring.job import Job
-from qaeval_core.scoring.plans import ModelFamilyPlan
 
 _N_SHOWN_DIFFERENCES = 5
 
@@ -109,7 +109,7 @@ def explain_row(
         compared = _compare(run, job, where, stored, again)
         notes = _notes(run, job, where)
         families = [
-            explain_family(own, job, sessions) for own in again.runs if own.plan.kind.runs_model
+            explain_family(own, job, sessions) for own in again.runs if own.plan.family.runs_model
         ]
         notes += [f"{own.family}: {own.note}" for own in families if own.note is not None]
         families += [explain_asked(own, job, again.scores) for own in asked]
@@ -232,7 +232,7 @@ def _instances(
 
 
 def _outputs(metric: str) -> tuple[str, ...]:
-    return METRICS[metric].outputs
+    return tuple(column.name for column in METRICS[metric].columns)
 
 
 def _score(value: object) -> float | int | str | None:

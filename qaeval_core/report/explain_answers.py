@@ -42,7 +42,7 @@ def explain_token_match(run: FamilyRun, job: Job, sessions: Sessions) -> Iterato
     """Yield the best partners of each target's tokens, and of the candidate's."""
     pieces = TextPieces(run.plan.artifact.tokenizer_path)
     candidate = pieces.cut(run.text("candidate"))
-    shared = run.plan.kind.share({role: [value] for role, value in run.values.items()})
+    shared = run.plan.family.share({role: [value] for role, value in run.values.items()})
     texts = share_texts(shared)
     units = _filled_units(run, texts, shared.row_pair)
     stored = _stored(run)

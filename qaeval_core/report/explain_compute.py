@@ -19,10 +19,12 @@ from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.session import Session
 from qaeval_core.schema import POSITION
 from qaeval_core.scoring.families.base import ReadsFrequencies
+from qaeval_core.scoring.families.models import ModelFamilyPlan
+from qaeval_core.scoring.families.words.family import WordsFamilyPlan
 from qaeval_core.scoring.frequencies import load_frequencies
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.join import score_rows
-from qaeval_core.scoring.plans import InstancePlan, ModelFamilyPlan, WordsFamilyPlan
+from qaeval_core.scoring.plans import InstancePlan
 from qaeval_core.scoring.prepared import statistics_table
 from qaeval_core.scoring.runner import prepare_rows
 from qaeval_core.scoring.runners import make_runner
@@ -73,7 +75,7 @@ class FamilyRun:
     @property
     def targets(self) -> list[str]:
         """What the candidate is read against: the context, or the references."""
-        given = self.values[self.plan.kind.target_role]
+        given = self.values[self.plan.family.target_role]
         return [str(text) for text in given] if isinstance(given, list) else [str(given)]
 
     def texts(self, name: str) -> list[str | None]:
@@ -152,7 +154,7 @@ def _run_units(
     job: Job, plan: ModelFamilyPlan, values: Mapping[str, Sequence[object]], sessions: Sessions
 ) -> FamilyRun:
     encoder = TextEncoder(plan.artifact.tokenizer_path)
-    scorer = plan.kind.scorer(plan.artifact, encoder, plan.options)
+    scorer = plan.family.scorer(plan.artifact, encoder, plan.options)
     if plan.frequencies_path:
         assert isinstance(scorer, ReadsFrequencies)
         scorer.use_frequencies(load_frequencies(plan, job.store.out))

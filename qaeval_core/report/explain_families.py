@@ -37,7 +37,7 @@ EXPLAINERS: Mapping[str, Explainer] = MappingProxyType(
 def explain_family(run: FamilyRun, job: Job, sessions: Sessions) -> FamilyExplanation:
     """Return which tokens a family's numbers come from, for each target of the row."""
     record = run.plan.artifact.record
-    explain = EXPLAINERS.get(run.plan.kind.name)
+    explain = EXPLAINERS.get(run.plan.family.name)
     reasons = run.texts("reasons")
     parts: list[tuple[Part, ...]] = [()] * len(reasons)
     note = None
@@ -53,7 +53,7 @@ def explain_family(run: FamilyRun, job: Job, sessions: Sessions) -> FamilyExplan
         model=record.model.name,
         artifact=run.plan.artifact.folder.name,
         instances=tuple(plan.name for plan in instances_of(run, job)),
-        target_role=run.plan.kind.target_role,
+        target_role=run.plan.family.target_role,
         targets=tuple(
             TargetParts(
                 target=i,

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from qaeval_core.llm.parse import Reply
 from qaeval_core.llm.prompt import Message, reminder_prompt
-from qaeval_core.metrics.naco_settings import NacoSettings
+from qaeval_core.metrics.naco import PENDING, UNPARSABLE, NacoSettings
 from qaeval_core.report.explain_compute import Recomputed
 from qaeval_core.report.explain_find import RowPlace
 from qaeval_core.report.explain_naco_parts import NacoFormula, NacoRun
@@ -26,11 +26,11 @@ from qaeval_core.report.explain_replies import KeptReplies
 from qaeval_core.report.explain_run import FinishedRun, stopped_families, stored_statistics
 from qaeval_core.schema import QUARANTINE_REASON
 from qaeval_core.scoring.asking import endpoint_of, prepare_asked, read_entry
-from qaeval_core.scoring.families.naco import STATISTICS_SCHEMA, UNPARSABLE, RunReading
-from qaeval_core.scoring.formulas.naco import PENDING
+from qaeval_core.scoring.families.asked import AskedFamilyPlan
+from qaeval_core.scoring.families.naco import STATISTICS_SCHEMA, RunReading
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.join import score_rows
-from qaeval_core.scoring.plans import AskedFamilyPlan, InstancePlan
+from qaeval_core.scoring.plans import InstancePlan
 from qaeval_core.scoring.prepared import statistics_table
 
 _READINGS = ("is_question", "is_natural", "n_steps", "answer", "says_unanswerable")

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from qaeval_core.errors import ReconcileError
-from qaeval_core.metrics.qrelscore import layer_indices
-from qaeval_core.metrics.settings import QRelScoreSettings
+from qaeval_core.metrics.qrelscore import QRelScoreSettings, layer_indices
 from qaeval_core.models.artifact import ArtifactRequest, default_root, find_artifact
 from qaeval_core.models.session import Session
 from qaeval_core.report.explain_compute import FamilyRun, Sessions, UnitRun, instances_of
@@ -89,7 +88,7 @@ def _matches_session(run: FamilyRun, job: Job, sessions: Sessions) -> Session:
     settings = instances_of(run, job)[0].settings
     request = ArtifactRequest(
         graph="relevance_matches",
-        model=str(getattr(settings, run.plan.kind.model_role)),
+        model=str(getattr(settings, run.plan.family.model_role)),
         precision=record.precision,
         options=record.options,
         allow_lossy=record.lossy,

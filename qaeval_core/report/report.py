@@ -15,16 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaeval_core.llm.journal_totals import JournalTotals
-from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.metrics.corpus import corpus_score
+from qaeval_core.scoring.families.asked import AskedFamilyPlan
+from qaeval_core.scoring.families.models import ModelFamilyPlan
 from qaeval_core.scoring.pass_stats import PassStats
-from qaeval_core.scoring.plans import (
-    AskedFamilyPlan,
-    CompiledRun,
-    FamilyPlan,
-    InstancePlan,
-    ModelFamilyPlan,
-)
+from qaeval_core.scoring.plans import CompiledRun, FamilyPlan, InstancePlan
 from qaeval_core.scoring.totals import Totals
 from qaeval_core.stats.summary import summarise
 
@@ -95,8 +89,7 @@ def make_report(
             plan, output, totals, read_scores(plan.column(output)), n_quarantined=n_quarantined
         )
         for plan in run.instances
-        for output in plan.outputs
-        if output not in METRICS[plan.settings.metric].uncounted_outputs
+        for output in (own.name for own in plan.columns if own.is_score)
     }
     return {
         "rows": totals.n_rows,
@@ -140,8 +133,7 @@ def _column(
     content = {**asdict(summarise(values)), "signature": str(plan.signature)}
     content["n_undefined"] -= n_quarantined  # They are counted by themselves.
     if output == "" and plan.name in totals.sums:
-        settings = plan.settings.model_dump(mode="json")
-        corpus = float(corpus_score(plan.settings.metric, settings, totals.sums[plan.name]))
+        corpus = float(plan.metric.corpus(plan.settings, totals.sums[plan.name]))
         content["corpus"] = None if math.isnan(corpus) else corpus
     return content
 
@@ -149,9 +141,9 @@ def _column(
 def _text_counts(plan: InstancePlan, totals: Totals) -> dict[str, dict[str, int]]:
     """Return how often each word of an instance's columns of words occurs."""
     return {
-        output: dict(totals.texts[plan.column(output)].most_common())
-        for output in plan.outputs
-        if plan.column(output) in totals.texts
+        own.name: dict(totals.texts[plan.column(own.name)].most_common())
+        for own in plan.columns
+        if plan.column(own.name) in totals.texts
     }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from qaeval_core.metrics.corpus import corpus_score
+from qaeval_core.metrics.catalogue import corpus_score
 from qaeval_core.report import study_inputs as inputs
 from qaeval_core.report.study import DRAWS, SEGMENT, SYSTEM, StudyRequest
 from qaeval_core.report.study_inputs import ScoreColumn

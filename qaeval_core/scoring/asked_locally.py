@@ -23,10 +23,10 @@ from qaeval_core.scoring.asking import (
     open_asker,
     prepare_asked,
 )
+from qaeval_core.scoring.families.asked import AskedFamilyPlan
 from qaeval_core.scoring.families.naco import NacoWork
 from qaeval_core.scoring.families.words.rows import ShardTexts
 from qaeval_core.scoring.loop_thread import LoopThread
-from qaeval_core.scoring.plans import AskedFamilyPlan
 from qaeval_core.scoring.prepared import OnBatch, Prepared
 from qaeval_core.scoring.store import Store
 from qaeval_core.scoring.work import Supervisor

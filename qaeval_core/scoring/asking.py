@@ -27,9 +27,10 @@ from qaeval_core.llm.parse import Reply, parse_reply
 from qaeval_core.llm.prompt import Message, estimate_tokens, reminder_prompt
 from qaeval_core.llm.terms import Prices, RetryRule
 from qaeval_core.llm.texts import kept_text, whole_text
-from qaeval_core.scoring.families.naco import UNPARSABLE, NacoWork, Request, RunReading
+from qaeval_core.metrics.naco import UNPARSABLE
+from qaeval_core.scoring.families.asked import AskedFamilyPlan
+from qaeval_core.scoring.families.naco import NacoWork, Request, RunReading
 from qaeval_core.scoring.pass_stats import PassStats
-from qaeval_core.scoring.plans import AskedFamilyPlan
 from qaeval_core.scoring.prepared import Prepared
 from qaeval_core.scoring.validate import validate_rows
 from qaeval_core.signature import hash_text

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from qaeval_core.errors import ConfigError, InputError
+from qaeval_core.metrics.baselines import BaselineFile, BaselineRecord
 from qaeval_core.metrics.bleu import bleu_1
-from qaeval_core.metrics.settings import QRelScoreSettings
-from qaeval_core.scoring.baselines import BaselineFile, BaselineRecord
-from qaeval_core.scoring.compile_qrelscore import baseline_key
-from qaeval_core.scoring.formulas.qrelscore import part_scores
+from qaeval_core.metrics.qrelscore import QRelScoreSettings, baseline_key, part_scores
+from qaeval_core.metrics.targets import Targets
+from qaeval_core.scoring.arrow_statistics import ArrowStatistics
+from qaeval_core.scoring.families.models import ModelFamilyPlan
 from qaeval_core.scoring.job import Job
-from qaeval_core.scoring.plans import InstancePlan, ModelFamilyPlan
+from qaeval_core.scoring.plans import InstancePlan
 from qaeval_core.scoring.runner import FamilyRunner
 from qaeval_core.scoring.sampling import draw_rows, read_rows
 from qaeval_core.scoring.sharing import IntArray
@@ -104,23 +105,24 @@ def calibrate(
     pairs = draw_pairs(job, n_pairs=n_pairs, seed=seed)
     records: dict[str, BaselineRecord] = {}
     for family, instances in _families(job):
-        settings = getattr(job.config.models, family.kind.model_role)
+        how = family.family.model_settings(job.config)
         runner = FamilyRunner(
             family,
             device=job.device,
             n_threads=n_threads,
-            max_batch_tokens=settings.max_batch_tokens,
-            max_batch_s=settings.max_batch_s,
+            max_batch_tokens=how.max_batch_tokens,
+            max_batch_s=how.max_batch_s,
         )
         table = runner.score({"candidate": pairs.questions, "context": pairs.contexts})
         for plan in instances:
-            raw = part_scores(plan, family.kind.name, table).raw
-            summary = summarise(raw, seed=seed)
-            key = baseline_key(family, _settings(plan))
+            settings = _settings(plan)
+            read = Targets(ArrowStatistics(table))
+            summary = summarise(part_scores(family.name, settings, read).raw, seed=seed)
+            key = baseline_key(family.name, settings, family.facts)
             if summary.mean is None:
                 raise InputError(f"{family.key}: no random pair has a defined score")
             records[key] = BaselineRecord(
-                part=family.kind.name,
+                part=family.name,
                 key=key,
                 value=summary.mean,
                 n_pairs=summary.n,
@@ -141,10 +143,10 @@ def _settings(plan: InstancePlan) -> QRelScoreSettings:
 
 def _families(job: Job) -> Iterator[tuple[ModelFamilyPlan, list[InstancePlan]]]:
     for family in job.run.families:
-        if not isinstance(family, ModelFamilyPlan) or family.kind.target_role != "context":
+        if not isinstance(family, ModelFamilyPlan) or family.family.target_role != "context":
             continue
         own = [plan for plan in job.run.instances if family in plan.families.values()]
-        unbounded = family.kind.name == "grg"
+        unbounded = family.name == "grg"
         own = [plan for plan in own if not (unbounded and _settings(plan).gain == "absolute")]
         if own:
             yield family, own

@@ -12,14 +12,21 @@ import pyarrow as pa
 
 from qaeval_core.config import RunConfig
 from qaeval_core.errors import ConfigError
-from qaeval_core.metrics.naco import PROFILES, expected_complexity
-from qaeval_core.metrics.naco_settings import NacoSettings
+from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.complexities import ComplexityRecord
+from qaeval_core.metrics.naco import (
+    PROFILES,
+    UNPARSABLE,
+    NacoSettings,
+    complexity_key,
+    expected_complexity,
+)
 from qaeval_core.scoring.asked_locally import AskedRunner
-from qaeval_core.scoring.compile_naco import asked_family
-from qaeval_core.scoring.complexities import ComplexityRecord, complexity_key
-from qaeval_core.scoring.families.naco import UNPARSABLE
+from qaeval_core.scoring.compile import resolve_nothing
+from qaeval_core.scoring.families.asked import ASKED_FAMILIES
 from qaeval_core.scoring.job import Inputs, count_rows
 from qaeval_core.scoring.plan import ReadLimits
+from qaeval_core.scoring.plans import Context
 from qaeval_core.scoring.prepared import OnBatch
 from qaeval_core.scoring.sampling import draw_rows, read_rows
 
@@ -93,10 +100,20 @@ def calibrate_naco(
         "context": values[context],
     }
     columns = {"candidate": inputs.columns[question], "context": inputs.columns[context]}
-    runner = AskedRunner(asked_family(name, settings, config, columns=columns), stop=stop)
+    planned = Context(
+        config=config,
+        instance=name,
+        columns=columns,
+        device="cpu",
+        resolve_artifact=resolve_nothing,
+        corpus="",
+    )
+    (read,) = METRICS["naco"].reads(settings)
+    (plan,) = ASKED_FAMILIES[read.family].plan(read, planned)
+    runner = AskedRunner(plan, stop=stop)
     prepared = runner.prepare(rows)
     runner.run(prepared, on_batch)
-    return _record(settings, prepared.work.statistics())
+    return _record(settings, prepared.work.statistics(), prompt=str(plan.options["prompt"]))
 
 
 def _only_naco(config: RunConfig) -> tuple[str, NacoSettings]:
@@ -110,7 +127,9 @@ def _first(value: object) -> object:
     return value[0] if isinstance(value, list) and value else value
 
 
-def _record(settings: NacoSettings, statistics: Mapping[str, pa.Array]) -> ComplexityRecord:
+def _record(
+    settings: NacoSettings, statistics: Mapping[str, pa.Array], *, prompt: str
+) -> ComplexityRecord:
     columns = {name: column.to_pylist() for name, column in statistics.items()}
     problems: list[list[str | None]] = columns["problem"]
     counted = [[problem is None for problem in own] for own in problems]
@@ -129,7 +148,7 @@ def _record(settings: NacoSettings, statistics: Mapping[str, pa.Array]) -> Compl
     }
     e = {profile: expected_complexity(own, profile=profile) for profile, own in steps.items()}
     return ComplexityRecord(
-        key=complexity_key(settings),
+        key=complexity_key(settings, prompt=prompt),
         paper=e["paper"],
         authors=e["authors"],
         n_questions=sum(any(own) for own in counted),

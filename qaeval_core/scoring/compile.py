@@ -1,26 +1,28 @@
 """Compile: a configuration to the families to run and the instances to score from them.
 
-Resolves artifacts and baselines, so that everything that can be wrong is wrong here, before any
-row is read. Two instances whose pass-changing options agree share a family.
+Resolves artifacts and files, so that everything that can be wrong is wrong here, before any row is
+read. Two instances whose pass-changing options agree share a family.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from qaeval_core.config import RunConfig
+from qaeval_core.errors import ConfigError
+from qaeval_core.metrics.base import AnyMetric, Settings
 from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.metrics.model_settings import AnswerSettings
-from qaeval_core.metrics.naco_settings import NacoSettings
-from qaeval_core.metrics.settings import QRelScoreSettings
-from qaeval_core.models.artifact import ArtifactRequest
-from qaeval_core.scoring.compile_answers import answer_requests, compile_answers
-from qaeval_core.scoring.compile_models import ResolveArtifact
-from qaeval_core.scoring.compile_naco import check_naco, compile_naco
-from qaeval_core.scoring.compile_qrelscore import compile_qrelscore, qrelscore_requests
-from qaeval_core.scoring.compile_words import compile_words
+from qaeval_core.models.artifact import Artifact, ArtifactRequest
 from qaeval_core.scoring.families import FAMILIES
-from qaeval_core.scoring.plans import CompiledRun, FamilyPlan
+from qaeval_core.scoring.families.asked import ASKED_FAMILIES, AskedFamilyPlan, check_agreement
+from qaeval_core.scoring.plans import (
+    CompiledRun,
+    Context,
+    FamilyPlan,
+    InstancePlan,
+    ResolveArtifact,
+)
+from qaeval_core.signature import Signature
 
 
 def needed_roles(config: RunConfig) -> tuple[str, ...]:
@@ -37,15 +39,13 @@ def optional_roles(config: RunConfig) -> tuple[str, ...]:
 
 def needed_requests(config: RunConfig, *, device: str) -> list[ArtifactRequest]:
     """Return the artifacts that the configured metrics run, each once."""
-    requests: dict[str, ArtifactRequest] = {}
-    for settings in config.metrics.values():
-        own: list[ArtifactRequest] = []
-        if isinstance(settings, QRelScoreSettings):
-            own = qrelscore_requests(settings, config, device=device)
-        elif isinstance(settings, AnswerSettings):
-            own = answer_requests(settings, config, device=device)
-        requests |= {request.folder_name: request for request in own}
-    return list(requests.values())
+    requests = [
+        request
+        for settings in config.metrics.values()
+        for read in METRICS[settings.metric].reads(settings)
+        for request in FAMILIES[read.family].requests(read, config, device=device)
+    ]
+    return list({request.folder_name: request for request in requests}.values())
 
 
 def compile_run(
@@ -76,38 +76,84 @@ def compile_run(
         If a baseline file has no baseline for these models and options, or something is wrong with
         what asks a language model.
     """
-    check_naco(config)
+    check_asked(config)
     families: dict[str, FamilyPlan] = {}
     instances = []
-    plans: Sequence[FamilyPlan]
     for name, settings in config.metrics.items():
-        if isinstance(settings, QRelScoreSettings):
-            plans, instance = compile_qrelscore(
-                name,
-                settings,
-                config,
-                columns=columns,
-                device=device,
-                resolve_artifact=resolve_artifact,
-            )
-        elif isinstance(settings, AnswerSettings):
-            plans, instance = compile_answers(
-                name,
-                settings,
-                config,
-                columns=columns,
-                device=device,
-                resolve_artifact=resolve_artifact,
-                corpus=corpus,
-            )
-        elif isinstance(settings, NacoSettings):
-            plans, instance = compile_naco(name, settings, config, columns=columns)
-        else:
-            plans, instance = compile_words(name, settings, columns=columns, corpus=corpus)
+        context = Context(
+            config=config,
+            instance=name,
+            columns=columns,
+            device=device,
+            resolve_artifact=resolve_artifact,
+            corpus=corpus,
+        )
+        plans, read = _plan_families(METRICS[settings.metric], settings, context)
         for plan in plans:
             families.setdefault(plan.key, plan)
-        instances.append(instance)
-    # Words first; then families of one model beside each other, cheap ones first.
-    order = ["words", *FAMILIES, "naco"]
+        keys = ",".join(plan.key for plan in plans)
+        instances.append(_instance(name, METRICS[settings.metric], settings, read, keys))
+    order = list(dict.fromkeys(family.name for family in FAMILIES.values()))
     ordered = sorted(families.values(), key=lambda plan: order.index(plan.name))
     return CompiledRun(tuple(ordered), tuple(instances))
+
+
+def _plan_families(
+    metric: AnyMetric, settings: Settings, context: Context
+) -> tuple[list[FamilyPlan], dict[str, FamilyPlan]]:
+    """Return the families to run, and those of them that the metric reads by name."""
+    counted: list[FamilyPlan] = []
+    read: dict[str, FamilyPlan] = {}
+    for one in metric.reads(settings):
+        *before, read[one.family] = FAMILIES[one.family].plan(one, context)
+        counted += before
+    return [*counted, *read.values()], read
+
+
+def _instance(
+    name: str,
+    metric: AnyMetric,
+    settings: Settings,
+    read: Mapping[str, FamilyPlan],
+    keys: str,
+) -> InstancePlan:
+    try:
+        resolved = metric.resolve(settings, {key: plan.facts for key, plan in read.items()})
+    except ConfigError as error:
+        raise ConfigError(f"metrics.{name}: {error}") from None
+    shown = {**metric.signed(resolved), "families": keys}
+    signature = Signature(settings.metric, shown, metric.version)
+    return InstancePlan(name, metric, resolved, read, signature)
+
+
+def check_asked(config: RunConfig) -> None:
+    """Raise ConfigError for whatever is wrong with the settings of what asks a language model.
+
+    Needs no rows, models or cluster: it is called before any of them takes its time.
+    """
+    plans: list[AskedFamilyPlan] = []
+    for name, settings in config.metrics.items():
+        metric = METRICS[settings.metric]
+        reads = metric.reads(settings)
+        context = Context(
+            config=config,
+            instance=name,
+            columns={},
+            device="cpu",
+            resolve_artifact=resolve_nothing,
+            corpus="",
+        )
+        own = {
+            read.family: ASKED_FAMILIES[read.family].plan(read, context)[0]
+            for read in reads
+            if read.family in ASKED_FAMILIES
+        }
+        if own and len(own) == len(reads):
+            _instance(name, metric, settings, own, "")
+        plans += own.values()
+    check_agreement(plans)
+
+
+def resolve_nothing(request: ArtifactRequest) -> Artifact:
+    """Refuse: what asks a language model is planned without any model at hand."""
+    raise ConfigError(f"{request.folder_name}: a family that asks runs no model")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qaeval_core.config import RunConfig
+from qaeval_core.scoring.families.asked import AskedFamilyPlan
+from qaeval_core.scoring.families.models import ModelFamilyPlan
 from qaeval_core.scoring.job import Inputs, Job
 from qaeval_core.scoring.pass_stats import PassStats
-from qaeval_core.scoring.plans import AskedFamilyPlan, ModelFamilyPlan
 from qaeval_core.scoring.reader import ShardReader
 from qaeval_core.scoring.runner import prepare_rows
 from qaeval_core.scoring.validate import table_rows
@@ -63,7 +64,7 @@ def _units_line(job: Job, family: ModelFamilyPlan, *, n_rows: int) -> str:
 
 def _measure(job: Job, family: ModelFamilyPlan) -> tuple[PassStats, int]:
     encoder = TextEncoder(family.artifact.tokenizer_path)
-    scorer = family.kind.scorer(family.artifact, encoder, family.options)
+    scorer = family.family.scorer(family.artifact, encoder, family.options)
     reader = ShardReader(list(family.columns.values()))
     stats, n_tokens = PassStats(), 0
     for piece in job.pieces([family], n_actors=1):

@@ -10,9 +10,9 @@ from qaeval_core.llm.journal import Asked, Journal
 from qaeval_core.llm.prompt import estimate_tokens
 from qaeval_core.llm.purses import dollars
 from qaeval_core.scoring.asking import endpoint_of, limits_of, prepare_asked, prices_of
+from qaeval_core.scoring.families.asked import AskedFamilyPlan
 from qaeval_core.scoring.families.naco import NacoWork
 from qaeval_core.scoring.job import Job
-from qaeval_core.scoring.plans import AskedFamilyPlan
 from qaeval_core.scoring.progress import duration
 from qaeval_core.scoring.reader import ShardReader
 from qaeval_core.scoring.validate import table_rows

@@ -20,13 +20,13 @@ from qaeval_core.errors import ReconcileError, RunStoppedError
 from qaeval_core.llm.journal_totals import JournalTotals, journal_totals
 from qaeval_core.outages import Outages
 from qaeval_core.report.report import make_report
+from qaeval_core.scoring.families.asked import AskedFamilyPlan
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.join import FileJoin
 from qaeval_core.scoring.lock import RunLock
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.passes import Executor, RunCosts, check_quarantined, run_passes
 from qaeval_core.scoring.plan import RowRange
-from qaeval_core.scoring.plans import AskedFamilyPlan
 from qaeval_core.scoring.records import changes, read_json, take_over_old_commits, write_run_files
 from qaeval_core.scoring.sight import marked
 from qaeval_core.scoring.store import Store, tiles

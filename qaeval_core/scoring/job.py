@@ -18,15 +18,12 @@ from qaeval_core.models.artifact import Artifact, ArtifactRequest, default_root,
 from qaeval_core.models.session import Device
 from qaeval_core.scoring.columns import check_carried, resolve_columns
 from qaeval_core.scoring.compile import compile_run, needed_roles, optional_roles
+from qaeval_core.scoring.families.asked import AskedFamilyPlan
+from qaeval_core.scoring.families.models import ModelFamilyPlan
 from qaeval_core.scoring.ids import check_copied
 from qaeval_core.scoring.inputs import InputFile, find_inputs
 from qaeval_core.scoring.plan import Piece, ReadLimits, RowRange, cover, plan_file
-from qaeval_core.scoring.plans import (
-    AskedFamilyPlan,
-    CompiledRun,
-    FamilyPlan,
-    ModelFamilyPlan,
-)
+from qaeval_core.scoring.plans import CompiledRun, FamilyPlan
 from qaeval_core.scoring.score_columns import check_output_names
 from qaeval_core.scoring.store import Store, check_out_path
 from qaeval_core.signature import hash_text

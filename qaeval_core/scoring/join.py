@@ -21,15 +21,18 @@ from numpy.typing import NDArray
 from qaeval_core import checksums, files
 from qaeval_core.checksums import SealedFile
 from qaeval_core.errors import ReconcileError, UnreadableFileError
+from qaeval_core.metrics.base import Scores
+from qaeval_core.metrics.targets import Targets
 from qaeval_core.schema import QUARANTINE_MESSAGE, QUARANTINE_REASON, QUARANTINE_SCHEMA
+from qaeval_core.scoring.arrow_statistics import ArrowStatistics
+from qaeval_core.scoring.families.asked import AskedFamilyPlan
 from qaeval_core.scoring.families.naco import STATISTICS_SCHEMA
-from qaeval_core.scoring.formulas import score_instance
 from qaeval_core.scoring.ids import hashes, readable, text_of
 from qaeval_core.scoring.inputs import InputFile
 from qaeval_core.scoring.plan import Piece, ReadLimits, RowRange, Stretch, split, stretches
-from qaeval_core.scoring.plans import AskedFamilyPlan, CompiledRun
+from qaeval_core.scoring.plans import CompiledRun, InstancePlan
 from qaeval_core.scoring.reader import ShardReader, check_unchanged
-from qaeval_core.scoring.score_columns import columns_metadata, score_fields
+from qaeval_core.scoring.score_columns import column_array, columns_metadata, score_fields
 from qaeval_core.scoring.store import FamilyStream, Store
 from qaeval_core.scoring.totals import Totals
 from qaeval_core.scoring.work import UNREADABLE
@@ -69,8 +72,9 @@ def score_rows(
     columns: dict[str, pa.Array] = {}
     for plan in run.instances:
         scores = score_instance(plan, kept)
-        for output in plan.outputs:
-            columns[plan.column(output)] = scores.outputs[output].take(indices)
+        for own in plan.columns:
+            array = column_array(own, scores.columns[own.name])
+            columns[plan.column(own.name)] = array.take(indices)
         if with_statistics and scores.sums is not None:
             columns[plan.statistics_column] = _statistics(scores.sums).take(indices)
         columns[plan.reason_column] = pa.array(scores.reasons, pa.string()).take(indices)
@@ -81,6 +85,22 @@ def score_rows(
         totals.quarantined.update(reason for reason in reasons if reason is not None)
     columns[QUARANTINE_REASON] = pa.array(reasons, pa.string())
     return pa.table(columns)
+
+
+def score_instance(plan: InstancePlan, statistics: Mapping[str, pa.Table]) -> Scores:
+    """Return the scores of an instance, and the reason of each row with an undefined one.
+
+    Parameters
+    ----------
+    plan : InstancePlan
+    statistics : mapping of family key to table
+        The same rows in the same order, quarantined ones left out.
+    """
+    read = {
+        name: Targets(ArrowStatistics(statistics[family.key]))
+        for name, family in plan.families.items()
+    }
+    return plan.metric.score(plan.settings, read)
 
 
 def _statistics(sums: NDArray[np.float64]) -> pa.Array:

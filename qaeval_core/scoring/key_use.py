@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from qaeval_core.config import RunConfig
 from qaeval_core.llm.key import KEY_VARIABLE, check_address, check_key_file, is_loopback
-from qaeval_core.metrics.naco_settings import NacoSettings
+from qaeval_core.metrics.naco import NacoSettings
 
 _PROXY_VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 

@@ -11,11 +11,12 @@ from functools import partial
 from typing import Any
 
 from qaeval_core.errors import RunStoppedError
+from qaeval_core.scoring.families.asked import AskedFamilyPlan
 from qaeval_core.scoring.frequencies import load_frequencies
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.passes import OnShard
 from qaeval_core.scoring.plan import Piece, RowRange
-from qaeval_core.scoring.plans import AskedFamilyPlan, FamilyPlan, pass_title
+from qaeval_core.scoring.plans import FamilyPlan, pass_title
 from qaeval_core.scoring.progress import ProgressCounter, ProgressPrinter
 from qaeval_core.scoring.runners import make_runner
 from qaeval_core.scoring.sight import Sight

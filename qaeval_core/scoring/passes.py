@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from qaeval_core.errors import LanguageModelError, RunStoppedError, TooManyQuarantinedError
+from qaeval_core.scoring.families.asked import AskedFamilyPlan
 from qaeval_core.scoring.frequencies import forget_frequencies, make_frequencies
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.plan import Piece
-from qaeval_core.scoring.plans import AskedFamilyPlan, FamilyPlan
+from qaeval_core.scoring.plans import FamilyPlan
 from qaeval_core.scoring.sight import Sight
 
 # Called for each committed shard with what it cost, by family.

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.metrics.naco_settings import NacoSettings
-from qaeval_core.metrics.settings import Baseline, QRelScoreSettings, Settings
-from qaeval_core.models.artifact import Artifact
-from qaeval_core.scoring.families import FamilyKind
+from qaeval_core.config import RunConfig
+from qaeval_core.metrics.base import AnyMetric, Column, PassFacts, Read, Settings
+from qaeval_core.models.artifact import Artifact, ArtifactRequest
 from qaeval_core.signature import Signature
+
+ResolveArtifact = Callable[[ArtifactRequest], Artifact]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FamilyPlan:
+class FamilyPlan(ABC):
     """One family of a run: what to compute and the key of its commits.
 
     Attributes
@@ -39,6 +40,11 @@ class FamilyPlan:
     words: str = ""
 
     @property
+    @abstractmethod
+    def facts(self) -> PassFacts:
+        """What a metric may know of the pass."""
+
+    @property
     def key(self) -> str:
         """Folder name below ``families/``."""
         return f"{self.name}-{self.signature.short_hash}"
@@ -49,59 +55,69 @@ class FamilyPlan:
         return self.name
 
     @property
+    def shares_rows(self) -> bool:
+        """Whether families of its kind that are open for the same rows share one pass."""
+        return False
+
+    @property
     def min_documents(self) -> int:
         """In how many documents an n-gram must be, for its frequency to be kept."""
         return 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFamilyPlan(FamilyPlan):
-    """A family that runs a model; it has the rows for itself."""
-
-    kind: FamilyKind
-    artifact: Artifact
-
-    @property
-    def max_unit_tokens(self) -> int:
-        """Tokens of the longest unit that can occur: one window."""
-        n_positions = self.artifact.record.max_positions
-        return min(n_positions, int(str(self.options.get("max_window_tokens", n_positions))))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WordsFamilyPlan(FamilyPlan):
-    """One statistic of words; statistics that are open for the same rows share one pass."""
-
-    statistic: str
-
-    @property
-    def title(self) -> str:
-        """What a progress line shows."""
-        return f"words ({self.statistic})"
-
-    @property
-    def min_documents(self) -> int:
-        """In how many documents an n-gram must be: CIDEr weighs one like none."""
-        return 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskedFamilyPlan(FamilyPlan):
-    """A family that asks a language model over HTTP; it runs beside the others.
+class Context:
+    """What families are planned from, besides what a metric says.
 
     Attributes
     ----------
-    settings : NacoSettings
-        The endpoint, its limits, and what is asked.
-    journal_path : str or None
-        Folder of paid replies; None only where nothing is asked.
-    keeps_replies : bool
-        Whether the journal keeps the texts of replies.
+    instance : str
+        Whose families are planned.
+    columns : mapping of role to column
+        What the roles are read from; part of a family's signature.
+    device : {"cpu", "cuda"}
+        Decides the precision where it is ``auto``.
+    resolve_artifact : callable
+        ArtifactRequest -> Artifact; may build it.
+    corpus : str
+        Hash of the rows, for statistics that depend on all of them.
     """
 
-    settings: NacoSettings
-    journal_path: str | None
-    keeps_replies: bool = True
+    config: RunConfig
+    instance: str
+    columns: Mapping[str, str]
+    device: str
+    resolve_artifact: ResolveArtifact
+    corpus: str
+
+    def columns_of(self, roles: Sequence[str]) -> dict[str, str]:
+        """Return the columns of some roles; those without one are left out."""
+        return {role: self.columns[role] for role in roles if role in self.columns}
+
+    def counts_path(self, counted: FamilyPlan) -> str:
+        """Return where, below OUT, the counts of a family over this corpus lie."""
+        return f"corpus/{counted.key}-{self.corpus}.parquet"
+
+
+class Family(ABC):
+    """A kind of raw statistics: constants that do not depend on a run, and how it is planned."""
+
+    name: str  # of its commits; families of words have one name together
+    version: str  # of the implementation: raise it when numbers change
+
+    @abstractmethod
+    def plan(self, read: Read, context: Context) -> tuple[FamilyPlan, ...]:
+        """Return the family as a metric reads it, and before it what it waits for.
+
+        Raises
+        ------
+        ConfigError
+            If settings do not go together, or a file does not fit.
+        """
+
+    def requests(self, read: Read, config: RunConfig, *, device: str) -> list[ArtifactRequest]:
+        """Return the artifacts that it runs."""
+        return []
 
 
 def pass_title(families: Sequence[FamilyPlan]) -> str:
@@ -111,28 +127,21 @@ def pass_title(families: Sequence[FamilyPlan]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class InstancePlan:
-    """One metric instance of a run and the families its formulas read."""
+    """One metric instance of a run and the families its formula reads."""
 
     name: str
-    settings: Settings
-    families: Mapping[str, FamilyPlan]  # by family name, or by statistic
-    baseline: Baseline
+    metric: AnyMetric
+    settings: Settings  # resolved
+    families: Mapping[str, FamilyPlan]  # by the name that the metric reads them by
     signature: Signature
-    rescaling: tuple[float, float, float] | None = None  # BERTScore's b of P, R and F
 
     @property
-    def outputs(self) -> tuple[str, ...]:
-        """Sub-scores, in column order; an unbounded GRG is not combined, details are asked for."""
-        spec = METRICS[self.settings.metric]
-        outputs = spec.outputs
-        if not getattr(self.settings, "show_weights", False):
-            outputs = tuple(output for output in outputs if output not in spec.detail_outputs)
-        if isinstance(self.settings, QRelScoreSettings) and self.settings.gain == "absolute":
-            return tuple(output for output in outputs if output != "")
-        return outputs
+    def columns(self) -> tuple[Column, ...]:
+        """Columns that it writes, in order."""
+        return self.metric.shown_columns(self.settings)
 
     def column(self, output: str) -> str:
-        """Return the column name of a sub-score."""
+        """Return the name of a column in the scores."""
         return f"{self.name}_{output}" if output else self.name
 
     @property
@@ -155,9 +164,9 @@ class CompiledRun:
 
     @property
     def passes(self) -> tuple[tuple[FamilyPlan, ...], ...]:
-        """Families by pass over the rows: statistics of words together, each other one alone."""
-        alone = [(plan,) for plan in self.families if not isinstance(plan, WordsFamilyPlan)]
-        words = [plan for plan in self.families if isinstance(plan, WordsFamilyPlan)]
-        first = tuple(plan for plan in words if not plan.after)
-        second = tuple(plan for plan in words if plan.after)
+        """Families by pass over the rows: those that share rows together, each other one alone."""
+        alone = [(plan,) for plan in self.families if not plan.shares_rows]
+        sharing = [plan for plan in self.families if plan.shares_rows]
+        first = tuple(plan for plan in sharing if not plan.after)
+        second = tuple(plan for plan in sharing if plan.after)
         return (*(group for group in (first, second) if group), *alone)

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 
 from qaeval_core.files import read_own
 from qaeval_core.report.report import environment
+from qaeval_core.scoring.families.models import ModelFamilyPlan
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.plan import RowRange
-from qaeval_core.scoring.plans import ModelFamilyPlan
 
 _PLAN_SCHEMA = pa.schema(
     [

@@ -13,10 +13,10 @@ from qaeval_core.errors import DeviceMemoryError
 from qaeval_core.models.batching import token_budget_batches
 from qaeval_core.models.session import Device, Session
 from qaeval_core.scoring.families.base import FamilyScorer, ReadsFrequencies, Work
+from qaeval_core.scoring.families.models import ModelFamilyPlan
 from qaeval_core.scoring.families.words.frequencies import DocumentFrequencies
 from qaeval_core.scoring.families.words.rows import ShardTexts
 from qaeval_core.scoring.pass_stats import PassStats
-from qaeval_core.scoring.plans import ModelFamilyPlan
 from qaeval_core.scoring.prepared import OnBatch, Prepared, statistics_table
 from qaeval_core.scoring.validate import validate_rows
 from qaeval_core.text.encode import TextEncoder
@@ -54,16 +54,16 @@ class FamilyRunner:
         self.plan = plan
         self._session = (
             Session(plan.artifact, device=device, n_threads=n_threads, max_batch_s=max_batch_s)
-            if plan.kind.runs_model
+            if plan.family.runs_model
             else None
         )
         encoder = TextEncoder(plan.artifact.tokenizer_path)
-        self._scorer: FamilyScorer = plan.kind.scorer(plan.artifact, encoder, plan.options)
+        self._scorer: FamilyScorer = plan.family.scorer(plan.artifact, encoder, plan.options)
         if frequencies is not None:
             assert isinstance(self._scorer, ReadsFrequencies)
             self._scorer.use_frequencies(frequencies)
         self._max_batch_tokens = max_batch_tokens or max(
-            plan.kind.max_batch_tokens[device], plan.max_unit_tokens
+            plan.family.max_batch_tokens[device], plan.max_unit_tokens
         )
 
     def prepare(
@@ -145,7 +145,7 @@ def prepare_rows(
 ) -> Prepared[Work]:
     """Validate, share and lay out rows for a family; runs no model."""
     validated = validate_rows(rows, columns=plan.columns)
-    work = scorer.prepare(plan.kind.share(validated.values))
+    work = scorer.prepare(plan.family.share(validated.values))
     n_rows = len(validated.good) + len(validated.quarantined)
     stats = PassStats(
         n_rows=n_rows,

@@ -7,13 +7,11 @@ from typing import Any
 
 from qaeval_core.config import ModelsSection
 from qaeval_core.models.session import Device
+from qaeval_core.scoring.families.asked import AskedFamilyPlan
+from qaeval_core.scoring.families.models import ModelFamilyPlan
+from qaeval_core.scoring.families.words.family import WordsFamilyPlan
 from qaeval_core.scoring.families.words.frequencies import DocumentFrequencies
-from qaeval_core.scoring.plans import (
-    AskedFamilyPlan,
-    FamilyPlan,
-    ModelFamilyPlan,
-    WordsFamilyPlan,
-)
+from qaeval_core.scoring.plans import FamilyPlan
 from qaeval_core.scoring.runner import FamilyRunner
 from qaeval_core.scoring.words_runner import WordsRunner
 
@@ -43,7 +41,7 @@ def make_runner(
     if isinstance(plan, WordsFamilyPlan):
         return WordsRunner(plan, frequencies=given)
     if isinstance(plan, ModelFamilyPlan):
-        given_model = getattr(models, plan.kind.model_role)
+        given_model = getattr(models, plan.family.model_role)
         return FamilyRunner(
             plan,
             device=device,

@@ -20,9 +20,9 @@ from pyarrow import fs
 from qaeval_core import files
 from qaeval_core.errors import RunError
 from qaeval_core.outages import Outages
+from qaeval_core.scoring.families.asked import AskedFamilyPlan
 from qaeval_core.scoring.inputs import InputFile, open_filesystem
 from qaeval_core.scoring.job import Job
-from qaeval_core.scoring.plans import AskedFamilyPlan
 from qaeval_core.scoring.store import Mark, Store
 
 # A shared file system may show a new file a moment later.

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.scoring.formulas.columns import InstanceScores
+from qaeval_core.metrics.base import Scores
 from qaeval_core.scoring.plans import InstancePlan
 
 
@@ -40,15 +39,15 @@ class Totals:
         for name, own in other.sums.items():
             self.sums[name] = self.sums.get(name, 0.0) + own
 
-    def count_instance(self, plan: InstancePlan, scores: InstanceScores) -> None:
+    def count_instance(self, plan: InstancePlan, scores: Scores) -> None:
         """Count the scores of some rows of an instance."""
         counts = Counter(reason for reason in scores.reasons if reason is not None)
         self.undefined.setdefault(plan.name, Counter()).update(counts)
         self.n_scored[plan.name] += len(scores.reasons) - sum(counts.values())
-        for output in plan.outputs:
-            name, column = plan.column(output), scores.outputs[output]
-            if output in METRICS[plan.settings.metric].text_outputs:
-                self.texts.setdefault(name, Counter()).update(column.to_pylist())
+        for own in plan.columns:
+            if own.kind == "word":
+                counted = self.texts.setdefault(plan.column(own.name), Counter())
+                counted.update(map(str, scores.columns[own.name]))
         if scores.sums is not None:
             own = np.nansum(scores.sums, axis=0)
             self.sums[plan.name] = self.sums.get(plan.name, 0.0) + own

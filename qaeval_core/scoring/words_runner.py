@@ -8,11 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from qaeval_core.scoring.families.words import STATISTICS
+from qaeval_core.scoring.families.words.family import WordsFamilyPlan
 from qaeval_core.scoring.families.words.frequencies import DocumentFrequencies
 from qaeval_core.scoring.families.words.rows import Compute, ShardTexts, Tokenisers
 from qaeval_core.scoring.pass_stats import PassStats
-from qaeval_core.scoring.plans import WordsFamilyPlan
 from qaeval_core.scoring.prepared import OnBatch, Prepared
 
 
@@ -55,11 +54,11 @@ class WordsRunner:
         frequencies: DocumentFrequencies | None = None,
     ) -> None:
         self.plan = plan
-        self._statistic = STATISTICS[plan.statistic]
+        self._statistic = plan.family
         self._given: tuple[Any, ...] = ()
         if self._statistic.needs_frequencies:
             if frequencies is None:
-                raise ValueError(f"{plan.statistic} needs document frequencies")
+                raise ValueError(f"{plan.family.statistic} needs document frequencies")
             self._given = (frequencies,)
         self._tokenisers = Tokenisers()
 

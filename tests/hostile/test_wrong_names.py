@@ -18,9 +18,11 @@ from typer.testing import CliRunner
 from jobs.cli import app
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ConfigError
-from qaeval_core.scoring.baselines import read_baseline
-from qaeval_core.scoring.compile_answers import read_rescaling
-from qaeval_core.scoring.complexities import complexity_key, read_complexity
+from qaeval_core.llm.prompt import prompt_name
+from qaeval_core.metrics.baselines import read_baseline
+from qaeval_core.metrics.bertscore import read_rescaling
+from qaeval_core.metrics.complexities import read_complexity
+from qaeval_core.metrics.naco import complexity_key
 
 NOT_COMPLEXITIES = ["NaN", "Infinity", "-Infinity", "0", "0.5", "-5", "null", '"3"']
 
@@ -40,7 +42,10 @@ def test_an_expected_complexity_is_checked_before_a_call_is_paid(
     """It was refused by the formula, once every call was made and paid."""
     with LlmServer() as server:
         given = settings(server, tmp_path, many(2))
-        key = complexity_key(load_config(overrides=given).metrics["naco"])  # type: ignore[arg-type]
+        key = complexity_key(
+            load_config(overrides=given).metrics["naco"],  # type: ignore[arg-type]
+            prompt=prompt_name(one_shot=False),
+        )
         path = complexity_file(tmp_path / "e.json", value, key=key)
         words = [f"--set={name}={text}" for name, text in given.items() if name != "input.paths"]
         words += [

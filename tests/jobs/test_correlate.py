@@ -16,7 +16,7 @@ from helpers import qaeval
 from typer.testing import CliRunner
 
 from jobs.correlate import correlate
-from qaeval_core.metrics.corpus import corpus_score
+from qaeval_core.metrics.catalogue import corpus_score
 
 N_QUESTIONS = 40
 SYSTEMS = ("a", "b", "c", "d")

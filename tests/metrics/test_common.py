@@ -21,8 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qaeval_core import Scorer
+from qaeval_core.metrics.base import AnyMetric
 from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.metrics.spec import MetricSpec
 
 Row = dict[str, Any]
 WORD_METRICS = [spec for spec in METRICS.values() if spec.needs == ("words",)]
@@ -88,7 +88,7 @@ def spans(text: str) -> list[list[int]]:
     return [[start, start + 5] for start in starts]
 
 
-def make_row(spec: MetricSpec, candidate: str, *others: str) -> Row:
+def make_row(spec: AnyMetric, candidate: str, *others: str) -> Row:
     """Return a row of the metric that compares a text with others."""
     values = {
         "candidate": candidate,
@@ -124,13 +124,13 @@ def scorer(name: str, *, has_variants: bool = False) -> Scorer:
     return Scorer(variants(name) if has_variants else [name])
 
 
-def score(spec: MetricSpec, rows: Sequence[Row], **options: str) -> list[Any]:
+def score(spec: AnyMetric, rows: Sequence[Row], **options: str) -> list[Any]:
     """Return the scores of rows; None where undefined."""
     own = Scorer({spec.name: options}) if options else scorer(spec.name)
     return list(own.score(list(rows))[spec.name].to_pylist())
 
 
-def equal_texts(spec: MetricSpec, text: str) -> float:
+def equal_texts(spec: AnyMetric, text: str) -> float:
     """Return the score of a text against itself."""
     rows = [make_row(spec, text, text), make_row(spec, OTHER_TEXT, OTHER_TEXT)]
     return float(score(spec, rows)[0])
@@ -140,17 +140,15 @@ def equal_texts(spec: MetricSpec, text: str) -> float:
 @settings(deadline=None, max_examples=12)
 @given(rows=any_rows)
 def test_scores_lie_in_range_or_are_undefined_with_a_reason(
-    spec: MetricSpec, rows: list[Row]
+    spec: AnyMetric, rows: list[Row]
 ) -> None:
     """Protects from unit errors and NaN, under every choice of every setting."""
     for row in rows:
         row["reference_opinions"] = row["reference_opinions"][: len(row["references"])]
     scores = scorer(spec.name, has_variants=True).score(rows)
     for instance, options in variants(spec.name).items():
-        for output in spec.outputs:
+        for output in (column.name for column in spec.columns if column.is_score):
             column = scores[f"{instance}_{output}" if output else instance].to_pylist()
-            if output in spec.text_outputs:
-                continue
             reasons = scores[f"{instance}_reason"].to_pylist()
             assert [value is None for value in column] == [why is not None for why in reasons]
             bounds = (spec.low, spec.high) if output == "" else (0.0, 1.0)
@@ -163,9 +161,7 @@ def test_scores_lie_in_range_or_are_undefined_with_a_reason(
 @each_metric
 @settings(deadline=None, max_examples=40)
 @given(text=plain_texts)
-def test_equal_texts_have_the_best_score_but_for_the_exceptions(
-    spec: MetricSpec, text: str
-) -> None:
+def test_equal_texts_have_the_best_score_but_for_the_exceptions(spec: AnyMetric, text: str) -> None:
     """Protects from a formula or normalisation that is off."""
     n_words, _ = BELOW_BEST_FOR_EQUAL_TEXTS.get(spec.name, (0, ""))
     found = equal_texts(spec, text)
@@ -181,7 +177,7 @@ def test_equal_texts_have_the_best_score_but_for_the_exceptions(
 @settings(deadline=None, max_examples=60)
 @given(left=any_texts, right=any_texts)
 def test_symmetric_metrics_do_not_care_which_text_is_the_candidate(
-    spec: MetricSpec, left: str, right: str
+    spec: AnyMetric, left: str, right: str
 ) -> None:
     """Protects from a metric listed as symmetric that is not."""
     there, back = score(spec, [make_row(spec, left, right), make_row(spec, right, left)])
@@ -191,7 +187,7 @@ def test_symmetric_metrics_do_not_care_which_text_is_the_candidate(
 @pytest.mark.parametrize(
     "spec", [s for s in WORD_METRICS if not s.is_symmetric], ids=lambda s: s.name
 )
-def test_asymmetric_metrics_tell_candidate_from_reference(spec: MetricSpec) -> None:
+def test_asymmetric_metrics_tell_candidate_from_reference(spec: AnyMetric) -> None:
     """Protects from arguments swapped: no other property would notice."""
     left, right = ASYMMETRIC_PAIRS.get(spec.name, ASYMMETRIC_PAIR)
     rows = [make_row(spec, left, right), make_row(spec, right, left)]
@@ -201,7 +197,7 @@ def test_asymmetric_metrics_tell_candidate_from_reference(spec: MetricSpec) -> N
 
 @each_metric
 @pytest.mark.parametrize("text", ["honey", "Ann keeps the bees behind the mill", "What is it?"])
-def test_empty_texts_score_by_rule(spec: MetricSpec, text: str) -> None:
+def test_empty_texts_score_by_rule(spec: AnyMetric, text: str) -> None:
     """Protects from a silent 0 for two empty texts, and from points for an empty answer."""
     rows = [make_row(spec, *pair) for pair in (("", text), (text, ""), ("", ""), ("", "", ""))]
     rows.append(make_row(spec, OTHER_TEXT, OTHER_TEXT))
@@ -215,7 +211,7 @@ def test_empty_texts_score_by_rule(spec: MetricSpec, text: str) -> None:
 @pytest.mark.parametrize(
     "spec", [s for s in WORD_METRICS if "references" in s.roles], ids=lambda s: s.name
 )
-def test_rows_without_references_are_undefined(spec: MetricSpec) -> None:
+def test_rows_without_references_are_undefined(spec: AnyMetric) -> None:
     """Protects from an empty list of references scored like an empty reference."""
     rows = [make_row(spec, "honey"), make_row(spec, ""), make_row(spec, "honey", "honey")]
     scores = scorer(spec.name).score(rows)
@@ -223,7 +219,7 @@ def test_rows_without_references_are_undefined(spec: MetricSpec) -> None:
     assert scores[f"{spec.name}_reason"].to_pylist() == ["no_references", "no_references", None]
 
 
-def mixed_rows(spec: MetricSpec) -> list[Row]:
+def mixed_rows(spec: AnyMetric) -> list[Row]:
     """Return rows with repeated texts, empty ones, and none to several others."""
     chance = np.random.default_rng(21)
     texts = [" ".join(chance.choice(_WORDS, size=n)) for n in (0, 1, 2, 4, 5, 6, 7, 9)]
@@ -241,7 +237,7 @@ def mixed_rows(spec: MetricSpec) -> list[Row]:
     return rows
 
 
-def assert_same(spec: MetricSpec, found: list[Any], expected: list[Any]) -> None:
+def assert_same(spec: AnyMetric, found: list[Any], expected: list[Any]) -> None:
     """Assert equal scores, to the last bit but for metrics that say why not."""
     values = [
         [math.inf if value is None else value for value in side] for side in (found, expected)
@@ -261,13 +257,13 @@ def given_frequencies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
     return {"document_frequencies": str(file)}
 
 
-def _fixed(spec: MetricSpec, given_frequencies: dict[str, str]) -> dict[str, str]:
+def _fixed(spec: AnyMetric, given_frequencies: dict[str, str]) -> dict[str, str]:
     takes = spec.settings.model_fields.keys() & given_frequencies.keys()
     return {key: given_frequencies[key] for key in takes}
 
 
 @each_metric
-def test_order_of_rows_does_not_matter(spec: MetricSpec) -> None:
+def test_order_of_rows_does_not_matter(spec: AnyMetric) -> None:
     """Protects from a row that takes its neighbour's counts; corpus statistics stay the same."""
     rows = mixed_rows(spec)
     expected = score(spec, rows)
@@ -277,7 +273,7 @@ def test_order_of_rows_does_not_matter(spec: MetricSpec) -> None:
 
 
 @each_metric
-def test_batch_mates_do_not_matter(spec: MetricSpec, given_frequencies: dict[str, str]) -> None:
+def test_batch_mates_do_not_matter(spec: AnyMetric, given_frequencies: dict[str, str]) -> None:
     """Protects from hidden state: one row at a time is the oracle."""
     rows, options = mixed_rows(spec), _fixed(spec, given_frequencies)
     together = score(spec, rows)
@@ -287,7 +283,7 @@ def test_batch_mates_do_not_matter(spec: MetricSpec, given_frequencies: dict[str
 
 
 @each_metric
-def test_metrics_beside_it_do_not_matter(spec: MetricSpec) -> None:
+def test_metrics_beside_it_do_not_matter(spec: AnyMetric) -> None:
     """Protects from texts or counts that one metric leaves behind for the next."""
     rows = mixed_rows(spec)
     names = [other.name for other in WORD_METRICS if {*other.roles} <= {*rows[0]} | {"context"}]

@@ -14,17 +14,15 @@ from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import pytest
-from answer_models import AnswerModels, Row, make_row, numbers, scores_only
+from answer_models import ANSWER_METRICS, AnswerModels, Row, make_row, numbers, scores_only
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.metrics.model_settings import AnswerSettings
-from qaeval_core.metrics.spec import MetricSpec
+from qaeval_core.metrics.base import AnyMetric
 
 Score = Callable[..., dict[str, list[Any]]]
 
-SPECS = [spec for spec in METRICS.values() if issubclass(spec.settings, AnswerSettings)]
+SPECS = ANSWER_METRICS
 each_metric = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 # fp32 sums over rows that are padded otherwise.
 TOLERANCE = 1e-5
@@ -78,7 +76,7 @@ def score(answer_models: AnswerModels) -> Score:
     """Score rows by a metric; scorers are kept."""
     scorers: dict[str, Any] = {}
 
-    def score_by(spec: MetricSpec, rows: Sequence[Row], **given: object) -> dict[str, list[Any]]:
+    def score_by(spec: AnyMetric, rows: Sequence[Row], **given: object) -> dict[str, list[Any]]:
         key = f"{spec.name} {given}"
         if key not in scorers:
             own = {"m": answer_models.settings(spec.name, **given)}
@@ -88,7 +86,7 @@ def score(answer_models: AnswerModels) -> Score:
     return score_by
 
 
-def variants(spec: MetricSpec) -> list[dict[str, object]]:
+def variants(spec: AnyMetric) -> list[dict[str, object]]:
     """Return the defaults, then each other choice of each setting."""
     found: list[dict[str, object]] = [{}]
     for name, field in spec.settings.model_fields.items():
@@ -100,7 +98,7 @@ def variants(spec: MetricSpec) -> list[dict[str, object]]:
 
 
 def assert_same(
-    spec: MetricSpec, found: Mapping[str, list[Any]], expected: Mapping[str, list[Any]]
+    spec: AnyMetric, found: Mapping[str, list[Any]], expected: Mapping[str, list[Any]]
 ) -> None:
     """Assert equal reasons and counts, and scores within the tolerance, nulls in one place."""
     for output in found:
@@ -115,7 +113,7 @@ def assert_same(
 
 @each_metric
 def test_scores_lie_in_range_or_are_undefined_with_a_reason(
-    spec: MetricSpec, answer_models: AnswerModels
+    spec: AnyMetric, answer_models: AnswerModels
 ) -> None:
     """Protects from unit errors and NaN, under every choice of every setting."""
     chosen = variants(spec)
@@ -144,7 +142,7 @@ def test_scores_lie_in_range_or_are_undefined_with_a_reason(
 
 @each_metric
 @pytest.mark.parametrize("text", ["1874", "x", "Anna painted the sea", "👍 灯台", "sea " * 600])
-def test_equal_texts_have_the_best_score(spec: MetricSpec, text: str, score: Score) -> None:
+def test_equal_texts_have_the_best_score(spec: AnyMetric, text: str, score: Score) -> None:
     """Protects from a normalisation that is off, in one window and in several."""
     if spec.name in NO_IDENTITY:
         pytest.skip(NO_IDENTITY[spec.name])
@@ -160,7 +158,7 @@ PAIRS = [
 
 
 @each_metric
-def test_symmetry_is_as_the_catalogue_says(spec: MetricSpec, score: Score) -> None:
+def test_symmetry_is_as_the_catalogue_says(spec: AnyMetric, score: Score) -> None:
     """Protects from arguments swapped: no other property would notice."""
     there = scores_only(spec, score(spec, [make_row(spec, a, b) for a, b in PAIRS]))
     back = scores_only(spec, score(spec, [make_row(spec, b, a) for a, b in PAIRS]))
@@ -176,7 +174,7 @@ def test_symmetry_is_as_the_catalogue_says(spec: MetricSpec, score: Score) -> No
 
 @each_metric
 @pytest.mark.parametrize("empty", EMPTY)
-def test_empty_texts_score_by_rule(spec: MetricSpec, empty: str, score: Score) -> None:
+def test_empty_texts_score_by_rule(spec: AnyMetric, empty: str, score: Score) -> None:
     """Protects from a model's opinion of nothing, and from a silent 0."""
     pairs = [(empty, "sea"), ("sea", empty), (empty, empty)]
     found = score(spec, [make_row(spec, *pair) for pair in pairs])
@@ -189,7 +187,7 @@ def test_empty_texts_score_by_rule(spec: MetricSpec, empty: str, score: Score) -
 
 @each_metric
 def test_nulls_are_quarantined_and_no_reference_is_undefined(
-    spec: MetricSpec, answer_models: AnswerModels
+    spec: AnyMetric, answer_models: AnswerModels
 ) -> None:
     """Protects from a null, or no reference, scored as an empty text."""
     full = make_row(spec, "sea", "the sea")
@@ -211,9 +209,7 @@ def test_nulls_are_quarantined_and_no_reference_is_undefined(
 @pytest.mark.parametrize(
     "spec", [s for s in SPECS if "references" in s.roles], ids=lambda s: s.name
 )
-def test_the_best_reference_counts_and_an_empty_one_does_not(
-    spec: MetricSpec, score: Score
-) -> None:
+def test_the_best_reference_counts_and_an_empty_one_does_not(spec: AnyMetric, score: Score) -> None:
     """Protects from a mean over references, and from P and R of other references than F."""
     texts = (
         "灯台",
@@ -243,7 +239,7 @@ def test_the_best_reference_counts_and_an_empty_one_does_not(
     assert (n_apart > 0) == any(f in found for f in F_SCORES)  # else P and R show nothing
 
 
-def mixed_rows(spec: MetricSpec) -> list[Row]:
+def mixed_rows(spec: AnyMetric) -> list[Row]:
     """Return rows with repeated texts, empty and long ones, and one or several others."""
     chance = np.random.default_rng(21)
     lengths = (0, 1, 1, 2, 4, 7, 12, 60, 300)
@@ -254,7 +250,7 @@ def mixed_rows(spec: MetricSpec) -> list[Row]:
 
 @each_metric
 def test_order_neighbours_and_padding_do_not_matter(
-    spec: MetricSpec, score: Score, answer_models: AnswerModels
+    spec: AnyMetric, score: Score, answer_models: AnswerModels
 ) -> None:
     """Protects from padding that counts and from hidden state: one row at a time is the oracle."""
     rows = mixed_rows(spec)

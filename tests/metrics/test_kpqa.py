@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.metrics.bertscore import bertscore
-from qaeval_core.metrics.kpqa import kpqa_bertscore, kpqa_bleu_1, kpqa_rouge_l
+from qaeval_core.metrics.kpqa import kpqa_bleu_1, kpqa_rouge_l
 from qaeval_core.metrics.rouge_l import rouge_l
 from qaeval_core.scoring.families.keyphrase_counts import KeyphraseCounts, keyphrase_counts
 
@@ -202,9 +202,7 @@ def test_plain_twins_are_bleu_1_rouge_l_and_bertscore() -> None:
         "reference_weights": np.ones(9),
         "n_reference": np.array([6, 3]),
     }
-    for ours, theirs in zip(kpqa_bertscore(**tokens), bertscore(**tokens), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    precision = kpqa_bertscore(**tokens).precision
+    precision = bertscore(**tokens).precision
     np.testing.assert_allclose(precision, [best[0][:4].mean(), best[0][4:].mean()], atol=TOLERANCE)
 
 

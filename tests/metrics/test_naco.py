@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from qaeval_core.errors import ConfigError, InputError
-from qaeval_core.metrics.naco import Naco, expected_complexity, naco, naturalness
-from qaeval_core.metrics.naco_settings import NacoSettings
+from qaeval_core.metrics.naco import Naco, NacoSettings, expected_complexity, naco, naturalness
 
 TOLERANCE = 1e-12
 

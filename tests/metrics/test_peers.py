@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from qaeval_core import Scorer
-from qaeval_core.metrics.corpus import corpus_score
-from qaeval_core.scoring.formulas import score_instance
+from qaeval_core.metrics.catalogue import corpus_score
+from qaeval_core.scoring.join import score_instance
 from qaeval_core.stats.correlation import make_pairs, observed
 
 pytestmark = pytest.mark.shared_data
@@ -168,7 +168,7 @@ def test_ms_marco_self_test_gives_the_printed_corpus_values(shared_data: Path) -
         # As the evaluator does, questions without an answer are left out.
         assert found.reasons.count("no_references") == len(table) - 9754
         if found.sums is None:
-            own = float(np.nanmean(found.outputs[""].to_numpy(zero_copy_only=False)))
+            own = float(np.nanmean(found.columns[""]))
         else:
             settings = plan.settings.model_dump()
             own = float(corpus_score(plan.name, settings, np.nansum(found.sums, axis=0)))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from qaeval_core.configure import load_config
 from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.naco import complexity_key
+from qaeval_core.metrics.qrelscore import baseline_key
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.record import ArtifactRecord, ArtifactRequest, ModelRecord
 from qaeval_core.schema import ROLES
 from qaeval_core.scoring.compile import compile_run, needed_requests, needed_roles, optional_roles
-from qaeval_core.scoring.compile_qrelscore import baseline_key
-from qaeval_core.scoring.complexities import complexity_key
 from qaeval_core.scoring.score_columns import columns_metadata, score_fields
 
 _NACO = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "expected_complexity": 2}
@@ -94,17 +95,19 @@ def _pinned(metric: str, given: Mapping[str, Any]) -> dict[str, Any]:
         "columns": [f"{field.name}: {field.type}" for field in fields],
         "statistics": [field.name for field in all_fields if field not in fields],
         "calibration": _calibration_keys(instance),
-        "metadata": {key.decode(): value.decode() for key, value in described.items()},
+        "metadata": {key.decode(): json.loads(value) for key, value in described.items()},
     }
 
 
 def _calibration_keys(instance: Any) -> list[str]:
     """Return what in files of `qaeval calibrate` an instance's numbers are found by."""
+    passes = {name: plan.facts for name, plan in instance.families.items()}
     if instance.settings.metric == "naco":
-        return [complexity_key(instance.settings)]
+        prompt = str(passes["naco"].settings["prompt"])
+        return [complexity_key(instance.settings, prompt=prompt)]
     if "qrelscore" not in instance.settings.metric:
         return []
-    return [baseline_key(plan, instance.settings) for plan in instance.families.values()]
+    return [baseline_key(name, instance.settings, facts) for name, facts in passes.items()]
 
 
 def fake_artifact(request: ArtifactRequest) -> Artifact:

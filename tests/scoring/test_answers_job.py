@@ -9,16 +9,11 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from answer_models import AnswerModels
+from answer_models import ANSWER_METRICS, AnswerModels
 from helpers import assert_same_scores, read_scores, run_locally, write_parquet
 
-from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.metrics.model_settings import AnswerSettings
-
 N_ROWS = 14
-METRICS_BY_MODELS = [
-    name for name, spec in METRICS.items() if issubclass(spec.settings, AnswerSettings)
-]
+METRICS_BY_MODELS = [metric.name for metric in ANSWER_METRICS]
 
 
 def answers(n_rows: int = N_ROWS) -> pa.Table:

@@ -8,18 +8,17 @@ import math
 
 import numpy as np
 import pytest
-from answer_models import AnswerModels, make_row, numbers, scores_only
+from answer_models import ANSWER_METRICS, AnswerModels, make_row, numbers, scores_only
 
+from qaeval_core.metrics.base import AnyMetric
 from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.metrics.model_settings import AnswerSettings
-from qaeval_core.metrics.spec import MetricSpec
 from qaeval_core.models.session import Session
 from qaeval_core.scoring.families.base import NO_WEIGHT, NON_FINITE
 from qaeval_core.scoring.join import score_rows
 from qaeval_core.scoring.prepared import statistics_table
 from qaeval_core.scoring.runners import make_runner
 
-SPECS = [spec for spec in METRICS.values() if issubclass(spec.settings, AnswerSettings)]
+SPECS = ANSWER_METRICS
 
 # A vector or a probability that overflows is NaN; a logit is infinite first.
 NON_NUMBERS = [(spec, math.nan) for spec in SPECS] + [(METRICS["sas"], math.inf)]
@@ -27,7 +26,7 @@ NON_NUMBERS = [(spec, math.nan) for spec in SPECS] + [(METRICS["sas"], math.inf)
 
 @pytest.mark.parametrize(("spec", "number"), NON_NUMBERS, ids=lambda x: getattr(x, "name", x))
 def test_a_model_output_that_is_no_number_is_a_reason(
-    spec: MetricSpec, number: float, answer_models: AnswerModels
+    spec: AnyMetric, number: float, answer_models: AnswerModels
 ) -> None:
     """Overflow must not be the best score: sigmoid(inf) is 1, and POT moves NaN at no cost."""
     sides = itertools.permutations(("sea", "the mill", "x y"), 2)

@@ -18,8 +18,8 @@ from naco_jobs import many, settings, table
 from qaeval_core.config import RunConfig
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ConfigError
+from qaeval_core.scoring.families.asked import AskedFamilyPlan
 from qaeval_core.scoring.job import Job, make_job, read_inputs
-from qaeval_core.scoring.plans import AskedFamilyPlan
 
 
 @pytest.fixture(scope="module")

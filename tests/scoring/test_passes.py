@@ -12,10 +12,11 @@ from naco_jobs import many
 
 from qaeval_core.configure import load_config
 from qaeval_core.errors import LanguageModelError, RunStoppedError
+from qaeval_core.scoring.families.asked import AskedFamilyPlan
 from qaeval_core.scoring.job import Job, make_job, read_inputs
 from qaeval_core.scoring.passes import OnShard, run_passes
 from qaeval_core.scoring.plan import Piece
-from qaeval_core.scoring.plans import AskedFamilyPlan, FamilyPlan
+from qaeval_core.scoring.plans import FamilyPlan
 
 Ends = Callable[["Scripted"], None]
 

@@ -11,7 +11,7 @@ import pytest
 from helpers import assert_same_scores, read_scores, run_locally, write_parquet
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.scoring.families.words import STATISTICS
+from qaeval_core.scoring.families.words.family import WORD_FAMILIES
 
 N_ROWS = 20
 TEXTS = (
@@ -247,7 +247,7 @@ def test_every_statistic_has_its_rows_in_every_commit(job: dict, tmp_path: Path)
     write_parquet(tmp_path / "input.parquet", pa.Table.from_pylist(table))
     names = ("f1", "bleu_4", "rouge_l", "meteor", "cider", "q_bleu", "top_n_accuracy")
     outcome, _ = run_locally(with_metrics(job, *names, "adapted_bleu_4", "adapted_rouge_l"))
-    assert n_computed(outcome.report) == dict.fromkeys(STATISTICS, N_ROWS)
+    assert n_computed(outcome.report) == dict.fromkeys(WORD_FAMILIES, N_ROWS)
     for path in (tmp_path / "out").glob("families/words-*/*.parquet"):
         start, stop = (int(part) for part in path.stem.split("-")[1:])
         assert pq.read_metadata(path).num_rows == stop - start

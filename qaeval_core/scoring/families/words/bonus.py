@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from qaeval_core.metrics.adapted import ENTITY, YES_NO, bonus_kind, plain
-from qaeval_core.metrics.bleu import MAX_ORDER
+from qaeval_core.metrics.words import MAX_ORDER
 from qaeval_core.scoring.families.words.counts import (
     clipped,
     lcs_statistics,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qaeval_core.metrics.bleu import MAX_ORDER
+from qaeval_core.metrics.words import MAX_ORDER
 from qaeval_core.scoring.families.words.rows import (
     Compute,
     Pairs,

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from qaeval_core.metrics.bleu import MAX_ORDER
+from qaeval_core.metrics.words import MAX_ORDER
 from qaeval_core.scoring.validate import Validated, validate_rows
 from qaeval_core.text.ngrams import GramCounts, IntArray, gram_counts
 from qaeval_core.text.table import RawTexts, TokenTable

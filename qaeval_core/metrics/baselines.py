@@ -15,7 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from qaeval_core.errors import ConfigError
 from qaeval_core.files import write_json
 from qaeval_core.given import read_given
-from qaeval_core.metrics.settings import Baseline
+from qaeval_core.metrics.base import Section
+
+
+class Baseline(Section):
+    """Given baselines b of QRelScore's eq. 5; None leaves that part raw."""
+
+    lrm: Annotated[float, Field(ge=-1.0, lt=1.0)] | None = None
+    grg: Annotated[float, Field(ge=-1.0, lt=1.0)] | None = None
 
 
 class BaselineRecord(BaseModel):

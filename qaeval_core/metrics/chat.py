@@ -1,51 +1,30 @@
-"""Settings of NACo: the endpoint, its limits, what is asked and how replies are scored."""
+"""Settings of metrics that ask a language model: the endpoint, its limits, what a request says."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from qaeval_core.metrics.settings import Section, Settings
+from qaeval_core.metrics.base import Section, Settings
 
 Price = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 # How keys of well-known services begin; no path does.
 _KEY_STARTS = ("sk-", "sk_", "gsk_", "hf_", "Bearer ")
 
 
-class NacoPrices(Section):
-    """What tokens cost (``naco.prices``)."""
+class ChatPrices(Section):
+    """What tokens cost."""
 
     prompt: Price = Field(description="USD per million prompt tokens")
     completion: Price = Field(description="USD per million completion tokens")
 
 
-class NacoWeights(Section):
-    """Weights of NACo's parts (``naco.weights``); only their ratios matter."""
-
-    naturalness: Weight = Field(1.0, description="w_n")
-    answerability: Weight = Field(1.0, description="w_a")
-    complexity: Weight = Field(1.0, description="w_c")
-
-    @model_validator(mode="after")
-    def _check_sum(self) -> NacoWeights:
-        if self.naturalness + self.answerability + self.complexity == 0.0:
-            raise ValueError("one of the three weights must be above 0")
-        return self
-
-    @property
-    def as_tuple(self) -> tuple[float, float, float]:
-        """(w_n, w_a, w_c)."""
-        return (self.naturalness, self.answerability, self.complexity)
-
-
-class NacoSettings(Settings):
-    """Settings of ``naco``."""
+class ChatSettings(Settings):
+    """Settings of a metric that asks a language model."""
 
     # A key given in the wrong place must not come back in a message.
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -77,21 +56,10 @@ class NacoSettings(Settings):
     budget_usd: float | None = Field(
         None, ge=0.0, allow_inf_nan=False, description="stop before more is spent; needs prices"
     )
-    prices: NacoPrices | None = Field(
+    prices: ChatPrices | None = Field(
         None, description="{prompt: USD, completion: USD} per million tokens; null: not counted"
     )
     runs: int = Field(1, ge=1, le=100, description="replies asked for each question")
-    expected_complexity: float | str | None = Field(
-        None,
-        union_mode="left_to_right",
-        description="e, in steps, or a file written by `qaeval calibrate`; required for a run",
-    )
-    one_shot: bool = Field(False, description="show the model an example, which small ones need")
-    profile: Literal["paper", "authors"] = Field(
-        "paper",
-        description="of an unnatural question, n is 0 or, in the authors' program, 0.5; e is the "
-        "most common step count or, there, the median",
-    )
     temperature: float | None = Field(
         0.7, ge=0.0, le=2.0, description="of sampling; null: not sent, for models that take none"
     )
@@ -122,9 +90,6 @@ class NacoSettings(Settings):
     )
     limit_window_s: float = Field(
         60.0, gt=0.0, allow_inf_nan=False, description="seconds that the limits count in"
-    )
-    weights: NacoWeights = Field(
-        NacoWeights(), description="{naturalness: w, answerability: w, complexity: w}"
     )
 
     @field_validator("base_url")
@@ -159,20 +124,8 @@ class NacoSettings(Settings):
             )
         return given
 
-    @field_validator("expected_complexity", mode="before")
-    @classmethod
-    def _check_expectation(cls, given: object) -> object:
-        # Here and not by type: what is no number of steps would be taken for a file's name.
-        is_text = isinstance(given, str) and given.strip()
-        number = _number(given)
-        if given is None or (is_text and number is None):
-            return given
-        if number is None or not 1 <= number < math.inf:
-            raise ValueError("it takes a number of steps, 1 or more, or a file")
-        return number
-
     @model_validator(mode="after")
-    def _check_limits(self) -> NacoSettings:
+    def _check_limits(self) -> ChatSettings:
         tokens = self.tokens_per_minute
         if tokens is not None and tokens <= self.max_tokens:
             raise ValueError(
@@ -218,12 +171,3 @@ def _checked_url(given: str, *, what: str = "http://127.0.0.1:8000/v1") -> str:
     if parts.path.endswith("/completions"):
         raise ValueError("it ends before /chat/completions, mostly with /v1")
     return url
-
-
-def _number(given: object) -> float | None:
-    if isinstance(given, bool) or not isinstance(given, int | float | str):
-        return None
-    try:
-        return float(given)
-    except (ValueError, OverflowError):
-        return None

@@ -14,8 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from qaeval_core.errors import ConfigError
 from qaeval_core.files import write_json
 from qaeval_core.given import read_given
-from qaeval_core.llm.prompt import prompt_name
-from qaeval_core.metrics.naco_settings import NacoSettings
 
 # Looked at where it is read: the formula would refuse it too, once every call is paid.
 Steps = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
@@ -47,12 +45,6 @@ class ComplexityFile(BaseModel):
 
     corpus: str
     complexities: tuple[ComplexityRecord, ...]
-
-
-def complexity_key(settings: NacoSettings) -> str:
-    """Return what an expected complexity belongs to: the model, and how it is asked."""
-    parameters = ",".join(f"{name}:{value}" for name, value in settings.parameters.items())
-    return f"{settings.model}|{parameters}|prompt:{prompt_name(one_shot=settings.one_shot)}"
 
 
 def load_complexities(path: str | Path) -> ComplexityFile:
