@@ -24,12 +24,10 @@ from jobs.shipping import ShippedArtifact
 from qaeval_core.config import ModelsSection
 from qaeval_core.errors import QAEvalError, RunStoppedError
 from qaeval_core.models.session import Device
-from qaeval_core.scoring.families.models import ModelFamilyPlan
 from qaeval_core.scoring.frequencies import load_frequencies
 from qaeval_core.scoring.plan import Piece, RowRange
-from qaeval_core.scoring.plans import FamilyPlan
+from qaeval_core.scoring.plans import Engine, FamilyPlan
 from qaeval_core.scoring.progress import Counts, ProgressCounter
-from qaeval_core.scoring.runners import make_runner
 from qaeval_core.scoring.sight import Sight, input_problem
 from qaeval_core.scoring.work import PieceWorker, worker_store
 
@@ -212,8 +210,7 @@ class ScorePieces:
         self._supervisor = RemoteSupervisor(coordinator)
         self._store = worker_store(Path(out), sight.mark, self._supervisor, retry_s=retry_storage_s)
         self._plans, self._shipped = plans, shipped
-        self._make = partial(
-            make_runner,
+        self._engine = Engine(
             models=models,
             device=device,
             n_threads=n_threads,
@@ -249,9 +246,9 @@ class ScorePieces:
         if self._worker is None:
             runners = {}
             for plan in self._plans:
-                if isinstance(plan, ModelFamilyPlan) and plan.key in self._shipped:
-                    plan = self._shipped[plan.key].receive(plan)  # noqa: PLW2901
-                runners[plan.key] = self._make(plan)
+                if plan.key in self._shipped:
+                    plan = plan.with_artifact(self._shipped[plan.key].receive)  # noqa: PLW2901
+                runners[plan.key] = plan.open_runner(self._engine)
             self._worker = PieceWorker(runners, self._store, self._supervisor)
         return self._worker
 

@@ -16,8 +16,7 @@ from jobs.nodes import Nodes
 from jobs.pieces import costs_from_json, piece_from_json, pieces_dataset
 from jobs.shipping import ShippedArtifact, ship_if_needed
 from qaeval_core.errors import RunError, RunStoppedError
-from qaeval_core.scoring.families.asked import AskedFamilyPlan
-from qaeval_core.scoring.families.words.family import WordsFamilyPlan
+from qaeval_core.scoring.families.asked import is_asked
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.passes import OnShard
 from qaeval_core.scoring.plan import Piece
@@ -70,7 +69,7 @@ class RayExecutor:
         (family, *_) = families
         work: _Pass = (
             AskingPass(job, family, sight=self.nodes.sight, coordinator=coordinator)
-            if isinstance(family, AskedFamilyPlan)
+            if is_asked(family)
             else _ScoringPass(self, job, families, coordinator)
         )
         self.nodes.look_around()
@@ -143,7 +142,7 @@ class _ScoringPass:
     def __init__(
         self, executor: RayExecutor, job: Job, families: Sequence[FamilyPlan], coordinator: Any
     ) -> None:
-        is_words = all(isinstance(family, WordsFamilyPlan) for family in families)
+        is_words = families[0].resources == "words"
         self._layout = executor.words_layout if is_words else executor.layout
         self._executor = executor
         self._coordinator = coordinator

@@ -8,15 +8,14 @@ their hashes like any other artifact.
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
 
 from qaeval_core.errors import ArtifactMissingError
-from qaeval_core.models.artifact import default_root, load_artifact
-from qaeval_core.scoring.families.models import ModelFamilyPlan
+from qaeval_core.models.artifact import Artifact, default_root, load_artifact
 from qaeval_core.scoring.plans import FamilyPlan
 
 
@@ -27,12 +26,12 @@ class ShippedArtifact:
     folder_name: str
     files: dict[str, Any]
 
-    def receive(self, plan: ModelFamilyPlan) -> ModelFamilyPlan:
-        """Return the plan with an artifact that this node can read, writing it if need be."""
+    def receive(self, artifact: Artifact) -> Artifact:
+        """Return an artifact that this node can read, writing it if need be."""
         try:
-            return replace(plan, artifact=load_artifact(plan.artifact.folder))
+            return load_artifact(artifact.folder)
         except ArtifactMissingError:
-            folder = default_root() / "shipped" / f"{self.folder_name}-{plan.artifact.hash[:12]}"
+            folder = default_root() / "shipped" / f"{self.folder_name}-{artifact.hash[:12]}"
         if not folder.exists():
             temporary = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.tmp")
             temporary.mkdir(mode=0o700, parents=True)
@@ -43,14 +42,15 @@ class ShippedArtifact:
             except OSError:  # Another worker of this node was first; the hashes decide below.
                 if not folder.exists():
                     raise
-        return replace(plan, artifact=load_artifact(folder))
+        return load_artifact(folder)
 
 
 def ship_if_needed(plan: FamilyPlan, *, is_shared: bool) -> ShippedArtifact | None:
     """Put an artifact into the object store if other nodes need it and cannot see its folder."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    if not isinstance(plan, ModelFamilyPlan) or is_shared or len(nodes) < 2:
+    if not plan.artifacts or is_shared or len(nodes) < 2:
         return None
-    folder = Path(plan.artifact.folder)
+    (artifact,) = plan.artifacts
+    folder = Path(artifact.folder)
     files = {path.name: ray.put(path.read_bytes()) for path in folder.iterdir() if path.is_file()}
     return ShippedArtifact(folder.name, files)

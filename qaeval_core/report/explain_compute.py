@@ -24,10 +24,9 @@ from qaeval_core.scoring.families.words.family import WordsFamilyPlan
 from qaeval_core.scoring.frequencies import load_frequencies
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.join import score_rows
-from qaeval_core.scoring.plans import InstancePlan
+from qaeval_core.scoring.plans import Engine, InstancePlan
 from qaeval_core.scoring.prepared import statistics_table
 from qaeval_core.scoring.runner import prepare_rows
-from qaeval_core.scoring.runners import make_runner
 from qaeval_core.text.encode import TextEncoder
 
 # A row alone against the same row in a padded batch of the run. fp32 on the CPU: differences are
@@ -184,14 +183,10 @@ def instances_of(run: FamilyRun, job: Job) -> list[InstancePlan]:
 
 
 def _run_words(job: Job, plan: WordsFamilyPlan, values: Mapping[str, Sequence[object]]) -> pa.Table:
-    runner = make_runner(
-        plan,
-        models=job.config.models,
-        load_frequencies=partial(load_frequencies, out=job.store.out),
+    engine = Engine(
+        models=job.config.models, load_frequencies=partial(load_frequencies, out=job.store.out)
     )
-    prepared = runner.prepare(values)
-    runner.run(prepared)
-    return statistics_table(prepared, first_position=0)
+    return plan.open_runner(engine).score(values)
 
 
 @dataclass(frozen=True, slots=True)

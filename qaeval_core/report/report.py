@@ -15,8 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaeval_core.llm.journal_totals import JournalTotals
-from qaeval_core.scoring.families.asked import AskedFamilyPlan
-from qaeval_core.scoring.families.models import ModelFamilyPlan
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.plans import CompiledRun, FamilyPlan, InstancePlan
 from qaeval_core.scoring.totals import Totals
@@ -109,9 +107,9 @@ def make_report(
         },
         "columns": columns,
         "families": {
-            plan.key: _work(plan, committed[plan.key])
+            plan.key: plan.report(committed[plan.key])
             | _this_run(this_run.get(plan.key), wall_s.get(plan.key, 0.0))
-            | {"signature": str(plan.signature), **_artifact(plan), **_journal(plan, journals)}
+            | {"signature": str(plan.signature), **plan.describe(), **_journal(plan, journals)}
             for plan in run.families
         },
         "stopped": dict(stopped),
@@ -147,41 +145,9 @@ def _text_counts(plan: InstancePlan, totals: Totals) -> dict[str, dict[str, int]
     }
 
 
-def _artifact(plan: FamilyPlan) -> dict[str, str]:
-    if not isinstance(plan, ModelFamilyPlan):
-        return {}
-    return {
-        "artifact": plan.artifact.folder.name,
-        "precision": plan.artifact.record.precision,
-    }
-
-
-def _work(plan: FamilyPlan, committed: PassStats) -> dict[str, Any]:
-    """Return what all commits of a family cost."""
-    saved = committed.n_units_unshared - committed.n_units
-    if isinstance(plan, AskedFamilyPlan):
-        return {
-            "rows": committed.n_rows,
-            "requests": committed.n_units,
-            "requests_avoided": saved,
-            "calls": _calls(committed.calls, has_prices=plan.settings.prices is not None),
-        }
-    padded = committed.n_padded_tokens
-    return {
-        "rows": committed.n_rows,
-        "forward_sequences": committed.n_units,
-        "forward_sequences_avoided": saved,
-        "batches": committed.n_batches,
-        "tokens": committed.n_tokens,
-        "padding_share": round(1 - committed.n_tokens / padded, 4) if padded else 0.0,
-        "truncated": committed.n_truncated,
-        "batch_halvings": committed.n_halvings,
-    }
-
-
 def _journal(plan: FamilyPlan, journals: Mapping[str, JournalTotals]) -> dict[str, Any]:
     """Return what all replies of a family's journal cost, also of other runs and metrics."""
-    if not isinstance(plan, AskedFamilyPlan) or plan.key not in journals:
+    if plan.key not in journals:
         return {}
     totals = journals[plan.key]
     return {
@@ -189,33 +155,8 @@ def _journal(plan: FamilyPlan, journals: Mapping[str, JournalTotals]) -> dict[st
             "replies": totals.n_replies,
             "prompt_tokens": totals.n_prompt_tokens,
             "completion_tokens": totals.n_completion_tokens,
-            "usd": totals.usd if plan.settings.prices is not None else None,
+            "usd": totals.usd if plan.counts_money else None,
         }
-    }
-
-
-def _calls(calls: Mapping[str, int], *, has_prices: bool) -> dict[str, Any]:
-    """Return what came of the calls that committed shards needed.
-
-    Failures were tried again, or given up. What a stopped run had paid for comes from the journal
-    in the next one.
-    """
-
-    def by_reason(kind: str) -> dict[str, int]:
-        own = {key.removeprefix(kind): n for key, n in calls.items() if key.startswith(kind)}
-        return dict(sorted(own.items()))
-
-    return {
-        "paid": calls.get("paid", 0),
-        "from_journal": calls.get("from_journal", 0),
-        "prompt_tokens": calls.get("prompt_tokens", 0),
-        "completion_tokens": calls.get("completion_tokens", 0),
-        "usd": calls.get("nano_usd", 0) / 1e9 if has_prices else None,
-        "reminders": calls.get("reminders", 0),
-        "unparsable_runs": calls.get("unparsable", 0),
-        "failed": by_reason("failed:"),
-        "given_up": by_reason("given_up:"),
-        "noted": by_reason("noted:"),
     }
 
 

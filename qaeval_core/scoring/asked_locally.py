@@ -27,6 +27,7 @@ from qaeval_core.scoring.families.asked import AskedFamilyPlan
 from qaeval_core.scoring.families.naco import NacoWork
 from qaeval_core.scoring.families.words.rows import ShardTexts
 from qaeval_core.scoring.loop_thread import LoopThread
+from qaeval_core.scoring.plans import Runner
 from qaeval_core.scoring.prepared import OnBatch, Prepared
 from qaeval_core.scoring.store import Store
 from qaeval_core.scoring.work import Supervisor
@@ -79,7 +80,7 @@ def local_worker(
             worker.close()
 
 
-class AskedRunner:
+class AskedRunner(Runner):
     """Asks for rows in memory, without a store; replies are journalled all the same.
 
     Parameters
@@ -96,7 +97,7 @@ class AskedRunner:
 
     def __init__(self, plan: AskedFamilyPlan, *, stop: threading.Event | None = None) -> None:
         journal_folder(plan)
-        self.plan = plan
+        self.plan: AskedFamilyPlan = plan
         self._stop = stop or threading.Event()
 
     def prepare(

@@ -17,10 +17,9 @@ from qaeval_core.metrics.bleu import bleu_1
 from qaeval_core.metrics.qrelscore import QRelScoreSettings, baseline_key, part_scores
 from qaeval_core.metrics.targets import Targets
 from qaeval_core.scoring.arrow_statistics import ArrowStatistics
-from qaeval_core.scoring.families.models import ModelFamilyPlan
+from qaeval_core.scoring.families.models import ModelFamilyPlan, is_model
 from qaeval_core.scoring.job import Job
-from qaeval_core.scoring.plans import InstancePlan
-from qaeval_core.scoring.runner import FamilyRunner
+from qaeval_core.scoring.plans import Engine, InstancePlan
 from qaeval_core.scoring.sampling import draw_rows, read_rows
 from qaeval_core.scoring.sharing import IntArray
 from qaeval_core.scoring.validate import validate_rows
@@ -103,16 +102,10 @@ def calibrate(
     seed : int
     """
     pairs = draw_pairs(job, n_pairs=n_pairs, seed=seed)
+    engine = Engine(models=job.config.models, device=job.device, n_threads=n_threads)
     records: dict[str, BaselineRecord] = {}
     for family, instances in _families(job):
-        how = family.family.model_settings(job.config)
-        runner = FamilyRunner(
-            family,
-            device=job.device,
-            n_threads=n_threads,
-            max_batch_tokens=how.max_batch_tokens,
-            max_batch_s=how.max_batch_s,
-        )
+        runner = family.open_runner(engine)
         table = runner.score({"candidate": pairs.questions, "context": pairs.contexts})
         for plan in instances:
             settings = _settings(plan)
@@ -143,7 +136,7 @@ def _settings(plan: InstancePlan) -> QRelScoreSettings:
 
 def _families(job: Job) -> Iterator[tuple[ModelFamilyPlan, list[InstancePlan]]]:
     for family in job.run.families:
-        if not isinstance(family, ModelFamilyPlan) or family.family.target_role != "context":
+        if not is_model(family) or family.family.target_role != "context":
             continue
         own = [plan for plan in job.run.instances if family in plan.families.values()]
         unbounded = family.name == "grg"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qaeval_core.config import RunConfig
-from qaeval_core.scoring.families.asked import AskedFamilyPlan
-from qaeval_core.scoring.families.models import ModelFamilyPlan
+from qaeval_core.scoring.families.asked import is_asked
+from qaeval_core.scoring.families.models import ModelFamilyPlan, is_model
 from qaeval_core.scoring.job import Inputs, Job
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.reader import ShardReader
@@ -42,9 +42,9 @@ def dry_run_lines(job: Job) -> Iterator[str]:
                 f"{family.title}: {n_rows:,} rows to score in {n_shards:,} shards, {done:,} "
                 "committed"
             )
-            if own and isinstance(family, ModelFamilyPlan):
+            if own and is_model(family):
                 yield _units_line(job, family, n_rows=n_rows)
-            if own and isinstance(family, AskedFamilyPlan):
+            if own and is_asked(family):
                 # Imported here: HTTP takes a tenth of a second that other runs need not pay.
                 from qaeval_core.scoring.dry_run_asked import asked_lines
 

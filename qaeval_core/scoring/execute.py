@@ -20,7 +20,6 @@ from qaeval_core.errors import ReconcileError, RunStoppedError
 from qaeval_core.llm.journal_totals import JournalTotals, journal_totals
 from qaeval_core.outages import Outages
 from qaeval_core.report.report import make_report
-from qaeval_core.scoring.families.asked import AskedFamilyPlan
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.join import FileJoin
 from qaeval_core.scoring.lock import RunLock
@@ -154,11 +153,7 @@ def _finish(job: Job, done: RunCosts, lock: RunLock) -> Outcome:
 
 def _journals(job: Job) -> dict[str, JournalTotals]:
     """Return what the journals of families that ask hold."""
-    folders = {
-        plan.key: Path(plan.journal_path).expanduser()
-        for plan in job.run.families
-        if isinstance(plan, AskedFamilyPlan) and plan.journal_path is not None
-    }
+    folders = {plan.key: plan.journal_folder for plan in job.run.families if plan.journal_folder}
     read = {folder: journal_totals(folder) for folder in set(folders.values()) if folder.is_dir()}
     return {key: read[folder] for key, folder in folders.items() if folder in read}
 

@@ -18,8 +18,6 @@ from qaeval_core.models.artifact import Artifact, ArtifactRequest, default_root,
 from qaeval_core.models.session import Device
 from qaeval_core.scoring.columns import check_carried, resolve_columns
 from qaeval_core.scoring.compile import compile_run, needed_roles, optional_roles
-from qaeval_core.scoring.families.asked import AskedFamilyPlan
-from qaeval_core.scoring.families.models import ModelFamilyPlan
 from qaeval_core.scoring.ids import check_copied
 from qaeval_core.scoring.inputs import InputFile, find_inputs
 from qaeval_core.scoring.plan import Piece, ReadLimits, RowRange, cover, plan_file
@@ -75,7 +73,7 @@ class Job:
         """Return what is still to be done for the families of one pass."""
         done = {family.key: self.done_ranges(family) for family in families}
         least, most = _MIN_PIECE_ROWS, _MAX_PIECE_ROWS
-        if isinstance(families[0], AskedFamilyPlan):
+        if families[0].resources == "calls":
             n_actors = self.config.cluster.llm_actors
             least, most = 1, _MAX_ASKED_PIECE_ROWS
         per_actor = self.n_rows_total // (_PIECES_PER_ACTOR * max(n_actors, 1))
@@ -208,9 +206,9 @@ def make_job(
 def _precision_notes(run: CompiledRun) -> list[str]:
     """Say where a graph runs in another precision than asked for: its parity gate failed."""
     records = {
-        plan.artifact.folder.name: plan.artifact.record
+        artifact.folder.name: artifact.record
         for plan in run.families
-        if isinstance(plan, ModelFamilyPlan)
+        for artifact in plan.artifacts
     }
     return [
         f"{name}: {record.requested_precision} differs from torch by up to "

@@ -25,8 +25,6 @@ from qaeval_core.metrics.base import Scores
 from qaeval_core.metrics.targets import Targets
 from qaeval_core.schema import QUARANTINE_MESSAGE, QUARANTINE_REASON, QUARANTINE_SCHEMA
 from qaeval_core.scoring.arrow_statistics import ArrowStatistics
-from qaeval_core.scoring.families.asked import AskedFamilyPlan
-from qaeval_core.scoring.families.naco import STATISTICS_SCHEMA
 from qaeval_core.scoring.ids import hashes, readable, text_of
 from qaeval_core.scoring.inputs import InputFile
 from qaeval_core.scoring.plan import Piece, ReadLimits, RowRange, Stretch, split, stretches
@@ -160,9 +158,9 @@ class FileJoin:
         self._metadata = {**columns_metadata(run), checksums.KEY: checksums.PLACEHOLDER}
         # A family that asks may have ended early: its other rows are pending.
         self._schemas = {
-            plan.key: STATISTICS_SCHEMA
+            plan.key: plan.pending_schema
             for plan in run.families
-            if isinstance(plan, AskedFamilyPlan)
+            if plan.pending_schema is not None
         }
 
     def path(self, file: InputFile) -> Path:

@@ -11,14 +11,13 @@ from functools import partial
 from typing import Any
 
 from qaeval_core.errors import RunStoppedError
-from qaeval_core.scoring.families.asked import AskedFamilyPlan
+from qaeval_core.scoring.families.asked import is_asked
 from qaeval_core.scoring.frequencies import load_frequencies
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.passes import OnShard
 from qaeval_core.scoring.plan import Piece, RowRange
-from qaeval_core.scoring.plans import FamilyPlan, pass_title
+from qaeval_core.scoring.plans import Engine, FamilyPlan, pass_title
 from qaeval_core.scoring.progress import ProgressCounter, ProgressPrinter
-from qaeval_core.scoring.runners import make_runner
 from qaeval_core.scoring.sight import Sight
 from qaeval_core.scoring.work import PieceWorker, worker_store
 
@@ -116,21 +115,18 @@ class LocalExecutor:
     ) -> Iterator[Any]:
         """Yield who runs the pieces of these families."""
         (family, *_) = families
-        if isinstance(family, AskedFamilyPlan):
+        if is_asked(family):
             # Imported here: HTTP takes a tenth of a second that other runs need not pay.
             from qaeval_core.scoring.asked_locally import local_worker
 
             with local_worker(family, job.store, supervisor) as asked:
                 yield asked
             return
-        runners = {
-            family.key: make_runner(
-                family,
-                models=job.config.models,
-                device=job.device,
-                n_threads=self._n_threads,
-                load_frequencies=partial(load_frequencies, out=job.store.out),
-            )
-            for family in families
-        }
+        engine = Engine(
+            models=job.config.models,
+            device=job.device,
+            n_threads=self._n_threads,
+            load_frequencies=partial(load_frequencies, out=job.store.out),
+        )
+        runners = {family.key: family.open_runner(engine) for family in families}
         yield PieceWorker(runners, job.store, supervisor)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from qaeval_core.errors import LanguageModelError, RunStoppedError, TooManyQuarantinedError
-from qaeval_core.scoring.families.asked import AskedFamilyPlan
 from qaeval_core.scoring.frequencies import forget_frequencies, make_frequencies
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.pass_stats import PassStats
@@ -82,12 +81,12 @@ def run_passes(job: Job, executor: Executor, *, say: Callable[[str], None]) -> R
     started = time.perf_counter()
     beside = _Beside(executor, say)
     for families in job.run.passes:
-        if isinstance(families[0], AskedFamilyPlan):
+        if families[0].resources == "calls":
             beside.add(_prepare(job, executor, families, done, say))
     beside.start()
     try:
         for families in job.run.passes:
-            if not isinstance(families[0], AskedFamilyPlan):
+            if families[0].resources != "calls":
                 _prepare(job, executor, families, done, say)()
     except BaseException as error:
         beside.give_up(error)

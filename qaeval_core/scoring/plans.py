@@ -5,13 +5,73 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
-from qaeval_core.config import RunConfig
+import pyarrow as pa
+
+from qaeval_core.config import ModelsSection, RunConfig
 from qaeval_core.metrics.base import AnyMetric, Column, PassFacts, Read, Settings
 from qaeval_core.models.artifact import Artifact, ArtifactRequest
+from qaeval_core.models.session import Device
+from qaeval_core.scoring.families.words.frequencies import DocumentFrequencies
+from qaeval_core.scoring.families.words.rows import ShardTexts
+from qaeval_core.scoring.pass_stats import PassStats
+from qaeval_core.scoring.prepared import OnBatch, Prepared, statistics_table
 from qaeval_core.signature import Signature
 
 ResolveArtifact = Callable[[ArtifactRequest], Artifact]
+Resources = Literal["words", "model", "calls"]
+LoadFrequencies = Callable[["FamilyPlan"], DocumentFrequencies]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What runs families here.
+
+    Attributes
+    ----------
+    models : ModelsSection
+        Budgets of batches.
+    device : {"cpu", "cuda"}
+    n_threads : int or None
+        Threads of one operator on the CPU.
+    load_frequencies : callable or None
+        Returns the document frequencies that a family reads.
+    """
+
+    models: ModelsSection
+    device: Device = "cpu"
+    n_threads: int | None = None
+    load_frequencies: LoadFrequencies | None = None
+
+    def frequencies(self, plan: FamilyPlan) -> DocumentFrequencies | None:
+        """Return the document frequencies that a family reads; None where it reads none."""
+        if not plan.frequencies_path or self.load_frequencies is None:
+            return None
+        return self.load_frequencies(plan)
+
+
+class Runner(ABC):
+    """Runs one family, shard by shard; kept warm between shards."""
+
+    plan: FamilyPlan
+
+    @abstractmethod
+    def prepare(
+        self, rows: Mapping[str, Sequence[object]], texts: ShardTexts | None = None
+    ) -> Prepared[Any]:
+        """Validate and lay out a shard; can run beside `run`."""
+
+    @abstractmethod
+    def run(self, prepared: Prepared[Any], on_batch: OnBatch | None = None) -> None:
+        """Compute a shard."""
+
+    def score(self, rows: Mapping[str, Sequence[object]], *, first_position: int = 0) -> pa.Table:
+        """Return the statistics of a shard, one row per input row."""
+        prepared = self.prepare(rows)
+        self.run(prepared)
+        return statistics_table(prepared, first_position=first_position)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +115,50 @@ class FamilyPlan(ABC):
         return self.name
 
     @property
-    def shares_rows(self) -> bool:
-        """Whether families of its kind that are open for the same rows share one pass."""
+    @abstractmethod
+    def resources(self) -> Resources:
+        """What its pass needs; families of words that are open for the same rows share one."""
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """Artifacts that it runs."""
+        return ()
+
+    def with_artifact(self, find: Callable[[Artifact], Artifact]) -> FamilyPlan:
+        """Return the plan with its artifacts as this node finds them."""
+        return self
+
+    @property
+    def given_files(self) -> tuple[str, ...]:
+        """Files of the user that every node reads."""
+        return (self.frequencies_path,) if self.frequencies_path and not self.after else ()
+
+    @property
+    def journal_folder(self) -> Path | None:
+        """Where replies are kept that were paid for; None where nothing is asked."""
+        return None
+
+    @property
+    def counts_money(self) -> bool:
+        """Whether prices of its calls are known."""
         return False
+
+    @property
+    def pending_schema(self) -> pa.Schema | None:
+        """Statistics of rows that are not there yet; None where all must be."""
+        return None
+
+    @abstractmethod
+    def open_runner(self, engine: Engine) -> Runner:
+        """Return what computes its statistics, kept warm between shards."""
+
+    def describe(self) -> dict[str, str]:
+        """Return what reports say of it besides its signature."""
+        return {}
+
+    @abstractmethod
+    def report(self, committed: PassStats) -> dict[str, Any]:
+        """Return what all its commits cost."""
 
     @property
     def min_documents(self) -> int:
@@ -120,6 +221,21 @@ class Family(ABC):
         return []
 
 
+def forward_report(committed: PassStats) -> dict[str, Any]:
+    """Return what all commits of a family that computes cost."""
+    padded = committed.n_padded_tokens
+    return {
+        "rows": committed.n_rows,
+        "forward_sequences": committed.n_units,
+        "forward_sequences_avoided": committed.n_units_unshared - committed.n_units,
+        "batches": committed.n_batches,
+        "tokens": committed.n_tokens,
+        "padding_share": round(1 - committed.n_tokens / padded, 4) if padded else 0.0,
+        "truncated": committed.n_truncated,
+        "batch_halvings": committed.n_halvings,
+    }
+
+
 def pass_title(families: Sequence[FamilyPlan]) -> str:
     """Return what a progress line shows of the families of one pass."""
     return families[0].title if len(families) == 1 else families[0].name
@@ -164,9 +280,9 @@ class CompiledRun:
 
     @property
     def passes(self) -> tuple[tuple[FamilyPlan, ...], ...]:
-        """Families by pass over the rows: those that share rows together, each other one alone."""
-        alone = [(plan,) for plan in self.families if not plan.shares_rows]
-        sharing = [plan for plan in self.families if plan.shares_rows]
+        """Families by pass over the rows: those of words together, each other one alone."""
+        alone = [(plan,) for plan in self.families if plan.resources != "words"]
+        sharing = [plan for plan in self.families if plan.resources == "words"]
         first = tuple(plan for plan in sharing if not plan.after)
         second = tuple(plan for plan in sharing if plan.after)
         return (*(group for group in (first, second) if group), *alone)

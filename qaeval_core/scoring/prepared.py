@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -10,9 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from qaeval_core.schema import POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
-from qaeval_core.scoring.families.words.rows import ShardTexts
 from qaeval_core.scoring.pass_stats import PassStats
-from qaeval_core.scoring.plans import FamilyPlan
 from qaeval_core.scoring.validate import Validated
 
 # Called after every batch with (useful tokens, padded tokens, share of the shard done); may raise
@@ -38,22 +36,6 @@ class Prepared(Generic[W]):
     validated: Validated
     work: W
     stats: PassStats
-
-
-class Runner(Protocol):
-    """Runs one family, shard by shard; kept warm between shards."""
-
-    @property
-    def plan(self) -> FamilyPlan:
-        """What it runs."""
-
-    def prepare(
-        self, rows: Mapping[str, Sequence[object]], texts: ShardTexts | None = None
-    ) -> Prepared[HasStatistics]:
-        """Validate and lay out a shard; can run beside `run`."""
-
-    def run(self, prepared: Prepared[HasStatistics], on_batch: OnBatch | None = None) -> None:
-        """Compute a shard."""
 
 
 def statistics_table(prepared: Prepared[W], *, first_position: int) -> pa.Table:

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 
 from qaeval_core.files import read_own
 from qaeval_core.report.report import environment
-from qaeval_core.scoring.families.models import ModelFamilyPlan
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.plan import RowRange
 
@@ -108,8 +107,8 @@ def write_run_files(job: Job, *, n_actors: int) -> None:
     )
     for family in job.run.families:
         content = {"signature": str(family.signature)}
-        if isinstance(family, ModelFamilyPlan):
-            content["artifact"] = family.artifact.folder.name
+        for artifact in family.artifacts:
+            content["artifact"] = artifact.folder.name
         job.store.write_signature(family.key, content)
     records = []
     for families in job.run.passes:

@@ -5,26 +5,29 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from qaeval_core.errors import DeviceMemoryError
 from qaeval_core.models.batching import token_budget_batches
 from qaeval_core.models.session import Device, Session
 from qaeval_core.scoring.families.base import FamilyScorer, ReadsFrequencies, Work
-from qaeval_core.scoring.families.models import ModelFamilyPlan
 from qaeval_core.scoring.families.words.frequencies import DocumentFrequencies
 from qaeval_core.scoring.families.words.rows import ShardTexts
 from qaeval_core.scoring.pass_stats import PassStats
-from qaeval_core.scoring.prepared import OnBatch, Prepared, statistics_table
+from qaeval_core.scoring.plans import Runner
+from qaeval_core.scoring.prepared import OnBatch, Prepared
 from qaeval_core.scoring.validate import validate_rows
 from qaeval_core.text.encode import TextEncoder
+
+if TYPE_CHECKING:
+    from qaeval_core.scoring.families.models import ModelFamilyPlan
 
 log = logging.getLogger(__name__)
 
 
-class FamilyRunner:
+class FamilyRunner(Runner):
     """Runs one family; keeps its session warm.
 
     Parameters
@@ -51,7 +54,7 @@ class FamilyRunner:
         max_batch_s: float | None = None,
         frequencies: DocumentFrequencies | None = None,
     ) -> None:
-        self.plan = plan
+        self.plan: ModelFamilyPlan = plan
         self._session = (
             Session(plan.artifact, device=device, n_threads=n_threads, max_batch_s=max_batch_s)
             if plan.family.runs_model
@@ -108,12 +111,6 @@ class FamilyRunner:
                 if self._max_batch_tokens < budget:
                     break
             left = left[n_done:]
-
-    def score(self, rows: Mapping[str, Sequence[object]], *, first_position: int = 0) -> pa.Table:
-        """Prepare, run and finish one shard."""
-        prepared = self.prepare(rows)
-        self.run(prepared)
-        return statistics_table(prepared, first_position=first_position)
 
     def _run_batch(self, work: Work, batch: list[int], stats: PassStats) -> None:
         """Run a batch; where memory runs out, halve it, and keep to the smaller size."""

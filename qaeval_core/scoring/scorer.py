@@ -26,9 +26,8 @@ from qaeval_core.scoring.families.words.frequencies import (
 )
 from qaeval_core.scoring.families.words.rows import ShardTexts, Tokenisers
 from qaeval_core.scoring.join import score_rows
-from qaeval_core.scoring.plans import CompiledRun, FamilyPlan
+from qaeval_core.scoring.plans import CompiledRun, Engine, FamilyPlan, Runner
 from qaeval_core.scoring.prepared import statistics_table
-from qaeval_core.scoring.runners import make_runner
 from qaeval_core.scoring.score_columns import check_output_names
 from qaeval_core.scoring.validate import table_rows
 from qaeval_core.suggest import nearest
@@ -86,7 +85,7 @@ class Scorer:
                 raise ConfigError(f"unknown role {role!r}{nearest(role, ROLES)}")
         self._device: Device = device
         self._n_threads = n_threads
-        self._runners: dict[str, Any] = {}
+        self._runners: dict[str, Runner] = {}
         self._tokenisers = Tokenisers()
 
     def score(self, rows: Rows) -> pa.Table | pl.DataFrame:
@@ -161,7 +160,7 @@ class Scorer:
                 statistics[plan.key] = statistics_table(prepared, first_position=0)
         return statistics
 
-    def _runner(self, plan: FamilyPlan, statistics: Mapping[str, pa.Table]) -> Any:
+    def _runner(self, plan: FamilyPlan, statistics: Mapping[str, pa.Table]) -> Runner:
         """Return a family's runner; one that depends on all rows is made anew."""
 
         def frequencies(family: FamilyPlan) -> DocumentFrequencies:
@@ -171,13 +170,13 @@ class Scorer:
             return count_documents([grams], words=family.words, min_rows=family.min_documents)
 
         if plan.after or plan.key not in self._runners:
-            self._runners[plan.key] = make_runner(
-                plan,
+            engine = Engine(
                 models=self.config.models,
                 device=self._device,
                 n_threads=self._n_threads,
                 load_frequencies=frequencies,
             )
+            self._runners[plan.key] = plan.open_runner(engine)
         return self._runners[plan.key]
 
 

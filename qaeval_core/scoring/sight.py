@@ -20,7 +20,6 @@ from pyarrow import fs
 from qaeval_core import files
 from qaeval_core.errors import RunError
 from qaeval_core.outages import Outages
-from qaeval_core.scoring.families.asked import AskedFamilyPlan
 from qaeval_core.scoring.inputs import InputFile, open_filesystem
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.store import Mark, Store
@@ -148,20 +147,12 @@ def _remove_marks(folder: Path, *, older_than_s: float) -> None:
 
 
 def _journal_folders(job: Job) -> list[Path]:
-    paths = {
-        plan.journal_path
-        for plan in job.run.families
-        if isinstance(plan, AskedFamilyPlan) and plan.journal_path is not None
-    }
-    return [Path(path).expanduser() for path in sorted(paths)]
+    return sorted({plan.journal_folder for plan in job.run.families if plan.journal_folder})
 
 
 def _given_files(job: Job) -> Iterator[str]:
     for plan in job.run.families:
-        if plan.frequencies_path and not plan.after:
-            yield plan.frequencies_path
-        if isinstance(plan, AskedFamilyPlan) and plan.settings.api_key_file is not None:
-            yield plan.settings.api_key_file
+        yield from plan.given_files
 
 
 def _one_a_folder(inputs: tuple[InputFile, ...]) -> list[str]:

@@ -21,7 +21,8 @@ from qaeval_core.outages import Outages
 from qaeval_core.scoring.families.words.rows import ShardTexts, Tokenisers
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.plan import Piece, RowRange, cover, open_ranges, split
-from qaeval_core.scoring.prepared import Prepared, Runner, quarantine_all, statistics_table
+from qaeval_core.scoring.plans import Runner
+from qaeval_core.scoring.prepared import Prepared, quarantine_all, statistics_table
 from qaeval_core.scoring.reader import ShardReader
 from qaeval_core.scoring.store import Mark, Store
 from qaeval_core.scoring.validate import table_rows

@@ -15,8 +15,8 @@ from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.models.session import Session
 from qaeval_core.scoring.families.base import NO_WEIGHT, NON_FINITE
 from qaeval_core.scoring.join import score_rows
+from qaeval_core.scoring.plans import Engine
 from qaeval_core.scoring.prepared import statistics_table
-from qaeval_core.scoring.runners import make_runner
 
 SPECS = ANSWER_METRICS
 
@@ -37,7 +37,7 @@ def test_a_model_output_that_is_no_number_is_a_reason(
     clean = numbers(spec, score_rows(run, scorer.statistics(run, values)))
     for plan in run.families:
         statistics = scorer.statistics(run, values)
-        runner = make_runner(plan, models=scorer.config.models, n_threads=1)
+        runner = plan.open_runner(Engine(models=scorer.config.models, n_threads=1))
         prepared = runner.prepare({role: values[role] for role in plan.columns})
         runner.run(prepared)
         first = Session(plan.artifact, n_threads=1).run(prepared.work.make_inputs([0]))
@@ -98,7 +98,7 @@ def test_texts_too_long_to_transport_are_undefined_and_run_no_model(
     scorer = answer_models.scorer({"m": answer_models.settings("moverscore")})
     run = scorer.compile({"candidate": "candidate", "references": "references"})
     rows = [make_row(spec, "sea " * 50_000, "mill " * 50_000), make_row(spec, "sea", "mill " * 900)]
-    runner = make_runner(run.families[0], models=scorer.config.models, n_threads=1)
+    runner = run.families[0].open_runner(Engine(models=scorer.config.models, n_threads=1))
     prepared = runner.prepare({role: [row[role] for row in rows] for role in spec.roles})
     assert prepared.stats.n_units == 1 + 2  # "sea", and two windows
     found = numbers(spec, scorer.score(rows))

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeGuard
+
+import pyarrow as pa
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.llm.prompt import prompt_name
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.metrics.naco import NacoSettings
-from qaeval_core.scoring.plans import Context, Family, FamilyPlan
+from qaeval_core.scoring.families.naco import STATISTICS_SCHEMA
+from qaeval_core.scoring.pass_stats import PassStats
+from qaeval_core.scoring.plans import Context, Engine, Family, FamilyPlan, Resources, Runner
 from qaeval_core.scoring.store import check_out_path
 from qaeval_core.signature import Signature
 
@@ -48,6 +53,48 @@ class AskedFamilyPlan(FamilyPlan):
     settings: NacoSettings
     journal_path: str | None
     keeps_replies: bool = True
+
+    @property
+    def resources(self) -> Resources:
+        """What its pass needs."""
+        return "calls"
+
+    @property
+    def given_files(self) -> tuple[str, ...]:
+        """The file of its key."""
+        key_file = self.settings.api_key_file
+        return (key_file,) if key_file is not None else ()
+
+    @property
+    def journal_folder(self) -> Path | None:
+        """Where replies are kept."""
+        return Path(self.journal_path).expanduser() if self.journal_path is not None else None
+
+    @property
+    def counts_money(self) -> bool:
+        """Whether prices of its calls are known."""
+        return self.settings.prices is not None
+
+    @property
+    def pending_schema(self) -> pa.Schema:
+        """Statistics of rows that were not asked: it may have ended early."""
+        return STATISTICS_SCHEMA
+
+    def open_runner(self, engine: Engine) -> Runner:
+        """Return what asks, in this process."""
+        # Imported here: HTTP takes a tenth of a second that other runs need not pay.
+        from qaeval_core.scoring.asked_locally import AskedRunner
+
+        return AskedRunner(self)
+
+    def report(self, committed: PassStats) -> dict[str, Any]:
+        """Return what all its commits cost."""
+        return {
+            "rows": committed.n_rows,
+            "requests": committed.n_units,
+            "requests_avoided": committed.n_units_unshared - committed.n_units,
+            "calls": _calls(committed.calls, has_prices=self.counts_money),
+        }
 
     @property
     def facts(self) -> PassFacts:
@@ -137,3 +184,33 @@ def check_agreement(plans: Sequence[AskedFamilyPlan]) -> None:
                     raise ConfigError(
                         f"two metrics {what} with other values of {key}; they share it"
                     )
+
+
+def _calls(calls: Mapping[str, int], *, has_prices: bool) -> dict[str, Any]:
+    """Return what came of the calls that committed shards needed.
+
+    Failures were tried again, or given up. What a stopped run had paid for comes from the journal
+    in the next one.
+    """
+
+    def by_reason(kind: str) -> dict[str, int]:
+        own = {key.removeprefix(kind): n for key, n in calls.items() if key.startswith(kind)}
+        return dict(sorted(own.items()))
+
+    return {
+        "paid": calls.get("paid", 0),
+        "from_journal": calls.get("from_journal", 0),
+        "prompt_tokens": calls.get("prompt_tokens", 0),
+        "completion_tokens": calls.get("completion_tokens", 0),
+        "usd": calls.get("nano_usd", 0) / 1e9 if has_prices else None,
+        "reminders": calls.get("reminders", 0),
+        "unparsable_runs": calls.get("unparsable", 0),
+        "failed": by_reason("failed:"),
+        "given_up": by_reason("given_up:"),
+        "noted": by_reason("noted:"),
+    }
+
+
+def is_asked(plan: FamilyPlan) -> TypeGuard[AskedFamilyPlan]:
+    """Whether a family makes calls, for which there are workers of their own."""
+    return plan.resources == "calls"

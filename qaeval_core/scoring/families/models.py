@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeGuard
 
 from qaeval_core.config import ModelSettings, RunConfig
 from qaeval_core.errors import ConfigError
@@ -23,7 +23,9 @@ from qaeval_core.scoring.families.token_match import (
     TokenMatchScorer,
     TransportScorer,
 )
-from qaeval_core.scoring.plans import Context, Family, FamilyPlan
+from qaeval_core.scoring.pass_stats import PassStats
+from qaeval_core.scoring.plans import Context, Engine, Family, FamilyPlan, Resources, forward_report
+from qaeval_core.scoring.runner import FamilyRunner
 from qaeval_core.scoring.sharing import SharedPairs, share_pairs
 from qaeval_core.signature import Signature
 
@@ -53,6 +55,43 @@ class ModelFamilyPlan(FamilyPlan):
             activation=record.activation,
             tokenizer_hash=record.tokenizer_hash,
         )
+
+    @property
+    def resources(self) -> Resources:
+        """What its pass needs."""
+        return "model"
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """The artifact that it runs."""
+        return (self.artifact,)
+
+    def with_artifact(self, find: Callable[[Artifact], Artifact]) -> ModelFamilyPlan:
+        """Return the plan with its artifact as this node finds it."""
+        return replace(self, artifact=find(self.artifact))
+
+    def open_runner(self, engine: Engine) -> FamilyRunner:
+        """Return what runs the model."""
+        settings: ModelSettings = getattr(engine.models, self.family.model_role)
+        return FamilyRunner(
+            self,
+            device=engine.device,
+            n_threads=engine.n_threads,
+            max_batch_tokens=settings.max_batch_tokens,
+            max_batch_s=settings.max_batch_s,
+            frequencies=engine.frequencies(self),
+        )
+
+    def describe(self) -> dict[str, str]:
+        """Return the artifact and its precision."""
+        return {
+            "artifact": self.artifact.folder.name,
+            "precision": self.artifact.record.precision,
+        }
+
+    def report(self, committed: PassStats) -> dict[str, Any]:
+        """Return what all its commits cost."""
+        return forward_report(committed)
 
     @property
     def max_unit_tokens(self) -> int:
@@ -273,3 +312,8 @@ MODEL_FAMILIES: Mapping[str, ModelFamily] = MappingProxyType(
         )
     }
 )
+
+
+def is_model(plan: FamilyPlan) -> TypeGuard[ModelFamilyPlan]:
+    """Whether a family runs a model."""
+    return plan.resources == "model"

@@ -6,16 +6,30 @@ tokenised once per tokeniser.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
+import pyarrow as pa
+
 from qaeval_core.errors import ConfigError
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.scoring.families.words import bonus, counts, matches, tf_idf
-from qaeval_core.scoring.families.words.frequencies import read_frequencies
-from qaeval_core.scoring.plans import Context, Family, FamilyPlan
+from qaeval_core.scoring.families.words.frequencies import DocumentFrequencies, read_frequencies
+from qaeval_core.scoring.families.words.rows import Compute, ShardTexts, Tokenisers
+from qaeval_core.scoring.pass_stats import PassStats
+from qaeval_core.scoring.plans import (
+    Context,
+    Engine,
+    Family,
+    FamilyPlan,
+    Resources,
+    Runner,
+    forward_report,
+)
+from qaeval_core.scoring.prepared import OnBatch, Prepared
 from qaeval_core.signature import Signature, hash_file
 
 _NAME = "words"
@@ -47,9 +61,17 @@ class WordsFamilyPlan(FamilyPlan):
         return f"words ({self.family.statistic})"
 
     @property
-    def shares_rows(self) -> bool:
-        """Whether families of its kind that are open for the same rows share one pass."""
-        return True
+    def resources(self) -> Resources:
+        """What its pass needs."""
+        return "words"
+
+    def open_runner(self, engine: Engine) -> WordsRunner:
+        """Return what counts words."""
+        return WordsRunner(self, frequencies=engine.frequencies(self))
+
+    def report(self, committed: PassStats) -> dict[str, Any]:
+        """Return what all its commits cost."""
+        return forward_report(committed)
 
     @property
     def min_documents(self) -> int:
@@ -156,3 +178,80 @@ def words_line(options: Mapping[str, object]) -> str:
     return (
         f"{options['tokeniser']}, lowercase {lowercase}, stemming {options['stemming']}{language}"
     )
+
+
+class WordsWork:
+    """A shard whose texts are tokenised.
+
+    Parameters
+    ----------
+    compute : callable
+        Returns the statistics.
+    """
+
+    def __init__(self, compute: Compute) -> None:
+        self._compute = compute
+        self._found: Mapping[str, pa.Array] | None = None
+
+    def run(self) -> None:
+        """Compute the statistics."""
+        self._found = self._compute()
+
+    def statistics(self) -> Mapping[str, pa.Array]:
+        """Return the statistics, computing them if that was not done."""
+        return self._found if self._found is not None else self._compute()
+
+
+class WordsRunner(Runner):
+    """Computes one statistic.
+
+    Parameters
+    ----------
+    plan : WordsFamilyPlan
+    frequencies : DocumentFrequencies, optional
+        Of the corpus, for the statistic that needs them.
+    """
+
+    def __init__(
+        self,
+        plan: WordsFamilyPlan,
+        *,
+        frequencies: DocumentFrequencies | None = None,
+    ) -> None:
+        self.plan: WordsFamilyPlan = plan
+        self._statistic = plan.family
+        self._given: tuple[Any, ...] = ()
+        if self._statistic.needs_frequencies:
+            if frequencies is None:
+                raise ValueError(f"{plan.family.statistic} needs document frequencies")
+            self._given = (frequencies,)
+        self._tokenisers = Tokenisers()
+
+    def prepare(
+        self, rows: Mapping[str, Sequence[object]], texts: ShardTexts | None = None
+    ) -> Prepared[WordsWork]:
+        """Validate a shard and tokenise its texts.
+
+        Parameters
+        ----------
+        rows : mapping of role to values
+        texts : ShardTexts, optional
+            Of this shard, where other statistics read it too.
+        """
+        started = time.perf_counter()
+        own = texts if texts is not None else ShardTexts(self._tokenisers)
+        validated = own.validate(rows, columns=self.plan.columns)
+        compute = self._statistic.prepare(validated.values, self.plan.options, own, *self._given)
+        n_rows = len(validated.good) + len(validated.quarantined)
+        stats = PassStats(n_rows=n_rows, n_quarantined=len(validated.quarantined))
+        stats.spend("encode", time.perf_counter() - started)
+        return Prepared(n_rows, validated, WordsWork(compute), stats)
+
+    def run(self, prepared: Prepared[Any], on_batch: OnBatch | None = None) -> None:
+        """Compute a shard's statistics."""
+        started = time.perf_counter()
+        prepared.work.run()
+        prepared.stats.n_batches += 1
+        prepared.stats.spend("run", time.perf_counter() - started)
+        if on_batch is not None:
+            on_batch(0, 0, 1.0)
