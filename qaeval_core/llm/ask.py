@@ -7,7 +7,7 @@ runs under the governor; the second look finds what others had journalled before
 A row that cannot be answered comes back with a reason, not as an error; what stops all rows alike
 (a refused key, no budget) is raised, by those that wait at once, while calls in flight end.
 
-But: what a request asks and what a reply means is ``llm.prompt``'s and ``llm.parse``'s.
+But: what a request asks and what a reply means is a chat family's.
 """
 
 from __future__ import annotations

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 # What a server's chat template adds: its marks around each message, and a text of its own.
 _TEMPLATE_TOKENS = 208
 _TEMPLATE_TOKENS_PER_MESSAGE = 16
+# What the endpoint adds around a message, and before the reply.
+_TOKENS_PER_MESSAGE = 5
+_TOKENS_PER_PROMPT = 5
+# One match is one token; the second alternative goes on within a word.
+_TOKEN = re.compile(
+    rb"(?<![a-z])[A-Z]?[a-z]{1,7}|[a-z]{1,3}|[A-Z]{1,3}|[0-9]|[\x80-\xff]{1,2}|\s{2,}|[^ ]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +109,33 @@ def most_prompt_tokens(messages: Sequence[Mapping[str, str]]) -> int:
     """
     n_bytes = sum(len(message["content"].encode("utf-8", "surrogatepass")) for message in messages)
     return n_bytes + _TEMPLATE_TOKENS_PER_MESSAGE * len(messages) + _TEMPLATE_TOKENS
+
+
+def estimate_tokens(messages: Sequence[Mapping[str, str]]) -> int:
+    """Return about how many tokens an endpoint counts in messages, rather too many than too few.
+
+    Tokenizers of endpoints are not at hand, so tokens are told by their looks: a word has one for
+    its first seven small letters (a capital before them is free) and one for each three more;
+    three capitals, a digit, a sign, or two bytes of another script are one each; so is white
+    space, but for a single blank. A few come on top for each message.
+
+    Returns
+    -------
+    int
+        In English prose 1.1 to 1.2 times the tokens of large vocabularies (GPT-4, GPT-4o, Llama 3,
+        Qwen 3), in German 0.9 to 1.1 times, in Chinese 1.2 to 2 times. Too few for strings of
+        random letters (half), for emoji (0.7 times in the worst case) and, outside English, for
+        small vocabularies of English models (0.6 times).
+
+    Examples
+    --------
+    >>> estimate_tokens([{"role": "user", "content": "Who designed the Orrin Bridge in 1931?"}])
+    22
+    >>> estimate_tokens([])
+    5
+    """
+    n_tokens = sum(
+        len(_TOKEN.findall(message["content"].encode("utf-8", "surrogatepass")))
+        for message in messages
+    )
+    return n_tokens + _TOKENS_PER_MESSAGE * len(messages) + _TOKENS_PER_PROMPT

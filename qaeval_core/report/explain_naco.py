@@ -15,8 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from qaeval_core.llm.parse import Reply
-from qaeval_core.llm.prompt import Message, reminder_prompt
 from qaeval_core.metrics.naco_settings import NacoSettings
 from qaeval_core.report.explain_compute import Recomputed
 from qaeval_core.report.explain_find import RowPlace
@@ -26,6 +24,8 @@ from qaeval_core.report.explain_replies import KeptReplies
 from qaeval_core.report.explain_run import FinishedRun, stopped_families, stored_statistics
 from qaeval_core.schema import QUARANTINE_REASON
 from qaeval_core.scoring.asking import endpoint_of, prepare_asked, read_entry
+from qaeval_core.scoring.families.chat.naco_prompt import Message, reminder_prompt
+from qaeval_core.scoring.families.chat.naco_reply import Reply
 from qaeval_core.scoring.families.naco import STATISTICS_SCHEMA, UNPARSABLE, RunReading
 from qaeval_core.scoring.formulas.naco import PENDING
 from qaeval_core.scoring.job import Job

@@ -23,10 +23,10 @@ from qaeval_core.llm.journal import Journal, JournalEntry
 from qaeval_core.llm.key import KEY_VARIABLE, ApiKey, check_address
 from qaeval_core.llm.limits import Limits, Purse
 from qaeval_core.llm.outcome import UNEXPECTED
-from qaeval_core.llm.parse import Reply, parse_reply
-from qaeval_core.llm.prompt import Message, estimate_tokens, reminder_prompt
-from qaeval_core.llm.terms import Prices, RetryRule
+from qaeval_core.llm.terms import Prices, RetryRule, estimate_tokens
 from qaeval_core.llm.texts import kept_text, whole_text
+from qaeval_core.scoring.families.chat.naco_prompt import Message, reminder_prompt
+from qaeval_core.scoring.families.chat.naco_reply import Reply, parse_reply
 from qaeval_core.scoring.families.naco import UNPARSABLE, NacoWork, Request, RunReading
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.plans import AskedFamilyPlan

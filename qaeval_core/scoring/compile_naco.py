@@ -7,10 +7,10 @@ from pathlib import Path
 
 from qaeval_core.config import RunConfig
 from qaeval_core.errors import ConfigError
-from qaeval_core.llm.prompt import prompt_name
 from qaeval_core.metrics.naco_settings import NacoSettings
 from qaeval_core.metrics.settings import Baseline
 from qaeval_core.scoring.complexities import complexity_key, read_complexity
+from qaeval_core.scoring.families.chat.naco_prompt import prompt_name
 from qaeval_core.scoring.plans import AskedFamilyPlan, InstancePlan
 from qaeval_core.scoring.store import check_out_path
 from qaeval_core.signature import Signature

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from qaeval_core.errors import ConfigError
 from qaeval_core.files import write_json
 from qaeval_core.given import read_given
-from qaeval_core.llm.prompt import prompt_name
 from qaeval_core.metrics.naco_settings import NacoSettings
+from qaeval_core.scoring.families.chat.naco_prompt import prompt_name
 
 # Looked at where it is read: the formula would refuse it too, once every call is paid.
 Steps = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]

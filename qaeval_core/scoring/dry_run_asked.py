@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from qaeval_core.llm.journal import Asked, Journal
-from qaeval_core.llm.prompt import estimate_tokens
 from qaeval_core.llm.purses import dollars
+from qaeval_core.llm.terms import estimate_tokens
 from qaeval_core.scoring.asking import endpoint_of, limits_of, prepare_asked, prices_of
 from qaeval_core.scoring.families.naco import NacoWork
 from qaeval_core.scoring.job import Job
