@@ -19,8 +19,9 @@ from jobs.actors import Lookout, RemoteSupervisor
 from jobs.governor import RayGovernor
 from jobs.pieces import costs_from_json, piece_from_json, pieces_dataset
 from qaeval_core.errors import LanguageModelError, QAEvalError, RunError, RunStoppedError
-from qaeval_core.llm.door import AsyncGovernor
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.budget import Purse
+from qaeval_core.llm.governor_client import AsyncGovernor
+from qaeval_core.llm.limits import Limits
 from qaeval_core.scoring.asked_worker import AskedWorker
 from qaeval_core.scoring.asking import limits_of, purse_of
 from qaeval_core.scoring.job import Job

@@ -28,8 +28,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from jobs.governor_actor import Call, GovernorActor, Result
 from qaeval_core.errors import RunError
+from qaeval_core.llm.budget import Purse
 from qaeval_core.llm.governor import Grant, Status
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.limits import Limits
 from qaeval_core.llm.throttle import End
 
 __all__ = ["GovernorActor", "RayGovernor"]

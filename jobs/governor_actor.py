@@ -28,11 +28,11 @@ import ray
 from ray.exceptions import RayError
 
 from qaeval_core.errors import QAEvalError, RunError, StoreLockedError
+from qaeval_core.llm.budget import Purse
 from qaeval_core.llm.governor import Governor, Grant, Status
-from qaeval_core.llm.kept_claims import KeptClaims
-from qaeval_core.llm.ledger import Ledger
-from qaeval_core.llm.ledger_folder import ledger_folder
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.leases import KeptClaims
+from qaeval_core.llm.ledger import Ledger, ledger_folder
+from qaeval_core.llm.limits import Limits
 from qaeval_core.llm.throttle import End
 
 # Lost to the budget if the machine dies; a flush of some milliseconds each.

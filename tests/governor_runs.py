@@ -16,12 +16,13 @@ from llm_server import LlmServer, count_prompt_tokens
 from ray.exceptions import RayError
 
 from jobs.governor import RayGovernor
-from qaeval_core.llm.ask import Asker
+from qaeval_core.llm.asker import Asker
+from qaeval_core.llm.budget import Purse
 from qaeval_core.llm.client import ChatClient, Endpoint
-from qaeval_core.llm.grant import Status
+from qaeval_core.llm.governor import Status
 from qaeval_core.llm.journal import Journal
-from qaeval_core.llm.limits import Limits, Purse
-from qaeval_core.llm.terms import RetryRule
+from qaeval_core.llm.limits import Limits
+from qaeval_core.llm.retry import RetryRule
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,17 @@ from typing import Any
 from hostile_server import HostileServer
 from llm_server import LlmServer, count_prompt_tokens
 
-from qaeval_core.llm.ask import Asker
+from qaeval_core.llm.asker import Asker
+from qaeval_core.llm.budget import Purse
 from qaeval_core.llm.client import ChatClient, Endpoint
-from qaeval_core.llm.door import LocalGovernor, reconcile
 from qaeval_core.llm.governor import Governor
+from qaeval_core.llm.governor_client import LocalGovernor, reconcile
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.key import ApiKey
 from qaeval_core.llm.ledger import Ledger
-from qaeval_core.llm.limits import Limits, Purse
-from qaeval_core.llm.terms import Prices, RetryRule, most_prompt_tokens
+from qaeval_core.llm.limits import Limits
+from qaeval_core.llm.pricing import Prices, most_prompt_tokens
+from qaeval_core.llm.retry import RetryRule
 
 MAX_TOKENS = 100
 PRICES = Prices(prompt_usd_per_million=1.0, completion_usd_per_million=2.0)  # The server's own.

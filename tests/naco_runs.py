@@ -20,7 +20,8 @@ import pyarrow as pa
 from helpers import qaeval, start_qaeval
 from llm_server import LlmServer
 
-from qaeval_core.llm.journal import Journal, request_key
+from qaeval_core.llm.journal import Journal
+from qaeval_core.llm.journal_entry import request_key
 from qaeval_core.llm.ledger import Ledger, LedgerState
 from qaeval_core.sample import sample_table
 from qaeval_core.scoring.families.chat.naco_prompt import make_prompt

@@ -1,14 +1,14 @@
 """Client: one chat completion over HTTP, and what its outcome means.
 
 Messages in; a reply, or a failure that says what to do about it, out. Never raises for what a
-server or a network does, never logs, retries nothing: all of that is ``llm.ask``'s.
+server or a network does, never logs, retries nothing: all of that is ``llm.asker``'s.
 
 Why httpx and not the library ``openai``: its own retries would send calls that no governor has
 counted, and what is needed here is one POST with its raw status, headers and body. A client for
 each connection: with one for 64 of them, each call cost 4.6 ms of CPU, 0.8 ms this way, for httpx
 looks at all connections again for every call.
 
-But: what an outcome means is in ``llm.outcome``, and how much of one is read in ``llm.body``.
+But: what an outcome means and how much of one is read, is in ``llm.responses``.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ import anyio
 import httpx
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.llm.body import ACCEPT, Received, receive
-from qaeval_core.llm.journal import request_key
+from qaeval_core.llm.journal_entry import request_key
 from qaeval_core.llm.key import ApiKey, account_name
-from qaeval_core.llm.outcome import (
+from qaeval_core.llm.responses import (
+    ACCEPT,
     ChatFailure,
     ChatReply,
+    Received,
     failure_of_error,
     failure_of_fault,
     outcome_of,
+    receive,
 )
 
 # With the wait at the gate (2 s) shorter than what servers keep (uvicorn 5 s): a connection that

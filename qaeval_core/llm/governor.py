@@ -21,29 +21,136 @@ A call costs O(1), amortised: 28 microseconds of CPU for claim, reserve, confirm
 release with a ledger, 12 without. A pause, new limits, and credit of each 0.5 % of the token limit
 cost O(n) in the calls that wait: 70 ms for 50,000.
 
-But: no window arithmetic here (``llm.timeline``), no sums of money (``llm.purses``), no file
+But: no window arithmetic here (``llm.schedule``), no sums of money (``llm.budget``), no file
 (``llm.ledger``), no HTTP (``llm.client``).
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from qaeval_core.llm.claims import LEASE_S, Claims
-from qaeval_core.llm.grant import Grant, Status
-from qaeval_core.llm.lane import Slot
-from qaeval_core.llm.ledger import Ledger, SentCall
-from qaeval_core.llm.limits import MAIN_PURSE, Limits, Purse
-from qaeval_core.llm.open_calls import OpenCall, OpenCalls
-from qaeval_core.llm.purses import NANO, Purses
+from qaeval_core.llm.budget import MAIN_PURSE, Purse, Purses
+from qaeval_core.llm.leases import LEASE_S, Claims
+from qaeval_core.llm.ledger import Ledger, LedgerState, SentCall
+from qaeval_core.llm.limits import Limits
+from qaeval_core.llm.pricing import NANO
+from qaeval_core.llm.schedule import Slot, Timeline
 from qaeval_core.llm.throttle import REFUSALS, End
-from qaeval_core.llm.timeline import Timeline
 
-__all__ = ["Governor", "Grant", "Status"]
+# A caller that is so much later than it was told to come is dead; its money is another's.
+_LAPSE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """When to send: not before ``wait_s``, nor later than ``wait_s + late_s``, after asking.
+
+    If it is not ``is_final``, or it got later, confirm instead of sending. ``wait_s`` of one that
+    is not final may end before the call's time, which may have moved forward until then.
+    """
+
+    call_id: str
+    wait_s: float
+    late_s: float
+    is_final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where a governor stands: use, pauses and counts of all, money and calls of one purse."""
+
+    n_requests_in_use: int
+    n_tokens_in_use: int
+    n_open: int
+    n_settled: int
+    n_billed_failures: int
+    n_refused: int
+    n_late: int
+    spent_usd: float
+    reserved_usd: float
+    paused_s: float
+    pace_factor: float
+    limits: Limits
+    silent_s: float = 0.0  # for so long the server has answered nobody
+    n_sent: int = 0  # told to send, by this governor, of all purses
+
+    @property
+    def binding_use(self) -> float:
+        """Share of the limit that binds, in use over the last window; in [0, 1]."""
+        shares = [0.0]
+        if self.limits.requests_per_minute:
+            shares.append(self.n_requests_in_use / self.limits.requests_per_minute)
+        if self.limits.tokens_per_minute:
+            shares.append(self.n_tokens_in_use / self.limits.tokens_per_minute)
+        return max(shares)
+
+
+@dataclass(slots=True)
+class OpenCall:
+    """When a call is to be sent, and what is reserved for it, from which purse."""
+
+    slot: Slot
+    nano_usd: int
+    purse: str
+
+
+class OpenCalls(dict[str, OpenCall]):
+    """Open calls by their ids."""
+
+    @classmethod
+    def taken_over(
+        cls, found: LedgerState, *, last_s: float, wall_offset_s: float
+    ) -> tuple[list[Slot], OpenCalls]:
+        """Return what a predecessor sent in the last span, and its calls without an end.
+
+        Parameters
+        ----------
+        found : LedgerState
+            What it left.
+        last_s : float
+            No call was sent later.
+        wall_offset_s : float
+            What the ledger's clock is ahead of the governor's.
+        """
+
+        def slot_of(call: SentCall) -> Slot:
+            return Slot(min(call.at - wall_offset_s, last_s), call.n_tokens, is_final=True)
+
+        sent = [(call, slot_of(call)) for call in found.recent]
+        # The same slot: what the server counted for an open call corrects the window.
+        slots = dict(sent)
+        calls = {
+            call_id: OpenCall(slots.get(call) or slot_of(call), call.nano_usd, call.purse)
+            for call_id, call in found.open.items()
+        }
+        return [slot for _, slot in sent], cls(calls)
+
+    def n_waiting(self, purse: str) -> int:
+        """Return how many calls of a purse were not sent yet."""
+        return sum(call.purse == purse and not call.slot.is_final for call in self.values())
+
+    def lapsed(self, purse: str, *, now_s: float) -> list[str]:
+        """Return the calls of a purse whose callers died while they waited."""
+        dead_s = now_s - _LAPSE_S
+        return [
+            call_id
+            for call_id, call in self.items()
+            if call.purse == purse and not call.slot.is_final and call.slot.asks_s < dead_s
+        ]
+
+    def too_large(self, limits: Limits) -> list[str]:
+        """Return calls that wait and that no window can hold."""
+        most = limits.tokens_per_minute or math.inf
+        return [
+            call_id
+            for call_id, call in self.items()
+            if not call.slot.is_final and call.slot.n_tokens > most
+        ]
 
 
 class Governor:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qaeval_core.llm.journal_totals import JournalTotals
+from qaeval_core.llm.journal import JournalTotals
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.metrics.corpus import corpus_score
 from qaeval_core.scoring.pass_stats import PassStats

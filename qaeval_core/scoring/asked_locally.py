@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from qaeval_core.errors import QAEvalError, RunStoppedError, StoreLockedError
-from qaeval_core.llm.ask import Asker
-from qaeval_core.llm.door import LocalGovernor
+from qaeval_core.llm.asker import Asker
+from qaeval_core.llm.budget import Purse
 from qaeval_core.llm.governor import Governor
-from qaeval_core.llm.ledger import Ledger
-from qaeval_core.llm.ledger_folder import ledger_folder
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.governor_client import LocalGovernor
+from qaeval_core.llm.ledger import Ledger, ledger_folder
+from qaeval_core.llm.limits import Limits
 from qaeval_core.scoring.asked_worker import AskedWorker
 from qaeval_core.scoring.asking import (
     OpenGovernor,

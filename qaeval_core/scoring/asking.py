@@ -16,15 +16,17 @@ from types import UnionType
 from typing import Any
 
 from qaeval_core.errors import ConfigError, LanguageModelError, RunError
-from qaeval_core.llm.ask import Answer, Asker
+from qaeval_core.llm.asker import Answer, Asker
+from qaeval_core.llm.budget import Purse
 from qaeval_core.llm.client import ChatClient, Endpoint
-from qaeval_core.llm.door import AsyncGovernor, reconcile
-from qaeval_core.llm.journal import Journal, JournalEntry
+from qaeval_core.llm.governor_client import AsyncGovernor, reconcile
+from qaeval_core.llm.journal import Journal
+from qaeval_core.llm.journal_entry import JournalEntry
 from qaeval_core.llm.key import KEY_VARIABLE, ApiKey, check_address
-from qaeval_core.llm.limits import Limits, Purse
-from qaeval_core.llm.outcome import UNEXPECTED
-from qaeval_core.llm.terms import Prices, RetryRule, estimate_tokens
-from qaeval_core.llm.texts import kept_text, whole_text
+from qaeval_core.llm.limits import Limits
+from qaeval_core.llm.pricing import Prices, estimate_tokens
+from qaeval_core.llm.responses import UNEXPECTED, kept_text, whole_text
+from qaeval_core.llm.retry import RetryRule
 from qaeval_core.scoring.families.chat.naco_prompt import Message, reminder_prompt
 from qaeval_core.scoring.families.chat.naco_reply import Reply, parse_reply
 from qaeval_core.scoring.families.naco import UNPARSABLE, NacoWork, Request, RunReading

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from qaeval_core.errors import QAEvalError, RunError, StoreLockedError
+from qaeval_core.llm.budget import Purse
 from qaeval_core.llm.governor import Governor
-from qaeval_core.llm.kept_claims import KeptClaims
+from qaeval_core.llm.leases import KeptClaims
 from qaeval_core.llm.ledger import Ledger, SentCall
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.limits import Limits
 from qaeval_core.llm.sealed_lines import sealed
 from qaeval_core.scoring.lock import RunLock
 

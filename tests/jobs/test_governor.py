@@ -26,9 +26,10 @@ from qaeval_core.errors import (
     RunError,
     StoreLockedError,
 )
-from qaeval_core.llm.grant import Grant
+from qaeval_core.llm.budget import Purse
+from qaeval_core.llm.governor import Grant
 from qaeval_core.llm.ledger import Ledger
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.limits import Limits
 
 pytestmark = pytest.mark.ray
 

@@ -13,14 +13,15 @@ from llm_server import LlmServer, count_prompt_tokens
 
 from qaeval_core.errors import BudgetExhaustedError, EndpointRefusedError, RunError
 from qaeval_core.files import AppendFile
-from qaeval_core.llm.answer import Answer, Request
-from qaeval_core.llm.door import LocalGovernor, reconcile
+from qaeval_core.llm.asker import Answer, Request
+from qaeval_core.llm.budget import Purse
 from qaeval_core.llm.governor import Governor
-from qaeval_core.llm.journal import JournalEntry
+from qaeval_core.llm.governor_client import LocalGovernor, reconcile
+from qaeval_core.llm.journal_entry import JournalEntry
 from qaeval_core.llm.ledger import Ledger
-from qaeval_core.llm.limits import Limits, Purse
-from qaeval_core.llm.outcome import ChatReply
-from qaeval_core.llm.terms import Prices
+from qaeval_core.llm.limits import Limits
+from qaeval_core.llm.pricing import Prices
+from qaeval_core.llm.responses import ChatReply
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,13 @@ from llm_runs import MAX_TOKENS, PRICES, Run, prompt, reserved_usd
 from llm_server import LlmServer, count_prompt_tokens
 
 from qaeval_core.errors import BudgetExhaustedError, RunStoppedError
-from qaeval_core.llm.ask import Answer, Asker
-from qaeval_core.llm.claims import Claims
+from qaeval_core.llm.asker import Answer, Asker
+from qaeval_core.llm.budget import Purse
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.governor import Governor
 from qaeval_core.llm.journal import Journal
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.leases import Claims
+from qaeval_core.llm.limits import Limits
 
 ONE_CALL_USD = reserved_usd(999)
 

@@ -21,10 +21,11 @@ from llm_runs import MAX_TOKENS, Run, prompt, reserved_usd
 from llm_server import FAULTS, LlmServer, count_prompt_tokens, reply_text
 
 from qaeval_core.errors import BudgetExhaustedError, EndpointRefusedError
-from qaeval_core.llm.ask import Answer
+from qaeval_core.llm.asker import Answer
+from qaeval_core.llm.budget import Purse
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.key import ApiKey
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.limits import Limits
 
 MAX_STALL_S = 0.03  # of the 40 ms that a window of 2 s leaves for the network and the server
 
@@ -357,7 +358,8 @@ def main(base_port: int, folder: Path, n: int) -> None:
 def start_run(server: LlmServer, folder: Path, *, n: int) -> subprocess.Popen[str]:
     """Start this file as a run of its own."""
     command = [sys.executable, __file__, str(server.port), str(folder), str(n)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    tests = Path(__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": f"{tests}:{tests.parent}"}
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 

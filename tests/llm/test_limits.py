@@ -18,11 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qaeval_core.errors import CallTooLargeError, ConfigError
+from qaeval_core.llm.budget import Purse
 from qaeval_core.llm.governor import Governor, Grant
 from qaeval_core.llm.ledger import Ledger
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.limits import Limits
+from qaeval_core.llm.schedule import Timeline
 from qaeval_core.llm.throttle import REFUSALS, End
-from qaeval_core.llm.timeline import Timeline
 
 WINDOW_S = 60.0
 

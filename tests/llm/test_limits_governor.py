@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from llm_runs import Clock
 
 from qaeval_core.errors import BudgetExhaustedError
+from qaeval_core.llm.budget import Purse
 from qaeval_core.llm.governor import Governor
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.limits import Limits
 
 
 @given(

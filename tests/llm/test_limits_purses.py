@@ -9,9 +9,10 @@ import pytest
 from llm_runs import Clock
 
 from qaeval_core.errors import BudgetExhaustedError, CallTooLargeError, ConfigError
+from qaeval_core.llm.budget import Purse
 from qaeval_core.llm.governor import Governor, Grant
 from qaeval_core.llm.ledger import Ledger
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.limits import Limits
 
 
 def send(governor: Governor, clock: Clock, grant: Grant) -> float:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from qaeval_core.llm.governor import Governor
-from qaeval_core.llm.grant import Grant
+from qaeval_core.llm.budget import Purse
+from qaeval_core.llm.governor import Governor, Grant
 from qaeval_core.llm.ledger import Ledger
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.limits import Limits
 from qaeval_core.llm.throttle import REFUSALS, End, Kept, Throttle
 
 LIMIT = 1200

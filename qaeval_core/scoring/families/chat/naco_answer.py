@@ -48,6 +48,62 @@ _HEADER = re.compile(
 _INLINE = re.compile(r"(?:^|\s)(?P<number>\d{1,2})[.)]\s")
 
 
+Problem = Literal["empty_reply", "no_answer", "empty_answer", "ambiguous_answer", "refusal"]
+# An "Answer:" line without marks that is longer is no answer but talk.
+_MAX_UNMARKED_WORDS = 20
+# What the prompt puts between the marks, and the likes of it, said back.
+_PLACEHOLDERS = frozenset(
+    ["", "and", "ans", "answer", "the answer", "your answer", "answer text", "answer here"]
+)
+_MARKS = re.compile(rf"{OPEN}|{CLOSE}")
+_BETWEEN_PARTS = re.compile(r"[\s,;&/]*(?:(?:and|or)[\s,;]*)?")
+_LABEL_BEFORE = re.compile(ANSWER_LABEL.pattern + r"[\"'(]*\Z", re.IGNORECASE)
+_MAX_LABEL_CHARS = 60
+_FIRST_LINE = re.compile(r"\s*[^\n]*")
+# A new case after the answer: a model that goes on with the prompt.
+_NEXT_CASE = re.compile(
+    r"^(?:context\s+)?passage(?:\s+\d+)?\s*:|^sentence\s*:|^verdict\s*:", re.I | re.M
+)
+_QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "«": "»", "„": "“", "[": "]", "(": ")", "`": "`"}
+_PASSAGE = r"\b(?:passages?|texts?|contexts?|paragraphs?|documents?|information)\b"
+_TELLS = (
+    r"(?:answer|mention|say|state|contain|provide|give|specify|include|tell|hold|name|reveal|"
+    r"indicate|discuss|address|describe|have|explain|identify|list|offer)"
+)
+_CANNOT = r"\b(?:cannot|can't|can’t|can\s+not|could\s+not|couldn't|unable\s+to)\s+"
+_DOES_NOT = r"\b(?:(?:do|does|did)(?:\s+not|n['’]t)|never|fails?\s+to|lacks?)\b"
+_IS_NOT = r"\b(?:is|are|was|were)(?:\s+not|n['’]t)\s+(?:explicitly\s+|directly\s+)?"
+_TOLD = r"(?:mentioned|stated|given|provided|specified|found|answered|included|named)"
+# Says that there is no answer, wherever it stands.
+_NO_ANSWER = re.compile(
+    r"\bunanswerable\b|\bnot\s+answerable\b"
+    r"|\b(?:not\s+enough|insufficient)\s+information\b"
+    r"|\bno\s+answer\s+(?:(?:is|was|can\s+be)\s+)?(?:given|found|provided|available|possible|in)\b"
+    r"|\b(?:not\s+possible|impossible)\s+to\s+(?:answer|determine|tell)\b"
+    rf"|{_CANNOT}be\s+(?:answered|determined|inferred)\b"
+    rf"|{_CANNOT}(?:answer|determine|find|tell)\b[^.\n]{{0,80}}?{_PASSAGE}",
+    re.IGNORECASE,
+)
+# Says what the passages leave out: an answer only where a reply ends with it.
+_LEFT_OUT = re.compile(
+    rf"{_PASSAGE}[^.\n]{{0,40}}?{_DOES_NOT}[^.\n]{{0,20}}?\b{_TELLS}"
+    rf"|{_IS_NOT}(?:{_TOLD}|in)\b[^.\n]{{0,40}}?{_PASSAGE}"
+    rf"|\bno\s+(?:\w+\s+)?(?:answer|information|mention)\b[^.\n]{{0,60}}?{_PASSAGE}"
+    rf"|\bno(?:ne\s+of\s+the|thing\s+in\s+the)?\s+{_PASSAGE}[^.\n]{{0,40}}?\b{_TELLS}",
+    re.IGNORECASE,
+)
+# The same as a whole answer, without a subject.
+_BARE_NO_ANSWER = re.compile(
+    rf"no\s+answer|(?:it\s+is\s+)?not\s+(?:{_TOLD}|known|in\s+the\s+\w+|available)\b.*",
+    re.IGNORECASE,
+)
+_REFUSAL = re.compile(
+    r"\bI(?:\s*'m|\s*’m|\s+am)\s+(?:sorry|unable|not\s+able)\b|\bI\s+apologi[sz]e\b|\bas\s+an\s+AI\b"
+    r"|\bI\s*(?:cannot|can't|can’t|can\s+not|won't|won’t|will\s+not)\b",
+    re.IGNORECASE,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """One line of a reply that is not blank."""
@@ -153,64 +209,6 @@ def _label(found: re.Match[str]) -> str:
     """Return the number of a step, so that "Step two" and "Step 2" are one."""
     label = found["label"].lower()
     return str(_WORD_NUMBERS.index(label) + 1) if label in _WORD_NUMBERS else str(int(label))
-
-
-Problem = Literal["empty_reply", "no_answer", "empty_answer", "ambiguous_answer", "refusal"]
-
-# An "Answer:" line without marks that is longer is no answer but talk.
-_MAX_UNMARKED_WORDS = 20
-# What the prompt puts between the marks, and the likes of it, said back.
-_PLACEHOLDERS = frozenset(
-    ["", "and", "ans", "answer", "the answer", "your answer", "answer text", "answer here"]
-)
-_MARKS = re.compile(rf"{OPEN}|{CLOSE}")
-_BETWEEN_PARTS = re.compile(r"[\s,;&/]*(?:(?:and|or)[\s,;]*)?")
-_LABEL_BEFORE = re.compile(ANSWER_LABEL.pattern + r"[\"'(]*\Z", re.IGNORECASE)
-_MAX_LABEL_CHARS = 60
-_FIRST_LINE = re.compile(r"\s*[^\n]*")
-# A new case after the answer: a model that goes on with the prompt.
-_NEXT_CASE = re.compile(
-    r"^(?:context\s+)?passage(?:\s+\d+)?\s*:|^sentence\s*:|^verdict\s*:", re.I | re.M
-)
-_QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "«": "»", "„": "“", "[": "]", "(": ")", "`": "`"}
-
-_PASSAGE = r"\b(?:passages?|texts?|contexts?|paragraphs?|documents?|information)\b"
-_TELLS = (
-    r"(?:answer|mention|say|state|contain|provide|give|specify|include|tell|hold|name|reveal|"
-    r"indicate|discuss|address|describe|have|explain|identify|list|offer)"
-)
-_CANNOT = r"\b(?:cannot|can't|can’t|can\s+not|could\s+not|couldn't|unable\s+to)\s+"
-_DOES_NOT = r"\b(?:(?:do|does|did)(?:\s+not|n['’]t)|never|fails?\s+to|lacks?)\b"
-_IS_NOT = r"\b(?:is|are|was|were)(?:\s+not|n['’]t)\s+(?:explicitly\s+|directly\s+)?"
-_TOLD = r"(?:mentioned|stated|given|provided|specified|found|answered|included|named)"
-# Says that there is no answer, wherever it stands.
-_NO_ANSWER = re.compile(
-    r"\bunanswerable\b|\bnot\s+answerable\b"
-    r"|\b(?:not\s+enough|insufficient)\s+information\b"
-    r"|\bno\s+answer\s+(?:(?:is|was|can\s+be)\s+)?(?:given|found|provided|available|possible|in)\b"
-    r"|\b(?:not\s+possible|impossible)\s+to\s+(?:answer|determine|tell)\b"
-    rf"|{_CANNOT}be\s+(?:answered|determined|inferred)\b"
-    rf"|{_CANNOT}(?:answer|determine|find|tell)\b[^.\n]{{0,80}}?{_PASSAGE}",
-    re.IGNORECASE,
-)
-# Says what the passages leave out: an answer only where a reply ends with it.
-_LEFT_OUT = re.compile(
-    rf"{_PASSAGE}[^.\n]{{0,40}}?{_DOES_NOT}[^.\n]{{0,20}}?\b{_TELLS}"
-    rf"|{_IS_NOT}(?:{_TOLD}|in)\b[^.\n]{{0,40}}?{_PASSAGE}"
-    rf"|\bno\s+(?:\w+\s+)?(?:answer|information|mention)\b[^.\n]{{0,60}}?{_PASSAGE}"
-    rf"|\bno(?:ne\s+of\s+the|thing\s+in\s+the)?\s+{_PASSAGE}[^.\n]{{0,40}}?\b{_TELLS}",
-    re.IGNORECASE,
-)
-# The same as a whole answer, without a subject.
-_BARE_NO_ANSWER = re.compile(
-    rf"no\s+answer|(?:it\s+is\s+)?not\s+(?:{_TOLD}|known|in\s+the\s+\w+|available)\b.*",
-    re.IGNORECASE,
-)
-_REFUSAL = re.compile(
-    r"\bI(?:\s*'m|\s*’m|\s+am)\s+(?:sorry|unable|not\s+able)\b|\bI\s+apologi[sz]e\b|\bas\s+an\s+AI\b"
-    r"|\bI\s*(?:cannot|can't|can’t|can\s+not|won't|won’t|will\s+not)\b",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,76 @@ _MAX_MARKED_VERDICT_WORDS = 5
 _MAX_LAST_VERDICT_WORDS = 20
 
 
+Verdict = Literal["natural", "unnatural", "not_a_question"]
+_LABEL = re.compile(
+    r"(?:(?:my|the|final)\s+)?(?:verdict|judge?ment)\b\s*(?:is\b)?\s*[:=–—-]*\s*", re.I
+)
+_TERM = r"(?:(?:the\s+)?question\s+)?(?:natural|unnatural)|not\s+a\s+question"
+# The three words side by side repeat the instruction; they are no verdict.
+_OFFERED = re.compile(
+    rf"(?:{_TERM})(?:[\s\"'()\[\],/|]{{1,5}}(?:or\s+[\"']?)?(?:{_TERM}))+",
+    re.IGNORECASE,
+)
+_NOT = r"(?:\bnot|n't|n’t|\bneither|\bnor|\bnever|\bnothing|\bwithout)"
+_FILLER = (
+    r"(?:\s+(?:an?|at\s+all|very|really|quite|entirely|fully|completely|particularly|actually|be|"
+    r"being|sound|sounding|seem|read|look|anything|like|phrased|worded))*\s+"
+)
+_KINDS = {
+    "not_a_question": (
+        rf"{_NOT}(?:\s+(?:actually|really|itself|phrased\s+as|framed\s+as|in\s+the\s+form\s+of))*"
+        r"\s+(?:a|an)\s+(?:(?:real|true|actual|genuine|direct)\s+)?question\b"
+        r"(?!\s+(?:marks?|words?|of|about|that|which|for|whether|with)\b)",
+        r"\bnon-?question\b",
+        r"\b(?:does\s+not|doesn't|doesn’t)\s+ask\s+(?:anything|something|a\s+question)\b",
+        r"^[^\w\n]{0,9}no\s+question\s*(?:[.;!]|$)",
+        r"\basks\s+nothing\b|\b(?:asks|contains|poses)\s+no\s+question\b",
+        r"\b(?:it|this|that|sentence|text)\s+is\s+(?:(?:just|simply|only|merely|rather)\s+)?"
+        r"an?\s+(?:\w+\s+)?(?:statement|assertion|declarative\s+sentence|fragment)\b",
+        r"\bis\s+(?:it|this|the\s+(?:sentence|text))\s+a\s+question\s*\?\s*(?:[-–—:]\s*)?no\b",
+    ),
+    "unnatural": (
+        r"\bnatural(?:ness)?\s*[?:=]\s*no\b",
+        rf"{_NOT}{_FILLER}natural\b",
+        rf"{_NOT}{_FILLER}(?:well[- ]formed|clear|grammatical|valid|proper|complete)\s+question\b",
+    ),
+    # Before bare "unnatural": "not unnatural" is natural.
+    "natural": (
+        rf"{_NOT}{_FILLER}unnatural\b|\bunnatural\s*[?:=]\s*no\b",
+        r"\bquestion\s+(?:is\s+|sounds\s+|reads\s+|seems\s+|looks\s+)?(?:\w+\s+)?natural\b",
+        r"\bnatural\s+question\b|^[^\w\n]{0,9}natural\b|\bverdict\s*(?:is|:)\s*natural\b",
+        r"\b(?:is|sounds|reads|seems|looks|and)\s+(?:\w+\s+)?natural\s*(?:[.,;:!)]|$)",
+    ),
+}
+_BARE = r"\bunnatural(?:ly)?\b"
+_SAID = re.compile(
+    "|".join(
+        [
+            *(f"(?P<{kind}>{'|'.join(patterns)})" for kind, patterns in _KINDS.items()),
+            f"(?P<bare>{_BARE})",
+        ]
+    ),
+    re.IGNORECASE | re.MULTILINE,
+)
+# Judges the sentence, whatever the verdict.
+_JUDGES = re.compile(
+    r"\b(?:is|it's|it’s|as)\s+(?:indeed\s+|clearly\s+)?an?\s+(?:[\w-]+,?\s+){0,3}question\b"
+    r"(?!\s+of\b)"
+    r"|\bquestion\s+(?:mark|word)\b|\bgramma(?:r|tical)|^(?:yes\b|no[,.;:])"
+    r"|\b(?:a\s+question|natural)\s*\?",
+    re.IGNORECASE,
+)
+# Words of others: the sentence said back, and what the passage says.
+_QUOTED = re.compile(r"\"[^\"\n]{12,}\"|“[^“”\n]{12,}”")
+# Not said back but given: the prompt itself has its verdicts in quotes.
+_QUOTED_VERDICT = re.compile(
+    r"((?:^|[:=])\s*)[\"“](not\s+a\s+question)[.!]?[\"”]", re.IGNORECASE | re.MULTILINE
+)
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n")
+_OF_PASSAGE = re.compile(r"\b(?:passages?|context)\b", re.IGNORECASE)
+_OF_SENTENCE = re.compile(r"\b(?:question|sentence)\b", re.IGNORECASE)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """What a reply says.
@@ -127,77 +197,6 @@ def _verdict_in_marks(value: str) -> Verdict | None:
     """Return the verdict that is given as if it were the answer."""
     verdict = verdict_of(value) if len(value.split()) <= _MAX_MARKED_VERDICT_WORDS else None
     return None if verdict == "natural" else verdict
-
-
-Verdict = Literal["natural", "unnatural", "not_a_question"]
-
-_LABEL = re.compile(
-    r"(?:(?:my|the|final)\s+)?(?:verdict|judge?ment)\b\s*(?:is\b)?\s*[:=–—-]*\s*", re.I
-)
-_TERM = r"(?:(?:the\s+)?question\s+)?(?:natural|unnatural)|not\s+a\s+question"
-# The three words side by side repeat the instruction; they are no verdict.
-_OFFERED = re.compile(
-    rf"(?:{_TERM})(?:[\s\"'()\[\],/|]{{1,5}}(?:or\s+[\"']?)?(?:{_TERM}))+",
-    re.IGNORECASE,
-)
-_NOT = r"(?:\bnot|n't|n’t|\bneither|\bnor|\bnever|\bnothing|\bwithout)"
-_FILLER = (
-    r"(?:\s+(?:an?|at\s+all|very|really|quite|entirely|fully|completely|particularly|actually|be|"
-    r"being|sound|sounding|seem|read|look|anything|like|phrased|worded))*\s+"
-)
-_KINDS = {
-    "not_a_question": (
-        rf"{_NOT}(?:\s+(?:actually|really|itself|phrased\s+as|framed\s+as|in\s+the\s+form\s+of))*"
-        r"\s+(?:a|an)\s+(?:(?:real|true|actual|genuine|direct)\s+)?question\b"
-        r"(?!\s+(?:marks?|words?|of|about|that|which|for|whether|with)\b)",
-        r"\bnon-?question\b",
-        r"\b(?:does\s+not|doesn't|doesn’t)\s+ask\s+(?:anything|something|a\s+question)\b",
-        r"^[^\w\n]{0,9}no\s+question\s*(?:[.;!]|$)",
-        r"\basks\s+nothing\b|\b(?:asks|contains|poses)\s+no\s+question\b",
-        r"\b(?:it|this|that|sentence|text)\s+is\s+(?:(?:just|simply|only|merely|rather)\s+)?"
-        r"an?\s+(?:\w+\s+)?(?:statement|assertion|declarative\s+sentence|fragment)\b",
-        r"\bis\s+(?:it|this|the\s+(?:sentence|text))\s+a\s+question\s*\?\s*(?:[-–—:]\s*)?no\b",
-    ),
-    "unnatural": (
-        r"\bnatural(?:ness)?\s*[?:=]\s*no\b",
-        rf"{_NOT}{_FILLER}natural\b",
-        rf"{_NOT}{_FILLER}(?:well[- ]formed|clear|grammatical|valid|proper|complete)\s+question\b",
-    ),
-    # Before bare "unnatural": "not unnatural" is natural.
-    "natural": (
-        rf"{_NOT}{_FILLER}unnatural\b|\bunnatural\s*[?:=]\s*no\b",
-        r"\bquestion\s+(?:is\s+|sounds\s+|reads\s+|seems\s+|looks\s+)?(?:\w+\s+)?natural\b",
-        r"\bnatural\s+question\b|^[^\w\n]{0,9}natural\b|\bverdict\s*(?:is|:)\s*natural\b",
-        r"\b(?:is|sounds|reads|seems|looks|and)\s+(?:\w+\s+)?natural\s*(?:[.,;:!)]|$)",
-    ),
-}
-_BARE = r"\bunnatural(?:ly)?\b"
-_SAID = re.compile(
-    "|".join(
-        [
-            *(f"(?P<{kind}>{'|'.join(patterns)})" for kind, patterns in _KINDS.items()),
-            f"(?P<bare>{_BARE})",
-        ]
-    ),
-    re.IGNORECASE | re.MULTILINE,
-)
-# Judges the sentence, whatever the verdict.
-_JUDGES = re.compile(
-    r"\b(?:is|it's|it’s|as)\s+(?:indeed\s+|clearly\s+)?an?\s+(?:[\w-]+,?\s+){0,3}question\b"
-    r"(?!\s+of\b)"
-    r"|\bquestion\s+(?:mark|word)\b|\bgramma(?:r|tical)|^(?:yes\b|no[,.;:])"
-    r"|\b(?:a\s+question|natural)\s*\?",
-    re.IGNORECASE,
-)
-# Words of others: the sentence said back, and what the passage says.
-_QUOTED = re.compile(r"\"[^\"\n]{12,}\"|“[^“”\n]{12,}”")
-# Not said back but given: the prompt itself has its verdicts in quotes.
-_QUOTED_VERDICT = re.compile(
-    r"((?:^|[:=])\s*)[\"“](not\s+a\s+question)[.!]?[\"”]", re.IGNORECASE | re.MULTILINE
-)
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n")
-_OF_PASSAGE = re.compile(r"\b(?:passages?|context)\b", re.IGNORECASE)
-_OF_SENTENCE = re.compile(r"\b(?:question|sentence)\b", re.IGNORECASE)
 
 
 def verdict_of(text: str, *, takes_first: bool = False) -> Verdict | None:

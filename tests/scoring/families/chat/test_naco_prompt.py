@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qaeval_core.llm.terms import estimate_tokens
+from qaeval_core.llm.pricing import estimate_tokens
 from qaeval_core.scoring.families.chat import naco_prompt as prompt
 from qaeval_core.scoring.families.chat.naco_prompt import make_prompt, prompt_hash, reminder_prompt
 

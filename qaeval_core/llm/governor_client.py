@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from qaeval_core.llm.budget import Purse
 from qaeval_core.llm.governor import Governor, Grant, Status
 from qaeval_core.llm.journal import Journal
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.limits import Limits
 from qaeval_core.llm.throttle import End
 
 

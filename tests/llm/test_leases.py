@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from qaeval_core.llm import kept_claims
-from qaeval_core.llm.kept_claims import KeptClaims
+from qaeval_core.llm import leases
+from qaeval_core.llm.leases import KeptClaims
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_torn_or_damaged_file_is_no_obstacle(path: Path) -> None:
 
 def test_the_file_does_not_grow_with_the_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A million requests must not leave 200 MB behind, to be read at each start."""
-    monkeypatch.setattr(kept_claims, "_MAX_OLD_LINES", 20)
+    monkeypatch.setattr(leases, "_MAX_OLD_LINES", 20)
     kept = KeptClaims(path, life="one")
     kept.claimed("held", owner="me")
     for number in range(500):

@@ -1,13 +1,13 @@
-"""Terms: what a call costs, how long its prompt is, and how often it is tried."""
+"""Pricing: what a call costs, and how long its prompt is."""
 
 from __future__ import annotations
 
 import math
-import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+NANO = 1_000_000_000  # of a dollar: sums of integers are exact
 # What a server's chat template adds: its marks around each message, and a text of its own.
 _TEMPLATE_TOKENS = 208
 _TEMPLATE_TOKENS_PER_MESSAGE = 16
@@ -35,41 +35,6 @@ class Prices:
         """
         prompt = n_prompt_tokens * self.prompt_usd_per_million
         return (prompt + n_completion_tokens * self.completion_usd_per_million) / 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class RetryRule:
-    """How often and after how long a call is sent again.
-
-    A refusal (429, 503, no connection) says nothing against the row, so rows are given up after
-    many more of them than of faults. Where ``max_given_up`` requests in a row were given up the
-    fault is the server's: the others would be lost alike. What fails while the server answers
-    nobody counts against no row; after ``max_outage_s`` of it no more is asked, after
-    ``max_unheard_s`` if it never answered.
-    """
-
-    max_faults: int = 6
-    max_given_up: int = 20
-    max_refusals: int = 60
-    first_wait_s: float = 0.5
-    max_wait_s: float = 30.0
-    max_outage_s: float = 300.0
-    max_unheard_s: float = 60.0
-
-    def is_over(self, refusals: Sequence[bool]) -> bool:
-        """Whether a call that failed so often, by a refusal or a fault each time, is given up.
-
-        >>> RetryRule(max_faults=2).is_over([True, True, False])
-        False
-        """
-        n_faults = len(refusals) - sum(refusals)
-        return n_faults >= self.max_faults or sum(refusals) >= self.max_refusals
-
-    def wait_s(self, n_failures: int, *, rng: random.Random) -> float:
-        """Return a wait that doubles with each failure, less up to a half by chance."""
-        longest_s = min(self.first_wait_s * 2.0 ** (n_failures - 1), self.max_wait_s)
-        # By chance: calls that failed together must not come back together.
-        return longest_s * rng.uniform(0.5, 1.0)
 
 
 class Estimates:
@@ -139,3 +104,16 @@ def estimate_tokens(messages: Sequence[Mapping[str, str]]) -> int:
         for message in messages
     )
     return n_tokens + _TOKENS_PER_MESSAGE * len(messages) + _TOKENS_PER_PROMPT
+
+
+def dollars(usd: float) -> str:
+    """Return money with four digits that count, and cents at least.
+
+    Examples
+    --------
+    >>> [dollars(usd) for usd in (0.0, 0.012344, 0.5, 1234.567, 0.00000012)]
+    ['$0.00', '$0.01234', '$0.50', '$1,234.57', '$0.00000012']
+    """
+    n_decimals = 2 if usd == 0 else min(max(3 - math.floor(math.log10(abs(usd))), 2), 9)
+    units, _, decimals = f"{usd:,.{n_decimals}f}".partition(".")
+    return f"${units}.{decimals.rstrip('0'):0<2}"

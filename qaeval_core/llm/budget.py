@@ -1,33 +1,47 @@
-"""Purses: what was spent and reserved from each, and which runs' limits hold.
+"""Budget: what calls may spend, what was spent and reserved, and which runs' limits hold.
 
 Money is counted in billionths of a dollar: sums are exact, and far below any price of a token.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from qaeval_core.errors import BudgetExhaustedError
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.errors import BudgetExhaustedError, ConfigError
+from qaeval_core.llm.limits import Limits
+from qaeval_core.llm.pricing import NANO, dollars
 
-NANO = 1_000_000_000
 # A run that was killed says no goodbye; its limits must not bind the others for ever.
 _SILENT_S = 900.0
 
 
-def dollars(usd: float) -> str:
-    """Return money with four digits that count, and cents at least.
+@dataclass(frozen=True, slots=True)
+class Purse:
+    """Money for some of an account's calls; None is unlimited.
 
-    Examples
-    --------
-    >>> [dollars(usd) for usd in (0.0, 0.012344, 0.5, 1234.567, 0.00000012)]
-    ['$0.00', '$0.01234', '$0.50', '$1,234.57', '$0.00000012']
+    Parameters
+    ----------
+    name : str, default "main"
+        Calls with equal names spend the same money, whichever run they are of.
+    budget_usd : float or None
+        Money that may be spent by all calls of that name, ever; inclusive.
+
+    Raises
+    ------
+    ConfigError
+        If the budget is less than 0.
     """
-    n_decimals = 2 if usd == 0 else min(max(3 - math.floor(math.log10(abs(usd))), 2), 9)
-    units, _, decimals = f"{usd:,.{n_decimals}f}".partition(".")
-    return f"${units}.{decimals.rstrip('0'):0<2}"
+
+    name: str = "main"
+    budget_usd: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.budget_usd is not None and not self.budget_usd >= 0:
+            raise ConfigError(f"budget_usd is {self.budget_usd}; it is 0 or more, or left out")
+
+
+MAIN_PURSE = Purse()
 
 
 @dataclass(slots=True)

@@ -7,16 +7,24 @@ nothing left to delay it after the last look at the clock.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
-from qaeval_core.llm.door import AsyncGovernor
-from qaeval_core.llm.grant import Grant
-from qaeval_core.llm.money_queue import MoneyQueue
+from qaeval_core.errors import BudgetExhaustedError
+from qaeval_core.llm.governor import Grant
+from qaeval_core.llm.governor_client import AsyncGovernor
 
 # A connection that was idle for as long as the client keeps one, and then waits here, must be
 # younger than what servers close: uvicorn after 5 s.
 LEAD_S = 2.0
+
+
+Granted = TypeVar("Granted")
+# Other askers may free money as well, without a word here.
+_POLL_S = 1.0
 
 
 class NotYetError(Exception):
@@ -135,3 +143,65 @@ class Gate:
     async def _reserve_once(self) -> tuple[float, Grant]:
         asked_s = time.monotonic()
         return asked_s, await self._governor.reserve(tokens=self._tokens, usd=self._usd)
+
+
+class MoneyQueue:
+    """Lets calls through in order while money is short, and all at once while it is not.
+
+    Else rows that come later would take what is freed, and many shards begin where few could be
+    done.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._freed = asyncio.Event()
+
+    def free(self) -> None:
+        """Take notice that a call has ended, or that all is over."""
+        self._freed.set()
+
+    async def reserve(
+        self,
+        reserve: Callable[[], Awaitable[Granted]],
+        *,
+        check: Callable[[], None],
+        patience_s: float,
+    ) -> Granted:
+        """Return what is reserved, as soon as there is money for it.
+
+        Parameters
+        ----------
+        reserve : callable
+            Reserves, or raises BudgetExhaustedError.
+        check : callable
+            Raises, to end the wait.
+        patience_s : float
+            How long to wait for calls that were sent to free money.
+
+        Raises
+        ------
+        BudgetExhaustedError
+            If no open call can free enough, or none did in time.
+        """
+        if not self._turn.locked():
+            try:
+                return await reserve()
+            except BudgetExhaustedError as error:
+                if not error.may_free:
+                    raise
+        async with self._turn:
+            loop = asyncio.get_running_loop()
+            until_s = loop.time() + patience_s
+            while True:
+                check()
+                self._freed.clear()  # Before the question: what is freed meanwhile counts.
+                try:
+                    return await reserve()
+                except BudgetExhaustedError as error:
+                    if error.n_waiting:
+                        until_s = loop.time() + patience_s
+                    if not error.may_free or loop.time() > until_s:
+                        raise
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(_POLL_S, patience_s / 20)):
+                        await self._freed.wait()

@@ -1,4 +1,4 @@
-"""Ask: one reply for one request, whatever it takes within the rules, and never paid twice.
+"""Asker: one reply for one request, whatever it takes within the rules, and never paid twice.
 
     journal? -> claim -> journal? -> reserve -> wait -> send -> journal -> settle -> release
 
@@ -15,28 +15,221 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qaeval_core.errors import CallTooLargeError, EndpointRefusedError, QAEvalError
-from qaeval_core.llm.answer import Answer, Request, no_answer, reasons
-from qaeval_core.llm.claimant import Claimant
-from qaeval_core.llm.claims import LEASE_S
 from qaeval_core.llm.client import ChatClient, Message
-from qaeval_core.llm.door import AsyncGovernor
-from qaeval_core.llm.gate import Gate, NotYetError
-from qaeval_core.llm.giving_up import GivingUp
-from qaeval_core.llm.journal import Asked, Journal, JournalEntry
-from qaeval_core.llm.keeper import Keeper
-from qaeval_core.llm.money_queue import MoneyQueue
-from qaeval_core.llm.outcome import ChatFailure, ChatReply
-from qaeval_core.llm.terms import Prices, RetryRule
+from qaeval_core.llm.governor_client import AsyncGovernor
+from qaeval_core.llm.journal import Journal
+from qaeval_core.llm.journal_entry import Asked, JournalEntry
+from qaeval_core.llm.leases import LEASE_S, Claimant
+from qaeval_core.llm.pricing import Estimates, Prices, most_prompt_tokens
+from qaeval_core.llm.responses import ChatFailure, ChatReply
+from qaeval_core.llm.retry import GivingUp, RetryRule
+from qaeval_core.llm.send_slot import Gate, MoneyQueue, NotYetError
 
-__all__ = ["Answer", "Asker"]
-
+# What there is to say of replies, by the names under which the report counts them.
+USAGE_OVER_BOUND = "usage_over_bound"
+UNREAD_BY_ERROR = "unread_by_error"
 _CLAIM_POLL_S = 0.5
 _MAX_OWN_WAIT_S = 300.0  # A server that is back sooner than it said is used.
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The journalled reply, or the reason why there is none; and the failures on the way.
+
+    ``notes`` name what is odd about a reply that was paid for now (``Keeper``).
+    """
+
+    entry: JournalEntry | None
+    reason: str | None = None
+    message: str | None = None
+    failures: tuple[str, ...] = ()
+    is_from_journal: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked, under the name that the journal knows it by; failures and notes so far."""
+
+    key: str
+    messages: Sequence[Message]
+    n_prompt_tokens: int
+    run_index: int
+    failures: list[ChatFailure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The failures' reasons, in order."""
+        return tuple(failure.reason for failure in self.failures)
+
+
+class Keeper:
+    """Estimates calls, and journals and settles what came of them.
+
+    Limits go by an estimate of the prompt, for what is reserved too much is throughput lost. Money
+    goes by a bound that cannot be too low, for what is reserved too little breaks the budget.
+
+    A reply is journalled before anything is learnt or settled by it. What a server counts is
+    believed up to the bound: a count above it would be money that cannot have been spent, and empty
+    the budget.
+
+    Parameters
+    ----------
+    client : ChatClient
+        The endpoint.
+    governor : AsyncGovernor
+        Who is told how calls ended.
+    journal : Journal
+        Where replies are kept.
+    prices : Prices
+        For reservations and for what the journal says.
+    parse : callable or None
+        Reads a reply's text into fields that are journalled with it.
+    """
+
+    def __init__(
+        self,
+        client: ChatClient,
+        governor: AsyncGovernor,
+        journal: Journal,
+        *,
+        prices: Prices,
+        parse: Callable[[str], Mapping[str, Any]] | None,
+    ) -> None:
+        self._client = client
+        self._governor = governor
+        self._journal = journal
+        self._prices = prices
+        self._parse = parse
+        self._estimates = Estimates()
+
+    def n_tokens(self, request: Request) -> int:
+        """Return what a server will likely count when the call arrives."""
+        return self._n_estimated(request) + self._client.endpoint.max_completion_tokens
+
+    def most_usd(self, request: Request) -> float:
+        """Return the most that the call can cost."""
+        return self._prices.cost_usd(
+            n_prompt_tokens=self._n_most(request),
+            n_completion_tokens=self._client.endpoint.max_completion_tokens,
+        )
+
+    async def keep(
+        self, call_id: str, request: Request, outcome: ChatReply | ChatFailure
+    ) -> JournalEntry | ChatFailure:
+        """Journal and settle what came of a call, and heed what the server asks for.
+
+        Raises
+        ------
+        RunError
+            If the disk or the governor refuses.
+        """
+        if isinstance(outcome, ChatFailure):
+            await self._heed(outcome)
+            silent_s = await self._governor.failed(
+                call_id, billed=outcome.may_be_billed, end=outcome.end
+            )
+            return replace(outcome, silent_s=silent_s)
+        reply = self._bounded(outcome, request)
+        entry = self._entry(reply, request, call_id=call_id)
+        try:
+            # First of all: whatever becomes of the governor, the reply is paid for.
+            return await asyncio.to_thread(self._store, entry, request)
+        finally:  # Also where it cannot be kept.
+            n_prompt = reply.n_prompt_tokens
+            most = self._client.endpoint.max_completion_tokens
+            n_admitted = None if n_prompt is None else n_prompt + most
+            await self._heed(reply)
+            await self._governor.settle(
+                entry.call_id,
+                tokens=entry.n_prompt_tokens + entry.n_completion_tokens,
+                usd=entry.usd,
+                n_admitted=n_admitted,
+            )
+            if n_prompt is not None:
+                self._estimates.learn(request.n_prompt_tokens, counted=n_prompt)
+
+    def _store(self, entry: JournalEntry, request: Request) -> JournalEntry:
+        """Journal a reply with what is read of it, or without; runs in a thread.
+
+        Both take as long as the text is long, and the disk may be slow.
+        """
+        try:
+            if self._parse is not None and entry.text is not None:
+                entry = replace(entry, parsed=self._parse(entry.text))
+        except Exception:  # An error of this program; who reads the entry meets it, and names it.
+            request.notes.append(UNREAD_BY_ERROR)
+        self._journal.put(entry)
+        return entry
+
+    def _bounded(self, reply: ChatReply, request: Request) -> ChatReply:
+        """Return a reply with the counts that it can have; None stands for those it cannot.
+
+        None of a text's tokens is as impossible as a million of them. A completion is as long as it
+        was allowed to be, or as its text, in bytes, where a server heeds no ``max_tokens``.
+        """
+        n_text = len(reply.text.encode("utf-8", "surrogatepass"))
+        n_prompt, n_completion = reply.n_prompt_tokens, reply.n_completion_tokens
+        most_prompt = most_prompt_tokens(request.messages)
+        most_completion = max(self._client.endpoint.max_completion_tokens, n_text)
+        n_prompt = n_prompt or None
+        n_completion = None if n_completion == 0 and n_text > 0 else n_completion
+        if (n_prompt or 0) > most_prompt or (n_completion or 0) > most_completion:
+            request.notes.append(USAGE_OVER_BOUND)
+        return replace(
+            reply,
+            n_prompt_tokens=n_prompt and min(n_prompt, most_prompt),
+            n_completion_tokens=n_completion and min(n_completion, most_completion),
+        )
+
+    async def _heed(self, outcome: ChatReply | ChatFailure) -> None:
+        if outcome.pause_s:
+            await self._governor.pause(outcome.pause_s)
+
+    def _entry(self, reply: ChatReply, request: Request, *, call_id: str) -> JournalEntry:
+        """Return a reply as the journal keeps it, not read yet.
+
+        Where the server tells no counts, tokens are those that were estimated, and money is what
+        was reserved: no call is cheaper than it may have been.
+        """
+        endpoint = self._client.endpoint
+        n_estimated = n_most = reply.n_prompt_tokens
+        if n_estimated is None or n_most is None:
+            n_estimated, n_most = self._n_estimated(request), self._n_most(request)
+        n_completion_tokens = reply.n_completion_tokens
+        if n_completion_tokens is None:
+            n_completion_tokens = endpoint.max_completion_tokens
+        return JournalEntry(
+            key=request.key,
+            call_id=call_id,
+            account=self._client.account,
+            base_url=endpoint.base_url,
+            model=endpoint.model,
+            run_index=request.run_index,
+            text=reply.text,
+            parsed=None,
+            finish_reason=reply.finish_reason,
+            n_prompt_tokens=n_estimated,
+            n_completion_tokens=n_completion_tokens,
+            usd=self._prices.cost_usd(
+                n_prompt_tokens=n_most,
+                n_completion_tokens=n_completion_tokens,
+            ),
+            at=time.time(),
+        )
+
+    def _n_estimated(self, request: Request) -> int:
+        return self._estimates.scaled(request.n_prompt_tokens)
+
+    def _n_most(self, request: Request) -> int:
+        return max(most_prompt_tokens(request.messages), self._n_estimated(request))
 
 
 class Asker:
@@ -87,7 +280,7 @@ class Asker:
             max_outage_s=self._rule.max_outage_s,
             max_unheard_s=min(self._rule.max_unheard_s, self._rule.max_outage_s),
         )
-        self._claims = Claimant(governor, journal, lease_s=lease_s)
+        self._claims = Claimant(governor, journal.refresh, lease_s=lease_s)
         self._in_flight: dict[str, asyncio.Task[Answer]] = {}
         self._ending: set[asyncio.Task[JournalEntry | ChatFailure]] = set()
         self._rng = random.Random()
@@ -189,7 +382,7 @@ class Asker:
         try:
             return await self._retry(request)
         except CallTooLargeError as error:
-            return no_answer("llm_call_over_limit", str(error), request.failures)
+            return Answer(None, "llm_call_over_limit", str(error), request.reasons)
         except QAEvalError as error:
             # No row's own fault: no money, no disk, no governor. The others would be lost alike.
             self.stop(error)
@@ -199,7 +392,7 @@ class Asker:
                 await asyncio.shield(self._claims.release(request.key))
 
     async def _retry(self, request: Request) -> Answer:
-        failures, own = request.failures, list[ChatFailure]()  # own: all but those of outages
+        own: list[bool] = []  # failures but those of outages: whether each was a refusal
         while True:
             self._check_stop()
             async with self._turn:
@@ -209,7 +402,7 @@ class Asker:
                 known = self._known(request.key, request.run_index) if is_claimed else None
                 if known is not None:
                     self._giving_up.replied()
-                    return Answer(known, failures=reasons(failures), is_from_journal=True)
+                    return Answer(known, failures=request.reasons, is_from_journal=True)
                 if is_claimed:
                     outcome = await self._ask_once_safely(request)
             if not is_claimed:
@@ -217,20 +410,20 @@ class Asker:
                 continue
             if isinstance(outcome, JournalEntry):
                 self._giving_up.replied()
-                return Answer(outcome, failures=reasons(failures), notes=tuple(request.notes))
-            failures.append(outcome)
+                return Answer(outcome, failures=request.reasons, notes=tuple(request.notes))
+            request.failures.append(outcome)
             is_outage = self._giving_up.is_outage(request.key, outcome)
             if not is_outage:
-                own.append(outcome)
+                own.append(outcome.is_refusal)
             error = self._error_after(outcome)
             if error is not None:
                 self.stop(error)
-            elif outcome.kind == "row_undefined" or self._is_over(own):
+            elif outcome.kind == "row_undefined" or self._rule.is_over(own):
                 error = self._giving_up.count(outcome)
                 if error is not None:
                     self.stop(error)
                     self._check_stop()
-                return no_answer(outcome.reason, outcome.message, failures)
+                return Answer(None, outcome.reason, outcome.message, request.reasons)
             else:
                 # In an outage the governor spaces what is sent.
                 wait_s = self._rule.wait_s(max(len(own), 1), rng=self._rng)
@@ -241,9 +434,6 @@ class Asker:
         if failure.kind == "fatal_family":
             return EndpointRefusedError(failure.message)
         return self._giving_up.check_outage(failure)
-
-    def _is_over(self, failures: Sequence[ChatFailure]) -> bool:
-        return self._rule.is_over([failure.is_refusal for failure in failures])
 
     async def _ask_once_safely(self, request: Request) -> JournalEntry | ChatFailure:
         """Ask once; an error of this program is one call's failure, and ends no other's.
