@@ -19,11 +19,11 @@ from jobs.actors import Lookout, RemoteSupervisor
 from jobs.governor import RayGovernor
 from jobs.pieces import costs_from_json, piece_from_json, pieces_dataset
 from qaeval_core.errors import LanguageModelError, QAEvalError, RunError, RunStoppedError
-from qaeval_core.llm.budget import Purse
+from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.governor_client import AsyncGovernor
 from qaeval_core.llm.limits import Limits
 from qaeval_core.scoring.asked_worker import AskedWorker
-from qaeval_core.scoring.asking import limits_of, purse_of
+from qaeval_core.scoring.asking import budget_of, limits_of
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.passes import OnShard
 from qaeval_core.scoring.plan import Piece
@@ -58,9 +58,9 @@ class AskPieces:
         # It logs the address of every call.
         logging.getLogger("httpx").setLevel(logging.WARNING)
 
-        def open_governor(account: str, limits: Limits, purse: Purse) -> AsyncGovernor:
+        def open_governor(account: str, limits: Limits, budget: Budget) -> AsyncGovernor:
             folder = plan.settings.ledger_path
-            return RayGovernor(account, limits=limits, purse=purse, folder=folder, run=run)
+            return RayGovernor(account, limits=limits, budget=budget, folder=folder, run=run)
 
         self._lookout = Lookout(sight, coordinator)
         supervisor = RemoteSupervisor(coordinator)
@@ -202,8 +202,8 @@ class AskingPass:
 
     async def _leave(self, account: str) -> None:
         family = self._family
-        limits, purse = limits_of(family), purse_of(family)
-        await RayGovernor(account, limits=limits, purse=purse, run=self._run_name).leave()
+        limits, budget = limits_of(family), budget_of(family)
+        await RayGovernor(account, limits=limits, budget=budget, run=self._run_name).leave()
 
 
 def _take(row: Mapping[str, Any], on_shard: OnShard) -> QAEvalError | None:

@@ -28,8 +28,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from jobs.governor_actor import Call, GovernorActor, Result
 from qaeval_core.errors import RunError
-from qaeval_core.llm.budget import Purse
-from qaeval_core.llm.governor import Grant, Status
+from qaeval_core.llm.budget import Budget
+from qaeval_core.llm.governor import Reservation, Status
 from qaeval_core.llm.limits import Limits
 from qaeval_core.llm.throttle import End
 
@@ -54,7 +54,7 @@ class RayGovernor:
         Name of server and key, ``ApiKey.account``.
     limits : Limits
         Of this run.
-    purse : Purse
+    budget : Budget
         Of this run.
     folder : str or None, default None
         Of the ledger, on the node of the first caller; None takes the user's cache.
@@ -69,7 +69,7 @@ class RayGovernor:
         account: str,
         *,
         limits: Limits,
-        purse: Purse,
+        budget: Budget,
         folder: str | Path | None = None,
         run: str | None = None,
         silent_s: float = _SILENT_S,
@@ -77,7 +77,7 @@ class RayGovernor:
         self._account = account
         self._folder = None if folder is None else str(folder)
         self._limits = limits
-        self._purse = purse
+        self._budget = budget
         self._run = run or uuid.uuid4().hex
         self._silent_s = silent_s
         self._handle: Any = None
@@ -85,19 +85,19 @@ class RayGovernor:
         self._sender: asyncio.Task[None] | None = None
         self._ids = (f"{uuid.uuid4().hex[:8]}-{number}" for number in itertools.count(1))
 
-    async def reserve(self, *, tokens: int, usd: float) -> Grant:
+    async def reserve(self, *, tokens: int, usd: float) -> Reservation:
         """See ``Governor.reserve``."""
         # Named here: a call that is repeated after a kill must not be reserved for twice.
         call_id = next(self._ids)
-        grant: Grant = await self._call(
-            "reserve", tokens, usd, call_id, self._purse, self._limits, self._run
+        reservation: Reservation = await self._call(
+            "reserve", tokens, usd, call_id, self._budget, self._limits, self._run
         )
-        return grant
+        return reservation
 
-    async def confirm(self, call_id: str) -> Grant | None:
+    async def confirm(self, call_id: str) -> Reservation | None:
         """See ``Governor.confirm``."""
-        grant: Grant | None = await self._call("confirm", call_id)
-        return grant
+        reservation: Reservation | None = await self._call("confirm", call_id)
+        return reservation
 
     async def settle(
         self, call_id: str, *, tokens: int, usd: float, n_admitted: int | None = None
@@ -121,7 +121,7 @@ class RayGovernor:
 
     async def renew(self, owner: str) -> None:
         """See ``Governor.renew``."""
-        await self._call("renew", owner, self._purse.name, self._run)
+        await self._call("renew", owner, self._budget.name, self._run)
 
     async def release(self, key: str, *, owner: str) -> None:
         """See ``Governor.release``."""
@@ -129,7 +129,7 @@ class RayGovernor:
 
     async def status(self) -> Status:
         """See ``Governor.status``."""
-        status: Status = await self._call("status", self._purse.name, self._run)
+        status: Status = await self._call("status", self._budget.name, self._run)
         return status
 
     async def open_calls(self) -> frozenset[str]:
@@ -139,7 +139,7 @@ class RayGovernor:
 
     async def spent_at_least(self, usd: float) -> None:
         """See ``Governor.spent_at_least``."""
-        await self._call("spent_at_least", usd, self._purse.name)
+        await self._call("spent_at_least", usd, self._budget.name)
 
     async def leave(self) -> None:
         """Take leave of the governor: this run sends no more; with the last one it ends.

@@ -28,9 +28,9 @@ import ray
 from ray.exceptions import RayError
 
 from qaeval_core.errors import QAEvalError, RunError, StoreLockedError
-from qaeval_core.llm.budget import Purse
-from qaeval_core.llm.governor import Governor, Grant, Status
-from qaeval_core.llm.leases import KeptClaims
+from qaeval_core.llm.budget import Budget
+from qaeval_core.llm.governor import Governor, Reservation, Status
+from qaeval_core.llm.leases import LeaseLog
 from qaeval_core.llm.ledger import Ledger, ledger_folder
 from qaeval_core.llm.limits import Limits
 from qaeval_core.llm.throttle import End
@@ -71,8 +71,8 @@ class GovernorActor:
         self._silent_s = silent_s
         self._governor: Governor | None = None
         self._ledger: Ledger | None = None
-        self._claims: KeptClaims | None = None
-        # Run -> (its purse, when it was heard); the empty one made this actor and has not reserved.
+        self._claims: LeaseLog | None = None
+        # Run -> (its budget, when it was heard); the empty one made this actor.
         self._heard = {"": ("", time.monotonic())}
         myself = ray.get_runtime_context().current_actor
         threading.Thread(target=_sweep, args=(myself, silent_s), daemon=True).start()
@@ -96,15 +96,15 @@ class GovernorActor:
             return False, error
 
     def reserve(  # noqa: D102
-        self, tokens: int, usd: float, call_id: str, purse: Purse, limits: Limits, run: str
-    ) -> Grant:
-        grant = self._open().reserve(
-            tokens=tokens, usd=usd, call_id=call_id, purse=purse, limits=limits
+        self, tokens: int, usd: float, call_id: str, budget: Budget, limits: Limits, run: str
+    ) -> Reservation:
+        reservation = self._open().reserve(
+            tokens=tokens, usd=usd, call_id=call_id, budget=budget, limits=limits
         )
-        self._heard[run] = (purse.name, time.monotonic())
-        return grant
+        self._heard[run] = (budget.name, time.monotonic())
+        return reservation
 
-    def confirm(self, call_id: str) -> Grant | None:  # noqa: D102
+    def confirm(self, call_id: str) -> Reservation | None:  # noqa: D102
         return self._open().confirm(call_id)
 
     def settle(  # noqa: D102
@@ -125,10 +125,10 @@ class GovernorActor:
             self._claims.claimed(key, owner=owner)
         return is_ours
 
-    def renew(self, owner: str, purse_name: str, run: str) -> None:
+    def renew(self, owner: str, budget_name: str, run: str) -> None:
         """Extend the owner's claims; its run is alive."""
         self._open().renew(owner)
-        self._heard[run] = (purse_name, time.monotonic())
+        self._heard[run] = (budget_name, time.monotonic())
 
     def release(self, key: str, owner: str) -> None:
         """End a claim."""
@@ -136,17 +136,17 @@ class GovernorActor:
         if self._claims is not None:
             self._claims.released(key, owner=owner)
 
-    def status(self, purse_name: str, run: str | None = None) -> Status:
+    def status(self, budget_name: str, run: str | None = None) -> Status:
         """Return where it stands; the run that asks is alive."""
         if run in self._heard:
-            self._heard[run] = (purse_name, time.monotonic())
-        return self._open().status(purse_name)
+            self._heard[run] = (budget_name, time.monotonic())
+        return self._open().status(budget_name)
 
     def open_calls(self) -> frozenset[str]:  # noqa: D102
         return self._open().open_calls
 
-    def spent_at_least(self, usd: float, purse_name: str) -> None:  # noqa: D102
-        self._open().spent_at_least(usd, purse=purse_name)
+    def spent_at_least(self, usd: float, budget_name: str) -> None:  # noqa: D102
+        self._open().spent_at_least(usd, budget=budget_name)
 
     # Not repeated: the caller sees the actor die, as it should.
     @ray.method(max_task_retries=0)  # type: ignore[untyped-decorator]
@@ -184,7 +184,7 @@ class GovernorActor:
 
     def _make(self) -> Governor:
         ledger = self._ledger = self._ledger or self._take_ledger()
-        self._claims = KeptClaims(
+        self._claims = LeaseLog(
             self._folder / f"claims-{self._account}.jsonl",
             life=ray.get_runtime_context().get_actor_id(),
         )
@@ -209,11 +209,11 @@ class GovernorActor:
         raise AssertionError
 
     def _forget(self, run: str) -> None:
-        purse_name, _ = self._heard.pop(run, ("", 0.0))
-        # Two runs may pay from one purse: its limits hold until the last of them has left.
-        is_in_use = purse_name in {name for name, _ in self._heard.values()}
-        if self._governor is not None and purse_name and not is_in_use:
-            self._governor.leave(purse_name)
+        budget_name, _ = self._heard.pop(run, ("", 0.0))
+        # Two runs may pay from one budget: its limits hold until the last of them has left.
+        is_in_use = budget_name in {name for name, _ in self._heard.values()}
+        if self._governor is not None and budget_name and not is_in_use:
+            self._governor.unregister(budget_name)
 
     def _end_if_unused(self) -> None:
         if self._heard:

@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 
 from jobs.governor import RayGovernor
 from qaeval_core.llm.asker import Asker
-from qaeval_core.llm.budget import Purse
+from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.governor import Status
 from qaeval_core.llm.journal import Journal
@@ -32,7 +32,7 @@ class Run:
     base_url: str
     folder: Path
     limits: Limits
-    purse: Purse = field(default_factory=Purse)
+    budget: Budget = field(default_factory=Budget)
 
     @classmethod
     def against(cls, server: LlmServer, folder: Path) -> Run:
@@ -55,7 +55,7 @@ class Run:
         """A door, for one process."""
         account = self.client.account
         return RayGovernor(
-            account, limits=self.limits, purse=self.purse, folder=self.folder, run="run"
+            account, limits=self.limits, budget=self.budget, folder=self.folder, run="run"
         )
 
     async def ask(self, numbers: range) -> list[str | None]:
@@ -95,11 +95,11 @@ def governor_processes() -> list[psutil.Process]:
     return processes(os.getpid(), title="GovernorActor")
 
 
-def governor_status(account: str, purse_name: str) -> Status | None:
+def governor_status(account: str, budget_name: str) -> Status | None:
     """Return where an account's governor stands; None if there is none, or it is dying."""
     try:
         actor = ray.get_actor(f"qaeval-governor-{account}", namespace="qaeval")
-        return ray.get(actor.status.remote(purse_name), timeout=2.0)
+        return ray.get(actor.status.remote(budget_name), timeout=2.0)
     except (ValueError, RayError):
         return None
 

@@ -12,7 +12,7 @@ from hostile_server import HostileServer
 from llm_server import LlmServer, count_prompt_tokens
 
 from qaeval_core.llm.asker import Asker
-from qaeval_core.llm.budget import Purse
+from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.governor import Governor
 from qaeval_core.llm.governor_client import LocalGovernor, reconcile
@@ -57,7 +57,7 @@ class Run:
     server: LlmServer | HostileServer
     folder: Path
     limits: Limits = field(default_factory=Limits)
-    purse: Purse = field(default_factory=Purse)
+    budget: Budget = field(default_factory=Budget)
     key: ApiKey | None = None
     model: str = "m"
     timeout_s: float = 2.0
@@ -77,7 +77,7 @@ class Run:
         self.ledger = Ledger(self.folder, self.account, keep_s=self.limits.span_s)
         self.governor = Governor(self.limits, ledger=self.ledger)
         self.journal = Journal(self.folder)
-        self.door = LocalGovernor(self.governor, limits=self.limits, purse=self.purse)
+        self.door = LocalGovernor(self.governor, limits=self.limits, budget=self.budget)
         asyncio.run(reconcile(self.door, self.journal, account=self.account))
 
     def __enter__(self) -> Run:

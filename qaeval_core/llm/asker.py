@@ -25,11 +25,11 @@ from qaeval_core.llm.client import ChatClient, Message
 from qaeval_core.llm.governor_client import AsyncGovernor
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import Asked, JournalEntry
-from qaeval_core.llm.leases import LEASE_S, Claimant
+from qaeval_core.llm.leases import LEASE_S, LeaseHolder
 from qaeval_core.llm.pricing import Estimates, Prices, most_prompt_tokens
 from qaeval_core.llm.responses import ChatFailure, ChatReply
-from qaeval_core.llm.retry import GivingUp, RetryRule
-from qaeval_core.llm.send_slot import Gate, MoneyQueue, NotYetError
+from qaeval_core.llm.retry import CircuitBreaker, RetryRule
+from qaeval_core.llm.send_slot import BudgetQueue, NotYetError, SendSlot
 
 # What there is to say of replies, by the names under which the report counts them.
 USAGE_OVER_BOUND = "usage_over_bound"
@@ -42,7 +42,7 @@ _MAX_OWN_WAIT_S = 300.0  # A server that is back sooner than it said is used.
 class Answer:
     """The journalled reply, or the reason why there is none; and the failures on the way.
 
-    ``notes`` name what is odd about a reply that was paid for now (``Keeper``).
+    ``notes`` name what is odd about a reply that was paid for now (``CallAccounting``).
     """
 
     entry: JournalEntry | None
@@ -70,7 +70,7 @@ class Request:
         return tuple(failure.reason for failure in self.failures)
 
 
-class Keeper:
+class CallAccounting:
     """Estimates calls, and journals and settles what came of them.
 
     Limits go by an estimate of the prompt, for what is reserved too much is throughput lost. Money
@@ -270,17 +270,17 @@ class Asker:
         self._client = client
         self._governor = governor
         self._journal = journal
-        self._keeper = Keeper(client, governor, journal, prices=prices, parse=parse)
+        self._accounting = CallAccounting(client, governor, journal, prices=prices, parse=parse)
         self._rule = rule or RetryRule()
         self._turn = asyncio.Semaphore(max_concurrent)
-        self._money = MoneyQueue()
+        self._budget_queue = BudgetQueue()
         self._n_in_flight = 0
-        self._giving_up = GivingUp(
+        self._breaker = CircuitBreaker(
             most=self._rule.max_given_up,
             max_outage_s=self._rule.max_outage_s,
             max_unheard_s=min(self._rule.max_unheard_s, self._rule.max_outage_s),
         )
-        self._claims = Claimant(governor, journal.refresh, lease_s=lease_s)
+        self._claims = LeaseHolder(governor, journal.refresh, lease_s=lease_s)
         self._in_flight: dict[str, asyncio.Task[Answer]] = {}
         self._ending: set[asyncio.Task[JournalEntry | ChatFailure]] = set()
         self._rng = random.Random()
@@ -320,7 +320,7 @@ class Asker:
         key = self._client.endpoint.request_key(messages, run_index=run_index)
         known = self._known(key, run_index)
         if known is not None:
-            self._giving_up.replied()
+            self._breaker.replied()
             return Answer(known, is_from_journal=True)
         task = self._in_flight.get(key)
         # Shielded: one of several callers that is cancelled must not cancel the others' call.
@@ -342,7 +342,7 @@ class Asker:
         if self._stop_error is None:
             self._stop_error = error
             self._stopped.set()
-            self._money.free()
+            self._budget_queue.free()
             for _ in self._in_flight:  # Who waits for a turn gets one, to find that it is over.
                 self._turn.release()
 
@@ -401,7 +401,7 @@ class Asker:
                 is_claimed = await self._claims.claim(request.key)
                 known = self._known(request.key, request.run_index) if is_claimed else None
                 if known is not None:
-                    self._giving_up.replied()
+                    self._breaker.replied()
                     return Answer(known, failures=request.reasons, is_from_journal=True)
                 if is_claimed:
                     outcome = await self._ask_once_safely(request)
@@ -409,17 +409,17 @@ class Asker:
                 await self._sleep(_CLAIM_POLL_S * self._rng.uniform(0.8, 1.2))
                 continue
             if isinstance(outcome, JournalEntry):
-                self._giving_up.replied()
+                self._breaker.replied()
                 return Answer(outcome, failures=request.reasons, notes=tuple(request.notes))
             request.failures.append(outcome)
-            is_outage = self._giving_up.is_outage(request.key, outcome)
+            is_outage = self._breaker.is_outage(request.key, outcome)
             if not is_outage:
                 own.append(outcome.is_refusal)
             error = self._error_after(outcome)
             if error is not None:
                 self.stop(error)
             elif outcome.kind == "row_undefined" or self._rule.is_over(own):
-                error = self._giving_up.count(outcome)
+                error = self._breaker.count(outcome)
                 if error is not None:
                     self.stop(error)
                     self._check_stop()
@@ -433,7 +433,7 @@ class Asker:
         """Return the error that stops the rest, where no other request will fare better."""
         if failure.kind == "fatal_family":
             return EndpointRefusedError(failure.message)
-        return self._giving_up.check_outage(failure)
+        return self._breaker.check_outage(failure)
 
     async def _ask_once_safely(self, request: Request) -> JournalEntry | ChatFailure:
         """Ask once; an error of this program is one call's failure, and ends no other's.
@@ -448,28 +448,28 @@ class Asker:
             return self._client.failure_of_fault(error)
 
     async def _ask_once(self, request: Request) -> JournalEntry | ChatFailure:
-        gate = Gate(
+        slot = SendSlot(
             self._governor,
-            tokens=self._keeper.n_tokens(request),
-            usd=self._keeper.most_usd(request),
+            tokens=self._accounting.n_tokens(request),
+            usd=self._accounting.most_usd(request),
             sleep=self._sleep,
             patience_s=2 * self._client.endpoint.timeout_s,
-            queue=self._money,
+            queue=self._budget_queue,
             check=self._check_stop,
         )
         self._n_in_flight += 1
         try:
-            outcome = await self._send(request, gate)
+            outcome = await self._send(request, slot)
         except BaseException:
-            if gate.call_id is not None:
-                failed = self._governor.failed(gate.call_id, billed=gate.is_passed)
+            if slot.call_id is not None:
+                failed = self._governor.failed(slot.call_id, billed=slot.is_passed)
                 await asyncio.shield(failed)
-                self._money.free()
+                self._budget_queue.free()
             raise
         finally:
             self._n_in_flight -= 1
         # Shielded: a reply that was paid for is kept, whatever becomes of who asked.
-        end = asyncio.create_task(self._end(gate.call_id or "", request, outcome))
+        end = asyncio.create_task(self._end(slot.call_id or "", request, outcome))
         self._ending.add(end)
         end.add_done_callback(self._ending.discard)
         try:
@@ -478,23 +478,23 @@ class Asker:
             await asyncio.wait([end])  # Its claim is released then, and others look for it.
             raise
 
-    async def _send(self, request: Request, gate: Gate) -> ChatReply | ChatFailure:
+    async def _send(self, request: Request, slot: SendSlot) -> ChatReply | ChatFailure:
         await self._client.open()
         while True:
-            await gate.approach()
+            await slot.approach()
             with contextlib.suppress(NotYetError):
                 return await self._client.complete(
-                    request.messages, request_id=request.key, gate=gate.wait
+                    request.messages, request_id=request.key, before_send=slot.wait
                 )
 
     async def _end(
         self, call_id: str, request: Request, outcome: ChatReply | ChatFailure
     ) -> JournalEntry | ChatFailure:
         try:
-            return await self._keeper.keep(call_id, request, outcome)
+            return await self._accounting.keep(call_id, request, outcome)
         except QAEvalError as error:
             # A full disk: what else is sent would be paid for and lost, one by one.
             self.stop(error)
             raise
         finally:
-            self._money.free()
+            self._budget_queue.free()

@@ -17,7 +17,7 @@ _SILENT_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
-class Purse:
+class Budget:
     """Money for some of an account's calls; None is unlimited.
 
     Parameters
@@ -41,12 +41,12 @@ class Purse:
             raise ConfigError(f"budget_usd is {self.budget_usd}; it is 0 or more, or left out")
 
 
-MAIN_PURSE = Purse()
+MAIN_BUDGET = Budget()
 
 
 @dataclass(slots=True)
 class Money:
-    """What one purse's calls cost and may cost, in billionths of a dollar, and how they ended."""
+    """What one budget's calls cost and may cost, in billionths of a dollar, and how they ended."""
 
     spent: int = 0
     reserved: int = 0
@@ -83,18 +83,18 @@ class Money:
         self.reserved -= reserved
         self.n_open -= 1
 
-    def fits(self, nano: int, purse: Purse) -> bool:
-        """Whether a call that may cost so much fits the purse's budget."""
-        return purse.budget_usd is None or self.committed + nano <= round(purse.budget_usd * NANO)
+    def fits(self, nano: int, budget: Budget) -> bool:
+        """Whether a call that may cost so much fits the budget."""
+        return budget.budget_usd is None or self.committed + nano <= round(budget.budget_usd * NANO)
 
-    def refusal(self, nano: int, purse: Purse, *, n_waiting: int) -> BudgetExhaustedError:
+    def refusal(self, nano: int, budget: Budget, *, n_waiting: int) -> BudgetExhaustedError:
         """Return the error for a call that does not fit."""
-        budget = purse.budget_usd or 0.0
-        may_free = self.n_open > 0 and self.spent + nano <= round(budget * NANO)
+        budget_usd = budget.budget_usd or 0.0
+        may_free = self.n_open > 0 and self.spent + nano <= round(budget_usd * NANO)
         return BudgetExhaustedError(
             f"spent {dollars(self.spent / NANO)}, reserved {dollars(self.reserved / NANO)}: a call "
-            f"of up to {dollars(nano / NANO)} does not fit naco.budget_usd={budget}; raise it and "
-            "run the same command again",
+            f"of up to {dollars(nano / NANO)} does not fit naco.budget_usd={budget_usd}; raise it "
+            "and run the same command again",
             may_free=may_free,
             n_waiting=n_waiting,
         )
@@ -106,15 +106,15 @@ class _Member:
     heard_s: float
 
 
-class Purses:
-    """The purses of one account.
+class Budgets:
+    """The budgets of one account.
 
     Parameters
     ----------
     limits : Limits
-        Of purses that bring none, and while there is no purse.
+        Of budgets that bring none, and while there is no budget.
     money : mapping
-        By purse, from the ledger.
+        By budget, from the ledger.
     """
 
     def __init__(self, limits: Limits, *, money: Mapping[str, Money] | None = None) -> None:
@@ -124,14 +124,14 @@ class Purses:
         self._look_s = -_SILENT_S
 
     def money(self, name: str) -> Money:
-        """Return a purse's money; an unknown one has spent nothing."""
+        """Return a budget's money; an unknown one has spent nothing."""
         found = self._money.get(name)
         if found is None:
             found = self._money[name] = Money()
         return found
 
-    def join(self, name: str, limits: Limits | None, *, now_s: float) -> bool:
-        """Hear of a purse; return whether limits may have changed.
+    def register(self, name: str, limits: Limits | None, *, now_s: float) -> bool:
+        """Hear of a budget; return whether limits may have changed.
 
         Raises
         ------
@@ -149,19 +149,19 @@ class Purses:
             member.heard_s = now_s
         return self._forget_silent(now_s) or is_news
 
-    def hear(self, name: str, *, now_s: float) -> None:
-        """Take notice that a purse's run lives, though it may not reserve for long."""
+    def heartbeat(self, name: str, *, now_s: float) -> None:
+        """Take notice that a budget's run lives, though it may not reserve for long."""
         member = self._members.get(name)
         if member is not None:
             member.heard_s = now_s
 
-    def leave(self, name: str) -> bool:
-        """Forget a purse's limits; return whether no other is left. Its money is kept."""
+    def unregister(self, name: str) -> bool:
+        """Forget a budget's limits; return whether no other is left. Its money is kept."""
         self._members.pop(name, None)
         return not self._members
 
     def smallest_limits(self) -> Limits:
-        """Return limits that keep those of every purse."""
+        """Return limits that keep those of every budget."""
         every = [member.limits for member in self._members.values()]
         return Limits.smallest(every or [self._own])
 

@@ -1,7 +1,7 @@
 """Governor's door: the governor as callers see it, here or in another process.
 
 ``Asker`` awaits these methods; ``LocalGovernor`` is the one for a single process, a job wraps the
-handle of an actor in the same way. A door knows its run's limits and purse.
+handle of an actor in the same way. A door knows its run's limits and budget.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from qaeval_core.llm.budget import Purse
-from qaeval_core.llm.governor import Governor, Grant, Status
+from qaeval_core.llm.budget import Budget
+from qaeval_core.llm.governor import Governor, Reservation, Status
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.limits import Limits
 from qaeval_core.llm.throttle import End
@@ -19,8 +19,8 @@ from qaeval_core.llm.throttle import End
 class AsyncGovernor(Protocol):
     """A governor that may live elsewhere: the methods of ``Governor``, awaited."""
 
-    async def reserve(self, *, tokens: int, usd: float) -> Grant: ...  # noqa: D102
-    async def confirm(self, call_id: str) -> Grant | None: ...  # noqa: D102
+    async def reserve(self, *, tokens: int, usd: float) -> Reservation: ...  # noqa: D102
+    async def confirm(self, call_id: str) -> Reservation | None: ...  # noqa: D102
     async def settle(  # noqa: D102
         self, call_id: str, *, tokens: int, usd: float, n_admitted: int | None = None
     ) -> None: ...
@@ -45,22 +45,22 @@ class LocalGovernor:
         Of the account; other runs may use it as well.
     limits : Limits
         Of this run.
-    purse : Purse
+    budget : Budget
         Whose money this run spends.
     """
 
-    def __init__(self, governor: Governor, *, limits: Limits, purse: Purse) -> None:
+    def __init__(self, governor: Governor, *, limits: Limits, budget: Budget) -> None:
         self._governor = governor
         self._limits = limits
-        self._purse = purse
+        self._budget = budget
 
-    async def reserve(self, *, tokens: int, usd: float) -> Grant:
+    async def reserve(self, *, tokens: int, usd: float) -> Reservation:
         """See ``Governor.reserve``."""
         return self._governor.reserve(
-            tokens=tokens, usd=usd, purse=self._purse, limits=self._limits
+            tokens=tokens, usd=usd, budget=self._budget, limits=self._limits
         )
 
-    async def confirm(self, call_id: str) -> Grant | None:
+    async def confirm(self, call_id: str) -> Reservation | None:
         """See ``Governor.confirm``."""
         return self._governor.confirm(call_id)
 
@@ -91,16 +91,16 @@ class LocalGovernor:
         self._governor.release(key, owner=owner)
 
     async def status(self) -> Status:
-        """See ``Governor.status``; of this run's purse."""
-        return self._governor.status(self._purse.name)
+        """See ``Governor.status``; of this run's budget."""
+        return self._governor.status(self._budget.name)
 
     async def open_calls(self) -> frozenset[str]:
-        """See ``Governor.open_calls``; of all purses."""
+        """See ``Governor.open_calls``; of all budgets."""
         return self._governor.open_calls
 
     async def spent_at_least(self, usd: float) -> None:
-        """See ``Governor.spent_at_least``; from this run's purse."""
-        self._governor.spent_at_least(usd, purse=self._purse.name)
+        """See ``Governor.spent_at_least``; from this run's budget."""
+        self._governor.spent_at_least(usd, budget=self._budget.name)
 
 
 async def reconcile(governor: AsyncGovernor, journal: Journal, *, account: str) -> int:
@@ -108,12 +108,12 @@ async def reconcile(governor: AsyncGovernor, journal: Journal, *, account: str) 
 
     Calls that stay open were sent and brought no reply: what was reserved for them counts as
     spent. And no less is spent than the journal says: the ledger may be lost, and another account
-    has one of its own, while the purse is the journal's.
+    has one of its own, while the budget is the journal's.
 
     Parameters
     ----------
     governor : AsyncGovernor
-        Of the account, with the journal's purse.
+        Of the account, with the journal's budget.
     journal : Journal
         May hold replies of several accounts.
     account : str

@@ -30,7 +30,7 @@ class _Owner:
     keys: set[str] = field(default_factory=set)
 
 
-class Claims:
+class LeaseTable:
     """Which owner holds which key, and until when.
 
     Parameters
@@ -40,7 +40,7 @@ class Claims:
 
     Examples
     --------
-    >>> claims = Claims(lease_s=60.0)
+    >>> claims = LeaseTable(lease_s=60.0)
     >>> claims.claim("0f", owner="a", now_s=0.0), claims.claim("0f", owner="b", now_s=1.0)
     (True, False)
     >>> claims.claim("0f", owner="b", now_s=61.0)
@@ -89,7 +89,7 @@ class Claims:
                 del self._holders[key]
 
 
-class KeptClaims:
+class LeaseLog:
     """Claims of one governor's life; its caller holds the ledger's lock.
 
     One line of JSON for each claim and release. A governor that is started again in the place of a
@@ -113,11 +113,11 @@ class KeptClaims:
     --------
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "claims.jsonl"
-    >>> kept = KeptClaims(path, life="a")
+    >>> kept = LeaseLog(path, life="a")
     >>> kept.claimed("0f", owner="me")
     >>> kept.claimed("1e", owner="me")
     >>> kept.released("0f", owner="me")
-    >>> KeptClaims(path, life="a").found, KeptClaims(path, life="b").found
+    >>> LeaseLog(path, life="a").found, LeaseLog(path, life="b").found
     ({'1e': 'me'}, {})
     """
 
@@ -176,7 +176,7 @@ def _line(key: str, owner: str | None) -> str:
     return json.dumps({key: owner}, separators=(",", ":")) + "\n"
 
 
-class AsyncClaims(Protocol):
+class AsyncLeases(Protocol):
     """A table of claims that may live elsewhere."""
 
     async def claim(self, key: str, *, owner: str) -> bool: ...  # noqa: D102
@@ -184,12 +184,12 @@ class AsyncClaims(Protocol):
     async def release(self, key: str, *, owner: str) -> None: ...  # noqa: D102
 
 
-class Claimant:
+class LeaseHolder:
     """Claims requests for one asker.
 
     Parameters
     ----------
-    governor : AsyncClaims
+    governor : AsyncLeases
         Who knows all claims.
     refresh : callable
         Reads what others, who had a claim before, left of replies; runs in a thread.
@@ -198,7 +198,7 @@ class Claimant:
     """
 
     def __init__(
-        self, governor: AsyncClaims, refresh: Callable[[], int], *, lease_s: float
+        self, governor: AsyncLeases, refresh: Callable[[], int], *, lease_s: float
     ) -> None:
         self._governor = governor
         self._read_others = refresh

@@ -6,9 +6,9 @@ machine.
 
 A killed process loses no line, for a line is one ``write``. A machine that dies loses lines that
 were not yet on its disk, and flushing each would cost milliseconds a call. So money is taken from
-the disk in blocks: before a purse's sent calls may cost more than its last ``ceiling`` line says,
+the disk in blocks: before a budget's sent calls may cost more than its last ``ceiling`` line says,
 the next block is written and flushed. After the death of a machine all of its block counts as
-spent. One ledger holds all purses of an account.
+spent. One ledger holds all budgets of an account.
 
 A line that was damaged is left out, and what it may have said counts against the run: the block
 counts as spent, and a window passes, as after the death of a machine.
@@ -61,7 +61,7 @@ class SentCall:
     at: float  # seconds since 1970
     n_tokens: int
     nano_usd: int  # billionths of a dollar: sums of integers are exact
-    purse: str = "main"
+    budget: str = "main"
 
     def facts(self) -> dict[str, object]:
         """Return what a line says of it."""
@@ -69,13 +69,13 @@ class SentCall:
             "at": round(self.at, 6),
             "n_tokens": self.n_tokens,
             "nano_usd": self.nano_usd,
-            "purse": self.purse,
+            "purse": self.budget,
         }
 
 
 @dataclass(slots=True)
 class LedgerState:
-    """What a ledger says: money of each purse, calls without an end, and times.
+    """What a ledger says: money of each budget, calls without an end, and times.
 
     Made of its lines, one after the other, and written as few of them. A fact is believed as far as
     it can be: types and ranges.
@@ -87,17 +87,17 @@ class LedgerState:
     open: dict[str, SentCall] = field(default_factory=dict)
     recent: list[SentCall] = field(default_factory=list)
     paused_until: float = 0.0
-    ceilings: dict[str, int] = field(default_factory=dict)  # by purse
+    ceilings: dict[str, int] = field(default_factory=dict)  # by budget
     pace: Kept | None = None
     machine: str | None = None
     is_closed: bool = True
     is_after_crash: bool = False
 
-    def of(self, purse: str) -> Money:
-        """Return a purse's money."""
-        found = self.money.get(purse)
+    def of(self, budget: str) -> Money:
+        """Return a budget's money."""
+        found = self.money.get(budget)
         if found is None:
-            found = self.money[purse] = Money()
+            found = self.money[budget] = Money()
         return found
 
     def copy(self) -> LedgerState:
@@ -173,20 +173,20 @@ class LedgerState:
 
     def _open(self, call_id: str, call: SentCall) -> None:
         if call_id not in self.open:
-            self.of(call.purse).reserve(call.nano_usd)
+            self.of(call.budget).reserve(call.nano_usd)
         self.open[call_id] = call
 
     def settle(self, call_id: str, *, cost: int, n_tokens: int) -> None:
         """End a call that brought a reply; one that has ended is left as it is."""
         call = self.open.pop(call_id, None)
         if call is not None:
-            self.of(call.purse).settle(call.nano_usd, cost=cost, n_tokens=n_tokens)
+            self.of(call.budget).settle(call.nano_usd, cost=cost, n_tokens=n_tokens)
 
     def fail(self, call_id: str, *, is_billed: bool) -> None:
         """End a call without a reply; one that has ended is left as it is."""
         call = self.open.pop(call_id, None)
         if call is not None:
-            self.of(call.purse).fail(call.nano_usd, is_billed=is_billed)
+            self.of(call.budget).fail(call.nano_usd, is_billed=is_billed)
 
     def forget_until(self, at: float) -> None:
         """Forget when calls were sent that no limit counts any more."""
@@ -274,7 +274,7 @@ class Ledger:
     keep_s : float, default 60
         How long a call that was sent matters to the limits: their span.
     block_usd : float, default 0
-        Money that a purse takes from the disk at once; 0 flushes nothing for money's sake.
+        Money that a budget takes from the disk at once; 0 flushes nothing for money's sake.
     wall : callable, default time.time
         Seconds since 1970.
 
@@ -344,15 +344,15 @@ class Ledger:
         """Note that a caller was told to send; told again, the call counts at both times."""
         facts: list[Fact] = [{"sent": call_id, **call.facts()}]
         is_known = call_id in self._state.open
-        committed = self._state.of(call.purse).committed + (0 if is_known else call.nano_usd)
-        ceiling = self._state.ceilings.get(call.purse, self._first.get(call.purse, 0))
+        committed = self._state.of(call.budget).committed + (0 if is_known else call.nano_usd)
+        ceiling = self._state.ceilings.get(call.budget, self._first.get(call.budget, 0))
         is_over = self._block > 0 and committed > ceiling
         if is_over:
             ceiling = committed + self._block
-            facts.insert(0, {"ceiling": ceiling, "purse": call.purse})
+            facts.insert(0, {"ceiling": ceiling, "purse": call.budget})
         self._write(facts, flush=is_over)
         if is_over:
-            self._state.ceilings[call.purse] = ceiling
+            self._state.ceilings[call.budget] = ceiling
         self._state.begin(call_id, call)
 
     def settled(self, call_id: str, *, n_tokens: int, nano_usd: int) -> None:
@@ -367,19 +367,19 @@ class Ledger:
             self._write([{"failed": call_id, "is_billed": is_billed}])
             self._state.fail(call_id, is_billed=is_billed)
 
-    def spent(self, purse: str, *, nano_usd: int) -> None:
+    def spent(self, budget: str, *, nano_usd: int) -> None:
         """Note that more was spent than calls say: a ledger had been lost."""
-        self._append({"spent": nano_usd, "purse": purse})
+        self._append({"spent": nano_usd, "purse": budget})
         # Said again in sum: no ceiling covers it, if its line is damaged.
-        self._append({"committed": self._state.of(purse).committed, "purse": purse})
+        self._append({"committed": self._state.of(budget).committed, "purse": budget})
 
-    def left(self, purse: str) -> None:
-        """Note that no more calls of a purse will come: a machine's death costs it no block."""
-        if purse in self._state.ceilings:
-            committed = self._state.of(purse).committed
-            if self._state.ceilings[purse] > committed:
+    def left(self, budget: str) -> None:
+        """Note that no more calls of a budget will come: a machine's death costs it no block."""
+        if budget in self._state.ceilings:
+            committed = self._state.of(budget).committed
+            if self._state.ceilings[budget] > committed:
                 # On the disk before it: the calls that it counts.
-                self._append({"ceiling": committed, "purse": purse}, flush=True)
+                self._append({"ceiling": committed, "purse": budget}, flush=True)
 
     def paused(self, until: float) -> None:
         """Note when the server wants to hear from us again, and flush it."""
@@ -423,8 +423,8 @@ class Ledger:
         if has_damage:
             self._note("what is not known of it counts as spent, and a window passes first")
         if state.is_after_crash:
-            for purse, ceiling in state.ceilings.items():
-                money = state.of(purse)
+            for budget, ceiling in state.ceilings.items():
+                money = state.of(budget)
                 money.spent += max(ceiling - money.committed, 0)
         state.forget_until(now - self._keep_s)
         return state

@@ -1,6 +1,6 @@
 """Limits: what a key allows in a window.
 
-Limits belong to an account, a server and a key; money belongs to a purse (``llm.budget``).
+Limits belong to an account, a server and a key; money belongs to a budget (``llm.budget``).
 
 But: when calls may be sent is ``llm.schedule``'s.
 """

@@ -49,7 +49,7 @@ class RetryRule:
         return longest_s * rng.uniform(0.5, 1.0)
 
 
-class GivingUp:
+class CircuitBreaker:
     """Counts requests that ended without a reply, in a row.
 
     A request that the server refuses (400) is that row's own fault, unless no request was ever
@@ -65,14 +65,14 @@ class GivingUp:
 
     Examples
     --------
-    >>> giving_up = GivingUp(most=2)
+    >>> breaker = CircuitBreaker(most=2)
     >>> refused = ChatFailure("row_undefined", "llm_bad_request", "http://h/v1 answered 400: no")
-    >>> giving_up.count(refused)
-    >>> print(giving_up.count(refused))
+    >>> breaker.count(refused)
+    >>> print(breaker.count(refused))
     the first 2 requests were refused, the last one: http://h/v1 answered 400: no; are the model \
 and the parameters right?
-    >>> giving_up.replied()
-    >>> [giving_up.count(refused) for _ in range(3)]
+    >>> breaker.replied()
+    >>> [breaker.count(refused) for _ in range(3)]
     [None, None, None]
     """
 

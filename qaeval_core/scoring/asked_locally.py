@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from qaeval_core.errors import QAEvalError, RunStoppedError, StoreLockedError
 from qaeval_core.llm.asker import Asker
-from qaeval_core.llm.budget import Purse
+from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.governor import Governor
 from qaeval_core.llm.governor_client import LocalGovernor
 from qaeval_core.llm.ledger import Ledger, ledger_folder
@@ -45,8 +45,8 @@ def local_governors(*, ledger_path: str | None) -> Iterator[OpenGovernor]:
     """
     ledgers: list[Ledger] = []
 
-    def open_governor(account: str, limits: Limits, purse: Purse) -> LocalGovernor:
-        block_usd = (purse.budget_usd or 0.0) / 100
+    def open_governor(account: str, limits: Limits, budget: Budget) -> LocalGovernor:
+        block_usd = (budget.budget_usd or 0.0) / 100
         try:
             ledger = Ledger(
                 ledger_folder(ledger_path), account, keep_s=limits.span_s, block_usd=block_usd
@@ -57,7 +57,7 @@ def local_governors(*, ledger_path: str | None) -> Iterator[OpenGovernor]:
                 "ended, or run both on one Ray cluster (--address), where they share the limits"
             ) from None
         ledgers.append(ledger)
-        return LocalGovernor(Governor(limits, ledger=ledger), limits=limits, purse=purse)
+        return LocalGovernor(Governor(limits, ledger=ledger), limits=limits, budget=budget)
 
     try:
         yield open_governor

@@ -17,7 +17,7 @@ from typing import Any
 
 from qaeval_core.errors import ConfigError, LanguageModelError, RunError
 from qaeval_core.llm.asker import Answer, Asker
-from qaeval_core.llm.budget import Purse
+from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.governor_client import AsyncGovernor, reconcile
 from qaeval_core.llm.journal import Journal
@@ -38,8 +38,8 @@ from qaeval_core.signature import hash_text
 
 _MAX_CHARS_AT_ONCE = 4000
 
-# (account, limits, purse) -> the governor of that account, here or in another process.
-OpenGovernor = Callable[[str, Limits, Purse], AsyncGovernor]
+# (account, limits, budget) -> the governor of that account, here or in another process.
+OpenGovernor = Callable[[str, Limits, Budget], AsyncGovernor]
 # Called with the number of rows as requests are done.
 OnRows = Callable[[int], None]
 
@@ -65,10 +65,10 @@ def limits_of(plan: AskedFamilyPlan) -> Limits:
     )
 
 
-def purse_of(plan: AskedFamilyPlan) -> Purse:
-    """Return what a family pays from: one purse a journal."""
+def budget_of(plan: AskedFamilyPlan) -> Budget:
+    """Return what a family pays from: one budget a journal."""
     folder = journal_folder(plan)
-    return Purse(name=hash_text(str(folder)), budget_usd=plan.settings.budget_usd)
+    return Budget(name=hash_text(str(folder)), budget_usd=plan.settings.budget_usd)
 
 
 def prices_of(plan: AskedFamilyPlan) -> Prices:
@@ -125,7 +125,7 @@ async def _open_asker(
         check_address(str(settings.base_url), proxy=settings.proxy)
     key = ApiKey.read(path=settings.api_key_file, variable=variable, allow_insecure=allow)
     client = ChatClient(endpoint_of(plan), key, proxy=settings.proxy)
-    governor = open_governor(client.account, limits_of(plan), purse_of(plan))
+    governor = open_governor(client.account, limits_of(plan), budget_of(plan))
     folder = journal_folder(plan)
     journal = await asyncio.to_thread(Journal, folder, with_text=plan.keeps_replies)
     await reconcile(governor, journal, account=client.account)

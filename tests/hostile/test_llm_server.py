@@ -20,7 +20,7 @@ from hostile_server import MB, Asked, HostileServer, completion, endless, respon
 from llm_runs import MAX_TOKENS, Run, prompt, reserved_usd
 
 from qaeval_core.errors import BudgetExhaustedError, EndpointRefusedError
-from qaeval_core.llm.budget import Purse
+from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.key import ApiKey
 from qaeval_core.llm.limits import Limits
@@ -231,9 +231,9 @@ def test_a_budget_binds_where_a_server_counts_nothing(tmp_path: Path) -> None:
     prices = Prices(1e6, 1e6)
     free = completion("Yes.", usage={"prompt_tokens": 0, "completion_tokens": 0})
     budget_usd = 2.5 * reserved_usd(0, prices)
-    purse = Purse(budget_usd=budget_usd)
+    budget = Budget(budget_usd=budget_usd)
     answers, run = ask(
-        [response(free)], tmp_path, numbers=range(9), wrap=True, prices=prices, purse=purse
+        [response(free)], tmp_path, numbers=range(9), wrap=True, prices=prices, budget=budget
     )
     stopped = [answer for answer in answers if isinstance(answer, BudgetExhaustedError)]
     assert len(stopped) == 7

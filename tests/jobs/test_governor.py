@@ -26,8 +26,8 @@ from qaeval_core.errors import (
     RunError,
     StoreLockedError,
 )
-from qaeval_core.llm.budget import Purse
-from qaeval_core.llm.governor import Grant
+from qaeval_core.llm.budget import Budget
+from qaeval_core.llm.governor import Reservation
 from qaeval_core.llm.ledger import Ledger
 from qaeval_core.llm.limits import Limits
 
@@ -66,13 +66,13 @@ def make_door(tmp_path: Path) -> Iterator[Callable[..., RayGovernor]]:
     made: list[RayGovernor] = []
 
     def make(
-        limits: Limits | None = None, *, purse: str = "main", usd: float | None = None, **more: Any
+        limits: Limits | None = None, *, budget: str = "main", usd: float | None = None, **more: Any
     ) -> RayGovernor:
         made.append(
             RayGovernor(
                 tmp_path.name,
                 limits=limits or Limits(),
-                purse=Purse(purse, usd),
+                budget=Budget(budget, usd),
                 folder=tmp_path,
                 **more,
             )
@@ -192,16 +192,16 @@ def test_claims_hold_for_all_doors_and_through_a_kill(make_door: Any) -> None:
 def test_two_runs_share_a_pace_that_outlives_the_governor(make_door: Any) -> None:
     """Who did not hear the refusals would be refused as often, and so would a successor."""
     limits = Limits(requests_per_minute=60_000)
-    one, two = make_door(limits), make_door(limits, purse="other")
+    one, two = make_door(limits), make_door(limits, budget="other")
 
     async def refuse(door: RayGovernor) -> None:
         for number in range(400):
-            grant = await door.reserve(tokens=1, usd=0.0)
-            while not grant.is_final:
-                await asyncio.sleep(grant.wait_s)
-                grant = await door.confirm(grant.call_id) or grant
+            reservation = await door.reserve(tokens=1, usd=0.0)
+            while not reservation.is_final:
+                await asyncio.sleep(reservation.wait_s)
+                reservation = await door.confirm(reservation.call_id) or reservation
             end = "refused" if number % 2 else "answered"
-            await door.failed(grant.call_id, billed=False, end=end)
+            await door.failed(reservation.call_id, billed=False, end=end)
 
     wait_for(two.status())
     wait_for(refuse(one))
@@ -216,11 +216,11 @@ def test_calls_in_mid_kill_are_reserved_once(make_door: Any) -> None:
     door = make_door(usd=10.0)
 
     async def reserve_many() -> set[str]:
-        grants = [door.reserve(tokens=1, usd=0.01) for _ in range(200)]
-        asked = asyncio.gather(*grants)
+        reservations = [door.reserve(tokens=1, usd=0.01) for _ in range(200)]
+        asked = asyncio.gather(*reservations)
         await asyncio.sleep(0.05)
         governor_process().kill()
-        return {grant.call_id for grant in await asked}
+        return {reservation.call_id for reservation in await asked}
 
     wait_for(door.status())
     assert len(wait_for(reserve_many())) == 200
@@ -232,9 +232,9 @@ def test_the_last_run_that_leaves_ends_the_actor(make_door: Any, tmp_path: Path)
     """Nothing stays on a cluster of others; the next run finds what was spent."""
     account = tmp_path.name
     assert governor_status(account, "main") is None
-    one, two = make_door(purse="one"), make_door(purse="two")
-    grant = wait_for(one.reserve(tokens=5, usd=0.5))
-    wait_for(one.settle(grant.call_id, tokens=5, usd=0.25))
+    one, two = make_door(budget="one"), make_door(budget="two")
+    reservation = wait_for(one.reserve(tokens=5, usd=0.5))
+    wait_for(one.settle(reservation.call_id, tokens=5, usd=0.25))
     wait_for(two.reserve(tokens=5, usd=0.5))
     wait_for(two.leave())
     status = governor_status(account, "one")
@@ -247,12 +247,12 @@ def test_the_last_run_that_leaves_ends_the_actor(make_door: Any, tmp_path: Path)
     assert wait_for(one.status()).spent_usd == 0.25
 
 
-def test_a_run_that_leaves_does_not_take_its_purse_from_others(make_door: Any) -> None:
+def test_a_run_that_leaves_does_not_take_its_budget_from_others(make_door: Any) -> None:
     """Runs of one journal must not pay twice because the first of them has ended."""
     doors = [make_door() for _ in range(3)]
     for door in doors:
-        grant = wait_for(door.reserve(tokens=5, usd=0.1))
-        wait_for(door.settle(grant.call_id, tokens=5, usd=0.1))
+        reservation = wait_for(door.reserve(tokens=5, usd=0.1))
+        wait_for(door.settle(reservation.call_id, tokens=5, usd=0.1))
     _, two, three = doors
     assert wait_for(two.claim("0f", owner="two"))
     wait_for(doors[0].leave())
@@ -284,14 +284,14 @@ def test_errors_arrive_as_they_were_raised(make_door: Any) -> None:
 
     # Calls that travel together fail alone.
     results = wait_for(reserve_many())
-    assert [type(each) for each in results] == [Grant, CallTooLargeError] * 2
+    assert [type(each) for each in results] == [Reservation, CallTooLargeError] * 2
     assert [str(error)[:20] for error in results[1::2]] == [
         "a call of 101 tokens",
         "a call of 102 tokens",
     ]
     other = dataclasses.replace(limits, window_s=30.0)
     with pytest.raises(ConfigError, match="window"):
-        wait_for(make_door(other, purse="other").reserve(tokens=5, usd=0.0))
+        wait_for(make_door(other, budget="other").reserve(tokens=5, usd=0.0))
 
 
 def test_a_ledger_that_another_cluster_holds_is_told_plainly(
@@ -310,7 +310,7 @@ def test_a_ledger_that_another_cluster_holds_is_told_plainly(
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     """A typo in the ledger's folder must read as one."""
     (tmp_path / "file").write_text("")
-    door = RayGovernor("a", limits=Limits(), purse=Purse(), folder=tmp_path / "file" / "ledgers")
+    door = RayGovernor("a", limits=Limits(), budget=Budget(), folder=tmp_path / "file" / "ledgers")
     with pytest.raises(RunError, match=r"file/ledgers: Not a directory \(naco\.ledger_path\)"):
         wait_for(door.status())
     wait_for(door.leave())

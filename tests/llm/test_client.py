@@ -130,8 +130,8 @@ def test_nothing_is_sent_before_the_gate_opens(server: LlmServer) -> None:
         endpoint = Endpoint(server.base_url, "m", {"max_tokens": 9}, timeout_s=0.4)
         client = ChatClient(endpoint, ApiKey(KEY, source="here"))
         with pytest.raises(LookupError, match="not now"):
-            await client.complete(MESSAGES, gate=stay_shut)
-        outcome = await client.complete(MESSAGES, gate=open_late)
+            await client.complete(MESSAGES, before_send=stay_shut)
+        outcome = await client.complete(MESSAGES, before_send=open_late)
         await client.aclose()
         return type(outcome)
 
