@@ -38,7 +38,7 @@ from qaeval_core.llm.asker import Asker
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.governor import Governor
-from qaeval_core.llm.governor_client import LocalGovernor
+from qaeval_core.llm.governor_client import GovernorClient, in_process
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.limits import Limits
 from qaeval_core.llm.pricing import Prices
@@ -263,7 +263,7 @@ async def _ask_governed(server: LlmServer, folder: Path, *, limit: int, n: int) 
     journal = Journal(folder)
     asker = Asker(
         ChatClient(endpoint),
-        LocalGovernor(Governor(limits), limits=limits, budget=budget),
+        GovernorClient(in_process(Governor(limits)), limits=limits, budget=budget),
         journal,
         prices=Prices(),
     )

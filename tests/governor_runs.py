@@ -15,11 +15,12 @@ from llm_runs import MAX_TOKENS, PRICES, prompt
 from llm_server import LlmServer, count_prompt_tokens
 from ray.exceptions import RayError
 
-from jobs.governor import RayGovernor
+from jobs.governor import ray_governor
 from qaeval_core.llm.asker import Asker
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.governor import Status
+from qaeval_core.llm.governor_client import Call, GovernorClient
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.limits import Limits
 from qaeval_core.llm.retry import RetryRule
@@ -51,10 +52,10 @@ class Run:
         return ChatClient(Endpoint(self.base_url, "m", parameters, 5.0))
 
     @property
-    def door(self) -> RayGovernor:
-        """A door, for one process."""
+    def governor(self) -> GovernorClient:
+        """The governor, for one process."""
         account = self.client.account
-        return RayGovernor(
+        return ray_governor(
             account, limits=self.limits, budget=self.budget, folder=self.folder, run="run"
         )
 
@@ -62,7 +63,7 @@ class Run:
         """Ask all at once; return texts, None where there is none."""
         asker = Asker(
             self.client,
-            self.door,
+            self.governor,
             Journal(self.folder / "journal"),
             prices=PRICES,
             rule=RetryRule(first_wait_s=0.01),
@@ -99,7 +100,10 @@ def governor_status(account: str, budget_name: str) -> Status | None:
     """Return where an account's governor stands; None if there is none, or it is dying."""
     try:
         actor = ray.get_actor(f"qaeval-governor-{account}", namespace="qaeval")
-        return ray.get(actor.status.remote(budget_name), timeout=2.0)
+        ((is_status, said),) = ray.get(
+            actor.answer.remote([Call("status", (budget_name,), {})]), timeout=2.0
+        )
+        return said if is_status else None
     except (ValueError, RayError):
         return None
 

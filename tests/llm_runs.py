@@ -15,7 +15,7 @@ from qaeval_core.llm.asker import Asker
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.governor import Governor
-from qaeval_core.llm.governor_client import LocalGovernor, reconcile
+from qaeval_core.llm.governor_client import GovernorClient, in_process, reconcile
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.key import ApiKey
 from qaeval_core.llm.ledger import Ledger
@@ -75,10 +75,14 @@ class Run:
         self.account = ChatClient(endpoint, self.key).account
         self._endpoint = endpoint
         self.ledger = Ledger(self.folder, self.account, keep_s=self.limits.span_s)
-        self.governor = Governor(self.limits, ledger=self.ledger)
+        self.use(Governor(self.limits, ledger=self.ledger))
         self.journal = Journal(self.folder)
-        self.door = LocalGovernor(self.governor, limits=self.limits, budget=self.budget)
-        asyncio.run(reconcile(self.door, self.journal, account=self.account))
+        asyncio.run(reconcile(self.client, self.journal, account=self.account))
+
+    def use(self, governor: Governor) -> None:
+        """Ask under this governor from now on."""
+        self.governor = governor
+        self.client = GovernorClient(in_process(governor), limits=self.limits, budget=self.budget)
 
     def __enter__(self) -> Run:
         return self
@@ -90,7 +94,7 @@ class Run:
     def asker(self) -> Asker:
         return Asker(
             ChatClient(self._endpoint, self.key),
-            self.door,
+            self.client,
             self.journal,
             prices=self.prices,
             parse=self.parse,

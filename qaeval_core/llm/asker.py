@@ -22,10 +22,10 @@ from typing import Any
 
 from qaeval_core.errors import CallTooLargeError, EndpointRefusedError, QAEvalError
 from qaeval_core.llm.client import ChatClient, Message
-from qaeval_core.llm.governor_client import AsyncGovernor
+from qaeval_core.llm.governor_client import GovernorClient, LeaseHolder
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import Asked, JournalEntry
-from qaeval_core.llm.leases import LEASE_S, LeaseHolder
+from qaeval_core.llm.leases import LEASE_S
 from qaeval_core.llm.pricing import Estimates, Prices, most_prompt_tokens
 from qaeval_core.llm.responses import ChatFailure, ChatReply
 from qaeval_core.llm.retry import CircuitBreaker, RetryRule
@@ -84,7 +84,7 @@ class CallAccounting:
     ----------
     client : ChatClient
         The endpoint.
-    governor : AsyncGovernor
+    governor : GovernorClient
         Who is told how calls ended.
     journal : Journal
         Where replies are kept.
@@ -97,7 +97,7 @@ class CallAccounting:
     def __init__(
         self,
         client: ChatClient,
-        governor: AsyncGovernor,
+        governor: GovernorClient,
         journal: Journal,
         *,
         prices: Prices,
@@ -239,7 +239,7 @@ class Asker:
     ----------
     client : ChatClient
         The endpoint.
-    governor : AsyncGovernor
+    governor : GovernorClient
         Of the client's account.
     journal : Journal
         Where replies are kept.
@@ -258,7 +258,7 @@ class Asker:
     def __init__(
         self,
         client: ChatClient,
-        governor: AsyncGovernor,
+        governor: GovernorClient,
         journal: Journal,
         *,
         prices: Prices,
@@ -280,7 +280,7 @@ class Asker:
             max_outage_s=self._rule.max_outage_s,
             max_unheard_s=min(self._rule.max_unheard_s, self._rule.max_outage_s),
         )
-        self._claims = LeaseHolder(governor, journal.refresh, lease_s=lease_s)
+        self._claims = LeaseHolder(governor, journal, lease_s=lease_s)
         self._in_flight: dict[str, asyncio.Task[Answer]] = {}
         self._ending: set[asyncio.Task[JournalEntry | ChatFailure]] = set()
         self._rng = random.Random()

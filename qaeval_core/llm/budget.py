@@ -13,7 +13,7 @@ from qaeval_core.llm.limits import Limits
 from qaeval_core.llm.pricing import NANO, dollars
 
 # A run that was killed says no goodbye; its limits must not bind the others for ever.
-_SILENT_S = 900.0
+SILENT_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,27 +101,36 @@ class Money:
 
 
 @dataclass(slots=True)
-class _Member:
+class _Run:
+    budget_name: str
     limits: Limits
     heard_s: float
 
 
 class Budgets:
-    """The budgets of one account.
+    """The budgets of one account, and the runs that pay from them.
 
     Parameters
     ----------
     limits : Limits
-        Of budgets that bring none, and while there is no budget.
+        Of runs that bring none, and while there is no run.
     money : mapping
         By budget, from the ledger.
+    silent_s : float, default 900
+        Seconds after which a run that was not heard has left.
     """
 
-    def __init__(self, limits: Limits, *, money: Mapping[str, Money] | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        money: Mapping[str, Money] | None = None,
+        silent_s: float = SILENT_S,
+    ) -> None:
         self._own = limits
         self._money = dict(money or {})
-        self._members: dict[str, _Member] = {}
-        self._look_s = -_SILENT_S
+        self._runs: dict[str, _Run] = {}
+        self._silent_s = silent_s
 
     def money(self, name: str) -> Money:
         """Return a budget's money; an unknown one has spent nothing."""
@@ -130,8 +139,13 @@ class Budgets:
             found = self._money[name] = Money()
         return found
 
-    def register(self, name: str, limits: Limits | None, *, now_s: float) -> bool:
-        """Hear of a budget; return whether limits may have changed.
+    @property
+    def has_runs(self) -> bool:
+        """Whether a run is registered."""
+        return bool(self._runs)
+
+    def register(self, name: str, budget_name: str, limits: Limits | None, *, now_s: float) -> bool:
+        """Hear of a run; return whether its limits are news.
 
         Raises
         ------
@@ -139,37 +153,34 @@ class Budgets:
             If it counts in windows of another length than the others.
         """
         given = self._own if limits is None else limits
-        member = self._members.get(name)
-        is_news = member is None or (member.limits is not given and member.limits != given)
+        run = self._runs.get(name)
+        is_news = run is None or (run.limits is not given and run.limits != given)
         if is_news:
-            others = [other.limits for key, other in self._members.items() if key != name]
+            others = [other.limits for key, other in self._runs.items() if key != name]
             Limits.smallest([*others, given, Limits(window_s=self._own.window_s)])
-            member = self._members[name] = _Member(given, now_s)
-        elif member is not None:
-            member.heard_s = now_s
-        return self._forget_silent(now_s) or is_news
+        if run is None or is_news or run.budget_name != budget_name:
+            self._runs[name] = _Run(budget_name, given, now_s)
+        else:
+            run.heard_s = now_s
+        return is_news
 
     def heartbeat(self, name: str, *, now_s: float) -> None:
-        """Take notice that a budget's run lives, though it may not reserve for long."""
-        member = self._members.get(name)
-        if member is not None:
-            member.heard_s = now_s
+        """Take notice that a run lives, though it may not reserve for long."""
+        run = self._runs.get(name)
+        if run is not None:
+            run.heard_s = now_s
 
-    def unregister(self, name: str) -> bool:
-        """Forget a budget's limits; return whether no other is left. Its money is kept."""
-        self._members.pop(name, None)
-        return not self._members
+    def unregister(self, name: str) -> str | None:
+        """Forget a run's limits; return its budget if no other run pays from it."""
+        run = self._runs.pop(name, None)
+        if run is None or any(one.budget_name == run.budget_name for one in self._runs.values()):
+            return None
+        return run.budget_name
 
     def smallest_limits(self) -> Limits:
-        """Return limits that keep those of every budget."""
-        every = [member.limits for member in self._members.values()]
-        return Limits.smallest(every or [self._own])
+        """Return limits that keep those of every run."""
+        return Limits.smallest([run.limits for run in self._runs.values()] or [self._own])
 
-    def _forget_silent(self, now_s: float) -> bool:
-        if now_s - self._look_s < _SILENT_S / 10:
-            return False
-        self._look_s = now_s
-        silent = [key for key, one in self._members.items() if one.heard_s < now_s - _SILENT_S]
-        for key in silent:
-            del self._members[key]
-        return bool(silent)
+    def silent(self, now_s: float) -> list[str]:
+        """Return the runs that were not heard for long: one that was killed says no goodbye."""
+        return [name for name, run in self._runs.items() if run.heard_s < now_s - self._silent_s]

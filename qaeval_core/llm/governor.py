@@ -1,4 +1,4 @@
-"""Governor: one door for all calls on one key, so that its limits hold whoever calls.
+"""Governor: one place for all calls on one key, so that its limits hold whoever calls.
 
 A caller reserves, waits as long as it is told, confirms if the wait was long, sends, and says how
 it ended. First come, first served. Answers are relative waits: callers need no common clock.
@@ -34,8 +34,8 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from qaeval_core.llm.budget import MAIN_BUDGET, Budget, Budgets
-from qaeval_core.llm.leases import LEASE_S, LeaseTable
+from qaeval_core.llm.budget import MAIN_BUDGET, SILENT_S, Budget, Budgets
+from qaeval_core.llm.leases import LEASE_S, LeaseLog, LeaseTable
 from qaeval_core.llm.ledger import Ledger, LedgerState, SentCall
 from qaeval_core.llm.limits import Limits
 from qaeval_core.llm.pricing import NANO
@@ -171,6 +171,10 @@ class Governor:
         Without one, a kill forgets money and the last window.
     lease_s : float, default 20
         How long claims last after their owner's last word.
+    lease_log : LeaseLog, optional
+        Without one, a kill forgets claims.
+    silent_s : float, default 900
+        Seconds after which a run that was not heard has left.
 
     Examples
     --------
@@ -198,6 +202,8 @@ $0.50 does not fit naco.budget_usd=1.0; raise it and run the same command again
         wall: Callable[[], float] = time.time,
         ledger: Ledger | None = None,
         lease_s: float = LEASE_S,
+        lease_log: LeaseLog | None = None,
+        silent_s: float = SILENT_S,
     ) -> None:
         self.limits = limits
         self._clock = clock
@@ -205,8 +211,11 @@ $0.50 does not fit naco.budget_usd=1.0; raise it and run the same command again
         self._ledger = ledger
         self._ids = (f"{uuid.uuid4().hex[:8]}-{number}" for number in itertools.count(1))
         self._calls = OpenCalls()
-        self._budgets = Budgets(limits)
-        self._claims = LeaseTable(lease_s=lease_s)
+        money = None if ledger is None else ledger.found.money
+        self._budgets = Budgets(limits, money=money, silent_s=silent_s)
+        self._look_s = -math.inf
+        self._look_every_s = silent_s / 10
+        self._leases = LeaseTable(lease_s=lease_s, log=lease_log, now_s=clock())
         self._n_refused = self._n_late = self._n_sent = 0
         self._schedule = Schedule(limits, now_s=clock())
         if ledger is not None:
@@ -229,9 +238,7 @@ $0.50 does not fit naco.budget_usd=1.0; raise it and run the same command again
         if found.pace is not None:
             since_s = found.pace.since_s - self._wall_offset_s
             self._schedule.throttle.take_over(replace(found.pace, since_s=since_s), now_s=now_s)
-        self._budgets = Budgets(self.limits, money=found.money)
 
-    @property
     def open_calls(self) -> frozenset[str]:
         """Ids of calls without an end; after a kill, also of those whose callers died."""
         return frozenset(self._calls)
@@ -244,6 +251,7 @@ $0.50 does not fit naco.budget_usd=1.0; raise it and run the same command again
         call_id: str | None = None,
         budget: Budget = MAIN_BUDGET,
         limits: Limits | None = None,
+        run: str | None = None,
     ) -> Reservation:
         """Return the next call's id and wait.
 
@@ -258,7 +266,9 @@ $0.50 does not fit naco.budget_usd=1.0; raise it and run the same command again
         budget : Budget
             Whose money; its budget holds from now on.
         limits : Limits, optional
-            Of the budget's run; default: the governor's.
+            Of the caller's run; default: the governor's.
+        run : str, optional
+            Names the run, if several with limits of their own pay from one budget.
 
         Raises
         ------
@@ -272,8 +282,7 @@ $0.50 does not fit naco.budget_usd=1.0; raise it and run the same command again
         if call_id is not None and (known := self.confirm(call_id)) is not None:
             return known
         now_s = self._clock()
-        if self._budgets.register(budget.name, limits, now_s=now_s):
-            self._set_limits(now_s)
+        self.register(run or budget.name, budget_name=budget.name, limits=limits)
         nano = round(usd * NANO)
         money = self._budgets.money(budget.name)
         if not money.fits(nano, budget):
@@ -289,8 +298,22 @@ $0.50 does not fit naco.budget_usd=1.0; raise it and run the same command again
         money.reserve(nano)
         return self._reservation(call_id, call, now_s)
 
+    def register(self, run: str, *, budget_name: str, limits: Limits | None) -> None:
+        """Hear of a run: its limits hold from now on, beside those of the others.
+
+        Raises
+        ------
+        ConfigError
+            If the limits count in windows of another length.
+        """
+        now_s = self._clock()
+        if self._budgets.register(run, budget_name, limits, now_s=now_s):
+            self._set_limits(now_s)
+        if now_s - self._look_s > self._look_every_s:
+            self.forget_silent()
+
     def _set_limits(self, now_s: float) -> None:
-        """Work with the smallest limits of all budgets."""
+        """Work with the smallest limits of all runs."""
         limits = self._budgets.smallest_limits()
         if limits == self.limits:
             return
@@ -299,13 +322,20 @@ $0.50 does not fit naco.budget_usd=1.0; raise it and run the same command again
             self.failed(call_id, billed=False)  # Its caller is told when it asks again.
         self._schedule.change(limits, now_s=now_s)
 
-    def unregister(self, budget_name: str) -> bool:
-        """Forget the limits of a budget's run; return whether no budget is left."""
-        is_last = self._budgets.unregister(budget_name)
+    def unregister(self, run: str) -> bool:
+        """Forget the limits of a run; return whether no run is left."""
+        left = self._budgets.unregister(run)
         self._set_limits(self._clock())
-        if self._ledger is not None:
-            self._ledger.left(budget_name)
-        return is_last
+        if left is not None and self._ledger is not None:
+            self._ledger.left(left)
+        return not self._budgets.has_runs
+
+    def forget_silent(self) -> bool:
+        """Forget runs that were not heard for long; return whether no run is left."""
+        self._look_s = self._clock()
+        for run in self._budgets.silent(self._look_s):
+            self.unregister(run)
+        return not self._budgets.has_runs
 
     def confirm(self, call_id: str) -> Reservation | None:
         """Return what is left to wait, or None if the call is unknown: reserve again.
@@ -394,29 +424,29 @@ $0.50 does not fit naco.budget_usd=1.0; raise it and run the same command again
             kept = self._schedule.throttle.kept()
             self._ledger.paced(replace(kept, since_s=kept.since_s + self._wall_offset_s))
 
-    def spent_at_least(self, usd: float, *, budget: str = MAIN_BUDGET.name) -> None:
+    def spent_at_least(self, usd: float, *, budget_name: str = MAIN_BUDGET.name) -> None:
         """Learn from the journal that more was spent than a lost ledger says.
 
         What is reserved for open calls may be in the journal's sum already.
         """
-        money = self._budgets.money(budget)
+        money = self._budgets.money(budget_name)
         missing = round(usd * NANO) - money.committed
         if missing > 0:
             money.spent += missing
             if self._ledger is not None:
-                self._ledger.spent(budget, nano_usd=missing)
+                self._ledger.spent(budget_name, nano_usd=missing)
 
     def claim(self, key: str, *, owner: str) -> bool:
         """Return whether a request is the owner's to ask; all its claims last longer then."""
-        return self._claims.claim(key, owner=owner, now_s=self._clock())
+        return self._leases.claim(key, owner=owner, now_s=self._clock())
 
     def renew(self, owner: str) -> None:
         """Make all of an owner's claims last longer."""
-        self._claims.renew(owner, now_s=self._clock())
+        self._leases.renew(owner, now_s=self._clock())
 
     def release(self, key: str, *, owner: str) -> None:
         """Let others ask a request, if it is the owner's."""
-        self._claims.release(key, owner=owner)
+        self._leases.release(key, owner=owner)
 
     def pause(self, seconds: float) -> None:
         """Send nothing for so long, as the server asked."""
@@ -427,10 +457,10 @@ $0.50 does not fit naco.budget_usd=1.0; raise it and run the same command again
         if self._ledger is not None:
             self._ledger.paused(now_s + seconds + self._wall_offset_s)
 
-    def status(self, budget_name: str = MAIN_BUDGET.name) -> Status:
-        """Return where it stands, with the money of a budget, whose run lives: it asks."""
+    def status(self, budget_name: str = MAIN_BUDGET.name, *, run: str | None = None) -> Status:
+        """Return where it stands, with the money of a budget; the run that asks lives."""
         now_s = self._clock()
-        self._budgets.heartbeat(budget_name, now_s=now_s)
+        self._budgets.heartbeat(run or budget_name, now_s=now_s)
         n_requests, n_tokens = self._schedule.in_use(now_s)
         money = self._budgets.money(budget_name)
         return Status(

@@ -1,19 +1,17 @@
 """Leases: who asks a request, so that two who need the same reply pay once.
 
-A holder's leases last from its last word on; one that died holds others up no longer. The table of
-all is the governor's; a log lets it survive a kill; a holder claims and renews for one asker.
+An owner's leases last from its last word on; one that died holds others up no longer. The table of
+all is the governor's; a log lets it survive a kill.
+
+But: who claims and renews for one asker is ``llm.governor_client``'s.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
-import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
 from qaeval_core.files import AppendFile, read_own
 
@@ -37,6 +35,10 @@ class LeaseTable:
     ----------
     lease_s : float
         How long an owner may be silent.
+    log : LeaseLog, optional
+        Keeps claims through a kill; those that it found hold from ``now_s`` on.
+    now_s : float, default 0
+        The clock.
 
     Examples
     --------
@@ -47,10 +49,15 @@ class LeaseTable:
     True
     """
 
-    def __init__(self, *, lease_s: float = LEASE_S) -> None:
+    def __init__(
+        self, *, lease_s: float = LEASE_S, log: LeaseLog | None = None, now_s: float = 0.0
+    ) -> None:
         self._lease_s = lease_s
+        self._log = log
         self._holders: dict[str, str] = {}
         self._owners: dict[str, _Owner] = {}
+        for key, owner in log.found.items() if log is not None else ():
+            self.claim(key, owner=owner, now_s=now_s)
 
     def __len__(self) -> int:
         return len(self._holders)
@@ -69,6 +76,8 @@ class LeaseTable:
             self._owners[holder].keys.discard(key)
         self._holders[key] = owner
         claimant.keys.add(key)
+        if self._log is not None:
+            self._log.claimed(key, owner=owner)
         return True
 
     def renew(self, owner: str, *, now_s: float) -> None:
@@ -81,6 +90,8 @@ class LeaseTable:
         if self._holders.get(key) == owner:
             del self._holders[key]
             self._owners[owner].keys.discard(key)
+        if self._log is not None:
+            self._log.released(key, owner=owner)
 
     def _forget_dead(self, now_s: float) -> None:
         dead = [name for name, owner in self._owners.items() if owner.until_s <= now_s]
@@ -174,93 +185,3 @@ class LeaseLog:
 
 def _line(key: str, owner: str | None) -> str:
     return json.dumps({key: owner}, separators=(",", ":")) + "\n"
-
-
-class AsyncLeases(Protocol):
-    """A table of claims that may live elsewhere."""
-
-    async def claim(self, key: str, *, owner: str) -> bool: ...  # noqa: D102
-    async def renew(self, owner: str) -> None: ...  # noqa: D102
-    async def release(self, key: str, *, owner: str) -> None: ...  # noqa: D102
-
-
-class LeaseHolder:
-    """Claims requests for one asker.
-
-    Parameters
-    ----------
-    governor : AsyncLeases
-        Who knows all claims.
-    refresh : callable
-        Reads what others, who had a claim before, left of replies; runs in a thread.
-    lease_s : float
-        How long claims last after a word from here.
-    """
-
-    def __init__(
-        self, governor: AsyncLeases, refresh: Callable[[], int], *, lease_s: float
-    ) -> None:
-        self._governor = governor
-        self._read_others = refresh
-        self._renew_s = lease_s / 3
-        self._owner = uuid.uuid4().hex
-        self._keys: set[str] = set()
-        self._renewal: asyncio.Task[None] | None = None
-        self._refreshing: asyncio.Task[int] | None = None
-        self._next: asyncio.Task[int] | None = None
-
-    async def claim(self, key: str) -> bool:
-        """Return whether the request is ours to ask; the journal is up to date then."""
-        if key in self._keys:
-            return True
-        self._keys.add(key)  # Before the answer: who is cancelled meanwhile releases it.
-        if not await self._governor.claim(key, owner=self._owner):
-            self._keys.discard(key)
-            return False
-        if self._renewal is None or self._renewal.done():
-            self._renewal = asyncio.create_task(self._renew())
-            self._renewal.add_done_callback(_look_at)
-        await self._refresh()
-        return True
-
-    def holds(self, key: str) -> bool:
-        """Whether the request is claimed here, or about to be."""
-        return key in self._keys
-
-    async def release(self, key: str) -> None:
-        """Let others ask it, if it is claimed."""
-        if key in self._keys:
-            self._keys.discard(key)
-            await self._governor.release(key, owner=self._owner)
-
-    async def aclose(self) -> None:
-        """Renew no more."""
-        for task in (self._renewal, self._refreshing, self._next):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-
-    async def _renew(self) -> None:
-        while self._keys:
-            await asyncio.sleep(self._renew_s)
-            await self._governor.renew(self._owner)
-
-    async def _refresh(self) -> None:
-        """Read what others wrote until now; calls that come together share a look."""
-        # A look that is under way may have begun too early: the next one is shared.
-        if self._next is None:
-            self._next = asyncio.create_task(self._look())
-            self._next.add_done_callback(_look_at)
-        await asyncio.shield(self._next)
-
-    async def _look(self) -> int:
-        if self._refreshing is not None:
-            await asyncio.wait([self._refreshing])
-        self._refreshing, self._next = self._next, None
-        return await asyncio.to_thread(self._read_others)
-
-
-def _look_at(task: asyncio.Task[Any]) -> None:
-    """Take an error out of a task that perhaps nobody awaits: the calls meet it too."""
-    if not task.cancelled():
-        task.exception()

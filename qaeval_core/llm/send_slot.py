@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from qaeval_core.errors import BudgetExhaustedError
 from qaeval_core.llm.governor import Reservation
-from qaeval_core.llm.governor_client import AsyncGovernor
+from qaeval_core.llm.governor_client import GovernorClient
 
 # A connection that was idle for as long as the client keeps one, and then waits here, must be
 # younger than what servers close: uvicorn after 5 s.
@@ -36,7 +36,7 @@ class SendSlot:
 
     Parameters
     ----------
-    governor : AsyncGovernor
+    governor : GovernorClient
         Who says when.
     tokens, usd : int, float
         The most that the call can hold and cost.
@@ -59,7 +59,7 @@ class SendSlot:
 
     def __init__(
         self,
-        governor: AsyncGovernor,
+        governor: GovernorClient,
         *,
         tokens: int,
         usd: float,

@@ -12,7 +12,7 @@ from qaeval_core.errors import QAEvalError, RunStoppedError, StoreLockedError
 from qaeval_core.llm.asker import Asker
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.governor import Governor
-from qaeval_core.llm.governor_client import LocalGovernor
+from qaeval_core.llm.governor_client import GovernorClient, in_process
 from qaeval_core.llm.ledger import Ledger, ledger_folder
 from qaeval_core.llm.limits import Limits
 from qaeval_core.scoring.asked_worker import AskedWorker
@@ -45,7 +45,7 @@ def local_governors(*, ledger_path: str | None) -> Iterator[OpenGovernor]:
     """
     ledgers: list[Ledger] = []
 
-    def open_governor(account: str, limits: Limits, budget: Budget) -> LocalGovernor:
+    def open_governor(account: str, limits: Limits, budget: Budget) -> GovernorClient:
         block_usd = (budget.budget_usd or 0.0) / 100
         try:
             ledger = Ledger(
@@ -57,7 +57,8 @@ def local_governors(*, ledger_path: str | None) -> Iterator[OpenGovernor]:
                 "ended, or run both on one Ray cluster (--address), where they share the limits"
             ) from None
         ledgers.append(ledger)
-        return LocalGovernor(Governor(limits, ledger=ledger), limits=limits, budget=budget)
+        governor = Governor(limits, ledger=ledger)
+        return GovernorClient(in_process(governor), limits=limits, budget=budget)
 
     try:
         yield open_governor

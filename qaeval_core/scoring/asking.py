@@ -19,7 +19,7 @@ from qaeval_core.errors import ConfigError, LanguageModelError, RunError
 from qaeval_core.llm.asker import Answer, Asker
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.client import ChatClient, Endpoint
-from qaeval_core.llm.governor_client import AsyncGovernor, reconcile
+from qaeval_core.llm.governor_client import GovernorClient, reconcile
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import JournalEntry
 from qaeval_core.llm.key import KEY_VARIABLE, ApiKey, check_address
@@ -39,7 +39,7 @@ from qaeval_core.signature import hash_text
 _MAX_CHARS_AT_ONCE = 4000
 
 # (account, limits, budget) -> the governor of that account, here or in another process.
-OpenGovernor = Callable[[str, Limits, Budget], AsyncGovernor]
+OpenGovernor = Callable[[str, Limits, Budget], GovernorClient]
 # Called with the number of rows as requests are done.
 OnRows = Callable[[int], None]
 
@@ -95,7 +95,7 @@ def journal_folder(plan: AskedFamilyPlan) -> Path:
 
 async def open_asker(
     plan: AskedFamilyPlan, *, open_governor: OpenGovernor, n_actors: int = 1
-) -> tuple[Asker, AsyncGovernor, str]:
+) -> tuple[Asker, GovernorClient, str]:
     """Return what asks, its governor, and the name of the account; the key is read here.
 
     Parameters
@@ -117,7 +117,7 @@ async def open_asker(
 
 async def _open_asker(
     plan: AskedFamilyPlan, *, open_governor: OpenGovernor, n_actors: int
-) -> tuple[Asker, AsyncGovernor, str]:
+) -> tuple[Asker, GovernorClient, str]:
     settings = plan.settings
     variable = KEY_VARIABLE if KEY_VARIABLE in os.environ else None
     allow = settings.allow_insecure

@@ -16,7 +16,7 @@ from qaeval_core.files import AppendFile
 from qaeval_core.llm.asker import Answer, Request
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.governor import Governor
-from qaeval_core.llm.governor_client import LocalGovernor, reconcile
+from qaeval_core.llm.governor_client import GovernorClient, in_process, reconcile
 from qaeval_core.llm.journal_entry import JournalEntry
 from qaeval_core.llm.ledger import Ledger
 from qaeval_core.llm.limits import Limits
@@ -59,7 +59,7 @@ def test_a_reply_that_the_ledger_refuses_is_journalled_first(
         async def refuse(*_: object, **__: object) -> None:
             raise RunError("the governor is gone")
 
-        run.door.settle = run.door.pause = refuse  # type: ignore[method-assign]
+        run.client.settle = run.client.pause = refuse  # type: ignore[method-assign]
         return await run.ask(range(3), wrap=True)
 
     with Run(plain, tmp_path) as run:
@@ -198,8 +198,8 @@ def test_another_key_on_a_journal_finds_what_its_budget_has_spent(
         spent_usd = run.governor.status().spent_usd
         ledger = Ledger(tmp_path, "another account")
         governor = Governor(Limits(), ledger=ledger)
-        door = LocalGovernor(governor, limits=Limits(), budget=Budget())
-        n_settled = asyncio.run(reconcile(door, run.journal, account="another account"))
+        client = GovernorClient(in_process(governor), limits=Limits(), budget=Budget())
+        n_settled = asyncio.run(reconcile(client, run.journal, account="another account"))
         assert (n_settled, governor.status().spent_usd) == (0, spent_usd)
         assert spent_usd > 0
         ledger.close()
@@ -219,7 +219,7 @@ def test_a_journal_that_cannot_be_written_stops_before_the_first_call(
             os.seteuid(65534)
         try:
             with pytest.raises(RunError, match=r"permission to write there \(naco.journal_path\)"):
-                asyncio.run(reconcile(run.door, run.journal, account=run.account))
+                asyncio.run(reconcile(run.client, run.journal, account=run.account))
         finally:
             if is_root:
                 os.seteuid(0)

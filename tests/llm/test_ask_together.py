@@ -83,7 +83,7 @@ def test_owners_that_died_are_forgotten() -> None:
 def another_asker(run: Run, server: LlmServer, **options: float) -> Asker:
     """Return an asker with a journal of its own in the run's folder, as another process has."""
     endpoint = Endpoint(server.base_url, "m", {"max_tokens": MAX_TOKENS, "temperature": 0.7}, 2.0)
-    return Asker(ChatClient(endpoint), run.door, Journal(run.folder), prices=PRICES, **options)
+    return Asker(ChatClient(endpoint), run.client, Journal(run.folder), prices=PRICES, **options)
 
 
 async def ask_all(asker: Asker, numbers: range) -> list[Answer]:
@@ -118,8 +118,7 @@ def test_two_askers_pay_for_equal_requests_once(tmp_path: Path) -> None:
 def test_an_owner_that_died_holds_others_up_for_a_lease(plain: LlmServer, tmp_path: Path) -> None:
     """A kill -9 releases nothing; a live owner that is slow must not lose its claim."""
     with Run(plain, tmp_path) as run:
-        run.governor = Governor(Limits(), lease_s=0.6)
-        run.door._governor = run.governor
+        run.use(Governor(Limits(), lease_s=0.6))
         asker = another_asker(run, plain, lease_s=0.6)
         (alive,) = asyncio.run(ask_all(asker, range(1)))
         assert alive.entry is not None
@@ -150,8 +149,7 @@ def test_a_claim_is_renewed_while_its_call_lasts(plain: LlmServer, tmp_path: Pat
         return [*held, run.governor.claim(key, owner="another")]
 
     with Run(plain, tmp_path, model="fault:hang", timeout_s=5.0) as run:
-        run.governor = Governor(Limits(), lease_s=0.3)
-        run.door._governor = run.governor
+        run.use(Governor(Limits(), lease_s=0.3))
         assert asyncio.run(ask_and_look(run)) == [True] * 5
 
 

@@ -222,7 +222,7 @@ def test_no_window_is_above_a_limit_whatever_happens(
     assert n_most <= (requests or math.inf)
     assert n_most_tokens <= (tokens or math.inf)
     assert sorted(n for _, n in world.arrivals) == sorted(truths)
-    assert not world.governor.open_calls
+    assert not world.governor.open_calls()
     told_s = limits.window_s / 60 + limits.jitter_s
     for from_s, until_s in world.pauses:
         inside = [at_s for at_s, _ in world.arrivals if from_s + told_s < at_s < until_s]

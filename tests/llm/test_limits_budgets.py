@@ -188,7 +188,7 @@ def test_the_ledger_tells_budgets_apart(tmp_path: Path, clock: Clock) -> None:
         reservation = governor.reserve(tokens=1, usd=1.0, budget=Budget(name))
         governor.settle(reservation.call_id, tokens=1, usd=usd)
         governor.reserve(tokens=1, usd=2 * usd, budget=Budget(name))
-    governor.spent_at_least(7.0, budget="c")
+    governor.spent_at_least(7.0, budget_name="c")
     for number in range(2):
         ledger = Ledger(copy_of(ledger, tmp_path / str(number + 1)))
         governor = Governor(Limits(), clock=clock, ledger=ledger)

@@ -1,4 +1,4 @@
-"""The governor's door: order, money, and what a caller that is late or unknown is told."""
+"""The governor: order, money, and what a caller that is late or unknown is told."""
 
 from __future__ import annotations
 
