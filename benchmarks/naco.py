@@ -34,13 +34,14 @@ import pyarrow.parquet as pq
 import tenacity
 
 from benchmarks.measure import environment, ratio
-from qaeval_core.llm.ask import Asker
+from qaeval_core.llm.asker import Asker
+from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.client import ChatClient, Endpoint
-from qaeval_core.llm.door import LocalGovernor
 from qaeval_core.llm.governor import Governor
+from qaeval_core.llm.governor_client import GovernorClient, in_process
 from qaeval_core.llm.journal import Journal
-from qaeval_core.llm.limits import Limits, Purse
-from qaeval_core.llm.terms import Prices
+from qaeval_core.llm.limits import Limits
+from qaeval_core.llm.pricing import Prices
 from qaeval_core.sample import sample_table
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -257,12 +258,12 @@ def _prompt(number: int) -> list[dict[str, str]]:
 
 
 async def _ask_governed(server: LlmServer, folder: Path, *, limit: int, n: int) -> None:
-    limits, purse = Limits(requests_per_minute=limit, window_s=_WINDOW_S), Purse()
+    limits, budget = Limits(requests_per_minute=limit, window_s=_WINDOW_S), Budget()
     endpoint = Endpoint(server.base_url, "m", {"max_tokens": _MAX_TOKENS})
     journal = Journal(folder)
     asker = Asker(
         ChatClient(endpoint),
-        LocalGovernor(Governor(limits), limits=limits, purse=purse),
+        GovernorClient(in_process(Governor(limits)), limits=limits, budget=budget),
         journal,
         prices=Prices(),
     )

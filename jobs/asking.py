@@ -16,13 +16,13 @@ import ray
 from ray.data import ActorPoolStrategy
 
 from jobs.actors import Lookout, RemoteSupervisor
-from jobs.governor import RayGovernor
+from jobs.governor import leave_governor, ray_governor
 from jobs.pieces import costs_from_json, piece_from_json, pieces_dataset
 from qaeval_core.errors import LanguageModelError, QAEvalError, RunError, RunStoppedError
-from qaeval_core.llm.door import AsyncGovernor
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.budget import Budget
+from qaeval_core.llm.governor_client import GovernorClient
+from qaeval_core.llm.limits import Limits
 from qaeval_core.scoring.asked_worker import AskedWorker
-from qaeval_core.scoring.asking import limits_of, purse_of
 from qaeval_core.scoring.families.asked import AskedFamilyPlan
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.passes import OnShard
@@ -57,9 +57,9 @@ class AskPieces:
         # It logs the address of every call.
         logging.getLogger("httpx").setLevel(logging.WARNING)
 
-        def open_governor(account: str, limits: Limits, purse: Purse) -> AsyncGovernor:
+        def open_governor(account: str, limits: Limits, budget: Budget) -> GovernorClient:
             folder = plan.settings.ledger_path
-            return RayGovernor(account, limits=limits, purse=purse, folder=folder, run=run)
+            return ray_governor(account, limits=limits, budget=budget, folder=folder, run=run)
 
         self._lookout = Lookout(sight, coordinator)
         supervisor = RemoteSupervisor(coordinator)
@@ -197,12 +197,7 @@ class AskingPass:
     def close(self) -> None:
         """Take leave of the governor."""
         for account in self._accounts:
-            asyncio.run(self._leave(account))
-
-    async def _leave(self, account: str) -> None:
-        family = self._family
-        limits, purse = limits_of(family), purse_of(family)
-        await RayGovernor(account, limits=limits, purse=purse, run=self._run_name).leave()
+            asyncio.run(leave_governor(account, self._run_name))
 
 
 def _take(row: Mapping[str, Any], on_shard: OnShard) -> QAEvalError | None:

@@ -15,13 +15,15 @@ from llm_runs import MAX_TOKENS, PRICES, prompt
 from llm_server import LlmServer, count_prompt_tokens
 from ray.exceptions import RayError
 
-from jobs.governor import RayGovernor
-from qaeval_core.llm.ask import Asker
+from jobs.governor import ray_governor
+from qaeval_core.llm.asker import Asker
+from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.client import ChatClient, Endpoint
-from qaeval_core.llm.grant import Status
+from qaeval_core.llm.governor import Status
+from qaeval_core.llm.governor_client import Call, GovernorClient
 from qaeval_core.llm.journal import Journal
-from qaeval_core.llm.limits import Limits, Purse
-from qaeval_core.llm.terms import RetryRule
+from qaeval_core.llm.limits import Limits
+from qaeval_core.llm.retry import RetryRule
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Run:
     base_url: str
     folder: Path
     limits: Limits
-    purse: Purse = field(default_factory=Purse)
+    budget: Budget = field(default_factory=Budget)
 
     @classmethod
     def against(cls, server: LlmServer, folder: Path) -> Run:
@@ -50,18 +52,18 @@ class Run:
         return ChatClient(Endpoint(self.base_url, "m", parameters, 5.0))
 
     @property
-    def door(self) -> RayGovernor:
-        """A door, for one process."""
+    def governor(self) -> GovernorClient:
+        """The governor, for one process."""
         account = self.client.account
-        return RayGovernor(
-            account, limits=self.limits, purse=self.purse, folder=self.folder, run="run"
+        return ray_governor(
+            account, limits=self.limits, budget=self.budget, folder=self.folder, run="run"
         )
 
     async def ask(self, numbers: range) -> list[str | None]:
         """Ask all at once; return texts, None where there is none."""
         asker = Asker(
             self.client,
-            self.door,
+            self.governor,
             Journal(self.folder / "journal"),
             prices=PRICES,
             rule=RetryRule(first_wait_s=0.01),
@@ -94,11 +96,14 @@ def governor_processes() -> list[psutil.Process]:
     return processes(os.getpid(), title="GovernorActor")
 
 
-def governor_status(account: str, purse_name: str) -> Status | None:
+def governor_status(account: str, budget_name: str) -> Status | None:
     """Return where an account's governor stands; None if there is none, or it is dying."""
     try:
         actor = ray.get_actor(f"qaeval-governor-{account}", namespace="qaeval")
-        return ray.get(actor.status.remote(purse_name), timeout=2.0)
+        ((is_status, said),) = ray.get(
+            actor.answer.remote([Call("status", (budget_name,), {})]), timeout=2.0
+        )
+        return said if is_status else None
     except (ValueError, RayError):
         return None
 

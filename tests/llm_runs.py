@@ -11,15 +11,17 @@ from typing import Any
 from hostile_server import HostileServer
 from llm_server import LlmServer, count_prompt_tokens
 
-from qaeval_core.llm.ask import Asker
+from qaeval_core.llm.asker import Asker
+from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.client import ChatClient, Endpoint
-from qaeval_core.llm.door import LocalGovernor, reconcile
 from qaeval_core.llm.governor import Governor
+from qaeval_core.llm.governor_client import GovernorClient, in_process, reconcile
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.key import ApiKey
 from qaeval_core.llm.ledger import Ledger
-from qaeval_core.llm.limits import Limits, Purse
-from qaeval_core.llm.terms import Prices, RetryRule, most_prompt_tokens
+from qaeval_core.llm.limits import Limits
+from qaeval_core.llm.pricing import Prices, most_prompt_tokens
+from qaeval_core.llm.retry import RetryRule
 
 MAX_TOKENS = 100
 PRICES = Prices(prompt_usd_per_million=1.0, completion_usd_per_million=2.0)  # The server's own.
@@ -55,7 +57,7 @@ class Run:
     server: LlmServer | HostileServer
     folder: Path
     limits: Limits = field(default_factory=Limits)
-    purse: Purse = field(default_factory=Purse)
+    budget: Budget = field(default_factory=Budget)
     key: ApiKey | None = None
     model: str = "m"
     timeout_s: float = 2.0
@@ -73,10 +75,14 @@ class Run:
         self.account = ChatClient(endpoint, self.key).account
         self._endpoint = endpoint
         self.ledger = Ledger(self.folder, self.account, keep_s=self.limits.span_s)
-        self.governor = Governor(self.limits, ledger=self.ledger)
+        self.use(Governor(self.limits, ledger=self.ledger))
         self.journal = Journal(self.folder)
-        self.door = LocalGovernor(self.governor, limits=self.limits, purse=self.purse)
-        asyncio.run(reconcile(self.door, self.journal, account=self.account))
+        asyncio.run(reconcile(self.client, self.journal, account=self.account))
+
+    def use(self, governor: Governor) -> None:
+        """Ask under this governor from now on."""
+        self.governor = governor
+        self.client = GovernorClient(in_process(governor), limits=self.limits, budget=self.budget)
 
     def __enter__(self) -> Run:
         return self
@@ -88,7 +94,7 @@ class Run:
     def asker(self) -> Asker:
         return Asker(
             ChatClient(self._endpoint, self.key),
-            self.door,
+            self.client,
             self.journal,
             prices=self.prices,
             parse=self.parse,

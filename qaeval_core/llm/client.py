@@ -1,14 +1,14 @@
 """Client: one chat completion over HTTP, and what its outcome means.
 
 Messages in; a reply, or a failure that says what to do about it, out. Never raises for what a
-server or a network does, never logs, retries nothing: all of that is ``llm.ask``'s.
+server or a network does, never logs, retries nothing: all of that is ``llm.asker``'s.
 
 Why httpx and not the library ``openai``: its own retries would send calls that no governor has
 counted, and what is needed here is one POST with its raw status, headers and body. A client for
 each connection: with one for 64 of them, each call cost 4.6 ms of CPU, 0.8 ms this way, for httpx
 looks at all connections again for every call.
 
-But: what an outcome means is in ``llm.outcome``, and how much of one is read in ``llm.body``.
+But: what an outcome means and how much of one is read, is in ``llm.responses``.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ import anyio
 import httpx
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.llm.body import ACCEPT, Received, receive
-from qaeval_core.llm.journal import request_key
+from qaeval_core.llm.journal_entry import request_key
 from qaeval_core.llm.key import ApiKey, account_name
-from qaeval_core.llm.outcome import (
+from qaeval_core.llm.responses import (
+    ACCEPT,
     ChatFailure,
     ChatReply,
+    Received,
     failure_of_error,
     failure_of_fault,
     outcome_of,
+    receive,
 )
 
-# With the wait at the gate (2 s) shorter than what servers keep (uvicorn 5 s): a connection that
+# With the wait before a send (2 s) shorter than what servers keep (uvicorn 5 s): a connection that
 # the server closes at the moment of a send is a call of unknown fate.
 _KEEP_ALIVE_S = 2.5
 _MAX_CONNECT_S = 10.0
@@ -148,7 +150,7 @@ class ChatClient:
         messages: Sequence[Message],
         *,
         request_id: str = "",
-        gate: Callable[[], Awaitable[None]] | None = None,
+        before_send: Callable[[], Awaitable[None]] | None = None,
     ) -> ChatReply | ChatFailure:
         """Send one request.
 
@@ -158,7 +160,7 @@ class ChatClient:
             ``role`` and ``content``.
         request_id : str
             Sent along as ``X-Client-Request-Id``, for the server's own logs.
-        gate : callable, optional
+        before_send : callable, optional
             Awaited with the connection at hand, right before the request is written. What it
             raises comes out of here, and nothing was sent. It may take as long as it likes.
         """
@@ -169,10 +171,10 @@ class ChatClient:
         headers = {"X-Client-Request-Id": request_id}
         await self.open()
         http = self._idle.pop() if self._idle else self._connection()
-        refused: list[Exception] = []  # by the gate
+        refused: list[Exception] = []  # by before_send
         try:
             async with asyncio.timeout(None) as limit:
-                trace = _trace(gate, refused, limit=limit, timeout_s=endpoint.timeout_s)
+                trace = _trace(before_send, refused, limit=limit, timeout_s=endpoint.timeout_s)
                 async with http.stream(
                     "POST", self._url, content=content, headers=headers, extensions={"trace": trace}
                 ) as response:
@@ -228,13 +230,13 @@ class ChatClient:
 
 
 def _trace(
-    gate: Callable[[], Awaitable[None]] | None,
+    before_send: Callable[[], Awaitable[None]] | None,
     refused: list[Exception],
     *,
     limit: asyncio.Timeout,
     timeout_s: float,
 ) -> Callable[[str, Any], Awaitable[None]]:
-    """Return what httpx is to call at each step of a request: the gate stands before one.
+    """Return what httpx is to call at each step of a request: ``before_send`` stands before one.
 
     Before ``post`` it would stand too early: on a busy machine, or far from the server, a call
     was sent 0.1 s after it, when its connection had come at last.
@@ -242,13 +244,13 @@ def _trace(
 
     async def step(event: str, _: Any) -> None:
         if event.endswith(".send_request_headers.started"):
-            if gate is not None:
+            if before_send is not None:
                 try:
-                    await gate()
+                    await before_send()
                 except Exception as error:
                     refused.append(error)
                     raise
-            # The gate's wait is not the server's fault.
+            # That wait is not the server's fault.
             limit.reschedule(asyncio.get_running_loop().time() + timeout_s)
 
     return step

@@ -6,9 +6,9 @@ machine.
 
 A killed process loses no line, for a line is one ``write``. A machine that dies loses lines that
 were not yet on its disk, and flushing each would cost milliseconds a call. So money is taken from
-the disk in blocks: before a purse's sent calls may cost more than its last ``ceiling`` line says,
+the disk in blocks: before a budget's sent calls may cost more than its last ``ceiling`` line says,
 the next block is written and flushed. After the death of a machine all of its block counts as
-spent. One ledger holds all purses of an account.
+spent. One ledger holds all budgets of an account.
 
 A line that was damaged is left out, and what it may have said counts against the run: the block
 counts as spent, and a window passes, as after the death of a machine.
@@ -26,26 +26,240 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from qaeval_core.errors import RunError, StoreLockedError
 from qaeval_core.files import AppendFile, make_folder, open_lock, read_own
-from qaeval_core.llm.ledger_state import Fact, LedgerState, SentCall
-from qaeval_core.llm.purses import NANO
+from qaeval_core.llm.budget import Money
+from qaeval_core.llm.pricing import NANO
 from qaeval_core.llm.sealed_lines import Line, fields_of, is_sealed, lines_of, sealed
 from qaeval_core.llm.throttle import Kept
 
-__all__ = ["Ledger", "LedgerState", "SentCall"]
+_MAX_PAUSE_S = 86_400.0
+_MAX_WHOLE = 2**63 - 1
+_MAX_AT = 1e11  # seconds since 1970: in the year 5138
+_TOTALS = ("spent", "n_settled", "n_billed_failures", "n_tokens")
+
+Fact = Mapping[str, Any]
+
 
 log = logging.getLogger(__name__)
-
 # Lines that are added before the file is written anew: 4 MB, read in 0.2 s at a start.
 _MAX_NEW_LINES = 50_000
 _MAX_NOTES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class SentCall:
+    """A call that its caller was told to send: when, and what was reserved for it."""
+
+    at: float  # seconds since 1970
+    n_tokens: int
+    nano_usd: int  # billionths of a dollar: sums of integers are exact
+    budget: str = "main"
+
+    def facts(self) -> dict[str, object]:
+        """Return what a line says of it."""
+        return {
+            "at": round(self.at, 6),
+            "n_tokens": self.n_tokens,
+            "nano_usd": self.nano_usd,
+            "purse": self.budget,
+        }
+
+
+@dataclass(slots=True)
+class LedgerState:
+    """What a ledger says: money of each budget, calls without an end, and times.
+
+    Made of its lines, one after the other, and written as few of them. A fact is believed as far as
+    it can be: types and ranges.
+
+    ``recent`` holds all calls sent in the last span, in order of time, ended or not.
+    """
+
+    money: dict[str, Money] = field(default_factory=dict)
+    open: dict[str, SentCall] = field(default_factory=dict)
+    recent: list[SentCall] = field(default_factory=list)
+    paused_until: float = 0.0
+    ceilings: dict[str, int] = field(default_factory=dict)  # by budget
+    pace: Kept | None = None
+    machine: str | None = None
+    is_closed: bool = True
+    is_after_crash: bool = False
+
+    def of(self, budget: str) -> Money:
+        """Return a budget's money."""
+        found = self.money.get(budget)
+        if found is None:
+            found = self.money[budget] = Money()
+        return found
+
+    def copy(self) -> LedgerState:
+        """Return a state that changes alone."""
+        return replace(
+            self,
+            money={name: replace(money) for name, money in self.money.items()},
+            open=dict(self.open),
+            recent=list(self.recent),
+            ceilings=dict(self.ceilings),
+        )
+
+    def take(self, fact: Fact, *, now: float) -> None:
+        """Take one line into account; what it lacks raises, so that nothing is half taken.
+
+        Raises
+        ------
+        ValueError, LookupError
+            If the line is no fact.
+        """
+        if "sent" in fact or "open" in fact or "recent" in fact:
+            self._take_call(fact)
+        elif "settled" in fact or "failed" in fact:
+            self._end_call(fact)
+        elif "paused_until" in fact:
+            # However far a clock was set back: no longer than the server had asked for.
+            until, at = _time(fact, "paused_until"), _time(fact, "at")
+            pause_s = min(until - at, _MAX_PAUSE_S)
+            self.paused_until = min(until, now + max(pause_s, 0.0))
+        elif "pace" in fact:
+            self.pace = Kept.checked(fact["pace"])
+        elif "ceiling" in fact:
+            self.ceilings[_name(fact, "purse")] = _whole(fact, "ceiling")
+        elif "spent" in fact:
+            self.of(_name(fact, "purse")).spent += _whole(fact, "spent")
+        elif "totals" in fact:
+            totals = {name: _whole(fact["totals"], name) for name in _TOTALS}
+            self.money[_name(fact, "purse")] = Money(**totals)
+        elif "committed" in fact:
+            # More than the lines before it say: one of them was damaged.
+            money = self.of(_name(fact, "purse"))
+            money.spent += max(_whole(fact, "committed") - money.committed, 0)
+        elif "machine" in fact:
+            self.machine, self.is_closed = _name(fact, "machine"), False
+        else:
+            self.is_closed = _truth(fact, "closed")
+
+    def _take_call(self, fact: Fact) -> None:
+        call = SentCall(
+            _time(fact, "at"),
+            _whole(fact, "n_tokens"),
+            _whole(fact, "nano_usd"),
+            _name(fact, "purse"),
+        )
+        if "recent" in fact:
+            self.recent.append(call)
+        elif "open" in fact:
+            self._open(_name(fact, "open"), call)
+        else:
+            self.begin(_name(fact, "sent"), call)
+
+    def _end_call(self, fact: Fact) -> None:
+        if "settled" in fact:
+            cost, n_tokens = _whole(fact, "nano_usd"), _whole(fact, "n_tokens")
+            self.settle(_name(fact, "settled"), cost=cost, n_tokens=n_tokens)
+        else:
+            self.fail(_name(fact, "failed"), is_billed=_truth(fact, "is_billed"))
+
+    def begin(self, call_id: str, call: SentCall) -> None:
+        """Take a call that was sent, perhaps for the second time."""
+        self.recent.append(call)
+        self._open(call_id, call)
+
+    def _open(self, call_id: str, call: SentCall) -> None:
+        if call_id not in self.open:
+            self.of(call.budget).reserve(call.nano_usd)
+        self.open[call_id] = call
+
+    def settle(self, call_id: str, *, cost: int, n_tokens: int) -> None:
+        """End a call that brought a reply; one that has ended is left as it is."""
+        call = self.open.pop(call_id, None)
+        if call is not None:
+            self.of(call.budget).settle(call.nano_usd, cost=cost, n_tokens=n_tokens)
+
+    def fail(self, call_id: str, *, is_billed: bool) -> None:
+        """End a call without a reply; one that has ended is left as it is."""
+        call = self.open.pop(call_id, None)
+        if call is not None:
+            self.of(call.budget).fail(call.nano_usd, is_billed=is_billed)
+
+    def forget_until(self, at: float) -> None:
+        """Forget when calls were sent that no limit counts any more."""
+        recent = [call for call in self.recent if call.at > at]
+        self.recent = sorted(recent, key=lambda call: call.at)
+
+    def facts(self, *, now: float) -> Iterator[Fact]:
+        """Yield the facts, but for the machine, from which all this can be read again."""
+        for name, money in self.money.items():
+            # Calls without an end have lines of their own.
+            totals = {total: getattr(money, total) for total in _TOTALS}
+            yield {"totals": totals, "purse": name}
+        for name, ceiling in self.ceilings.items():
+            yield {"ceiling": ceiling, "purse": name}
+        yield {"paused_until": self.paused_until, "at": now}
+        if self.pace is not None:
+            yield {"pace": asdict(self.pace)}
+        for call in self.recent:
+            yield {"recent": True, **call.facts()}
+        for call_id, call in self.open.items():
+            yield {"open": call_id, **call.facts()}
+        for name, money in self.money.items():
+            # Once more: a damaged line must not give a budget back.
+            yield {"committed": money.committed, "purse": name}
+
+
+def _whole(fact: Fact, name: str) -> int:
+    value = fact[name] if isinstance(fact, Mapping) else None
+    if type(value) is not int or not 0 <= value <= _MAX_WHOLE:
+        raise ValueError(f"{name} is no count")
+    return value
+
+
+def _time(fact: Fact, name: str) -> float:
+    value = fact[name]
+    # NaN compares false; an int of a thousand digits is compared without being converted.
+    if type(value) not in (int, float) or not abs(value) < _MAX_AT:
+        raise ValueError(f"{name} is no time")
+    return float(value)
+
+
+def _name(fact: Fact, name: str) -> str:
+    value = fact[name]
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is no text")
+    return value
+
+
+def _truth(fact: Fact, name: str) -> bool:
+    value = fact[name]
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is neither true nor false")
+    return value
+
+
+def ledger_folder(given: str | None) -> Path:
+    """Return where ledgers lie on the machine that asks.
+
+    Parameters
+    ----------
+    given : str or None
+        A folder; None takes one in the user's cache.
+
+    Examples
+    --------
+    >>> ledger_folder("/data/ledgers").as_posix()
+    '/data/ledgers'
+    >>> ledger_folder(None).parts[-3:]
+    ('.cache', 'qaeval', 'ledgers')
+    """
+    if given is not None:
+        return Path(given).expanduser()
+    return Path.home() / ".cache" / "qaeval" / "ledgers"
 
 
 class Ledger:
@@ -60,7 +274,7 @@ class Ledger:
     keep_s : float, default 60
         How long a call that was sent matters to the limits: their span.
     block_usd : float, default 0
-        Money that a purse takes from the disk at once; 0 flushes nothing for money's sake.
+        Money that a budget takes from the disk at once; 0 flushes nothing for money's sake.
     wall : callable, default time.time
         Seconds since 1970.
 
@@ -130,15 +344,15 @@ class Ledger:
         """Note that a caller was told to send; told again, the call counts at both times."""
         facts: list[Fact] = [{"sent": call_id, **call.facts()}]
         is_known = call_id in self._state.open
-        committed = self._state.of(call.purse).committed + (0 if is_known else call.nano_usd)
-        ceiling = self._state.ceilings.get(call.purse, self._first.get(call.purse, 0))
+        committed = self._state.of(call.budget).committed + (0 if is_known else call.nano_usd)
+        ceiling = self._state.ceilings.get(call.budget, self._first.get(call.budget, 0))
         is_over = self._block > 0 and committed > ceiling
         if is_over:
             ceiling = committed + self._block
-            facts.insert(0, {"ceiling": ceiling, "purse": call.purse})
+            facts.insert(0, {"ceiling": ceiling, "purse": call.budget})
         self._write(facts, flush=is_over)
         if is_over:
-            self._state.ceilings[call.purse] = ceiling
+            self._state.ceilings[call.budget] = ceiling
         self._state.begin(call_id, call)
 
     def settled(self, call_id: str, *, n_tokens: int, nano_usd: int) -> None:
@@ -153,19 +367,19 @@ class Ledger:
             self._write([{"failed": call_id, "is_billed": is_billed}])
             self._state.fail(call_id, is_billed=is_billed)
 
-    def spent(self, purse: str, *, nano_usd: int) -> None:
+    def spent(self, budget: str, *, nano_usd: int) -> None:
         """Note that more was spent than calls say: a ledger had been lost."""
-        self._append({"spent": nano_usd, "purse": purse})
+        self._append({"spent": nano_usd, "purse": budget})
         # Said again in sum: no ceiling covers it, if its line is damaged.
-        self._append({"committed": self._state.of(purse).committed, "purse": purse})
+        self._append({"committed": self._state.of(budget).committed, "purse": budget})
 
-    def left(self, purse: str) -> None:
-        """Note that no more calls of a purse will come: a machine's death costs it no block."""
-        if purse in self._state.ceilings:
-            committed = self._state.of(purse).committed
-            if self._state.ceilings[purse] > committed:
+    def left(self, budget: str) -> None:
+        """Note that no more calls of a budget will come: a machine's death costs it no block."""
+        if budget in self._state.ceilings:
+            committed = self._state.of(budget).committed
+            if self._state.ceilings[budget] > committed:
                 # On the disk before it: the calls that it counts.
-                self._append({"ceiling": committed, "purse": purse}, flush=True)
+                self._append({"ceiling": committed, "purse": budget}, flush=True)
 
     def paused(self, until: float) -> None:
         """Note when the server wants to hear from us again, and flush it."""
@@ -209,8 +423,8 @@ class Ledger:
         if has_damage:
             self._note("what is not known of it counts as spent, and a window passes first")
         if state.is_after_crash:
-            for purse, ceiling in state.ceilings.items():
-                money = state.of(purse)
+            for budget, ceiling in state.ceilings.items():
+                money = state.of(budget)
                 money.spent += max(ceiling - money.committed, 0)
         state.forget_until(now - self._keep_s)
         return state

@@ -1,9 +1,8 @@
-"""Limits: what a key allows in a window, and what a purse may spend.
+"""Limits: what a key allows in a window.
 
-Limits belong to an account, a server and a key; money belongs to a purse, one for each folder of a
-journal: next week's audit has a budget of its own, yet two runs on one key share its limits.
+Limits belong to an account, a server and a key; money belongs to a budget (``llm.budget``).
 
-But: when calls may be sent is ``llm.timeline``'s; how much of a purse is left is ``llm.purses``'.
+But: when calls may be sent is ``llm.schedule``'s.
 """
 
 from __future__ import annotations
@@ -12,34 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from qaeval_core.errors import ConfigError
-
-
-@dataclass(frozen=True, slots=True)
-class Purse:
-    """Money for some of an account's calls; None is unlimited.
-
-    Parameters
-    ----------
-    name : str, default "main"
-        Calls with equal names spend the same money, whichever run they are of.
-    budget_usd : float or None
-        Money that may be spent by all calls of that name, ever; inclusive.
-
-    Raises
-    ------
-    ConfigError
-        If the budget is less than 0.
-    """
-
-    name: str = "main"
-    budget_usd: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.budget_usd is not None and not self.budget_usd >= 0:
-            raise ConfigError(f"budget_usd is {self.budget_usd}; it is 0 or more, or left out")
-
-
-MAIN_PURSE = Purse()
 
 
 @dataclass(frozen=True, slots=True)

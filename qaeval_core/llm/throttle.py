@@ -34,7 +34,7 @@ returned takes some refusals a window: 3 % of calls at a limit of 300, more at s
 
 Where an account has no limits there is nothing to take a share of: only outages count.
 
-But: when a call is sent is ``llm.timeline``'s, and a pause that a server asks for is heeded there.
+But: when a call is sent is ``llm.schedule``'s, and a pause that a server asks for is heeded there.
 """
 
 from __future__ import annotations

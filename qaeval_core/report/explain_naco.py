@@ -15,8 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from qaeval_core.llm.parse import Reply
-from qaeval_core.llm.prompt import Message, reminder_prompt
 from qaeval_core.metrics.naco import PENDING, UNPARSABLE, NacoSettings
 from qaeval_core.report.explain_compute import Recomputed
 from qaeval_core.report.explain_find import RowPlace
@@ -27,6 +25,8 @@ from qaeval_core.report.explain_run import FinishedRun, stopped_families, stored
 from qaeval_core.schema import QUARANTINE_REASON
 from qaeval_core.scoring.asking import endpoint_of, prepare_asked, read_entry
 from qaeval_core.scoring.families.asked import AskedFamilyPlan
+from qaeval_core.scoring.families.chat.naco_prompt import Message, reminder_prompt
+from qaeval_core.scoring.families.chat.naco_reply import Reply
 from qaeval_core.scoring.families.naco import STATISTICS_SCHEMA, RunReading
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.join import score_rows

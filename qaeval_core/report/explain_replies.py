@@ -7,9 +7,10 @@ from functools import cached_property
 from pathlib import Path
 
 from qaeval_core.errors import RunError
-from qaeval_core.llm.journal import Journal, JournalEntry
-from qaeval_core.llm.parse import Reply
+from qaeval_core.llm.journal import Journal
+from qaeval_core.llm.journal_entry import JournalEntry
 from qaeval_core.scoring.asking import read_entry
+from qaeval_core.scoring.families.chat.naco_reply import Reply
 
 
 @dataclass

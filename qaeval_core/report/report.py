@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qaeval_core.llm.journal_totals import JournalTotals
+from qaeval_core.llm.journal import JournalTotals
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.plans import CompiledRun, FamilyPlan, InstancePlan
 from qaeval_core.scoring.totals import Totals

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from qaeval_core.errors import QAEvalError, RunStoppedError, StoreLockedError
-from qaeval_core.llm.ask import Asker
-from qaeval_core.llm.door import LocalGovernor
+from qaeval_core.llm.asker import Asker
+from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.governor import Governor
-from qaeval_core.llm.ledger import Ledger
-from qaeval_core.llm.ledger_folder import ledger_folder
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.governor_client import GovernorClient, in_process
+from qaeval_core.llm.ledger import Ledger, ledger_folder
+from qaeval_core.llm.limits import Limits
 from qaeval_core.scoring.asked_worker import AskedWorker
 from qaeval_core.scoring.asking import (
     OpenGovernor,
@@ -46,8 +46,8 @@ def local_governors(*, ledger_path: str | None) -> Iterator[OpenGovernor]:
     """
     ledgers: list[Ledger] = []
 
-    def open_governor(account: str, limits: Limits, purse: Purse) -> LocalGovernor:
-        block_usd = (purse.budget_usd or 0.0) / 100
+    def open_governor(account: str, limits: Limits, budget: Budget) -> GovernorClient:
+        block_usd = (budget.budget_usd or 0.0) / 100
         try:
             ledger = Ledger(
                 ledger_folder(ledger_path), account, keep_s=limits.span_s, block_usd=block_usd
@@ -58,7 +58,8 @@ def local_governors(*, ledger_path: str | None) -> Iterator[OpenGovernor]:
                 "ended, or run both on one Ray cluster (--address), where they share the limits"
             ) from None
         ledgers.append(ledger)
-        return LocalGovernor(Governor(limits, ledger=ledger), limits=limits, purse=purse)
+        governor = Governor(limits, ledger=ledger)
+        return GovernorClient(in_process(governor), limits=limits, budget=budget)
 
     try:
         yield open_governor

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from qaeval_core.errors import QAEvalError, RunError, RunStoppedError, UnreadableFileError
-from qaeval_core.llm.ask import Asker
-from qaeval_core.llm.door import AsyncGovernor
-from qaeval_core.llm.grant import Status
-from qaeval_core.llm.purses import dollars
+from qaeval_core.llm.asker import Asker
+from qaeval_core.llm.governor import Status
+from qaeval_core.llm.governor_client import GovernorClient
+from qaeval_core.llm.pricing import dollars
 from qaeval_core.scoring.asking import (
     OpenGovernor,
     ask_shard,
@@ -250,7 +250,7 @@ class AskedWorker:
         )
         prepared.stats.spend("commit", time.perf_counter() - started)
 
-    async def _watch(self, asker: Asker, governor: AsyncGovernor) -> None:
+    async def _watch(self, asker: Asker, governor: GovernorClient) -> None:
         """Report progress, and heed the wish to stop, also while all calls wait."""
         sent: list[tuple[float, int]] = []
         while True:

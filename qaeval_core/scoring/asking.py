@@ -16,19 +16,21 @@ from types import UnionType
 from typing import Any
 
 from qaeval_core.errors import ConfigError, LanguageModelError, RunError
-from qaeval_core.llm.ask import Answer, Asker
+from qaeval_core.llm.asker import Answer, Asker
+from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.client import ChatClient, Endpoint
-from qaeval_core.llm.door import AsyncGovernor, reconcile
-from qaeval_core.llm.journal import Journal, JournalEntry
+from qaeval_core.llm.governor_client import GovernorClient, reconcile
+from qaeval_core.llm.journal import Journal
+from qaeval_core.llm.journal_entry import JournalEntry
 from qaeval_core.llm.key import KEY_VARIABLE, ApiKey, check_address
-from qaeval_core.llm.limits import Limits, Purse
-from qaeval_core.llm.outcome import UNEXPECTED
-from qaeval_core.llm.parse import Reply, parse_reply
-from qaeval_core.llm.prompt import Message, estimate_tokens, reminder_prompt
-from qaeval_core.llm.terms import Prices, RetryRule
-from qaeval_core.llm.texts import kept_text, whole_text
+from qaeval_core.llm.limits import Limits
+from qaeval_core.llm.pricing import Prices, estimate_tokens
+from qaeval_core.llm.responses import UNEXPECTED, kept_text, whole_text
+from qaeval_core.llm.retry import RetryRule
 from qaeval_core.metrics.naco import UNPARSABLE
 from qaeval_core.scoring.families.asked import AskedFamilyPlan
+from qaeval_core.scoring.families.chat.naco_prompt import Message, reminder_prompt
+from qaeval_core.scoring.families.chat.naco_reply import Reply, parse_reply
 from qaeval_core.scoring.families.naco import NacoWork, Request, RunReading
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.prepared import Prepared
@@ -37,8 +39,8 @@ from qaeval_core.signature import hash_text
 
 _MAX_CHARS_AT_ONCE = 4000
 
-# (account, limits, purse) -> the governor of that account, here or in another process.
-OpenGovernor = Callable[[str, Limits, Purse], AsyncGovernor]
+# (account, limits, budget) -> the governor of that account, here or in another process.
+OpenGovernor = Callable[[str, Limits, Budget], GovernorClient]
 # Called with the number of rows as requests are done.
 OnRows = Callable[[int], None]
 
@@ -64,10 +66,10 @@ def limits_of(plan: AskedFamilyPlan) -> Limits:
     )
 
 
-def purse_of(plan: AskedFamilyPlan) -> Purse:
-    """Return what a family pays from: one purse a journal."""
+def budget_of(plan: AskedFamilyPlan) -> Budget:
+    """Return what a family pays from: one budget a journal."""
     folder = journal_folder(plan)
-    return Purse(name=hash_text(str(folder)), budget_usd=plan.settings.budget_usd)
+    return Budget(name=hash_text(str(folder)), budget_usd=plan.settings.budget_usd)
 
 
 def prices_of(plan: AskedFamilyPlan) -> Prices:
@@ -94,7 +96,7 @@ def journal_folder(plan: AskedFamilyPlan) -> Path:
 
 async def open_asker(
     plan: AskedFamilyPlan, *, open_governor: OpenGovernor, n_actors: int = 1
-) -> tuple[Asker, AsyncGovernor, str]:
+) -> tuple[Asker, GovernorClient, str]:
     """Return what asks, its governor, and the name of the account; the key is read here.
 
     Parameters
@@ -116,7 +118,7 @@ async def open_asker(
 
 async def _open_asker(
     plan: AskedFamilyPlan, *, open_governor: OpenGovernor, n_actors: int
-) -> tuple[Asker, AsyncGovernor, str]:
+) -> tuple[Asker, GovernorClient, str]:
     settings = plan.settings
     variable = KEY_VARIABLE if KEY_VARIABLE in os.environ else None
     allow = settings.allow_insecure
@@ -124,7 +126,7 @@ async def _open_asker(
         check_address(str(settings.base_url), proxy=settings.proxy)
     key = ApiKey.read(path=settings.api_key_file, variable=variable, allow_insecure=allow)
     client = ChatClient(endpoint_of(plan), key, proxy=settings.proxy)
-    governor = open_governor(client.account, limits_of(plan), purse_of(plan))
+    governor = open_governor(client.account, limits_of(plan), budget_of(plan))
     folder = journal_folder(plan)
     journal = await asyncio.to_thread(Journal, folder, with_text=plan.keeps_replies)
     await reconcile(governor, journal, account=client.account)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from qaeval_core.llm.journal import Asked, Journal
-from qaeval_core.llm.prompt import estimate_tokens
-from qaeval_core.llm.purses import dollars
+from qaeval_core.llm.journal import Journal
+from qaeval_core.llm.journal_entry import Asked
+from qaeval_core.llm.pricing import dollars, estimate_tokens
 from qaeval_core.scoring.asking import endpoint_of, limits_of, prepare_asked, prices_of
 from qaeval_core.scoring.families.asked import AskedFamilyPlan
 from qaeval_core.scoring.families.naco import NacoWork

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ReconcileError, RunStoppedError
-from qaeval_core.llm.journal_totals import JournalTotals, journal_totals
+from qaeval_core.llm.journal import JournalTotals, journal_totals
 from qaeval_core.outages import Outages
 from qaeval_core.report.report import make_report
 from qaeval_core.scoring.job import Job

@@ -16,8 +16,8 @@ from llm_runs import Run
 from llm_server import LlmServer
 
 from qaeval_core.errors import RunError
-from qaeval_core.llm.journal import Asked, Journal, JournalEntry
-from qaeval_core.llm.journal_totals import journal_totals
+from qaeval_core.llm.journal import Journal, journal_totals
+from qaeval_core.llm.journal_entry import Asked, JournalEntry
 from qaeval_core.llm.sealed_lines import MAX_LINE_BYTES
 from qaeval_core.scoring.asking import read_entry
 

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from qaeval_core.errors import QAEvalError, RunError, StoreLockedError
+from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.governor import Governor
-from qaeval_core.llm.kept_claims import KeptClaims
+from qaeval_core.llm.leases import LeaseLog
 from qaeval_core.llm.ledger import Ledger, SentCall
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.limits import Limits
 from qaeval_core.llm.sealed_lines import sealed
 from qaeval_core.scoring.lock import RunLock
 
@@ -88,8 +89,8 @@ def test_no_bit_of_a_ledger_turns_in_silence(tmp_path: Path, is_rewritten: bool)
         kill(ledger)
         if ledger.found != whole.found:
             assert ledger.notes and ledger.found.is_after_crash
-        for purse in "ab":
-            assert ledger.found.of(purse).committed >= whole.found.of(purse).committed, flipped
+        for budget in "ab":
+            assert ledger.found.of(budget).committed >= whole.found.of(budget).committed, flipped
         # What was found is kept, and is no news to the next one.
         again = opened(tmp_path)
         kill(again)
@@ -151,7 +152,7 @@ def test_a_forged_line_takes_no_budget_for_ever(tmp_path: Path) -> None:
     ledger = opened(tmp_path)
     assert ledger.found.of("a").committed < 20_000
     governor = Governor(Limits(), ledger=ledger)
-    governor.reserve(tokens=1, usd=1e-5, purse=Purse("a", budget_usd=1e-4))
+    governor.reserve(tokens=1, usd=1e-5, budget=Budget("a", budget_usd=1e-4))
 
 
 def a_pipe(path: Path) -> None:
@@ -210,7 +211,7 @@ def test_claims_are_kept_in_a_regular_file_alone(
     (tmp_path / "ledgers").mkdir()
     put(tmp_path / "ledgers" / "claims.jsonl")
     with pytest.raises(RunError, match=r"cannot write .*claims\.jsonl"):
-        KeptClaims(tmp_path / "ledgers" / "claims.jsonl", life="one")
+        LeaseLog(tmp_path / "ledgers" / "claims.jsonl", life="one")
     assert victim.read_text() == "precious"
 
 
@@ -218,10 +219,10 @@ def test_claims_are_kept_in_a_regular_file_alone(
 def test_claims_that_cannot_be_are_left_out(tmp_path: Path, line: str) -> None:
     """A governor that does not start asks nothing at all."""
     path = tmp_path / "claims.jsonl"
-    KeptClaims(path, life="one").claimed("0f", owner="me")
+    LeaseLog(path, life="one").claimed("0f", owner="me")
     with path.open("a") as file:
         file.write(f"{line}\n")
-    assert KeptClaims(path, life="one").found == {"0f": "me"}
+    assert LeaseLog(path, life="one").found == {"0f": "me"}
 
 
 def test_ledgers_are_private(tmp_path: Path) -> None:
@@ -229,7 +230,7 @@ def test_ledgers_are_private(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         ledger = Ledger(tmp_path / "ledgers")
-        KeptClaims(tmp_path / "ledgers" / "claims.jsonl", life="one")
+        LeaseLog(tmp_path / "ledgers" / "claims.jsonl", life="one")
     finally:
         os.umask(before)
     assert (tmp_path / "ledgers").stat().st_mode & 0o777 == 0o700

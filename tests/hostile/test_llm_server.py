@@ -20,11 +20,12 @@ from hostile_server import MB, Asked, HostileServer, completion, endless, respon
 from llm_runs import MAX_TOKENS, Run, prompt, reserved_usd
 
 from qaeval_core.errors import BudgetExhaustedError, EndpointRefusedError
+from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.client import ChatClient, Endpoint
-from qaeval_core.llm.headers import duration_s
 from qaeval_core.llm.key import ApiKey
-from qaeval_core.llm.limits import Limits, Purse
-from qaeval_core.llm.terms import Prices, most_prompt_tokens
+from qaeval_core.llm.limits import Limits
+from qaeval_core.llm.pricing import Prices, most_prompt_tokens
+from qaeval_core.llm.retry_after import duration_s
 
 KEY = "sk-test-4f1c9be2a07744d1"
 USAGE = {"prompt_tokens": 20, "completion_tokens": 2}
@@ -230,9 +231,9 @@ def test_a_budget_binds_where_a_server_counts_nothing(tmp_path: Path) -> None:
     prices = Prices(1e6, 1e6)
     free = completion("Yes.", usage={"prompt_tokens": 0, "completion_tokens": 0})
     budget_usd = 2.5 * reserved_usd(0, prices)
-    purse = Purse(budget_usd=budget_usd)
+    budget = Budget(budget_usd=budget_usd)
     answers, run = ask(
-        [response(free)], tmp_path, numbers=range(9), wrap=True, prices=prices, purse=purse
+        [response(free)], tmp_path, numbers=range(9), wrap=True, prices=prices, budget=budget
     )
     stopped = [answer for answer in answers if isinstance(answer, BudgetExhaustedError)]
     assert len(stopped) == 7
@@ -283,10 +284,10 @@ def test_an_error_of_this_program_is_one_rows_and_is_named(
             raise ZeroDivisionError(f"a bug that quotes {KEY}")
         return real(body, **_)
 
-    from qaeval_core.llm import outcome
+    from qaeval_core.llm import responses
 
-    real = outcome.read_reply
-    monkeypatch.setattr(outcome, "read_reply", fail)
+    real = responses.read_reply
+    monkeypatch.setattr(responses, "read_reply", fail)
     answers, run = ask(
         lambda asked: [response(completion("odd" if "house at 1 " in asked.sentence else "Yes."))],
         tmp_path,
@@ -307,7 +308,7 @@ def test_a_reply_is_journalled_before_anything_is_learnt_from_it(
     def fail(*_: Any, **__: Any) -> None:
         raise OverflowError("a bug")
 
-    monkeypatch.setattr("qaeval_core.llm.terms.Estimates.learn", fail)
+    monkeypatch.setattr("qaeval_core.llm.pricing.Estimates.learn", fail)
     asked: list[Asked] = []
 
     def answer(one: Asked) -> list[bytes]:

@@ -18,7 +18,7 @@ from helpers import wait_until
 from llm_runs import prompt
 from llm_server import LlmServer, reply_text
 
-from jobs.governor import RayGovernor
+from jobs.governor import leave_governor, ray_governor
 from qaeval_core.errors import (
     BudgetExhaustedError,
     CallTooLargeError,
@@ -26,9 +26,11 @@ from qaeval_core.errors import (
     RunError,
     StoreLockedError,
 )
-from qaeval_core.llm.grant import Grant
+from qaeval_core.llm.budget import Budget
+from qaeval_core.llm.governor import Reservation
+from qaeval_core.llm.governor_client import GovernorClient
 from qaeval_core.llm.ledger import Ledger
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.limits import Limits
 
 pytestmark = pytest.mark.ray
 
@@ -60,18 +62,18 @@ def callers() -> list[Any]:
 
 
 @pytest.fixture
-def make_door(tmp_path: Path) -> Iterator[Callable[..., RayGovernor]]:
-    """Make doors of one account; all leave in the end."""
-    made: list[RayGovernor] = []
+def make_client(tmp_path: Path) -> Iterator[Callable[..., GovernorClient]]:
+    """Make clients of one account; all leave in the end."""
+    made: list[GovernorClient] = []
 
     def make(
-        limits: Limits | None = None, *, purse: str = "main", usd: float | None = None, **more: Any
-    ) -> RayGovernor:
+        limits: Limits | None = None, *, budget: str = "main", usd: float | None = None, **more: Any
+    ) -> GovernorClient:
         made.append(
-            RayGovernor(
+            ray_governor(
                 tmp_path.name,
                 limits=limits or Limits(),
-                purse=Purse(purse, usd),
+                budget=Budget(budget, usd),
                 folder=tmp_path,
                 **more,
             )
@@ -79,13 +81,18 @@ def make_door(tmp_path: Path) -> Iterator[Callable[..., RayGovernor]]:
         return made[-1]
 
     yield make
-    for door in made:
-        wait_for(door.leave())
+    for client in made:
+        leave(tmp_path.name, client)
 
 
 def wait_for(awaited: Coroutine[Any, Any, Result]) -> Result:
     """Return the result, from an event loop that ends with it."""
     return asyncio.run(awaited)
+
+
+def leave(account: str, client: GovernorClient) -> None:
+    """Take leave of the governor of an account."""
+    wait_for(leave_governor(account, client.run))
 
 
 def governor_process() -> psutil.Process:
@@ -122,7 +129,7 @@ def test_callers_in_two_processes_share_one_limit(callers: list[Any], tmp_path: 
     """Each at the full limit would be twice the limit; each at half of it wastes what is paid."""
     with LlmServer(**WINDOW) as server:
         run = Run.against(server, tmp_path)
-        wait_for(run.door.status())
+        wait_for(run.governor.status())
         started_s = cpu_s(governor_process())
         refs = ask_with(callers, run, n_each=45)
         check_texts(refs)
@@ -134,7 +141,7 @@ def test_callers_in_two_processes_share_one_limit(callers: list[Any], tmp_path: 
         assert status is not None
         assert (status.n_settled, status.n_sent, status.n_open) == (90, 90, 0)
         assert status.spent_usd == pytest.approx(stats["billed_usd"])
-        wait_for(run.door.leave())
+        leave(run.client.account, run.governor)
 
 
 def test_a_killed_governor_comes_back_with_pause_limits_and_money(
@@ -148,7 +155,7 @@ def test_a_killed_governor_comes_back_with_pause_limits_and_money(
             lambda: server.stats()["n_calls"] >= 30 or bool(ray.wait(refs, timeout=0)[0]),
             timeout_s=20,
         )
-        wait_for(run.door.pause(3.0))
+        wait_for(run.governor.pause(3.0))
         paused_s = time.monotonic()
         governor_process().kill()
         check_texts(refs)
@@ -157,10 +164,10 @@ def test_a_killed_governor_comes_back_with_pause_limits_and_money(
         since_s = [line["t_s"] - paused_s for line in server.log()]
         assert [at_s for at_s in since_s if 0.3 < at_s < 2.9] == []
         assert max(since_s) > 3.0
-        status = wait_for(run.door.status())
+        status = wait_for(run.governor.status())
         assert (status.n_settled, status.n_open, status.reserved_usd) == (90, 0, 0.0)
         assert status.spent_usd == pytest.approx(stats["billed_usd"])
-        wait_for(run.door.leave())
+        leave(run.client.account, run.governor)
 
 
 def test_equal_requests_of_two_processes_are_asked_once(callers: list[Any], tmp_path: Path) -> None:
@@ -170,12 +177,12 @@ def test_equal_requests_of_two_processes_are_asked_once(callers: list[Any], tmp_
         texts = ray.get([caller.ask.remote(run, 0, 12) for caller in callers])
         assert texts[0] == texts[1] == [reply_text(prompt(number)) for number in range(12)]
         assert server.stats()["n_calls"] == 12
-        wait_for(run.door.leave())
+        leave(run.client.account, run.governor)
 
 
-def test_claims_hold_for_all_doors_and_through_a_kill(make_door: Any) -> None:
+def test_claims_hold_for_all_clients_and_through_a_kill(make_client: Any) -> None:
     """A request in flight must not be given away because the governor was killed meanwhile."""
-    one, two = make_door(), make_door()
+    one, two = make_client(), make_client()
     assert wait_for(one.claim("0a", owner="one"))
     assert wait_for(one.claim("0b", owner="one"))
     assert not wait_for(two.claim("0a", owner="two"))
@@ -188,19 +195,19 @@ def test_claims_hold_for_all_doors_and_through_a_kill(make_door: Any) -> None:
     assert wait_for(two.claim("0a", owner="two"))
 
 
-def test_two_runs_share_a_pace_that_outlives_the_governor(make_door: Any) -> None:
+def test_two_runs_share_a_pace_that_outlives_the_governor(make_client: Any) -> None:
     """Who did not hear the refusals would be refused as often, and so would a successor."""
     limits = Limits(requests_per_minute=60_000)
-    one, two = make_door(limits), make_door(limits, purse="other")
+    one, two = make_client(limits), make_client(limits, budget="other")
 
-    async def refuse(door: RayGovernor) -> None:
+    async def refuse(client: GovernorClient) -> None:
         for number in range(400):
-            grant = await door.reserve(tokens=1, usd=0.0)
-            while not grant.is_final:
-                await asyncio.sleep(grant.wait_s)
-                grant = await door.confirm(grant.call_id) or grant
+            reservation = await client.reserve(tokens=1, usd=0.0)
+            while not reservation.is_final:
+                await asyncio.sleep(reservation.wait_s)
+                reservation = await client.confirm(reservation.call_id) or reservation
             end = "refused" if number % 2 else "answered"
-            await door.failed(grant.call_id, billed=False, end=end)
+            await client.failed(reservation.call_id, billed=False, end=end)
 
     wait_for(two.status())
     wait_for(refuse(one))
@@ -210,106 +217,110 @@ def test_two_runs_share_a_pace_that_outlives_the_governor(make_door: Any) -> Non
     assert wait_for(two.status()).pace_factor == pytest.approx(before, abs=0.1)
 
 
-def test_calls_in_mid_kill_are_reserved_once(make_door: Any) -> None:
+def test_calls_in_mid_kill_are_reserved_once(make_client: Any) -> None:
     """A call that is repeated because its answer was lost must not hold money twice."""
-    door = make_door(usd=10.0)
+    client = make_client(usd=10.0)
 
     async def reserve_many() -> set[str]:
-        grants = [door.reserve(tokens=1, usd=0.01) for _ in range(200)]
-        asked = asyncio.gather(*grants)
+        reservations = [client.reserve(tokens=1, usd=0.01) for _ in range(200)]
+        asked = asyncio.gather(*reservations)
         await asyncio.sleep(0.05)
         governor_process().kill()
-        return {grant.call_id for grant in await asked}
+        return {reservation.call_id for reservation in await asked}
 
-    wait_for(door.status())
+    wait_for(client.status())
     assert len(wait_for(reserve_many())) == 200
-    status = wait_for(door.status())
+    status = wait_for(client.status())
     assert (status.n_open, status.reserved_usd) == (200, 2.0)
 
 
-def test_the_last_run_that_leaves_ends_the_actor(make_door: Any, tmp_path: Path) -> None:
+def test_the_last_run_that_leaves_ends_the_actor(make_client: Any, tmp_path: Path) -> None:
     """Nothing stays on a cluster of others; the next run finds what was spent."""
     account = tmp_path.name
     assert governor_status(account, "main") is None
-    one, two = make_door(purse="one"), make_door(purse="two")
-    grant = wait_for(one.reserve(tokens=5, usd=0.5))
-    wait_for(one.settle(grant.call_id, tokens=5, usd=0.25))
+    one, two = make_client(budget="one"), make_client(budget="two")
+    reservation = wait_for(one.reserve(tokens=5, usd=0.5))
+    wait_for(one.settle(reservation.call_id, tokens=5, usd=0.25))
     wait_for(two.reserve(tokens=5, usd=0.5))
-    wait_for(two.leave())
+    leave(account, two)
     status = governor_status(account, "one")
     assert status is not None
     assert status.spent_usd == 0.25
-    wait_for(one.leave())
+    leave(account, one)
     assert governor_status(account, "one") is None
     wait_until(lambda: not governor_processes(), timeout_s=20)
-    # The door still has the handle of the actor that has ended.
+    # The client still has the handle of the actor that has ended.
     assert wait_for(one.status()).spent_usd == 0.25
 
 
-def test_a_run_that_leaves_does_not_take_its_purse_from_others(make_door: Any) -> None:
+def test_a_run_that_leaves_does_not_take_its_budget_from_others(
+    make_client: Any, tmp_path: Path
+) -> None:
     """Runs of one journal must not pay twice because the first of them has ended."""
-    doors = [make_door() for _ in range(3)]
-    for door in doors:
-        grant = wait_for(door.reserve(tokens=5, usd=0.1))
-        wait_for(door.settle(grant.call_id, tokens=5, usd=0.1))
-    _, two, three = doors
+    clients = [make_client() for _ in range(3)]
+    for client in clients:
+        reservation = wait_for(client.reserve(tokens=5, usd=0.1))
+        wait_for(client.settle(reservation.call_id, tokens=5, usd=0.1))
+    _, two, three = clients
     assert wait_for(two.claim("0f", owner="two"))
-    wait_for(doors[0].leave())
+    leave(tmp_path.name, clients[0])
     assert not wait_for(three.claim("0f", owner="three"))
     assert wait_for(three.status()).n_sent == 3
 
 
-def test_a_run_that_died_leaves_in_the_end(make_door: Any, tmp_path: Path) -> None:
+def test_a_run_that_died_leaves_in_the_end(make_client: Any, tmp_path: Path) -> None:
     """A killed driver must not leave a process, or its low limits, to the cluster for ever."""
-    wait_for(make_door(silent_s=0.5).reserve(tokens=5, usd=0.5))
+    wait_for(make_client(silent_s=0.5).reserve(tokens=5, usd=0.5))
     assert governor_processes()
     wait_until(lambda: not governor_processes(), timeout_s=20)
     assert governor_status(tmp_path.name, "main") is None
 
 
-def test_errors_arrive_as_they_were_raised(make_door: Any) -> None:
+def test_errors_arrive_as_they_were_raised(make_client: Any) -> None:
     """A wrapped error would be a trace for the user, and a stop of the run for the program."""
     limits = Limits(tokens_per_minute=100)
-    door = make_door(limits, usd=0.1)
-    wait_for(door.reserve(tokens=5, usd=0.08))
+    client = make_client(limits, usd=0.1)
+    wait_for(client.reserve(tokens=5, usd=0.08))
     with pytest.raises(BudgetExhaustedError) as refused:
-        wait_for(door.reserve(tokens=5, usd=0.08))
+        wait_for(client.reserve(tokens=5, usd=0.08))
     assert type(refused.value) is BudgetExhaustedError
     assert refused.value.may_free
 
     async def reserve_many() -> list[Any]:
-        calls = [door.reserve(tokens=n_tokens, usd=0.0) for n_tokens in (5, 101, 6, 102)]
+        calls = [client.reserve(tokens=n_tokens, usd=0.0) for n_tokens in (5, 101, 6, 102)]
         return await asyncio.gather(*calls, return_exceptions=True)
 
     # Calls that travel together fail alone.
     results = wait_for(reserve_many())
-    assert [type(each) for each in results] == [Grant, CallTooLargeError] * 2
+    assert [type(each) for each in results] == [Reservation, CallTooLargeError] * 2
     assert [str(error)[:20] for error in results[1::2]] == [
         "a call of 101 tokens",
         "a call of 102 tokens",
     ]
     other = dataclasses.replace(limits, window_s=30.0)
     with pytest.raises(ConfigError, match="window"):
-        wait_for(make_door(other, purse="other").reserve(tokens=5, usd=0.0))
+        wait_for(make_client(other, budget="other").reserve(tokens=5, usd=0.0))
 
 
 def test_a_ledger_that_another_cluster_holds_is_told_plainly(
-    make_door: Any, tmp_path: Path
+    make_client: Any, tmp_path: Path
 ) -> None:
     """Two governors on one key would each fill the limit."""
     ledger = Ledger(tmp_path, tmp_path.name)
     with pytest.raises(StoreLockedError, match="--address") as refused:
-        wait_for(make_door().reserve(tokens=5, usd=0.0))
+        wait_for(make_client().reserve(tokens=5, usd=0.0))
     assert type(refused.value) is StoreLockedError
     assert governor_status(tmp_path.name, "main") is None
     ledger.close()
-    assert wait_for(make_door().reserve(tokens=5, usd=0.0)).wait_s < 1.0
+    assert wait_for(make_client().reserve(tokens=5, usd=0.0)).wait_s < 1.0
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     """A typo in the ledger's folder must read as one."""
     (tmp_path / "file").write_text("")
-    door = RayGovernor("a", limits=Limits(), purse=Purse(), folder=tmp_path / "file" / "ledgers")
+    governor = ray_governor(
+        "a", limits=Limits(), budget=Budget(), folder=tmp_path / "file" / "ledgers"
+    )
     with pytest.raises(RunError, match=r"file/ledgers: Not a directory \(naco\.ledger_path\)"):
-        wait_for(door.status())
-    wait_for(door.leave())
+        wait_for(governor.status())
+    leave("a", governor)

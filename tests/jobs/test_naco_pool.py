@@ -13,8 +13,8 @@ from llm_server import FAULTS, UNPARSABLE, LlmServer, reply_text
 from naco_runs import NacoRun, Row, expected_scores, messages_of, questions, table_of
 
 from qaeval_core.llm.journal import Journal
-from qaeval_core.llm.parse import parse_reply
-from qaeval_core.llm.prompt import reminder_prompt
+from qaeval_core.scoring.families.chat.naco_prompt import reminder_prompt
+from qaeval_core.scoring.families.chat.naco_reply import parse_reply
 
 Arrival = dict[str, Any]
 
@@ -78,7 +78,7 @@ def test_two_actors_fill_the_limit_that_binds_and_keep_both(tmp_path: Path) -> N
             assert stats["n_after_ok"] == 0
             assert {counts["ok"] for counts in stats["requests"].values()} == {1}
             assert run.calls()["paid"] == stats["n_ok"] >= len(rows)
-            assert run.ledger().of(only_purse(run)).spent == round(stats["billed_usd"] * 1e9)
+            assert run.ledger().of(only_budget(run)).spent == round(stats["billed_usd"] * 1e9)
             segments = [path.read_text().count("\n") for path in run.journal.iterdir()]
             assert len(segments) == 2 and min(segments) > len(rows) / 4, segments
             try:
@@ -90,8 +90,8 @@ def test_two_actors_fill_the_limit_that_binds_and_keep_both(tmp_path: Path) -> N
     pytest.skip(f"the machine is too busy: it stood still for {stats['max_stall_s']:.3f} s")
 
 
-def only_purse(run: NacoRun) -> str:
-    """Return the name of the purse that a ledger has."""
+def only_budget(run: NacoRun) -> str:
+    """Return the name of the budget that a ledger has."""
     (name,) = run.ledger().money
     return name
 
@@ -158,4 +158,4 @@ def test_a_fifth_of_faults_is_never_a_score(tmp_path: Path) -> None:
     assert f"llm_bad_request {outcomes['bad_request']}" in printed
     assert stats["n_after_ok"] == 0
     # What a failed call cost is not known: its reservation is the most that it can have been.
-    assert run.ledger().of(only_purse(run)).spent >= round(stats["billed_usd"] * 1e9)
+    assert run.ledger().of(only_budget(run)).spent >= round(stats["billed_usd"] * 1e9)

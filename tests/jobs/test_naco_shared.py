@@ -93,7 +93,7 @@ def test_two_runs_on_one_key_share_its_limit(head: Head, tmp_path: Path) -> None
         stats = server.stats()
         assert stats["n_after_ok"] == 0
         assert stats["n_calls"] == sum(run.calls()["paid"] for run in runs)
-        # One ledger, a purse for each journal.
+        # One ledger, a budget for each journal.
         money = runs[0].ledger().money.values()
         assert sorted(own.n_settled for own in money) == sorted(map(len, keys))
         assert sum(own.committed for own in money) == round(stats["billed_usd"] * 1e9)

@@ -13,14 +13,15 @@ from llm_server import LlmServer, count_prompt_tokens
 
 from qaeval_core.errors import BudgetExhaustedError, EndpointRefusedError, RunError
 from qaeval_core.files import AppendFile
-from qaeval_core.llm.answer import Answer, Request
-from qaeval_core.llm.door import LocalGovernor, reconcile
+from qaeval_core.llm.asker import Answer, Request
+from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.governor import Governor
-from qaeval_core.llm.journal import JournalEntry
+from qaeval_core.llm.governor_client import GovernorClient, in_process, reconcile
+from qaeval_core.llm.journal_entry import JournalEntry
 from qaeval_core.llm.ledger import Ledger
-from qaeval_core.llm.limits import Limits, Purse
-from qaeval_core.llm.outcome import ChatReply
-from qaeval_core.llm.terms import Prices
+from qaeval_core.llm.limits import Limits
+from qaeval_core.llm.pricing import Prices
+from qaeval_core.llm.responses import ChatReply
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def test_a_reply_that_the_ledger_refuses_is_journalled_first(
         async def refuse(*_: object, **__: object) -> None:
             raise RunError("the governor is gone")
 
-        run.door.settle = run.door.pause = refuse  # type: ignore[method-assign]
+        run.client.settle = run.client.pause = refuse  # type: ignore[method-assign]
         return await run.ask(range(3), wrap=True)
 
     with Run(plain, tmp_path) as run:
@@ -74,7 +75,7 @@ def test_a_server_that_counts_twice_the_estimate_does_not_break_the_budget(tmp_p
     with (
         server,
         Run(
-            server, tmp_path, purse=Purse(budget_usd=budget_usd), prices=prices, max_concurrent=64
+            server, tmp_path, budget=Budget(budget_usd=budget_usd), prices=prices, max_concurrent=64
         ) as run,
     ):
         answers = asyncio.run(
@@ -98,10 +99,10 @@ def test_a_server_that_tells_no_counts_is_paid_what_was_reserved(
 
     async def keep(run: Run) -> JournalEntry:
         asker = run.asker()
-        grant = run.governor.reserve(tokens=120, usd=reserved_usd(0))
+        reservation = run.governor.reserve(tokens=120, usd=reserved_usd(0))
         request = Request("0f", prompt(0), n_prompt_tokens=20, run_index=0)
         reply = ChatReply("Yes.", "stop", None, None)
-        entry = await asker._keeper.keep(grant.call_id, request, reply)
+        entry = await asker._accounting.keep(reservation.call_id, request, reply)
         await asker.aclose()
         assert isinstance(entry, JournalEntry)
         return entry
@@ -188,7 +189,7 @@ def test_an_address_with_nobody_behind_it_ends_the_run(tmp_path: Path) -> None:
     assert "ConnectError" in str(answer)
 
 
-def test_another_key_on_a_journal_finds_what_its_purse_has_spent(
+def test_another_key_on_a_journal_finds_what_its_budget_has_spent(
     plain: LlmServer, tmp_path: Path
 ) -> None:
     """A budget belongs to the journal: who changes the key must not start at 0."""
@@ -197,8 +198,8 @@ def test_another_key_on_a_journal_finds_what_its_purse_has_spent(
         spent_usd = run.governor.status().spent_usd
         ledger = Ledger(tmp_path, "another account")
         governor = Governor(Limits(), ledger=ledger)
-        door = LocalGovernor(governor, limits=Limits(), purse=Purse())
-        n_settled = asyncio.run(reconcile(door, run.journal, account="another account"))
+        client = GovernorClient(in_process(governor), limits=Limits(), budget=Budget())
+        n_settled = asyncio.run(reconcile(client, run.journal, account="another account"))
         assert (n_settled, governor.status().spent_usd) == (0, spent_usd)
         assert spent_usd > 0
         ledger.close()
@@ -218,7 +219,7 @@ def test_a_journal_that_cannot_be_written_stops_before_the_first_call(
             os.seteuid(65534)
         try:
             with pytest.raises(RunError, match=r"permission to write there \(naco.journal_path\)"):
-                asyncio.run(reconcile(run.door, run.journal, account=run.account))
+                asyncio.run(reconcile(run.client, run.journal, account=run.account))
         finally:
             if is_root:
                 os.seteuid(0)
@@ -227,8 +228,8 @@ def test_a_journal_that_cannot_be_written_stops_before_the_first_call(
 
 def test_rows_get_what_is_left_in_order(plain: LlmServer, tmp_path: Path) -> None:
     """Money that goes to whoever looks next begins every shard and completes none."""
-    purse = Purse(budget_usd=6 * reserved_usd(99))
-    with Run(plain, tmp_path, purse=purse) as run:
+    budget = Budget(budget_usd=6 * reserved_usd(99))
+    with Run(plain, tmp_path, budget=budget) as run:
         answers = asyncio.run(run.ask(range(100), wrap=True))
     paid = [place for place, answer in enumerate(answers) if isinstance(answer, Answer)]
     assert 15 < len(paid) < 90

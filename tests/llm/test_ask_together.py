@@ -14,12 +14,13 @@ from llm_runs import MAX_TOKENS, PRICES, Run, prompt, reserved_usd
 from llm_server import LlmServer, count_prompt_tokens
 
 from qaeval_core.errors import BudgetExhaustedError, RunStoppedError
-from qaeval_core.llm.ask import Answer, Asker
-from qaeval_core.llm.claims import Claims
+from qaeval_core.llm.asker import Answer, Asker
+from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.governor import Governor
 from qaeval_core.llm.journal import Journal
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.leases import LeaseTable
+from qaeval_core.llm.limits import Limits
 
 ONE_CALL_USD = reserved_usd(999)
 
@@ -47,7 +48,7 @@ def test_a_claim_has_one_owner_until_it_is_silent_for_a_lease(
     steps: list[tuple[str, str, str, float]],
 ) -> None:
     """Two owners pay twice, a claim without end holds up a row for ever."""
-    claims, now_s = Claims(lease_s=60.0), 0.0
+    claims, now_s = LeaseTable(lease_s=60.0), 0.0
     heard_s: dict[str, float] = {}
     holders: dict[str, str] = {}
     for what, key, owner, gap_s in steps:
@@ -73,7 +74,7 @@ def test_a_claim_has_one_owner_until_it_is_silent_for_a_lease(
 
 def test_owners_that_died_are_forgotten() -> None:
     """An actor that lives for days must not remember each caller that ever died."""
-    claims = Claims(lease_s=1.0)
+    claims = LeaseTable(lease_s=1.0)
     for number in range(100):
         assert claims.claim(f"key {number}", owner=f"owner {number}", now_s=2.0 * number)
     assert len(claims) == 1
@@ -82,7 +83,7 @@ def test_owners_that_died_are_forgotten() -> None:
 def another_asker(run: Run, server: LlmServer, **options: float) -> Asker:
     """Return an asker with a journal of its own in the run's folder, as another process has."""
     endpoint = Endpoint(server.base_url, "m", {"max_tokens": MAX_TOKENS, "temperature": 0.7}, 2.0)
-    return Asker(ChatClient(endpoint), run.door, Journal(run.folder), prices=PRICES, **options)
+    return Asker(ChatClient(endpoint), run.client, Journal(run.folder), prices=PRICES, **options)
 
 
 async def ask_all(asker: Asker, numbers: range) -> list[Answer]:
@@ -117,8 +118,7 @@ def test_two_askers_pay_for_equal_requests_once(tmp_path: Path) -> None:
 def test_an_owner_that_died_holds_others_up_for_a_lease(plain: LlmServer, tmp_path: Path) -> None:
     """A kill -9 releases nothing; a live owner that is slow must not lose its claim."""
     with Run(plain, tmp_path) as run:
-        run.governor = Governor(Limits(), lease_s=0.6)
-        run.door._governor = run.governor
+        run.use(Governor(Limits(), lease_s=0.6))
         asker = another_asker(run, plain, lease_s=0.6)
         (alive,) = asyncio.run(ask_all(asker, range(1)))
         assert alive.entry is not None
@@ -149,8 +149,7 @@ def test_a_claim_is_renewed_while_its_call_lasts(plain: LlmServer, tmp_path: Pat
         return [*held, run.governor.claim(key, owner="another")]
 
     with Run(plain, tmp_path, model="fault:hang", timeout_s=5.0) as run:
-        run.governor = Governor(Limits(), lease_s=0.3)
-        run.door._governor = run.governor
+        run.use(Governor(Limits(), lease_s=0.3))
         assert asyncio.run(ask_and_look(run)) == [True] * 5
 
 
@@ -186,10 +185,10 @@ def test_a_stop_lets_calls_in_flight_end(plain: LlmServer, tmp_path: Path) -> No
     assert sum(isinstance(answer, RunStoppedError) for answer in answers) == 50 - n_calls
 
 
-def test_an_empty_purse_stops_all_rows_at_once(plain: LlmServer, tmp_path: Path) -> None:
+def test_an_empty_budget_stops_all_rows_at_once(plain: LlmServer, tmp_path: Path) -> None:
     """A thousand rows that each wait for money would hold a run for hours."""
     n_before = plain.stats()["n_calls"]
-    with Run(plain, tmp_path, purse=Purse(budget_usd=5 * ONE_CALL_USD), timeout_s=60.0) as run:
+    with Run(plain, tmp_path, budget=Budget(budget_usd=5 * ONE_CALL_USD), timeout_s=60.0) as run:
         before_s = time.monotonic()
         answers = asyncio.run(run.ask(range(1000), wrap=True))
         assert time.monotonic() - before_s < 10.0

@@ -18,13 +18,11 @@ from hypothesis import strategies as st
 from llm_server import LlmServer, count_prompt_tokens
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.llm.body import Received
 from qaeval_core.llm.client import ChatClient, Endpoint
-from qaeval_core.llm.headers import duration_s, exhausted_s, retry_after_s
-from qaeval_core.llm.journal import request_key
+from qaeval_core.llm.journal_entry import request_key
 from qaeval_core.llm.key import ApiKey
-from qaeval_core.llm.outcome import ChatFailure, ChatReply, outcome_of
-from qaeval_core.llm.texts import whole_text
+from qaeval_core.llm.responses import ChatFailure, ChatReply, Received, outcome_of, whole_text
+from qaeval_core.llm.retry_after import duration_s, exhausted_s, retry_after_s
 
 KEY = "sk-test-7d0c5a1e94b24f0f8a"
 MESSAGES = [{"role": "user", "content": "Who built the bridge over the Tave?"}]
@@ -132,8 +130,8 @@ def test_nothing_is_sent_before_the_gate_opens(server: LlmServer) -> None:
         endpoint = Endpoint(server.base_url, "m", {"max_tokens": 9}, timeout_s=0.4)
         client = ChatClient(endpoint, ApiKey(KEY, source="here"))
         with pytest.raises(LookupError, match="not now"):
-            await client.complete(MESSAGES, gate=stay_shut)
-        outcome = await client.complete(MESSAGES, gate=open_late)
+            await client.complete(MESSAGES, before_send=stay_shut)
+        outcome = await client.complete(MESSAGES, before_send=open_late)
         await client.aclose()
         return type(outcome)
 

@@ -21,10 +21,11 @@ from llm_runs import MAX_TOKENS, Run, prompt, reserved_usd
 from llm_server import FAULTS, LlmServer, count_prompt_tokens, reply_text
 
 from qaeval_core.errors import BudgetExhaustedError, EndpointRefusedError
-from qaeval_core.llm.ask import Answer
+from qaeval_core.llm.asker import Answer
+from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.key import ApiKey
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.limits import Limits
 
 MAX_STALL_S = 0.03  # of the 40 ms that a window of 2 s leaves for the network and the server
 
@@ -227,7 +228,7 @@ def test_the_budget_is_not_exceeded_and_a_raised_one_goes_on(
     one_call_usd = reserved_usd(99)
     budget_usd = 10 * one_call_usd
     before = plain.stats()
-    with Run(plain, tmp_path, purse=Purse(budget_usd=budget_usd)) as run:
+    with Run(plain, tmp_path, budget=Budget(budget_usd=budget_usd)) as run:
         answers = asyncio.run(run.ask(range(100), wrap=True))
         spent_usd = run.governor.status().spent_usd
         billed_usd = plain.stats()["billed_usd"] - before["billed_usd"]
@@ -237,7 +238,7 @@ def test_the_budget_is_not_exceeded_and_a_raised_one_goes_on(
     stopped = [answer for answer in answers if isinstance(answer, BudgetExhaustedError)]
     # Replies cost less than was reserved for them: far more than ten calls fit.
     assert n_paid > 20 and len(stopped) == 100 - n_paid
-    with Run(plain, tmp_path, purse=Purse(budget_usd=10 * budget_usd)) as run:
+    with Run(plain, tmp_path, budget=Budget(budget_usd=10 * budget_usd)) as run:
         answers = asyncio.run(run.ask(range(100)))
         assert all(answer.entry for answer in answers)
     assert plain.stats()["n_calls"] == before["n_calls"] + 100
@@ -348,7 +349,7 @@ def main(base_port: int, folder: Path, n: int) -> None:
         await asyncio.gather(*map(one, range(n)))
         await asker.aclose()
 
-    with Run(server, folder, limits, Purse(budget_usd=1.0)) as run:
+    with Run(server, folder, limits, Budget(budget_usd=1.0)) as run:
         asyncio.run(ask_and_tell(run))
         status = run.governor.status()
         print(json.dumps(status.spent_usd + status.reserved_usd), flush=True)
@@ -357,7 +358,8 @@ def main(base_port: int, folder: Path, n: int) -> None:
 def start_run(server: LlmServer, folder: Path, *, n: int) -> subprocess.Popen[str]:
     """Start this file as a run of its own."""
     command = [sys.executable, __file__, str(server.port), str(folder), str(n)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    tests = Path(__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": f"{tests}:{tests.parent}"}
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 

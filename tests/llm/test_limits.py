@@ -18,11 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qaeval_core.errors import CallTooLargeError, ConfigError
-from qaeval_core.llm.governor import Governor, Grant
+from qaeval_core.llm.budget import Budget
+from qaeval_core.llm.governor import Governor, Reservation
 from qaeval_core.llm.ledger import Ledger
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.limits import Limits
+from qaeval_core.llm.schedule import Schedule
 from qaeval_core.llm.throttle import REFUSALS, End
-from qaeval_core.llm.timeline import Timeline
 
 WINDOW_S = 60.0
 
@@ -61,7 +62,7 @@ def test_a_call_is_never_later_than_window_and_pace_demand(
 ) -> None:
     """Protects from a limit that is kept by being idle."""
     limits = Limits(requests_per_minute=requests, tokens_per_minute=tokens)
-    timeline = Timeline(limits, now_s=0.0)
+    schedule = Schedule(limits, now_s=0.0)
     booked: list[tuple[float, int]] = []
     # The pace, as one sum: all that was booked since the last idle moment has leaked, but a bit.
     leaks_s = [0.02 * limits.span_s] * 2
@@ -72,7 +73,7 @@ def test_a_call_is_never_later_than_window_and_pace_demand(
         last_s = booked[-1][0] if booked else 0.0
         bound_s = max(now_s, last_s, *(leak_s - slack_s for leak_s in leaks_s))
         expected_s = _reference_book(booked, limits=limits, not_before_s=bound_s, n_tokens=n_tokens)
-        slot = timeline.book(now_s=now_s, n_tokens=n_tokens)
+        slot = schedule.book(now_s=now_s, n_tokens=n_tokens)
         assert slot.at_s == pytest.approx(expected_s, abs=1e-6)
         booked.append((slot.at_s, n_tokens))
         costs = (1 / (requests or math.inf), n_tokens / (tokens or math.inf))
@@ -125,36 +126,36 @@ class World:
 
     def call(self, n_tokens: int, truth: int, latency_s: float) -> None:
         """Reserve for an estimate of tokens; the server will count the truth."""
-        grant = self.governor.reserve(tokens=n_tokens, usd=0.0)
-        self.heed(grant, lambda: self.call(n_tokens, truth, latency_s), truth, latency_s)
+        reservation = self.governor.reserve(tokens=n_tokens, usd=0.0)
+        self.heed(reservation, lambda: self.call(n_tokens, truth, latency_s), truth, latency_s)
 
-    def heed(self, grant: Grant, again: Any, truth: int, latency_s: float) -> None:
+    def heed(self, reservation: Reservation, again: Any, truth: int, latency_s: float) -> None:
         asked_s = self.now_s
-        late_s = self.rng.choice([0.0, 0.5, 1.0, 1.0, 1.5]) * min(grant.late_s, 1.0)
+        late_s = self.rng.choice([0.0, 0.5, 1.0, 1.0, 1.5]) * min(reservation.late_s, 1.0)
 
         def wake() -> None:
             since_s = self.now_s - asked_s
             # The clocks' sums differ by the last digit from the governor's.
-            if grant.is_final and since_s <= grant.wait_s + grant.late_s + 1e-9:
+            if reservation.is_final and since_s <= reservation.wait_s + reservation.late_s + 1e-9:
                 # The other half of the jitter is the network's.
                 travel_s = self.rng.choice([0.0, 0.5, 1.0]) * self.limits.jitter_s / 2
                 self.arrivals.append((self.now_s + travel_s, truth))
-                self.at(self.now_s + travel_s + latency_s, lambda: self.settle(grant, truth))
+                self.at(self.now_s + travel_s + latency_s, lambda: self.settle(reservation, truth))
                 return
-            confirmed = self.governor.confirm(grant.call_id)
+            confirmed = self.governor.confirm(reservation.call_id)
             if confirmed is None:
                 again()
             else:
                 self.heed(confirmed, again, truth, latency_s)
 
-        self.at(self.now_s + grant.wait_s + late_s, wake)
+        self.at(self.now_s + reservation.wait_s + late_s, wake)
 
-    def settle(self, grant: Grant, truth: int) -> None:
+    def settle(self, reservation: Reservation, truth: int) -> None:
         end = self.ends.pop() if self.ends else "answered"
         if end == "answered":
-            self.governor.settle(grant.call_id, tokens=1, usd=0.0, n_admitted=truth)
+            self.governor.settle(reservation.call_id, tokens=1, usd=0.0, n_admitted=truth)
         else:
-            self.governor.failed(grant.call_id, billed=False, end=end)
+            self.governor.failed(reservation.call_id, billed=False, end=end)
 
     def pause(self, seconds: float) -> None:
         self.pauses.append((self.now_s, self.now_s + seconds))
@@ -221,7 +222,7 @@ def test_no_window_is_above_a_limit_whatever_happens(
     assert n_most <= (requests or math.inf)
     assert n_most_tokens <= (tokens or math.inf)
     assert sorted(n for _, n in world.arrivals) == sorted(truths)
-    assert not world.governor.open_calls
+    assert not world.governor.open_calls()
     told_s = limits.window_s / 60 + limits.jitter_s
     for from_s, until_s in world.pauses:
         inside = [at_s for at_s, _ in world.arrivals if from_s + told_s < at_s < until_s]
@@ -234,9 +235,9 @@ def test_no_window_is_above_a_limit_whatever_happens(
 def test_the_limit_is_used(mean_tokens: int, share: float) -> None:
     """The numbers of the module's docstring: a limit that was paid for is filled."""
     rng = random.Random(0)
-    timeline = Timeline(Limits(tokens_per_minute=30_000), now_s=0.0)
+    schedule = Schedule(Limits(tokens_per_minute=30_000), now_s=0.0)
     slots = [
-        timeline.book(now_s=0.0, n_tokens=rng.randint(mean_tokens // 2, mean_tokens * 3 // 2))
+        schedule.book(now_s=0.0, n_tokens=rng.randint(mean_tokens // 2, mean_tokens * 3 // 2))
         for _ in range(4000)
     ]
     n_windows = (slots[-1].at_s - slots[0].at_s) / WINDOW_S
@@ -245,59 +246,59 @@ def test_the_limit_is_used(mean_tokens: int, share: float) -> None:
 
 def test_equal_calls_use_all_but_the_jitter() -> None:
     """98 % of the limit, for 2 % of jitter."""
-    timeline = Timeline(Limits(requests_per_minute=500, tokens_per_minute=10**9), now_s=0.0)
-    slots = [timeline.book(now_s=0.0, n_tokens=100) for _ in range(5001)]
+    schedule = Schedule(Limits(requests_per_minute=500, tokens_per_minute=10**9), now_s=0.0)
+    slots = [schedule.book(now_s=0.0, n_tokens=100) for _ in range(5001)]
     used = 5000 / (slots[-1].at_s - slots[0].at_s) * WINDOW_S / 500
     assert used == pytest.approx(1 / 1.02, abs=0.003)
 
 
 def test_nothing_begins_with_a_burst() -> None:
     """A full burst at the start meets whatever another process had just sent on this key."""
-    timeline = Timeline(Limits(requests_per_minute=600), now_s=0.0)
-    first_s = [timeline.book(now_s=0.0, n_tokens=1).at_s for _ in range(100)]
+    schedule = Schedule(Limits(requests_per_minute=600), now_s=0.0)
+    first_s = [schedule.book(now_s=0.0, n_tokens=1).at_s for _ in range(100)]
     assert sum(at_s < 1.0 for at_s in first_s) <= 10
 
 
 def test_an_idle_hour_saves_up_no_more_than_a_fiftieth_of_a_window() -> None:
     """A bucket that fills while idle would send a minute's calls at once."""
-    timeline = Timeline(Limits(requests_per_minute=600), now_s=0.0)
-    times_s = [timeline.book(now_s=3600.0, n_tokens=1).at_s for _ in range(100)]
+    schedule = Schedule(Limits(requests_per_minute=600), now_s=0.0)
+    times_s = [schedule.book(now_s=3600.0, n_tokens=1).at_s for _ in range(100)]
     assert sum(at_s < 3600.01 for at_s in times_s) <= 13
 
 
 def test_who_waits_moves_back_in_order_when_paused() -> None:
     """A pause must reach calls that were promised a time in it, and keep first come first."""
-    timeline = Timeline(Limits(requests_per_minute=60), now_s=0.0)
-    slots = [timeline.book(now_s=0.0, n_tokens=1) for _ in range(30)]
+    schedule = Schedule(Limits(requests_per_minute=60), now_s=0.0)
+    slots = [schedule.book(now_s=0.0, n_tokens=1) for _ in range(30)]
     for slot in slots[:2]:
-        timeline.promise(slot, now_s=slot.at_s)
+        schedule.promise(slot, now_s=slot.at_s)
     before_s = [slot.at_s for slot in slots]
-    timeline.pause(now_s=1.0, until_s=100.0)
+    schedule.pause(now_s=1.0, until_s=100.0)
     after_s = [slot.at_s for slot in slots]
     assert after_s[:2] == before_s[:2]
     assert after_s[2] == pytest.approx(100.0)
     gaps_s = [later - earlier for earlier, later in itertools.pairwise(after_s[2:])]
     assert gaps_s == pytest.approx([1.02] * 27, abs=0.01)
-    assert timeline.book(now_s=1.0, n_tokens=1).at_s > after_s[-1]
+    assert schedule.book(now_s=1.0, n_tokens=1).at_s > after_s[-1]
 
 
 def test_a_pause_that_ends_before_the_next_slot_moves_nothing() -> None:
     """Headers ask for such pauses with every reply near a limit; each would cost speed."""
-    timeline = Timeline(Limits(requests_per_minute=60), now_s=0.0)
-    slots = [timeline.book(now_s=0.0, n_tokens=1) for _ in range(5)]
+    schedule = Schedule(Limits(requests_per_minute=60), now_s=0.0)
+    slots = [schedule.book(now_s=0.0, n_tokens=1) for _ in range(5)]
     for slot in slots[:2]:
-        timeline.promise(slot, now_s=slot.at_s)
+        schedule.promise(slot, now_s=slot.at_s)
     before_s = [slot.at_s for slot in slots]
-    timeline.pause(now_s=0.1, until_s=slots[2].at_s - 0.01)
+    schedule.pause(now_s=0.1, until_s=slots[2].at_s - 0.01)
     assert [slot.at_s for slot in slots] == before_s
 
 
 def test_a_call_larger_than_the_limit_is_refused_at_once() -> None:
     """It would wait for ever, and everything behind it."""
-    timeline = Timeline(Limits(tokens_per_minute=1000), now_s=0.0)
+    schedule = Schedule(Limits(tokens_per_minute=1000), now_s=0.0)
     with pytest.raises(CallTooLargeError, match=r"1,001 tokens .* tokens_per_minute is 1,000"):
-        timeline.book(now_s=0.0, n_tokens=1001)
-    assert timeline.book(now_s=0.0, n_tokens=1000).at_s == 0.0
+        schedule.book(now_s=0.0, n_tokens=1001)
+    assert schedule.book(now_s=0.0, n_tokens=1000).at_s == 0.0
 
 
 @pytest.mark.parametrize(
@@ -318,4 +319,4 @@ def test_limits_that_allow_nothing_are_refused(wrong: dict[str, Any]) -> None:
 def test_a_budget_that_allows_nothing_is_refused(wrong: float) -> None:
     """No call would fit it, and no message would say why."""
     with pytest.raises(ConfigError, match="budget_usd"):
-        Purse(budget_usd=wrong)
+        Budget(budget_usd=wrong)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qaeval_core.llm.governor import Governor, Grant
+from qaeval_core.llm.governor import Governor, Reservation
 from qaeval_core.llm.limits import Limits
 
 WINDOW_S = 60.0
@@ -60,19 +60,19 @@ class Pool:
         estimate = round(truth * self.too_high)
         self.heed(self.governor.reserve(tokens=estimate, usd=0.0), truth)
 
-    def heed(self, grant: Grant | None, truth: int) -> None:
-        assert grant is not None
-        told = grant.call_id
+    def heed(self, reservation: Reservation | None, truth: int) -> None:
+        assert reservation is not None
+        told = reservation.call_id
 
         def wake() -> None:
-            if not grant.is_final:
+            if not reservation.is_final:
                 self.heed(self.governor.confirm(told), truth)
                 return
             self.arrivals.append((self.now_s, truth))
             latency_s = self.latency_s * self._rng.uniform(0.5, 1.5)
             self.at(self.now_s + latency_s, lambda: self.end(told, truth))
 
-        self.at(self.now_s + grant.wait_s, wake)
+        self.at(self.now_s + reservation.wait_s, wake)
 
     def end(self, call_id: str, truth: int) -> None:
         n_admitted = truth if self.tells else None

@@ -1,4 +1,4 @@
-"""The governor's door: order, money, and what a caller that is late or unknown is told."""
+"""The governor: order, money, and what a caller that is late or unknown is told."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from llm_runs import Clock
 
 from qaeval_core.errors import BudgetExhaustedError
+from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.governor import Governor
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.limits import Limits
 
 
 @given(
@@ -31,21 +32,21 @@ def test_spending_never_exceeds_the_budget(
 ) -> None:
     """Protects from a cap that calls in flight break, and from cents lost to rounding."""
     governor = Governor(Limits())
-    purse = Purse(budget_usd=budget_cents / 100)
+    budget = Budget(budget_usd=budget_cents / 100)
     spent_cents = reserved_cents = 0.0
     for cents, share, end in calls:
         fits = spent_cents + reserved_cents + cents <= budget_cents + 1e-6
         if not fits:
             with pytest.raises(BudgetExhaustedError) as refused:
-                governor.reserve(tokens=1, usd=cents / 100, purse=purse)
+                governor.reserve(tokens=1, usd=cents / 100, budget=budget)
             assert refused.value.may_free == (spent_cents + cents <= budget_cents + 1e-6)
             continue
-        grant = governor.reserve(tokens=1, usd=cents / 100, purse=purse)
+        reservation = governor.reserve(tokens=1, usd=cents / 100, budget=budget)
         cost_cents = round(share * cents, 7)
         if end == "settle":
-            governor.settle(grant.call_id, tokens=1, usd=cost_cents / 100)
+            governor.settle(reservation.call_id, tokens=1, usd=cost_cents / 100)
         elif end != "open":
-            governor.failed(grant.call_id, billed=end == "billed")
+            governor.failed(reservation.call_id, billed=end == "billed")
         spent_cents += {"settle": cost_cents, "billed": cents}.get(end, 0.0)
         reserved_cents += cents if end == "open" else 0.0
         status = governor.status()
@@ -56,24 +57,24 @@ def test_spending_never_exceeds_the_budget(
 
 def test_ten_dimes_are_a_dollar() -> None:
     """Sums of floats are not: 0.1 ten times is less than 1, three times more than 0.3."""
-    governor, purse = Governor(Limits()), Purse(budget_usd=0.3)
+    governor, budget = Governor(Limits()), Budget(budget_usd=0.3)
     for _ in range(3):
-        governor.reserve(tokens=1, usd=0.1, purse=purse)
+        governor.reserve(tokens=1, usd=0.1, budget=budget)
     with pytest.raises(BudgetExhaustedError, match=r"budget_usd=0\.3"):
-        governor.reserve(tokens=1, usd=0.000001, purse=purse)
+        governor.reserve(tokens=1, usd=0.000001, budget=budget)
 
 
 def test_a_raised_budget_resumes() -> None:
     """Who raises the cap must not have to start again."""
     governor = Governor(Limits())
-    first = governor.reserve(tokens=1, usd=1.0, purse=Purse(budget_usd=1.0))
+    first = governor.reserve(tokens=1, usd=1.0, budget=Budget(budget_usd=1.0))
     with pytest.raises(BudgetExhaustedError):
-        governor.reserve(tokens=1, usd=0.5, purse=Purse(budget_usd=1.0))
-    governor.reserve(tokens=1, usd=0.5, purse=Purse(budget_usd=1.5))
+        governor.reserve(tokens=1, usd=0.5, budget=Budget(budget_usd=1.0))
+    governor.reserve(tokens=1, usd=0.5, budget=Budget(budget_usd=1.5))
     governor.settle(first.call_id, tokens=1, usd=0.25)
     assert governor.status().spent_usd == 0.25
     with pytest.raises(BudgetExhaustedError):  # A lowered one holds as well.
-        governor.reserve(tokens=1, usd=0.1, purse=Purse(budget_usd=0.8))
+        governor.reserve(tokens=1, usd=0.1, budget=Budget(budget_usd=0.8))
 
 
 def test_an_ended_call_ends_once() -> None:
@@ -103,11 +104,11 @@ def test_first_come_first_served(clock: Clock) -> None:
 def test_a_short_wait_is_final_and_a_long_one_is_not(clock: Clock) -> None:
     """A caller that waits a minute without asking again would not hear of a pause."""
     governor = Governor(Limits(requests_per_minute=120), clock=clock)
-    grants = [governor.reserve(tokens=1, usd=0.0) for _ in range(20)]
-    assert grants[0].is_final and not grants[-1].is_final
+    reservations = [governor.reserve(tokens=1, usd=0.0) for _ in range(20)]
+    assert reservations[0].is_final and not reservations[-1].is_final
     governor.pause(30.0)
-    clock.now_s = grants[-1].wait_s
-    told = governor.confirm(grants[-1].call_id)
+    clock.now_s = reservations[-1].wait_s
+    told = governor.confirm(reservations[-1].call_id)
     assert told is not None and told.wait_s > 20.0
 
 
@@ -133,11 +134,11 @@ def test_status_shows_the_use_of_the_limit_that_binds(clock: Clock) -> None:
     limits = Limits(requests_per_minute=100, tokens_per_minute=1000)
     governor = Governor(limits, clock=clock)
     for _ in range(15):
-        grant = governor.reserve(tokens=50, usd=0.0)
-        while not grant.is_final:
-            clock.now_s += grant.wait_s
-            grant = governor.confirm(grant.call_id) or grant
-        clock.now_s += grant.wait_s
+        reservation = governor.reserve(tokens=50, usd=0.0)
+        while not reservation.is_final:
+            clock.now_s += reservation.wait_s
+            reservation = governor.confirm(reservation.call_id) or reservation
+        clock.now_s += reservation.wait_s
     status = governor.status()
     assert (status.n_requests_in_use, status.n_tokens_in_use) == (15, 750)
     assert status.binding_use == 0.75

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from qaeval_core.errors import BudgetExhaustedError, RunError, StoreLockedError
 from qaeval_core.files import AppendFile
 from qaeval_core.llm import ledger as ledger_module
+from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.governor import Governor
 from qaeval_core.llm.ledger import Ledger, LedgerState, SentCall
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.limits import Limits
 
 # Tells of each call after the governor answered, as a caller would act on it.
 VICTIM = """
@@ -36,15 +37,15 @@ limits = Limits(requests_per_minute=6000)
 ledger = Ledger(Path(sys.argv[1]), keep_s=limits.span_s, block_usd=0.5)
 governor = Governor(limits, ledger=ledger)
 for number in range(10_000):
-    grant = governor.reserve(tokens=100, usd=0.001)
-    while not grant.is_final:
-        time.sleep(grant.wait_s)
-        grant = governor.confirm(grant.call_id)
-    time.sleep(grant.wait_s)
-    print(grant.call_id, time.time(), flush=True)
+    reservation = governor.reserve(tokens=100, usd=0.001)
+    while not reservation.is_final:
+        time.sleep(reservation.wait_s)
+        reservation = governor.confirm(reservation.call_id)
+    time.sleep(reservation.wait_s)
+    print(reservation.call_id, time.time(), flush=True)
     if number % 3 == 0:
-        governor.settle(grant.call_id, tokens=60, usd=0.0005)
-        print(grant.call_id, "settled", flush=True)
+        governor.settle(reservation.call_id, tokens=60, usd=0.0005)
+        print(reservation.call_id, "settled", flush=True)
     if number == 20:
         governor.pause(3.0)
         print("paused", time.time(), flush=True)
@@ -75,8 +76,8 @@ def test_a_killed_governor_is_followed_by_one_that_knows(tmp_path: Path) -> None
     governor = Governor(limits, ledger=Ledger(tmp_path, keep_s=limits.span_s, block_usd=0.5))
     # One more may have been sent, or settled, and not told.
     assert settled <= sent.keys()
-    assert len(sent.keys() - settled - governor.open_calls) <= 1
-    assert len(governor.open_calls) <= len(sent) - len(settled) + 1
+    assert len(sent.keys() - settled - governor.open_calls()) <= 1
+    assert len(governor.open_calls()) <= len(sent) - len(settled) + 1
     status = governor.status()
     assert status.spent_usd == pytest.approx(0.0005 * status.n_settled)
     assert status.n_settled - len(settled) in (0, 1)
@@ -137,9 +138,9 @@ def test_a_killed_process_costs_neither(tmp_path: Path) -> None:
     folder = tmp_path / "0"
     for number in range(5):
         governor = governor_on(folder, limits, now=1e9, block_usd=1.0)
-        grant = governor.reserve(tokens=100, usd=0.1)
-        assert grant.wait_s < 2.0
-        governor.settle(grant.call_id, tokens=100, usd=0.1)
+        reservation = governor.reserve(tokens=100, usd=0.1)
+        assert reservation.wait_s < 2.0
+        governor.settle(reservation.call_id, tokens=100, usd=0.1)
         folder = die(folder, tmp_path / str(number + 1))
     status = governor_on(folder, limits, now=1e9, block_usd=1.0).status()
     assert (status.spent_usd, status.reserved_usd) == (0.5, 0.0)
@@ -152,9 +153,9 @@ def test_calls_that_never_ended_keep_their_money(tmp_path: Path) -> None:
     open_id = governor.reserve(tokens=1, usd=0.75).call_id
     after = governor_on(die(tmp_path / "a", tmp_path / "b"), limits, now=1e9 + 1)
     with pytest.raises(BudgetExhaustedError):
-        after.reserve(tokens=1, usd=0.5, purse=Purse(budget_usd=1.0))
+        after.reserve(tokens=1, usd=0.5, budget=Budget(budget_usd=1.0))
     after.settle(open_id, tokens=1, usd=0.25)  # Its caller had outlived the governor.
-    after.reserve(tokens=1, usd=0.75, purse=Purse(budget_usd=1.0))
+    after.reserve(tokens=1, usd=0.75, budget=Budget(budget_usd=1.0))
 
 
 def test_a_clock_set_back_does_not_stop_a_run(tmp_path: Path) -> None:
@@ -231,17 +232,17 @@ def state_after(
         ledger = Ledger(folder, keep_s=60.0, block_usd=1e-6, wall=lambda: now)
         for what, number, gap_s in steps:
             now += gap_s
-            purse = "ab"[number % 2]
+            budget = "ab"[number % 2]
             if what == "sent":
-                ledger.sent(f"c-{number}", SentCall(now, 10 + number, 100 + number, purse))
+                ledger.sent(f"c-{number}", SentCall(now, 10 + number, 100 + number, budget))
             elif what == "settled":
                 ledger.settled(f"c-{number}", n_tokens=number, nano_usd=10 * number)
             elif what in ("billed", "free"):
                 ledger.failed(f"c-{number}", is_billed=what == "billed")
             elif what == "spent":
-                ledger.spent(purse, nano_usd=number)
+                ledger.spent(budget, nano_usd=number)
             elif what == "left":
-                ledger.left(purse)
+                ledger.left(budget)
             else:
                 ledger.paused(now + number)
         if is_closed:

@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from qaeval_core.llm.governor import Governor
-from qaeval_core.llm.grant import Grant
+from qaeval_core.llm.budget import Budget
+from qaeval_core.llm.governor import Governor, Reservation
 from qaeval_core.llm.ledger import Ledger
-from qaeval_core.llm.limits import Limits, Purse
+from qaeval_core.llm.limits import Limits
 from qaeval_core.llm.throttle import REFUSALS, End, Kept, Throttle
 
 LIMIT = 1200
 WINDOW_S = 60.0
-PURSES = (Purse("one run"), Purse("the other run"))
+BUDGETS = (Budget("one run"), Budget("the other run"))
 
 # (now_s, rng) -> how the server ends a call that arrives then.
 Server = Callable[[float, random.Random], End]
@@ -98,7 +98,7 @@ class World:
             ledger=self.ledger,
         )
         for number in range(self.n_callers):
-            self._at(self.rng.uniform(0.0, 0.1), Caller(self, PURSES[number % 2]).call)
+            self._at(self.rng.uniform(0.0, 0.1), Caller(self, BUDGETS[number % 2]).call)
 
     def run(self, until_s: float) -> None:
         """Let time pass."""
@@ -143,34 +143,34 @@ class Caller:
     """One that calls again and again, a while after what failed."""
 
     world: World
-    purse: Purse
+    budget: Budget
 
     def call(self) -> None:
-        self._heed(self.world.governor.reserve(tokens=1, usd=0.0, purse=self.purse))
+        self._heed(self.world.governor.reserve(tokens=1, usd=0.0, budget=self.budget))
 
-    def _heed(self, grant: Grant) -> None:
+    def _heed(self, reservation: Reservation) -> None:
         late_s = self.world.rng.uniform(0.0, 0.002)
-        self.world.later(grant.wait_s + late_s, lambda: self._wake(grant))
+        self.world.later(reservation.wait_s + late_s, lambda: self._wake(reservation))
 
-    def _wake(self, grant: Grant) -> None:
+    def _wake(self, reservation: Reservation) -> None:
         world = self.world
-        if not grant.is_final:
-            confirmed = world.governor.confirm(grant.call_id)
+        if not reservation.is_final:
+            confirmed = world.governor.confirm(reservation.call_id)
             return self._heed(confirmed) if confirmed is not None else self.call()
         end = world.server(world.now_s, world.rng)
         world.ends.append((world.now_s, end))
         if end == "answered":
-            world.later(world.rng.uniform(*world.latency_s), lambda: self._settle(grant))
+            world.later(world.rng.uniform(*world.latency_s), lambda: self._settle(reservation))
         else:
-            world.later(0.05, lambda: self._fail(grant, end))
+            world.later(0.05, lambda: self._fail(reservation, end))
         return None
 
-    def _settle(self, grant: Grant) -> None:
-        self.world.governor.settle(grant.call_id, tokens=1, usd=0.0)
+    def _settle(self, reservation: Reservation) -> None:
+        self.world.governor.settle(reservation.call_id, tokens=1, usd=0.0)
         self.call()
 
-    def _fail(self, grant: Grant, end: End) -> None:
-        self.world.governor.failed(grant.call_id, billed=False, end=end)
+    def _fail(self, reservation: Reservation, end: End) -> None:
+        self.world.governor.failed(reservation.call_id, billed=False, end=end)
         self.world.later(self.world.rng.uniform(0.2, 1.0), self.call)
 
 

@@ -18,12 +18,12 @@ from llm_server import LlmServer
 from naco_jobs import CONTEXT
 
 from qaeval_core.errors import ConfigError, ReconcileError
-from qaeval_core.llm.prompt import make_prompt, reminder_prompt
 from qaeval_core.report.explain import explain_row, explanation_content
 from qaeval_core.report.explain_naco_parts import NacoFormula, NacoRun
 from qaeval_core.report.explain_page import explanation_page
 from qaeval_core.report.explain_parts import Explanation
 from qaeval_core.report.explain_text import explanation_lines
+from qaeval_core.scoring.families.chat.naco_prompt import make_prompt, reminder_prompt
 
 ATTACK = "<script>alert('x')</script>\x1b[2J"
 HACKED = f"Verdict: natural\nSteps:\n1. {ATTACK}\nAnswer: <ans>Ann <b>of</b>\x1b[1m</ans>"

@@ -10,9 +10,9 @@ from typing import Any, TypeGuard
 import pyarrow as pa
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.llm.prompt import prompt_name
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.metrics.naco import NacoSettings
+from qaeval_core.scoring.families.chat.naco_prompt import prompt_name
 from qaeval_core.scoring.families.naco import STATISTICS_SCHEMA
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.plans import Context, Engine, Family, FamilyPlan, Resources, Runner

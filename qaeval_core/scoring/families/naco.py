@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from qaeval_core.llm.parse import Reply
-from qaeval_core.llm.prompt import Message, make_prompt
 from qaeval_core.metrics.f1 import f1
 from qaeval_core.scoring.families.base import EMPTY_CANDIDATE
+from qaeval_core.scoring.families.chat.naco_prompt import Message, make_prompt
+from qaeval_core.scoring.families.chat.naco_reply import Reply
 from qaeval_core.text.tokenise import make_tokeniser
 
 EMPTY_CONTEXT = "empty_context"

@@ -1,7 +1,7 @@
 """Prompt: the chat messages that ask a model to judge and answer a question.
 
-Texts in, messages of an OpenAI-compatible endpoint out, with their version, hash and size in
-tokens. Sends nothing; what comes back is read by ``llm.parse``.
+Texts in, messages of an OpenAI-compatible endpoint out, with their version and
+hash. Sends nothing; what comes back is read by ``naco_reply``.
 
 Source
 ------
@@ -21,7 +21,6 @@ Differs from the paper's prompt
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 
 from qaeval_core.signature import hash_text
@@ -71,14 +70,6 @@ Steps:
 1. The first passage says that Maud Ellery designed the Orrin Bridge.
 2. The second passage says that Maud Ellery is known for the lighthouse on Skarn.
 Answer: <ans>the lighthouse on Skarn</ans>"""
-
-# What the endpoint adds around a message, and before the reply.
-_TOKENS_PER_MESSAGE = 5
-_TOKENS_PER_PROMPT = 5
-# One match is one token; the second alternative goes on within a word.
-_TOKEN = re.compile(
-    rb"(?<![a-z])[A-Z]?[a-z]{1,7}|[a-z]{1,3}|[A-Z]{1,3}|[0-9]|[\x80-\xff]{1,2}|\s{2,}|[^ ]"
-)
 
 
 def make_prompt(*, question: str, passages: Sequence[str], one_shot: bool) -> list[Message]:
@@ -185,33 +176,3 @@ def _case(question: str, passages: Sequence[str]) -> str:
 
 def _user(*parts: str) -> Message:
     return {"role": "user", "content": "\n\n".join(parts)}
-
-
-def estimate_tokens(messages: Sequence[Mapping[str, str]]) -> int:
-    """Return about how many tokens an endpoint counts in messages, rather too many than too few.
-
-    Tokenizers of endpoints are not at hand, so tokens are told by their looks: a word has one for
-    its first seven small letters (a capital before them is free) and one for each three more;
-    three capitals, a digit, a sign, or two bytes of another script are one each; so is white
-    space, but for a single blank. A few come on top for each message.
-
-    Returns
-    -------
-    int
-        In English prose 1.1 to 1.2 times the tokens of large vocabularies (GPT-4, GPT-4o, Llama 3,
-        Qwen 3), in German 0.9 to 1.1 times, in Chinese 1.2 to 2 times. Too few for strings of
-        random letters (half), for emoji (0.7 times in the worst case) and, outside English, for
-        small vocabularies of English models (0.6 times).
-
-    Examples
-    --------
-    >>> estimate_tokens([{"role": "user", "content": "Who designed the Orrin Bridge in 1931?"}])
-    22
-    >>> estimate_tokens([])
-    5
-    """
-    n_tokens = sum(
-        len(_TOKEN.findall(message["content"].encode("utf-8", "surrogatepass")))
-        for message in messages
-    )
-    return n_tokens + _TOKENS_PER_MESSAGE * len(messages) + _TOKENS_PER_PROMPT

@@ -1,17 +1,55 @@
-"""Giving up: when so many requests failed in a row that the others would be lost alike."""
+"""Retry: how often a call is sent again, and when so many failed that the others would as well."""
 
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from qaeval_core.errors import EndpointRefusedError
-from qaeval_core.llm.outcome import ChatFailure
+from qaeval_core.llm.responses import ChatFailure
 
 # Requests that fail alike, and none is answered between them: it is not they.
 _OTHERS = 3
 
 
-class GivingUp:
+@dataclass(frozen=True, slots=True)
+class RetryRule:
+    """How often and after how long a call is sent again.
+
+    A refusal (429, 503, no connection) says nothing against the row, so rows are given up after
+    many more of them than of faults. Where ``max_given_up`` requests in a row were given up the
+    fault is the server's: the others would be lost alike. What fails while the server answers
+    nobody counts against no row; after ``max_outage_s`` of it no more is asked, after
+    ``max_unheard_s`` if it never answered.
+    """
+
+    max_faults: int = 6
+    max_given_up: int = 20
+    max_refusals: int = 60
+    first_wait_s: float = 0.5
+    max_wait_s: float = 30.0
+    max_outage_s: float = 300.0
+    max_unheard_s: float = 60.0
+
+    def is_over(self, refusals: Sequence[bool]) -> bool:
+        """Whether a call that failed so often, by a refusal or a fault each time, is given up.
+
+        >>> RetryRule(max_faults=2).is_over([True, True, False])
+        False
+        """
+        n_faults = len(refusals) - sum(refusals)
+        return n_faults >= self.max_faults or sum(refusals) >= self.max_refusals
+
+    def wait_s(self, n_failures: int, *, rng: random.Random) -> float:
+        """Return a wait that doubles with each failure, less up to a half by chance."""
+        longest_s = min(self.first_wait_s * 2.0 ** (n_failures - 1), self.max_wait_s)
+        # By chance: calls that failed together must not come back together.
+        return longest_s * rng.uniform(0.5, 1.0)
+
+
+class CircuitBreaker:
     """Counts requests that ended without a reply, in a row.
 
     A request that the server refuses (400) is that row's own fault, unless no request was ever
@@ -27,14 +65,14 @@ class GivingUp:
 
     Examples
     --------
-    >>> giving_up = GivingUp(most=2)
+    >>> breaker = CircuitBreaker(most=2)
     >>> refused = ChatFailure("row_undefined", "llm_bad_request", "http://h/v1 answered 400: no")
-    >>> giving_up.count(refused)
-    >>> print(giving_up.count(refused))
+    >>> breaker.count(refused)
+    >>> print(breaker.count(refused))
     the first 2 requests were refused, the last one: http://h/v1 answered 400: no; are the model \
 and the parameters right?
-    >>> giving_up.replied()
-    >>> [giving_up.count(refused) for _ in range(3)]
+    >>> breaker.replied()
+    >>> [breaker.count(refused) for _ in range(3)]
     [None, None, None]
     """
 

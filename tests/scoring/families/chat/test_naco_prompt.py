@@ -1,4 +1,4 @@
-"""The prompt: what it holds, what changes its hash, how well its tokens are estimated."""
+"""The prompt: what it holds, what changes its hash, and how large it is."""
 
 from __future__ import annotations
 
@@ -8,52 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qaeval_core.llm import prompt
-from qaeval_core.llm.prompt import estimate_tokens, make_prompt, prompt_hash, reminder_prompt
+from qaeval_core.llm.pricing import estimate_tokens
+from qaeval_core.scoring.families.chat import naco_prompt as prompt
+from qaeval_core.scoring.families.chat.naco_prompt import make_prompt, prompt_hash, reminder_prompt
 
 PASSAGES = ("Ann Kell built the mill in 1931.", "The mill of Skarn burnt down in 1940.")
 QUESTION = "Who built the mill that burnt down?"
 
 # One version, one prompt: a change of wording needs a new version and new hashes here.
 HASHES = {"1": {False: "8b110f8b58cd", True: "f1ca6eb7dd8b"}}
-
-# Texts of our own -> tokens by cl100k_base, o200k_base, Llama 3 and Qwen 3 (quicktok 0.4.0).
-TOKENS = {
-    "The mill at Skarn was built by Ann Kell, who had studied in Lund, and burnt down in 1940.": (
-        26,
-        25,
-        26,
-        28,
-    ),
-    "Which lighthouse was finished by the engineer who designed the bridge across the Tave?": (
-        17,
-        16,
-        17,
-        17,
-    ),
-    "Die Windmühle am Fluss wurde von einer Ingenieurin gebaut, die in Lund studiert hatte.": (
-        24,
-        22,
-        24,
-        24,
-    ),
-    "Le moulin au bord de la rivière a été construit par une ingénieure qui avait étudié à Lund.": (
-        27,
-        22,
-        27,
-        27,
-    ),
-    "河边的风车是一位曾在隆德学习的工程师建造的,一九四〇年被烧毁。": (45, 28, 29, 24),
-    "Мельницу на берегу реки построила женщина-инженер, учившаяся в Лунде.": (40, 24, 24, 30),
-    "川のほとりの風車は、ルンドで学んだ技師が建てました。": (30, 23, 21, 20),
-    "In 1,931 of 4,817 cases (40.1 %), p < 0.05; see [12], [13] and eq. (4): y = a*x + b.": (
-        44,
-        44,
-        44,
-        52,
-    ),
-    "THE MILL AT SKARN WAS BUILT BY ANN KELL AND BURNT DOWN AFTER NINE YEARS.": (22, 21, 22, 22),
-}
 
 
 def asked(*, one_shot: bool = False, passages: tuple[str, ...] = PASSAGES) -> list[dict[str, str]]:
@@ -143,15 +106,6 @@ def test_a_reminder_is_the_same_request_on_every_run(one_shot: bool) -> None:
     assert len(again[-1]["content"]) > len(messages[-1]["content"])
 
 
-@pytest.mark.parametrize("text", TOKENS)
-def test_tokens_are_hardly_underestimated(text: str) -> None:
-    """A reservation too small breaks the endpoint's limit; one far too large wastes it."""
-    overhead = estimate_tokens([{"role": "user", "content": ""}])
-    estimate = estimate_tokens([{"role": "user", "content": text}]) - overhead
-    assert estimate >= 0.8 * max(TOKENS[text])
-    assert estimate <= 2.1 * max(TOKENS[text])
-
-
 @pytest.mark.parametrize("one_shot", [False, True])
 def test_tokens_of_the_prompt_itself_are_near(one_shot: bool) -> None:
     """The instruction is most of a short prompt: 15 % too many would idle 15 % of the limit."""
@@ -159,13 +113,3 @@ def test_tokens_of_the_prompt_itself_are_near(one_shot: bool) -> None:
     # By cl100k_base, of the contents alone (quicktok 0.4.0).
     n_tokens = {False: 241, True: 414}[one_shot]
     assert n_tokens < estimate <= 1.15 * n_tokens + 20
-
-
-@settings(max_examples=50, deadline=None)
-@given(left=st.text(), right=st.text())
-def test_more_text_is_not_fewer_tokens(left: str, right: str) -> None:
-    """An estimate that falls with length, or skips a sign, would let an endless text through."""
-    parts = [estimate_tokens([{"role": "user", "content": text}]) for text in (left, left + right)]
-    assert parts[1] >= parts[0] - 1  # A word that goes on may take a lone capital in.
-    many = estimate_tokens([{"role": "user", "content": "\x01" * 50}])
-    assert many >= 50

@@ -1,6 +1,10 @@
-"""Outcome: what came of one call, and what to do about it.
+"""Responses: what came of one call, and what to do about it.
 
-A response, or an error on the way, in; a reply or a failure out.
+A response, or an error on the way, in; a reply or a failure out. No more bytes of a response are
+held than a chat completion may have: a server may send without end, or a few kB that unpack into
+gigabytes, so they are counted while they come, and again while they are unpacked. Responses are
+asked for as they are (``ACCEPT``); one that is packed all the same, as gateways do, is unpacked
+once.
 
 What failures mean
 ------------------
@@ -28,20 +32,20 @@ A key is in no reply and no message: servers that quote one are scrubbed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import ssl
 import time
-from collections.abc import Mapping
+import zlib
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import httpx
 
-from qaeval_core.llm.body import Received
-from qaeval_core.llm.headers import exhausted_s, retry_after_s
 from qaeval_core.llm.key import ApiKey, scrub
-from qaeval_core.llm.texts import kept_text, whole_text
+from qaeval_core.llm.retry_after import exhausted_s, retry_after_s
 from qaeval_core.llm.throttle import REFUSALS, End
 
 # Why there is no score where this program failed, not the server.
@@ -62,6 +66,80 @@ _FATAL = {  # by status: what is wrong, for people
 }
 
 FailureKind = Literal["retry", "fatal_family", "row_undefined"]
+
+
+# A reply of 100,000 tokens is some 400 kB of text, and six times as much with every sign escaped.
+MAX_BODY_BYTES = 8 << 20
+# What is said of an error is shown in 300 characters.
+MAX_ERROR_BYTES = 64 << 10
+ACCEPT = {"Accept-Encoding": "identity"}
+_GZIP_OR_ZLIB = 47  # zlib's name for either, found by the first bytes
+_PACKED = frozenset({"gzip", "x-gzip", "deflate"})
+# Of a reply's text, in UTF-8: some 16,000 tokens. Escaped it is 400 kB of the journal at most.
+MAX_REPLY_BYTES = 64 << 10
+_THOUGHT_ENDS = ("</think>", "</thinking>")
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A response as far as it was read.
+
+    Attributes
+    ----------
+    is_cut : bool
+        Whether there was more of it, packed or unpacked, than is read.
+    packed_as : str
+        How it is packed, where that is no way that can be unpacked here; else empty.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+    is_cut: bool = False
+    packed_as: str = ""
+
+
+async def receive(response: httpx.Response) -> Received:
+    """Read a response that was opened as a stream; its caller closes it.
+
+    Raises
+    ------
+    httpx.HTTPError
+        If it ends before its end.
+    """
+    most = MAX_BODY_BYTES if response.status_code == 200 else MAX_ERROR_BYTES
+    raw = bytearray()
+    # As it came: httpx unpacks each part whole, and 64 kB may be 64 MB.
+    parts = cast("AsyncGenerator[bytes, None]", response.aiter_raw())
+    async with contextlib.aclosing(parts):
+        async for part in parts:
+            raw += part
+            if len(raw) > most:
+                break
+    packed_as = _packed_as(response.headers.get("content-encoding", ""))
+    content = bytes(raw)
+    if packed_as in _PACKED:
+        content, packed_as = _unpacked(content, packed_as, max_bytes=most + 1)
+    is_cut = len(raw) > most or len(content) > most
+    return Received(response.status_code, response.headers, content[:most], is_cut, packed_as)
+
+
+def _packed_as(header: str) -> str:
+    """Return how a content is packed.
+
+    >>> _packed_as(" GZIP, identity"), _packed_as("gzip,gzip"), _packed_as("")
+    ('gzip', 'gzip, gzip', '')
+    """
+    names = (name.strip().lower() for name in header.split(","))
+    return ", ".join(name for name in names if name not in ("", "identity"))
+
+
+def _unpacked(content: bytes, packed_as: str, *, max_bytes: int) -> tuple[bytes, str]:
+    """Return the first bytes of what is packed, and how they are still packed: mostly not."""
+    for kind in (_GZIP_OR_ZLIB, -zlib.MAX_WBITS):  # Some servers leave the header out of deflate.
+        with contextlib.suppress(zlib.error):
+            return zlib.decompressobj(kind).decompress(content, max_bytes), ""
+    return content, packed_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,3 +343,39 @@ def _count(usage: Mapping[str, Any], name: str) -> int | None:
     """
     value = usage.get(name)
     return value if type(value) is int and 0 <= value <= _MAX_TOKENS else None
+
+
+def whole_text(text: str) -> str:
+    r"""Return a text in which each half of a surrogate pair is U+FFFD; two halves are joined.
+
+    Servers cut a reply between the halves of an emoji, and JSON may say so: ``"\ud83d"``. Arrow,
+    and every file in UTF-8, refuses such a text.
+
+    Examples
+    --------
+    >>> whole_text("Ann \ud83d"), whole_text("Ann \ud83d\ude00") == "Ann \U0001f600"
+    ('Ann �', True)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def kept_text(text: str, *, max_bytes: int = MAX_REPLY_BYTES) -> str:
+    """Return what is kept and read of a reply's text: all of it, unless it is too long.
+
+    Of one that is too long, thoughts go first, as they do where replies are read; what is left
+    ends after ``max_bytes``. So the text that was read is the text that the journal has.
+
+    Examples
+    --------
+    >>> kept_text("Natürlich", max_bytes=4), kept_text("<think>Hm.</think>Ann", max_bytes=4)
+    ('Nat', 'Ann')
+    """
+    content = text.encode("utf-8", "surrogatepass")
+    if len(content) <= max_bytes:
+        return text
+    end = max((text.rfind(mark) + len(mark) for mark in _THOUGHT_ENDS if mark in text), default=0)
+    return text[end:].encode("utf-8", "surrogatepass")[:max_bytes].decode("utf-8", "ignore")

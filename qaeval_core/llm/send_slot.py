@@ -1,4 +1,4 @@
-"""Gate: one call's way from its reservation to the moment when it is sent.
+"""SendSlot: one call's way from its reservation to the moment when it is sent.
 
 Most of the wait is slept before a connection is asked for, the rest with the connection at hand.
 So a call is sent within milliseconds of its time, however long a connection takes, and there is
@@ -7,28 +7,36 @@ nothing left to delay it after the last look at the clock.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
-from qaeval_core.llm.door import AsyncGovernor
-from qaeval_core.llm.grant import Grant
-from qaeval_core.llm.money_queue import MoneyQueue
+from qaeval_core.errors import BudgetExhaustedError
+from qaeval_core.llm.governor import Reservation
+from qaeval_core.llm.governor_client import GovernorClient
 
 # A connection that was idle for as long as the client keeps one, and then waits here, must be
 # younger than what servers close: uvicorn after 5 s.
 LEAD_S = 2.0
 
 
+Granted = TypeVar("Granted")
+# Other askers may free money as well, without a word here.
+_POLL_S = 1.0
+
+
 class NotYetError(Exception):
     """Its time is further away than a connection can be kept: approach again."""
 
 
-class Gate:
+class SendSlot:
     """Reserves, waits and confirms for one call.
 
     Parameters
     ----------
-    governor : AsyncGovernor
+    governor : GovernorClient
         Who says when.
     tokens, usd : int, float
         The most that the call can hold and cost.
@@ -36,7 +44,7 @@ class Gate:
         Sleeps for seconds; may raise, to end the wait.
     patience_s : float
         How long to wait for calls that were sent to free money.
-    queue : MoneyQueue
+    queue : BudgetQueue
         Of all calls that spend the same money here.
     check : callable
         Raises where ``sleep`` would.
@@ -51,13 +59,13 @@ class Gate:
 
     def __init__(
         self,
-        governor: AsyncGovernor,
+        governor: GovernorClient,
         *,
         tokens: int,
         usd: float,
         sleep: Callable[[float], Awaitable[None]],
         patience_s: float,
-        queue: MoneyQueue,
+        queue: BudgetQueue,
         check: Callable[[], None],
     ) -> None:
         self._governor = governor
@@ -67,18 +75,18 @@ class Gate:
         self._patience_s = patience_s
         self._queue = queue
         self._check = check
-        self._grant: Grant | None = None
+        self._reservation: Reservation | None = None
         self._asked_s = 0.0
         self.is_passed = False
 
     @property
     def call_id(self) -> str | None:
         """Id of the reserved call."""
-        return self._grant.call_id if self._grant is not None else None
+        return self._reservation.call_id if self._reservation is not None else None
 
     async def approach(self) -> None:
         """Reserve, if that was not done, and sleep until a connection should be asked for."""
-        if self._grant is None:
+        if self._reservation is None:
             await self._ask()
         while not self._is_final and self._late_s > LEAD_S:
             # Due to ask again long before the call's own time, without a connection.
@@ -107,31 +115,93 @@ class Gate:
 
     @property
     def _is_final(self) -> bool:
-        return self._grant is not None and self._grant.is_final
+        return self._reservation is not None and self._reservation.is_final
 
     @property
     def _late_s(self) -> float:
-        return self._grant.late_s if self._grant is not None else 0.0
+        return self._reservation.late_s if self._reservation is not None else 0.0
 
     def _left_s(self) -> float:
         """Seconds until the granted time, negative after it, as pessimistic as can be."""
         # From before asking: nobody knows when, until the answer came, the governor looked.
-        wait_s = self._grant.wait_s if self._grant is not None else 0.0
+        wait_s = self._reservation.wait_s if self._reservation is not None else 0.0
         return self._asked_s + wait_s - time.monotonic()
 
     async def _ask(self) -> None:
         asked_s = time.monotonic()
-        known = self._grant and await self._governor.confirm(self._grant.call_id)
+        known = self._reservation and await self._governor.confirm(self._reservation.call_id)
         if known is None:
             asked_s, known = await self._reserve()
-        self._asked_s, self._grant = asked_s, known
+        self._asked_s, self._reservation = asked_s, known
 
-    async def _reserve(self) -> tuple[float, Grant]:
-        self._grant = None
+    async def _reserve(self) -> tuple[float, Reservation]:
+        self._reservation = None
         return await self._queue.reserve(
             self._reserve_once, check=self._check, patience_s=self._patience_s
         )
 
-    async def _reserve_once(self) -> tuple[float, Grant]:
+    async def _reserve_once(self) -> tuple[float, Reservation]:
         asked_s = time.monotonic()
         return asked_s, await self._governor.reserve(tokens=self._tokens, usd=self._usd)
+
+
+class BudgetQueue:
+    """Lets calls through in order while money is short, and all at once while it is not.
+
+    Else rows that come later would take what is freed, and many shards begin where few could be
+    done.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._freed = asyncio.Event()
+
+    def free(self) -> None:
+        """Take notice that a call has ended, or that all is over."""
+        self._freed.set()
+
+    async def reserve(
+        self,
+        reserve: Callable[[], Awaitable[Granted]],
+        *,
+        check: Callable[[], None],
+        patience_s: float,
+    ) -> Granted:
+        """Return what is reserved, as soon as there is money for it.
+
+        Parameters
+        ----------
+        reserve : callable
+            Reserves, or raises BudgetExhaustedError.
+        check : callable
+            Raises, to end the wait.
+        patience_s : float
+            How long to wait for calls that were sent to free money.
+
+        Raises
+        ------
+        BudgetExhaustedError
+            If no open call can free enough, or none did in time.
+        """
+        if not self._turn.locked():
+            try:
+                return await reserve()
+            except BudgetExhaustedError as error:
+                if not error.may_free:
+                    raise
+        async with self._turn:
+            loop = asyncio.get_running_loop()
+            until_s = loop.time() + patience_s
+            while True:
+                check()
+                self._freed.clear()  # Before the question: what is freed meanwhile counts.
+                try:
+                    return await reserve()
+                except BudgetExhaustedError as error:
+                    if error.n_waiting:
+                        until_s = loop.time() + patience_s
+                    if not error.may_free or loop.time() > until_s:
+                        raise
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(_POLL_S, patience_s / 20)):
+                        await self._freed.wait()
