@@ -10,13 +10,13 @@ import ray
 from ray.data import ActorPoolStrategy
 
 from jobs.actors import Coordinator, ScorePieces
-from jobs.asking import AskingPass
+from jobs.call_pipeline import CallPass
 from jobs.cluster import Layout
 from jobs.nodes import Nodes
 from jobs.pieces import costs_from_json, piece_from_json, pieces_dataset
 from jobs.shipping import ShippedArtifact, ship_if_needed
 from qaeval_core.errors import RunError, RunStoppedError
-from qaeval_core.scoring.families.asked import is_asked
+from qaeval_core.scoring.families.chat.family import is_chat
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.passes import OnShard
 from qaeval_core.scoring.plan import Piece
@@ -68,8 +68,8 @@ class RayExecutor:
         coordinator = Coordinator.remote()  # type: ignore[attr-defined]
         (family, *_) = families
         work: _Pass = (
-            AskingPass(job, family, sight=self.nodes.sight, coordinator=coordinator)
-            if is_asked(family)
+            CallPass(job, family, sight=self.nodes.sight, coordinator=coordinator)
+            if is_chat(family)
             else _ScoringPass(self, job, families, coordinator)
         )
         self.nodes.look_around()

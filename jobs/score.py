@@ -17,7 +17,7 @@ from jobs import options
 from qaeval_core.config import RunConfig
 from qaeval_core.errors import ArtifactMissingError, QAEvalError, RunStoppedError
 from qaeval_core.report.summary import summary_lines
-from qaeval_core.scoring.compile import check_asked
+from qaeval_core.scoring.compile import check_chat
 from qaeval_core.scoring.dry_run import dry_run_lines, input_lines
 from qaeval_core.scoring.execute import Outcome, run_job
 from qaeval_core.scoring.job import Inputs, make_job, read_inputs
@@ -109,7 +109,7 @@ def score(
             extra=extra,
         )
         found = read_inputs(resolved, needs_out=not dry_run)
-        check_asked(resolved)
+        check_chat(resolved)
         key_lines = check_key_use(resolved)
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_BAD_REQUEST)

@@ -16,6 +16,9 @@ Price = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 _KEY_STARTS = ("sk-", "sk_", "gsk_", "hf_", "Bearer ")
 
 
+UNPARSABLE = "unparsable_reply"  # Of a run without a readable reply.
+
+
 class ChatPrices(Section):
     """What tokens cost."""
 

@@ -47,7 +47,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from qaeval_core.errors import ConfigError, InputError
 from qaeval_core.metrics.base import Column, Metric, PassFacts, Read, Scores, Section
-from qaeval_core.metrics.chat import ChatSettings
+from qaeval_core.metrics.chat import UNPARSABLE, ChatSettings
 from qaeval_core.metrics.complexities import read_complexity
 from qaeval_core.metrics.targets import Targets
 
@@ -56,7 +56,6 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 PROFILES = ("paper", "authors")
 PENDING = "pending"
-UNPARSABLE = "unparsable_reply"
 
 
 class NacoScores(NamedTuple):

@@ -15,7 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from qaeval_core.metrics.naco import PENDING, UNPARSABLE, NacoSettings
+from qaeval_core.llm.client import Message
+from qaeval_core.metrics.chat import UNPARSABLE
+from qaeval_core.metrics.naco import PENDING, NacoSettings
 from qaeval_core.report.explain_compute import Recomputed
 from qaeval_core.report.explain_find import RowPlace
 from qaeval_core.report.explain_naco_parts import NacoFormula, NacoRun
@@ -23,11 +25,11 @@ from qaeval_core.report.explain_parts import FamilyExplanation, TargetParts
 from qaeval_core.report.explain_replies import KeptReplies
 from qaeval_core.report.explain_run import FinishedRun, stopped_families, stored_statistics
 from qaeval_core.schema import QUARANTINE_REASON
-from qaeval_core.scoring.asking import endpoint_of, prepare_asked, read_entry
-from qaeval_core.scoring.families.asked import AskedFamilyPlan
-from qaeval_core.scoring.families.chat.naco_prompt import Message, reminder_prompt
+from qaeval_core.scoring.chat_asker import endpoint_of, lay_out_chat, read_entry
+from qaeval_core.scoring.families.chat.family import ChatFamilyPlan, Reading
+from qaeval_core.scoring.families.chat.naco_family import STATISTICS_SCHEMA
+from qaeval_core.scoring.families.chat.naco_prompt import reminder_prompt
 from qaeval_core.scoring.families.chat.naco_reply import Reply
-from qaeval_core.scoring.families.naco import STATISTICS_SCHEMA, RunReading
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.join import score_rows
 from qaeval_core.scoring.plans import InstancePlan
@@ -52,7 +54,7 @@ class AskedRun:
         Made again from committed readings and the row's texts; nulls where the row is pending.
     """
 
-    plan: AskedFamilyPlan
+    plan: ChatFamilyPlan
     messages: Sequence[Message]
     gold: str | None
     committed: Mapping[str, Any] | None
@@ -77,7 +79,7 @@ def read_asked(
     return [
         _read(run, job, where, plan, {role: values[role] for role in plan.columns})
         for plan in job.run.families
-        if isinstance(plan, AskedFamilyPlan)
+        if isinstance(plan, ChatFamilyPlan)
     ]
 
 
@@ -85,11 +87,11 @@ def _read(
     run: FinishedRun,
     job: Job,
     where: RowPlace,
-    plan: AskedFamilyPlan,
+    plan: ChatFamilyPlan,
     values: Mapping[str, Sequence[object]],
 ) -> AskedRun:
     committed = _committed(run, job, where, plan)
-    prepared = prepare_asked(plan, values)
+    prepared = lay_out_chat(plan, values)
     request = next(iter(prepared.work.requests), None)
     given = prepared.validated.values.get("answer")
     asked = AskedRun(
@@ -108,7 +110,7 @@ def _read(
 
 
 def _committed(
-    run: FinishedRun, job: Job, where: RowPlace, plan: AskedFamilyPlan
+    run: FinishedRun, job: Job, where: RowPlace, plan: ChatFamilyPlan
 ) -> Mapping[str, Any] | None:
     """Return the committed statistics of a row, None where the family ended before it."""
     if plan.key in stopped_families(run.out):
@@ -126,13 +128,13 @@ def _nothing() -> pa.Table:
     return pa.table({QUARANTINE_REASON: pa.nulls(1, pa.string()), **nulls})
 
 
-def _reading(asked: AskedRun, committed: Mapping[str, Any], run: int) -> RunReading:
+def _reading(asked: AskedRun, committed: Mapping[str, Any], run: int) -> Reading:
     """Return a committed reading, under the name that the row's prompt has now."""
     key = committed["key"][run]
     if key is not None:
         is_reminder = key == asked.key(run, is_reminder=True)
         key = asked.key(run, is_reminder=is_reminder)
-    return RunReading(
+    return Reading(
         reply=_reply(committed, run),
         problem=committed["problem"][run],
         message=committed["message"][run],
@@ -215,7 +217,7 @@ def _run(asked: AskedRun, committed: Mapping[str, Any], run: int, kept: KeptRepl
     else:
         # A call that got no reply was the reminder if the first one got what cannot be read.
         first = kept.find(asked.key(run, is_reminder=False))
-        is_reminder = first is not None and not read_entry(first).is_readable
+        is_reminder = first is not None and not read_entry(asked.plan.family, first).is_readable
     entry, notes = kept.of_reading(key, _reply(committed, run))
     return NacoRun(
         run=run + 1,
@@ -225,7 +227,7 @@ def _run(asked: AskedRun, committed: Mapping[str, Any], run: int, kept: KeptRepl
         **{name: committed[name][run] for name in _READINGS},
         answer_f1=committed["answer_f1"][run] if key is not None else None,
         gold_answer=asked.gold,
-        prompt=tuple(reminder_prompt(asked.messages) if is_reminder else asked.messages),
+        prompt=tuple(map(dict, reminder_prompt(asked.messages) if is_reminder else asked.messages)),
         is_reminder=is_reminder,
         key=key,
         reply=entry.text if entry is not None else None,

@@ -9,7 +9,8 @@ from pathlib import Path
 from qaeval_core.errors import RunError
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import JournalEntry
-from qaeval_core.scoring.asking import read_entry
+from qaeval_core.scoring.chat_asker import read_entry
+from qaeval_core.scoring.families.chat.naco_family import NacoFamily
 from qaeval_core.scoring.families.chat.naco_reply import Reply
 
 
@@ -58,7 +59,7 @@ class KeptReplies:
 
 def _other_readings(entry: JournalEntry, reading: Reply) -> list[str]:
     """Return what is read of a reply now and was not then."""
-    now, then = asdict(read_entry(entry)), asdict(reading)
+    now, then = asdict(read_entry(NacoFamily(), entry)), asdict(reading)
     return [
         f"{name} {now[name]!r}, committed {then[name]!r}" for name in now if now[name] != then[name]
     ]

@@ -13,18 +13,18 @@ import pyarrow as pa
 from qaeval_core.config import RunConfig
 from qaeval_core.errors import ConfigError
 from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.chat import UNPARSABLE
 from qaeval_core.metrics.complexities import ComplexityRecord
 from qaeval_core.metrics.naco import (
     PROFILES,
-    UNPARSABLE,
     NacoSettings,
     complexity_key,
     expected_complexity,
 )
-from qaeval_core.scoring.asked_locally import AskedRunner
 from qaeval_core.scoring.compile import resolve_nothing
-from qaeval_core.scoring.families.asked import ASKED_FAMILIES
+from qaeval_core.scoring.families import CHAT_FAMILIES
 from qaeval_core.scoring.job import Inputs, count_rows
+from qaeval_core.scoring.local_calls import ChatRunner
 from qaeval_core.scoring.plan import ReadLimits
 from qaeval_core.scoring.plans import Context
 from qaeval_core.scoring.prepared import OnBatch
@@ -109,8 +109,8 @@ def calibrate_naco(
         corpus="",
     )
     (read,) = METRICS["naco"].reads(settings)
-    (plan,) = ASKED_FAMILIES[read.family].plan(read, planned)
-    runner = AskedRunner(plan, stop=stop)
+    (plan,) = CHAT_FAMILIES[read.family].plan(read, planned)
+    runner = ChatRunner(plan, stop=stop)
     prepared = runner.prepare(rows)
     runner.run(prepared, on_batch)
     return _record(settings, prepared.work.statistics(), prompt=str(plan.options["prompt"]))

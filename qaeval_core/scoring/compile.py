@@ -13,8 +13,8 @@ from qaeval_core.errors import ConfigError
 from qaeval_core.metrics.base import AnyMetric, Settings
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.models.artifact import Artifact, ArtifactRequest
-from qaeval_core.scoring.families import FAMILIES
-from qaeval_core.scoring.families.asked import ASKED_FAMILIES, AskedFamilyPlan, check_agreement
+from qaeval_core.scoring.families import CHAT_FAMILIES, FAMILIES
+from qaeval_core.scoring.families.chat.family import ChatFamilyPlan, check_agreement
 from qaeval_core.scoring.plans import (
     CompiledRun,
     Context,
@@ -76,7 +76,7 @@ def compile_run(
         If a baseline file has no baseline for these models and options, or something is wrong with
         what asks a language model.
     """
-    check_asked(config)
+    check_chat(config)
     families: dict[str, FamilyPlan] = {}
     instances = []
     for name, settings in config.metrics.items():
@@ -126,12 +126,12 @@ def _instance(
     return InstancePlan(name, metric, resolved, read, signature)
 
 
-def check_asked(config: RunConfig) -> None:
+def check_chat(config: RunConfig) -> None:
     """Raise ConfigError for whatever is wrong with the settings of what asks a language model.
 
     Needs no rows, models or cluster: it is called before any of them takes its time.
     """
-    plans: list[AskedFamilyPlan] = []
+    plans: list[ChatFamilyPlan] = []
     for name, settings in config.metrics.items():
         metric = METRICS[settings.metric]
         reads = metric.reads(settings)
@@ -144,9 +144,9 @@ def check_asked(config: RunConfig) -> None:
             corpus="",
         )
         own = {
-            read.family: ASKED_FAMILIES[read.family].plan(read, context)[0]
+            read.family: CHAT_FAMILIES[read.family].plan(read, context)[0]
             for read in reads
-            if read.family in ASKED_FAMILIES
+            if read.family in CHAT_FAMILIES
         }
         if own and len(own) == len(reads):
             _instance(name, metric, settings, own, "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qaeval_core.config import RunConfig
-from qaeval_core.scoring.families.asked import is_asked
+from qaeval_core.scoring.families.chat.family import is_chat
 from qaeval_core.scoring.families.models import ModelFamilyPlan, is_model
 from qaeval_core.scoring.job import Inputs, Job
 from qaeval_core.scoring.pass_stats import PassStats
@@ -44,11 +44,11 @@ def dry_run_lines(job: Job) -> Iterator[str]:
             )
             if own and is_model(family):
                 yield _units_line(job, family, n_rows=n_rows)
-            if own and is_asked(family):
+            if own and is_chat(family):
                 # Imported here: HTTP takes a tenth of a second that other runs need not pay.
-                from qaeval_core.scoring.dry_run_asked import asked_lines
+                from qaeval_core.scoring.dry_run_calls import call_lines
 
-                yield from asked_lines(job, family, max_rows=_MAX_ROWS)
+                yield from call_lines(job, family, max_rows=_MAX_ROWS)
 
 
 def _units_line(job: Job, family: ModelFamilyPlan, *, n_rows: int) -> str:

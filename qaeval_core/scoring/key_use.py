@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from qaeval_core.config import RunConfig
 from qaeval_core.llm.key import KEY_VARIABLE, check_address, check_key_file, is_loopback
-from qaeval_core.metrics.naco import NacoSettings
+from qaeval_core.metrics.chat import ChatSettings
 
 _PROXY_VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 
@@ -27,7 +27,7 @@ def check_key_use(config: RunConfig) -> list[str]:
     """
     lines: dict[str, None] = {}
     for settings in config.metrics.values():
-        if not isinstance(settings, NacoSettings) or settings.base_url is None:
+        if not isinstance(settings, ChatSettings) or settings.base_url is None:
             continue
         if not settings.allow_insecure:
             check_address(settings.base_url, proxy=settings.proxy)
@@ -37,7 +37,7 @@ def check_key_use(config: RunConfig) -> list[str]:
     return list(lines)
 
 
-def _lines(settings: NacoSettings, base_url: str) -> Iterator[str]:
+def _lines(settings: ChatSettings, base_url: str) -> Iterator[str]:
     url = urlsplit(base_url)
     is_far = not is_loopback(url.hostname or "")
     source = f"the file {settings.api_key_file}"

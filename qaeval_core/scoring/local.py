@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from qaeval_core.errors import RunStoppedError
-from qaeval_core.scoring.families.asked import is_asked
+from qaeval_core.scoring.families.chat.family import is_chat
 from qaeval_core.scoring.frequencies import load_frequencies
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.passes import OnShard
@@ -115,9 +115,9 @@ class LocalExecutor:
     ) -> Iterator[Any]:
         """Yield who runs the pieces of these families."""
         (family, *_) = families
-        if is_asked(family):
+        if is_chat(family):
             # Imported here: HTTP takes a tenth of a second that other runs need not pay.
-            from qaeval_core.scoring.asked_locally import local_worker
+            from qaeval_core.scoring.local_calls import local_worker
 
             with local_worker(family, job.store, supervisor) as asked:
                 yield asked

@@ -10,12 +10,12 @@ import pytest
 from helpers import qaeval, run_locally, write_parquet
 from hostile_server import Asked, HostileServer, completion, response
 from naco_jobs import TWO_STEPS, many, settings
+from qaeval_core.scoring.compile_naco import asked_family
 
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ConfigError
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.key import ApiKey
-from qaeval_core.scoring.compile_naco import asked_family
 from qaeval_core.scoring.key_use import check_key_use
 
 KEY = "sk-test-93bd7f01c5e84aa2"

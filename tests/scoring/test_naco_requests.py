@@ -18,7 +18,7 @@ from naco_jobs import many, settings, table
 from qaeval_core.config import RunConfig
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ConfigError
-from qaeval_core.scoring.families.asked import AskedFamilyPlan
+from qaeval_core.scoring.families.chat.family import ChatFamilyPlan
 from qaeval_core.scoring.job import Job, make_job, read_inputs
 
 
@@ -155,7 +155,7 @@ def test_paths_are_those_of_who_submits(
         config = load_config(overrides={**job, "output.path": out})
         made = make(config)
         (plan,) = made.run.families
-        assert isinstance(plan, AskedFamilyPlan)
+        assert isinstance(plan, ChatFamilyPlan)
         assert plan.journal_path == str(tmp_path / "out" / "journal")
         assert plan.settings.api_key_file == str(tmp_path / "key")
         assert plan.settings.ledger_path == str(tmp_path / "l")

@@ -12,7 +12,7 @@ from naco_jobs import many
 
 from qaeval_core.configure import load_config
 from qaeval_core.errors import LanguageModelError, RunStoppedError
-from qaeval_core.scoring.families.asked import AskedFamilyPlan
+from qaeval_core.scoring.families.chat.family import ChatFamilyPlan
 from qaeval_core.scoring.job import Job, make_job, read_inputs
 from qaeval_core.scoring.passes import OnShard, run_passes
 from qaeval_core.scoring.plan import Piece
@@ -35,7 +35,7 @@ class Scripted:
     def prepare(
         self, job: Job, families: Sequence[FamilyPlan], pieces: Sequence[Piece], on_shard: OnShard
     ) -> Callable[[], None]:
-        return self._ask if isinstance(families[0], AskedFamilyPlan) else self._run_models
+        return self._ask if isinstance(families[0], ChatFamilyPlan) else self._run_models
 
     def _run_models(self) -> None:
         try:

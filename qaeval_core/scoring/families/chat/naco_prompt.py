@@ -23,9 +23,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from qaeval_core.llm.client import Message
 from qaeval_core.signature import hash_text
-
-Message = dict[str, str]
 
 PROMPT_VERSION = "1"
 

@@ -15,16 +15,15 @@ from qaeval_core.llm.governor import Governor
 from qaeval_core.llm.governor_client import GovernorClient, in_process
 from qaeval_core.llm.ledger import Ledger, ledger_folder
 from qaeval_core.llm.limits import Limits
-from qaeval_core.scoring.asked_worker import AskedWorker
-from qaeval_core.scoring.asking import (
+from qaeval_core.scoring.call_worker import CallWorker
+from qaeval_core.scoring.chat_asker import (
     OpenGovernor,
     ask_shard,
     journal_folder,
+    lay_out_chat,
     open_asker,
-    prepare_asked,
 )
-from qaeval_core.scoring.families.asked import AskedFamilyPlan
-from qaeval_core.scoring.families.naco import NacoWork
+from qaeval_core.scoring.families.chat.family import ChatFamilyPlan, ChatWork
 from qaeval_core.scoring.families.words.rows import ShardTexts
 from qaeval_core.scoring.loop_thread import LoopThread
 from qaeval_core.scoring.plans import Runner
@@ -70,23 +69,23 @@ def local_governors(*, ledger_path: str | None) -> Iterator[OpenGovernor]:
 
 @contextmanager
 def local_worker(
-    plan: AskedFamilyPlan, store: Store, supervisor: Supervisor
-) -> Iterator[AskedWorker]:
+    plan: ChatFamilyPlan, store: Store, supervisor: Supervisor
+) -> Iterator[CallWorker]:
     """Yield a worker under a governor of this process."""
     with local_governors(ledger_path=plan.settings.ledger_path) as open_governor:
-        worker = AskedWorker(plan, store, supervisor, open_governor=open_governor)
+        worker = CallWorker(plan, store, supervisor, open_governor=open_governor)
         try:
             yield worker
         finally:
             worker.close()
 
 
-class AskedRunner(Runner):
+class ChatRunner(Runner):
     """Asks for rows in memory, without a store; replies are journalled all the same.
 
     Parameters
     ----------
-    plan : AskedFamilyPlan
+    plan : ChatFamilyPlan
     stop : threading.Event, optional
         Set to stop: calls under way are waited for, and RunStoppedError is raised.
 
@@ -96,18 +95,18 @@ class AskedRunner(Runner):
         If there is no folder for replies.
     """
 
-    def __init__(self, plan: AskedFamilyPlan, *, stop: threading.Event | None = None) -> None:
+    def __init__(self, plan: ChatFamilyPlan, *, stop: threading.Event | None = None) -> None:
         journal_folder(plan)
-        self.plan: AskedFamilyPlan = plan
+        self.plan: ChatFamilyPlan = plan
         self._stop = stop or threading.Event()
 
     def prepare(
         self, rows: Mapping[str, Sequence[object]], texts: ShardTexts | None = None
-    ) -> Prepared[NacoWork]:
+    ) -> Prepared[ChatWork]:
         """Validate rows and make their prompts."""
-        return prepare_asked(self.plan, rows)
+        return lay_out_chat(self.plan, rows)
 
-    def run(self, prepared: Prepared[NacoWork], on_batch: OnBatch | None = None) -> None:
+    def run(self, prepared: Prepared[ChatWork], on_batch: OnBatch | None = None) -> None:
         """Ask for every row.
 
         Raises

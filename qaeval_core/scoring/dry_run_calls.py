@@ -9,9 +9,8 @@ from pathlib import Path
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import Asked
 from qaeval_core.llm.pricing import dollars, estimate_tokens
-from qaeval_core.scoring.asking import endpoint_of, limits_of, prepare_asked, prices_of
-from qaeval_core.scoring.families.asked import AskedFamilyPlan
-from qaeval_core.scoring.families.naco import NacoWork
+from qaeval_core.scoring.chat_asker import endpoint_of, lay_out_chat, limits_of, prices_of
+from qaeval_core.scoring.families.chat.family import ChatFamilyPlan, ChatWork
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.progress import duration
 from qaeval_core.scoring.reader import ShardReader
@@ -33,7 +32,7 @@ class Calls:
     keys: set[bytes] = field(default_factory=set)
 
 
-def asked_lines(job: Job, plan: AskedFamilyPlan, *, max_rows: int) -> Iterator[str]:
+def call_lines(job: Job, plan: ChatFamilyPlan, *, max_rows: int) -> Iterator[str]:
     """Yield calls, tokens, money and time that are left at most; sends nothing, writes nothing.
 
     Parameters
@@ -69,7 +68,7 @@ def asked_lines(job: Job, plan: AskedFamilyPlan, *, max_rows: int) -> Iterator[s
         yield f"  key: there is no file {key_file} on this machine; nodes that call must have it"
 
 
-def _money_line(plan: AskedFamilyPlan, *, n_prompt: float, n_completion: float) -> str:
+def _money_line(plan: ChatFamilyPlan, *, n_prompt: float, n_completion: float) -> str:
     if plan.settings.prices is None:
         return "  money: unknown without naco.prices"
     usd = prices_of(plan).cost_usd(
@@ -82,7 +81,7 @@ def _money_line(plan: AskedFamilyPlan, *, n_prompt: float, n_completion: float) 
     return f"  money: {dollars(usd)} for so many tokens{shown}"
 
 
-def _time_line(plan: AskedFamilyPlan, *, n_calls: float, n_tokens: float) -> str:
+def _time_line(plan: ChatFamilyPlan, *, n_calls: float, n_tokens: float) -> str:
     """Return how long the limits make it last: one of the two binds."""
     limits = limits_of(plan)
     windows = {
@@ -99,7 +98,7 @@ def _time_line(plan: AskedFamilyPlan, *, n_calls: float, n_tokens: float) -> str
     )
 
 
-def _measure(job: Job, plan: AskedFamilyPlan, *, max_rows: int) -> Calls:
+def _measure(job: Job, plan: ChatFamilyPlan, *, max_rows: int) -> Calls:
     journal = _existing_journal(plan)
     reader = ShardReader(list(plan.columns.values()))
     calls = Calls()
@@ -109,7 +108,7 @@ def _measure(job: Job, plan: AskedFamilyPlan, *, max_rows: int) -> Calls:
                 return calls
             for part, table in reader.parts(piece, rows):
                 values = table_rows(table, columns=plan.columns, max_bytes=piece.limits.text_bytes)
-                prepared = prepare_asked(plan, values)
+                prepared = lay_out_chat(plan, values)
                 calls.n_rows += part.n_rows
                 calls.n_quarantined += prepared.stats.n_quarantined
                 calls.n_asked += sum(len(request.rows) for request in prepared.work.requests)
@@ -118,7 +117,7 @@ def _measure(job: Job, plan: AskedFamilyPlan, *, max_rows: int) -> Calls:
     return calls
 
 
-def _count(calls: Calls, plan: AskedFamilyPlan, work: NacoWork, journal: Journal | None) -> None:
+def _count(calls: Calls, plan: ChatFamilyPlan, work: ChatWork, journal: Journal | None) -> None:
     settings, endpoint = plan.settings, endpoint_of(plan)
     for request in work.requests:
         n_tokens = estimate_tokens(request.messages)
@@ -137,7 +136,7 @@ def _count(calls: Calls, plan: AskedFamilyPlan, work: NacoWork, journal: Journal
                 calls.n_too_large += most is not None and n_tokens + settings.max_tokens > most
 
 
-def _existing_journal(plan: AskedFamilyPlan) -> Journal | None:
+def _existing_journal(plan: ChatFamilyPlan) -> Journal | None:
     """Return the journal if there is one: a dry run makes none."""
     if plan.journal_path is None:
         return None

@@ -22,8 +22,8 @@ from qaeval_core.errors import LanguageModelError, QAEvalError, RunError, RunSto
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.governor_client import GovernorClient
 from qaeval_core.llm.limits import Limits
-from qaeval_core.scoring.asked_worker import AskedWorker
-from qaeval_core.scoring.families.asked import AskedFamilyPlan
+from qaeval_core.scoring.call_worker import CallWorker
+from qaeval_core.scoring.families.chat.family import ChatFamilyPlan
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.passes import OnShard
 from qaeval_core.scoring.plan import Piece
@@ -46,7 +46,7 @@ class AskPieces:
     def __init__(
         self,
         *,
-        plan: AskedFamilyPlan,
+        plan: ChatFamilyPlan,
         out: str,
         coordinator: Any,
         n_actors: int,
@@ -63,7 +63,7 @@ class AskPieces:
 
         self._lookout = Lookout(sight, coordinator)
         supervisor = RemoteSupervisor(coordinator)
-        self._worker = AskedWorker(
+        self._worker = CallWorker(
             plan,
             worker_store(Path(out), sight.mark, supervisor, retry_s=retry_storage_s),
             supervisor,
@@ -114,21 +114,19 @@ class AskPieces:
         )
 
 
-class AskingPass:
+class CallPass:
     """The pass of one family that asks: its pipelines, and its leave from the governor.
 
     Parameters
     ----------
     job : Job
-    family : AskedFamilyPlan
+    family : ChatFamilyPlan
     sight : Sight
         What its workers must see.
     coordinator : actor handle
     """
 
-    def __init__(
-        self, job: Job, family: AskedFamilyPlan, *, sight: Sight, coordinator: Any
-    ) -> None:
+    def __init__(self, job: Job, family: ChatFamilyPlan, *, sight: Sight, coordinator: Any) -> None:
         self._job = job
         self._family = family
         self._sight = sight

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import Field, asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, ClassVar, Protocol, TypeGuard
 
 import pyarrow as pa
 
 from qaeval_core.errors import ConfigError
+from qaeval_core.llm.client import Message
 from qaeval_core.metrics.base import PassFacts, Read
-from qaeval_core.metrics.naco import NacoSettings
-from qaeval_core.scoring.families.chat.naco_prompt import prompt_name
-from qaeval_core.scoring.families.naco import STATISTICS_SCHEMA
+from qaeval_core.metrics.chat import ChatSettings
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.plans import Context, Engine, Family, FamilyPlan, Resources, Runner
 from qaeval_core.scoring.store import check_out_path
@@ -37,12 +37,12 @@ _OF_FAMILY = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedFamilyPlan(FamilyPlan):
+class ChatFamilyPlan(FamilyPlan):
     """A family that asks a language model over HTTP; it runs beside the others.
 
     Attributes
     ----------
-    settings : NacoSettings
+    settings : ChatSettings
         The endpoint, its limits, and what is asked.
     journal_path : str or None
         Folder of paid replies; None only where nothing is asked.
@@ -50,7 +50,8 @@ class AskedFamilyPlan(FamilyPlan):
         Whether the journal keeps the texts of replies.
     """
 
-    settings: NacoSettings
+    family: ChatFamily
+    settings: ChatSettings
     journal_path: str | None
     keeps_replies: bool = True
 
@@ -78,14 +79,14 @@ class AskedFamilyPlan(FamilyPlan):
     @property
     def pending_schema(self) -> pa.Schema:
         """Statistics of rows that were not asked: it may have ended early."""
-        return STATISTICS_SCHEMA
+        return self.family.schema
 
     def open_runner(self, engine: Engine) -> Runner:
         """Return what asks, in this process."""
         # Imported here: HTTP takes a tenth of a second that other runs need not pay.
-        from qaeval_core.scoring.asked_locally import AskedRunner
+        from qaeval_core.scoring.local_calls import ChatRunner
 
-        return AskedRunner(self)
+        return ChatRunner(self)
 
     def report(self, committed: PassStats) -> dict[str, Any]:
         """Return what all its commits cost."""
@@ -102,16 +103,147 @@ class AskedFamilyPlan(FamilyPlan):
         return PassFacts(version=self.signature.version, settings=self.options)
 
 
+class ChatReply(Protocol):
+    """What was read of a reply; a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the reply has the form that was asked for."""
+
+    @property
+    def problem(self) -> str | None:
+        """What an unreadable reply lacks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What came of one run of one request.
+
+    Attributes
+    ----------
+    reply : ChatReply or None
+        What its reply says; None where there is none.
+    problem : str or None
+        Why the run does not count; None where it counts.
+    message : str or None
+        The same, for people.
+    key : str or None
+        Name of the reply in the journal.
+    """
+
+    reply: ChatReply | None
+    problem: str | None = None
+    message: str | None = None
+    key: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
-class AskedFamily(Family):
-    """What is asked of a language model."""
+class Request:
+    """One distinct prompt of a shard; all rows of it get the same readings."""
 
-    name: str
-    # Raise it when other fields are read of a reply, or answers are compared otherwise.
-    version: str
+    messages: Sequence[Message]
+    rows: list[int]
+
+
+class ChatWork:
+    """The requests of one shard, and what came of them.
+
+    Parameters
+    ----------
+    family : ChatFamily
+    requests : sequence of Request
+    reasons : list of str or None
+        Why a good row is not asked; None where it is.
+    n_runs : int
+        Replies asked for each request.
+    values : mapping of role to values
+        Of good rows.
+    """
+
+    def __init__(
+        self,
+        family: ChatFamily,
+        requests: Sequence[Request],
+        reasons: list[str | None],
+        *,
+        n_runs: int,
+        values: Mapping[str, Sequence[Any]],
+    ) -> None:
+        self.requests = requests
+        self.reasons = reasons
+        self.n_runs = n_runs
+        self.values = values
+        self.family = family
+        self._readings: dict[int, list[Reading]] = {}
+
+    @property
+    def n_units(self) -> int:
+        """Requests, each run counted."""
+        return self.n_runs * len(self.requests)
+
+    @property
+    def n_units_unshared(self) -> int:
+        """Requests, had none been shared."""
+        return self.n_runs * sum(len(request.rows) for request in self.requests)
+
+    def take(self, request: Request, readings: Sequence[Reading]) -> None:
+        """Keep what came of all runs of a request."""
+        for row in request.rows:
+            self._readings[row] = list(readings)
+
+    def statistics(self) -> dict[str, pa.Array]:
+        """Return the raw statistics of every row, in row order.
+
+        Raises
+        ------
+        KeyError
+            If a row that was to be asked has no reading.
+        """
+        per_row = [
+            self._readings[i] if reason is None else [] for i, reason in enumerate(self.reasons)
+        ]
+        return self.family.statistics(self, per_row)
+
+
+class ChatFamily(Family):
+    """What is asked of a language model: a prompt a row, and what its reply says."""
+
     roles: tuple[str, ...]
+    schema: pa.Schema  # of its statistics
 
-    def plan(self, read: Read, context: Context) -> tuple[AskedFamilyPlan, ...]:
+    @abstractmethod
+    def asked(self, settings: ChatSettings) -> dict[str, object]:
+        """Return what is asked besides model and parameters; part of the key of commits."""
+
+    @abstractmethod
+    def lay_out(self, values: Mapping[str, Sequence[Any]], settings: ChatSettings) -> ChatWork:
+        """Return the requests of good rows."""
+
+    @abstractmethod
+    def read_reply(self, text: str) -> ChatReply:
+        """Return what a reply says."""
+
+    def parsed(self, text: str) -> dict[str, Any]:
+        """Return what a reply says as the journal keeps it."""
+        return asdict(self.read_reply(text))
+
+    @abstractmethod
+    def reply_of(self, parsed: Mapping[str, Any]) -> ChatReply:
+        """Return what a journal kept of a reply whose text is gone."""
+
+    @abstractmethod
+    def remind(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return a prompt that asks once more, after a reply that could not be read."""
+
+    @abstractmethod
+    def statistics(
+        self, work: ChatWork, readings: Sequence[Sequence[Reading]]
+    ) -> dict[str, pa.Array]:
+        """Return the statistics of every row from the readings of its runs."""
+
+    def plan(self, read: Read, context: Context) -> tuple[ChatFamilyPlan, ...]:
         """Return the family.
 
         Raises
@@ -119,7 +251,7 @@ class AskedFamily(Family):
         ConfigError
             If there is no endpoint or no model.
         """
-        assert isinstance(read.settings, NacoSettings)
+        assert isinstance(read.settings, ChatSettings)
         settings, config = read.settings, context.config
         for key in ("base_url", "model"):
             if getattr(settings, key) is None:
@@ -130,9 +262,7 @@ class AskedFamily(Family):
             "base_url": settings.base_url,
             "model": settings.model,
             "parameters": settings.parameters,
-            "one_shot": settings.one_shot,
-            "prompt": prompt_name(one_shot=settings.one_shot),
-            "runs": settings.runs,
+            **self.asked(settings),
         }
         journal_path = settings.journal_path
         if journal_path is None and config.output.path is not None:
@@ -144,12 +274,13 @@ class AskedFamily(Family):
                 "ledger_path": _absolute(settings.ledger_path),
             }
         )
-        plan = AskedFamilyPlan(
+        plan = ChatFamilyPlan(
             name=self.name,
             options=options,
             columns=columns,
             signature=Signature(self.name, {**options, "columns": columns}, self.version),
             rows_per_shard={"cpu": _ROWS_PER_SHARD, "cuda": _ROWS_PER_SHARD},
+            family=self,
             settings=settings,
             journal_path=_absolute(journal_path),
             keeps_replies=config.output.replies,
@@ -157,19 +288,14 @@ class AskedFamily(Family):
         return (plan,)
 
 
-ASKED_FAMILIES: Mapping[str, AskedFamily] = {
-    "naco": AskedFamily("naco", "1", ("candidate", "context", "answer"))
-}
-
-
 def _absolute(path: str | None) -> str | None:
     """Return a path from the root, or from the home of whichever node reads it."""
     return path if path is None or path.startswith("~") else str(Path(path).absolute())
 
 
-def check_agreement(plans: Sequence[AskedFamilyPlan]) -> None:
+def check_agreement(plans: Sequence[ChatFamilyPlan]) -> None:
     """Raise ConfigError where families share a server, a journal or calls, and disagree on it."""
-    known: dict[tuple[object, ...], AskedFamilyPlan] = {}
+    known: dict[tuple[object, ...], ChatFamilyPlan] = {}
     for plan in plans:
         settings = plan.settings
         url = settings.base_url
@@ -211,6 +337,6 @@ def _calls(calls: Mapping[str, int], *, has_prices: bool) -> dict[str, Any]:
     }
 
 
-def is_asked(plan: FamilyPlan) -> TypeGuard[AskedFamilyPlan]:
+def is_chat(plan: FamilyPlan) -> TypeGuard[ChatFamilyPlan]:
     """Whether a family makes calls, for which there are workers of their own."""
     return plan.resources == "calls"

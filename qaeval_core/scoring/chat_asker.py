@@ -10,15 +10,13 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from types import UnionType
 from typing import Any
 
 from qaeval_core.errors import ConfigError, LanguageModelError, RunError
 from qaeval_core.llm.asker import Answer, Asker
 from qaeval_core.llm.budget import Budget
-from qaeval_core.llm.client import ChatClient, Endpoint
+from qaeval_core.llm.client import ChatClient, Endpoint, Message
 from qaeval_core.llm.governor_client import GovernorClient, reconcile
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import JournalEntry
@@ -27,11 +25,15 @@ from qaeval_core.llm.limits import Limits
 from qaeval_core.llm.pricing import Prices, estimate_tokens
 from qaeval_core.llm.responses import UNEXPECTED, kept_text, whole_text
 from qaeval_core.llm.retry import RetryRule
-from qaeval_core.metrics.naco import UNPARSABLE
-from qaeval_core.scoring.families.asked import AskedFamilyPlan
-from qaeval_core.scoring.families.chat.naco_prompt import Message, reminder_prompt
-from qaeval_core.scoring.families.chat.naco_reply import Reply, parse_reply
-from qaeval_core.scoring.families.naco import NacoWork, Request, RunReading
+from qaeval_core.metrics.chat import UNPARSABLE
+from qaeval_core.scoring.families.chat.family import (
+    ChatFamily,
+    ChatFamilyPlan,
+    ChatReply,
+    ChatWork,
+    Reading,
+    Request,
+)
 from qaeval_core.scoring.pass_stats import PassStats
 from qaeval_core.scoring.prepared import Prepared
 from qaeval_core.scoring.validate import validate_rows
@@ -45,7 +47,7 @@ OpenGovernor = Callable[[str, Limits, Budget], GovernorClient]
 OnRows = Callable[[int], None]
 
 
-def endpoint_of(plan: AskedFamilyPlan) -> Endpoint:
+def endpoint_of(plan: ChatFamilyPlan) -> Endpoint:
     """Return where and how a family asks."""
     settings = plan.settings
     return Endpoint(
@@ -56,7 +58,7 @@ def endpoint_of(plan: AskedFamilyPlan) -> Endpoint:
     )
 
 
-def limits_of(plan: AskedFamilyPlan) -> Limits:
+def limits_of(plan: ChatFamilyPlan) -> Limits:
     """Return the limits of the account that a family asks on."""
     settings = plan.settings
     return Limits(
@@ -66,19 +68,19 @@ def limits_of(plan: AskedFamilyPlan) -> Limits:
     )
 
 
-def budget_of(plan: AskedFamilyPlan) -> Budget:
+def budget_of(plan: ChatFamilyPlan) -> Budget:
     """Return what a family pays from: one budget a journal."""
     folder = journal_folder(plan)
     return Budget(name=hash_text(str(folder)), budget_usd=plan.settings.budget_usd)
 
 
-def prices_of(plan: AskedFamilyPlan) -> Prices:
+def prices_of(plan: ChatFamilyPlan) -> Prices:
     """Return what the endpoint charges; nothing where no prices are given."""
     given = plan.settings.prices
     return Prices(given.prompt, given.completion) if given is not None else Prices()
 
 
-def journal_folder(plan: AskedFamilyPlan) -> Path:
+def journal_folder(plan: ChatFamilyPlan) -> Path:
     """Return where replies are kept.
 
     Raises
@@ -95,7 +97,7 @@ def journal_folder(plan: AskedFamilyPlan) -> Path:
 
 
 async def open_asker(
-    plan: AskedFamilyPlan, *, open_governor: OpenGovernor, n_actors: int = 1
+    plan: ChatFamilyPlan, *, open_governor: OpenGovernor, n_actors: int = 1
 ) -> tuple[Asker, GovernorClient, str]:
     """Return what asks, its governor, and the name of the account; the key is read here.
 
@@ -117,7 +119,7 @@ async def open_asker(
 
 
 async def _open_asker(
-    plan: AskedFamilyPlan, *, open_governor: OpenGovernor, n_actors: int
+    plan: ChatFamilyPlan, *, open_governor: OpenGovernor, n_actors: int
 ) -> tuple[Asker, GovernorClient, str]:
     settings = plan.settings
     variable = KEY_VARIABLE if KEY_VARIABLE in os.environ else None
@@ -135,21 +137,18 @@ async def _open_asker(
         governor,
         journal,
         prices=prices_of(plan),
-        parse=lambda text: asdict(parse_reply(text)),
+        parse=plan.family.parsed,
         rule=RetryRule(max_outage_s=settings.max_outage_s),
         max_concurrent=-(-settings.max_concurrent // n_actors),
     )
     return asker, governor, client.account
 
 
-def prepare_asked(
-    plan: AskedFamilyPlan, rows: Mapping[str, Sequence[object]]
-) -> Prepared[NacoWork]:
+def lay_out_chat(plan: ChatFamilyPlan, rows: Mapping[str, Sequence[object]]) -> Prepared[ChatWork]:
     """Validate the rows of a shard and make their prompts."""
     started = time.perf_counter()
     validated = validate_rows(rows, columns=plan.columns, joins_passages=False)
-    settings = plan.settings
-    work = NacoWork(validated.values, one_shot=settings.one_shot, n_runs=settings.runs)
+    work = plan.family.lay_out(validated.values, plan.settings)
     n_rows = len(validated.good) + len(validated.quarantined)
     stats = PassStats(
         n_rows=n_rows,
@@ -161,7 +160,7 @@ def prepare_asked(
     return Prepared(n_rows, validated, work, stats)
 
 
-async def ask_shard(asker: Asker, prepared: Prepared[NacoWork], on_rows: OnRows) -> None:
+async def ask_shard(asker: Asker, prepared: Prepared[ChatWork], on_rows: OnRows) -> None:
     """Ask all requests of a shard and keep what came of them.
 
     Raises
@@ -173,7 +172,9 @@ async def ask_shard(asker: Asker, prepared: Prepared[NacoWork], on_rows: OnRows)
     work, stats = prepared.work, prepared.stats
 
     async def ask(request: Request) -> None:
-        runs = (_ask_run(asker, request.messages, run, stats) for run in range(work.n_runs))
+        runs = (
+            _ask_run(asker, work.family, request.messages, run, stats) for run in range(work.n_runs)
+        )
         work.take(request, await wait_for_all(runs))
         on_rows(len(request.rows))
 
@@ -190,77 +191,62 @@ async def wait_for_all(tasks: Iterable[Awaitable[Any]]) -> list[Any]:
 
 
 async def _ask_run(
-    asker: Asker, messages: Sequence[Message], run_index: int, stats: PassStats
-) -> RunReading:
+    asker: Asker,
+    family: ChatFamily,
+    messages: Sequence[Message],
+    run_index: int,
+    stats: PassStats,
+) -> Reading:
     """Return what came of one run, after one reminder if need be."""
-    reading = await _ask_once(asker, messages, run_index, stats)
+    reading = await _ask_once(asker, family, messages, run_index, stats)
     if reading.problem != UNPARSABLE:
         return reading
     stats.count("reminders")
-    reading = await _ask_once(asker, reminder_prompt(messages), run_index, stats)
+    reading = await _ask_once(asker, family, family.remind(messages), run_index, stats)
     if reading.problem == UNPARSABLE:
         stats.count("unparsable")
     return reading
 
 
 async def _ask_once(
-    asker: Asker, messages: Sequence[Message], run_index: int, stats: PassStats
-) -> RunReading:
+    asker: Asker,
+    family: ChatFamily,
+    messages: Sequence[Message],
+    run_index: int,
+    stats: PassStats,
+) -> Reading:
     n_tokens = estimate_tokens(messages)
     answer = await asker.ask(messages, n_prompt_tokens=n_tokens, run_index=run_index)
     _count(answer, stats)
     if answer.entry is None:
         stats.count(f"given_up:{answer.reason}")
-        return RunReading(reply=None, problem=answer.reason, message=answer.message)
+        return Reading(reply=None, problem=answer.reason, message=answer.message)
     try:
-        reply = await _read_entry(answer.entry)
+        reply = await _read_entry(family, answer.entry)
     except Exception as error:  # An error of this program: this reply's, and no other's.
         stats.count(f"given_up:{UNEXPECTED}")
         message = f"the reply could not be read: {type(error).__name__}: {error}"
-        return RunReading(reply=None, problem=UNEXPECTED, message=message)
+        return Reading(reply=None, problem=UNEXPECTED, message=message)
     if reply.is_readable:
-        return RunReading(reply=reply, key=answer.entry.key)
-    return RunReading(reply=reply, problem=UNPARSABLE, message=reply.problem, key=answer.entry.key)
+        return Reading(reply=reply, key=answer.entry.key)
+    return Reading(reply=reply, problem=UNPARSABLE, message=reply.problem, key=answer.entry.key)
 
 
-async def _read_entry(entry: JournalEntry) -> Reply:
+async def _read_entry(family: ChatFamily, entry: JournalEntry) -> ChatReply:
     """Return what a journalled reply says; a long one is read beside the event loop.
 
     4,000 characters take 30 ms at most, 64 kB half a second: all other calls would wait for it.
     """
     if len(entry.text or "") <= _MAX_CHARS_AT_ONCE:
-        return read_entry(entry)
-    return await asyncio.to_thread(read_entry, entry)
+        return read_entry(family, entry)
+    return await asyncio.to_thread(read_entry, family, entry)
 
 
-def read_entry(entry: JournalEntry) -> Reply:
+def read_entry(family: ChatFamily, entry: JournalEntry) -> ChatReply:
     """Return what a journalled reply says: of its text, or what was read of a text that is gone."""
     if entry.text is not None or entry.parsed is None:
-        return parse_reply(kept_text(whole_text(entry.text or "")))
-    return _reply_of(entry.parsed)
-
-
-# What a journal may say of a reply whose text is gone.
-_PARSED: Mapping[str, type | UnionType] = {
-    "is_readable": bool,
-    "is_question": bool | None,
-    "is_natural": bool | None,
-    "n_steps": int,
-    "answer": str | None,
-    "says_unanswerable": bool,
-    "problem": str | None,
-}
-_MAX_STEPS = 1_000_000
-
-
-def _reply_of(parsed: Mapping[str, Any]) -> Reply:
-    """Return what was read of a reply; one that says what cannot be is unreadable."""
-    fits = parsed.keys() <= _PARSED.keys() and "is_readable" in parsed
-    if fits and all(isinstance(value, _PARSED[name]) for name, value in parsed.items()):
-        reply = Reply(**parsed)
-        if 0 <= reply.n_steps <= _MAX_STEPS and not isinstance(reply.n_steps, bool):
-            return reply
-    return Reply(is_readable=False, problem="no_answer")
+        return family.read_reply(kept_text(whole_text(entry.text or "")))
+    return family.reply_of(entry.parsed)
 
 
 def _count(answer: Answer, stats: PassStats) -> None:

@@ -17,14 +17,13 @@ from qaeval_core.llm.asker import Asker
 from qaeval_core.llm.governor import Status
 from qaeval_core.llm.governor_client import GovernorClient
 from qaeval_core.llm.pricing import dollars
-from qaeval_core.scoring.asking import (
+from qaeval_core.scoring.chat_asker import (
     OpenGovernor,
     ask_shard,
+    lay_out_chat,
     open_asker,
-    prepare_asked,
 )
-from qaeval_core.scoring.families.asked import AskedFamilyPlan
-from qaeval_core.scoring.families.naco import NacoWork
+from qaeval_core.scoring.families.chat.family import ChatFamilyPlan, ChatWork
 from qaeval_core.scoring.loop_thread import LoopThread
 from qaeval_core.scoring.plan import Piece, RowRange
 from qaeval_core.scoring.prepared import Prepared, quarantine_all, statistics_table
@@ -43,12 +42,12 @@ _WATCH_EVERY_S = 1.0
 _RATE_OVER_S = 10.0
 
 
-class AskedWorker:
+class CallWorker:
     """Asks for the shards of pieces, and commits each as soon as it is whole.
 
     Parameters
     ----------
-    plan : AskedFamilyPlan
+    plan : ChatFamilyPlan
     store : Store
     supervisor : Supervisor
         Gets progress, and says when to stop: calls under way are waited for, the rest is given up.
@@ -65,7 +64,7 @@ class AskedWorker:
 
     def __init__(
         self,
-        plan: AskedFamilyPlan,
+        plan: ChatFamilyPlan,
         store: Store,
         supervisor: Supervisor,
         *,
@@ -184,7 +183,7 @@ class AskedWorker:
 
     def _prepare(
         self, reader: ShardReader, piece: Piece, rows: RowRange
-    ) -> tuple[RowRange, Prepared[NacoWork]]:
+    ) -> tuple[RowRange, Prepared[ChatWork]]:
         """Read a shard, or as many of its first rows as are read at once; return which."""
         n_begun = self._supervisor.begin(self.plan.key, piece.file_id, rows)
         if n_begun > _MAX_DEATHS:
@@ -196,13 +195,13 @@ class AskedWorker:
         try:
             table = reader.read(piece, rows)
         except UnreadableFileError as error:
-            empty = prepare_asked(self.plan, {role: [] for role in self.plan.columns})
+            empty = lay_out_chat(self.plan, {role: [] for role in self.plan.columns})
             unread = quarantine_all(
                 empty, n_rows=rows.n_rows, reason=UNREADABLE, message=str(error)
             )
             return rows, unread
         values = table_rows(table, columns=self.plan.columns, max_bytes=piece.limits.text_bytes)
-        prepared = prepare_asked(self.plan, values)
+        prepared = lay_out_chat(self.plan, values)
         prepared.stats.spend("read", time.perf_counter() - started)
         return RowRange(rows.start, rows.start + table.num_rows), prepared
 
@@ -211,7 +210,7 @@ class AskedWorker:
         asker: Asker,
         piece: Piece,
         rows: RowRange,
-        prepared: Prepared[NacoWork],
+        prepared: Prepared[ChatWork],
         done: queue.SimpleQueue[Done | None],
     ) -> None:
         """Ask for a shard and commit it; what goes wrong is kept, for `_check` to raise."""
@@ -238,7 +237,7 @@ class AskedWorker:
         self._pending_rows += rows.n_rows - n_asked
         done.put((piece, rows, {self.plan.key: prepared.stats}))
 
-    def _commit(self, piece: Piece, rows: RowRange, prepared: Prepared[NacoWork]) -> None:
+    def _commit(self, piece: Piece, rows: RowRange, prepared: Prepared[ChatWork]) -> None:
         started = time.perf_counter()
         self._store.commit(
             self.plan.key,
