@@ -15,13 +15,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from qaeval_core.explain.find import RowPlace
+from qaeval_core.explain.finished_run import FinishedRun, stopped_families, stored_statistics
+from qaeval_core.explain.naco_parts import NacoFormula, NacoRun
+from qaeval_core.explain.parts import FamilyExplanation, TargetParts
+from qaeval_core.explain.recompute import Recomputed
+from qaeval_core.explain.replies import KeptReplies
 from qaeval_core.metrics.naco import PENDING, UNPARSABLE, NacoSettings
-from qaeval_core.report.explain_compute import Recomputed
-from qaeval_core.report.explain_find import RowPlace
-from qaeval_core.report.explain_naco_parts import NacoFormula, NacoRun
-from qaeval_core.report.explain_parts import FamilyExplanation, TargetParts
-from qaeval_core.report.explain_replies import KeptReplies
-from qaeval_core.report.explain_run import FinishedRun, stopped_families, stored_statistics
 from qaeval_core.schema import QUARANTINE_REASON
 from qaeval_core.scoring.asking import endpoint_of, prepare_asked, read_entry
 from qaeval_core.scoring.families.asked import AskedFamilyPlan

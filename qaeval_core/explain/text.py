@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from qaeval_core.report.explain_naco_parts import NacoFormula, NacoRun
-from qaeval_core.report.explain_parts import (
+from qaeval_core.explain.naco_parts import NacoFormula, NacoRun
+from qaeval_core.explain.parts import (
     Explanation,
     FamilyExplanation,
     InstanceExplanation,

@@ -5,7 +5,7 @@ each family that runs a model which tokens its numbers come from, or which repli
 computed again with the same artifacts, or from committed readings of replies, and must equal what
 is stored.
 
-But: the page is made in ``explain_page``, the lines of the terminal in ``explain_text``.
+But: the page is made in ``page``, the lines of the terminal in ``text``.
 """
 
 from __future__ import annotations
@@ -17,30 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from qaeval_core.errors import ReconcileError
-from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.report.explain_compute import (
-    OTHER_ROUNDING,
-    SAME_ROUNDING,
-    Comparison,
-    Recomputed,
-    SessionCache,
-    compare,
-    recompute,
-)
-from qaeval_core.report.explain_families import explain_family
-from qaeval_core.report.explain_find import RowPlace, find_row
-from qaeval_core.report.explain_naco import (
+from qaeval_core.explain.chat import (
     explain_asked,
     read_asked,
     with_asked,
 )
-from qaeval_core.report.explain_parts import (
-    Explanation,
-    FamilyExplanation,
-    InstanceExplanation,
-    ScoreLine,
-)
-from qaeval_core.report.explain_run import (
+from qaeval_core.explain.families import explain_family
+from qaeval_core.explain.find import RowPlace, find_row
+from qaeval_core.explain.finished_run import (
     FinishedRun,
     changed_files,
     make_same_job,
@@ -51,6 +35,22 @@ from qaeval_core.report.explain_run import (
     stored_scores,
     stored_statistics,
 )
+from qaeval_core.explain.parts import (
+    Explanation,
+    FamilyExplanation,
+    InstanceExplanation,
+    ScoreLine,
+)
+from qaeval_core.explain.recompute import (
+    OTHER_ROUNDING,
+    SAME_ROUNDING,
+    Comparison,
+    Recomputed,
+    SessionCache,
+    compare,
+    recompute,
+)
+from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.report.report import environment
 from qaeval_core.schema import QUARANTINE_REASON
 from qaeval_core.scoring.families.models import ModelFamilyPlan

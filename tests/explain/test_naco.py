@@ -18,11 +18,11 @@ from llm_server import LlmServer
 from naco_jobs import CONTEXT
 
 from qaeval_core.errors import ConfigError, ReconcileError
-from qaeval_core.report.explain import explain_row, explanation_content
-from qaeval_core.report.explain_naco_parts import NacoFormula, NacoRun
-from qaeval_core.report.explain_page import explanation_page
-from qaeval_core.report.explain_parts import Explanation
-from qaeval_core.report.explain_text import explanation_lines
+from qaeval_core.explain.naco_parts import NacoFormula, NacoRun
+from qaeval_core.explain.page import explanation_page
+from qaeval_core.explain.parts import Explanation
+from qaeval_core.explain.row import explain_row, explanation_content
+from qaeval_core.explain.text import explanation_lines
 from qaeval_core.scoring.families.chat.naco_prompt import make_prompt, reminder_prompt
 
 ATTACK = "<script>alert('x')</script>\x1b[2J"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from qaeval_core.report.explain_html import escaped, number, table
-from qaeval_core.report.explain_naco_parts import NacoFormula, NacoRun
-from qaeval_core.report.explain_parts import (
+from qaeval_core.explain.html import escaped, number, table
+from qaeval_core.explain.naco_parts import NacoFormula, NacoRun
+from qaeval_core.explain.parts import (
     LayerMatches,
     LikelihoodGains,
     Part,

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ReconcileError
-from qaeval_core.report.explain_compute import FamilyRun, Sessions
-from qaeval_core.report.explain_parts import Part, TokenMatches, TokenWeights
-from qaeval_core.report.explain_tokens import TextPieces
+from qaeval_core.explain.parts import Part, TokenMatches, TokenWeights
+from qaeval_core.explain.recompute import FamilyRun, Sessions
+from qaeval_core.explain.tokens import TextPieces
 from qaeval_core.scoring.families.token_units import TokenUnits
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.sharing import SharedTexts, share_texts

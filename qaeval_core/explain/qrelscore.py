@@ -1,6 +1,6 @@
 """Explain QRelScore's families: matches of LRM, likelihood gains of GRG.
 
-What the graph returned for each unit (`explain_compute`), put beside the pieces of the texts.
+What the graph returned for each unit (`recompute`), put beside the pieces of the texts.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from pathlib import Path
 import numpy as np
 
 from qaeval_core.errors import ReconcileError
-from qaeval_core.metrics.qrelscore import QRelScoreSettings, layer_indices
-from qaeval_core.models.artifact import ArtifactRequest, default_root, find_artifact
-from qaeval_core.models.session import Session
-from qaeval_core.report.explain_compute import FamilyRun, Sessions, UnitRun, instances_of
-from qaeval_core.report.explain_parts import (
+from qaeval_core.explain.parts import (
     LayerMatches,
     LikelihoodGains,
     Part,
     TokenProbabilities,
 )
-from qaeval_core.report.explain_tokens import TextPieces
+from qaeval_core.explain.recompute import FamilyRun, Sessions, UnitRun, instances_of
+from qaeval_core.explain.tokens import TextPieces
+from qaeval_core.metrics.qrelscore import QRelScoreSettings, layer_indices
+from qaeval_core.models.artifact import ArtifactRequest, default_root, find_artifact
+from qaeval_core.models.session import Session
 from qaeval_core.scoring.job import Job
 
 END_OF_TEXT = "⟨end of text⟩"

@@ -12,9 +12,9 @@ import pytest
 from helpers import read_scores, run_locally, short_sample, write_parquet
 
 from qaeval_core.configure import load_config
+from qaeval_core.explain.parts import Explanation, LayerMatches, LikelihoodGains
+from qaeval_core.explain.row import explain_row
 from qaeval_core.models.artifact import default_root, ensure_artifact
-from qaeval_core.report.explain import explain_row
-from qaeval_core.report.explain_parts import Explanation, LayerMatches, LikelihoodGains
 from qaeval_core.sample import sample_table
 from qaeval_core.scoring.compile import needed_requests
 

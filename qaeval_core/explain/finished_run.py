@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 from qaeval_core.config import RunConfig
 from qaeval_core.configure import make_config
 from qaeval_core.errors import ArtifactMissingError, ConfigError, InputError, ReconcileError
+from qaeval_core.explain.find import RowPlace
 from qaeval_core.models.artifact import default_root, find_artifact
 from qaeval_core.models.session import Device
-from qaeval_core.report.explain_find import RowPlace
 from qaeval_core.scoring.job import Job, make_job, read_inputs
 from qaeval_core.scoring.plan import RowRange
 from qaeval_core.scoring.reader import ShardReader

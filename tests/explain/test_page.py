@@ -7,9 +7,8 @@ import json
 import re
 from html.parser import HTMLParser
 
-from qaeval_core.report.explain import explanation_content
-from qaeval_core.report.explain_page import explanation_page
-from qaeval_core.report.explain_parts import (
+from qaeval_core.explain.page import explanation_page
+from qaeval_core.explain.parts import (
     Explanation,
     FamilyExplanation,
     InstanceExplanation,
@@ -21,7 +20,8 @@ from qaeval_core.report.explain_parts import (
     TokenProbabilities,
     TokenWeights,
 )
-from qaeval_core.report.explain_text import explanation_lines
+from qaeval_core.explain.row import explanation_content
+from qaeval_core.explain.text import explanation_lines
 
 ATTACK = "<script>alert('x')</script> & \"quoted\" <img src=http://x onerror=y>"
 _VOID = {"meta", "br"}

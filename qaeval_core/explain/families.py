@@ -12,10 +12,10 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from qaeval_core.errors import ArtifactMissingError
-from qaeval_core.report.explain_answers import explain_kpqa_weights, explain_token_match
-from qaeval_core.report.explain_compute import FamilyRun, Sessions, instances_of
-from qaeval_core.report.explain_parts import FamilyExplanation, Part, TargetParts
-from qaeval_core.report.explain_qrelscore import explain_grg, explain_lrm
+from qaeval_core.explain.answers import explain_kpqa_weights, explain_token_match
+from qaeval_core.explain.parts import FamilyExplanation, Part, TargetParts
+from qaeval_core.explain.qrelscore import explain_grg, explain_lrm
+from qaeval_core.explain.recompute import FamilyRun, Sessions, instances_of
 from qaeval_core.scoring.job import Job
 
 # Yields the parts of each target of the row, in order.

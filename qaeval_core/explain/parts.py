@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from qaeval_core.report.explain_naco_parts import NacoFormula, NacoRun
+from qaeval_core.explain.naco_parts import NacoFormula, NacoRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qaeval_core.report.explain_html import escaped, number, table
-from qaeval_core.report.explain_page_parts import part_html
-from qaeval_core.report.explain_parts import (
+from qaeval_core.explain.html import escaped, number, table
+from qaeval_core.explain.page_parts import part_html
+from qaeval_core.explain.parts import (
     Explanation,
     FamilyExplanation,
     InstanceExplanation,

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from helpers import read_scores, run_locally, write_parquet
 
-from qaeval_core.report.explain import explain_row
-from qaeval_core.report.explain_parts import Explanation, FamilyExplanation, TokenMatches
+from qaeval_core.explain.parts import Explanation, FamilyExplanation, TokenMatches
+from qaeval_core.explain.row import explain_row
 
 ROW = {
     "id": "a",
