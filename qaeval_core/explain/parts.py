@@ -1,153 +1,86 @@
-"""Explain: what an explanation holds, as plain records: what JSON, page and terminal show."""
+"""Explain: what an explanation holds, as plain records, and what JSON has of them.
+
+What a family says is a `Part`: raw data for JSON, a line for the terminal, and for the page blocks
+of four kinds (`Strip`, `Table`, `Fields`, `Passage`). Page and terminal know blocks and lines, and
+no family.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal, TypeAlias
 
-from qaeval_core.explain.naco_parts import NacoFormula, NacoRun
+from qaeval_core.terminal import visible
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerMatches:
-    """LRM of one window: which context token each candidate token is matched to, per layer.
-
-    Attributes
-    ----------
-    window, n_windows : int
-        Which window of the target this is, from 1.
-    candidate, context : tuple of str
-        Tokens that count, as pieces of their texts.
-    is_cosine : bool
-        Whether ``worth`` is the cosine; else it is attention x cosine (matching=weighted).
-    matched : tuple of tuple of int, n_layers x n_cand
-        Index into ``context``.
-    worth : tuple of tuple of float, n_layers x n_cand
-        Their mean over candidate tokens is ``layer_precision``. Unitless, in [-1, 1].
-    layer_precision : tuple of float, n_layers
-        As stored.
-    used_layers : tuple of int
-        Layers that the instances average over, from 0.
-    """
-
-    kind: str = "layer_matches"
-    window: int
-    n_windows: int
-    candidate: tuple[str, ...]
-    context: tuple[str, ...]
-    is_cosine: bool
-    matched: tuple[tuple[int, ...], ...]
-    worth: tuple[tuple[float, ...], ...]
-    layer_precision: tuple[float, ...]
-    used_layers: tuple[int, ...]
+NO_PIECE = "·"  # a token that is a part of the character before
+_MAX_TEXT_CHARS = 72
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LikelihoodGains:
-    """GRG of one window: what the candidate as a prompt adds to the likelihood of each token.
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """A text whose tokens are coloured by a value, one value per piece; ``unit`` is of values."""
 
-    Attributes
-    ----------
-    pieces : tuple of str
-        The window's tokens, as pieces of the context.
-    base_nats, prompted_nats, gain_nats : tuple of float
-        log p of each token without and with the candidate before it, and their difference.
-    base_sum_nats, prompted_sum_nats : float
-        As stored.
-    """
-
-    kind: str = "likelihood_gains"
-    window: int
-    n_windows: int
-    pieces: tuple[str, ...]
-    base_nats: tuple[float, ...]
-    prompted_nats: tuple[float, ...]
-    gain_nats: tuple[float, ...]
-    base_sum_nats: float
-    prompted_sum_nats: float
+    label: str
+    pieces: Sequence[str]
+    values: Sequence[float]
+    unit: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenProbabilities:
-    """GRG of profile authors: probability of every token of one whole text.
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table; the first cell of each row names the row, ``numbers`` are columns of numbers."""
 
-    Attributes
-    ----------
-    text : str
-        "context", or "question and context".
-    pieces : tuple of str
-        Its tokens; the last one is the end of text.
-    probability : tuple of float
-    mean : float
-        As stored.
-    """
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numbers: Collection[int] = ()
 
-    kind: str = "token_probabilities"
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Named values."""
+
+    caption: str
+    values: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A text of somebody else's, such as a reply, under a label; or a remark, by its tone."""
+
     text: str
-    pieces: tuple[str, ...]
-    probability: tuple[float, ...]
-    mean: float
+    label: str = ""
+    tone: Literal["text", "plain", "soft", "good", "bad"] = "text"
+
+
+Block: TypeAlias = Strip | Table | Fields | Passage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenMatches:
-    """BERTScore of one pair: the best partner of each token of both texts.
+class Part:
+    """One thing that a family says of a target, such as a window's matches.
 
     Attributes
     ----------
-    candidate, reference : tuple of str
-        Tokens, as pieces of their texts; special tokens are left out.
-    candidate_matched, reference_matched : tuple of int or None
-        Index of the partner in the other text; None is a special token such as [SEP].
-    candidate_cosine, reference_cosine : tuple of float
-        With the partner; in [-1, 1].
-    candidate_weight, reference_weight : tuple of float
-        What each token counts: 1, or its idf.
-    precision, recall : float
-        Means of the cosines by weight, before rescaling; None where no token has weight.
+    kind, data
+        What JSON has: ``kind``, and the keys of ``data`` beside it.
+    line : str
+        What the terminal shows.
+    blocks : sequence of Block
+        What the page shows, below ``title``.
+    folded : sequence of Block
+        What the page shows when somebody opens ``folded_title``.
     """
 
-    kind: str = "token_matches"
-    candidate: tuple[str, ...]
-    reference: tuple[str, ...]
-    candidate_matched: tuple[int | None, ...]
-    reference_matched: tuple[int | None, ...]
-    candidate_cosine: tuple[float, ...]
-    reference_cosine: tuple[float, ...]
-    candidate_weight: tuple[float, ...]
-    reference_weight: tuple[float, ...]
-    precision: float | None
-    recall: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenWeights:
-    """KPQA of one text: how likely each token is in the answer to the question.
-
-    Attributes
-    ----------
-    text : str
-        "candidate" or "reference".
-    pieces : tuple of str
-    weight : tuple of float
-        Probabilities, in [0, 1].
-    """
-
-    kind: str = "token_weights"
-    text: str
-    pieces: tuple[str, ...]
-    weight: tuple[float, ...]
-
-
-Part: TypeAlias = (
-    LayerMatches
-    | LikelihoodGains
-    | TokenProbabilities
-    | TokenMatches
-    | TokenWeights
-    | NacoRun
-    | NacoFormula
-)
+    kind: str
+    data: Mapping[str, object]
+    line: str
+    blocks: Sequence[Block]
+    title: str = ""
+    folded_title: str = ""
+    folded: Sequence[Block] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,3 +164,54 @@ class Explanation:
     tolerance: float
     notes: tuple[str, ...]
     environment: dict[str, object]
+
+
+def explanation_content(explanation: Explanation) -> dict[str, Any]:
+    """Return an explanation as plain data for JSON: NaN and infinity are null."""
+    content: dict[str, Any] = _plain(explanation)
+    return content
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Part):
+        return _plain({"kind": value.kind, **value.data})
+    if is_dataclass(value):
+        return {own.name: _plain(getattr(value, own.name)) for own in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(own) for key, own in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(own) for own in value]
+    return value
+
+
+def number(value: float) -> str:
+    """Return a number as people read it: four significant digits.
+
+    Examples
+    --------
+    >>> number(0.123456), number(-512.25), number(3e-8), number(0.0)
+    ('0.1235', '-512.2', '3e-08', '0')
+    """
+    return f"{value:.4g}"
+
+
+def short(value: object) -> str:
+    r"""Return the start of a text, or of the first of several, as one line of a terminal.
+
+    Examples
+    --------
+    >>> short(["one\n two\x1b[2J", "three"])
+    'one two␛[2J (+ 1 more)'
+    """
+    texts = value if isinstance(value, list) else [value]
+    first = on_one_line(str(texts[0])) if texts else ""
+    if len(first) > _MAX_TEXT_CHARS:
+        first = first[: _MAX_TEXT_CHARS - 1] + "…"
+    return first if len(texts) <= 1 else f"{first} (+ {len(texts) - 1} more)"
+
+
+def on_one_line(text: str) -> str:
+    """Return a text as a terminal can show it."""
+    return visible(" ".join(text.split()))

@@ -1,33 +1,30 @@
 """Explain: compute one row's families again, unit by unit, and compare with what is stored.
 
-One unit a batch: what the graph returns for it is what is explained, and the same numbers, summed
-by the family's own code, have to be the stored statistics.
+What the graph returns for a unit is what is explained, and the same numbers, summed by the family's
+own code, have to be the stored statistics.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from qaeval_core.models.artifact import Artifact
-from qaeval_core.models.session import Session
-from qaeval_core.schema import POSITION
-from qaeval_core.scoring.families.base import ReadsFrequencies
-from qaeval_core.scoring.families.models import ModelFamilyPlan
-from qaeval_core.scoring.families.words.family import WordsFamilyPlan
+from qaeval_core.config import ModelsSection
+from qaeval_core.models.artifact import default_root
+from qaeval_core.scoring.families.asked import is_asked
+from qaeval_core.scoring.families.models import ModelFamilyPlan, is_model
 from qaeval_core.scoring.frequencies import load_frequencies
 from qaeval_core.scoring.job import Job
-from qaeval_core.scoring.join import score_rows
-from qaeval_core.scoring.plans import Engine, InstancePlan
+from qaeval_core.scoring.plans import Engine, FamilyPlan, InstancePlan
 from qaeval_core.scoring.prepared import statistics_table
-from qaeval_core.scoring.runner import prepare_rows
-from qaeval_core.text.encode import TextEncoder
+from qaeval_core.scoring.runner import UnitRun
 
 # A row alone against the same row in a padded batch of the run. fp32 on the CPU: differences are
 # of rounding, 1e-6 and below. Other precisions or devices round elsewhere, and where two attention
@@ -36,36 +33,40 @@ SAME_ROUNDING = 1e-4
 OTHER_ROUNDING = 2e-2
 
 
-@dataclass(frozen=True, slots=True)
-class UnitRun:
-    """One unit as the graph saw it, and what the graph returned."""
-
-    inputs: Mapping[str, NDArray[np.int64]]
-    output: NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyRun:
     """One model family of one row, computed again.
 
     Attributes
     ----------
+    instances : those that read it
     values : mapping of role to value
         Of the row, as the family reads it.
     units : sequence of UnitRun
         In the order in which the family lays them out.
     statistics : pyarrow.Table of one row
+    artifacts : Path
+        Where other graphs of the same model lie.
+    n_threads : int, optional
+        Of a model's operators; None is all CPUs.
     """
 
     plan: ModelFamilyPlan
+    instances: tuple[InstancePlan, ...]
     values: Mapping[str, object]
     units: tuple[UnitRun, ...]
     statistics: pa.Table
+    artifacts: Path
+    n_threads: int | None
 
     def statistic(self, name: str) -> NDArray[np.float64]:
         """Return the values of a list column."""
         values = self.statistics.column(name).combine_chunks().flatten()
         return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+    def per_target(self, name: str, counts: Sequence[int]) -> list[NDArray[np.float64]]:
+        """Return the values of a list column by target, given how many each target has."""
+        return np.split(self.statistic(name), np.cumsum(counts))[:-1]
 
     def text(self, role: str) -> str:
         """Return the row's text of a role."""
@@ -85,120 +86,68 @@ class FamilyRun:
         return found
 
 
-Sessions = Callable[[Artifact], Session]
-
-
-@dataclass(slots=True)
-class SessionCache:
-    """Sessions by artifact, each opened once; on the CPU, for one row is little work."""
-
-    n_threads: int | None = None
-    _open: dict[str, Session] = field(default_factory=dict)
-
-    def __call__(self, artifact: Artifact) -> Session:
-        """Return the session of an artifact."""
-        key = str(artifact.folder)
-        if key not in self._open:
-            self._open[key] = Session(artifact, n_threads=self.n_threads)
-        return self._open[key]
-
-
-@dataclass(frozen=True, slots=True)
-class Recomputed:
-    """A row computed again.
-
-    Attributes
-    ----------
-    runs : model families, in the order of the job
-    statistics : mapping of family key to table of one row
-    scores : mapping of column to value
-    """
-
-    runs: tuple[FamilyRun, ...]
-    statistics: Mapping[str, pa.Table]
-    scores: Mapping[str, object]
-
-
-def recompute(job: Job, values: Mapping[str, Sequence[object]], sessions: Sessions) -> Recomputed:
-    """Compute the families of a job for one row, and the scores of instances that need no other.
-
-    Families that ask are left out: they are read, not paid for again.
+def recompute(
+    job: Job, values: Mapping[str, Sequence[object]], *, n_threads: int | None = None
+) -> tuple[list[FamilyRun], dict[str, pa.Table]]:
+    """Compute the families of a job for one row; those that ask are read, not paid for again.
 
     Parameters
     ----------
     values : mapping of role to list of one value
+    n_threads : int, optional
+        Of a model's operators; default all CPUs.
+
+    Returns
+    -------
+    list of FamilyRun
+        Those that run a model, in the order of the job.
+    dict of family key to pyarrow.Table of one row
     """
+    # No budgets of the run: there, a batch may have had a GPU.
+    engine = Engine(
+        models=ModelsSection(),
+        n_threads=n_threads,
+        load_frequencies=partial(load_frequencies, out=job.store.out),
+    )
     runs: list[FamilyRun] = []
     statistics: dict[str, pa.Table] = {}
     for plan in job.run.families:
         own = {role: values[role] for role in plan.columns}
-        if isinstance(plan, ModelFamilyPlan):
-            runs.append(_run_units(job, plan, own, sessions))
-            statistics[plan.key] = runs[-1].statistics
-        elif isinstance(plan, WordsFamilyPlan):
-            statistics[plan.key] = _run_words(job, plan, own)
-    whole = [
-        instance
-        for instance in job.run.instances
-        if all(family.key in statistics for family in instance.families.values())
-    ]
-    scores: dict[str, object] = {}
-    if whole:
-        used = replace(job.run, instances=tuple(whole))
-        (scores,) = score_rows(used, statistics).to_pylist()
-    return Recomputed(tuple(runs), statistics, scores)
+        if is_model(plan):
+            found = _run_model(job, plan, own, engine)
+            statistics[plan.key] = found.statistics
+            if plan.family.runs_model:
+                runs.append(found)
+        elif not is_asked(plan):
+            statistics[plan.key] = plan.open_runner(engine).score(own)
+    return runs, statistics
 
 
-def _run_units(
-    job: Job, plan: ModelFamilyPlan, values: Mapping[str, Sequence[object]], sessions: Sessions
+def _run_model(
+    job: Job, plan: ModelFamilyPlan, values: Mapping[str, Sequence[object]], engine: Engine
 ) -> FamilyRun:
-    encoder = TextEncoder(plan.artifact.tokenizer_path)
-    scorer = plan.family.scorer(plan.artifact, encoder, plan.options)
-    if plan.frequencies_path:
-        assert isinstance(scorer, ReadsFrequencies)
-        scorer.use_frequencies(load_frequencies(plan, job.store.out))
-    prepared = prepare_rows(plan, scorer, values)
-    units = []
-    for i in range(len(prepared.work.lengths)):
-        inputs = prepared.work.make_inputs([i])
-        output = sessions(plan.artifact).run(inputs)
-        prepared.work.take([i], output)
-        units.append(UnitRun(inputs, output))
-    found = prepared.validated.values
+    runner = plan.open_runner(engine)
+    prepared = runner.prepare(values)
+    units: list[UnitRun] = []
+    runner.run(prepared, on_unit=units.append)
     return FamilyRun(
-        plan,
-        {role: own[0] for role, own in found.items() if own},
-        tuple(units),
-        statistics_table(prepared, first_position=0),
+        plan=plan,
+        instances=instances_of(plan, job),
+        values={role: own[0] for role, own in prepared.validated.values.items() if own},
+        units=tuple(units),
+        statistics=statistics_table(prepared, first_position=0),
+        artifacts=Path(job.config.models.artifacts_path or default_root()),
+        n_threads=engine.n_threads,
     )
 
 
-def instances_of(run: FamilyRun, job: Job) -> list[InstancePlan]:
+def instances_of(plan: FamilyPlan, job: Job) -> tuple[InstancePlan, ...]:
     """Return the instances that read a family."""
-    return [
-        plan
-        for plan in job.run.instances
-        if any(family.key == run.plan.key for family in plan.families.values())
-    ]
-
-
-def _run_words(job: Job, plan: WordsFamilyPlan, values: Mapping[str, Sequence[object]]) -> pa.Table:
-    engine = Engine(
-        models=job.config.models, load_frequencies=partial(load_frequencies, out=job.store.out)
+    return tuple(
+        own
+        for own in job.run.instances
+        if any(family.key == plan.key for family in own.families.values())
     )
-    return plan.open_runner(engine).score(values)
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A value that is another one now."""
-
-    name: str
-    stored: object
-    now: object
-
-    def __str__(self) -> str:
-        return f"{self.name} {_shown(self.now)} now, {_shown(self.stored)} stored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,38 +158,27 @@ class Comparison:
     ----------
     max_difference : float
         Largest |now - stored| / max(1, |stored|).
+    differences : tuple of str
+        Values that are others now, for people.
     """
 
     n_values: int
     max_difference: float
     tolerance: float
-    differences: tuple[Difference, ...]
+    differences: tuple[str, ...]
 
 
-def compare(
-    *,
-    stored: Mapping[str, object],
-    now: Mapping[str, object],
-    stored_statistics: Mapping[str, pa.Table],
-    statistics: Mapping[str, pa.Table],
-    tolerance: float,
-) -> Comparison:
-    """Compare scores and statistics of a row with what is stored."""
-    pairs = [(name, stored.get(name), value) for name, value in now.items()]
-    for key, table in statistics.items():
-        (before,), (after,) = stored_statistics[key].to_pylist(), table.to_pylist()
-        pairs += [
-            (f"{key}.{name}", before.get(name), value)
-            for name, value in after.items()
-            if name != POSITION
-        ]
+def compare(pairs: Iterable[tuple[str, object, object]], *, tolerance: float) -> Comparison:
+    """Compare values of a row, given as (name, stored, now)."""
     found = [(name, a, b, _distance(a, b)) for name, a, b in pairs]
     return Comparison(
         n_values=len(found),
         max_difference=max((distance for *_, distance in found), default=0.0),
         tolerance=tolerance,
         differences=tuple(
-            Difference(name, a, b) for name, a, b, distance in found if distance > tolerance
+            f"{name} {_shown(now)} now, {_shown(stored)} stored"
+            for name, stored, now, distance in found
+            if distance > tolerance
         ),
     )
 
@@ -264,7 +202,5 @@ def _shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list):
-        return (
-            "[" + ", ".join(_shown(item) for item in value[:4]) + ("…]" if len(value) > 4 else "]")
-        )
+        return f"[{', '.join(map(_shown, value[:4]))}{'…' if len(value) > 4 else ''}]"
     return str(value)

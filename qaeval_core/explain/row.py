@@ -10,30 +10,24 @@ But: the page is made in ``page``, the lines of the terminal in ``text``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import pyarrow as pa
 
 from qaeval_core.errors import ReconcileError
-from qaeval_core.explain.chat import (
-    explain_asked,
-    read_asked,
-    with_asked,
-)
-from qaeval_core.explain.families import explain_family
-from qaeval_core.explain.find import RowPlace, find_row
+from qaeval_core.explain.chat import read_asked
+from qaeval_core.explain.families import explain_asked, explain_family
 from qaeval_core.explain.finished_run import (
     FinishedRun,
+    StoredRow,
     changed_files,
+    find_row,
     make_same_job,
     quarantine_message,
+    read_row,
     read_run,
-    read_values,
-    stopped_families,
-    stored_scores,
-    stored_statistics,
 )
 from qaeval_core.explain.parts import (
     Explanation,
@@ -45,18 +39,30 @@ from qaeval_core.explain.recompute import (
     OTHER_ROUNDING,
     SAME_ROUNDING,
     Comparison,
-    Recomputed,
-    SessionCache,
+    FamilyRun,
     compare,
     recompute,
 )
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.report.report import environment
-from qaeval_core.schema import QUARANTINE_REASON
-from qaeval_core.scoring.families.models import ModelFamilyPlan
-from qaeval_core.scoring.job import Job
+from qaeval_core.schema import POSITION, QUARANTINE_REASON
+from qaeval_core.scoring.join import score_rows
 
 _N_SHOWN_DIFFERENCES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """A row computed again, and found equal."""
+
+    scores: Mapping[str, object]
+    compared: Comparison
+    families: Sequence[FamilyExplanation]
+    notes: Sequence[str]
+
+
+# Of a quarantined row: nothing is computed.
+_NOTHING = _Again({}, Comparison(0, 0.0, 0.0, ()), (), ())
 
 
 def explain_row(
@@ -95,84 +101,89 @@ def explain_row(
         `ReconcileError` where a value differs from the stored one; its message says why.
     """
     run = read_run(Path(out))
-    where = find_row(run.out, identity=identity, place=place)
+    place_of_row = find_row(run.out, identity=identity, place=place)
     job = make_same_job(run, instances, artifacts=artifacts, inputs=inputs)
-    values = read_values(job, where, run)
-    stored = stored_scores(run, where)
-    notes = []
-    again, compared = None, None
-    families: list[FamilyExplanation] = []
-    if stored[QUARANTINE_REASON] is None:
-        sessions = SessionCache(n_threads)
-        asked = read_asked(run, job, where, values)
-        again = with_asked(recompute(job, values, sessions), job, asked)
-        compared = _compare(run, job, where, stored, again)
-        notes = _notes(run, job, where)
-        families = [
-            explain_family(own, job, sessions) for own in again.runs if own.plan.family.runs_model
-        ]
-        notes += [f"{own.family}: {own.note}" for own in families if own.note is not None]
-        families += [explain_asked(own, job, again.scores) for own in asked]
+    row = read_row(run, job, place_of_row)
+    quarantine_reason = _text(row.scores[QUARANTINE_REASON])
+    is_scored = quarantine_reason is None
+    again = _compute_again(row, n_threads) if is_scored else _NOTHING
     return Explanation(
         out=str(run.out),
-        file=where.relative,
-        row=where.row,
-        id=where.id,
-        texts={role: _plain(own[0]) for role, own in values.items()},
-        instances=tuple(_instances(run, stored, again)),
-        families=tuple(families),
-        quarantine_reason=_text(stored[QUARANTINE_REASON]),
-        quarantine_message=quarantine_message(run, where),
-        is_equal=None if compared is None else True,
-        n_compared=compared.n_values if compared else 0,
-        max_difference=compared.max_difference if compared else 0.0,
-        tolerance=compared.tolerance if compared else 0.0,
-        notes=tuple(notes),
+        file=row.place.relative,
+        row=row.place.row,
+        id=row.place.id,
+        texts={role: _plain(own[0]) for role, own in row.values.items()},
+        instances=tuple(_instances(row, again.scores)),
+        families=tuple(again.families),
+        quarantine_reason=quarantine_reason,
+        quarantine_message=quarantine_message(run, row.place),
+        is_equal=True if is_scored else None,
+        n_compared=again.compared.n_values,
+        max_difference=again.compared.max_difference,
+        tolerance=again.compared.tolerance,
+        notes=tuple(again.notes),
         environment=environment(),
     )
 
 
+def _compute_again(row: StoredRow, n_threads: int | None) -> _Again:
+    """Compute the row's families and scores; raise where they are not what is stored."""
+    asked = read_asked(row)
+    runs, statistics = recompute(row.job, row.values, n_threads=n_threads)
+    tables = {**statistics, **{own.plan.key: own.statistics for own in asked}}
+    (scores,) = score_rows(row.job.run, tables).to_pylist()
+    # What is pending is not stored.
+    statistics |= {own.plan.key: own.statistics for own in asked if own.committed is not None}
+    compared = _compare(row, runs, scores, statistics)
+    families = [explain_family(own) for own in runs]
+    notes = _notes(row)
+    notes += [f"{own.family}: {own.note}" for own in families if own.note is not None]
+    families += [explain_asked(own, scores) for own in asked]
+    return _Again(scores, compared, families, notes)
+
+
 def _compare(
-    run: FinishedRun, job: Job, where: RowPlace, stored: Mapping[str, object], again: Recomputed
+    row: StoredRow,
+    runs: Sequence[FamilyRun],
+    scores: Mapping[str, object],
+    statistics: Mapping[str, pa.Table],
 ) -> Comparison:
     """Compare everything that was computed again with what is stored; raise where it differs."""
-    records = [
-        plan.artifact.record for plan in job.run.families if isinstance(plan, ModelFamilyPlan)
-    ]
-    is_same = run.device == "cpu" and all(record.precision == "fp32" for record in records)
-    computed = [plan for plan in job.run.families if plan.key in again.statistics]
-    compared = compare(
-        stored=stored,
-        now=again.scores,
-        stored_statistics=stored_statistics(
-            run, replace(job, run=replace(job.run, families=tuple(computed))), where
-        ),
-        statistics=again.statistics,
-        tolerance=SAME_ROUNDING if is_same else OTHER_ROUNDING,
+    is_same = row.run.device == "cpu" and all(
+        own.plan.artifact.record.precision == "fp32" for own in runs
     )
+    pairs = [(name, row.scores.get(name), value) for name, value in scores.items()]
+    for key, table in statistics.items():
+        (before,), (after,) = row.statistics(key).to_pylist(), table.to_pylist()
+        pairs += [
+            (f"{key}.{name}", before.get(name), value)
+            for name, value in after.items()
+            if name != POSITION
+        ]
+    compared = compare(pairs, tolerance=SAME_ROUNDING if is_same else OTHER_ROUNDING)
     if compared.differences:
-        shown = "; ".join(str(item) for item in compared.differences[:_N_SHOWN_DIFFERENCES])
+        shown = "; ".join(compared.differences[:_N_SHOWN_DIFFERENCES])
         raise ReconcileError(
-            f"{where}: {len(compared.differences)} of {compared.n_values} values are not what is "
-            f"stored (tolerance {compared.tolerance:g}): {shown}. Likely reason: "
-            f"{_likely_reason(run, job, where)}"
+            f"{row.place}: {len(compared.differences)} of {compared.n_values} values are not what "
+            f"is stored (tolerance {compared.tolerance:g}): {shown}. Likely reason: "
+            f"{_likely_reason(row)}"
         )
     return compared
 
 
-def _likely_reason(run: FinishedRun, job: Job, where: RowPlace) -> str:
-    if where.relative in changed_files(run, job):
-        return f"{where.relative} has changed since the run; score it again"
+def _likely_reason(row: StoredRow) -> str:
+    if row.place.relative in changed_files(row.run, row.job):
+        return f"{row.place.relative} has changed since the run; score it again"
     otherwise = [
         plan.name
-        for plan in job.run.instances
-        if str(plan.signature) != run.instances.get(plan.name)
+        for plan in row.job.run.instances
+        if str(plan.signature) != row.run.instances.get(plan.name)
     ]
     if otherwise:
         return f"a file that settings of {', '.join(otherwise)} name has changed since the run"
-    if stopped_families(run.out):
+    if row.run.stopped:
         return "the run was resumed, and killed before it wrote scores; run qaeval score again"
-    changed = _changed_packages(run)
+    changed = _changed_packages(row.run)
     if changed:
         return f"other versions than in the run: {', '.join(changed)}"
     return "the commits or the scores were changed by hand, or come from another machine"
@@ -189,27 +200,25 @@ def _changed_packages(run: FinishedRun) -> list[str]:
     ]
 
 
-def _notes(run: FinishedRun, job: Job, where: RowPlace) -> list[str]:
+def _notes(row: StoredRow) -> list[str]:
     notes = []
-    if where.relative in changed_files(run, job):
-        notes.append(f"{where.relative} was written anew since the run; this row is as it was")
-    if run.device != "cpu":
-        notes.append(f"the run was on {run.device}, this explanation on the CPU")
+    if row.place.relative in changed_files(row.run, row.job):
+        notes.append(f"{row.place.relative} was written anew since the run; this row is as it was")
+    if row.run.device != "cpu":
+        notes.append(f"the run was on {row.run.device}, this explanation on the CPU")
     notes += [
-        f"the run is not complete: {key} ended early: {why}"
-        for key, why in stopped_families(run.out).items()
+        f"the run is not complete: {key} ended early: {why}" for key, why in row.run.stopped.items()
     ]
     return notes
 
 
-def _instances(
-    run: FinishedRun, stored: Mapping[str, object], again: Recomputed | None
-) -> list[InstanceExplanation]:
+def _instances(row: StoredRow, now: Mapping[str, object]) -> list[InstanceExplanation]:
     """Return the scores of every instance of the run, computed again or not."""
+    run, stored = row.run, row.scores
     found = []
-    now = again.scores if again else {}
     for name, settings in run.config.metrics.items():
-        columns = [f"{name}_{output}" if output else name for output in _outputs(settings.metric)]
+        outputs = [column.name for column in METRICS[settings.metric].columns]
+        columns = [f"{name}_{output}" if output else name for output in outputs]
         found.append(
             InstanceExplanation(
                 name=name,
@@ -231,10 +240,6 @@ def _instances(
     return found
 
 
-def _outputs(metric: str) -> tuple[str, ...]:
-    return tuple(column.name for column in METRICS[metric].columns)
-
-
 def _score(value: object) -> float | int | str | None:
     return value if isinstance(value, float | int | str) else None
 
@@ -248,19 +253,3 @@ def _plain(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value if isinstance(value, str | int | float | None) else str(value)
-
-
-def explanation_content(explanation: Explanation) -> dict[str, Any]:
-    """Return an explanation as plain data for JSON: NaN and infinity are null."""
-    content: dict[str, Any] = _finite(asdict(explanation))
-    return content
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(own) for key, own in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(own) for own in value]
-    return value

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import naco_jobs
@@ -18,10 +19,9 @@ from llm_server import LlmServer
 from naco_jobs import CONTEXT
 
 from qaeval_core.errors import ConfigError, ReconcileError
-from qaeval_core.explain.naco_parts import NacoFormula, NacoRun
 from qaeval_core.explain.page import explanation_page
-from qaeval_core.explain.parts import Explanation
-from qaeval_core.explain.row import explain_row, explanation_content
+from qaeval_core.explain.parts import Explanation, explanation_content
+from qaeval_core.explain.row import explain_row
 from qaeval_core.explain.text import explanation_lines
 from qaeval_core.scoring.families.chat.naco_prompt import make_prompt, reminder_prompt
 
@@ -63,16 +63,18 @@ def settings(server: LlmServer, folder: Path, rows: pa.Table, **given: Any) -> d
     return naco_jobs.settings(server, folder, rows, **f1, **given)
 
 
-def parts_of(explanation: Explanation, family: str = "naco") -> list[Any]:
-    """Return the parts of a family with one target."""
-    own = next(found for found in explanation.families if found.family == family)
+def parts_of(explanation: Explanation, kind: str) -> list[SimpleNamespace]:
+    """Return what JSON has of parts of NACo, and their lines."""
+    own = next(found for found in explanation.families if found.family == "naco")
     (target,) = own.targets
-    return list(target.parts)
+    return [
+        SimpleNamespace(line=part.line, **part.data) for part in target.parts if part.kind == kind
+    ]
 
 
-def runs_of(explanation: Explanation) -> list[NacoRun]:
+def runs_of(explanation: Explanation) -> list[SimpleNamespace]:
     """Return what is shown of the runs."""
-    return [part for part in parts_of(explanation) if isinstance(part, NacoRun)]
+    return parts_of(explanation, "naco_run")
 
 
 def shown(explanation: Explanation) -> str:
@@ -118,11 +120,9 @@ def test_every_run_shows_its_reply_reading_and_prompt(scored: Scored) -> None:
     assert [run.run for run in runs] == [1, 2, 3]
     by_reply = {run.reply: run for run in runs}
     right, unnatural, unanswerable = (by_reply[text] for text in REPLIES["Who keeps the bees?"])
-    assert (right.verdict, right.n_steps, right.answer, right.answer_f1) == (
-        *("natural", 2, "Ann"),
-        1.0,
-    )
-    assert (unnatural.verdict, unnatural.n_steps) == ("unnatural", 1)
+    assert (right.is_natural, right.n_steps, right.answer, right.answer_f1) == (True, 2, "Ann", 1)
+    assert (unnatural.is_natural, unnatural.n_steps) == (False, 1)
+    assert ": unnatural, 1 step, " in unnatural.line
     assert (unanswerable.answer, unanswerable.answer_f1) == (None, 0.0)
     assert unanswerable.says_unanswerable
     prompt = make_prompt(question="Who keeps the bees?", passages=[CONTEXT], one_shot=False)
@@ -138,12 +138,12 @@ def test_every_run_shows_its_reply_reading_and_prompt(scored: Scored) -> None:
 def test_sums_of_every_instance_equal_what_is_stored(scored: Scored) -> None:
     """Protects from an explanation of a number that is not the score."""
     explanation = explain_row(scored.out, identity="Who keeps the bees?")
-    naco, other = (part for part in parts_of(explanation) if isinstance(part, NacoFormula))
+    naco, other = parts_of(explanation, "naco_formula")
     # n 2/3, a 1/3, s (2 + 2) / 2; of profile authors n 2.5/3, a 2/3, s 5/3, e 4.
     assert naco.score == pytest.approx((2 / 3 + 1 / 3 + 1) / 3)
-    assert naco.equation == "(1 × 0.6667 + 1 × 0.3333 + 1 × 1) / 3 = 0.6667"
+    assert naco.line.endswith("; (1 × 0.6667 + 1 × 0.3333 + 1 × 1) / 3 = 0.6667")
     assert (naco.n_counted, naco.steps, naco.expected_complexity) == (3, 2.0, 2.0)
-    assert (other.instance, other.profile, other.weights) == ("b", "authors", (2.0, 1.0, 1.0))
+    assert (other.instance, other.profile, other.weights) == ("b", "authors", [2.0, 1.0, 1.0])
     assert other.score == pytest.approx((2 * 2.5 / 3 + 2 / 3 + 5 / 3 / 4) / 4)
     assert explanation.is_equal and explanation.max_difference < 1e-5
     stored = read_scores(scored.out).to_dicts()[0]

@@ -7,63 +7,65 @@ import json
 import re
 from html.parser import HTMLParser
 
+import numpy as np
+
 from qaeval_core.explain.page import explanation_page
 from qaeval_core.explain.parts import (
     Explanation,
     FamilyExplanation,
     InstanceExplanation,
-    LayerMatches,
-    LikelihoodGains,
     ScoreLine,
     TargetParts,
-    TokenMatches,
-    TokenProbabilities,
-    TokenWeights,
+    explanation_content,
 )
-from qaeval_core.explain.row import explanation_content
 from qaeval_core.explain.text import explanation_lines
+from qaeval_core.explain.tokens import (
+    MatchedText,
+    layer_matches,
+    likelihood_gains,
+    token_matches,
+    token_probabilities,
+    token_weights,
+)
 
 ATTACK = "<script>alert('x')</script> & \"quoted\" <img src=http://x onerror=y>"
 _VOID = {"meta", "br"}
 
 _PARTS = (
-    LayerMatches(
-        window=1,
-        n_windows=2,
+    layer_matches(
+        window=(1, 2),
         candidate=("<script>", " b"),
         context=("one", " </span>", " three"),
+        matches=np.array([[[1, 0.5], [1, -0.25]], [[0, 0.75], [2, 1.0]]]),
         is_cosine=True,
-        matched=((1, 1), (0, 2)),
-        worth=((0.5, -0.25), (0.75, 1.0)),
         layer_precision=(0.125, 0.875),
         used_layers=(1,),
     ),
-    LikelihoodGains(
-        window=1,
-        n_windows=1,
+    likelihood_gains(
+        window=(1, 1),
         pieces=("θ", "", " <b>"),
-        base_nats=(-1.0, -2.0, -3.0),
-        prompted_nats=(-0.5, -2.0, -4.0),
-        gain_nats=(0.5, 0.0, -1.0),
-        base_sum_nats=-6.0,
-        prompted_sum_nats=-6.5,
+        base=np.array([-1.0, -2.0, -3.0]),
+        prompted=np.array([-0.5, -2.0, -4.0]),
+        sums=(-6.0, -6.5),
     ),
-    TokenProbabilities(
-        text="context", pieces=("a", "⟨end of text⟩"), probability=(0.5, 0.1), mean=0.3
+    token_probabilities("context", ("a", "⟨end of text⟩"), np.array([0.5, 0.1]), mean=0.3),
+    token_matches(
+        candidate=MatchedText(
+            pieces=("</td>", " d"),
+            matched=(0, None),
+            cosine=np.array([0.9, 0.3]),
+            weight=np.array([1.0, 0.0]),
+            mean=0.9,
+        ),
+        reference=MatchedText(
+            pieces=("e",),
+            matched=(1,),
+            cosine=np.array([0.625]),
+            weight=np.array([0.0]),
+            mean=None,
+        ),
     ),
-    TokenMatches(
-        candidate=("</td>", " d"),
-        reference=("e",),
-        candidate_matched=(0, None),
-        reference_matched=(1,),
-        candidate_cosine=(0.9, 0.3),
-        reference_cosine=(0.625,),
-        candidate_weight=(1.0, 0.0),
-        reference_weight=(0.0,),
-        precision=0.9,
-        recall=None,
-    ),
-    TokenWeights(text="candidate", pieces=("</p>", " f"), weight=(0.125, 1.0)),
+    token_weights("candidate", ("</p>", " f"), (0.125, 1.0)),
 )
 
 
