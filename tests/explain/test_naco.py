@@ -40,6 +40,18 @@ REPLIES = {
     "The bees.": ["Verdict: not a question"],
 }
 KEY = "sk-right-0123456789"
+# What programs read of JSON: neither kinds nor keys change.
+KEYS = {
+    "naco_run": [
+        *("run", "n_runs", "problem", "message", "is_question", "is_natural", "n_steps"),
+        *("answer", "says_unanswerable", "answer_f1", "gold_answer", "prompt", "is_reminder"),
+        *("key", "reply", "finish_reason", "notes"),
+    ],
+    "naco_formula": [
+        *("instance", "profile", "expected_complexity", "weights", "n_counted", "naturalness"),
+        *("answerability", "complexity", "steps", "score", "reason"),
+    ],
+}
 
 
 @dataclass(frozen=True)
@@ -199,9 +211,10 @@ def test_a_reply_that_is_a_script_is_shown_and_never_run(scored: Scored) -> None
     assert "\x1b" not in shown(explanation)
     content = json.loads(json.dumps(explanation_content(explanation), allow_nan=False))
     family = next(own for own in content["families"] if own["family"] == "naco")
-    kinds = [part["kind"] for part in family["targets"][0]["parts"]]
-    assert kinds == ["naco_run"] * 3 + ["naco_formula"] * 2
-    assert family["targets"][0]["parts"][0]["reply"] == HACKED
+    parts = family["targets"][0]["parts"]
+    assert [part["kind"] for part in parts] == ["naco_run"] * 3 + ["naco_formula"] * 2
+    assert {part["kind"]: list(part)[1:] for part in parts} == KEYS
+    assert parts[0]["reply"] == HACKED
 
 
 def test_a_journal_that_is_gone_leaves_what_is_committed(own: Path) -> None:
