@@ -40,6 +40,20 @@ def make_artifact(folder: Path, *, is_sealed: bool = True, **changes: Any) -> Pa
     return folder
 
 
+def make_cross_encoder(folder: Path) -> Path:
+    """Write the same with all inputs of a cross-encoder, of which it reads the token ids alone."""
+    proto = onnx.load_from_string(sum_of_ids())
+    for name in ("n_tokens", "second_start"):
+        proto.graph.input.append(
+            helper.make_tensor_value_info(name, TensorProto.INT64, ["n_pairs"])
+        )
+    inputs = [
+        {"name": name, "dtype": "int64", "shape": ["n_pairs", "n_tokens"][:n_axes]}
+        for name, n_axes in (("input_ids", 2), ("n_tokens", 1), ("second_start", 1))
+    ]
+    return make_artifact(folder, model=proto.SerializeToString(), inputs=inputs)
+
+
 def write_record(folder: Path, fields: object, *, is_sealed: bool = True) -> None:
     """Write the record of an artifact, and its checksum."""
     content = json.dumps(fields, indent=2).encode()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaeval_core.errors import DeviceMemoryError
 from qaeval_core.models.batching import token_budget_batches
@@ -25,6 +27,17 @@ if TYPE_CHECKING:
     from qaeval_core.scoring.families.models import ModelFamilyPlan
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRun:
+    """One unit as the graph saw it, alone in its batch, and what the graph returned."""
+
+    inputs: Mapping[str, NDArray[np.int64]]
+    output: NDArray[np.float32]
+
+
+OnUnit = Callable[[UnitRun], None]
 
 
 class FamilyRunner(Runner):
@@ -78,8 +91,13 @@ class FamilyRunner(Runner):
         prepared.stats.spend("encode", time.perf_counter() - started)
         return prepared
 
-    def run(self, prepared: Prepared[Work], on_batch: OnBatch | None = None) -> None:
-        """Run every unit of a shard.
+    def run(
+        self,
+        prepared: Prepared[Work],
+        on_batch: OnBatch | None = None,
+        on_unit: OnUnit | None = None,
+    ) -> None:
+        """Run every unit of a shard; alone and in the order they are laid out, for `on_unit`.
 
         Raises
         ------
@@ -89,8 +107,11 @@ class FamilyRunner(Runner):
         work, stats = prepared.work, prepared.stats
         started = time.perf_counter()
         n_total = max(int(work.lengths.sum()), 1)
-        for batch in self._batches(work):
-            self._run_batch(work, batch, stats)
+        batches: Iterable[list[int]] = self._batches(work)
+        if on_unit is not None:
+            batches = ([i] for i in range(len(work.lengths)))
+        for batch in batches:
+            self._run_batch(work, batch, stats, on_unit)
             if on_batch is not None:
                 tokens = int(work.lengths[batch].sum())
                 padded = int(work.lengths[batch].max()) * len(batch)
@@ -112,12 +133,15 @@ class FamilyRunner(Runner):
                     break
             left = left[n_done:]
 
-    def _run_batch(self, work: Work, batch: list[int], stats: PassStats) -> None:
+    def _run_batch(
+        self, work: Work, batch: list[int], stats: PassStats, on_unit: OnUnit | None = None
+    ) -> None:
         """Run a batch; where memory runs out, halve it, and keep to the smaller size."""
         padded = int(work.lengths[batch].max()) * len(batch)
         try:
             assert self._session is not None
-            output = self._session.run(work.make_inputs(batch))
+            inputs = work.make_inputs(batch)
+            output = self._session.run(inputs)
         except DeviceMemoryError as error:
             if len(batch) == 1:
                 raise DeviceMemoryError(
@@ -132,6 +156,8 @@ class FamilyRunner(Runner):
             self._run_batch(work, batch[half:], stats)
             return
         work.take(batch, output)
+        if on_unit is not None:
+            on_unit(UnitRun(inputs, output))
         stats.n_batches += 1
         stats.n_tokens += int(work.lengths[batch].sum())
         stats.n_padded_tokens += padded

@@ -15,7 +15,7 @@ from helpers import REPOSITORY, run_locally, write_parquet
 from typer.testing import CliRunner
 
 from jobs.cli import app
-from qaeval_core.report.explain_html import escaped
+from qaeval_core.explain.page import escaped
 from qaeval_core.scoring.progress import Counts, ProgressPrinter
 from qaeval_core.suggest import nearest
 from qaeval_core.terminal import say, say_error, visible

@@ -12,14 +12,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pyarrow as pa
 import pyarrow.parquet as pq
 from helpers import run_locally, write_parquet
 from llm_server import LlmServer
-from onnx import TensorProto
-from onnx.helper import make_tensor_value_info
-from tiny_artifacts import make_artifact, sum_of_ids
+from tiny_artifacts import make_cross_encoder
 
 OLD_OUT = Path(__file__).with_name("old_out")
 FILE = "FILE"  # In the names of commits, in place of what names the input: place and time.
@@ -69,7 +66,7 @@ def write(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as made, LlmServer() as server:
         work = Path(made)
         write_parquet(work / "input.parquet", rows())
-        _make_cross_encoder(work / "artifacts" / "pair_score-gpt2-fp32")
+        make_cross_encoder(work / "artifacts" / "pair_score-gpt2-fp32")
         run_locally({**settings(work), "naco.base_url": server.base_url})
         for path in (work / "out" / "families").rglob("*.parquet"):
             _, _, of_rows = path.name.partition("-")
@@ -81,18 +78,6 @@ def write(folder: Path) -> None:
         shutil.copytree(work / "artifacts", folder / "artifacts")
         (folder / "server.json").write_text(json.dumps({"base_url": server.base_url}) + "\n")
         print(pq.read_table(folder / "scores.parquet").to_pandas().to_string())
-
-
-def _make_cross_encoder(folder: Path) -> None:
-    """Write an artifact with all inputs of a cross-encoder; it reads the token ids alone."""
-    proto = onnx.load_from_string(sum_of_ids())
-    for name in ("n_tokens", "second_start"):
-        proto.graph.input.append(make_tensor_value_info(name, TensorProto.INT64, ["n_pairs"]))
-    inputs = [
-        {"name": name, "dtype": "int64", "shape": ["n_pairs", "n_tokens"][:n_axes]}
-        for name, n_axes in (("input_ids", 2), ("n_tokens", 1), ("second_start", 1))
-    ]
-    make_artifact(folder, model=proto.SerializeToString(), inputs=inputs)
 
 
 if __name__ == "__main__":

@@ -234,6 +234,10 @@ class ChatFamily(Family):
         """Return what a journal kept of a reply whose text is gone."""
 
     @abstractmethod
+    def committed_reply(self, statistics: Mapping[str, Any], run: int) -> ChatReply:
+        """Return what was read of a reply, from a row's statistics."""
+
+    @abstractmethod
     def remind(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return a prompt that asks once more, after a reply that could not be read."""
 

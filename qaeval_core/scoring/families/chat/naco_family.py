@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from qaeval_core.llm.client import Message
-from qaeval_core.metrics.chat import ChatSettings
+from qaeval_core.metrics.chat import UNPARSABLE, ChatSettings
 from qaeval_core.metrics.f1 import f1
 from qaeval_core.metrics.naco import NacoSettings
 from qaeval_core.scoring.families.base import EMPTY_CANDIDATE
@@ -46,6 +46,9 @@ STATISTICS_SCHEMA = pa.schema(
     ]
 )
 
+
+# Columns of what is read of a reply.
+READINGS = ("is_question", "is_natural", "n_steps", "answer", "says_unanswerable")
 
 # What a journal may say of a reply whose text is gone.
 _PARSED: Mapping[str, type | UnionType] = {
@@ -117,6 +120,15 @@ class NacoFamily(ChatFamily):
                 return reply
         return Reply(is_readable=False, problem="no_answer")
 
+    def committed_reply(self, statistics: Mapping[str, Any], run: int) -> Reply:
+        """Return what was read of a reply, from a row's statistics."""
+        is_readable = statistics["problem"][run] != UNPARSABLE
+        return Reply(
+            is_readable=is_readable,
+            problem=None if is_readable else statistics["message"][run],
+            **{name: statistics[name][run] for name in READINGS},
+        )
+
     def remind(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return a prompt that reminds of the form of replies."""
         return reminder_prompt(messages)
@@ -139,7 +151,7 @@ class NacoFamily(ChatFamily):
             },
             **{
                 name: [[getattr(reading.reply, name, None) for reading in own] for own in readings]
-                for name in ("is_question", "is_natural", "n_steps", "answer", "says_unanswerable")
+                for name in READINGS
             },
         }
         return {

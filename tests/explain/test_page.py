@@ -7,64 +7,86 @@ import json
 import re
 from html.parser import HTMLParser
 
-from qaeval_core.report.explain import explanation_content
-from qaeval_core.report.explain_page import explanation_page
-from qaeval_core.report.explain_parts import (
+import numpy as np
+
+from qaeval_core.explain.page import explanation_page
+from qaeval_core.explain.parts import (
     Explanation,
     FamilyExplanation,
     InstanceExplanation,
-    LayerMatches,
-    LikelihoodGains,
     ScoreLine,
     TargetParts,
-    TokenMatches,
-    TokenProbabilities,
-    TokenWeights,
+    explanation_content,
 )
-from qaeval_core.report.explain_text import explanation_lines
+from qaeval_core.explain.text import explanation_lines
+from qaeval_core.explain.tokens import (
+    MatchedText,
+    layer_matches,
+    likelihood_gains,
+    token_matches,
+    token_probabilities,
+    token_weights,
+)
 
 ATTACK = "<script>alert('x')</script> & \"quoted\" <img src=http://x onerror=y>"
 _VOID = {"meta", "br"}
 
 _PARTS = (
-    LayerMatches(
-        window=1,
-        n_windows=2,
+    layer_matches(
+        window=(1, 2),
         candidate=("<script>", " b"),
         context=("one", " </span>", " three"),
+        matches=np.array([[[1, 0.5], [1, -0.25]], [[0, 0.75], [2, 1.0]]]),
         is_cosine=True,
-        matched=((1, 1), (0, 2)),
-        worth=((0.5, -0.25), (0.75, 1.0)),
         layer_precision=(0.125, 0.875),
         used_layers=(1,),
     ),
-    LikelihoodGains(
-        window=1,
-        n_windows=1,
+    likelihood_gains(
+        window=(1, 1),
         pieces=("θ", "", " <b>"),
-        base_nats=(-1.0, -2.0, -3.0),
-        prompted_nats=(-0.5, -2.0, -4.0),
-        gain_nats=(0.5, 0.0, -1.0),
-        base_sum_nats=-6.0,
-        prompted_sum_nats=-6.5,
+        base=np.array([-1.0, -2.0, -3.0]),
+        prompted=np.array([-0.5, -2.0, -4.0]),
+        sums=(-6.0, -6.5),
     ),
-    TokenProbabilities(
-        text="context", pieces=("a", "⟨end of text⟩"), probability=(0.5, 0.1), mean=0.3
+    token_probabilities("context", ("a", "⟨end of text⟩"), np.array([0.5, 0.1]), mean=0.3),
+    token_matches(
+        candidate=MatchedText(
+            pieces=("</td>", " d"),
+            matched=(0, None),
+            cosine=np.array([0.9, 0.3]),
+            weight=np.array([1.0, 0.0]),
+            mean=0.9,
+        ),
+        reference=MatchedText(
+            pieces=("e",),
+            matched=(1,),
+            cosine=np.array([0.625]),
+            weight=np.array([0.0]),
+            mean=None,
+        ),
     ),
-    TokenMatches(
-        candidate=("</td>", " d"),
-        reference=("e",),
-        candidate_matched=(0, None),
-        reference_matched=(1,),
-        candidate_cosine=(0.9, 0.3),
-        reference_cosine=(0.625,),
-        candidate_weight=(1.0, 0.0),
-        reference_weight=(0.0,),
-        precision=0.9,
-        recall=None,
-    ),
-    TokenWeights(text="candidate", pieces=("</p>", " f"), weight=(0.125, 1.0)),
+    token_weights("candidate", ("</p>", " f"), (0.125, 1.0)),
 )
+
+
+# What programs read: neither kinds nor keys change.
+_KEYS = {
+    "layer_matches": [
+        *("window", "n_windows", "candidate", "context", "is_cosine"),
+        *("matched", "worth", "layer_precision", "used_layers"),
+    ],
+    "likelihood_gains": [
+        *("window", "n_windows", "pieces", "base_nats", "prompted_nats", "gain_nats"),
+        *("base_sum_nats", "prompted_sum_nats"),
+    ],
+    "token_probabilities": ["text", "pieces", "probability", "mean"],
+    "token_matches": [
+        *("candidate", "reference", "candidate_matched", "reference_matched"),
+        *("candidate_cosine", "reference_cosine", "candidate_weight", "reference_weight"),
+        *("precision", "recall"),
+    ],
+    "token_weights": ["text", "pieces", "weight"],
+}
 
 
 def make_explanation(**changes: object) -> Explanation:
@@ -204,13 +226,7 @@ def test_json_holds_the_same_and_no_nan() -> None:
     content = json.loads(text)
     assert content["max_difference"] is None
     parts = content["families"][0]["targets"][0]["parts"]
-    assert [part["kind"] for part in parts] == [
-        "layer_matches",
-        "likelihood_gains",
-        "token_probabilities",
-        "token_matches",
-        "token_weights",
-    ]
+    assert {part["kind"]: list(part)[1:] for part in parts} == _KEYS
     assert parts[1]["gain_nats"] == [0.5, 0.0, -1.0]
     assert parts[0]["matched"] == [[1, 1], [0, 2]]
 

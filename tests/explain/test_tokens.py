@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qaeval_core.explain.tokens import TextPieces, cut_at
 from qaeval_core.models.artifact import ArtifactRequest, find_artifact
-from qaeval_core.report.explain_tokens import TextPieces, cut_at
 from qaeval_core.sample import sample_table
 from qaeval_core.text.encode import TextEncoder
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ import pyarrow as pa
 import pytest
 from helpers import read_scores, run_locally, write_parquet
 
-from qaeval_core.report.explain import explain_row
-from qaeval_core.report.explain_parts import Explanation, FamilyExplanation, TokenMatches
+from qaeval_core.explain.parts import Explanation, FamilyExplanation, TargetParts
+from qaeval_core.explain.row import explain_row
 
 ROW = {
     "id": "a",
@@ -37,7 +38,12 @@ def family_of(explanation: Explanation, instance: str, family: str) -> FamilyExp
     )
 
 
-def _reference_means(part: TokenMatches) -> tuple[float, float]:
+def parts_of(target: TargetParts) -> list[SimpleNamespace]:
+    """Return what JSON has of a target's parts."""
+    return [SimpleNamespace(kind=part.kind, **part.data) for part in target.parts]
+
+
+def _reference_means(part: SimpleNamespace) -> tuple[float, float]:
     """Precision and recall as sums over the tokens that the part shows."""
     means = []
     for cosines, weights in (
@@ -75,8 +81,8 @@ def test_best_partners_average_to_the_score(
     assert [target.reason for target in found.targets] == [None, "empty_target", None, None]
     f1 = []
     for target in found.targets:
-        for part in target.parts:
-            assert isinstance(part, TokenMatches)
+        for part in parts_of(target):
+            assert part.kind == "token_matches"
             assert "".join(part.candidate) == ROW["candidate"]
             assert "".join(part.reference) == ROW["references"][target.target]
             precision, recall = _reference_means(part)
@@ -88,12 +94,12 @@ def test_best_partners_average_to_the_score(
 
 def test_special_tokens_are_partners_only_where_they_may_be(explained: Explanation) -> None:
     """Protects from [SEP] shown as a word, and from idf that weighs nothing."""
-    excluded = family_of(explained, "idf", "token_match").targets[0].parts[0]
+    excluded = parts_of(family_of(explained, "idf", "token_match").targets[0])[0]
     assert None not in (*excluded.candidate_matched, *excluded.reference_matched)
     assert len(set(excluded.candidate_weight)) > 1
-    allowed = family_of(explained, "bertscore", "token_match").targets[0].parts[0]
+    allowed = parts_of(family_of(explained, "bertscore", "token_match").targets[0])[0]
     assert set(allowed.candidate_weight) == {1.0}
-    same = family_of(explained, "bertscore", "token_match").targets[2].parts[0]
+    same = parts_of(family_of(explained, "bertscore", "token_match").targets[2])[0]
     assert [same.reference[i].strip() for i in same.candidate_matched[:2]] == [
         "eighteen",
         "kilograms",
@@ -103,7 +109,7 @@ def test_special_tokens_are_partners_only_where_they_may_be(explained: Explanati
 def test_a_context_is_explained_although_its_tokens_are_not_stored(explained: Explanation) -> None:
     """Protects from means of a context that nobody can look into."""
     (target,) = family_of(explained, "bertscore_free", "token_match_context").targets
-    (part,) = target.parts
+    (part,) = parts_of(target)
     assert "".join(part.reference) == ROW["context"]
     scored = next(i for i in explained.instances if i.name == "bertscore_free")
     stored = {line.column: line.stored for line in scored.scores}
@@ -140,11 +146,11 @@ def test_kpqa_weights_stand_beside_their_tokens(tmp_path: Path) -> None:
     explanation = explain_row(out, identity="a", artifacts=artifacts)
     found = family_of(explanation, "kpqa", "kpqa_weights")
     # An empty answer is a wrong one, not an undefined one: it has no token to weigh.
-    sides = [[part.text for part in target.parts] for target in found.targets]
+    sides = [[part.text for part in parts_of(target)] for target in found.targets]
     assert sides[0] == ["candidate", "reference"]
     assert all(own == ["reference"] for own in sides[2:])
     for target in found.targets:
-        for part in target.parts:
+        for part in parts_of(target):
             text = ROW["candidate"]
             if part.text == "reference":
                 text = ROW["references"][target.target]

@@ -1,31 +1,49 @@
-"""Explain: a finished run again, for one row: its job, its stored values, its texts.
+"""Explain: one row of a finished run: its place, its job again, its stored values, its texts.
 
-Reads OUT/run.json, OUT/plan.parquet, the commits and the input; computes nothing.
+Reads OUT/run.json, OUT/plan.parquet, the scores, the commits and the input; computes nothing. A row
+is found by the id column alone, in batches: scores may have more rows than fit memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from rapidfuzz import fuzz, process
 
 from qaeval_core.config import RunConfig
 from qaeval_core.configure import make_config
 from qaeval_core.errors import ArtifactMissingError, ConfigError, InputError, ReconcileError
 from qaeval_core.models.artifact import default_root, find_artifact
 from qaeval_core.models.session import Device
-from qaeval_core.report.explain_find import RowPlace
 from qaeval_core.scoring.job import Job, make_job, read_inputs
 from qaeval_core.scoring.plan import RowRange
 from qaeval_core.scoring.reader import ShardReader
 from qaeval_core.scoring.records import read_json
 from qaeval_core.scoring.validate import table_rows
 from qaeval_core.suggest import nearest
+
+_BATCH_ROWS = 65_536
+_N_NEAREST = 3
+_N_LISTED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlace:
+    """Where a row is: input file as the scores name it, row number from 0, and its id."""
+
+    relative: str
+    row: int
+    id: str | None
+
+    def __str__(self) -> str:
+        return f"{self.relative}:{self.row}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +55,7 @@ class FinishedRun:
     families : mapping of family key to signature
     instances : mapping of instance name to signature
     file_ids : mapping of relative path to file identity at the time of the run
+    stopped : mapping of family key to why it ended early; empty where the run is whole
     """
 
     out: Path
@@ -44,6 +63,7 @@ class FinishedRun:
     families: Mapping[str, str]
     instances: Mapping[str, str]
     file_ids: Mapping[str, str]
+    stopped: Mapping[str, str]
     device: Device
     environment: Mapping[str, Any]
 
@@ -59,7 +79,8 @@ def read_run(out: Path) -> FinishedRun:
     content = read_json(out / "run.json")
     if content is None:
         raise ConfigError(f"{out} holds no run.json: name the --out folder of a qaeval score")
-    if not (out / "_SUCCESS").exists() and not stopped_families(out):
+    stopped = _stopped_families(out, content)
+    if not (out / "_SUCCESS").exists() and not stopped:
         raise ConfigError(f"{out} is not complete; run the same qaeval score again to go on")
     for key in ("config", "families", "instances"):
         if not isinstance(content.get(key), dict):
@@ -72,6 +93,7 @@ def read_run(out: Path) -> FinishedRun:
         families=_texts(content["families"]),
         instances=_texts(content["instances"]),
         file_ids=_planned_files(out / "plan.parquet"),
+        stopped=stopped,
         device=content["device"],
         environment=_mapping(content.get("environment")),
     )
@@ -94,10 +116,10 @@ def _texts(value: object) -> dict[str, str]:
     return {str(key): str(text) for key, text in _mapping(value).items()}
 
 
-def stopped_families(out: Path) -> Mapping[str, str]:
+def _stopped_families(out: Path, run: Mapping[str, Any]) -> Mapping[str, str]:
     """Return why families of an OUT ended early, by key; nothing where a run is whole or killed."""
-    report, run = read_json(out / "report.json"), read_json(out / "run.json")
-    if report is None or run is None or (out / "_SUCCESS").exists():
+    report = read_json(out / "report.json")
+    if report is None or (out / "_SUCCESS").exists():
         return {}
     reported = {
         key: _mapping(own).get("signature") for key, own in _mapping(report.get("families")).items()
@@ -224,14 +246,54 @@ def _likely(changed: Sequence[str]) -> str:
     return f"; likely reason: {', '.join(changed[:3])} has changed since the run"
 
 
-def read_values(job: Job, place: RowPlace, run: FinishedRun) -> dict[str, list[object]]:
-    """Return the row's value of every role that the instances read, in lists of one.
+@dataclass(frozen=True, slots=True)
+class StoredRow:
+    """One row of a finished run, and the run's job again.
+
+    Attributes
+    ----------
+    values : mapping of role to list of one value
+        As the input has them.
+    scores : mapping of column to value
+        Of the score file.
+    """
+
+    run: FinishedRun
+    job: Job
+    place: RowPlace
+    values: Mapping[str, Sequence[object]]
+    scores: Mapping[str, object]
+
+    def statistics(self, key: str) -> pa.Table:
+        """Return what is committed of the row in one family: a table of one row.
+
+        Raises
+        ------
+        ReconcileError
+            If the family has no commit with the row.
+        """
+        file_id, row = self.run.file_ids[self.place.relative], self.place.row
+        for rows in self.job.store.committed(key).get(file_id, []):
+            if rows.start <= row < rows.stop:
+                return self.job.store.read(key, file_id, rows).slice(row - rows.start, 1)
+        raise ReconcileError(f"{key}: no commit holds {self.place}; run qaeval score again")
+
+
+def read_row(run: FinishedRun, job: Job, place: RowPlace) -> StoredRow:
+    """Return a row: its value of every role that the instances read, and its scores.
 
     Raises
     ------
     ReconcileError
         If the input does not have the row any more.
     """
+    values = _input_values(run, job, place)
+    return StoredRow(
+        run, job, place, values, _row_at(run.out / "scores" / place.relative, place.row)
+    )
+
+
+def _input_values(run: FinishedRun, job: Job, place: RowPlace) -> dict[str, list[object]]:
     file = next((file for file in job.files if file.relative == place.relative), None)
     if file is None:
         raise ReconcileError(
@@ -253,31 +315,6 @@ def read_values(job: Job, place: RowPlace, run: FinishedRun) -> dict[str, list[o
     )
 
 
-def stored_scores(run: FinishedRun, place: RowPlace) -> dict[str, object]:
-    """Return the row of the score file, by column."""
-    return _row_at(run.out / "scores" / place.relative, place.row)
-
-
-def stored_statistics(run: FinishedRun, job: Job, place: RowPlace) -> dict[str, pa.Table]:
-    """Return the committed statistics of the row, by family: tables of one row.
-
-    Raises
-    ------
-    ReconcileError
-        If a family has no commit with the row.
-    """
-    file_id = run.file_ids[place.relative]
-    found = {}
-    for family in job.run.families:
-        committed = job.store.committed(family.key).get(file_id, [])
-        rows = next((rows for rows in committed if rows.start <= place.row < rows.stop), None)
-        if rows is None:
-            raise ReconcileError(f"{family.key}: no commit holds {place}; run qaeval score again")
-        table = job.store.read(family.key, file_id, rows)
-        found[family.key] = table.slice(place.row - rows.start, 1)
-    return found
-
-
 def quarantine_message(run: FinishedRun, place: RowPlace) -> str | None:
     """Return what the quarantine says of the row, or None."""
     path = run.out / "quarantine" / place.relative
@@ -287,15 +324,113 @@ def quarantine_message(run: FinishedRun, place: RowPlace) -> str | None:
     return str(rows[0]["message"]) if rows and rows[0]["message"] is not None else None
 
 
-def _row_at(path: Path, row: int) -> dict[str, object]:
+def _row_at(path: Path, row: int, *, columns: list[str] | None = None) -> dict[str, object]:
     start = 0
     parquet = pq.ParquetFile(path)
     for i in range(parquet.num_row_groups):
         n_rows = parquet.metadata.row_group(i).num_rows
         if row < start + n_rows:
-            found: dict[str, object] = (
-                parquet.read_row_group(i).slice(row - start, 1).to_pylist()[0]
-            )
+            group = parquet.read_row_group(i, columns=columns)
+            found: dict[str, object] = group.slice(row - start, 1).to_pylist()[0]
             return found
         start += n_rows
     raise ReconcileError(f"{path} has {start:,} rows, row {row} is wanted")
+
+
+def find_row(out: Path, *, identity: str | None = None, place: str | None = None) -> RowPlace:
+    """Return the place of a row.
+
+    Parameters
+    ----------
+    out : Path
+        Of a finished run.
+    identity : str, optional
+        Its id; where the input had no id column that is ``FILE#N``.
+    place : str, optional
+        ``FILE:N``: input file as in ``scores/``, and row number from 0.
+
+    Raises
+    ------
+    ConfigError
+        If not exactly one of both is given, or ``place`` names no row.
+    InputError
+        If no row has the id (the nearest ids are named), or more than one (all are listed).
+    """
+    if (identity is None) == (place is None):
+        raise ConfigError("name one row: --id ID, or --row FILE:N")
+    files = _score_files(out)
+    if place is not None:
+        return _place(files, place)
+    found = [
+        RowPlace(relative, row, identity)
+        for relative, path in files.items()
+        for row in _rows_with_id(path, str(identity))
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        shown = ", ".join(f"--row {item}" for item in found[:_N_LISTED])
+        more = "" if len(found) <= _N_LISTED else f" and {len(found) - _N_LISTED:,} more"
+        raise InputError(f"{len(found):,} rows have the id {identity!r}; choose: {shown}{more}")
+    raise InputError(f"no row of {out} has the id {identity!r}{_near(files, str(identity))}")
+
+
+def _score_files(out: Path) -> dict[str, Path]:
+    folder = out / "scores"
+    return {
+        path.relative_to(folder).as_posix(): path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.startswith(".")
+    }
+
+
+def _place(files: dict[str, Path], place: str) -> RowPlace:
+    relative, separator, number = place.rpartition(":")
+    if not separator or not number.isdigit():
+        raise ConfigError(f"--row takes FILE:N, row numbers from 0, not {place!r}")
+    if relative not in files:
+        raise ConfigError(f"--row {place}: no scores of {relative!r}{nearest(relative, files)}")
+    row = int(number)
+    n_rows = pq.read_metadata(files[relative]).num_rows
+    if row >= n_rows:
+        raise ConfigError(
+            f"--row {place}: {relative} has {n_rows:,} rows, the last is {n_rows - 1}"
+        )
+    own_id = _row_at(files[relative], row, columns=["id"])["id"]
+    return RowPlace(relative, row, None if own_id is None else str(own_id))
+
+
+def _rows_with_id(path: Path, identity: str) -> Iterator[int]:
+    for start, ids in _id_batches(path):
+        for i in pc.indices_nonzero(pc.equal(ids, identity)).to_pylist():
+            yield start + i
+
+
+def _near(files: dict[str, Path], identity: str) -> str:
+    """Return a hint with the ids most like one that is not there."""
+    best: list[tuple[float, str]] = []
+    for path in files.values():
+        for _, ids in _id_batches(path):
+            texts = [text for text in ids.unique().to_pylist() if text is not None]
+            near = process.extract(identity, texts, scorer=fuzz.ratio, limit=_N_NEAREST)
+            best = sorted({*best, *((-score, text) for text, score, _ in near)})[:_N_NEAREST]
+    shown = ", ".join(repr(text) for _, text in best)
+    return f"; the nearest are {shown}" if shown else ""
+
+
+def _id_batches(path: Path) -> Iterator[tuple[int, pa.Array]]:
+    """Yield (first row, ids as texts) of a file of scores."""
+    start = 0
+    for batch in pq.ParquetFile(path).iter_batches(batch_size=_BATCH_ROWS, columns=["id"]):
+        ids = batch.column(0)
+        yield start, _as_texts(ids)
+        start += len(ids)
+
+
+def _as_texts(ids: pa.Array) -> pa.Array:
+    if pa.types.is_integer(ids.type) or pa.types.is_large_string(ids.type):
+        return ids.cast(pa.string())
+    if pa.types.is_string(ids.type):
+        return ids
+    values = ids.to_pylist()
+    return pa.array([None if value is None else str(value) for value in values], pa.string())

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import naco_jobs
@@ -18,11 +19,10 @@ from llm_server import LlmServer
 from naco_jobs import CONTEXT
 
 from qaeval_core.errors import ConfigError, ReconcileError
-from qaeval_core.report.explain import explain_row, explanation_content
-from qaeval_core.report.explain_naco_parts import NacoFormula, NacoRun
-from qaeval_core.report.explain_page import explanation_page
-from qaeval_core.report.explain_parts import Explanation
-from qaeval_core.report.explain_text import explanation_lines
+from qaeval_core.explain.page import explanation_page
+from qaeval_core.explain.parts import Explanation, explanation_content
+from qaeval_core.explain.row import explain_row
+from qaeval_core.explain.text import explanation_lines
 from qaeval_core.scoring.families.chat.naco_prompt import make_prompt, reminder_prompt
 
 ATTACK = "<script>alert('x')</script>\x1b[2J"
@@ -40,6 +40,18 @@ REPLIES = {
     "The bees.": ["Verdict: not a question"],
 }
 KEY = "sk-right-0123456789"
+# What programs read of JSON: neither kinds nor keys change.
+KEYS = {
+    "naco_run": [
+        *("run", "n_runs", "problem", "message", "is_question", "is_natural", "n_steps"),
+        *("answer", "says_unanswerable", "answer_f1", "gold_answer", "prompt", "is_reminder"),
+        *("key", "reply", "finish_reason", "notes"),
+    ],
+    "naco_formula": [
+        *("instance", "profile", "expected_complexity", "weights", "n_counted", "naturalness"),
+        *("answerability", "complexity", "steps", "score", "reason"),
+    ],
+}
 
 
 @dataclass(frozen=True)
@@ -63,16 +75,18 @@ def settings(server: LlmServer, folder: Path, rows: pa.Table, **given: Any) -> d
     return naco_jobs.settings(server, folder, rows, **f1, **given)
 
 
-def parts_of(explanation: Explanation, family: str = "naco") -> list[Any]:
-    """Return the parts of a family with one target."""
-    own = next(found for found in explanation.families if found.family == family)
+def parts_of(explanation: Explanation, kind: str) -> list[SimpleNamespace]:
+    """Return what JSON has of parts of NACo, and their lines."""
+    own = next(found for found in explanation.families if found.family == "naco")
     (target,) = own.targets
-    return list(target.parts)
+    return [
+        SimpleNamespace(line=part.line, **part.data) for part in target.parts if part.kind == kind
+    ]
 
 
-def runs_of(explanation: Explanation) -> list[NacoRun]:
+def runs_of(explanation: Explanation) -> list[SimpleNamespace]:
     """Return what is shown of the runs."""
-    return [part for part in parts_of(explanation) if isinstance(part, NacoRun)]
+    return parts_of(explanation, "naco_run")
 
 
 def shown(explanation: Explanation) -> str:
@@ -118,11 +132,9 @@ def test_every_run_shows_its_reply_reading_and_prompt(scored: Scored) -> None:
     assert [run.run for run in runs] == [1, 2, 3]
     by_reply = {run.reply: run for run in runs}
     right, unnatural, unanswerable = (by_reply[text] for text in REPLIES["Who keeps the bees?"])
-    assert (right.verdict, right.n_steps, right.answer, right.answer_f1) == (
-        *("natural", 2, "Ann"),
-        1.0,
-    )
-    assert (unnatural.verdict, unnatural.n_steps) == ("unnatural", 1)
+    assert (right.is_natural, right.n_steps, right.answer, right.answer_f1) == (True, 2, "Ann", 1)
+    assert (unnatural.is_natural, unnatural.n_steps) == (False, 1)
+    assert ": unnatural, 1 step, " in unnatural.line
     assert (unanswerable.answer, unanswerable.answer_f1) == (None, 0.0)
     assert unanswerable.says_unanswerable
     prompt = make_prompt(question="Who keeps the bees?", passages=[CONTEXT], one_shot=False)
@@ -138,12 +150,12 @@ def test_every_run_shows_its_reply_reading_and_prompt(scored: Scored) -> None:
 def test_sums_of_every_instance_equal_what_is_stored(scored: Scored) -> None:
     """Protects from an explanation of a number that is not the score."""
     explanation = explain_row(scored.out, identity="Who keeps the bees?")
-    naco, other = (part for part in parts_of(explanation) if isinstance(part, NacoFormula))
+    naco, other = parts_of(explanation, "naco_formula")
     # n 2/3, a 1/3, s (2 + 2) / 2; of profile authors n 2.5/3, a 2/3, s 5/3, e 4.
     assert naco.score == pytest.approx((2 / 3 + 1 / 3 + 1) / 3)
-    assert naco.equation == "(1 × 0.6667 + 1 × 0.3333 + 1 × 1) / 3 = 0.6667"
+    assert naco.line.endswith("; (1 × 0.6667 + 1 × 0.3333 + 1 × 1) / 3 = 0.6667")
     assert (naco.n_counted, naco.steps, naco.expected_complexity) == (3, 2.0, 2.0)
-    assert (other.instance, other.profile, other.weights) == ("b", "authors", (2.0, 1.0, 1.0))
+    assert (other.instance, other.profile, other.weights) == ("b", "authors", [2.0, 1.0, 1.0])
     assert other.score == pytest.approx((2 * 2.5 / 3 + 2 / 3 + 5 / 3 / 4) / 4)
     assert explanation.is_equal and explanation.max_difference < 1e-5
     stored = read_scores(scored.out).to_dicts()[0]
@@ -199,9 +211,10 @@ def test_a_reply_that_is_a_script_is_shown_and_never_run(scored: Scored) -> None
     assert "\x1b" not in shown(explanation)
     content = json.loads(json.dumps(explanation_content(explanation), allow_nan=False))
     family = next(own for own in content["families"] if own["family"] == "naco")
-    kinds = [part["kind"] for part in family["targets"][0]["parts"]]
-    assert kinds == ["naco_run"] * 3 + ["naco_formula"] * 2
-    assert family["targets"][0]["parts"][0]["reply"] == HACKED
+    parts = family["targets"][0]["parts"]
+    assert [part["kind"] for part in parts] == ["naco_run"] * 3 + ["naco_formula"] * 2
+    assert {part["kind"]: list(part)[1:] for part in parts} == KEYS
+    assert parts[0]["reply"] == HACKED
 
 
 def test_a_journal_that_is_gone_leaves_what_is_committed(own: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,9 @@ import pytest
 from helpers import read_scores, run_locally, short_sample, write_parquet
 
 from qaeval_core.configure import load_config
+from qaeval_core.explain.parts import Explanation, Part
+from qaeval_core.explain.row import explain_row
 from qaeval_core.models.artifact import default_root, ensure_artifact
-from qaeval_core.report.explain import explain_row
-from qaeval_core.report.explain_parts import Explanation, LayerMatches, LikelihoodGains
 from qaeval_core.sample import sample_table
 from qaeval_core.scoring.compile import needed_requests
 
@@ -50,9 +51,14 @@ def build_matches(overrides: dict[str, object]) -> None:
             ensure_artifact(default_root(), replace(request, graph="relevance_matches"))
 
 
-def parts_of(explanation: Explanation, family: str) -> list[Any]:
+def content(part: Part) -> SimpleNamespace:
+    """Return what JSON has of a part."""
+    return SimpleNamespace(kind=part.kind, **part.data)
+
+
+def parts_of(explanation: Explanation, family: str) -> list[SimpleNamespace]:
     own = next(found for found in explanation.families if found.family == family)
-    return [part for target in own.targets for part in target.parts]
+    return [content(part) for target in own.targets for part in target.parts]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +78,7 @@ def explained(out: Path) -> Explanation:
 def test_gains_sum_to_the_stored_statistic_over_the_whole_context(explained: Explanation) -> None:
     """Protects from gains of other tokens than those that were scored."""
     (gains,) = parts_of(explained, "grg")
-    assert isinstance(gains, LikelihoodGains)
+    assert gains.kind == "likelihood_gains"
     assert "".join(gains.pieces) == explained.texts["context"]
     assert sum(gains.base_nats) == pytest.approx(gains.base_sum_nats, rel=1e-6)
     assert sum(gains.prompted_nats) == pytest.approx(gains.prompted_sum_nats, rel=1e-6)
@@ -84,7 +90,7 @@ def test_gains_sum_to_the_stored_statistic_over_the_whole_context(explained: Exp
 def test_matches_average_to_the_stored_precisions(explained: Explanation) -> None:
     """Protects from matches of another layer, or of another model, than was scored."""
     (matches,) = parts_of(explained, "lrm")
-    assert isinstance(matches, LayerMatches)
+    assert matches.kind == "layer_matches"
     assert "".join(matches.candidate) == explained.texts["candidate"]
     assert "".join(matches.context) == explained.texts["context"]
     worth = np.array(matches.worth)
@@ -150,15 +156,15 @@ def test_other_profiles_and_readings_are_explained(tmp_path: Path, artifacts_roo
     }
     explanation = explain_row(score(tmp_path, rows, **settings), identity=rows[0]["id"])
     lrm = {found.instances: found for found in explanation.families if found.family == "lrm"}
-    (authors,) = lrm["authors",].targets[0].parts
-    (weighted,) = lrm["weighted",].targets[0].parts
+    (authors,) = map(content, lrm["authors",].targets[0].parts)
+    (weighted,) = map(content, lrm["weighted",].targets[0].parts)
     assert (authors.is_cosine, weighted.is_cosine) == (True, False)
-    assert weighted.used_layers == (4, 5)  # The last third of six.
+    assert weighted.used_layers == [4, 5]  # The last third of six.
     # The authors' program leaves out the last token of both sides.
     assert len(authors.candidate) == len(weighted.candidate) - 1
     assert len(authors.context) == len(weighted.context) - 1
     grg = next(f for f in explanation.families if f.instances == ("authors",) and f.family == "grg")
-    alone, joined = grg.targets[0].parts
+    alone, joined = map(content, grg.targets[0].parts)
     assert "".join(alone.pieces[:-1]) == rows[0]["context"]
     assert "".join(joined.pieces[:-1]) == f"{rows[0]['question']} {rows[0]['context']}"
     for part in (alone, joined):

@@ -1,0 +1,370 @@
+"""Explain: which tokens, or replies, a family's numbers come from; one function per family.
+
+What the graph returned for each unit (`recompute`), put beside the pieces of the texts. Weights and
+best cosines are stored as they are; which token the best partner was is found again from the
+vectors of the row's texts.
+
+A new family needs one entry in `TOKEN_PARTS`, or none: it is then shown by its statistics. One that
+asks a language model needs one in `CHAT_PARTS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from qaeval_core.errors import ArtifactMissingError, ReconcileError
+from qaeval_core.explain.chat import AskedRun
+from qaeval_core.explain.naco import naco_parts
+from qaeval_core.explain.parts import FamilyExplanation, Part, TargetParts
+from qaeval_core.explain.recompute import FamilyRun
+from qaeval_core.explain.tokens import (
+    FloatArray,
+    MatchedText,
+    TextPieces,
+    layer_matches,
+    likelihood_gains,
+    token_matches,
+    token_probabilities,
+    token_weights,
+)
+from qaeval_core.metrics.naco import PENDING
+from qaeval_core.metrics.qrelscore import layer_indices
+from qaeval_core.models.artifact import ArtifactRequest, find_artifact
+from qaeval_core.models.session import Session
+from qaeval_core.scoring.families.token_units import TokenUnits
+from qaeval_core.scoring.runner import UnitRun
+from qaeval_core.scoring.sharing import SharedTexts, share_texts
+from qaeval_core.text.encode import TextEncoder
+
+END_OF_TEXT = "⟨end of text⟩"
+
+# The two graphs of LRM are the same arithmetic, exported twice.
+_MATCHES_TOLERANCE = {"fp32": 1e-4, "fp16": 2e-2}
+# Cosines are found once in a product of one pair and once in one of all: 1e-6 apart.
+_COSINE_TOLERANCE = 1e-4
+
+
+def explain_family(run: FamilyRun) -> FamilyExplanation:
+    """Return which tokens a family's numbers come from, for each target of the row."""
+    plan, reasons = run.plan, run.texts("reasons")
+    explain = TOKEN_PARTS.get(plan.family.name)
+    parts: list[tuple[Part, ...]] = [()] * len(reasons)
+    note = None
+    if explain is not None:
+        try:
+            parts = list(explain(run))
+        except ArtifactMissingError as error:
+            explain, note = None, f"which tokens its numbers come from is not shown: {error}"
+    return FamilyExplanation(
+        key=plan.key,
+        family=plan.name,
+        signature=str(plan.signature),
+        model=plan.artifact.record.model.name,
+        artifact=plan.artifact.folder.name,
+        instances=tuple(own.name for own in run.instances),
+        target_role=plan.family.target_role,
+        targets=tuple(
+            TargetParts(
+                target=i,
+                reason=reason,
+                parts=parts[i],
+                statistics=_statistics(run, i) if explain is None else {},
+            )
+            for i, reason in enumerate(reasons)
+        ),
+        note=note,
+    )
+
+
+def explain_asked(asked: AskedRun, scores: Mapping[str, object]) -> FamilyExplanation:
+    """Return the replies that a row's scores come from, and how.
+
+    Parameters
+    ----------
+    scores : mapping of column to value
+        Of the row, computed again.
+    """
+    plan, committed = asked.plan, asked.committed
+    return FamilyExplanation(
+        key=plan.key,
+        family=plan.name,
+        signature=str(plan.signature),
+        model=str(plan.settings.model),
+        artifact=None,
+        endpoint=plan.settings.base_url,
+        instances=tuple(own.name for own in asked.instances),
+        target_role="answer",
+        targets=(
+            TargetParts(
+                target=0,
+                reason=PENDING if committed is None else committed["reason"],
+                parts=tuple(CHAT_PARTS[plan.name](asked, scores)),
+                statistics={},
+            ),
+        ),
+    )
+
+
+def _statistics(run: FamilyRun, target: int) -> dict[str, float | None]:
+    """Return the numbers that are stored once per target."""
+    found: dict[str, float | None] = {}
+    for name, kind in zip(run.statistics.column_names, run.statistics.schema.types, strict=True):
+        if not pa.types.is_list(kind) or not pa.types.is_primitive(kind.value_type):
+            continue
+        values = run.statistics.column(name)[0].as_py()
+        if values is not None and len(values) == len(run.targets):
+            found[name] = None if values[target] is None else float(values[target])
+    return found
+
+
+def _windows(run: FamilyRun, *, per_window: int) -> Iterator[list[tuple[UnitRun, ...]]]:
+    """Yield each target's windows, each with its units; equal targets share theirs."""
+    known: dict[str, list[tuple[UnitRun, ...]]] = {}
+    position = 0
+    for target, n_windows in zip(run.targets, run.statistic("n_windows"), strict=True):
+        if target not in known:
+            edges = [position + i * per_window for i in range(int(n_windows) + 1)]
+            known[target] = [run.units[start : start + per_window] for start in edges[:-1]]
+            position = edges[-1]
+        yield known[target]
+
+
+def _lrm_parts(run: FamilyRun) -> Iterator[tuple[Part, ...]]:
+    """Yield each target's matches: one part per window."""
+    pieces = TextPieces(run.plan.artifact.tokenizer_path)
+    candidate = pieces.cut(run.text("candidate"))
+    session = _matches_session(run) if run.units else None
+    n_layers = run.plan.artifact.record.n_layers
+    layers = [plan.settings.model_dump()["layers"] for plan in run.instances]
+    used = {i for own in layers for i in layer_indices(own, n_layers=n_layers)}
+    for target, windows in zip(run.targets, _windows(run, per_window=1), strict=True):
+        parts: list[Part] = []
+        context, position = pieces.cut(target), 0
+        for (unit,) in windows:
+            assert session is not None
+            n_candidate, n_context = (int(unit.inputs[k][0]) for k in ("n_candidate", "n_context"))
+            # Of shape (n_layers, n_cand, 2): index of the match, and what it is worth.
+            matches = session.run(unit.inputs)[0, :, :n_candidate].astype(np.float64)
+            _check_matches(run, matches[..., 1].mean(axis=1), unit)
+            parts.append(
+                layer_matches(
+                    window=(len(parts) + 1, len(windows)),
+                    candidate=candidate[:n_candidate],
+                    context=context[position : position + n_context],
+                    matches=matches,
+                    is_cosine=run.plan.artifact.record.options["matching"] == "attended",
+                    layer_precision=unit.output[0].astype(float).tolist(),
+                    used_layers=sorted(used),
+                )
+            )
+            position += n_context
+        yield tuple(parts)
+
+
+def _matches_session(run: FamilyRun) -> Session:
+    """Return the graph that keeps matches, of the same model.
+
+    Raises
+    ------
+    ArtifactMissingError
+        If it was not exported: an explanation builds nothing.
+    """
+    record = run.plan.artifact.record
+    request = ArtifactRequest(
+        graph="relevance_matches",
+        model=str(getattr(run.instances[0].settings, run.plan.family.model_role)),
+        precision=record.precision,
+        options=record.options,
+        allow_lossy=record.lossy,
+    )
+    artifact = find_artifact(run.artifacts, request, compare_model=False)
+    if artifact.record.tokenizer_hash != record.tokenizer_hash:
+        raise ReconcileError(f"{artifact.folder} has another tokenizer than {record.model.name}")
+    return Session(artifact, n_threads=run.n_threads)
+
+
+def _check_matches(run: FamilyRun, precision: FloatArray, unit: UnitRun) -> None:
+    distance = float(np.abs(precision - unit.output[0]).max())
+    tolerance = _MATCHES_TOLERANCE[run.plan.artifact.record.precision]
+    if distance > tolerance:
+        raise ReconcileError(
+            f"{run.plan.key}: matches average to other precisions than were scored, by up to "
+            f"{distance:.2g} (tolerance {tolerance:g}): the model has changed"
+        )
+
+
+def _grg_parts(run: FamilyRun) -> Iterator[tuple[Part, ...]]:
+    """Yield each target's gains: one part per window; two whole texts in profile authors."""
+    candidate = run.text("candidate")
+    pieces = TextPieces(run.plan.artifact.tokenizer_path)
+    is_authors = run.plan.options["profile"] == "authors"
+    unit = "probability" if is_authors else "nats"
+    base, prompted = (run.statistic(f"{name}_{unit}").tolist() for name in ("base", "prompted"))
+    stored = zip(base, prompted, strict=True)  # one of each per window
+    for target, windows in zip(run.targets, _windows(run, per_window=2), strict=True):
+        sums = [next(stored) for _ in windows]
+        if is_authors:
+            texts = {"context": target, "question and context": f"{candidate} {target}"}
+            cut = {name: pieces.cut(text) for name, text in texts.items()}
+            yield tuple(
+                _whole_text(name, own, unit, mean=mean)
+                for units, means in zip(windows, sums, strict=True)
+                for (name, own), unit, mean in zip(cut.items(), units, means, strict=True)
+            )
+        else:
+            # The space before the context is not the context's own.
+            yield tuple(_window_gains(pieces.cut(f" {target}", n_before=1), windows, sums))
+
+
+def _whole_text(name: str, pieces: Sequence[str], unit: UnitRun, *, mean: float) -> Part:
+    n_own = len(unit.output) - 1  # The text may have been cut; the last token is its end.
+    probability = np.exp(unit.output.astype(np.float64))
+    return token_probabilities(name, [*pieces[:n_own], END_OF_TEXT], probability, mean=mean)
+
+
+def _window_gains(
+    pieces: Sequence[str],
+    windows: Sequence[tuple[UnitRun, ...]],
+    sums: Sequence[tuple[float, float]],
+) -> Iterator[Part]:
+    position = 0
+    for i, units in enumerate(windows):
+        base, prompted = (unit.output.astype(np.float64) for unit in units)
+        yield likelihood_gains(
+            window=(i + 1, len(windows)),
+            pieces=pieces[position : position + len(base)],
+            base=base,
+            prompted=prompted,
+            sums=sums[i],
+        )
+        position += len(base)
+
+
+def _match_parts(run: FamilyRun) -> Iterator[tuple[Part, ...]]:
+    """Yield the best partners of each target's tokens, and of the candidate's."""
+    pieces = TextPieces(run.plan.artifact.tokenizer_path)
+    candidate = pieces.cut(run.text("candidate"))
+    shared = run.plan.family.share({role: [value] for role, value in run.values.items()})
+    texts = share_texts(shared)
+    units = _filled_units(run, texts, shared.row_pair)
+    stored = {side: _stored_matches(run, side) for side in ("candidate", "reference")}
+    pairs = zip(run.targets, shared.row_pair.tolist(), run.texts("reasons"), strict=True)
+    for i, (target, pair, reason) in enumerate(pairs):
+        if reason is not None:
+            yield ()
+            continue
+        left, right = (slice(*units.spans[side[pair]]) for side in (texts.left, texts.right))
+        there = _partners(run, units, of=left, among=right)
+        back = _partners(run, units, of=right, among=left)
+        yield (
+            token_matches(
+                candidate=_matched_text(run, candidate, stored["candidate"][i], there),
+                reference=_matched_text(run, pieces.cut(target), stored["reference"][i], back),
+            ),
+        )
+
+
+def _filled_units(
+    run: FamilyRun, texts: SharedTexts[str], row_pair: NDArray[np.int64]
+) -> TokenUnits:
+    """Return the vectors of the texts of all scored pairs."""
+    is_scored = np.array([reason is None for reason in run.texts("reasons")], dtype=bool)
+    read = {*texts.left[row_pair[is_scored]].tolist(), *texts.right[row_pair[is_scored]].tolist()}
+    ids = TextEncoder(run.plan.artifact.tokenizer_path).encode(texts.texts)
+    units = TokenUnits(
+        [own if i in read else own[:0] for i, own in enumerate(ids)], run.plan.artifact
+    )
+    for i, unit in enumerate(run.units):
+        units.take([i], unit.output)
+    return units
+
+
+def _stored_matches(run: FamilyRun, side: str) -> list[tuple[FloatArray, FloatArray]]:
+    """Return best cosines and weights, as stored, of one text of every target."""
+    counts = run.statistic(f"n_{side}").astype(np.int64).tolist()
+    columns = (run.per_target(name, counts) for name in (f"best_{side}", f"{side}_weights"))
+    return list(zip(*columns, strict=True))
+
+
+def _partners(
+    run: FamilyRun, units: TokenUnits, *, of: slice, among: slice
+) -> tuple[list[int | None], FloatArray]:
+    """Return the partner of each ordinary token, None for a special one, and their cosines."""
+    cosine = (units.vectors[of] @ units.vectors[among].T).astype(np.float64)  # (n_of, n_among)
+    is_special = units.is_special[among]
+    if run.plan.options.get("special_tokens", "match") != "match":
+        cosine[:, is_special] = -np.inf
+    own = cosine[~units.is_special[of]]
+    index = np.cumsum(~is_special) - 1  # of a vector in the text's ordinary tokens
+    matched = [None if is_special[i] else int(index[i]) for i in own.argmax(axis=1).tolist()]
+    return matched, np.clip(own.max(axis=1), -1, 1)
+
+
+def _matched_text(
+    run: FamilyRun,
+    pieces: Sequence[str],
+    stored: tuple[FloatArray, FloatArray],
+    partners: tuple[Sequence[int | None], FloatArray],
+) -> MatchedText:
+    """Return a text and its partners; raise where their cosines are not the stored ones."""
+    (best, weight), (matched, cosine) = stored, partners
+    # Of a context the mean of all its tokens is stored, each of weight 1.
+    keeps_tokens = len(weight) == len(pieces)
+    own = weight if keeps_tokens else np.ones(len(pieces))
+    mean = float((cosine * own).sum() / own.sum()) if own.sum() > 0 else None
+    now = cosine if keeps_tokens else np.array([mean])
+    if not np.allclose(now, best, atol=_COSINE_TOLERANCE):
+        raise ReconcileError(f"{run.plan.key}: best cosines of tokens are not the stored ones")
+    return MatchedText(pieces=pieces, matched=matched, cosine=cosine, weight=own, mean=mean)
+
+
+def _weight_parts(run: FamilyRun) -> Iterator[tuple[Part, ...]]:
+    """Yield the weights of each reference's tokens; of the candidate's with the first."""
+    pieces = TextPieces(run.plan.artifact.tokenizer_path)
+    candidate = pieces.cut(run.text("candidate"))
+    reasons = run.texts("reasons")
+    texts = {
+        "candidate": [candidate for _ in reasons],
+        "reference": [pieces.cut(target) for target in run.targets],
+    }
+    weights = {}
+    for side, cut in texts.items():
+        counts = [0 if reason else len(own) for own, reason in zip(cut, reasons, strict=True)]
+        weights[side] = run.per_target(f"{side}_weights", counts)
+    scored = [i for i, reason in enumerate(reasons) if reason is None]
+    for i in range(len(reasons)):
+        parts: list[Part] = []
+        for side, cut in texts.items() if i in scored else ():
+            own, values = cut[i], weights[side][i]
+            if len(values) != len(own):
+                raise ReconcileError(f"{run.plan.key}: {len(values)} weights of {len(own)} tokens")
+            if side == "reference" or i == scored[0]:
+                parts.append(token_weights(side, own, values.tolist()))
+        yield tuple(parts)
+
+
+# Yields the parts of each target of the row, in order.
+TokenParts: TypeAlias = Callable[[FamilyRun], Iterator[tuple[Part, ...]]]
+
+TOKEN_PARTS: Mapping[str, TokenParts] = MappingProxyType(
+    {
+        "lrm": _lrm_parts,
+        "lrm_references": _lrm_parts,
+        "grg": _grg_parts,
+        "grg_references": _grg_parts,
+        "token_match": _match_parts,
+        "token_match_context": _match_parts,
+        "kpqa_weights": _weight_parts,
+    }
+)
+
+# Yields the parts of a row, given its scores.
+ChatParts: TypeAlias = Callable[[AskedRun, Mapping[str, object]], Iterator[Part]]
+
+CHAT_PARTS: Mapping[str, ChatParts] = MappingProxyType({"naco": naco_parts})

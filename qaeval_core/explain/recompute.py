@@ -1,0 +1,206 @@
+"""Explain: compute one row's families again, unit by unit, and compare with what is stored.
+
+What the graph returns for a unit is what is explained, and the same numbers, summed by the family's
+own code, have to be the stored statistics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from qaeval_core.config import ModelsSection
+from qaeval_core.models.artifact import default_root
+from qaeval_core.scoring.families.chat.family import is_chat
+from qaeval_core.scoring.families.models import ModelFamilyPlan, is_model
+from qaeval_core.scoring.frequencies import load_frequencies
+from qaeval_core.scoring.job import Job
+from qaeval_core.scoring.plans import Engine, FamilyPlan, InstancePlan
+from qaeval_core.scoring.prepared import statistics_table
+from qaeval_core.scoring.runner import UnitRun
+
+# A row alone against the same row in a padded batch of the run. fp32 on the CPU: differences are
+# of rounding, 1e-6 and below. Other precisions or devices round elsewhere, and where two attention
+# values are nearly equal the argmax of LRM then takes the other one.
+SAME_ROUNDING = 1e-4
+OTHER_ROUNDING = 2e-2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyRun:
+    """One model family of one row, computed again.
+
+    Attributes
+    ----------
+    instances : those that read it
+    values : mapping of role to value
+        Of the row, as the family reads it.
+    units : sequence of UnitRun
+        In the order in which the family lays them out.
+    statistics : pyarrow.Table of one row
+    artifacts : Path
+        Where other graphs of the same model lie.
+    n_threads : int, optional
+        Of a model's operators; None is all CPUs.
+    """
+
+    plan: ModelFamilyPlan
+    instances: tuple[InstancePlan, ...]
+    values: Mapping[str, object]
+    units: tuple[UnitRun, ...]
+    statistics: pa.Table
+    artifacts: Path
+    n_threads: int | None
+
+    def statistic(self, name: str) -> NDArray[np.float64]:
+        """Return the values of a list column."""
+        values = self.statistics.column(name).combine_chunks().flatten()
+        return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+    def per_target(self, name: str, counts: Sequence[int]) -> list[NDArray[np.float64]]:
+        """Return the values of a list column by target, given how many each target has."""
+        return np.split(self.statistic(name), np.cumsum(counts))[:-1]
+
+    def text(self, role: str) -> str:
+        """Return the row's text of a role."""
+        return str(self.values[role])
+
+    @property
+    def targets(self) -> list[str]:
+        """What the candidate is read against: the context, or the references."""
+        given = self.values[self.plan.family.target_role]
+        return [str(text) for text in given] if isinstance(given, list) else [str(given)]
+
+    def texts(self, name: str) -> list[str | None]:
+        """Return the texts of a list column, such as reasons."""
+        found: list[str | None] = (
+            self.statistics.column(name).combine_chunks().flatten().to_pylist()
+        )
+        return found
+
+
+def recompute(
+    job: Job, values: Mapping[str, Sequence[object]], *, n_threads: int | None = None
+) -> tuple[list[FamilyRun], dict[str, pa.Table]]:
+    """Compute the families of a job for one row; those that ask are read, not paid for again.
+
+    Parameters
+    ----------
+    values : mapping of role to list of one value
+    n_threads : int, optional
+        Of a model's operators; default all CPUs.
+
+    Returns
+    -------
+    list of FamilyRun
+        Those that run a model, in the order of the job.
+    dict of family key to pyarrow.Table of one row
+    """
+    # No budgets of the run: there, a batch may have had a GPU.
+    engine = Engine(
+        models=ModelsSection(),
+        n_threads=n_threads,
+        load_frequencies=partial(load_frequencies, out=job.store.out),
+    )
+    runs: list[FamilyRun] = []
+    statistics: dict[str, pa.Table] = {}
+    for plan in job.run.families:
+        own = {role: values[role] for role in plan.columns}
+        if is_model(plan):
+            found = _run_model(job, plan, own, engine)
+            statistics[plan.key] = found.statistics
+            if plan.family.runs_model:
+                runs.append(found)
+        elif not is_chat(plan):
+            statistics[plan.key] = plan.open_runner(engine).score(own)
+    return runs, statistics
+
+
+def _run_model(
+    job: Job, plan: ModelFamilyPlan, values: Mapping[str, Sequence[object]], engine: Engine
+) -> FamilyRun:
+    runner = plan.open_runner(engine)
+    prepared = runner.prepare(values)
+    units: list[UnitRun] = []
+    runner.run(prepared, on_unit=units.append)
+    return FamilyRun(
+        plan=plan,
+        instances=instances_of(plan, job),
+        values={role: own[0] for role, own in prepared.validated.values.items() if own},
+        units=tuple(units),
+        statistics=statistics_table(prepared, first_position=0),
+        artifacts=Path(job.config.models.artifacts_path or default_root()),
+        n_threads=engine.n_threads,
+    )
+
+
+def instances_of(plan: FamilyPlan, job: Job) -> tuple[InstancePlan, ...]:
+    """Return the instances that read a family."""
+    return tuple(
+        own
+        for own in job.run.instances
+        if any(family.key == plan.key for family in own.families.values())
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How recomputed values compare with stored ones.
+
+    Attributes
+    ----------
+    max_difference : float
+        Largest |now - stored| / max(1, |stored|).
+    differences : tuple of str
+        Values that are others now, for people.
+    """
+
+    n_values: int
+    max_difference: float
+    tolerance: float
+    differences: tuple[str, ...]
+
+
+def compare(pairs: Iterable[tuple[str, object, object]], *, tolerance: float) -> Comparison:
+    """Compare values of a row, given as (name, stored, now)."""
+    found = [(name, a, b, _distance(a, b)) for name, a, b in pairs]
+    return Comparison(
+        n_values=len(found),
+        max_difference=max((distance for *_, distance in found), default=0.0),
+        tolerance=tolerance,
+        differences=tuple(
+            f"{name} {_shown(now)} now, {_shown(stored)} stored"
+            for name, stored, now, distance in found
+            if distance > tolerance
+        ),
+    )
+
+
+def _distance(stored: object, now: object) -> float:
+    """Return the largest relative difference of two values; infinite where they do not compare."""
+    if isinstance(stored, list) and isinstance(now, list):
+        if len(stored) != len(now):
+            return math.inf
+        return max((_distance(a, b) for a, b in zip(stored, now, strict=True)), default=0.0)
+    if isinstance(stored, dict) and isinstance(now, dict):
+        return max((_distance(stored.get(key), now[key]) for key in now), default=0.0)
+    if isinstance(stored, int | float) and isinstance(now, int | float):
+        if math.isnan(stored) or math.isnan(now):
+            return 0.0 if math.isnan(stored) and math.isnan(now) else math.inf
+        return abs(now - stored) / max(1.0, abs(stored))
+    return 0.0 if stored == now else math.inf
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_shown, value[:4]))}{'…' if len(value) > 4 else ''}]"
+    return str(value)

@@ -1,0 +1,255 @@
+"""Explain: why one row of a finished run has its scores.
+
+OUT and the name of a row in, an `Explanation` out: the row's texts, scores and reasons, and for
+each family that runs a model which tokens its numbers come from, or which replies. Everything is
+computed again with the same artifacts, or from committed readings of replies, and must equal what
+is stored.
+
+But: the page is made in ``page``, the lines of the terminal in ``text``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from qaeval_core.errors import ReconcileError
+from qaeval_core.explain.chat import read_asked
+from qaeval_core.explain.families import explain_asked, explain_family
+from qaeval_core.explain.finished_run import (
+    FinishedRun,
+    StoredRow,
+    changed_files,
+    find_row,
+    make_same_job,
+    quarantine_message,
+    read_row,
+    read_run,
+)
+from qaeval_core.explain.parts import (
+    Explanation,
+    FamilyExplanation,
+    InstanceExplanation,
+    ScoreLine,
+)
+from qaeval_core.explain.recompute import (
+    OTHER_ROUNDING,
+    SAME_ROUNDING,
+    Comparison,
+    FamilyRun,
+    compare,
+    recompute,
+)
+from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.report.report import environment
+from qaeval_core.schema import POSITION, QUARANTINE_REASON
+from qaeval_core.scoring.join import score_rows
+
+_N_SHOWN_DIFFERENCES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """A row computed again, and found equal."""
+
+    scores: Mapping[str, object]
+    compared: Comparison
+    families: Sequence[FamilyExplanation]
+    notes: Sequence[str]
+
+
+# Of a quarantined row: nothing is computed.
+_NOTHING = _Again({}, Comparison(0, 0.0, 0.0, ()), (), ())
+
+
+def explain_row(
+    out: str | Path,
+    *,
+    identity: str | None = None,
+    place: str | None = None,
+    instances: Sequence[str] = (),
+    n_threads: int | None = None,
+    artifacts: Path | None = None,
+    inputs: Sequence[str] = (),
+) -> Explanation:
+    """Explain one row of a finished run; exports no model, and reads none but artifacts.
+
+    Parameters
+    ----------
+    out : str or Path
+        Where the run wrote to.
+    identity : str, optional
+        The row's id, or
+    place : str, optional
+        ``FILE:N``: input file as in ``scores/``, row number from 0.
+    instances : sequence of str, default ()
+        Compute these again, and no others; () is all.
+    n_threads : int, optional
+        Of a model's operators; default all CPUs.
+    artifacts : Path, optional
+        Where artifacts lie; default the cache, whatever the run says.
+    inputs : sequence of str, default ()
+        Where the input lies; () is where the run had it, if that is on a local file system.
+
+    Raises
+    ------
+    QAEvalError
+        `ConfigError` and `InputError` for a row, instance or input that is not there,
+        `ReconcileError` where a value differs from the stored one; its message says why.
+    """
+    run = read_run(Path(out))
+    place_of_row = find_row(run.out, identity=identity, place=place)
+    job = make_same_job(run, instances, artifacts=artifacts, inputs=inputs)
+    row = read_row(run, job, place_of_row)
+    quarantine_reason = _text(row.scores[QUARANTINE_REASON])
+    is_scored = quarantine_reason is None
+    again = _compute_again(row, n_threads) if is_scored else _NOTHING
+    return Explanation(
+        out=str(run.out),
+        file=row.place.relative,
+        row=row.place.row,
+        id=row.place.id,
+        texts={role: _plain(own[0]) for role, own in row.values.items()},
+        instances=tuple(_instances(row, again.scores)),
+        families=tuple(again.families),
+        quarantine_reason=quarantine_reason,
+        quarantine_message=quarantine_message(run, row.place),
+        is_equal=True if is_scored else None,
+        n_compared=again.compared.n_values,
+        max_difference=again.compared.max_difference,
+        tolerance=again.compared.tolerance,
+        notes=tuple(again.notes),
+        environment=environment(),
+    )
+
+
+def _compute_again(row: StoredRow, n_threads: int | None) -> _Again:
+    """Compute the row's families and scores; raise where they are not what is stored."""
+    asked = read_asked(row)
+    runs, statistics = recompute(row.job, row.values, n_threads=n_threads)
+    tables = {**statistics, **{own.plan.key: own.statistics for own in asked}}
+    (scores,) = score_rows(row.job.run, tables).to_pylist()
+    # What is pending is not stored.
+    statistics |= {own.plan.key: own.statistics for own in asked if own.committed is not None}
+    compared = _compare(row, runs, scores, statistics)
+    families = [explain_family(own) for own in runs]
+    notes = _notes(row)
+    notes += [f"{own.family}: {own.note}" for own in families if own.note is not None]
+    families += [explain_asked(own, scores) for own in asked]
+    return _Again(scores, compared, families, notes)
+
+
+def _compare(
+    row: StoredRow,
+    runs: Sequence[FamilyRun],
+    scores: Mapping[str, object],
+    statistics: Mapping[str, pa.Table],
+) -> Comparison:
+    """Compare everything that was computed again with what is stored; raise where it differs."""
+    is_same = row.run.device == "cpu" and all(
+        own.plan.artifact.record.precision == "fp32" for own in runs
+    )
+    pairs = [(name, row.scores.get(name), value) for name, value in scores.items()]
+    for key, table in statistics.items():
+        (before,), (after,) = row.statistics(key).to_pylist(), table.to_pylist()
+        pairs += [
+            (f"{key}.{name}", before.get(name), value)
+            for name, value in after.items()
+            if name != POSITION
+        ]
+    compared = compare(pairs, tolerance=SAME_ROUNDING if is_same else OTHER_ROUNDING)
+    if compared.differences:
+        shown = "; ".join(compared.differences[:_N_SHOWN_DIFFERENCES])
+        raise ReconcileError(
+            f"{row.place}: {len(compared.differences)} of {compared.n_values} values are not what "
+            f"is stored (tolerance {compared.tolerance:g}): {shown}. Likely reason: "
+            f"{_likely_reason(row)}"
+        )
+    return compared
+
+
+def _likely_reason(row: StoredRow) -> str:
+    if row.place.relative in changed_files(row.run, row.job):
+        return f"{row.place.relative} has changed since the run; score it again"
+    otherwise = [
+        plan.name
+        for plan in row.job.run.instances
+        if str(plan.signature) != row.run.instances.get(plan.name)
+    ]
+    if otherwise:
+        return f"a file that settings of {', '.join(otherwise)} name has changed since the run"
+    if row.run.stopped:
+        return "the run was resumed, and killed before it wrote scores; run qaeval score again"
+    changed = _changed_packages(row.run)
+    if changed:
+        return f"other versions than in the run: {', '.join(changed)}"
+    return "the commits or the scores were changed by hand, or come from another machine"
+
+
+def _changed_packages(run: FinishedRun) -> list[str]:
+    packages = run.environment.get("packages")
+    before: Mapping[str, str] = packages if isinstance(packages, dict) else {}
+    now: Mapping[str, str] = environment()["packages"]
+    return [
+        f"{name} {now.get(name, 'none')} now, {before.get(name, 'none')} then"
+        for name in sorted({*before, *now})
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _notes(row: StoredRow) -> list[str]:
+    notes = []
+    if row.place.relative in changed_files(row.run, row.job):
+        notes.append(f"{row.place.relative} was written anew since the run; this row is as it was")
+    if row.run.device != "cpu":
+        notes.append(f"the run was on {row.run.device}, this explanation on the CPU")
+    notes += [
+        f"the run is not complete: {key} ended early: {why}" for key, why in row.run.stopped.items()
+    ]
+    return notes
+
+
+def _instances(row: StoredRow, now: Mapping[str, object]) -> list[InstanceExplanation]:
+    """Return the scores of every instance of the run, computed again or not."""
+    run, stored = row.run, row.scores
+    found = []
+    for name, settings in run.config.metrics.items():
+        outputs = [column.name for column in METRICS[settings.metric].columns]
+        columns = [f"{name}_{output}" if output else name for output in outputs]
+        found.append(
+            InstanceExplanation(
+                name=name,
+                metric=settings.metric,
+                signature=run.instances.get(name, ""),
+                reason=_text(stored.get(f"{name}_reason")),
+                scores=tuple(
+                    ScoreLine(
+                        column=column,
+                        stored=_score(stored[column]),
+                        now=_score(now.get(column)),
+                        is_compared=column in now,
+                    )
+                    for column in columns
+                    if column in stored
+                ),
+            )
+        )
+    return found
+
+
+def _score(value: object) -> float | int | str | None:
+    return value if isinstance(value, float | int | str) else None
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _plain(value: object) -> object:
+    """Return a value as JSON has it; text that is none is shown as its error."""
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, str | int | float | None) else str(value)
