@@ -16,8 +16,8 @@ from export.training.card import card_text
 from export.training.folder import OutFolder
 from export.training.lora import load_merged, save_adapter
 from export.training.options import TrainingOptions
-from export.training.progress import say
 from qaeval_core.models.registry import ModelSource, file_sha256
+from qaeval_core.terminal import say
 
 if TYPE_CHECKING:
     from export.training.job import Task

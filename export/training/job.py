@@ -26,9 +26,9 @@ from export.training.loop import (
 )
 from export.training.lora import add_lora
 from export.training.options import CrossEncoderOptions, KpqaOptions
-from export.training.progress import say
 from qaeval_core.errors import RunError, RunStoppedError
 from qaeval_core.models.registry import ModelSource, file_sha256, resolve_model
+from qaeval_core.terminal import say
 
 __all__ = ["OutFolder", "Task", "make_record", "make_task", "run_job"]
 

@@ -21,8 +21,9 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from export.training.batches import EpochLoader
 from export.training.folder import flush
 from export.training.options import TrainingOptions
-from export.training.progress import say, step_line
+from export.training.progress import step_line
 from qaeval_core import files
+from qaeval_core.terminal import say
 
 __all__ = ["BEST_FILE", "EpochEnd", "Progress", "ResumableMixin", "arguments_of", "newest"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from qaeval_core.terminal import say
+from qaeval_core.terminal import duration
 
-__all__ = ["duration", "say", "step_line"]
+__all__ = ["step_line"]
 
 
 def step_line(
@@ -34,17 +34,3 @@ def step_line(
         f"step {step:,}/{n_steps:,} ({100 * step / n_steps:.0f} %), loss {loss:.4f}, "
         f"{steps_per_s * rows_per_step:,.1f} examples/s, ETA {duration(left_s)}"
     )
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as people write them.
-
-    >>> duration(5), duration(65), duration(7300)
-    ('5s', '1m05s', '2h01m')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"

@@ -208,7 +208,7 @@ def test_a_missing_file_ends_with_status_2(
 
 MODULES = [
     *("batches", "card", "keyphrases", "kpqa", "pairs", "progress", "squad", "tables"),
-    *("cross_encoder", "finish", "folder", "job", "loop", "lora", "options", "teacher_files"),
+    *("cross_encoder", "finish", "folder", "job", "loop", "lora", "options"),
 ]
 
 
