@@ -16,7 +16,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from export.training.tables import check_file, read_columns
+from export.training.inputs import check_file, read_columns
 from qaeval_core.errors import ConfigError
 
 __all__ = [
