@@ -133,6 +133,7 @@ class TrainingOptions:
         return self.rate or (_LEARNING_RATE_LORA if self.rank else _LEARNING_RATE_FULL)
 
 
+# The classes below are the commands: typer reads their fields and returns what it makes of them.
 _app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
