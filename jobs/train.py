@@ -21,7 +21,7 @@ EPILOG = """Examples:
   qaeval train kpqa --squad train-v1.1.json --out kpqa-mine
 """
 
-_NEEDED = ("torch", "peft", "sentence_transformers", "datasets", "spacy")
+_NEEDED = ("torch", "peft", "spacy")
 
 
 def train(context: typer.Context) -> None:

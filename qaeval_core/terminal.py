@@ -13,7 +13,7 @@ import re
 import sys
 from typing import TextIO
 
-__all__ = ["say", "say_error", "show", "show_lines", "visible"]
+__all__ = ["duration", "say", "say_error", "show", "show_lines", "visible"]
 
 # C0 and DEL have pictures in Unicode. The others have none: C1 controls, marks that turn the
 # direction of reading, ends of lines and paragraphs, tags, halves of surrogate pairs.
@@ -78,6 +78,20 @@ def show_lines(text: str) -> None:
     """Print results whose line ends are this program's own."""
     for line in text.split("\n"):
         show(line)
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as people write them.
+
+    >>> duration(5), duration(65), duration(7300)
+    ('5s', '1m05s', '2h01m')
+    """
+    whole = max(round(seconds), 0)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
 
 
 def _print(line: str, stream: TextIO) -> None:

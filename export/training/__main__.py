@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Sequence
 
 from export.training.options import parse_options
-from export.training.progress import say
 from qaeval_core.errors import ConfigError, InputError, ModelUnavailableError, QAEvalError
+from qaeval_core.terminal import say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,7 +1,7 @@
 """Cross-encoder: a model that reads two texts at once and says how similar in meaning they are.
 
-Trained by binary cross-entropy on scores in [0, 1], through sentence-transformers. Every pair is
-seen in both orders, one in even and one in odd epochs, and dev scores are means of both.
+Trained by binary cross-entropy on scores in [0, 1]. Every pair is seen in both orders, one in even
+and one in odd epochs, and dev scores are means of both.
 
 Source
 ------
@@ -13,24 +13,16 @@ arXiv:2108.06130, section 4 (its use as a metric).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from scipy.stats import pearsonr, spearmanr
-from sentence_transformers.base.modules import Transformer
-from sentence_transformers.cross_encoder import (
-    CrossEncoder,
-    CrossEncoderTrainer,
-    CrossEncoderTrainingArguments,
-)
+from torch.nn.functional import binary_cross_entropy_with_logits
 
-from export.training.base import load_tokenizer
-from export.training.batches import EpochLoader, LengthGroupedBatches
-from export.training.loop import ResumableMixin, arguments_of
+from export.training.inputs import Pairs, check_files, hold_out_pairs, read_pairs
+from export.training.loop import Task
+from export.training.model import load_tokenizer
 from export.training.options import CrossEncoderOptions
-from export.training.pairs import Pairs, hold_out_pairs, read_pairs
-from export.training.tables import check_file
 from qaeval_core.models.registry import ModelSource
 
 __all__ = ["CrossEncoderTask", "pair_logits"]
@@ -38,11 +30,7 @@ __all__ = ["CrossEncoderTask", "pair_logits"]
 _DEV_BATCH = 64
 
 
-class PairTrainer(ResumableMixin, CrossEncoderTrainer):  # type: ignore[misc]
-    """sentence-transformers' trainer with our loader and checkpoints."""
-
-
-class CrossEncoderTask:
+class CrossEncoderTask(Task):
     """Pairs, and how they train and judge a model.
 
     Parameters
@@ -60,79 +48,46 @@ class CrossEncoderTask:
     kind = "cross-encoder"
 
     def __init__(self, options: CrossEncoderOptions, source: ModelSource) -> None:
-        self.files = {"--pairs": options.pairs, "--dev": (options.dev,) if options.dev else ()}
-        for option, paths in self.files.items():
-            for path in paths:
-                check_file(path, option=option)
+        self.files = {"--pairs": options.pairs, "--dev": [options.dev] if options.dev else []}
+        check_files(self.files)
         pairs = read_pairs(options.pairs, columns=options.columns, scale=options.scale)
         if options.dev:
             self.train = pairs
             self.dev = read_pairs([options.dev], columns=options.columns, scale=options.scale)
         else:
             self.train, self.dev = hold_out_pairs(pairs, share=options.dev_share, seed=options.seed)
-        self._options = options
-        self._source = source
+        self.n_dev = len(self.dev)
         self.tokenizer = load_tokenizer(source)
-        self.n_tokens = pair_lengths(self.tokenizer, self.train)
+        self.n_tokens = _pair_lengths(self.tokenizer, self.train)
+        self._max_tokens = options.max_tokens
         self.settings = {
             **{f"--column {name}": column for name, column in options.columns.items()},
             "--scale": options.scale,
         }
 
-    @property
-    def n_train(self) -> int:
-        """Training pairs."""
-        return len(self.train)
-
-    @property
-    def n_dev(self) -> int:
-        """Dev pairs."""
-        return len(self.dev)
-
-    def collate(self, items: list[tuple[int, int]]) -> dict[str, Any]:
+    def collate(self, items: list[tuple[int, int]]) -> dict[str, torch.Tensor]:
         """Return a batch of pairs, each in the order of its row and epoch."""
         sides: tuple[list[str], list[str]] = ([], [])
         for row, epoch in items:
             swapped = (row + epoch) % 2
             sides[swapped].append(self.train.text_a[row])
             sides[1 - swapped].append(self.train.text_b[row])
-        label = torch.tensor([self.train.score[row] for row, _ in items])
-        return {"text_a": sides[0], "text_b": sides[1], "label": label}
+        labels = torch.tensor([self.train.score[row] for row, _ in items])
+        return {**_encode(self.tokenizer, *sides, max_tokens=self._max_tokens), "labels": labels}
 
-    def trainer(self, model: Any, folder: Path) -> ResumableMixin:
-        """Return the trainer of a task model."""
-        options = self._options
-        encoder = CrossEncoder(modules=[self._module(model)])
-        arguments = arguments_of(options, folder, kind=CrossEncoderTrainingArguments)
-        trainer = PairTrainer(model=encoder, args=arguments)
-        trainer.loader = EpochLoader(
-            LengthGroupedBatches(self.n_tokens, batch_size=options.batch_size, seed=options.seed),
-            n_rows=self.n_train,
-            collate=self.collate,
-        )
-        return trainer
-
-    def _module(self, model: Any) -> Transformer:
-        module = Transformer(
-            str(self._source.folder),
-            transformer_task="sequence-classification",
-            config_kwargs={"num_labels": 1, "local_files_only": True},
-            model_kwargs={"use_safetensors": True, "ignore_mismatched_sizes": True},
-            processor_kwargs={"model_max_length": self._options.max_tokens},
-        )
-        module.model = model
-        return module
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the mean binary cross-entropy; logits of shape (n_pairs, 1)."""
+        return binary_cross_entropy_with_logits(logits.view(-1), labels)
 
     def evaluate(self, model: Any) -> dict[str, float]:
         """Return dev scores of a task model: the loss, and how well it agrees with the labels."""
         both = [
-            pair_logits(model, self.tokenizer, pairs=pairs, max_tokens=self._options.max_tokens)
+            pair_logits(model, self.tokenizer, pairs=pairs, max_tokens=self._max_tokens)
             for pairs in (self.dev, Pairs(self.dev.text_b, self.dev.text_a, self.dev.score))
         ]
         label = torch.tensor(self.dev.score, dtype=torch.float64)
-        loss = torch.nn.functional.binary_cross_entropy_with_logits
         score = (both[0].sigmoid() + both[1].sigmoid()) / 2
-        scores = {"loss": sum(float(loss(logit, label)) for logit in both) / 2}
+        scores = {"loss": sum(float(self.loss(logit, label)) for logit in both) / 2}
         if len(set(self.dev.score)) > 1:
             scores["pearson"] = float(pearsonr(score.numpy(), label.numpy()).statistic)
             scores["spearman"] = float(spearmanr(score.numpy(), label.numpy()).statistic)
@@ -140,11 +95,23 @@ class CrossEncoderTask:
         return scores
 
 
-def pair_lengths(tokenizer: Any, pairs: Pairs) -> list[int]:
+def _pair_lengths(tokenizer: Any, pairs: Pairs) -> list[int]:
     """Return the tokens of each pair, special tokens included, uncut."""
     texts = list(zip(pairs.text_a, pairs.text_b, strict=True))
     encodings = tokenizer.backend_tokenizer.encode_batch_fast(texts)
     return [len(encoding.ids) for encoding in encodings]
+
+
+def _encode(tokenizer: Any, text_a: list[str], text_b: list[str], *, max_tokens: int) -> Any:
+    """Return a padded batch; the longer side of a pair is cut first."""
+    return tokenizer(
+        text_a,
+        text_b,
+        padding=True,
+        truncation="longest_first",
+        max_length=max_tokens,
+        return_tensors="pt",
+    )
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
@@ -158,13 +125,6 @@ def pair_logits(model: Any, tokenizer: Any, *, pairs: Pairs, max_tokens: int) ->
     for start in range(0, len(order), _DEV_BATCH):
         rows = order[start : start + _DEV_BATCH]
         batch = pairs.take(rows)
-        encoded = tokenizer(
-            batch.text_a,
-            batch.text_b,
-            padding=True,
-            truncation=True,
-            max_length=max_tokens,
-            return_tensors="pt",
-        )
+        encoded = _encode(tokenizer, batch.text_a, batch.text_b, max_tokens=max_tokens)
         logits[list(rows)] = model(**encoded.to(model.device)).logits[:, 0].double().cpu()
     return logits

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qaeval_core.errors import ConfigError, StoreLockedError
-from qaeval_core.files import open_lock, write
+from qaeval_core.files import open_lock, write_json
 
 __all__ = ["OutFolder", "flush"]
 
@@ -92,7 +92,7 @@ class OutFolder:
         """
         path = self.path / _RECORD
         if not path.exists():
-            self._write_json(path, record)
+            write_json(path, record)
             return
         before = json.loads(path.read_text(encoding="utf-8"))
         now = json.loads(json.dumps(record))
@@ -118,23 +118,11 @@ class OutFolder:
         shutil.rmtree(self.path / name, ignore_errors=True)
         temporary.replace(self.path / name)
 
-    def write_metrics(self, metrics: Mapping[str, object]) -> None:
-        """Write ``metrics.json``."""
-        self._write_json(self.path / "metrics.json", metrics)
-
-    def read_metrics(self) -> dict[str, object]:
-        """Return ``metrics.json`` of a finished training."""
-        metrics: dict[str, object] = json.loads((self.path / "metrics.json").read_text("utf-8"))
-        return metrics
-
     def finish(self) -> None:
         """Say that everything is there, then delete the checkpoints."""
         (self.path / _SUCCESS).touch()
         flush(self.path)
         shutil.rmtree(self.checkpoints, ignore_errors=True)
-
-    def _write_json(self, path: Path, content: object) -> None:
-        write(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def _said(option: str, value: object) -> str:

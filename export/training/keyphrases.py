@@ -20,11 +20,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import spacy
 
-from export.training.squad import Question
-from qaeval_core.errors import ConfigError
+from export.training.inputs import Question, held_out
 
 __all__ = ["Keyphrase", "SentenceSplitter", "hold_out_contexts", "keyphrases", "token_labels"]
 
@@ -138,13 +136,9 @@ def hold_out_contexts(
     >>> {q.context for q in train} & {q.context for q in dev}, len(train) + len(dev)
     (set(), 5)
     """
-    contexts = list(dict.fromkeys(question.context for question in questions))
-    n_dev = max(1, round(share * len(contexts)))
-    if n_dev >= len(contexts):
-        raise ConfigError(
-            f"--dev-share {share:g} of {len(contexts)} contexts leaves none to train on"
-        )
-    order = np.random.default_rng(seed).permutation(len(contexts))
-    held_out = {contexts[i] for i in order[:n_dev]}
-    train = [question for question in questions if question.context not in held_out]
-    return train, [question for question in questions if question.context in held_out]
+    contexts = [question.context for question in questions]
+    is_dev = held_out(contexts, share=share, seed=seed, what="contexts")
+    sides: tuple[list[Question], list[Question]] = ([], [])
+    for question, side in zip(questions, is_dev, strict=True):
+        sides[side].append(question)
+    return sides

@@ -12,15 +12,12 @@ authors' program: batches of 64, at most 96 tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
-from export.training.base import load_tokenizer
-from export.training.batches import EpochLoader, LengthGroupedBatches
+from export.training.inputs import check_files, read_squad
 from export.training.keyphrases import (
     Keyphrase,
     SentenceSplitter,
@@ -28,10 +25,9 @@ from export.training.keyphrases import (
     keyphrases,
     token_labels,
 )
-from export.training.loop import ResumableMixin, arguments_of
+from export.training.loop import Task
+from export.training.model import load_tokenizer
 from export.training.options import KpqaOptions
-from export.training.squad import read_squad
-from export.training.tables import check_file
 from qaeval_core.errors import InputError
 from qaeval_core.models.registry import ModelSource
 
@@ -41,38 +37,7 @@ _DEV_BATCH = 64
 _NOT_JUDGED = -1.0
 
 
-class TokenLoss(nn.Module):  # type: ignore[misc]
-    """A token classifier and its loss; the classifier itself stays untouched by mixed precision.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        With two labels.
-    """
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, labels: torch.Tensor, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the mean cross-entropy of the tokens whose label is not negative."""
-        logits = self.model(**inputs).logits
-        return {"loss": _losses(logits, labels).mean()}
-
-
-def _losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the cross-entropy of each judged token against its share; shape (n_tokens,)."""
-    judged = labels >= 0
-    share = labels[judged].float()
-    log_p = logits[judged].float().log_softmax(dim=-1)
-    return -(share * log_p[:, 1] + (1 - share) * log_p[:, 0])
-
-
-class TokenTrainer(ResumableMixin):
-    """transformers' trainer with our loader and checkpoints."""
-
-
-class KpqaTask:
+class KpqaTask(Task):
     """Labelled texts, and how they train and judge a model.
 
     Parameters
@@ -90,17 +55,14 @@ class KpqaTask:
     kind = "kpqa"
 
     def __init__(self, options: KpqaOptions, source: ModelSource) -> None:
-        self.files = {"--squad": options.squad, "--dev": (options.dev,) if options.dev else ()}
-        for option, paths in self.files.items():
-            for path in paths:
-                check_file(path, option=option)
+        self.files = {"--squad": options.squad, "--dev": [options.dev] if options.dev else []}
+        check_files(self.files)
         questions = read_squad(options.squad)
         if options.dev:
             train, dev = questions, read_squad([options.dev])
         else:
             train, dev = hold_out_contexts(questions, share=options.dev_share, seed=options.seed)
         splitter = SentenceSplitter(options.language)
-        self._options = options
         self.tokenizer = load_tokenizer(source)
         self.settings = {"--language": options.language}
         (self._train, self.n_tokens), (self._dev, _) = (
@@ -111,32 +73,15 @@ class KpqaTask:
         )
         if not self._train or not self._dev:
             raise InputError(f"--max-tokens {options.max_tokens} cuts every answer off")
-
-    @property
-    def n_train(self) -> int:
-        """Training texts."""
-        return len(self._train)
-
-    @property
-    def n_dev(self) -> int:
-        """Dev texts."""
-        return len(self._dev)
+        self.n_dev = len(self._dev)
 
     def collate(self, items: list[tuple[int, int]]) -> dict[str, torch.Tensor]:
         """Return a batch of texts; every epoch meets the same ones."""
         return self._pad([self._train[row] for row, _ in items])
 
-    def trainer(self, model: Any, folder: Path) -> ResumableMixin:
-        """Return the trainer of a task model."""
-        options = self._options
-        trainer = TokenTrainer(model=TokenLoss(model), args=arguments_of(options, folder))
-        trainer.model_accepts_loss_kwargs = False
-        trainer.loader = EpochLoader(
-            LengthGroupedBatches(self.n_tokens, batch_size=options.batch_size, seed=options.seed),
-            n_rows=self.n_train,
-            collate=self.collate,
-        )
-        return trainer
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the mean cross-entropy of the judged tokens; logits (n_texts, n_tokens, 2)."""
+        return _losses(logits, labels).mean()
 
     def evaluate(self, model: Any) -> dict[str, float]:
         """Return dev scores of a task model, over all tokens of all dev texts."""
@@ -180,6 +125,14 @@ class KpqaTask:
             )
             for name in examples[0]
         }
+
+
+def _losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the cross-entropy of each judged token against its share; shape (n_judged,)."""
+    judged = labels >= 0
+    share = labels[judged].float()
+    log_p = logits[judged].float().log_softmax(dim=-1)
+    return -(share * log_p[:, 1] + (1 - share) * log_p[:, 0])
 
 
 def encode_keyphrases(

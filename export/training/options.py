@@ -2,32 +2,75 @@
 
 from __future__ import annotations
 
-import argparse
 import math
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, cast
+
+import typer
 
 from qaeval_core.suggest import nearest
+from qaeval_core.terminal import say
 
 __all__ = ["CrossEncoderOptions", "KpqaOptions", "TrainingOptions", "parse_options"]
 
 # Low-rank factors start at zero and need a larger step than weights that are trained already.
 _LEARNING_RATE_LORA = 5e-4
 _LEARNING_RATE_FULL = 5e-5
+_COLUMNS = ("text_a", "text_b", "score")
+# What every wrong command line raises; typer exports its children alone.
+_UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
 
-_EPILOG = """\
-examples:
-  qaeval train cross-encoder --pairs pairs.parquet --out sas-mine
-  qaeval train cross-encoder --pairs sts.jsonl --dev dev.jsonl --scale 5 --base bert-base-uncased \\
-    --column text_a=sentence1 --column text_b=sentence2 --epochs 2 --bf16 --out sas-mine
-  qaeval train kpqa --squad train-v1.1.json --out kpqa-mine
-  qaeval train kpqa --squad dev.parquet --out kpqa-mine --dry-run
+# The marks keep line ends as they are.
+_EPILOG = """\b
+Examples:
+qaeval train cross-encoder --pairs pairs.parquet --out sas-mine
+qaeval train cross-encoder --pairs sts.jsonl --dev dev.jsonl --scale 5 \\
+  --base bert-base-uncased --column text_a=sentence1 \\
+  --column text_b=sentence2 --epochs 2 --bf16 --out sas-mine
+qaeval train kpqa --squad train-v1.1.json --out kpqa-mine
+qaeval train kpqa --squad dev.parquet --out kpqa-mine --dry-run
 
 The same command again goes on from the last checkpoint. OUT/model is a model folder for every
 option that takes one. Exit status: 0 done, 1 stopped or failed (run again), 2 wrong request.
 """
+
+
+def _positive(given: str) -> float:
+    value = _number(given)
+    if not 0 < value < math.inf:
+        raise typer.BadParameter(f"a number above 0 is needed: {given!r}")
+    return value
+
+
+def _share(given: str) -> float:
+    value = _number(given)
+    if not 0 < value < 1:
+        raise typer.BadParameter(f"a share between 0 and 1 is needed: {given!r}")
+    return value
+
+
+def _number(given: str) -> float:
+    try:
+        return float(given)
+    except ValueError:
+        return math.nan
+
+
+def _check_columns(words: list[str] | None) -> list[str]:
+    for word in words or ():
+        name, separator, column = word.partition("=")
+        if not separator or not column or name not in _COLUMNS:
+            raise typer.BadParameter(f"takes name=column, not {word!r}{nearest(name, _COLUMNS)}")
+    return words or []
+
+
+# Those whose defaults are the jobs' own.
+_Epochs = Annotated[int, typer.Option(min=1, help="passes over the training examples")]
+_BatchSize = Annotated[int, typer.Option(min=1, help="examples a step")]
+_MaxTokens = Annotated[int, typer.Option(min=1, help="of a pair; longer ones are cut")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,238 +79,157 @@ class TrainingOptions:
 
     Attributes
     ----------
-    base : str
-        Embedded name, folder, or hub id of the encoder to start from.
     out : Path
         Folder of checkpoints and results.
+    base : str
+        Embedded name, folder, or hub id of the encoder to start from.
     epochs, batch_size : int
-    learning_rate : float
-        Highest one; it rises over the first tenth of the steps and falls to 0 linearly.
+    rate : float or None
+        What was asked for; ``learning_rate`` is what is used.
     rank : int
         Of the low-rank factors; 0 trains every weight.
     max_tokens : int
         Longest pair, special tokens included; longer ones are cut.
+    dev : Path or None
     dev_share : float
         Held out where no dev file is given.
     """
 
-    base: str
-    out: Path
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    rank: int
-    max_tokens: int
-    dev_share: float
-    seed: int
-    bf16: bool
-    checkpoint_steps: int
-    threads: int | None
-    dry_run: bool
+    out: Annotated[Path, typer.Option(metavar="DIR", help="folder of the results")]
+    base: Annotated[str, typer.Option(help="embedded name, folder, or hub id")] = "minilm"
+    epochs: _Epochs
+    batch_size: _BatchSize
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--learning-rate",
+            parser=_positive,
+            metavar="NUMBER",
+            help=f"default {_LEARNING_RATE_LORA:g}, with --rank 0 {_LEARNING_RATE_FULL:g}",
+        ),
+    ] = None
+    rank: Annotated[int, typer.Option(min=0, help="of the adapter; 0: train all")] = 32
+    max_tokens: _MaxTokens
+    dev: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="examples to judge epochs by; else a held-out share"),
+    ] = None
+    dev_share: Annotated[
+        float, typer.Option(parser=_share, metavar="SHARE", help="held out if no --dev")
+    ] = 0.1
+    seed: Annotated[int, typer.Option(min=0, help="of splits, batches and new weights")] = 0
+    bf16: Annotated[bool, typer.Option("--bf16", help="train in bfloat16 (scores stay fp32)")] = (
+        False
+    )
+    checkpoint_steps: Annotated[int, typer.Option(min=1, help="steps between checkpoints")] = 200
+    threads: Annotated[int | None, typer.Option(min=1, help="of the CPU; default all")] = None
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print counts, tokens and steps; train nothing")
+    ] = False
+
+    @property
+    def learning_rate(self) -> float:
+        """The highest one; it rises over the first tenth of the steps and falls to 0 linearly."""
+        return self.rate or (_LEARNING_RATE_LORA if self.rank else _LEARNING_RATE_FULL)
 
 
+# The classes below are the commands: typer reads their fields and returns what it makes of them.
+_app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Train a model that a metric needs: an adapter, and the merged model.",
+    epilog=_EPILOG,
+)
+
+
+@_app.command(
+    "cross-encoder",
+    help="Train a cross-encoder (sas): how similar in meaning two texts are, in [0, 1].",
+    epilog=_EPILOG,
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossEncoderOptions(TrainingOptions):
     """Training pairs of texts with a similarity.
 
     Attributes
     ----------
-    pairs : tuple of Path
+    pairs : list of Path
         Parquet or JSONL.
-    dev : Path or None
-    columns : mapping of str to str
-        Names in the files of ``text_a``, ``text_b`` and ``score``.
+    column : list of str or None
+        As given; ``columns`` says what they mean.
     scale : float
         Scores are divided by it, to lie in [0, 1].
     """
 
-    pairs: tuple[Path, ...]
-    dev: Path | None
-    columns: Mapping[str, str]
-    scale: float
+    pairs: Annotated[
+        list[Path],
+        typer.Option(
+            metavar="FILE",
+            help="Parquet or JSONL with text_a, text_b and score in [0, 1]; may be repeated",
+        ),
+    ]
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=COLUMN",
+            callback=_check_columns,
+            help="what text_a, text_b or score is called in the files",
+        ),
+    ] = None
+    scale: Annotated[
+        float, typer.Option(parser=_positive, metavar="NUMBER", help="highest score of the files")
+    ] = 1.0
+    epochs: _Epochs = 3
+    batch_size: _BatchSize = 32
+    max_tokens: _MaxTokens = 128
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Names in the files of ``text_a``, ``text_b`` and ``score``."""
+        given = (word.partition("=") for word in self.column or ())
+        return {**{name: name for name in _COLUMNS}, **{name: column for name, _, column in given}}
 
 
+@_app.command(
+    "kpqa",
+    help="Train a keyphrase predictor (kpqa): which tokens of a text answer a question.",
+    epilog=_EPILOG,
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KpqaOptions(TrainingOptions):
     """Training questions with the place of their answers.
 
     Attributes
     ----------
-    squad : tuple of Path
+    squad : list of Path
         SQuAD JSON, or Parquet with its fields as columns.
-    dev : Path or None
     language : str
         Whose rules split contexts into sentences.
     """
 
-    squad: tuple[Path, ...]
-    dev: Path | None
-    language: str
+    squad: Annotated[
+        list[Path],
+        typer.Option(
+            metavar="FILE",
+            help="SQuAD JSON, or Parquet with context, question, answers, answer_starts; may be "
+            "repeated",
+        ),
+    ]
+    language: Annotated[str, typer.Option(help="whose rules split sentences (spaCy's code)")] = "en"
+    epochs: _Epochs = 5
+    batch_size: _BatchSize = 64
+    max_tokens: _MaxTokens = 96
 
 
 def parse_options(arguments: Sequence[str] | None) -> CrossEncoderOptions | KpqaOptions:
     """Return the options of a command line; exits with status 2 if it is wrong."""
-    parser = _make_parser()
-    args, unknown = parser.parse_known_args(arguments)
-    kind = args.kind
-    if unknown:
-        known = _KNOWN_FLAGS[kind]
-        parser.error(f"unknown argument {unknown[0]!r}{nearest(unknown[0], known)}")
-    rate = args.learning_rate
-    common = {
-        "base": args.base,
-        "out": args.out,
-        "epochs": args.epochs,
-        "batch_size": args.batch_size,
-        "learning_rate": rate or (_LEARNING_RATE_LORA if args.rank else _LEARNING_RATE_FULL),
-        "rank": args.rank,
-        "max_tokens": args.max_tokens,
-        "dev_share": args.dev_share,
-        "seed": args.seed,
-        "bf16": args.bf16,
-        "checkpoint_steps": args.checkpoint_steps,
-        "threads": args.threads,
-        "dry_run": args.dry_run,
-    }
-    if kind == "kpqa":
-        return KpqaOptions(**common, squad=tuple(args.squad), dev=args.dev, language=args.language)
-    columns = _columns(parser, args.column)
-    return CrossEncoderOptions(
-        **common, pairs=tuple(args.pairs), dev=args.dev, columns=columns, scale=args.scale
-    )
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message} ({self.prog} --help shows examples)\n")
-
-
-_KNOWN_FLAGS: dict[str, list[str]] = {}
-
-
-def _make_parser() -> argparse.ArgumentParser:
-    looks: dict[str, Any] = {
-        "epilog": _EPILOG,
-        "formatter_class": argparse.RawDescriptionHelpFormatter,
-    }
-    parser = _Parser(prog="qaeval train", **looks)
-    parser.description = "Train a model that a metric needs: an adapter, and the merged model."
-    verbs = parser.add_subparsers(dest="kind", required=True, metavar="cross-encoder | kpqa")
-    cross = verbs.add_parser(
-        "cross-encoder", help="similarity of two texts (sas)", allow_abbrev=False, **looks
-    )
-    cross.description = "Train a cross-encoder: how similar in meaning two texts are, in [0, 1]."
-    _add_cross_encoder(cross)
-    _add_common(cross, epochs=3, batch_size=32, max_tokens=128)
-    kpqa = verbs.add_parser(
-        "kpqa", help="tokens that answer a question (kpqa)", allow_abbrev=False, **looks
-    )
-    kpqa.description = "Train a keyphrase predictor: which tokens of a text answer a question."
-    _add_kpqa(kpqa)
-    _add_common(kpqa, epochs=5, batch_size=64, max_tokens=96)
-    for name, verb in (("cross-encoder", cross), ("kpqa", kpqa)):
-        _KNOWN_FLAGS[name] = [flag for action in verb._actions for flag in action.option_strings]
-    return parser
-
-
-def _add_cross_encoder(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--pairs",
-        type=Path,
-        action="append",
-        required=True,
-        metavar="FILE",
-        help="Parquet or JSONL with text_a, text_b and score in [0, 1]; may be repeated",
-    )
-    add("--dev", type=Path, metavar="FILE", help="pairs to judge epochs by; else a held-out share")
-    add(
-        "--column",
-        action="append",
-        default=[],
-        metavar="NAME=COLUMN",
-        help="what text_a, text_b or score is called in the files",
-    )
-    add("--scale", type=_positive, default=1.0, help="highest score of the files (default 1)")
-
-
-def _add_kpqa(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--squad",
-        type=Path,
-        action="append",
-        required=True,
-        metavar="FILE",
-        help="SQuAD JSON, or Parquet with context, question, answers, answer_starts; repeatable",
-    )
-    add("--dev", type=Path, metavar="FILE", help="to judge epochs by; else a share of contexts")
-    add("--language", default="en", help="whose rules split sentences (spaCy's code; default en)")
-
-
-def _add_common(
-    parser: argparse.ArgumentParser, *, epochs: int, batch_size: int, max_tokens: int
-) -> None:
-    add = parser.add_argument
-    add("--base", default="minilm", help="embedded name, folder, or hub id (default minilm)")
-    add("--out", type=Path, required=True, metavar="DIR", help="folder of the results")
-    add("--epochs", type=_count, default=epochs, help=f"default {epochs}")
-    add("--batch-size", type=_count, default=batch_size, help=f"default {batch_size}")
-    add(
-        "--learning-rate",
-        type=_positive,
-        help=f"default {_LEARNING_RATE_LORA:g}, with --rank 0 {_LEARNING_RATE_FULL:g}",
-    )
-    add("--rank", type=_natural, default=32, help="of the adapter; 0: train all (default 32)")
-    add("--max-tokens", type=_count, default=max_tokens, help=f"of a pair; default {max_tokens}")
-    add("--dev-share", type=_share, default=0.1, help="held out if no --dev (default 0.1)")
-    add("--seed", type=_natural, default=0, help="default 0")
-    add("--bf16", action="store_true", help="train in bfloat16 (scores stay fp32)")
-    add("--checkpoint-steps", type=_count, default=200, help="steps between checkpoints")
-    add("--threads", type=_count, help="of the CPU; default all")
-    add("--dry-run", action="store_true", help="print counts, tokens and steps; train nothing")
-
-
-def _columns(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, str]:
-    columns = {"text_a": "text_a", "text_b": "text_b", "score": "score"}
-    for word in words:
-        name, separator, column = word.partition("=")
-        if not separator or not column or name not in columns:
-            parser.error(f"--column takes name=column, not {word!r}{nearest(name, columns)}")
-        columns[name] = column
-    return columns
-
-
-def _count(text: str) -> int:
-    return _whole(text, least=1)
-
-
-def _natural(text: str) -> int:
-    return _whole(text, least=0)
-
-
-def _whole(text: str, *, least: int) -> int:
-    if not text.isdigit() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"a whole number of at least {least} is needed: {text!r}")
-    return int(text)
-
-
-def _number(text: str) -> float:
+    command = typer.main.get_command(_app)
+    words = None if arguments is None else list(arguments)
     try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-def _positive(text: str) -> float:
-    value = _number(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"a number above 0 is needed: {text!r}")
-    return value
-
-
-def _share(text: str) -> float:
-    value = _number(text)
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"a share between 0 and 1 is needed: {text!r}")
-    return value
+        options = command.main(args=words, prog_name="qaeval train", standalone_mode=False)
+    except _UsageError as error:
+        say(f"error: {error.format_message()} (qaeval train --help shows examples)")
+        sys.exit(2)
+    if not isinstance(options, CrossEncoderOptions | KpqaOptions):
+        sys.exit(options)  # The status of --help.
+    return options

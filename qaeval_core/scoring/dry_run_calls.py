@@ -12,9 +12,9 @@ from qaeval_core.llm.pricing import dollars, estimate_tokens
 from qaeval_core.scoring.chat_asker import endpoint_of, lay_out_chat, limits_of, prices_of
 from qaeval_core.scoring.families.chat.family import ChatFamilyPlan, ChatWork
 from qaeval_core.scoring.job import Job
-from qaeval_core.scoring.progress import duration
 from qaeval_core.scoring.reader import ShardReader
 from qaeval_core.scoring.validate import table_rows
+from qaeval_core.terminal import duration
 
 
 @dataclass(slots=True)

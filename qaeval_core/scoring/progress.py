@@ -11,7 +11,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from qaeval_core.terminal import say, visible
+from qaeval_core.terminal import duration, say, visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,17 +157,3 @@ def progress_line(label: str, counts: Counts, *, n_rows_total: int, elapsed_s: f
     if counts.note:
         parts.append(counts.note)
     return ", ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as people write them.
-
-    >>> duration(5), duration(65), duration(7300)
-    ('5s', '1m05s', '2h01m')
-    """
-    whole = max(round(seconds), 0)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"

@@ -111,7 +111,7 @@ def test_export_runs_no_code_even_if_the_folder_is_let_in(
     )
     assert answer_yes("-c", code).returncode != 0
     code = (
-        "from pathlib import Path; from export.training.base import check_base;"
+        "from pathlib import Path; from export.training.model import check_base;"
         "from qaeval_core.models.registry import ModelSource;"
         f"check_base(ModelSource(name='evil', kind='folder', folder=Path({str(evil)!r}),"
         " gguf_file=None, revision=None, files={}), max_tokens=9)"

@@ -17,13 +17,14 @@ from helpers import REPOSITORY
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-from export.training import batches, job
-from export.training.base import load_task_model
-from export.training.cross_encoder import pair_logits
-from export.training.loop import newest
-from export.training.lora import load_merged
+from export.training import job
+from export.training.cross_encoder import CrossEncoderTask, pair_logits
+from export.training.folder import OutFolder
+from export.training.inputs import Pairs
+from export.training.loop import LengthGroupedBatches, newest
+from export.training.model import load_merged, load_task_model
 from export.training.options import parse_options
-from export.training.pairs import Pairs
+from export.training.results import make_record
 from qaeval_core.errors import ConfigError, StoreLockedError
 from qaeval_core.models.registry import resolve_model
 
@@ -172,9 +173,9 @@ def begin(options: object) -> None:
     """Write what a killed training leaves before its first checkpoint."""
     source = resolve_model("minilm", role="encoder")
     task = job.make_task(options, source)
-    out = job.OutFolder(options.out)
+    out = OutFolder(options.out)
     with out.locked():
-        out.check_record(job.make_record(task, options, source))
+        out.check_record(make_record(task, options, source))
 
 
 def test_changed_data_a_second_writer_and_a_foreign_folder_are_refused(tmp_path: Path) -> None:
@@ -182,7 +183,7 @@ def test_changed_data_a_second_writer_and_a_foreign_folder_are_refused(tmp_path:
     words = command("cross-encoder", tmp_path, out="out", epochs=1)
     options = parse_options(words)
     begin(options)
-    with job.OutFolder(options.out).locked(), pytest.raises(StoreLockedError, match="another"):
+    with OutFolder(options.out).locked(), pytest.raises(StoreLockedError, match="another"):
         run(words)
     write_pairs(tmp_path / "pairs.jsonl", 37)
     with pytest.raises(ConfigError, match=r"was begun with --pairs pairs\.jsonl \(\w{12}\), now"):
@@ -228,7 +229,7 @@ def test_a_base_that_cannot_serve_ends_with_status_2(
 def test_batches_hold_each_row_once_and_depend_on_the_epoch_alone() -> None:
     """A resumed epoch that met other batches would train on some rows twice."""
     n_tokens = [7 * i % 61 for i in range(230)]
-    sampler = batches.LengthGroupedBatches(n_tokens, batch_size=16, seed=4)
+    sampler = LengthGroupedBatches(n_tokens, batch_size=16, seed=4)
     epochs = []
     for epoch in (0, 1, 0):
         sampler.set_epoch(epoch)
@@ -266,9 +267,28 @@ def test_a_killed_training_ends_as_one_that_was_not(tmp_path: Path) -> None:
     assert 10 <= state["global_step"] < 16
     half = checkpoint.with_name("checkpoint-16")
     half.mkdir(exist_ok=True)
-    (half / "trained.safetensors").write_bytes(b"half")
+    (half / "model.safetensors").write_bytes(b"half")
     run(words)
     assert_same_results(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_a_death_while_an_epoch_is_judged_loses_no_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint of the epoch's last step without its dev scores would end a run without them."""
+    words = command("cross-encoder", tmp_path, out="out", epochs=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(CrossEncoderTask, "evaluate", _die)
+        with pytest.raises(OSError, match="the power is gone"):
+            run(words)
+    assert newest(tmp_path / "out" / "checkpoints")[1]["global_step"] == 7
+    run(words)
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert [entry["step"] for entry in metrics["epochs"]] == [8]
+
+
+def _die(*_: object) -> dict[str, float]:
+    raise OSError("the power is gone")
 
 
 @pytest.mark.slow

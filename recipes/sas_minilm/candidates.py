@@ -1,25 +1,30 @@
 """Candidates: texts of the datasets -> pairs worth scoring, each kind in its number.
 
 A pair carries what a rule knows of its score; the rest is the teacher's to say.
+
+Short answers come from running text. A phrase is a run of content words between function words and
+punctuation, or two such runs with the function words between them. No parser is needed, and the
+same text gives the same phrases.
+
+But: no named entities and no grammar; what is no phrase for a reader costs little in training.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 from zlib import crc32
 
 import numpy as np
 
-from export.training import mining_texts as texts_of
-from export.training.mining_phrases import overlapping, phrases
-from export.training.mining_rules import rule_pairs
-from export.training.mining_wordnet import read_synsets, related_pairs
+from recipes.sas_minilm import sources
+from recipes.sas_minilm.rules import rule_pairs
 
-__all__ = ["N_PAIRS", "Candidate", "make_candidates"]
+__all__ = ["N_PAIRS", "Candidate", "Run", "make_candidates", "overlapping", "phrases", "runs"]
 
 T = TypeVar("T")
 NearPairs = Callable[[Sequence[str]], Iterable[tuple[str, str]]]
@@ -55,6 +60,18 @@ _EMPTY_WORDS = frozenset(
     ("a", "an", "the", "of", "in", "on", "at", "by", "for", "from", "to", "as")
 )
 _NUMBER = re.compile(r"\d[\d,]*")
+_MAX_WORDS = 7
+_PIECE = re.compile(r"\w+(?:[.,'’&/–-]\w+)*%?|[$£€]\d[\d.,]*|[^\w\s]")
+_FUNCTION_WORDS_TEXT = """
+    a about above across after again all along also although am among an and any are as at be
+    because been before being between both but by can could did do does during each either for from
+    had has have he her here him his how i if in into is it its itself just many may might more most
+    much must near nor not of off on onto or other our out over own per she should since so some
+    such than that the their them then there these they this those through thus to too toward under
+    until up upon us very was we were what when where whether which while who whom whose why will
+    with within without would you your
+"""
+_FUNCTION_WORDS = frozenset(_FUNCTION_WORDS_TEXT.split())
 
 
 class Candidate(NamedTuple):
@@ -87,16 +104,16 @@ def make_candidates(
     InputError, SchemaError
         If a file or column of the data is missing.
     """
-    texts_of.check_data(data)
+    sources.check_data(data)
     drawer = _Drawer(seed, n_pairs)
     found = _labelled(data, drawer)
     stsb = [text for pair in found if pair.source == "stsb" for text in (pair.text_a, pair.text_b)]
     found += drawer.draw("stsb_near", near(list(dict.fromkeys(stsb))))
 
-    questions, answers = texts_of.hotpot_texts(data)
-    replies = texts_of.answers_with_references(data)
+    questions, answers = sources.hotpot_texts(data)
+    replies = sources.answers_with_references(data)
     web = [text for pair in replies for text in pair]
-    passages = texts_of.clauses_outside_answers(data)
+    passages = sources.clauses_outside_answers(data)
     clauses = [clause for passage in passages for clause in passage]
     pool = drawer.pool(questions=questions, answers=answers, web=web, clauses=clauses)
     found += drawer.draw("near", near(pool))
@@ -107,8 +124,8 @@ def make_candidates(
     numbered = [phrase for phrase in pool if _NUMBER.search(phrase)]
     found += drawer.draw("number_changed", _changed(numbered, drawer.random("changed")))
     found += _relations(wordnet, texts=[*questions, *web, *clauses], drawer=drawer)
-    judged = texts_of.judged_pairs(data)
-    return [pair for pair in found if texts_of.pair_key(pair.text_a, pair.text_b) not in judged]
+    judged = sources.judged_pairs(data)
+    return [pair for pair in found if sources.pair_key(pair.text_a, pair.text_b) not in judged]
 
 
 class _Drawer:
@@ -140,10 +157,10 @@ class _Drawer:
         """Return distinct answer-like phrases of all texts."""
         short = [text for text in answers if len(text.split()) <= _MAX_ANSWER_WORDS]
         kinds = {
-            "question": _phrases(questions),
+            "question": _distinct_phrases(questions),
             "answer": list(dict.fromkeys(short)),
-            "web": _phrases(web),
-            "passage": _phrases(clauses),
+            "web": _distinct_phrases(web),
+            "passage": _distinct_phrases(clauses),
         }
         drawn = [self.sample(kinds[kind], n, purpose=kind) for kind, n in _N_PHRASES.items()]
         return list(dict.fromkeys(phrase for phrases in drawn for phrase in phrases))
@@ -152,9 +169,9 @@ class _Drawer:
 def _labelled(data: Path, drawer: _Drawer) -> list[Candidate]:
     rules = drawer.random("rule")
     kinds: dict[str, Sequence[tuple[str, str, float]]] = {
-        "stsb": texts_of.sentence_pairs(data, split="train"),
-        "name": texts_of.name_pairs(data, split="train"),
-        "number": texts_of.number_pairs(data),
+        "stsb": sources.sentence_pairs(data, split="train"),
+        "name": sources.name_pairs(data, split="train"),
+        "number": sources.number_pairs(data),
         "rule": list(dict.fromkeys(rule_pairs(2 * drawer.n_pairs["rule"], random=rules))),
     }
     return [
@@ -164,7 +181,7 @@ def _labelled(data: Path, drawer: _Drawer) -> list[Candidate]:
     ]
 
 
-def _phrases(texts: Iterable[str]) -> list[str]:
+def _distinct_phrases(texts: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(phrase for text in texts for phrase in phrases(text)))
 
 
@@ -182,7 +199,7 @@ def _same_passage(
     passages: Iterable[Sequence[str]], random: np.random.Generator
 ) -> Iterable[tuple[str, str]]:
     for clauses in passages:
-        found = _phrases(clauses)
+        found = _distinct_phrases(clauses)
         if len(found) > 1:
             yield from _shuffled_pairs(found, random)
 
@@ -209,8 +226,116 @@ def _relations(wordnet: Path, *, texts: Iterable[str], drawer: _Drawer) -> list[
     counts = Counter(word for text in texts for word in re.findall(r"\w+", text.lower()))
     known = {word for word, count in counts.items() if count > 1}
     pairs = defaultdict(list)
-    for one, other, relation in related_pairs(read_synsets(wordnet)):
+    for one, other, relation in sources.related_pairs(sources.read_synsets(wordnet)):
         sides = (one,) if relation == "gloss" else (one, other)
         if all(known.issuperset(re.findall(r"\w+", side.lower())) for side in sides):
             pairs[relation].append((one, other))
     return [pair for relation in sorted(pairs) for pair in drawer.draw(relation, pairs[relation])]
+
+
+class Run(NamedTuple):
+    """Content words in a row, and the function words that lead to them in the same clause."""
+
+    lead: tuple[str, ...]
+    words: tuple[str, ...]
+    starts_clause: bool
+
+
+def runs(text: str) -> list[Run]:
+    """Return the runs of content words of a text.
+
+    Examples
+    --------
+    >>> [" ".join(run.words) for run in runs("The capital of northern France, in 1,200 words.")]
+    ['capital', 'northern France', '1,200 words']
+    >>> runs("The capital of northern France")[1].lead
+    ('of',)
+    """
+    found: list[Run] = []
+    lead: list[str] = []
+    words: list[str] = []
+    starts_clause = True
+
+    def close() -> None:
+        nonlocal lead, words, starts_clause
+        if words:
+            found.append(Run(tuple(lead), tuple(words), starts_clause))
+            lead, words, starts_clause = [], [], False
+
+    for piece in _PIECE.findall(text):
+        if not any(letter.isalnum() for letter in piece):
+            close()
+            lead, starts_clause = [], True
+        elif piece.lower() in _FUNCTION_WORDS:
+            close()
+            lead.append(piece)
+        else:
+            words.append(piece)
+    close()
+    return found
+
+
+def phrases(text: str) -> list[str]:
+    """Return the distinct phrases of a text, of at most 7 words.
+
+    Examples
+    --------
+    >>> phrases("the capital of northern France")
+    ['capital', 'capital of northern France', 'northern France']
+    """
+    return list(dict.fromkeys(_phrases_of_runs(runs(text))))
+
+
+def overlapping(text: str) -> list[tuple[str, str]]:
+    """Return pairs of phrases that share words: one holds the other, or both share a run.
+
+    Examples
+    --------
+    >>> for pair in overlapping("the capital of northern France"):
+    ...     print(pair)
+    ('capital', 'the capital')
+    ('northern France', 'of northern France')
+    ('northern France', 'France')
+    ('northern France', 'northern')
+    ('capital', 'capital of northern France')
+    ('northern France', 'capital of northern France')
+    """
+    found = runs(text)
+    return list(dict.fromkeys([*_shortened(found), *_joined(found)]))
+
+
+def _phrases_of_runs(found: Sequence[Run]) -> Iterator[str]:
+    for i, run in enumerate(found):
+        if len(run.words) <= _MAX_WORDS:
+            yield " ".join(run.words)
+        if i + 1 < len(found) and (both := _join(run, found[i + 1])):
+            yield both
+
+
+def _shortened(found: Sequence[Run]) -> Iterator[tuple[str, str]]:
+    for run in found:
+        whole = " ".join(run.words)
+        if len(run.words) <= _MAX_WORDS:
+            if 1 <= len(run.lead) <= 2:
+                yield whole, " ".join([*run.lead, *run.words])
+            if len(run.words) > 1:
+                yield whole, " ".join(run.words[1:])
+                yield whole, " ".join(run.words[:-1])
+
+
+def _joined(found: Sequence[Run]) -> Iterator[tuple[str, str]]:
+    joined = [_join(left, right) for left, right in pairwise(found)]
+    for i, both in enumerate(joined):
+        if both:
+            yield " ".join(found[i].words), both
+            yield " ".join(found[i + 1].words), both
+            if i + 1 < len(joined) and (following := joined[i + 1]):
+                yield both, following
+
+
+def _join(left: Run, right: Run) -> str:
+    """Return two runs with the words between them; empty where they are apart or too long."""
+    words = (*left.words, *right.lead, *right.words)
+    if right.starts_clause or len(right.lead) > 2 or len(words) > _MAX_WORDS:
+        return ""
+    return " ".join(words)

@@ -9,9 +9,9 @@ Source
 Thakur, Reimers, Daxenberger, Gurevych. Augmented SBERT. NAACL 2021, arXiv:2010.08240, section 3
 (labels by a teacher, pairs sampled by similarity; there the cross-encoder teaches).
 
-But: no training here (``python -m export.training cross-encoder``), and nothing that judges the
-result is learnt from. SAS pairs and gold answers of SQuAD are read for one purpose: to leave out
-what coincides with them. A few pairs of a rule or of WordNet do, such as 3 and three.
+But: no training here (``qaeval train cross-encoder``), and nothing that judges the result is learnt
+from. SAS pairs and gold answers of SQuAD are read for one purpose: to leave out what coincides with
+them. A few pairs of a rule or of WordNet do, such as 3 and three.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from export.training.mining_candidates import N_PAIRS, Candidate, make_candidates
-from export.training.mining_teacher import Teacher, fit_scale, near_pairs
-from export.training.mining_texts import sentence_pairs
-from export.training.mining_wordnet import wordnet_folder
-from export.training.progress import say
+from qaeval_core import files
 from qaeval_core.errors import ConfigError, InputError, QAEvalError
 from qaeval_core.models.registry import resolve_model
+from qaeval_core.terminal import say
+from recipes.sas_minilm.candidates import N_PAIRS, Candidate, make_candidates
+from recipes.sas_minilm.sources import sentence_pairs, wordnet_folder
+from recipes.sas_minilm.teacher import Teacher, fit_scale, near_pairs
 
 __all__ = ["final_scores", "is_dev", "main", "mine"]
 
@@ -52,7 +52,7 @@ _KNOWN: Mapping[str, Callable[[float], float]] = {
 }
 _EPILOG = """\
 example:
-  python -m export.training.mining --data data --teacher all-mpnet-base-v2 --out mined
+  python -m recipes.sas_minilm.mine --data data --teacher all-mpnet-base-v2 --out mined
 
 OUT/pairs.parquet and OUT/dev.parquet are for `qaeval train cross-encoder --pairs ... --dev ...`.
 Exit status: 0 done, 1 failed, 2 wrong request.
@@ -73,7 +73,7 @@ def mine(
     Parameters
     ----------
     data : Path
-        Folder of the datasets, as ``data/README.md`` lists them.
+        Folder of the datasets; the top of ``sources`` names the files.
     wordnet : Path
         Folder of WordNet's files.
     teacher : Path
@@ -163,9 +163,8 @@ def write_pairs(pairs: Sequence[Candidate], path: Path) -> None:
     """Write a Parquet file, whole or not at all."""
     columns = zip(*pairs, strict=True)
     table = pa.table(dict(zip(Candidate._fields, map(list, columns), strict=True)))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    pq.write_table(table, temporary)
-    temporary.replace(path)
+    with files.writer(path) as file:
+        pq.write_table(table, file)
 
 
 def say_counts(candidates: Sequence[Candidate]) -> None:
@@ -204,7 +203,7 @@ def _be_quiet() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m export.training.mining",
+        prog="python -m recipes.sas_minilm.mine",
         description="Mine pairs of texts with scores, to train a cross-encoder.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

