@@ -73,6 +73,7 @@ def corpus_score(metric: str, settings: Mapping[str, object], sums: FloatArray) 
 
     Examples
     --------
+    >>> import numpy as np
     >>> corpus_score("cider", {}, np.array([7.5, 3.0]))
     array(2.5)
     """

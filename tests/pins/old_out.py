@@ -75,7 +75,7 @@ def write(folder: Path) -> None:
             shutil.copy(path, kept)
         shutil.copy(work / "out" / "scores" / "input.parquet", folder / "scores.parquet")
         shutil.copy(work / "input.parquet", folder / "input.parquet")
-        shutil.copytree(work / "artifacts", folder / "artifacts")
+        shutil.copytree(work / "artifacts", folder / "exported")  # git knows no "artifacts".
         (folder / "server.json").write_text(json.dumps({"base_url": server.base_url}) + "\n")
         print(pq.read_table(folder / "scores.parquet").to_pandas().to_string())
 

@@ -19,10 +19,8 @@ from qaeval_core.scoring.local import LocalExecutor
 
 def test_an_old_out_is_resumed_without_computing(tmp_path: Path) -> None:
     """Protects from weeks of work, and money, that a new version does not recognise."""
-    for name in ("artifacts", "input.parquet"):
-        source = OLD_OUT / name
-        copy = shutil.copytree if source.is_dir() else shutil.copy
-        copy(source, tmp_path / name)
+    shutil.copy(OLD_OUT / "input.parquet", tmp_path / "input.parquet")
+    shutil.copytree(OLD_OUT / "exported", tmp_path / "artifacts")
     server = json.loads((OLD_OUT / "server.json").read_text())
     config = load_config(overrides={**settings(tmp_path), "naco.base_url": server["base_url"]})
     inputs = read_inputs(config)
@@ -46,7 +44,7 @@ def test_an_old_out_is_resumed_without_computing(tmp_path: Path) -> None:
 def test_what_was_not_committed_is_computed(tmp_path: Path) -> None:
     """The test above would pass if nothing were ever computed."""
     shutil.copy(OLD_OUT / "input.parquet", tmp_path / "input.parquet")
-    shutil.copytree(OLD_OUT / "artifacts", tmp_path / "artifacts")
+    shutil.copytree(OLD_OUT / "exported", tmp_path / "artifacts")
     given = {key: value for key, value in settings(tmp_path).items() if "naco" not in key}
     config = load_config(overrides=given)
     outcome = run_job(
