@@ -15,12 +15,9 @@ from collections.abc import Iterable, Sequence
 from itertools import count, islice, pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from qaeval_core.text.ngrams import concat_ranges
+from qaeval_core.text.ngrams import IntArray, concat_ranges
 from qaeval_core.text.tokenise import BETWEEN, Split, WordSplitter
-
-IntArray = NDArray[np.int64]
 
 _BETWEEN_ID = -1
 _FIRST_SURROGATE = 0xD800
