@@ -8,7 +8,7 @@ import pytest
 
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.record import (
-    GRAPH_VERSIONS,
+    GRAPHS,
     ArtifactRecord,
     ArtifactRequest,
     export_command,
@@ -135,7 +135,7 @@ def test_a_request_keeps_its_names(
     record = ArtifactRecord.model_construct(
         files={"model.onnx": "0", "tokenizer.json": "1"},
         graph=graph,
-        graph_version=GRAPH_VERSIONS[graph],
+        graph_version=GRAPHS[graph].version,
         options=dict(request.options),
         precision=precision,
     )
