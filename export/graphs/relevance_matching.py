@@ -119,22 +119,27 @@ class RelevanceMatching(nn.Module):  # type: ignore[misc]
             over the candidate's tokens. Where the average is taken, the context token is the one
             that is worth most.
         """
+        # A token of the batch has a row number, row * n_tokens + position: the flattened hidden
+        # states are indexed by it.
         position = torch.arange(input_ids.shape[1], device=input_ids.device).unsqueeze(0)
-        start = context_start.unsqueeze(1)
+        start = context_start.unsqueeze(1)  # (n_pairs, 1)
+        # (n_pairs, n_tokens)
         in_context = (position >= start) & (position < start + n_context.unsqueeze(1))
         hidden = self.embeddings(input_ids, position, position >= start)
         padding_bias = torch.where(position < n_tokens.unsqueeze(1), 0.0, -1e4).to(hidden.dtype)
-        padding_bias = padding_bias.unsqueeze(1).unsqueeze(1)
+        padding_bias = padding_bias.unsqueeze(1).unsqueeze(1)  # (n_pairs, 1, 1, n_tokens)
         row_start = torch.arange(input_ids.shape[0], device=input_ids.device).unsqueeze(1)
-        row_start = row_start * input_ids.shape[1]
+        row_start = row_start * input_ids.shape[1]  # (n_pairs, 1)
         weight = (candidate_positions.unsqueeze(0) <= n_candidate.unsqueeze(1)).to(hidden.dtype)
-        weight = weight / n_candidate.unsqueeze(1).to(hidden.dtype)
-        candidate_rows = row_start + candidate_positions.unsqueeze(0)
+        # 1 / n_candidate on candidate tokens, 0 on what stands beside a shorter candidate.
+        weight = weight / n_candidate.unsqueeze(1).to(hidden.dtype)  # (n_pairs, n_cand)
+        candidate_rows = row_start + candidate_positions.unsqueeze(0)  # (n_pairs, n_cand)
 
         reduced = []
         for layer in self.layers[:-1]:
             query, key, value = layer.project(hidden)
             probabilities = layer.attend(query, key, padding_bias)
+            # a^l_mn of candidate tokens, the largest over heads: (n_pairs, n_cand, n_tokens)
             attention = probabilities.index_select(2, candidate_positions).amax(dim=1)
             hidden = layer.finish(probabilities, value, hidden)
             match = self._match(hidden, attention, in_context, row_start, candidate_rows)

@@ -159,6 +159,7 @@ def _weigh_batch(
     """Return length and weight of pairs, all candidates (or all references) the longer text."""
     n_cand, n_ref = _sizes(candidates), _sizes(references)
     bits = _INTEGER_BITS - _n_bits(np.minimum(n_cand, n_ref))
+    # owner: (words of all candidates,); bits, scale, one: (n_pairs,).
     # All weights of a pair sum to less than 2^(bits - 1), and rounded to less than 2^bits.
     owner = np.repeat(np.arange(len(n_cand)), n_cand)
     scale = bits - 1 - np.frexp(np.bincount(owner, weights=np.concatenate(weights)))[1]

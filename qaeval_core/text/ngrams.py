@@ -63,17 +63,16 @@ class GramCounts:
         rank : int ndarray of shape (n_grams,)
             The new id of each n-gram.
         """
-        owner = np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
         grams = rank[self.grams]
-        order = np.argsort(owner * max(self.n_grams, 1) + grams)
+        order = np.argsort(self._keys(grams))
         first_at = np.empty_like(self.first_at)
         first_at[rank] = self.first_at
         return GramCounts(self.order, self.offsets, grams[order], self.counts[order], first_at)
 
-    @property
-    def _keys(self) -> IntArray:
+    def _keys(self, grams: IntArray) -> IntArray:
+        """Return text x n_grams + gram of each entry."""
         owner = np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
-        return owner * max(self.n_grams, 1) + self.grams
+        return owner * max(self.n_grams, 1) + grams
 
     def entries_of(self, texts: IntArray) -> tuple[IntArray, IntArray]:
         """Return the entries of some texts, and which of these texts (from 0) each belongs to."""
@@ -91,7 +90,7 @@ class GramCounts:
         """
         owner, entries = self.entries_of(candidate)
         wanted = other[owner] * max(self.n_grams, 1) + self.grams[entries]
-        keys = self._keys
+        keys = self._keys(self.grams)
         at = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
         found = keys[at] == wanted if len(keys) else np.zeros(0, dtype=bool)
         others = np.where(found, self.counts[at], 0) if len(keys) else np.zeros(0, dtype=np.int64)
@@ -133,6 +132,7 @@ def gram_counts(ids: IntArray, offsets: IntArray, *, max_order: int) -> Iterator
     ([2, 1], [0, 1])
     """
     n_texts = len(offsets) - 1
+    # One entry a place: its text, where it begins in ids, and the n-gram there.
     text = np.repeat(np.arange(n_texts), np.diff(offsets))
     at = np.arange(len(ids))
     n_words = int(ids.max(initial=-1)) + 1

@@ -179,11 +179,13 @@ class TokenTable:
             texts = [all_texts[number] for number in numbers.tolist()]
             self._texts.append(*_word_ids(self._splitter, texts, self._vocabulary))
             return
+        # Pieces of the new texts, one text after another, and how many each text has.
         pieces, n_pieces = self._raw.pieces().take(numbers)
         new = self._raw.new_pieces(len(self._pieces.lengths))
         if new:
             self._pieces.append(*_word_ids(self._splitter, new, self._vocabulary))
-        ids, lengths = self._pieces.take(pieces)
+        ids, lengths = self._pieces.take(pieces)  # lengths: words of each piece
+        # A text ends where its last piece does.
         ends = np.concatenate([[0], np.cumsum(lengths)])[np.cumsum(n_pieces)]
         self._texts.append(ids, np.diff(ends, prepend=0))
 
