@@ -22,7 +22,7 @@ from export.loading import LoadedModel, load_model
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.models.registry import resolve_model
 from qaeval_core.scoring.families.base import target_windows
-from qaeval_core.text.windows import equal_windows
+from qaeval_core.text.encode import equal_windows
 
 
 class LrmPeer:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ConfigError, QAEvalError
 from qaeval_core.models.artifact import Artifact, default_root, find_artifact
-from qaeval_core.models.record import GRAPH_OPTIONS, ArtifactRequest
+from qaeval_core.models.record import GRAPHS, ArtifactRequest
 from qaeval_core.terminal import say_error, show
 
 _EPILOG = """\
@@ -26,15 +26,15 @@ A model is an embedded one (such as minilm), a folder with safetensors, or a hub
 Exit status: 0 built or already there, 1 export failed, 2 wrong request.
 """
 
+# Options of all graphs by name; of many values, the help says in words what they are.
+_OPTIONS = {name: option for graph in GRAPHS.values() for name, option in graph.options.items()}
+_MAX_LISTED = 8
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Build one artifact and print its folder and parity."""
     args = _parser().parse_args(arguments)
-    options = {
-        name: value
-        for name in ("matching", "aggregate", "layer")
-        if (value := getattr(args, name)) is not None
-    }
+    options = {name: value for name in _OPTIONS if (value := getattr(args, name)) is not None}
     try:
         request = ArtifactRequest(
             args.graph, args.model, args.precision, options, allow_lossy=args.allow_lossy
@@ -97,15 +97,14 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    options = GRAPH_OPTIONS["relevance_matching"]
-    parser.add_argument("--graph", required=True, choices=list(GRAPH_OPTIONS))
+    parser.add_argument("--graph", required=True, choices=list(GRAPHS))
     parser.add_argument(
         "--model", required=True, help="embedded name, folder, or hub id[@revision]"
     )
     parser.add_argument("--precision", default="fp32", choices=["fp32", "fp16"])
-    parser.add_argument("--matching", choices=options["matching"], help="of relevance_matching")
-    parser.add_argument("--aggregate", choices=options["aggregate"], help="of weighted matching")
-    parser.add_argument("--layer", help="of token_vectors: last, or 0 (embeddings), 1, 2, ...")
+    for name, option in _OPTIONS.items():
+        listed = option.values if len(option.values) <= _MAX_LISTED else None
+        parser.add_argument(f"--{name}", choices=listed, help=option.help)
     parser.add_argument("--root", type=Path, help="where artifacts lie (QAEVAL_ARTIFACTS)")
     parser.add_argument(
         "--allow-lossy", action="store_true", help="keep fp16 even if it fails its parity gate"

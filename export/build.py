@@ -19,25 +19,26 @@ import onnxruntime as ort
 
 from export.eager import eager_values
 from export.facts import ModelFacts, make_facts
+from export.graphs import EXPORTS
 from export.loading import LoadedModel, load_model
-from export.parity import Parity, compare, parity_rows, run_graph
-from export.precision import MIN_SPEARMAN, TOLERANCES, convert
+from export.parity import MIN_SPEARMAN, Parity, compare, parity_pairs
+from export.precision import convert
 from export.tracing import tensor_records, trace
 from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ExportError
 from qaeval_core.models.artifact import (
     RECORD,
     SEAL,
     Artifact,
+    build_lock,
     check_files,
     find_artifact,
     load_artifact,
     read_record,
     seal_of,
 )
-from qaeval_core.models.building import build_lock
 from qaeval_core.models.record import (
     FORMAT_VERSION,
-    GRAPH_VERSIONS,
+    GRAPHS,
     ArtifactRecord,
     ArtifactRequest,
     ModelRecord,
@@ -130,7 +131,7 @@ def _make_record(
     return ArtifactRecord(
         format_version=FORMAT_VERSION,
         graph=request.graph,
-        graph_version=GRAPH_VERSIONS[request.graph],
+        graph_version=GRAPHS[request.graph].version,
         options=dict(request.options),
         precision=parity.precision,
         requested_precision=request.precision,
@@ -195,15 +196,16 @@ def _gate(
     ExportError
         If fp32 fails, too: then the graph is wrong.
     """
-    rows = parity_rows(loaded, facts, request)
+    graph = EXPORTS[request.graph]
+    rows = graph.make_rows(loaded.tokenizer, facts, parity_pairs())
     expected = eager_values(loaded, request, rows)
     attempts: list[ParityAttempt] = []
     for precision in dict.fromkeys([request.precision, "fp32"]):
         converted = convert(proto, precision=precision)
         _save(converted, folder)
         session = _open(folder / "model.onnx")
-        parity = compare(run_graph(session, facts, request, rows), expected)
-        attempt = _judge(parity, graph=request.graph, precision=precision)
+        parity = compare(graph.run(session, rows), expected)
+        attempt = _judge(parity, tolerance=graph.tolerance[precision], precision=precision)
         attempts.append(attempt)
         if attempt.passed or (request.allow_lossy and precision == "fp16"):
             against = f"torch fp32, {len(rows)} fixed rows, on the CPU"
@@ -219,8 +221,7 @@ def _gate(
     )
 
 
-def _judge(parity: Parity, *, graph: str, precision: str) -> ParityAttempt:
-    tolerance = TOLERANCES[graph, precision]
+def _judge(parity: Parity, *, tolerance: float, precision: str) -> ParityAttempt:
     return ParityAttempt(
         precision=precision,
         max_abs_diff=parity.max_abs_diff,

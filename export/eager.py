@@ -1,6 +1,6 @@
 """Eager: the values of a graph, from what transformers returns for one row alone, in torch fp32.
 
-The oracle of ``export.parity``; it shares no code with ``export.graphs``.
+The oracles of ``export.parity``; they share no code with ``export.graphs``.
 """
 
 from __future__ import annotations
@@ -10,23 +10,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from export.facts import in_span_label, pooling, wanted_layer
 from export.loading import LoadedModel
-from export.parity import ParityRow
+from export.parity import ParityRow, Values
 from qaeval_core.models.record import ArtifactRequest
 
-__all__ = ["eager_values"]
-
-Values = NDArray[np.float64]
+__all__ = ["ORACLES", "eager_values"]
 
 
 def eager_values(
     loaded: LoadedModel, request: ArtifactRequest, rows: Sequence[ParityRow]
 ) -> list[Values]:
     """Compute each row's values."""
-    compute = _EAGER[request.graph]
+    compute = ORACLES[request.graph]
     with torch.no_grad():
         return [compute(loaded, request, row) for row in rows]
 
@@ -101,7 +98,7 @@ def _keyphrase_weights(loaded: LoadedModel, _: ArtifactRequest, row: ParityRow) 
     return np.asarray(weights[row.second_start : row.second_start + len(row.context_ids)].numpy())
 
 
-_EAGER: Mapping[str, Callable[[LoadedModel, ArtifactRequest, ParityRow], Values]] = {
+ORACLES: Mapping[str, Callable[[LoadedModel, ArtifactRequest, ParityRow], Values]] = {
     "relevance_matching": _precision,
     "token_logprobs": _logprobs,
     "pair_score": _pair_score,

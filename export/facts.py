@@ -11,17 +11,7 @@ from transformers.pytorch_utils import Conv1D
 
 from export.loading import ROBERTA_TYPES, LoadedModel
 from qaeval_core.errors import ExportError
-from qaeval_core.models.record import ArtifactRequest, TemplateRecord
-
-__all__ = [
-    "ModelFacts",
-    "first_position",
-    "in_span_label",
-    "make_facts",
-    "pair_template",
-    "pooling",
-    "wanted_layer",
-]
+from qaeval_core.models.record import GRAPHS, ArtifactRequest, TemplateRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,24 +39,24 @@ def make_facts(loaded: LoadedModel, request: ArtifactRequest) -> ModelFacts:
     ExportError
         If the model pools, or ends, in a way that is not supported.
     """
-    config, role = loaded.config, request.role
-    is_encoder = role != "causal_lm"
+    config, needed = loaded.config, GRAPHS[request.graph].model_fields
+    layer, is_causal = wanted_layer(loaded, request), request.role == "causal_lm"
+    n_matmul = _count_matmul(loaded.model, is_causal=is_causal)
     max_positions = int(config.max_position_embeddings) - first_position(loaded)
-    is_sentence = request.graph == "sentence_vector"
+    if "pooling" in needed:
+        max_positions = min(max_positions, _max_tokens(loaded))
     return ModelFacts(
-        max_positions=min(max_positions, _max_tokens(loaded) if is_sentence else max_positions),
-        n_layers=wanted_layer(loaded, request) if is_encoder else int(config.num_hidden_layers),
+        max_positions=max_positions,
+        n_layers=layer,
         dim=int(config.hidden_size),
         vocab=int(config.vocab_size),
-        n_matmul_parameters=_count_matmul(loaded.model, role=role)
-        * wanted_layer(loaded, request)
-        // int(config.num_hidden_layers),
-        n_head_parameters=0 if is_encoder else int(config.vocab_size * config.hidden_size),
-        template=pair_template(loaded) if is_encoder else None,
+        n_matmul_parameters=n_matmul * layer // int(config.num_hidden_layers),
+        n_head_parameters=int(config.vocab_size * config.hidden_size) if is_causal else 0,
+        template=pair_template(loaded) if "template" in needed else None,
         bos_id=loaded.bos_id,
         eos_id=loaded.eos_id,
-        activation=_activation(config) if role == "cross_encoder" else None,
-        pooling=pooling(loaded) if is_sentence else None,
+        activation=_activation(config) if "activation" in needed else None,
+        pooling=pooling(loaded) if "pooling" in needed else None,
     )
 
 
@@ -211,9 +201,9 @@ def pair_template(loaded: LoadedModel) -> TemplateRecord:
     )
 
 
-def _count_matmul(model: nn.Module, *, role: str) -> int:
+def _count_matmul(model: nn.Module, *, is_causal: bool) -> int:
     """Count the weights one token is multiplied with, without the output layer."""
-    body: Any = model.base_model if role == "causal_lm" else model.base_model.encoder
+    body: Any = model.base_model if is_causal else model.base_model.encoder
     modules = [m for m in body.modules() if isinstance(m, nn.Linear | Conv1D)]
     if isinstance(projection := getattr(model.base_model, "embeddings_project", None), nn.Linear):
         modules.append(projection)

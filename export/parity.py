@@ -1,31 +1,82 @@
 """Parity: an exported graph against torch fp32 on fixed texts.
 
 The torch side (``export.eager``) is computed apart from the graph's own module: one row at a time,
-without padding, from what transformers returns. The graph's side runs padded batches here. So an
-error in the module, in its export or in a conversion all show.
+without padding, from what transformers returns. The graph's side runs padded batches
+(``export.graphs``). So an error in the module, in its export or in a conversion all show. Here are
+the texts, the rows of token ids that both sides read, and the comparison.
+
+The texts are own sentences. Pairs vary in length from one word to about 200 tokens, in script and
+in topic, because an error of a graph shows at some lengths and tokens only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
+from tokenizers import Tokenizer
 
 from export.facts import ModelFacts
-from export.loading import LoadedModel
-from export.texts import parity_pairs
-from qaeval_core.models.record import ArtifactRequest
 
-__all__ = ["Parity", "ParityRow", "compare", "parity_rows", "run_graph"]
+# Ranks of the fixed pairs by their mean value; below this, metrics would order texts differently.
+MIN_SPEARMAN = 0.999
 
-# Rows of one batch; texts of unlike length stand together, so padding is exercised.
-_N_BATCH = 8
+_CANDIDATES = (
+    "Why?",
+    "water",
+    "Who built the lighthouse?",
+    "When did the mill close its doors for the last time?",
+    "How many boats were in the harbour on the morning of the storm?",
+    "Wie heißt der Fluss, der durch die Stadt fließt?",
+    "Où se trouve la bibliothèque de l'école ?",
+    "What is the price of 3.5 kg of apples at €2.40 per kilogram?",
+    "灯台はどこにありますか",
+    "Which of the two sisters, the one who painted or the one who kept bees, moved to the island "
+    "first, and what did she take with her?",
+)
+
+_SENTENCES = (
+    "The lighthouse on the northern cliff was built in 1874 by two brothers from the village.",
+    "Its lamp burned whale oil at first, later paraffin, and was made electric only in 1951.",
+    "On the morning of the storm there were fourteen boats in the harbour and none at sea.",
+    "The mill closed in the autumn of 1923; its owner, an old man by then, kept the key.",
+    "Bees need water in summer, and they fly up to three kilometres to find it.",
+    "Anna painted the sea every day, yet she never learned to swim.",
+    "Der Fluss fließt durch die Altstadt, an der Mühle vorbei und weiter bis zum Meer.",
+    "La bibliothèque de l'école est ouverte le mardi et le jeudi après-midi.",
+    "灯台は北の崖の上にあります。",
+    "A kilogram of apples costs €2.40, pears cost €3.10, and plums are sold by the basket.",
+    "The train leaves at 07:45, stops at every station, and arrives shortly after noon.",
+    "Nobody knew why the clock in the tower had stopped at a quarter past four.",
+)
+
+# How many sentences the contexts have, from short to long.
+_CONTEXT_SENTENCES = (1, 2, 4, 8)
+
+
+def parity_pairs() -> list[tuple[str, str]]:
+    """Return the fixed (candidate, context) pairs.
+
+    Examples
+    --------
+    >>> pairs = parity_pairs()
+    >>> len(pairs), pairs[0]
+    (40, ('Why?', 'Nobody knew why the clock in the tower had stopped at a quarter past four.'))
+    """
+    pairs = []
+    for i, candidate in enumerate(_CANDIDATES):
+        for j, n_sentences in enumerate(_CONTEXT_SENTENCES):
+            start = 11 + 5 * i + 7 * j
+            chosen = [_SENTENCES[(start + k) % len(_SENTENCES)] for k in range(n_sentences)]
+            pairs.append((candidate, " ".join(chosen)))
+    return pairs
+
 
 Values = NDArray[np.float64]
+Pairs = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +92,57 @@ class ParityRow:
     second_start: int = 0
 
 
+RowMaker = Callable[[Tokenizer, ModelFacts, Pairs], list[ParityRow]]
+
+
+def pair_rows(tokenizer: Tokenizer, facts: ModelFacts, pairs: Pairs) -> list[ParityRow]:
+    """Return each pair in an encoder's template, cut to fit."""
+    frame = facts.template
+    assert frame is not None
+    n_special = len(frame.prefix_ids) + len(frame.middle_ids) + len(frame.suffix_ids)
+    rows = []
+    for first, second in _encoded(tokenizer, pairs, room=facts.max_positions - n_special):
+        head = [*frame.prefix_ids, *first, *frame.middle_ids]
+        rows.append(ParityRow([*head, *second, *frame.suffix_ids], first, second, len(head)))
+    return rows
+
+
+def text_rows(tokenizer: Tokenizer, facts: ModelFacts, pairs: Pairs) -> list[ParityRow]:
+    """Return both texts of each pair, one after the other, each in a row of its own."""
+    frame = facts.template
+    assert frame is not None
+    room = facts.max_positions - len(frame.prefix_ids) - len(frame.suffix_ids)
+    return [
+        ParityRow([*frame.prefix_ids, *ids[:room], *frame.suffix_ids], ids[:room], [])
+        for both in _encoded(tokenizer, pairs)
+        for ids in both
+    ]
+
+
+def prompted_rows(tokenizer: Tokenizer, facts: ModelFacts, pairs: Pairs) -> list[ParityRow]:
+    """Return each pair as a causal LM reads it, the context before the candidate, cut to fit."""
+    assert facts.bos_id is not None
+    return [
+        ParityRow([facts.bos_id, *second, *first], first, second)
+        for first, second in _encoded(tokenizer, pairs, room=facts.max_positions - 1)
+    ]
+
+
+def _encoded(
+    tokenizer: Tokenizer, pairs: Pairs, *, room: int | None = None
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield the token ids of both texts, cut to a room for both together."""
+    for candidate, context in pairs:
+        first = tokenizer.encode(candidate, add_special_tokens=False).ids
+        second = tokenizer.encode(context, add_special_tokens=False).ids
+        if not first or not second:
+            continue  # A vocabulary may know nothing of a script.
+        if room is not None:
+            first = first[: room // 2]
+            second = second[: room - len(first)]
+        yield first, second
+
+
 @dataclass(frozen=True, slots=True)
 class Parity:
     """How far two lists of values are apart."""
@@ -48,55 +150,6 @@ class Parity:
     max_abs_diff: float
     spearman: float
     n_values: int
-
-
-def parity_rows(
-    loaded: LoadedModel,
-    facts: ModelFacts,
-    request: ArtifactRequest,
-    pairs: Sequence[tuple[str, str]] | None = None,
-) -> list[ParityRow]:
-    """Encode the fixed pairs as a model's rows, each cut to fit; a text of its own where one is."""
-    rows = []
-    for candidate, context in parity_pairs() if pairs is None else pairs:
-        first = loaded.tokenizer.encode(candidate, add_special_tokens=False).ids
-        second = loaded.tokenizer.encode(context, add_special_tokens=False).ids
-        if not first or not second:
-            continue  # A vocabulary may know nothing of a script.
-        if facts.template is None:
-            assert facts.bos_id is not None
-            room = facts.max_positions - 1
-            first = first[: room // 2]
-            second = second[: room - len(first)]
-            rows.append(ParityRow([facts.bos_id, *second, *first], first, second))
-            continue
-        frame = facts.template
-        if request.graph in ("sentence_vector", "token_vectors"):
-            room = facts.max_positions - len(frame.prefix_ids) - len(frame.suffix_ids)
-            rows += [
-                ParityRow([*frame.prefix_ids, *ids[:room], *frame.suffix_ids], ids[:room], [])
-                for ids in (first, second)
-            ]
-            continue
-        n_special = len(frame.prefix_ids) + len(frame.middle_ids) + len(frame.suffix_ids)
-        room = facts.max_positions - n_special
-        first = first[: room // 2]
-        second = second[: room - len(first)]
-        head = [*frame.prefix_ids, *first, *frame.middle_ids]
-        rows.append(ParityRow([*head, *second, *frame.suffix_ids], first, second, len(head)))
-    return rows
-
-
-def run_graph(
-    session: ort.InferenceSession,
-    facts: ModelFacts,
-    request: ArtifactRequest,
-    rows: Sequence[ParityRow],
-) -> list[Values]:
-    """Run the graph on padded batches and return each row's values."""
-    run = _RUNS[request.graph]
-    batches = [rows[i : i + _N_BATCH] for i in range(0, len(rows), _N_BATCH)]
-    return [values for batch in batches for values in run(session, facts, batch)]
 
 
 def compare(found: Sequence[Values], expected: Sequence[Values]) -> Parity:
@@ -120,119 +173,3 @@ def _ranked(values: Sequence[Values]) -> list[float]:
         return [float(v.mean()) for v in values]
     anchor = values[0].mean(axis=0)
     return [float(v.mean(axis=0) @ anchor) for v in values]
-
-
-def _padded(rows: Sequence[ParityRow], padding_id: int) -> NDArray[np.int64]:
-    n_longest = max(len(row.ids) for row in rows)
-    padded = [row.ids + [padding_id] * (n_longest - len(row.ids)) for row in rows]
-    return np.asarray(padded, dtype=np.int64)
-
-
-def _text_inputs(facts: ModelFacts, rows: Sequence[ParityRow]) -> dict[str, NDArray[np.int64]]:
-    assert facts.template is not None
-    return {
-        "input_ids": _padded(rows, facts.template.suffix_ids[-1]),
-        "n_tokens": np.asarray([len(row.ids) for row in rows]),
-    }
-
-
-def _pair_inputs(facts: ModelFacts, rows: Sequence[ParityRow]) -> dict[str, NDArray[np.int64]]:
-    second_start = np.asarray([row.second_start for row in rows])
-    return {**_text_inputs(facts, rows), "second_start": second_start}
-
-
-def _run_precision(
-    session: ort.InferenceSession, facts: ModelFacts, rows: Sequence[ParityRow]
-) -> list[Values]:
-    return list(np.asarray(session.run(None, _matching_inputs(facts, rows))[0], dtype=np.float64))
-
-
-def _run_matches(
-    session: ort.InferenceSession, facts: ModelFacts, rows: Sequence[ParityRow]
-) -> list[Values]:
-    # A wrong position has another worth. Positions themselves may differ where attentions tie.
-    worth = np.asarray(session.run(None, _matching_inputs(facts, rows))[0], dtype=np.float64)[
-        ..., 1
-    ]
-    return [own[:, : len(row.candidate_ids)].ravel() for own, row in zip(worth, rows, strict=True)]
-
-
-def _matching_inputs(facts: ModelFacts, rows: Sequence[ParityRow]) -> dict[str, NDArray[np.int64]]:
-    n_candidate = np.asarray([len(row.candidate_ids) for row in rows])
-    return {
-        **_text_inputs(facts, rows),
-        "n_candidate": n_candidate,
-        "context_start": np.asarray([row.second_start for row in rows]),
-        "n_context": np.asarray([len(row.context_ids) for row in rows]),
-        "candidate_positions": np.arange(1, n_candidate.max() + 1),
-    }
-
-
-def _run_logprobs(
-    session: ort.InferenceSession, facts: ModelFacts, rows: Sequence[ParityRow]
-) -> list[Values]:
-    assert facts.bos_id is not None
-    ids = _padded(rows, facts.bos_id)
-    asked = [(0, len(row.ids) - 1) for row in rows]
-    inputs = {
-        "input_ids": ids,
-        "prefix_rows": _asked_rows(asked, ids.shape[1]),
-        "target_ids": np.concatenate([np.asarray(row.ids[1:]) for row in rows]),
-    }
-    return _cut(session.run(None, inputs)[0], asked)
-
-
-def _run_pair_score(
-    session: ort.InferenceSession, facts: ModelFacts, rows: Sequence[ParityRow]
-) -> list[Values]:
-    found = session.run(None, _pair_inputs(facts, rows))[0]
-    return list(np.asarray(found, dtype=np.float64)[:, None])
-
-
-def _run_sentence_vector(
-    session: ort.InferenceSession, facts: ModelFacts, rows: Sequence[ParityRow]
-) -> list[Values]:
-    found = session.run(None, _text_inputs(facts, rows))[0]
-    return list(np.asarray(found, dtype=np.float64)[:, None])
-
-
-def _run_token_vectors(
-    session: ort.InferenceSession, facts: ModelFacts, rows: Sequence[ParityRow]
-) -> list[Values]:
-    inputs = _text_inputs(facts, rows)
-    asked = [(0, len(row.ids)) for row in rows]
-    inputs["token_rows"] = _asked_rows(asked, inputs["input_ids"].shape[1])
-    return _cut(session.run(None, inputs)[0], asked)
-
-
-def _run_keyphrase_weights(
-    session: ort.InferenceSession, facts: ModelFacts, rows: Sequence[ParityRow]
-) -> list[Values]:
-    inputs = _pair_inputs(facts, rows)
-    asked = [(row.second_start, row.second_start + len(row.context_ids)) for row in rows]
-    inputs["token_rows"] = _asked_rows(asked, inputs["input_ids"].shape[1])
-    return _cut(session.run(None, inputs)[0], asked)
-
-
-def _asked_rows(asked: Sequence[tuple[int, int]], width: int) -> NDArray[np.int64]:
-    """Return row * width + position of the asked positions of each row."""
-    parts = [np.arange(start, stop) + i * width for i, (start, stop) in enumerate(asked)]
-    return np.concatenate(parts)
-
-
-def _cut(found: NDArray[np.float32], asked: Sequence[tuple[int, int]]) -> list[Values]:
-    edges = np.cumsum([stop - start for start, stop in asked])[:-1]
-    return np.split(np.asarray(found, dtype=np.float64), edges)
-
-
-_RUNS: Mapping[
-    str, Callable[[ort.InferenceSession, ModelFacts, Sequence[ParityRow]], list[Values]]
-] = {
-    "relevance_matching": _run_precision,
-    "token_logprobs": _run_logprobs,
-    "pair_score": _run_pair_score,
-    "sentence_vector": _run_sentence_vector,
-    "token_vectors": _run_token_vectors,
-    "keyphrase_weights": _run_keyphrase_weights,
-    "relevance_matches": _run_matches,
-}

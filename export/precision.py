@@ -1,4 +1,4 @@
-"""Precision: an fp32 graph -> an fp16 graph, and how far each may be from torch fp32.
+"""Precision: an fp32 graph -> an fp16 graph.
 
 Weights and products become fp16. Kept in fp32 are the operations that overflow or that compare:
 the mean of squares of RMS norms, the log-sum-exp over the vocabulary, softmax and argmax.
@@ -8,48 +8,13 @@ But: whether the result is good enough is decided by comparison (``export.parity
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 import onnx
 from onnx import TensorProto
 from onnx_ir import serde
 from onnx_ir.passes import common
 from onnxruntime.transformers import float16
 
-__all__ = ["MIN_SPEARMAN", "TOLERANCES", "convert"]
-
-# Ranks of the fixed pairs by their mean value; below this, metrics would order texts differently.
-MIN_SPEARMAN = 0.999
-
-# Largest allowed difference of one value, by graph and precision. Measured with the embedded
-# models on the fixed pairs of ``export.texts``:
-#   relevance_matching fp32: 3e-7.
-#   token_logprobs fp32: 4e-5 nats on values down to -19.4, rounding of 30 layers; deeper models
-#       round more. A wrong graph is off by whole nats.
-#   relevance_matching fp16: 1e-3 where attention weighs (matching=weighted). Where it chooses one
-#       token (attended), two nearly equal attentions can swap: 0.1 on 2 of 240 values, and then
-#       the gate fails and fp32 is used.
-#   relevance_matches: the same values before their mean is taken, fp32 1e-6.
-#   token_logprobs fp16: 4e-2 nats at worst, 3e-3 at the median.
-TOLERANCES: Mapping[tuple[str, str], float] = MappingProxyType(
-    {
-        ("relevance_matching", "fp32"): 1e-4,
-        ("token_logprobs", "fp32"): 5e-4,
-        ("relevance_matching", "fp16"): 2e-2,
-        ("token_logprobs", "fp16"): 1e-1,
-        ("pair_score", "fp32"): 1e-4,
-        ("pair_score", "fp16"): 2e-2,
-        ("sentence_vector", "fp32"): 1e-5,
-        ("sentence_vector", "fp16"): 2e-3,
-        ("relevance_matches", "fp32"): 1e-4,
-        ("relevance_matches", "fp16"): 1e-1,
-        ("token_vectors", "fp32"): 1e-5,
-        ("token_vectors", "fp16"): 5e-3,
-        ("keyphrase_weights", "fp32"): 1e-5,
-        ("keyphrase_weights", "fp16"): 1e-2,
-    }
-)
+__all__ = ["convert"]
 
 # Subtle: squares of hidden states overflow fp16 (SmolLM2 has values of 24,926). On a CPU this does
 # not show: ONNX Runtime computes most fp16 operations there in fp32.

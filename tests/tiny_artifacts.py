@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, helper
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from qaeval_core.models.record import GRAPH_VERSIONS
+from qaeval_core.models.record import GRAPHS
 
 VOCAB = ["[PAD]", "[CLS]", "[SEP]", "the", "mill", "barn", "red"]
 _ATTEMPT = {
@@ -21,6 +21,7 @@ _ATTEMPT = {
     "tolerance": 1e-4,
     "passed": True,
 }
+PARITY = {**_ATTEMPT, "n_values": 9, "against": "torch fp32", "attempts": [_ATTEMPT]}
 
 
 def make_artifact(folder: Path, *, is_sealed: bool = True, **changes: Any) -> Path:
@@ -128,7 +129,7 @@ def _fields(files: dict[str, str]) -> dict[str, Any]:
     return {
         "format_version": 1,
         "graph": "pair_score",
-        "graph_version": GRAPH_VERSIONS["pair_score"],
+        "graph_version": GRAPHS["pair_score"].version,
         "options": {},
         "precision": "fp32",
         "requested_precision": "fp32",
@@ -150,5 +151,5 @@ def _fields(files: dict[str, str]) -> dict[str, Any]:
         "bos_id": None,
         "eos_id": None,
         "activation": "sigmoid",
-        "parity": {**_ATTEMPT, "n_values": 9, "against": "torch fp32", "attempts": [_ATTEMPT]},
+        "parity": PARITY,
     }

@@ -17,10 +17,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from export import build
 from export.loading import LoadedModel, load_model
-from export.texts import parity_pairs
+from export.parity import parity_pairs
 from qaeval_core.errors import ArtifactMissingError
 from qaeval_core.models.artifact import Artifact, ArtifactRequest, default_root, find_artifact
-from qaeval_core.models.record import GRAPH_ROLES
+from qaeval_core.models.record import GRAPHS
 from qaeval_core.models.registry import ModelSource, resolve_model
 
 _SIZES = {
@@ -222,7 +222,9 @@ class Workshop:
             artifact = find_artifact(default_root(), request)
         except ArtifactMissingError:
             return None
-        changed_s = max(path.stat().st_mtime for path in Path(build.__file__).parent.glob("*.py"))
+        folder = Path(build.__file__).parent
+        sources = [*folder.glob("*.py"), *folder.glob("graphs/*.py")]
+        changed_s = max(path.stat().st_mtime for path in sources)
         return artifact if artifact.model_path.stat().st_mtime > changed_s else None
 
     def build(self, graph: str, model: str) -> Artifact:
@@ -232,7 +234,7 @@ class Workshop:
     @staticmethod
     def role(graph: str) -> str:
         """Return the role of a graph's model."""
-        return GRAPH_ROLES[graph]
+        return GRAPHS[graph].role
 
     def loaded(self, kind: str, role: str) -> LoadedModel:
         """Return a model as transformers has it, loaded once: SmolLM2 takes 15 s."""

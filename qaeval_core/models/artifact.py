@@ -2,39 +2,54 @@
 
 A request in, a verified folder out. An artifact holds ``model.onnx`` (and ``model.onnx.data`` for
 graphs too large for one file), ``tokenizer.json``, ``artifact.json`` with the hashes of all these,
-and ``artifact.sha256`` with that of the record, so that every byte counts.
+and ``artifact.sha256`` with that of the record, so that every byte counts. One that is missing is
+built by ``python -m export``, once, however many processes ask; torch never enters this one.
 
-But: graphs are run in ``session``, and made by the ``export`` package in a process of its own.
+But: graphs are run in ``session``; what is exported, and how, the ``export`` package decides.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import importlib.util
 import json
 import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ModelUnavailableError
-from qaeval_core.models.building import run_export
+from qaeval_core.errors import (
+    ArtifactHashError,
+    ArtifactMissingError,
+    ExportError,
+    ModelUnavailableError,
+)
+from qaeval_core.files import make_folder, open_lock
 from qaeval_core.models.record import (
     FORMAT_VERSION,
-    GRAPH_VERSIONS,
+    GRAPHS,
     ArtifactRecord,
     ArtifactRequest,
+    export_arguments,
     export_command,
 )
 from qaeval_core.models.registry import check_no_code, file_sha256, resolve_model
+from qaeval_core.terminal import say
 
 __all__ = [
-    "GRAPH_VERSIONS",
     "RECORD",
     "SEAL",
     "Artifact",
     "ArtifactRecord",
     "ArtifactRequest",
+    "build_lock",
     "check_files",
     "default_root",
     "ensure_artifact",
@@ -46,6 +61,8 @@ __all__ = [
 
 RECORD = "artifact.json"
 SEAL = "artifact.sha256"
+
+_N_SHOWN_LINES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +132,12 @@ def load_artifact(folder: Path | str, *, verify: bool = True) -> Artifact:
     """
     folder = Path(folder)
     record = read_record(folder)
-    if record.graph_version != GRAPH_VERSIONS.get(record.graph):
+    graph = GRAPHS.get(record.graph)
+    version = graph.version if graph else None
+    if record.graph_version != version:
         raise ArtifactMissingError(
             f"{folder} was built for version {record.graph_version} of graph {record.graph}, this "
-            f"program has version {GRAPH_VERSIONS.get(record.graph)}; build it again with: "
+            f"program has version {version}; build it again with: "
             f"{_rebuild_command(record, folder)}"
         )
     if verify:
@@ -199,8 +218,64 @@ def ensure_artifact(root: Path, request: ArtifactRequest, *, build: bool = True)
         folder = Path(request.model).expanduser()
         if folder.is_dir():
             check_no_code(folder)  # Here, not in the export: its message comes at once.
-        run_export(request, Path(root), missing=str(missing))
+        _run_export(request, Path(root), missing=str(missing))
     return find_artifact(root, request)
+
+
+def _run_export(request: ArtifactRequest, root: Path, *, missing: str) -> None:
+    """Run the export of one artifact and wait for it; ``missing`` says why it has to be built."""
+    if importlib.util.find_spec("torch") is None:
+        raise ArtifactMissingError(
+            f"{missing} (building needs torch: pip install 'qaeval[export]')"
+        )
+    what = f"{request.graph} of {request.model} ({request.precision})"
+    say(f"exporting {what}: once, then it is kept in {root}; up to some minutes")
+    started = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "export", *export_arguments(request, root)],
+        env=_environment(),
+        stdin=subprocess.DEVNULL,  # What is asked there, nobody sees: nothing may answer.
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.strip()][-_N_SHOWN_LINES:]
+        raise ExportError(
+            f"export of {request.folder_name} failed (exit {done.returncode}): " + "\n".join(lines)
+        )
+    say(f"exported {what} in {time.perf_counter() - started:.0f} s")
+
+
+def _environment() -> dict[str, str]:
+    """Return this process's environment with the folder that holds ``export`` importable."""
+    source = str(Path(__file__).resolve().parents[2])
+    paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+@contextmanager
+def build_lock(folder: Path) -> Iterator[None]:
+    """Hold the right to write an artifact folder; a second process waits here.
+
+    The lock belongs to the process and ends with it, so a killed export blocks nobody.
+
+    Raises
+    ------
+    ExportError
+        If the file to lock is a link, a pipe or another user's.
+    """
+    make_folder(folder.parent, is_private=True)
+    path = folder.parent / f".{folder.name}.lock"
+    try:
+        file = open_lock(path)
+    except OSError as error:
+        raise ExportError(f"cannot lock {folder}: {error.strerror}") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
 
 
 def read_record(folder: Path, *, is_sealed: bool = True) -> ArtifactRecord:

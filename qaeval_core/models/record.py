@@ -20,11 +20,12 @@ from qaeval_core.models.registry import model_slug
 
 __all__ = [
     "FORMAT_VERSION",
-    "GRAPH_OPTIONS",
-    "GRAPH_ROLES",
-    "GRAPH_VERSIONS",
+    "GRAPHS",
+    "MODEL_FIELDS",
     "ArtifactRecord",
     "ArtifactRequest",
+    "GraphFacts",
+    "GraphOption",
     "ModelRecord",
     "ParityAttempt",
     "ParityRecord",
@@ -35,49 +36,62 @@ __all__ = [
 
 FORMAT_VERSION = 1
 
-# Raised whenever a graph's numbers, inputs or outputs change; an older artifact is then rebuilt.
-GRAPH_VERSIONS: Mapping[str, int] = MappingProxyType(
-    {
-        "relevance_matching": 1,
-        "token_logprobs": 1,
-        "pair_score": 1,
-        "sentence_vector": 1,
-        "token_vectors": 1,
-        "keyphrase_weights": 1,
-        "relevance_matches": 1,
-    }
-)
-
-GRAPH_ROLES: Mapping[str, str] = MappingProxyType(
-    {
-        "relevance_matching": "encoder",
-        "token_logprobs": "causal_lm",
-        "pair_score": "cross_encoder",
-        "sentence_vector": "encoder",
-        "token_vectors": "encoder",
-        "keyphrase_weights": "keyphrase_classifier",
-        "relevance_matches": "encoder",
-    }
-)
-
 # Deeper encoders than any that is known.
 _MAX_LAYERS = 64
 
-_MATCHING: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"matching": ("attended", "weighted"), "aggregate": ("max", "average")}
+
+@dataclass(frozen=True, slots=True)
+class GraphOption:
+    """An option of a graph: its values, the default first, and its line in ``--help``."""
+
+    values: tuple[str, ...]
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFacts:
+    """What both sides of an export know of a graph.
+
+    Attributes
+    ----------
+    version : int
+        Raised whenever the graph's numbers, inputs or outputs change; an older artifact is then
+        rebuilt.
+    role : str
+        The role that its model must have.
+    model_fields : tuple of str
+        Which of `MODEL_FIELDS` the record of its artifact has; it must not have the others.
+    options : mapping of str to GraphOption
+    """
+
+    version: int
+    role: str
+    model_fields: tuple[str, ...]
+    options: Mapping[str, GraphOption] = field(default_factory=dict)
+
+
+# Fields of a record that some graphs' readers need and the other graphs do not have.
+MODEL_FIELDS = ("template", "bos_id", "activation", "pooling")
+
+_MATCHING = {
+    "matching": GraphOption(("attended", "weighted"), "of relevance_matching"),
+    "aggregate": GraphOption(("max", "average"), "of weighted matching"),
+}
+_LAYERS = GraphOption(
+    ("last", *map(str, range(_MAX_LAYERS + 1))),
+    "of token_vectors: last, or 0 (embeddings), 1, 2, ...",
 )
 
-# Every option with its values; the first value is the default.
-GRAPH_OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
+GRAPHS: Mapping[str, GraphFacts] = MappingProxyType(
     {
-        "relevance_matching": _MATCHING,
-        "token_logprobs": {},
-        "pair_score": {},
-        "sentence_vector": {},
-        "token_vectors": {"layer": ("last", *map(str, range(_MAX_LAYERS + 1)))},
-        "keyphrase_weights": {},
+        "relevance_matching": GraphFacts(1, "encoder", ("template",), _MATCHING),
+        "token_logprobs": GraphFacts(1, "causal_lm", ("bos_id",)),
+        "pair_score": GraphFacts(1, "cross_encoder", ("template", "activation")),
+        "sentence_vector": GraphFacts(1, "encoder", ("template", "pooling")),
+        "token_vectors": GraphFacts(1, "encoder", ("template",), {"layer": _LAYERS}),
+        "keyphrase_weights": GraphFacts(1, "keyphrase_classifier", ("template",)),
         # A graph of its own, not an option: artifacts of scores keep their names and hashes.
-        "relevance_matches": _MATCHING,
+        "relevance_matches": GraphFacts(1, "encoder", ("template",), _MATCHING),
     }
 )
 
@@ -96,7 +110,7 @@ class ArtifactRequest:
     Parameters
     ----------
     graph : str
-        A key of ``GRAPH_OPTIONS``.
+        A key of ``GRAPHS``.
     model : str
         The model as the user wrote it.
     precision : {"fp32", "fp16"}
@@ -129,8 +143,8 @@ class ArtifactRequest:
     allow_lossy: bool = False
 
     def __post_init__(self) -> None:
-        if self.graph not in GRAPH_OPTIONS:
-            known = ", ".join(GRAPH_OPTIONS)
+        if self.graph not in GRAPHS:
+            known = ", ".join(GRAPHS)
             raise ConfigError(f"graph {self.graph!r} is unknown; graphs: {known}")
         if self.precision not in ("fp32", "fp16"):
             raise ConfigError(f"precision {self.precision!r} is unknown; fp32 or fp16")
@@ -139,26 +153,28 @@ class ArtifactRequest:
     @property
     def role(self) -> str:
         """The role the model must have."""
-        return GRAPH_ROLES[self.graph]
+        return GRAPHS[self.graph].role
 
     @property
     def folder_name(self) -> str:
         """The artifact's folder under a root; different for different requests."""
-        defaults = {name: values[0] for name, values in GRAPH_OPTIONS[self.graph].items()}
-        values = list(self.options.values()) if self.options != defaults else []
+        is_default = self.options == _with_defaults(self.graph, {})
+        values = [] if is_default else list(self.options.values())
         lossy = "-lossy" if self.allow_lossy and self.precision == "fp16" else ""
         graph = "_".join([self.graph, *values])
         return f"{graph}-{model_slug(self.model)}-{self.precision}{lossy}"
 
 
 def _with_defaults(graph: str, options: Mapping[str, str]) -> dict[str, str]:
-    known = GRAPH_OPTIONS[graph]
+    known = GRAPHS[graph].options
     for name, value in options.items():
         if name not in known:
             raise ConfigError(f"graph {graph} has no option {name!r}; it has {list(known)}")
-        if value not in known[name]:
-            raise ConfigError(f"{name}={value!r} is unknown; values: {', '.join(known[name])}")
-    full = {name: options.get(name, values[0]) for name, values in known.items()}
+        if value not in known[name].values:
+            raise ConfigError(
+                f"{name}={value!r} is unknown; values: {', '.join(known[name].values)}"
+            )
+    full = {name: options.get(name, option.values[0]) for name, option in known.items()}
     if full.get("matching") == "attended" and full["aggregate"] != "max":
         raise ConfigError("aggregate=average needs matching=weighted: attended takes one token")
     return full
@@ -173,8 +189,8 @@ def export_arguments(request: ArtifactRequest, root: Path) -> list[str]:
     """Return the arguments of ``qaeval export`` that build an artifact."""
     arguments = ["--graph", request.graph, "--model", request.model]
     arguments += ["--precision", request.precision]
-    for name, values in GRAPH_OPTIONS[request.graph].items():
-        if request.options[name] != values[0]:
+    for name, option in GRAPHS[request.graph].options.items():
+        if request.options[name] != option.values[0]:
             arguments += [f"--{name}", request.options[name]]
     arguments += ["--allow-lossy"] if request.allow_lossy else []
     return [*arguments, "--root", str(root)]
@@ -275,18 +291,13 @@ class ArtifactRecord(_Record):
         beyond = [i for i in ids if i is not None and i >= self.vocab]
         if beyond:
             raise ValueError(f"token id {beyond[0]} is not below vocab, {self.vocab}")
-        if self.graph in GRAPH_ROLES:
-            self._check_role(GRAPH_ROLES[self.graph])
+        if self.graph in GRAPHS:
+            self._check_model_fields(GRAPHS[self.graph].model_fields)
         return self
 
-    def _check_role(self, role: str) -> None:
+    def _check_model_fields(self, needed: tuple[str, ...]) -> None:
         """Raise where a field that the graph's families read is not there."""
-        for name, is_needed in (
-            ("template", role != "causal_lm"),
-            ("bos_id", role == "causal_lm"),
-            ("activation", role == "cross_encoder"),
-            ("pooling", self.graph == "sentence_vector"),
-        ):
-            if (getattr(self, name) is not None) != is_needed:
-                state = "is missing" if is_needed else "belongs to other graphs"
+        for name in MODEL_FIELDS:
+            if (getattr(self, name) is not None) != (name in needed):
+                state = "is missing" if name in needed else "belongs to other graphs"
                 raise ValueError(f"{name} {state}: {self.graph}")

@@ -2,8 +2,9 @@
 
 A name in; a folder with verified file hashes out. Three kinds of name, in this order: an embedded
 model (an installed Python package ships it), a local folder, a hub id such as ``gpt2`` or
-``owner/name@revision``. Only safetensors, GGUF and plain tokenizer files are read: never a pickle,
-never code from a model.
+``owner/name@revision``. Only safetensors, GGUF and plain tokenizer files are read and downloaded:
+never a pickle, never code from a model. Where no hub can be reached, one message says so, within
+seconds.
 
 But: no weights are loaded here (``export.loading``), and nothing is exported (``export.build``).
 """
@@ -11,18 +12,17 @@ But: no weights are loaded here (``export.loading``), and nothing is exported (`
 from __future__ import annotations
 
 import difflib
-import functools
 import hashlib
 import importlib.util
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 
 from qaeval_core.errors import ArtifactHashError, ConfigError, ModelUnavailableError
 from qaeval_core.models.embedded import EMBEDDED, ROLES
-from qaeval_core.models.hub import POOLING_FILE, download_snapshot
 
 __all__ = [
     "ROLES",
@@ -34,6 +34,8 @@ __all__ = [
     "resolve_model",
 ]
 
+# The only file of a subfolder that is read: how a sentence-transformers model pools.
+_POOLING_FILE = "1_Pooling/config.json"
 # Only these are downloaded and hashed: a changed README does not change a model.
 _USED_FILES = (
     "*.safetensors",
@@ -41,7 +43,7 @@ _USED_FILES = (
     "config.json",
     "modules.json",
     "sentence_bert_config.json",
-    POOLING_FILE,
+    _POOLING_FILE,
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -54,6 +56,8 @@ _USED_FILES = (
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 # Where a model's configuration may name code to run with it.
 _CODE_FILES = ("config.json", "tokenizer_config.json")
+# A hub that answers does so in less than a second; without one, waiting longer finds nothing.
+_ANSWER_TIMEOUT_S = 5.0
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?")
 
 
@@ -82,9 +86,9 @@ class ModelSource:
     name: str
     kind: str
     folder: Path
-    gguf_file: str | None
-    revision: str | None
     files: Mapping[str, str]
+    gguf_file: str | None = None
+    revision: str | None = None
     adapter: Path | None = None
 
 
@@ -176,7 +180,7 @@ def file_sha256(path: Path) -> str:
     return _sha256(str(path.resolve()), found.st_ino, found.st_size, times)
 
 
-@functools.lru_cache(maxsize=256)
+@lru_cache(maxsize=256)
 def _sha256(path: str, inode: int, n_bytes: int, times_ns: tuple[int, int]) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -226,14 +230,7 @@ def _from_folder(folder: Path) -> ModelSource:
     _check_complete(folder, needed=("config.json", "tokenizer.json"))
     folder = folder.resolve()
     check_no_code(folder)
-    return ModelSource(
-        name=folder.name,
-        kind="folder",
-        folder=folder,
-        gguf_file=None,
-        revision=None,
-        files=_hash_used(folder),
-    )
+    return ModelSource(name=folder.name, kind="folder", folder=folder, files=_hash_used(folder))
 
 
 def _check_complete(folder: Path, *, needed: tuple[str, ...]) -> None:
@@ -299,19 +296,44 @@ def _check_hub_name(name: str) -> None:
 
 def _from_hub(name: str) -> ModelSource:
     hub_id, _, revision = name.partition("@")
-    folder = download_snapshot(
-        hub_id,
-        revision=revision or None,
-        patterns=_USED_FILES,
-        ways_out=f"an embedded model ({', '.join(embedded_models())}); a local folder",
-    )
+    folder = _download(hub_id, revision=revision or None)
     _check_complete(folder, needed=("config.json",))
     check_no_code(folder)
     return ModelSource(
         name=hub_id,
         kind="hub",
         folder=folder,
-        gguf_file=None,
         revision=folder.name,  # The hub's cache names a snapshot by its commit.
         files=_hash_used(folder),
     )
+
+
+def _download(hub_id: str, *, revision: str | None) -> Path:
+    """Download the used files of a model, or find them in the local cache.
+
+    ``revision`` is a branch, tag or commit; None is the newest. The last part of the folder that
+    is returned is the commit.
+    """
+    ways_out = f"an embedded model ({', '.join(embedded_models())}); a local folder"
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise ModelUnavailableError(
+            f"model {hub_id!r} is on the model hub: pip install 'qaeval[export]', or use {ways_out}"
+        )
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+    try:
+        ask = partial(snapshot_download, hub_id, etag_timeout=_ANSWER_TIMEOUT_S)
+        path = ask(revision=revision, allow_patterns=list(_USED_FILES), ignore_patterns=["*/*"])
+        if (Path(path) / "modules.json").is_file():
+            ask(revision=Path(path).name, allow_patterns=[_POOLING_FILE])
+    except (RepositoryNotFoundError, RevisionNotFoundError):
+        shown = f"{hub_id}@{revision}" if revision else hub_id
+        raise ModelUnavailableError(f"the model hub has no model {shown!r}") from None
+    except Exception as error:  # The client's HTTP errors have no common base but this one.
+        raise ModelUnavailableError(
+            f"model {hub_id!r} could not be had from the model hub ({type(error).__name__}). Ways "
+            f"out: {ways_out}; a filled cache named by HF_HOME, with HF_HUB_OFFLINE=1; or an "
+            "artifact built elsewhere and copied to the artifact root"
+        ) from None
+    return Path(path)

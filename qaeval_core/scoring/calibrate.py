@@ -24,7 +24,7 @@ from qaeval_core.scoring.sampling import draw_rows, read_rows
 from qaeval_core.scoring.sharing import IntArray
 from qaeval_core.scoring.validate import validate_rows
 from qaeval_core.stats.summary import summarise
-from qaeval_core.text.words import words
+from qaeval_core.text.tokenise import words
 
 MAX_BLEU_1 = 0.05
 _ROLES = ("candidate", "context")

@@ -90,6 +90,7 @@ def _lay_out(
     offsets: IntArray, candidate: IntArray, other: IntArray, n_others: IntArray
 ) -> _Positions:
     n_rows = len(candidate)
+    # By text of a row, all candidates before all others: which text, whose row, which side.
     text = np.concatenate([candidate, other])
     row = np.concatenate([np.arange(n_rows), np.repeat(np.arange(n_rows), n_others)])
     nth = concat_ranges(np.ones(n_rows, dtype=np.int64), n_others)
@@ -112,6 +113,7 @@ def _extend(places: _Positions, ids: IntArray, *, order: int, n_words: int) -> N
 
 def _common(places: _Positions, n_sides: int) -> tuple[IntArray, IntArray]:
     """Return each row's distinct n-grams, as row x n_grams + gram, and their clipped counts."""
+    # By row, n-gram and side: how often. A run of one (row, n-gram) begins with its candidate.
     keys, counts = np.unique(
         (places.row * places.n_grams + places.gram) * n_sides + places.side, return_counts=True
     )

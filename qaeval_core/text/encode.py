@@ -1,11 +1,12 @@
-"""Encode: texts to token ids, without special tokens, truncation or padding.
+"""Encode: texts to token ids, without special tokens, truncation or padding; windows that fit.
 
-One tokenizer.json in, integer arrays out. Templates and windows are the caller's.
+One tokenizer.json in, integer arrays out. Templates are the caller's, and what becomes of windows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -80,3 +81,37 @@ def _refused(path: Path, error: BaseException) -> BaseException:
     if isinstance(error, MemoryError):
         return error
     return ModelError(f"{path} cannot be used: {next(iter(str(error).splitlines()), '')[:300]}")
+
+
+def equal_windows(n_tokens: int, *, max_tokens: int) -> list[tuple[int, int]]:
+    """Return the fewest windows that fit, of equal length; the first ones have a token more.
+
+    They do not overlap, and every token is in exactly one.
+
+    Parameters
+    ----------
+    n_tokens : int
+        Tokens of the text; 0 gives no window.
+    max_tokens : int
+        Tokens that fit one window; at least 1.
+
+    Returns
+    -------
+    list of (int, int)
+        Half-open ranges, in order, that tile 0..n_tokens.
+
+    Examples
+    --------
+    >>> equal_windows(10, max_tokens=4)
+    [(0, 4), (4, 7), (7, 10)]
+    >>> equal_windows(4, max_tokens=4)
+    [(0, 4)]
+    """
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens is {max_tokens}, at least 1 is needed")
+    if n_tokens == 0:
+        return []
+    n_windows = -(-n_tokens // max_tokens)
+    size, n_larger = divmod(n_tokens, n_windows)
+    edges = [i * size + min(i, n_larger) for i in range(n_windows + 1)]
+    return list(pairwise(edges))

@@ -2,18 +2,28 @@
 
 A table of word ids in, counts out, all texts and pairs at once: every step is a sort, a search or
 a sum over one flat array, so the time is near linear in the words.
+
+Across shards, workers and runs an n-gram is known by its hash, of 64 bits: of 10 million different
+n-grams, two share one with a chance of 3 in a million.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
+HashArray = NDArray[np.uint64]
+
+# Steele, Lea, Flood. Fast splittable pseudorandom number generators. OOPSLA 2014.
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +63,16 @@ class GramCounts:
         rank : int ndarray of shape (n_grams,)
             The new id of each n-gram.
         """
-        owner = np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
         grams = rank[self.grams]
-        order = np.argsort(owner * max(self.n_grams, 1) + grams)
+        order = np.argsort(self._keys(grams))
         first_at = np.empty_like(self.first_at)
         first_at[rank] = self.first_at
         return GramCounts(self.order, self.offsets, grams[order], self.counts[order], first_at)
 
-    @property
-    def _keys(self) -> IntArray:
+    def _keys(self, grams: IntArray) -> IntArray:
+        """Return text x n_grams + gram of each entry."""
         owner = np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
-        return owner * max(self.n_grams, 1) + self.grams
+        return owner * max(self.n_grams, 1) + grams
 
     def entries_of(self, texts: IntArray) -> tuple[IntArray, IntArray]:
         """Return the entries of some texts, and which of these texts (from 0) each belongs to."""
@@ -81,7 +90,7 @@ class GramCounts:
         """
         owner, entries = self.entries_of(candidate)
         wanted = other[owner] * max(self.n_grams, 1) + self.grams[entries]
-        keys = self._keys
+        keys = self._keys(self.grams)
         at = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
         found = keys[at] == wanted if len(keys) else np.zeros(0, dtype=bool)
         others = np.where(found, self.counts[at], 0) if len(keys) else np.zeros(0, dtype=np.int64)
@@ -123,6 +132,7 @@ def gram_counts(ids: IntArray, offsets: IntArray, *, max_order: int) -> Iterator
     ([2, 1], [0, 1])
     """
     n_texts = len(offsets) - 1
+    # One entry a place: its text, where it begins in ids, and the n-gram there.
     text = np.repeat(np.arange(n_texts), np.diff(offsets))
     at = np.arange(len(ids))
     n_words = int(ids.max(initial=-1)) + 1
@@ -159,3 +169,38 @@ def concat_ranges(starts: IntArray, counts: IntArray) -> IntArray:
     total = int(ends[-1]) if len(ends) else 0
     shifted = np.repeat(starts - (ends - counts), counts)
     return np.asarray(np.arange(total) + shifted, dtype=np.int64)
+
+
+def word_hashes(words: Sequence[str]) -> HashArray:
+    """Return a hash of each word; uint64 ndarray of shape (n_words,)."""
+    digests = (blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8) for word in words)
+    return np.frombuffer(b"".join(digest.digest() for digest in digests), dtype="<u8")
+
+
+def gram_hashes(counts: GramCounts, *, ids: IntArray, words: HashArray) -> HashArray:
+    """Return a hash of each distinct n-gram of an order.
+
+    Parameters
+    ----------
+    counts : GramCounts
+    ids : int ndarray
+        Word ids of the table that was counted.
+    words : uint64 ndarray
+        `word_hashes` of the table's words.
+
+    Returns
+    -------
+    uint64 ndarray of shape (n_grams,)
+    """
+    # The order goes in first, so that a bigram is no unigram of equal hash.
+    hashed = np.full(counts.n_grams, counts.order, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for i in range(counts.order):
+            hashed = _mix(hashed * _STEP + words[ids[counts.first_at + i]])
+    return hashed
+
+
+def _mix(value: HashArray) -> HashArray:
+    value = (value ^ (value >> np.uint64(30))) * _MIX_1
+    value = (value ^ (value >> np.uint64(27))) * _MIX_2
+    return value ^ (value >> np.uint64(31))

@@ -15,12 +15,9 @@ from collections.abc import Iterable, Sequence
 from itertools import count, islice, pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from qaeval_core.text.ngrams import concat_ranges
+from qaeval_core.text.ngrams import IntArray, concat_ranges
 from qaeval_core.text.tokenise import BETWEEN, Split, WordSplitter
-
-IntArray = NDArray[np.int64]
 
 _BETWEEN_ID = -1
 _FIRST_SURROGATE = 0xD800
@@ -182,11 +179,13 @@ class TokenTable:
             texts = [all_texts[number] for number in numbers.tolist()]
             self._texts.append(*_word_ids(self._splitter, texts, self._vocabulary))
             return
+        # Pieces of the new texts, one text after another, and how many each text has.
         pieces, n_pieces = self._raw.pieces().take(numbers)
         new = self._raw.new_pieces(len(self._pieces.lengths))
         if new:
             self._pieces.append(*_word_ids(self._splitter, new, self._vocabulary))
-        ids, lengths = self._pieces.take(pieces)
+        ids, lengths = self._pieces.take(pieces)  # lengths: words of each piece
+        # A text ends where its last piece does.
         ends = np.concatenate([[0], np.cumsum(lengths)])[np.cumsum(n_pieces)]
         self._texts.append(ids, np.diff(ends, prepend=0))
 

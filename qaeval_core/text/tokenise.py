@@ -27,7 +27,6 @@ from typing import Any
 
 from qaeval_core.choices import Language, Stemming, Tokeniser
 from qaeval_core.errors import ConfigError
-from qaeval_core.text.words import words
 
 Split = Callable[[str], list[str]]
 
@@ -43,6 +42,8 @@ _ARTICLES = {
 }
 # string.punctuation; str.translate takes four times as long where a text is not ASCII.
 _PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]+")
+# Runs of letters and digits, with inner apostrophes.
+_WORD = r"\w+(?:['’]\w+)*"
 _CHINESE_OR_RUN = re.compile(r"[一-鿿]|[^\s一-鿿]+")
 _LATIN = re.compile(r"[a-z0-9]+")
 _LATIN_CASED = re.compile(r"[A-Za-z0-9]+")
@@ -294,6 +295,18 @@ _RULES: dict[str, Callable[[bool, Language], _Splits]] = {
     "zh": _zh,
     "characters": _characters,
 }
+
+
+def words(text: str, *, lowercase: bool = True, also: str = "") -> list[str]:
+    """Return the words of a text, without punctuation; a sign ``also`` is a word of its own.
+
+    Examples
+    --------
+    >>> words("Who didn't leave, in 1987?")
+    ['who', "didn't", 'leave', 'in', '1987']
+    """
+    pattern = f"{_WORD}|{re.escape(also)}" if also else _WORD
+    return re.findall(pattern, text.lower() if lowercase else text)
 
 
 @lru_cache(maxsize=1 << 18)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,23 @@ import onnx
 import pytest
 from tokenizers import Tokenizer
 
-from export import build, precision, tracing
+from export import build, tracing
 from export.__main__ import main
+from export.eager import ORACLES
 from export.facts import make_facts
+from export.graphs import EXPORTS
 from export.loading import load_model
-from export.parity import parity_rows
+from export.parity import MIN_SPEARMAN, pair_rows, parity_pairs
 from qaeval_core.errors import ArtifactMissingError, ExportError
 from qaeval_core.models.artifact import ArtifactRequest, ensure_artifact, find_artifact
+from qaeval_core.models.record import GRAPHS
 from qaeval_core.models.registry import resolve_model
+
+
+def test_every_graph_has_a_module_and_an_oracle() -> None:
+    """A graph that the configuration may ask for and nobody can export fails hours into a run."""
+    assert EXPORTS.keys() == GRAPHS.keys() == ORACLES.keys()
+    assert all(graph.tolerance.keys() == {"fp32", "fp16"} for graph in EXPORTS.values())
 
 
 @pytest.mark.slow
@@ -81,7 +91,7 @@ def test_fp16_within_the_gate_is_kept(workshop: Any) -> None:
     fp16 = workshop.artifact("token_logprobs", "llama", "fp16")
     assert (fp16.record.precision, fp16.record.lossy) == ("fp16", False)
     assert fp16.model_path.stat().st_size < 0.75 * fp32.model_path.stat().st_size
-    assert fp16.record.parity.spearman >= precision.MIN_SPEARMAN
+    assert fp16.record.parity.spearman >= MIN_SPEARMAN
     onnx.checker.check_model(onnx.load(fp16.model_path))
 
 
@@ -134,9 +144,8 @@ def test_an_fp32_graph_that_differs_from_torch_is_not_written(
     workshop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the gate a wrong graph would be used for every score from then on."""
-    monkeypatch.setattr(
-        build, "TOLERANCES", {("token_logprobs", "fp32"): 0.0, ("token_logprobs", "fp16"): 0.0}
-    )
+    strict = replace(EXPORTS["token_logprobs"], tolerance={"fp32": 0.0, "fp16": 0.0})
+    monkeypatch.setattr(build, "EXPORTS", {"token_logprobs": strict})
     proto = onnx.load(workshop.artifact("token_logprobs", "gpt2").model_path)
     monkeypatch.setattr(build, "trace", lambda *_: proto)
     request = ArtifactRequest("token_logprobs", workshop.model("gpt2"), "fp32")
@@ -156,7 +165,7 @@ def test_fixed_texts_are_many_and_varied() -> None:
     """Parity on a handful of alike texts proves nothing about one-token candidates."""
     loaded = load_model(resolve_model("minilm", role="encoder"), role="encoder")
     request = ArtifactRequest("relevance_matching", "minilm", "fp32")
-    rows = parity_rows(loaded, make_facts(loaded, request), request)
+    rows = pair_rows(loaded.tokenizer, make_facts(loaded, request), parity_pairs())
     assert len(rows) >= 40
     assert min(len(row.candidate_ids) for row in rows) == 1
     assert max(len(row.ids) for row in rows) > 150

@@ -1,12 +1,13 @@
-"""The relevance_matching graph against nested loops over what transformers returns."""
+"""The graphs relevance_matching and relevance_matches against nested loops over transformers."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from qaeval_core.models.artifact import Artifact
@@ -16,79 +17,95 @@ _PAIRS = [
     ("water", "Bees need water in summer."),
     ("boats", "灯台"),
     ("Où est l'école, s'il vous plaît ?", "La bibliothèque de l'école est ouverte le mardi. " * 5),
+    ("boats", "Two boats and a lighthouse. " * 6),
+    ("Where do the bees drink in summer?", "Bees need water."),
 ]
+_SLOW = pytest.mark.slow
 _CASES = [
-    pytest.param("minilm", "attended", "max", marks=pytest.mark.slow),
-    pytest.param("minilm", "weighted", "max", marks=pytest.mark.slow),
-    pytest.param("minilm", "weighted", "average", marks=pytest.mark.slow),
+    pytest.param("minilm", "attended", "max", marks=_SLOW),
+    pytest.param("minilm", "weighted", "max", marks=_SLOW),
+    pytest.param("minilm", "weighted", "average", marks=_SLOW),
     ("bert", "attended", "max"),
-    pytest.param("roberta", "attended", "max", marks=pytest.mark.slow),
+    pytest.param("roberta", "attended", "max", marks=_SLOW),
     ("electra", "weighted", "average"),
 ]
+_MATCHES_CASES = [
+    ("bert", "attended", "max"),
+    pytest.param("roberta", "attended", "max", marks=_SLOW),
+    pytest.param("bert", "weighted", "max", marks=_SLOW),
+    pytest.param("bert", "weighted", "average", marks=_SLOW),
+    pytest.param("minilm", "attended", "max", marks=_SLOW),
+]
 
 
-def _encode(artifact: Artifact, pair: tuple[str, str]) -> tuple[list[int], list[int], list[int]]:
+class _Row(NamedTuple):
+    ids: list[int]
+    n_candidate: int
+    start: int  # of the context
+    n_context: int
+
+
+def _encode(artifact: Artifact, pair: tuple[str, str]) -> _Row:
+    """Return the row that a record's template frames; the tokenizer frames it alike."""
     tokenizer = Tokenizer.from_file(str(artifact.tokenizer_path))
     candidate, context = (tokenizer.encode(t, add_special_tokens=False).ids for t in pair)
     frame = artifact.record.template
     assert frame is not None
-    row = [*frame.prefix_ids, *candidate, *frame.middle_ids, *context, *frame.suffix_ids]
-    assert row == tokenizer.encode(*pair).ids
-    return row, candidate, context
+    head = [*frame.prefix_ids, *candidate, *frame.middle_ids]
+    ids = [*head, *context, *frame.suffix_ids]
+    assert ids == tokenizer.encode(*pair).ids
+    return _Row(ids, len(candidate), len(head), len(context))
 
 
 def _run(
-    workshop: Any, artifact: Artifact, pairs: list[tuple[str, str]], *, n_extra: int = 0
-) -> np.ndarray:
-    encoded = [_encode(artifact, pair) for pair in pairs]
-    frame = artifact.record.template
-    assert frame is not None
-    n_longest = max(len(row) for row, _, _ in encoded) + n_extra
-    n_candidate = np.array([len(candidate) for _, candidate, _ in encoded])
+    workshop: Any, artifact: Artifact, rows: list[_Row], *, n_extra: int = 0
+) -> NDArray[np.float64]:
+    n_longest = max(len(row.ids) for row in rows) + n_extra
     inputs = {
-        "input_ids": np.array([row + [0] * (n_longest - len(row)) for row, _, _ in encoded]),
-        "n_tokens": np.array([len(row) for row, _, _ in encoded]),
-        "n_candidate": n_candidate,
-        "context_start": 1 + n_candidate + len(frame.middle_ids),
-        "n_context": np.array([len(context) for _, _, context in encoded]),
-        "candidate_positions": np.arange(1, n_candidate.max() + 1),
+        "input_ids": np.array([row.ids + [0] * (n_longest - len(row.ids)) for row in rows]),
+        "n_tokens": np.array([len(row.ids) for row in rows]),
+        "n_candidate": np.array([row.n_candidate for row in rows]),
+        "context_start": np.array([row.start for row in rows]),
+        "n_context": np.array([row.n_context for row in rows]),
+        "candidate_positions": np.arange(1, 1 + max(row.n_candidate for row in rows)),
     }
-    return np.asarray(workshop.session(artifact).run(None, inputs)[0])
+    return np.asarray(workshop.session(artifact).run(None, inputs)[0], dtype=np.float64)
 
 
-def _reference_relevance_matching(
-    model: Any, artifact: Artifact, pair: tuple[str, str]
-) -> list[float]:
-    """Equation 4 of QRelScore with nested loops, one pair, no padding."""
-    row, candidate, context = _encode(artifact, pair)
-    frame, options = artifact.record.template, artifact.record.options
-    assert frame is not None
-    start = 1 + len(candidate) + len(frame.middle_ids)
-    types = [int(i >= start and model.config.type_vocab_size > 1) for i in range(len(row))]
+def _reference_matches(model: Any, artifact: Artifact, row: _Row) -> NDArray[np.float64]:
+    """Equation 4 of QRelScore with nested loops, one pair, no padding.
+
+    Returns (index of the context token, worth) by layer and candidate token.
+    """
+    options = artifact.record.options
+    has_segments = model.config.type_vocab_size > 1
+    types = [int(i >= row.start and has_segments) for i in range(len(row.ids))]
     with torch.no_grad():
         output = model(
-            torch.tensor([row]),
+            torch.tensor([row.ids]),
             token_type_ids=torch.tensor([types]),
             output_attentions=True,
             output_hidden_states=True,
         )
     layers = []
     for attention, hidden in zip(output.attentions, output.hidden_states[1:], strict=True):
-        total = 0.0
-        for m in range(1, 1 + len(candidate)):
+        found = []
+        for m in range(1, 1 + row.n_candidate):
             seen, cosines = [], []
-            for n in range(start, start + len(context)):
+            for n in range(row.start, row.start + row.n_context):
                 seen.append(max(attention[0, h, m, n].item() for h in range(attention.shape[1])))
                 x, c = hidden[0, m].double(), hidden[0, n].double()
                 cosines.append((x @ c / (x.norm() * c.norm())).item())
             if options["matching"] == "attended":
-                total += cosines[seen.index(max(seen))]
-            else:
-                worth = [a * cos for a, cos in zip(seen, cosines, strict=True)]
-                average = sum(worth) / len(worth)
-                total += max(worth) if options["aggregate"] == "max" else average
-        layers.append(total / len(candidate))
-    return layers
+                best = seen.index(max(seen))
+                found.append((best, cosines[best]))
+                continue
+            worth = [a * cosine for a, cosine in zip(seen, cosines, strict=True)]
+            best = worth.index(max(worth))
+            average = sum(worth) / len(worth)
+            found.append((best, worth[best] if options["aggregate"] == "max" else average))
+        layers.append(found)
+    return np.array(layers)
 
 
 @pytest.mark.parametrize(("kind", "matching", "aggregate"), _CASES)
@@ -96,8 +113,45 @@ def test_graph_equals_nested_loops(workshop: Any, kind: str, matching: str, aggr
     """A wrong slice, segment or position id gives plausible scores that nobody would question."""
     artifact = workshop.artifact("relevance_matching", kind, matching=matching, aggregate=aggregate)
     model = workshop.loaded(kind, "encoder").model
-    expected = [_reference_relevance_matching(model, artifact, pair) for pair in _PAIRS]
-    np.testing.assert_allclose(_run(workshop, artifact, _PAIRS), expected, atol=1e-4)
+    rows = [_encode(artifact, pair) for pair in _PAIRS]
+    expected = [_reference_matches(model, artifact, row)[..., 1].mean(axis=1) for row in rows]
+    np.testing.assert_allclose(_run(workshop, artifact, rows), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "matching", "aggregate"), _MATCHES_CASES)
+def test_matches_equal_nested_loops(
+    workshop: Any, kind: str, matching: str, aggregate: str
+) -> None:
+    """Protects from an explanation that names another token than the score came from."""
+    artifact = workshop.artifact("relevance_matches", kind, matching=matching, aggregate=aggregate)
+    model = workshop.loaded(kind, "encoder").model
+    rows = [_encode(artifact, pair) for pair in _PAIRS]
+    for own, row in zip(_run(workshop, artifact, rows), rows, strict=True):
+        expected = _reference_matches(model, artifact, row)
+        kept = own[:, : row.n_candidate]
+        np.testing.assert_array_equal(kept[..., 0], expected[..., 0])
+        np.testing.assert_allclose(kept[..., 1], expected[..., 1], atol=1e-4)
+
+
+def test_matches_average_to_the_scored_precision(workshop: Any) -> None:
+    """Protects from two graphs that drift apart: one scores, the other explains."""
+    matches = workshop.artifact("relevance_matches", "bert")
+    scored = workshop.artifact("relevance_matching", "bert")
+    rows = [_encode(scored, pair) for pair in _PAIRS]
+    found = zip(_run(workshop, matches, rows), _run(workshop, scored, rows), rows, strict=True)
+    for own, layers, row in found:
+        np.testing.assert_allclose(own[:, : row.n_candidate, 1].mean(axis=1), layers, atol=1e-6)
+
+
+def test_the_graph_of_scores_keeps_its_name(workshop: Any) -> None:
+    """Protects from a rebuild of every artifact, and of every score: names and hashes are keys."""
+    matches = workshop.artifact("relevance_matches", "bert")
+    scored = workshop.artifact("relevance_matching", "bert")
+    assert scored.folder.name.startswith("relevance_matching-")
+    assert matches.folder.name.startswith("relevance_matches-")
+    assert set(scored.record.options) == {"matching", "aggregate"}
+    assert matches.record.outputs[0].shape == ("n_pairs", 2, "n_cand", 2)
+    assert matches.record.tokenizer_hash == scored.record.tokenizer_hash
 
 
 @pytest.mark.slow
@@ -105,39 +159,34 @@ def test_equal_attentions_choose_the_first_context_token(workshop: Any) -> None:
     """With queries of zero all attentions are equal; last-on-ties would score another token."""
     artifact = workshop.artifact("relevance_matching", "uniform_bert")
     model = workshop.loaded("uniform_bert", "encoder").model
-    row, candidate, context = _encode(artifact, _PAIRS[1])
+    row = _encode(artifact, _PAIRS[1])
+    types = [0] * row.start + [1] * (1 + row.n_context)
     with torch.no_grad():
         states = model(
-            torch.tensor([row]),
-            token_type_ids=torch.tensor([[0] * (2 + len(candidate)) + [1] * (1 + len(context))]),
-            output_hidden_states=True,
+            torch.tensor([row.ids]), token_type_ids=torch.tensor([types]), output_hidden_states=True
         ).hidden_states[1:]
     first = [
-        torch.cosine_similarity(h[0, 1 : 1 + len(candidate)], h[0, 2 + len(candidate)], dim=-1)
+        torch.cosine_similarity(h[0, 1 : 1 + row.n_candidate], h[0, row.start], dim=-1)
         for h in states
     ]
     expected = [[cosine.mean().item() for cosine in first]]
-    np.testing.assert_allclose(_run(workshop, artifact, [_PAIRS[1]]), expected, atol=1e-5)
+    np.testing.assert_allclose(_run(workshop, artifact, [row]), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
 def test_neither_padding_nor_batch_mates_change_a_row(workshop: Any, kind: str) -> None:
     """A padding leak makes a score depend on the rows that happen to stand beside it."""
     artifact = workshop.artifact("relevance_matching", kind)
-    alone = np.concatenate([_run(workshop, artifact, [pair]) for pair in _PAIRS])
-    np.testing.assert_allclose(_run(workshop, artifact, _PAIRS), alone, atol=1e-5)
-    np.testing.assert_allclose(_run(workshop, artifact, _PAIRS, n_extra=37), alone, atol=1e-5)
+    rows = [_encode(artifact, pair) for pair in _PAIRS]
+    alone = np.concatenate([_run(workshop, artifact, [row]) for row in rows])
+    np.testing.assert_allclose(_run(workshop, artifact, rows), alone, atol=1e-5)
+    np.testing.assert_allclose(_run(workshop, artifact, rows, n_extra=37), alone, atol=1e-5)
 
 
 def test_a_row_may_use_every_position(workshop: Any) -> None:
     """RoBERTa's 514 positions hold 512 tokens: two more would read past its position table."""
     artifact = workshop.artifact("relevance_matching", "roberta")
     assert artifact.record.max_positions == 512
-    row, candidate, _ = _encode(artifact, ("Why?", "Bees need water. " * 200))
-    row = row[:512]
-    start = 3 + len(candidate)
-    inputs = [[row], [512], [len(candidate)], [start], [512 - start]]
-    names = ["input_ids", "n_tokens", "n_candidate", "context_start", "n_context"]
-    feed = {name: np.array(value) for name, value in zip(names, inputs, strict=True)}
-    feed["candidate_positions"] = np.arange(1, 1 + len(candidate))
-    assert np.isfinite(workshop.session(artifact).run(None, feed)[0]).all()
+    row = _encode(artifact, ("Why?", "Bees need water. " * 200))
+    cut = row._replace(ids=row.ids[:512], n_context=512 - row.start)
+    assert np.isfinite(_run(workshop, artifact, [cut])).all()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_artifacts import write_record
+from tiny_artifacts import PARITY, make_artifact
 
 from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ConfigError
 from qaeval_core.models.artifact import (
@@ -19,54 +19,11 @@ from qaeval_core.models.artifact import (
     load_artifact,
 )
 
-_REQUEST = ArtifactRequest("token_logprobs", "gpt2", "fp32")
-
-
-def _fields(files: dict[str, str]) -> dict[str, Any]:
-    attempt = {
-        "precision": "fp32",
-        "max_abs_diff": 1e-6,
-        "spearman": 1.0,
-        "tolerance": 1e-4,
-        "passed": True,
-    }
-    return {
-        "format_version": 1,
-        "graph": "token_logprobs",
-        "graph_version": 1,
-        "options": {},
-        "precision": "fp32",
-        "requested_precision": "fp32",
-        "lossy": False,
-        "model": {"name": "gpt2", "kind": "hub", "revision": "607a30d", "files": {}},
-        "files": files,
-        "tokenizer_hash": files["tokenizer.json"],
-        "inputs": [{"name": "input_ids", "dtype": "int64", "shape": ["n_rows", "n_tokens"]}],
-        "outputs": [{"name": "token_logprob_nats", "dtype": "float32", "shape": ["n_asked"]}],
-        "opset": 20,
-        "versions": {},
-        "max_positions": 1024,
-        "n_layers": 12,
-        "dim": 768,
-        "vocab": 50257,
-        "n_matmul_parameters": 84934656,
-        "n_head_parameters": 38597376,
-        "template": None,
-        "bos_id": 50256,
-        "eos_id": 50256,
-        "parity": {**attempt, "n_values": 9, "against": "torch fp32", "attempts": [attempt]},
-    }
+_REQUEST = ArtifactRequest("pair_score", "gpt2", "fp32")
 
 
 def _write(root: Path, **changes: Any) -> Path:
-    folder = root / _REQUEST.folder_name
-    folder.mkdir(parents=True)
-    files = {}
-    for file in ("model.onnx", "tokenizer.json"):
-        (folder / file).write_text(file)
-        files[file] = hashlib.sha256(file.encode()).hexdigest()
-    write_record(folder, {**_fields(files), **changes})
-    return folder
+    return make_artifact(root / _REQUEST.folder_name, **changes)
 
 
 def test_a_whole_artifact_is_found(tmp_path: Path) -> None:
@@ -82,7 +39,7 @@ def test_the_hash_depends_on_what_decides_the_numbers_only(tmp_path: Path) -> No
     """A hash of the whole record would change with the exporter's version alone."""
     first = load_artifact(_write(tmp_path / "a")).hash
     other_versions = _write(tmp_path / "b", versions={"torch": "9"})
-    parity = {**_fields({"tokenizer.json": ""})["parity"], "precision": "fp16"}
+    parity = {**PARITY, "precision": "fp16"}
     other_precision = _write(tmp_path / "c", precision="fp16", parity=parity)
     assert load_artifact(other_versions).hash == first
     assert load_artifact(other_precision).hash != first
@@ -142,8 +99,7 @@ def test_without_torch_the_message_says_what_to_install(
 
 def test_lossy_artifacts_need_permission(tmp_path: Path) -> None:
     """Scores of a failed gate would enter a report unseen."""
-    parity = {**_fields({"tokenizer.json": ""})["parity"], "passed": False}
-    _write(tmp_path, lossy=True, parity=parity)
+    _write(tmp_path, lossy=True, parity={**PARITY, "passed": False})
     with pytest.raises(ArtifactMissingError, match="allow_lossy"):
         find_artifact(tmp_path, _REQUEST)
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from qaeval_core.text.clipped import clipped_counts
-from qaeval_core.text.hashes import gram_hashes, word_hashes
-from qaeval_core.text.ngrams import GramCounts, gram_counts
+from qaeval_core.text.ngrams import GramCounts, gram_counts, gram_hashes, word_hashes
 from qaeval_core.text.table import TokenTable
 
 MAX_ORDER = 4

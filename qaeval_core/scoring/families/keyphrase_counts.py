@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from qaeval_core.text.weighted_lcs import weighted_lcs
+from qaeval_core.text.lcs import weighted_lcs
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

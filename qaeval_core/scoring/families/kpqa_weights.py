@@ -25,9 +25,8 @@ from qaeval_core.scoring.families.keyphrase_counts import keyphrase_counts
 from qaeval_core.scoring.families.targets import per_target, reasons_column, spread, token_counts
 from qaeval_core.scoring.families.token_units import template_of
 from qaeval_core.scoring.sharing import SharedPairs, SharedTexts, share_texts
-from qaeval_core.text.encode import TextEncoder, TokenIds
+from qaeval_core.text.encode import TextEncoder, TokenIds, equal_windows
 from qaeval_core.text.ngrams import concat_ranges
-from qaeval_core.text.windows import equal_windows
 
 # A question and a text that is read with it.
 Judged = tuple[str, str]

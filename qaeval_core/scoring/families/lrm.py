@@ -27,8 +27,7 @@ from qaeval_core.scoring.families.base import (
     target_windows,
 )
 from qaeval_core.scoring.sharing import SharedPairs
-from qaeval_core.text.encode import TextEncoder, TokenIds
-from qaeval_core.text.windows import equal_windows
+from qaeval_core.text.encode import TextEncoder, TokenIds, equal_windows
 
 
 class LrmScorer:

@@ -15,9 +15,8 @@ from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.batching import pad
 from qaeval_core.models.record import TemplateRecord
 from qaeval_core.scoring.sharing import IntArray
-from qaeval_core.text.encode import TokenIds
+from qaeval_core.text.encode import TokenIds, equal_windows
 from qaeval_core.text.ngrams import concat_ranges
-from qaeval_core.text.windows import equal_windows
 
 
 def template_of(artifact: Artifact) -> TemplateRecord:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.text.hashes import HashArray
+from qaeval_core.text.ngrams import HashArray
 
 _N_DOCUMENTS = b"qaeval.n_documents"
 _WORDS = b"qaeval.words"

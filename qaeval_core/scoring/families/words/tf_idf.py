@@ -18,8 +18,7 @@ from qaeval_core.scoring.families.words.rows import (
     lists,
     numbers,
 )
-from qaeval_core.text.hashes import HashArray, gram_hashes, word_hashes
-from qaeval_core.text.ngrams import GramCounts
+from qaeval_core.text.ngrams import GramCounts, HashArray, gram_hashes, word_hashes
 
 Values = Mapping[str, Sequence[Any]]
 

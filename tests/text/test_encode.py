@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qaeval_core.text.windows import equal_windows
+from qaeval_core.text.encode import equal_windows
 
 
 @given(st.integers(1, 5_000), st.integers(1, 600))

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qaeval_core.text import weighted_lcs as module
-from qaeval_core.text.weighted_lcs import weighted_lcs
+from qaeval_core.text import lcs as module
+from qaeval_core.text.lcs import weighted_lcs
 
 TOLERANCE = 1e-12
 
