@@ -12,11 +12,11 @@ import typer
 
 from jobs import options
 from qaeval_core.errors import QAEvalError
-from qaeval_core.report.correlate import run_study
-from qaeval_core.report.plots import check_matplotlib
-from qaeval_core.report.study import StudyRequest
-from qaeval_core.report.study_files import check_out, write_study
-from qaeval_core.report.study_text import study_lines
+from qaeval_core.study.files import check_out, write_study
+from qaeval_core.study.plots import check_matplotlib
+from qaeval_core.study.records import StudyRequest
+from qaeval_core.study.run import run_study
+from qaeval_core.study.text import study_lines
 
 EPILOG = """Examples:
 

@@ -9,7 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.report.study_inputs import check_numeric, numbers
+from qaeval_core.study.inputs import check_numeric, numbers
 from qaeval_core.suggest import nearest
 
 

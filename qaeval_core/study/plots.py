@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.report.study import ALL_ROWS, CorrelationRecord
 from qaeval_core.stats.correlation import COEFFICIENTS
+from qaeval_core.study.records import ALL_ROWS, CorrelationRecord
 from qaeval_core.terminal import visible
 
 if TYPE_CHECKING:

@@ -13,20 +13,20 @@ import polars as pl
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.report import study_inputs as inputs
-from qaeval_core.report.study import ALL_ROWS, DRAWS, Study, StudyRequest
-from qaeval_core.report.study_expressions import binary_labels, select_rows
-from qaeval_core.report.study_inputs import ScoreColumn, StudyTable
-from qaeval_core.report.study_levels import (
+from qaeval_core.stats.forward_selection import check_sklearn
+from qaeval_core.study import inputs
+from qaeval_core.study.expressions import binary_labels, select_rows
+from qaeval_core.study.inputs import ScoreColumn, StudyTable
+from qaeval_core.study.levels import (
     RatedRows,
     make_draws,
     make_systems,
     rated_rows,
     segment_points,
 )
-from qaeval_core.report.study_parts import Slice, auc_records, selection_records, win_lose_records
-from qaeval_core.report.study_points import Points
-from qaeval_core.stats.forward_selection import check_sklearn
+from qaeval_core.study.parts import Slice, auc_records, selection_records, win_lose_records
+from qaeval_core.study.points import Points
+from qaeval_core.study.records import ALL_ROWS, DRAWS, Study, StudyRequest
 from qaeval_core.suggest import nearest
 
 MAX_GROUPS = 200

@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
-from qaeval_core.report.study import (
+from qaeval_core.stats.correlation import COEFFICIENTS
+from qaeval_core.study.records import (
     ALL_ROWS,
     DRAWS,
     SEGMENT,
@@ -20,7 +21,6 @@ from qaeval_core.report.study import (
     Study,
     WinLoseRecord,
 )
-from qaeval_core.stats.correlation import COEFFICIENTS
 
 _REASONS = {
     "too_few": "too few",

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from qaeval_core.report.study import ComparisonRecord, CorrelationRecord
-from qaeval_core.report.study_inputs import ScoreColumn
 from qaeval_core.stats.bootstrap import Interval, paired_comparison, percentile_interval
 from qaeval_core.stats.correlation import COEFFICIENTS
+from qaeval_core.study.inputs import ScoreColumn
+from qaeval_core.study.records import ComparisonRecord, CorrelationRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from qaeval_core.metrics.catalogue import corpus_score
-from qaeval_core.report import study_inputs as inputs
-from qaeval_core.report.study import DRAWS, SEGMENT, SYSTEM, StudyRequest
-from qaeval_core.report.study_inputs import ScoreColumn
-from qaeval_core.report.study_points import Measured, Points
 from qaeval_core.stats.bootstrap import resample_weights
 from qaeval_core.stats.columns import column_correlations
 from qaeval_core.stats.correlation import (
@@ -36,6 +32,10 @@ from qaeval_core.stats.levels import (
     mean_of,
     score_of_sums,
 )
+from qaeval_core.study import inputs
+from qaeval_core.study.inputs import ScoreColumn
+from qaeval_core.study.points import Measured, Points
+from qaeval_core.study.records import DRAWS, SEGMENT, SYSTEM, StudyRequest
 
 
 @dataclass(frozen=True, slots=True)

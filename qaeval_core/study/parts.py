@@ -8,12 +8,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from qaeval_core.report import study_inputs as inputs
-from qaeval_core.report.study import AucRecord, SelectionRecord, StudyRequest, WinLoseRecord
-from qaeval_core.report.study_expressions import binary_labels
-from qaeval_core.report.study_inputs import ScoreColumn
-from qaeval_core.report.study_levels import cluster_codes
-from qaeval_core.report.study_points import plain
 from qaeval_core.stats.auc import weighted_auc
 from qaeval_core.stats.bootstrap import percentile_interval, resample_weights
 from qaeval_core.stats.correlation import CONSTANT_METRIC
@@ -21,6 +15,12 @@ from qaeval_core.stats.forward_selection import N_FOLDS, N_REPEATS, forward_sele
 from qaeval_core.stats.levels import complete_rows
 from qaeval_core.stats.ordered import make_ordered
 from qaeval_core.stats.win_lose import RankPairs, rank_pairs, weighted_share, win_lose
+from qaeval_core.study import inputs
+from qaeval_core.study.expressions import binary_labels
+from qaeval_core.study.inputs import ScoreColumn
+from qaeval_core.study.levels import cluster_codes
+from qaeval_core.study.points import plain
+from qaeval_core.study.records import AucRecord, SelectionRecord, StudyRequest, WinLoseRecord
 
 ONE_LABEL = "one_label"
 NO_PAIRS = "no_pairs"

@@ -9,8 +9,8 @@ from typing import Any
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.files import delete, write_json, writer
-from qaeval_core.report.plots import plot_correlations, plot_distributions
-from qaeval_core.report.study import RECORDS, Study, records_table
+from qaeval_core.study.plots import plot_correlations, plot_distributions
+from qaeval_core.study.records import RECORDS, Study, records_table
 
 # Beside those of every report, what a correlation may depend on.
 _PACKAGES = ("scipy", "polars", "scikit-learn", "matplotlib")

@@ -1,0 +1,1 @@
+"""Studies: which metric agrees with people, and how surely."""
