@@ -12,11 +12,10 @@ import typer
 
 from jobs import options
 from qaeval_core.errors import QAEvalError
-from qaeval_core.study.files import check_out, write_study
+from qaeval_core.study.output import check_out, study_lines, write_study
 from qaeval_core.study.plots import check_matplotlib
 from qaeval_core.study.records import StudyRequest
 from qaeval_core.study.run import run_study
-from qaeval_core.study.text import study_lines
 
 EPILOG = """Examples:
 

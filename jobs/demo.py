@@ -18,7 +18,7 @@ from qaeval_core.configure import load_config
 from qaeval_core.errors import QAEvalError
 from qaeval_core.sample import GOOD_LABELS, answers_table, sample_table
 from qaeval_core.scoring.job import read_inputs
-from qaeval_core.stats.auc import auc
+from qaeval_core.stats.ranking import auc
 
 EPILOG = """Example:
 

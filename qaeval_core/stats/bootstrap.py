@@ -17,7 +17,7 @@ Differs from Koehn 2004
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +39,7 @@ class Interval:
     low: float
     high: float
     n_resamples: int
-    n_undefined: int
+    n_undefined_resamples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,47 @@ def resample_weights(
         yield counts if clusters is None else counts[clusters]
 
 
+def drawn_rows(weights: NDArray[np.float64]) -> Iterator[NDArray[np.intp]]:
+    """Yield the rows of each resample, a row as often as it was drawn.
+
+    Parameters
+    ----------
+    weights : float ndarray of shape (n_rows, n_resamples)
+
+    Examples
+    --------
+    >>> [rows.tolist() for rows in drawn_rows(np.array([[2.0, 0.0], [0.0, 1.0], [1.0, 2.0]]))]
+    [[0, 0, 2], [1, 2, 2]]
+    """
+    rows = np.arange(len(weights))
+    for counts in weights.T.astype(np.intp):
+        yield np.repeat(rows, counts)
+
+
+def bootstrap(
+    statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    n_rows: int,
+    *,
+    n_resamples: int,
+    seed: int,
+    clusters: NDArray[np.intp] | None = None,
+) -> NDArray[np.float64]:
+    """Return a statistic of each resample, see `resample_weights`; none where there are no rows.
+
+    Parameters
+    ----------
+    statistic : callable
+        From weights of shape (n_rows, n_chunk) to values of shape (..., n_chunk).
+
+    Returns
+    -------
+    float ndarray of shape (..., n_resamples)
+    """
+    chunks = resample_weights(n_rows, n_resamples=n_resamples, seed=seed, clusters=clusters)
+    values = [statistic(weights) for weights in chunks]
+    return np.concatenate(values, axis=-1) if values else np.empty(0)
+
+
 def percentile_interval(values: NDArray[np.float64], *, level: float = LEVEL) -> Interval:
     """Return the middle share of resampled values; undefined ones are left out and counted.
 
@@ -109,7 +150,7 @@ def percentile_interval(values: NDArray[np.float64], *, level: float = LEVEL) ->
     Examples
     --------
     >>> percentile_interval(np.array([0.0, 0.5, 1.0, np.nan]), level=0.5)
-    Interval(low=0.25, high=0.75, n_resamples=4, n_undefined=1)
+    Interval(low=0.25, high=0.75, n_resamples=4, n_undefined_resamples=1)
     """
     defined = values[~np.isnan(values)]
     n_undefined = len(values) - len(defined)

@@ -1,12 +1,9 @@
 """Correlation: Pearson, Spearman and Kendall's tau-b, undefined where they say nothing.
 
-One formula serves the value and its resamples: a resample is a column of weights, how often each
-row was drawn, and the value itself has weight 1 everywhere.
-
 Source
 ------
-Pearson's r, with means weighted; Spearman's rho: Pearson's r of average ranks; Kendall's tau-b:
-see `qaeval_core.stats.kendall`.
+Pearson's r; Spearman's rho: Pearson's r of average ranks; tau-b: Kendall. The Treatment of Ties in
+Ranking Problems. Biometrika 1945, by scipy.
 
 Differs from scipy.stats
 ------------------------
@@ -21,8 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qaeval_core.stats.kendall import Digit, concordance, make_digits, tied_pairs
-from qaeval_core.stats.ordered import Ordered, make_ordered, weight_by_value
+from qaeval_core.stats.bootstrap import drawn_rows
 
 COEFFICIENTS = ("pearson", "spearman", "kendall")
 MIN_PAIRS = 3
@@ -31,185 +27,123 @@ TOO_FEW = "too_few"
 CONSTANT_METRIC = "constant_metric"
 CONSTANT_HUMAN = "constant_human"
 
+FloatArray = NDArray[np.float64]
+
 
 @dataclass(frozen=True, slots=True)
-class Correlation:
-    """A coefficient in [-1, 1], NaN with a reason; ``n`` pairs used, ``n_undefined`` left out."""
+class Correlations:
+    """Coefficients in [-1, 1], NaN with a reason; ``n`` pairs used, ``n_undefined`` left out."""
 
-    value: float
+    values: FloatArray  # (3,), in the order of ``COEFFICIENTS``
     n: int
     n_undefined: int
     reason: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """Rows with both sides defined, sorted once for any number of resamples."""
-
-    metric: Ordered
-    human: Ordered
-    digits: list[Digit]
-
-    @property
-    def n(self) -> int:
-        """How many pairs there are."""
-        return len(self.metric.values)
-
-
-def make_pairs(*, metric: NDArray[np.floating], human: NDArray[np.floating]) -> Pairs:
-    """Return pairs ready for `weighted_correlations`; neither side may hold NaN."""
-    sides = make_ordered(metric), make_ordered(human)
-    return Pairs(*sides, make_digits(*sides))
-
-
-def correlation(
-    coefficient: str, *, metric: NDArray[np.floating], human: NDArray[np.floating]
-) -> Correlation:
-    """Return one coefficient over the rows where both sides are defined.
+def correlate(*, metric: NDArray[np.floating], human: NDArray[np.floating]) -> Correlations:
+    """Return all coefficients over the rows where both sides are defined.
 
     Parameters
     ----------
-    coefficient : str
-        One of ``COEFFICIENTS``.
     metric, human : float ndarray of shape (n_rows,)
         NaN where undefined.
 
     Returns
     -------
-    Correlation
-        In [-1, 1]. NaN with reason ``too_few`` below three pairs, ``constant_human`` or
-        ``constant_metric`` where a side has one value.
+    Correlations
+        NaN with reason ``too_few`` below three pairs, ``constant_human`` or ``constant_metric``
+        where a side has one value.
 
     Examples
     --------
     >>> human = np.array([1.0, 2.0, 3.0, 3.0, np.nan])
-    >>> found = correlation("kendall", metric=np.array([0.1, 0.2, 0.2, 0.4, 0.5]), human=human)
-    >>> round(found.value, 3), found.n, found.n_undefined
-    (0.8, 4, 1)
-    >>> correlation("pearson", metric=np.zeros(5), human=human).reason
+    >>> found = correlate(metric=np.array([0.1, 0.2, 0.2, 0.4, 0.5]), human=human)
+    >>> found.values.round(3).tolist(), found.n, found.n_undefined
+    ([0.761, 0.833, 0.8], 4, 1)
+    >>> correlate(metric=np.zeros(5), human=human).reason
     'constant_metric'
     """
     both = ~(np.isnan(metric) | np.isnan(human))
-    pairs = make_pairs(metric=metric[both], human=human[both])
-    reason = why_undefined(pairs)
-    value = float("nan") if reason else observed(pairs)[coefficient]
-    return Correlation(value, pairs.n, int((~both).sum()), reason)
-
-
-def why_undefined(pairs: Pairs) -> str | None:
-    """Return the reason why pairs have no correlation, or None if they have one."""
-    if pairs.n < MIN_PAIRS:
-        return TOO_FEW
-    if pairs.human.n_distinct == 1:
-        return CONSTANT_HUMAN
-    if pairs.metric.n_distinct == 1:
-        return CONSTANT_METRIC
-    return None
-
-
-def observed(pairs: Pairs) -> dict[str, float]:
-    """Return each coefficient of the pairs as they are."""
-    found = weighted_correlations(pairs, np.ones((pairs.n, 1)))
-    return {name: float(values[0]) for name, values in found.items()}
+    x, y = metric[both].astype(np.float64), human[both].astype(np.float64)
+    values = row_correlations(metric=x[None], human=y[None])[:, 0]
+    return Correlations(values, len(x), int((~both).sum()), _why_undefined(x, y))
 
 
 def weighted_correlations(
-    pairs: Pairs, weights: NDArray[np.float64]
-) -> dict[str, NDArray[np.float64]]:
-    """Return all coefficients of each resample.
+    *, metric: FloatArray, human: FloatArray, weights: FloatArray
+) -> FloatArray:
+    """Return all coefficients of each resample of rows.
 
     Parameters
     ----------
-    pairs : Pairs
+    metric, human : float ndarray of shape (n_rows,)
+        No NaN.
     weights : float ndarray of shape (n_rows, n_resamples)
         How often a row was drawn; whole numbers >= 0.
 
     Returns
     -------
-    dict of coefficient to float ndarray of shape (n_resamples,)
-        In [-1, 1]. NaN where fewer than three rows were drawn, or a side is constant.
-
-    Notes
-    -----
-    O(n_rows) a resample for Pearson and Spearman, O(n_rows log L) for Kendall, where L is the
-    smaller number of distinct values. Memory: a few arrays of the shape of ``weights``.
+    float ndarray of shape (3, n_resamples)
+        NaN where fewer than three rows were drawn, or a side is constant.
     """
-    n_resamples = weights.shape[1]
-    if pairs.n == 0:
-        return {name: np.full(n_resamples, np.nan) for name in COEFFICIENTS}
-    total = weights.sum(axis=0)
-    by_metric = weight_by_value(pairs.metric, weights)
-    by_human = weight_by_value(pairs.human, weights)
-    # Subtle: a variance of rounding errors is not 0, so constancy is read from the weights.
-    is_undefined = (
-        (total < MIN_PAIRS) | (by_metric.max(axis=0) == total) | (by_human.max(axis=0) == total)
-    )
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found = {
-            "pearson": _pearson(pairs, weights, total),
-            "spearman": _spearman(pairs, weights, by_metric=by_metric, by_human=by_human),
-            "kendall": _kendall(pairs, weights, by_metric=by_metric, by_human=by_human),
-        }
+    drawn = (rows[None] for rows in drawn_rows(weights))
+    found = [row_correlations(metric=metric[rows], human=human[rows]) for rows in drawn]
+    return np.concatenate(found, axis=1)
+
+
+def row_correlations(*, metric: FloatArray, human: FloatArray) -> FloatArray:
+    """Return all coefficients of each row of points, as systems in resamples.
+
+    Parameters
+    ----------
+    metric, human : float ndarray of shape (n_resamples, n_points)
+
+    Returns
+    -------
+    float ndarray of shape (3, n_resamples)
+        NaN where a row holds NaN on either side, a constant side, or fewer than three points.
+
+    Examples
+    --------
+    >>> points = np.array([[0.1, 0.2, 0.4], [1.0, 1.0, 1.0]])
+    >>> row_correlations(metric=points, human=np.arange(3.0) + 0 * points)[2].tolist()
+    [1.0, nan]
+    """
+    from scipy import stats  # Imported here: it takes half a second that few commands need.
+
+    found = np.full((len(COEFFICIENTS), len(metric)), np.nan)
+    # Subtle: a variance of rounding errors is not 0, so constancy is read from the values.
+    varies = ((side != side[:, :1]).any(axis=1) for side in (metric, human))
+    is_defined = ~np.isnan(metric + human).any(axis=1) & np.logical_and(*varies)
+    if metric.shape[1] < MIN_PAIRS or not is_defined.any():
+        return found
+    x, y = metric[is_defined], human[is_defined]
+    ranks = stats.rankdata(x, axis=1), stats.rankdata(y, axis=1)
+    # The p-value of tau is not used; this one is cheap.
+    pairs = zip(x, y, strict=True)
+    taus = [stats.kendalltau(*own, method="asymptotic").statistic for own in pairs]
     # Rounding may leave 1 + 1e-16.
-    return {
-        name: np.where(is_undefined, np.nan, np.clip(values, -1.0, 1.0))
-        for name, values in found.items()
-    }
+    found[:, is_defined] = np.clip(np.stack([_pearson(x, y), _pearson(*ranks), taus]), -1.0, 1.0)
+    return found
 
 
-def _pearson(
-    pairs: Pairs, weights: NDArray[np.float64], total: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    # Centred first: a mean far from 0 would cost digits in the difference below.
-    x = _unit(pairs.metric.values)
-    y = _unit(pairs.human.values)
-    x_mean, y_mean, xx, yy, xy = (np.stack([x, y, x * x, y * y, x * y]) @ weights) / total
-    covariance = xy - x_mean * y_mean
-    result: NDArray[np.float64] = covariance / np.sqrt((xx - x_mean**2) * (yy - y_mean**2))
+def _why_undefined(x: FloatArray, y: FloatArray) -> str | None:
+    if len(x) < MIN_PAIRS:
+        return TOO_FEW
+    if (y == y[0]).all():
+        return CONSTANT_HUMAN
+    if (x == x[0]).all():
+        return CONSTANT_METRIC
+    return None
+
+
+def _pearson(x: FloatArray, y: FloatArray) -> FloatArray:
+    x, y = _unit(x), _unit(y)
+    result: FloatArray = (x * y).sum(axis=1) / np.sqrt((x * x).sum(axis=1) * (y * y).sum(axis=1))
     return result
 
 
-def _unit(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    centred: NDArray[np.float64] = values - values.mean()
-    scale = float(np.abs(centred).max())
-    return centred / scale if scale > 0 else centred
-
-
-def _spearman(
-    pairs: Pairs,
-    weights: NDArray[np.float64],
-    *,
-    by_metric: NDArray[np.float64],
-    by_human: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    x = _centred_ranks(by_metric)
-    y = _centred_ranks(by_human)
-    covariance = np.einsum(
-        "ij,ij,ij->j", weights, x[pairs.metric.codes], y[pairs.human.codes], optimize=False
-    )
-    x_variance = np.einsum("ij,ij,ij->j", by_metric, x, x)
-    y_variance = np.einsum("ij,ij,ij->j", by_human, y, y)
-    result: NDArray[np.float64] = covariance / np.sqrt(x_variance * y_variance)
-    return result
-
-
-def _centred_ranks(by_value: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the average rank of each distinct value, less the mean of all ranks."""
-    up_to = np.cumsum(by_value, axis=0)
-    # Rank of a value: those below it, and half of its own. The mean rank is (n + 1) / 2.
-    ranks: NDArray[np.float64] = up_to - by_value / 2 - up_to[-1] / 2
-    return ranks
-
-
-def _kendall(
-    pairs: Pairs,
-    weights: NDArray[np.float64],
-    *,
-    by_metric: NDArray[np.float64],
-    by_human: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    total = weights.sum(axis=0)
-    all_pairs = total * (total - 1) / 2  # P
-    untied = (all_pairs - tied_pairs(by_metric)) * (all_pairs - tied_pairs(by_human))
-    result: NDArray[np.float64] = concordance(pairs.digits, weights) / np.sqrt(untied)
-    return result
+def _unit(values: FloatArray) -> FloatArray:
+    centred: FloatArray = values - values.mean(axis=1, keepdims=True)
+    unit: FloatArray = centred / np.abs(centred).max(axis=1, keepdims=True)
+    return unit

@@ -14,56 +14,35 @@ times; one correlation over draws x systems points).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-# (rows, weights of shape (len(rows), n_sets)) -> score of each set, NaN where undefined
-Aggregator = Callable[[NDArray[np.intp], NDArray[np.float64]], NDArray[np.float64]]
 # Sums of statistics of shape (n_sets, n_statistics) -> score of each set
 ScoreOfSums = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
-@dataclass(frozen=True, slots=True)
-class Grouping:
-    """Rows of each group; ``names`` in ascending order, ``rows`` in the same order."""
-
-    names: list[str]
-    rows: list[NDArray[np.intp]]
-
-
-def make_grouping(names: NDArray[np.str_]) -> Grouping:
-    """Return the rows of each name.
+def group_rows(names: NDArray[np.str_]) -> list[NDArray[np.intp]]:
+    """Return the rows of each name, names in ascending order.
 
     Examples
     --------
-    >>> grouping = make_grouping(np.array(["b", "a", "b"]))
-    >>> grouping.names, [rows.tolist() for rows in grouping.rows]
-    (['a', 'b'], [[1], [0, 2]])
+    >>> [rows.tolist() for rows in group_rows(np.array(["b", "a", "b"]))]
+    [[1], [0, 2]]
     """
     found, codes = np.unique(names, return_inverse=True)
-    rows = [np.flatnonzero(codes == code) for code in range(len(found))]
-    return Grouping([str(name) for name in found], rows)
+    return [np.flatnonzero(codes == code) for code in range(len(found))]
 
 
-def mean_of(values: NDArray[np.float64]) -> Aggregator:
-    """Return the aggregator that takes the mean of defined rows.
+def mean_statistics(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the statistics whose sums `mean_of_sums` scores: a value and 1, shape (n_rows, 2)."""
+    return np.column_stack([values, np.ones(len(values))])
 
-    Examples
-    --------
-    >>> mean_of(np.array([1.0, 2.0, np.nan]))(np.array([0, 1, 2]), np.ones((3, 1))).tolist()
-    [1.5]
-    """
-    defined = (~np.isnan(values)).astype(np.float64)
-    filled = np.nan_to_num(values, nan=0.0)
 
-    def aggregate(rows: NDArray[np.intp], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean: NDArray[np.float64] = (filled[rows] @ weights) / (defined[rows] @ weights)
-        return mean
-
-    return aggregate
+def mean_of_sums(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the means of sets of rows, from sums of shape (n_sets, 2)."""
+    means: NDArray[np.float64] = sums[:, 0] / sums[:, 1]
+    return means
 
 
 def complete_rows(values: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -71,39 +50,22 @@ def complete_rows(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     return np.asarray(~np.isnan(values).any(axis=1), dtype=np.bool_)
 
 
-def score_of_sums(statistics: NDArray[np.float64], score: ScoreOfSums) -> Aggregator:
-    """Return the aggregator that sums statistics over rows and scores the sums.
+def group_scores(
+    groups: list[NDArray[np.intp]],
+    statistics: NDArray[np.float64],
+    score: ScoreOfSums,
+    *,
+    weights: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return each group's score in each set of rows: statistics summed over rows, then scored.
 
     Parameters
     ----------
+    groups : list of int ndarray
+        Rows of each group.
     statistics : float ndarray of shape (n_rows, n_statistics)
         NaN in rows without statistics; they are left out.
     score : callable
-        From sums of shape (n_sets, n_statistics) to scores of shape (n_sets,).
-    """
-    is_defined = complete_rows(statistics)
-    defined = is_defined.astype(np.float64)
-    filled = np.where(is_defined[:, None], statistics, 0.0)
-
-    def aggregate(rows: NDArray[np.intp], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        has_rows = defined[rows] @ weights > 0
-        scores = np.full(weights.shape[1], np.nan)
-        if has_rows.any():
-            scores[has_rows] = score((weights.T @ filled[rows])[has_rows])
-        return scores
-
-    return aggregate
-
-
-def group_scores(
-    grouping: Grouping, aggregate: Aggregator, weights: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return each group's score in each set of rows.
-
-    Parameters
-    ----------
-    grouping : Grouping
-    aggregate : Aggregator
     weights : float ndarray of shape (n_rows, n_sets)
         How often a row counts in a set: ones, a resample, or the rows of drawn questions.
 
@@ -112,9 +74,18 @@ def group_scores(
     float ndarray of shape (n_groups, n_sets)
         NaN where a group has no defined row in a set.
     """
-    if not grouping.rows:
-        return np.empty((0, weights.shape[1]))
-    return np.stack([aggregate(rows, weights[rows]) for rows in grouping.rows])
+    is_complete = complete_rows(statistics)
+    scores = np.full((len(groups), weights.shape[1]), np.nan)
+    for i, rows in enumerate(groups):
+        own = rows[is_complete[rows]]
+        drawn = weights[own]
+        has_rows = drawn.any(axis=0)
+        if has_rows.any():
+            # Contiguous: strided values are summed in another order, and a last digit breaks ties.
+            columns = np.ascontiguousarray(statistics[own].T)
+            sums = np.stack([column @ drawn for column in columns], axis=1)
+            scores[i, has_rows] = score(sums[has_rows])
+    return scores
 
 
 def common_questions(

@@ -1,6 +1,7 @@
-"""Study inputs: tables of scores and human ratings, read, joined and checked by column.
+"""Study inputs: tables of scores and human ratings, read, joined, checked and chosen from.
 
-Reads whole tables: a study has human ratings, so it has thousands of rows, not millions.
+Reads whole tables: a study has human ratings, so it has thousands of rows, not millions. Rows are
+chosen and labelled by conditions as a person writes them.
 """
 
 from __future__ import annotations
@@ -47,6 +48,20 @@ class StudyTable:
     frame: pl.DataFrame
     described: dict[str, ScoreColumn]
     notes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """Rows under a name, and the scores to judge in them."""
+
+    name: str
+    frame: pl.DataFrame
+    columns: dict[str, ScoreColumn]
+
+    def scores(self, metric: str) -> NDArray[np.float64]:
+        """Return scores of shape (n_rows,), higher is better; NaN where undefined."""
+        values = numbers(self.frame, metric)
+        return values if self.columns[metric].higher_is_better else -values
 
 
 def read_study(paths: Sequence[str]) -> StudyTable:
@@ -191,9 +206,12 @@ def texts(frame: pl.DataFrame, name: str) -> NDArray[np.str_]:
     return np.array(frame[name].cast(pl.String).fill_null(NO_KEY).to_list(), dtype=np.str_)
 
 
-def with_key(frame: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Return the rows that have a value in a column."""
-    return frame.filter(pl.col(name).is_not_null())
+def cluster_codes(frame: pl.DataFrame, column: str) -> NDArray[np.intp]:
+    """Return the number, from 0, of each row's value of a column; a row without is alone."""
+    names, codes = np.unique(texts(frame, column), return_inverse=True)
+    alone = names[codes] == NO_KEY if len(names) else np.zeros(0, dtype=bool)
+    codes[alone] = len(names) + np.arange(int(alone.sum()))
+    return np.unique(codes, return_inverse=True)[1].astype(np.intp)
 
 
 def check_key(frame: pl.DataFrame, name: str, option: str) -> None:
@@ -222,6 +240,53 @@ def statistics_of(frame: pl.DataFrame, name: str) -> NDArray[np.float64] | None:
         raise InputError(f"{column}: rows hold different numbers of statistics: {sorted(lengths)}")
     blank = [float("nan")] * lengths.pop()
     return np.array([blank if row is None else row for row in rows], dtype=np.float64)
+
+
+def select_rows(frame: pl.DataFrame, expression: str, option: str) -> pl.Series:
+    """Return a boolean column: SQL's comparison operators, and Python's ``==`` and ``!=``.
+
+    Raises
+    ------
+    ConfigError
+        If the expression cannot be read, names an unknown column or is not true or false.
+    """
+    hint = 'quote names with signs, as in "BLEU-1" > 0.5'
+    try:
+        parsed = pl.sql_expr(expression)
+        roots = parsed.meta.root_names()
+        for name in roots:
+            if name not in frame.columns and not _fields(frame, name):
+                found = nearest(name, frame.columns)
+                raise ConfigError(f"{option} {expression!r}: no column {name!r}{found} ({hint})")
+        chosen = _with_structs(frame, roots).with_columns(parsed.alias("_chosen"))["_chosen"]
+    except pl.exceptions.PolarsError as error:
+        why = str(error).splitlines()[0]
+        raise ConfigError(f"{option} {expression!r}: {why} ({hint})") from None
+    if frame.height > 1 and _with_structs(frame, roots).select(parsed).height == 1:
+        raise ConfigError(f"{option} {expression!r} is one value for all rows, not one for each")
+    if chosen.dtype != pl.Boolean:
+        raise ConfigError(f"{option} {expression!r} is {chosen.dtype}, not true or false")
+    return chosen
+
+
+def binary_labels(frame: pl.DataFrame, label: str) -> NDArray[np.float64]:
+    """Return labels of rows: a column of 0 and 1 or booleans, or an expression.
+
+    Returns
+    -------
+    float ndarray of shape (n_rows,)
+        1.0 for positive rows, 0.0 for negative ones, NaN where undefined.
+    """
+    if label not in frame.columns:
+        return numbers(frame.select(select_rows(frame, label, "--auc").alias("_")), "_")
+    check_numeric(frame, label, "--auc")
+    values = numbers(frame, label)
+    if others := sorted(set(values[~np.isnan(values)].tolist()) - {0.0, 1.0}):
+        raise ConfigError(
+            f"--auc {label}: holds {others[0]:g}, not only 0 and 1; give a condition, such as "
+            f"'{label} >= {others[-1]:g}'"
+        )
+    return values
 
 
 def _check_same_columns(files: Sequence[Path], frames: Sequence[pl.DataFrame]) -> None:
@@ -289,3 +354,18 @@ def _flat(frame: pl.DataFrame) -> pl.DataFrame:
     # Polars holds NaN above every number: a condition such as score > 0.5 would choose it.
     floats = [name for name, kind in flat.schema.items() if kind.is_float()]
     return flat.with_columns(pl.col(name).fill_nan(None) for name in floats)
+
+
+def _fields(frame: pl.DataFrame, name: str) -> list[str]:
+    return [column for column in frame.columns if column.startswith(f"{name}.")]
+
+
+def _with_structs(frame: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+    """Put structs back that an expression such as ``peer.f1 = 0`` reads."""
+    return frame.with_columns(
+        pl.struct(
+            pl.col(column).alias(column[len(name) + 1 :]) for column in _fields(frame, name)
+        ).alias(name)
+        for name in dict.fromkeys(names)
+        if name not in frame.columns
+    )

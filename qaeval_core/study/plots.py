@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.stats.correlation import COEFFICIENTS
-from qaeval_core.study.records import ALL_ROWS, CorrelationRecord
+from qaeval_core.study.records import ALL_ROWS, Statistic
 from qaeval_core.terminal import visible
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def check_matplotlib() -> None:
         raise ConfigError("plots need matplotlib: pip install 'qaeval[correlate]'") from None
 
 
-def plot_correlations(records: Sequence[CorrelationRecord], path: Path) -> None:
+def plot_correlations(records: Sequence[Statistic], path: Path) -> None:
     """Write one panel for each level, human column and subset; a row of it is a metric."""
     panels = [
         list(group)
@@ -56,17 +56,17 @@ def plot_correlations(records: Sequence[CorrelationRecord], path: Path) -> None:
     _save(figure, path, n_shown=len(shown), n_panels=len(panels))
 
 
-def _correlation_panel(axis: Axes, records: Sequence[CorrelationRecord]) -> None:
+def _correlation_panel(axis: Axes, records: Sequence[Statistic]) -> None:
     first = records[0]
-    strength = {r.metric: abs(r.value or 0.0) for r in records if r.coefficient == "pearson"}
+    strength = {r.metric: r.strength for r in records if r.coefficient == "pearson"}
     metrics = sorted(strength, key=lambda name: strength[name])
     for shift, coefficient in zip((0.22, 0.0, -0.22), COEFFICIENTS, strict=True):
-        own = [r for r in records if r.coefficient == coefficient and r.value is not None]
+        own = [r for r in records if r.coefficient == coefficient and not np.isnan(r.value)]
         values = np.array([r.value for r in own], dtype=np.float64)
-        lows = np.array([r.value if r.low is None else r.low for r in own], dtype=np.float64)
-        highs = np.array([r.value if r.high is None else r.high for r in own], dtype=np.float64)
-        # A percentile interval need not hold the value; a bar cannot have negative length.
-        bars = np.maximum(0.0, [values - lows, highs - values])
+        edges = np.array([(r.value - r.low, r.high - r.value) for r in own], dtype=np.float64)
+        # Draws have no interval. A percentile interval need not hold the value; a bar cannot have
+        # negative length.
+        bars = np.maximum(0.0, np.nan_to_num(edges.reshape(-1, 2).T))
         axis.errorbar(
             values,
             [metrics.index(r.metric) + shift for r in own],
@@ -78,7 +78,7 @@ def _correlation_panel(axis: Axes, records: Sequence[CorrelationRecord]) -> None
             label=coefficient,
         )
     for record in records:
-        if record.value is None and record.coefficient == "pearson":
+        if np.isnan(record.value) and record.coefficient == "pearson":
             reason = str(record.reason).replace("_", " ")
             axis.annotate(
                 f"undefined: {reason}",

@@ -1,16 +1,18 @@
-"""Study: what is asked of scores and human ratings, and the records of what was found.
+"""Records: what is asked of scores and human ratings, and the statistics that were found.
 
-A record is one row of a table: plain values, None where undefined, with the reason beside it.
+Everything found is a list of `Statistic`; the tables of a study are its rows by kind, under the
+columns of ``TABLES``.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from polars import selectors
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.stats.bootstrap import N_RESAMPLES
@@ -72,108 +74,86 @@ class StudyRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CorrelationRecord:
-    """A coefficient of a metric with a human column.
+class Statistic:
+    """One number of a study with its interval; NaN where undefined, with the reason beside it.
 
-    ``n`` counts points: rows at segment level, systems at system level, draws x systems for
-    draws. Rows left out are counted whatever the level.
+    What ``value`` is depends on the table: a coefficient; the difference of two, higher is better;
+    an area under a ROC curve; the share of pairs ranked as people do; a held-out squared error.
     """
 
-    level: str
+    table: str  # a key of ``TABLES``
     subset: str
-    human: str
+    human: str  # column of ratings; of an area: what makes a row positive
     metric: str
-    coefficient: str
-    value: float | None
-    low: float | None
-    high: float | None
-    reason: str | None
-    n: int
-    n_undefined_metric: int  # rows with a rating and without a score
-    n_undefined_human: int  # rows without a rating
-    n_resamples: int
-    n_undefined_resamples: int
-    higher_is_better: bool
-    aggregation: str  # of rows to systems; "" at segment level
-    signature: str
+    level: str = ""
+    coefficient: str = ""
+    value: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    reason: str | None = None
+    n: int = 0  # points: rows, systems, draws x systems, or pairs
+    n_undefined: int = 0  # with a rating and without a score
+    n_undefined_human: int = 0  # rows without a rating, or without a label
+    n_resamples: int = 0
+    n_undefined_resamples: int = 0
+    # Of a correlation.
+    higher_is_better: bool = True
+    aggregation: str = ""  # of rows to systems; "" at segment level
+    signature: str = ""
+    # Of a comparison with a second metric. Correlations are negated where lower scores are better.
+    metric_b: str = ""
+    value_a: float = math.nan
+    value_b: float = math.nan
+    p_value: float = math.nan  # two-sided, not corrected for the number of comparisons
+    # Of an area.
+    n_positive: int = 0
+    n_negative: int = 0
+    # Of win-lose pairs; ties do not agree.
+    min_gap: float = 0.0
+    n_agree: int = 0
+    n_tied: int = 0
+    n_disagree: int = 0
+    # Of a step of forward selection, over all repeats.
+    step: int = 0
+    n_chosen: int = 0
+    n_repeats: int = 0
+    r2: float = math.nan
+
+    @property
+    def strength(self) -> float:
+        """How far the value is from saying nothing; 0 where it is undefined."""
+        return 0.0 if math.isnan(self.value) else abs(self.value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonRecord:
-    """Paired bootstrap of two metrics, on rows where both are defined; higher is better."""
-
-    level: str
-    subset: str
-    human: str
-    coefficient: str
-    metric_a: str
-    metric_b: str
-    value_a: float | None  # the correlation, negated where lower scores are better
-    value_b: float | None
-    difference: float | None  # value_a - value_b
-    low: float | None
-    high: float | None
-    p_value: float | None  # two-sided, not corrected for the number of comparisons
-    reason: str | None
-    n: int
-    n_resamples: int
-    n_undefined_resamples: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AucRecord:
-    """How well a metric tells positive rows from negative ones; higher is better."""
-
-    subset: str
-    label: str
-    metric: str
-    value: float | None
-    low: float | None
-    high: float | None
-    reason: str | None
-    n_positive: int
-    n_negative: int
-    n_undefined_metric: int
-    n_undefined_label: int
-    n_resamples: int
-    n_undefined_resamples: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WinLoseRecord:
-    """How often a metric ranks two answers to one question as people do; ties do not agree."""
-
-    subset: str
-    human: str
-    metric: str
-    min_gap: float
-    share: float | None
-    low: float | None
-    high: float | None
-    reason: str | None
-    n_pairs: int
-    n_agree: int
-    n_tied: int
-    n_disagree: int
-    n_undefined: int
-    n_resamples: int
-    n_undefined_resamples: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelectionRecord:
-    """How often a metric was chosen at a step of forward selection; errors are the step's."""
-
-    subset: str
-    human: str
-    step: int
-    metric: str
-    n_chosen: int
-    n_repeats: int
-    mse: float
-    r2: float
-    n: int
-    n_undefined: int
+_RESAMPLES = "n_resamples n_undefined_resamples"
+# The fields of a statistic that a table has, in the order of its columns.
+TABLES = {
+    "correlations": f"level subset human metric coefficient value low high reason n n_undefined "
+    f"n_undefined_human {_RESAMPLES} higher_is_better aggregation signature",
+    "comparisons": f"level subset human coefficient metric metric_b value_a value_b value low high "
+    f"p_value reason n {_RESAMPLES}",
+    "auc": f"subset human metric value low high reason n_positive n_negative n_undefined "
+    f"n_undefined_human {_RESAMPLES}",
+    "win_lose": f"subset human metric min_gap value low high reason n n_agree n_tied n_disagree "
+    f"n_undefined {_RESAMPLES}",
+    "forward_selection": "subset human step metric n_chosen n_repeats value r2 n n_undefined",
+}
+# Columns that have another name than their field.
+_NAMES = {
+    "correlations": {"n_undefined": "n_undefined_metric"},
+    "comparisons": {"metric": "metric_a", "value": "difference"},
+    "auc": {
+        "human": "label",
+        "n_undefined": "n_undefined_metric",
+        "n_undefined_human": "n_undefined_label",
+    },
+    "win_lose": {"value": "share", "n": "n_pairs"},
+    "forward_selection": {"value": "mse"},
+}
+_POLARS = {"str": pl.String, "int": pl.Int64, "float": pl.Float64, "bool": pl.Boolean}
+_SCHEMA = {
+    column.name: _POLARS[str(column.type).removesuffix(" | None")] for column in fields(Statistic)
+}
 
 
 @dataclass(slots=True)
@@ -186,34 +166,17 @@ class Study:
     scores: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     ratings: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    correlations: list[CorrelationRecord] = field(default_factory=list)
-    comparisons: list[ComparisonRecord] = field(default_factory=list)
-    auc: list[AucRecord] = field(default_factory=list)
-    win_lose: list[WinLoseRecord] = field(default_factory=list)
-    forward_selection: list[SelectionRecord] = field(default_factory=list)
+    statistics: list[Statistic] = field(default_factory=list)
 
+    def of(self, table: str) -> list[Statistic]:
+        """Return the statistics of one table, a key of ``TABLES``, as they were found."""
+        return [one for one in self.statistics if one.table == table]
 
-RECORDS: dict[str, type[Any]] = {
-    "correlations": CorrelationRecord,
-    "comparisons": ComparisonRecord,
-    "auc": AucRecord,
-    "win_lose": WinLoseRecord,
-    "forward_selection": SelectionRecord,
-}
-
-_POLARS = {"str": pl.String, "int": pl.Int64, "float": pl.Float64, "bool": pl.Boolean}
-
-
-def records_table(study: Study, name: str) -> pl.DataFrame:
-    """Return one list of records as a table, typed even where it is empty.
-
-    Parameters
-    ----------
-    name : str
-        A key of ``RECORDS``.
-    """
-    schema = {
-        column.name: _POLARS[str(column.type).split(" | ", maxsplit=1)[0]]
-        for column in fields(RECORDS[name])
-    }
-    return pl.DataFrame([asdict(record) for record in getattr(study, name)], schema=schema)
+    def frame(self, table: str) -> pl.DataFrame:
+        """Return one table as it is written: typed even where it is empty, null where undefined."""
+        frame = pl.DataFrame([asdict(one) for one in self.of(table)], schema=_SCHEMA)
+        names = _NAMES[table]
+        chosen = frame.select(
+            pl.col(name).alias(names.get(name, name)) for name in TABLES[table].split()
+        )
+        return chosen.with_columns(selectors.float().fill_nan(None))

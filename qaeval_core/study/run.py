@@ -1,4 +1,4 @@
-"""Correlate: run a study of scores against human ratings, from tables to records.
+"""Run a study: scores against human ratings, from tables to statistics.
 
 Everything drawn at random depends on the seed and the rows of a subset alone, so metrics are
 always judged on the same resamples.
@@ -7,28 +7,39 @@ always judged on the same resamples.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import partial
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.stats.forward_selection import check_sklearn
-from qaeval_core.study import inputs
-from qaeval_core.study.expressions import binary_labels, select_rows
-from qaeval_core.study.inputs import ScoreColumn, StudyTable
-from qaeval_core.study.levels import (
-    RatedRows,
-    make_draws,
-    make_systems,
-    rated_rows,
-    segment_points,
+from qaeval_core.stats.bootstrap import bootstrap, percentile_interval
+from qaeval_core.stats.correlation import CONSTANT_METRIC
+from qaeval_core.stats.forward_selection import (
+    N_FOLDS,
+    N_REPEATS,
+    check_sklearn,
+    forward_selection,
 )
-from qaeval_core.study.parts import Slice, auc_records, selection_records, win_lose_records
-from qaeval_core.study.points import Points
-from qaeval_core.study.records import ALL_ROWS, DRAWS, Study, StudyRequest
+from qaeval_core.stats.levels import complete_rows
+from qaeval_core.stats.ranking import (
+    RankPairs,
+    auc,
+    rank_pairs,
+    weighted_auc,
+    weighted_share,
+    win_lose,
+)
+from qaeval_core.study import inputs
+from qaeval_core.study.inputs import ScoreColumn, StudyTable, Subset
+from qaeval_core.study.levels import Level, make_draws, make_systems, rated_rows, segment_level
+from qaeval_core.study.records import ALL_ROWS, DRAWS, Statistic, Study, StudyRequest
 from qaeval_core.suggest import nearest
 
+ONE_LABEL = "one_label"
+NO_PAIRS = "no_pairs"
 MAX_GROUPS = 200
 _WORTH_SAYING = 50_000  # scores to resample: a second or more
 
@@ -61,66 +72,196 @@ def run_study(request: StudyRequest, *, say: Callable[[str], None] = lambda _: N
     )
     columns = {name: table.described.get(name, ScoreColumn()) for name in metrics}
     for name, frame in _subsets(request, table.frame, study.notes):
-        part = Slice(name, frame, columns)
+        subset = Subset(name, frame, columns)
         for human in request.human:
             if frame.height * len(metrics) >= _WORTH_SAYING:
                 say(f"{name}: {human}: {frame.height:,} rows, {len(metrics)} metrics")
-            _judge(study, part, human)
+            _judge(study, subset, human)
         if request.auc is not None:
-            study.auc += auc_records(request, part)
+            study.statistics += _areas(request, subset, request.auc)
     return study
 
 
-def _judge(study: Study, part: Slice, human: str) -> None:
+def _judge(study: Study, subset: Subset, human: str) -> None:
     request = study.request
-    data = rated_rows(request, part.frame, human, metrics=study.metrics, cluster=request.cluster)
-    levels = [segment_points(data, human, part.columns)]
-    # The rows of one system have no systems to correlate.
-    is_one_system = request.by == request.system and part.subset.startswith(f"{request.by}=")
-    if request.system is not None and not is_one_system:
-        # A system's answers to one question are kept together with those of other systems.
-        cluster = request.cluster or request.question
-        keyed = _keyed(study, part, request.system, "systems")
-        data = rated_rows(request, keyed.frame, human, metrics=study.metrics, cluster=cluster)
-        levels += _system_points(study, part, data, human)
-    for points in levels:
-        study.correlations += points.correlations(part.subset)
+    for level in _levels(study, subset, human):
+        study.statistics += level.correlations()
         # Draws share rows, and have no resamples to compare on.
-        if points.level != DRAWS:
-            study.comparisons += points.comparisons(part.subset, _pairs(request, study.metrics))
+        if level.name != DRAWS:
+            study.statistics += level.comparisons(_pairs(request, study.metrics))
     if request.win_lose is not None:
-        keyed = _keyed(study, part, request.win_lose, "win-lose pairs")
-        study.win_lose += win_lose_records(request, keyed, human)
+        keyed = _keyed(study, subset, request.win_lose, "win-lose pairs")
+        study.statistics += _win_lose(request, keyed, human, request.win_lose)
     if request.forward_selection:
-        found, note = selection_records(request, part, human)
-        study.forward_selection += found
+        found, note = _selection(request, subset, human)
+        study.statistics += found
         study.notes += [note] if note else []
 
 
-def _keyed(study: Study, part: Slice, column: str, what: str) -> Slice:
-    """Return the rows that have a key; those without are left out and counted."""
-    kept = inputs.with_key(part.frame, column)
-    if n_left_out := part.frame.height - kept.height:
-        note = f"{part.subset}: {n_left_out:,} rows without {column} are left out of {what}"
-        study.notes += [note] if note not in study.notes else []
-    return part._replace(frame=kept)
-
-
-def _system_points(study: Study, part: Slice, data: RatedRows, human: str) -> list[Points]:
+def _levels(study: Study, subset: Subset, human: str) -> Iterator[Level]:
     request = study.request
-    assert request.system is not None
-    systems = make_systems(data, request.system, part.columns)
-    summed = [name for name, column in part.columns.items() if column.over_examples != "mean"]
-    if means := [name for name in summed if systems.kinds[name] == "mean"]:
-        note = f"no statistics to sum, so systems have means of rows: {', '.join(means)}"
-        study.notes += [note] if note not in study.notes else []
-    levels = [systems.points(human, part.columns, None)]
+    yield segment_level(rated_rows(request, subset, human, cluster=request.cluster))
+    # The rows of one system have no systems to correlate.
+    is_one_system = request.by == request.system and subset.name.startswith(f"{request.by}=")
+    if request.system is None or is_one_system:
+        return
+    # A system's answers to one question are kept together with those of other systems.
+    cluster = request.cluster or request.question
+    keyed = _keyed(study, subset, request.system, "systems")
+    systems = make_systems(rated_rows(request, keyed, human, cluster=cluster), request.system)
+    summed = [name for name, column in subset.columns.items() if column.over_examples != "mean"]
+    if means := [name for name in summed if systems.aggregation[name] == "mean"]:
+        _note(study, f"no statistics to sum, so systems have means of rows: {', '.join(means)}")
+    yield systems.level()
     if request.n_draws:
-        draws, note = make_draws(data, systems.names)
-        study.notes.append(f"{part.subset}: {human}: {note}")
+        draws, note = make_draws(systems)
+        study.notes.append(f"{subset.name}: {human}: {note}")
         if draws is not None:
-            levels.append(systems.points(human, part.columns, draws))
-    return levels
+            yield systems.level(draws)
+
+
+def _keyed(study: Study, subset: Subset, column: str, what: str) -> Subset:
+    """Return the rows that have a key; those without are left out and counted."""
+    kept = subset.frame.filter(pl.col(column).is_not_null())
+    if n_left_out := subset.frame.height - kept.height:
+        _note(study, f"{subset.name}: {n_left_out:,} rows without {column} are left out of {what}")
+    return replace(subset, frame=kept)
+
+
+def _note(study: Study, note: str) -> None:
+    study.notes += [note] if note not in study.notes else []
+
+
+def _areas(request: StudyRequest, subset: Subset, label: str) -> Iterator[Statistic]:
+    """Yield the area under the ROC curve of each metric, over the rows with a label."""
+    labels = inputs.binary_labels(subset.frame, label)
+    is_labelled = ~np.isnan(labels)
+    labelled = replace(subset, frame=subset.frame.filter(pl.Series(is_labelled, dtype=pl.Boolean)))
+    is_positive = labels[is_labelled] == 1
+    column = request.cluster
+    clusters = None if column is None else inputs.cluster_codes(labelled.frame, column)
+    for metric in subset.columns:
+        scores = labelled.scores(metric)
+        defined = ~np.isnan(scores)
+        value, reason, resampled = _area(request, scores, is_positive, clusters)
+        yield Statistic(
+            table="auc",
+            subset=subset.name,
+            human=label,
+            metric=metric,
+            value=value,
+            **asdict(percentile_interval(resampled)),
+            reason=reason,
+            n_positive=int(is_positive[defined].sum()),
+            n_negative=int((~is_positive[defined]).sum()),
+            n_undefined=int((~defined).sum()),
+            n_undefined_human=int((~is_labelled).sum()),
+        )
+
+
+def _area(
+    request: StudyRequest,
+    scores: NDArray[np.float64],
+    is_positive: NDArray[np.bool_],
+    clusters: NDArray[np.intp] | None,
+) -> tuple[float, str | None, NDArray[np.float64]]:
+    """Return an area, why it is undefined, and the areas of resamples."""
+    defined = ~np.isnan(scores)
+    own, positive = scores[defined], is_positive[defined]
+    value = auc(positive=own[positive], negative=own[~positive])
+    if not np.isnan(value) and np.ptp(own) == 0:
+        # All ties would be 0.5 with no uncertainty at all, for a metric that says nothing.
+        return np.nan, CONSTANT_METRIC, np.full(request.n_resamples, np.nan)
+    resampled = bootstrap(
+        lambda weights: weighted_auc(own, positive, weights[defined]),
+        len(scores),
+        n_resamples=request.n_resamples,
+        seed=request.seed,
+        clusters=clusters,
+    )
+    return value, ONE_LABEL if np.isnan(value) else None, resampled
+
+
+def _win_lose(
+    request: StudyRequest, subset: Subset, human: str, question: str
+) -> Iterator[Statistic]:
+    """Yield how often each metric ranks two answers to one question as people do."""
+    pairs = rank_pairs(
+        human=inputs.numbers(subset.frame, human),
+        questions=inputs.cluster_codes(subset.frame, question),
+        min_gap=request.min_gap,
+    )
+    # Pairs of one question share answers, so questions are drawn, not pairs.
+    drawn, numbers = np.unique(pairs.question, return_inverse=True)
+    renumbered = RankPairs(pairs.winner, pairs.loser, numbers.astype(np.intp))
+    for metric in subset.columns:
+        scores = subset.scores(metric)
+        found = win_lose(scores, pairs)
+        resampled = bootstrap(
+            partial(weighted_share, scores, renumbered),
+            len(drawn),
+            n_resamples=request.n_resamples,
+            seed=request.seed,
+        )
+        yield Statistic(
+            table="win_lose",
+            subset=subset.name,
+            human=human,
+            metric=metric,
+            min_gap=request.min_gap,
+            value=found.share,
+            **asdict(percentile_interval(resampled)),
+            reason=NO_PAIRS if np.isnan(found.share) else None,
+            n=len(pairs.winner),
+            n_agree=found.n_agree,
+            n_tied=found.n_tied,
+            n_disagree=found.n_disagree,
+            n_undefined=found.n_undefined,
+        )
+
+
+def _selection(
+    request: StudyRequest, subset: Subset, human: str
+) -> tuple[list[Statistic], str | None]:
+    """Return the steps of forward selection, and a note on what was left out of it."""
+    ratings = inputs.numbers(subset.frame, human)
+    rated = ~np.isnan(ratings)
+    scores = {name: inputs.numbers(subset.frame, name) for name in subset.columns}
+    # A metric with one value or none has nothing to add, and one without values no rows to leave.
+    kept = [name for name in scores if len(np.unique(_defined(scores[name][rated]))) > 1]
+    head = f"{subset.name}: {human}: forward selection"
+    if not kept:
+        return [], f"{head}: undefined, no metric varies"
+    matrix = np.column_stack([scores[name] for name in kept])
+    rows = rated & complete_rows(matrix)
+    n = int(rows.sum())
+    if n < 2 * N_FOLDS or len(np.unique(ratings[rows])) < 2:
+        return [], f"{head}: undefined, {n:,} rows with all scores, or one rating alone"
+    found = [
+        Statistic(
+            table="forward_selection",
+            subset=subset.name,
+            human=human,
+            step=step.step,
+            metric=metric,
+            n_chosen=n_chosen,
+            n_repeats=N_REPEATS,
+            value=step.mse,
+            r2=step.r2,
+            n=n,
+            n_undefined=len(rows) - n,
+        )
+        for step in forward_selection(
+            kept, metrics=matrix[rows], human=ratings[rows], seed=request.seed
+        )
+        for metric, n_chosen in step.n_chosen.items()
+    ]
+    dropped = [name for name in scores if name not in kept]
+    return found, f"{head}: left out, one value: {', '.join(dropped)}" if dropped else None
+
+
+def _defined(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return values[~np.isnan(values)]
 
 
 def _check(request: StudyRequest, table: StudyTable) -> list[str]:
@@ -140,7 +281,7 @@ def _check(request: StudyRequest, table: StudyTable) -> list[str]:
     named = inputs.choose_metrics(table, request.metrics)
     metrics = [name for name in named if request.metrics or name not in request.human]
     if request.auc is not None:
-        binary_labels(frame, request.auc)
+        inputs.binary_labels(frame, request.auc)
     if request.forward_selection:
         check_sklearn()
     _pairs(request, metrics)
@@ -164,7 +305,7 @@ def _pairs(request: StudyRequest, metrics: Sequence[str]) -> list[tuple[str, str
 def _subsets(
     request: StudyRequest, frame: pl.DataFrame, notes: list[str]
 ) -> Iterator[tuple[str, pl.DataFrame]]:
-    chosen = [select_rows(frame, text, "--subset") for text in request.subsets]
+    chosen = [inputs.select_rows(frame, text, "--subset") for text in request.subsets]
     yield ALL_ROWS, frame
     for text, rows in zip(request.subsets, chosen, strict=True):
         if rows.null_count():

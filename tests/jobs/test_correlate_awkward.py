@@ -60,7 +60,7 @@ def test_rows_without_a_key_are_left_out_and_counted(table: Path, tmp_path: Path
 
 def test_a_row_without_a_cluster_is_drawn_alone(table: Path) -> None:
     """Protects from rows that come and go together because they lack a key."""
-    from qaeval_core.study.levels import cluster_codes
+    from qaeval_core.study.inputs import cluster_codes
 
     codes = cluster_codes(pl.read_parquet(table), "question")
     assert len(set(codes[::6])) == 10

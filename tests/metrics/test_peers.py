@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from qaeval_core import Scorer
 from qaeval_core.metrics.catalogue import corpus_score
 from qaeval_core.scoring.join import score_instance
-from qaeval_core.stats.correlation import make_pairs, observed
+from qaeval_core.stats.correlation import correlate
 
 pytestmark = pytest.mark.shared_data
 
@@ -33,8 +33,7 @@ def coefficients(metric: NDArray[np.float64], human: NDArray[np.float64]) -> lis
     """Return Pearson, Spearman and Kendall; zeros where the metric is constant, as printed."""
     if np.ptp(metric) == 0:
         return [0.0, 0.0, 0.0]
-    found = observed(make_pairs(metric=metric, human=human))
-    return [found[name] for name in ("pearson", "spearman", "kendall")]
+    return correlate(metric=metric, human=human).values.tolist()
 
 
 @pytest.fixture(scope="module")

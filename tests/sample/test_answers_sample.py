@@ -11,7 +11,7 @@ import numpy as np
 
 from qaeval_core import Scorer
 from qaeval_core.sample import answers_table, sample_table
-from qaeval_core.stats.auc import auc
+from qaeval_core.stats.ranking import auc
 
 RIGHT = ("right", "reworded")
 WRONG = ("wrong", "yes_no_flipped", "number_changed")

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from qaeval_core.stats.columns import column_correlations
 from qaeval_core.stats.correlation import (
     COEFFICIENTS,
-    correlation,
-    make_pairs,
+    correlate,
+    row_correlations,
     weighted_correlations,
 )
 
@@ -77,9 +76,9 @@ def test_each_coefficient_is_its_nested_loop(
     """Protects from wrong ties: human ratings have few values, so most pairs are tied."""
     x, y, _ = drawn
     assume(len(set(x)) > 1 and len(set(y)) > 1)
-    for name in COEFFICIENTS:
-        found = correlation(name, metric=np.array(x, float), human=np.array(y))
-        assert found.value == pytest.approx(_reference(name, x, y), abs=1e-12)
+    found = correlate(metric=np.array(x, float), human=np.array(y))
+    expected = [_reference(name, x, y) for name in COEFFICIENTS]
+    assert found.values == pytest.approx(expected, abs=1e-12)
 
 
 @given(sides)
@@ -89,30 +88,28 @@ def test_a_weighted_resample_is_the_resample_written_out(
 ) -> None:
     """Protects the bootstrap: a row drawn twice must count as two equal rows."""
     x, y, counts = drawn
-    pairs = make_pairs(metric=np.array(x, float), human=np.array(y))
-    found = weighted_correlations(pairs, np.array([counts], float).T)
+    weights = np.array([counts], float).T
+    found = weighted_correlations(metric=np.array(x, float), human=np.array(y), weights=weights)
     long_x = [value for value, n in zip(x, counts, strict=True) for _ in range(n)]
     long_y = [value for value, n in zip(y, counts, strict=True) for _ in range(n)]
-    for name in COEFFICIENTS:
-        if len(long_x) < 3 or len(set(long_x)) == 1 or len(set(long_y)) == 1:
-            assert np.isnan(found[name][0])
-        else:
-            assert found[name][0] == pytest.approx(_reference(name, long_x, long_y), abs=1e-12)
+    if len(long_x) < 3 or len(set(long_x)) == 1 or len(set(long_y)) == 1:
+        assert np.isnan(found).all()
+    else:
+        expected = [_reference(name, long_x, long_y) for name in COEFFICIENTS]
+        assert found[:, 0] == pytest.approx(expected, abs=1e-12)
 
 
 def test_large_continuous_columns_agree_with_scipy() -> None:
-    """Protects the digits of Kendall's sum beyond what nested loops can check."""
+    """Protects what nested loops are too slow to check."""
     rng = np.random.default_rng(3)
     metric = rng.normal(size=3_000) + 1e6
     human = metric + rng.normal(size=3_000)
-    expected = {
-        "pearson": stats.pearsonr(metric, human).statistic,
-        "spearman": stats.spearmanr(metric, human).statistic,
-        "kendall": stats.kendalltau(metric, human).statistic,
-    }
-    for name, value in expected.items():
-        found = correlation(name, metric=metric, human=human).value
-        assert found == pytest.approx(value, abs=1e-9)
+    expected = [
+        stats.pearsonr(metric, human).statistic,
+        stats.spearmanr(metric, human).statistic,
+        stats.kendalltau(metric, human).statistic,
+    ]
+    assert correlate(metric=metric, human=human).values == pytest.approx(expected, abs=1e-9)
 
 
 NAN = float("nan")
@@ -133,34 +130,33 @@ def test_undefined_has_a_reason_and_left_out_rows_are_counted(
     metric: list[float], human: list[float], reason: str, n: int, n_undefined: int
 ) -> None:
     """Protects from 0 for a constant column, which reads as `no agreement`."""
-    for name in COEFFICIENTS:
-        found = correlation(name, metric=np.array(metric), human=np.array(human))
-        assert math.isnan(found.value)
-        assert (found.reason, found.n, found.n_undefined) == (reason, n, n_undefined)
+    found = correlate(metric=np.array(metric), human=np.array(human))
+    assert np.isnan(found.values).all()
+    assert (found.reason, found.n, found.n_undefined) == (reason, n, n_undefined)
 
 
 def test_a_nearly_constant_resample_of_rounding_errors_is_undefined() -> None:
     """Protects from a variance of 1e-33 where a column of 0.1 was drawn: not 0, and not a value."""
     values = np.array([0.1, 0.1, 0.1, 0.7])
-    pairs = make_pairs(metric=values, human=np.array([1.0, 2.0, 3.0, 4.0]))
+    human = np.array([1.0, 2.0, 3.0, 4.0])
     weights = np.array([[3.0], [2.0], [1.0], [0.0]])
-    assert all(np.isnan(found).all() for found in weighted_correlations(pairs, weights).values())
+    assert np.isnan(weighted_correlations(metric=values, human=human, weights=weights)).all()
 
 
-def test_columns_of_points_agree_with_one_by_one() -> None:
+def test_rows_of_points_agree_with_one_by_one() -> None:
     """Protects system level, where each resample has scores of its own."""
     rng = np.random.default_rng(5)
-    metric = rng.integers(0, 4, size=(6, 40)).astype(float)
-    human = rng.normal(size=(6, 40))
-    metric[:, 7], metric[2, 9], human[:, 11] = 1.0, NAN, 2.0
-    found = column_correlations(metric=metric, human=human)
-    for name in COEFFICIENTS:
-        for i in range(40):
-            if i in (7, 9, 11):
-                assert np.isnan(found[name][i])
-            else:
-                expected = _reference(name, metric[:, i].tolist(), human[:, i].tolist())
-                assert found[name][i] == pytest.approx(expected, abs=1e-12)
+    metric = rng.integers(0, 4, size=(40, 6)).astype(float)
+    human = rng.normal(size=(40, 6))
+    metric[7], metric[9, 2], human[11] = 1.0, NAN, 2.0
+    found = row_correlations(metric=metric, human=human)
+    for i in range(40):
+        if i in (7, 9, 11):
+            assert np.isnan(found[:, i]).all()
+        else:
+            x, y = metric[i].tolist(), human[i].tolist()
+            expected = [_reference(name, x, y) for name in COEFFICIENTS]
+            assert found[:, i] == pytest.approx(expected, abs=1e-12)
 
 
 def _sas(shared_data: Path, subset: str) -> pl.DataFrame:
@@ -180,12 +176,12 @@ def test_published_table_of_answer_similarity_is_reproduced(shared_data: Path, s
     tables = json.loads((shared_data / "sas/published_tables.json").read_text())
     frame = _sas(shared_data, subset)
     for metric, printed in tables["table3_SQuAD"][subset].items():
-        for name, expected in zip(COEFFICIENTS, printed, strict=True):
-            found = correlation(name, metric=_values(frame, metric), human=_values(frame, "label"))
-            if expected == 0:
-                assert found.reason == "constant_metric", metric
-            else:
-                assert round(found.value, 3) == expected, (metric, name)
+        found = correlate(metric=_values(frame, metric), human=_values(frame, "label"))
+        if 0 in printed:
+            assert set(printed) == {0}
+            assert found.reason == "constant_metric", metric
+        else:
+            assert found.values.round(3).tolist() == printed, metric
 
 
 @pytest.mark.shared_data
@@ -200,8 +196,5 @@ def test_correlations_of_generated_answers_are_those_of_their_source(shared_data
         ("ROUGE-L", 0.317, 0.289),
         ("CIDEr", 0.261, 0.256),
     ):
-        for name, expected in (("pearson", pearson), ("spearman", spearman)):
-            found = correlation(
-                name, metric=_values(frame, metric), human=_values(frame, "human_score")
-            )
-            assert round(found.value, 3) == expected, (metric, name)
+        found = correlate(metric=_values(frame, metric), human=_values(frame, "human_score"))
+        assert found.values[:2].round(3).tolist() == [pearson, spearman], metric

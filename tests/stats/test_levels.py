@@ -8,10 +8,10 @@ import pytest
 from qaeval_core.stats.levels import (
     common_questions,
     draw_weights,
+    group_rows,
     group_scores,
-    make_grouping,
-    mean_of,
-    score_of_sums,
+    mean_of_sums,
+    mean_statistics,
 )
 
 SYSTEMS = np.array(["b", "a", "b", "a", "c", "b"])
@@ -20,10 +20,9 @@ SYSTEMS = np.array(["b", "a", "b", "a", "c", "b"])
 def test_system_scores_are_means_of_defined_rows() -> None:
     """Protects from an undefined row counted as 0, and from a system without rows as 0."""
     values = np.array([1.0, 2.0, np.nan, 4.0, np.nan, 3.0])
-    grouping = make_grouping(SYSTEMS)
     weights = np.stack([np.ones(6), np.array([2.0, 0.0, 1.0, 1.0, 1.0, 1.0])], axis=1)
-    found = group_scores(grouping, mean_of(values), weights)
-    assert grouping.names == ["a", "b", "c"]
+    statistics = mean_statistics(values)
+    found = group_scores(group_rows(SYSTEMS), statistics, mean_of_sums, weights=weights)
     expected = [[(2 + 4) / 2, 4.0], [(1 + 3) / 2, (2 * 1 + 3) / 3], [np.nan, np.nan]]
     assert found == pytest.approx(np.array(expected), nan_ok=True)
 
@@ -31,8 +30,12 @@ def test_system_scores_are_means_of_defined_rows() -> None:
 def test_a_corpus_score_comes_from_sums_and_is_no_mean_of_rows() -> None:
     """Protects BLEU at system level: a ratio of sums, here (1 + 3) / (2 + 4)."""
     statistics = np.array([[1.0, 2.0], [0.0, 1.0], [3.0, 4.0], [1.0, 1.0], [np.nan] * 2, [0, 0]])
-    aggregate = score_of_sums(statistics, lambda sums: sums[:, 0] / np.maximum(sums[:, 1], 1))
-    found = group_scores(make_grouping(SYSTEMS), aggregate, np.ones((6, 1)))
+    found = group_scores(
+        group_rows(SYSTEMS),
+        statistics,
+        lambda sums: sums[:, 0] / np.maximum(sums[:, 1], 1),
+        weights=np.ones((6, 1)),
+    )
     assert found.ravel() == pytest.approx([(0 + 1) / (1 + 1), (1 + 3 + 0) / 6, np.nan], nan_ok=True)
 
 

@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.study.expressions import binary_labels, select_rows
-from qaeval_core.study.inputs import StudyTable, read_study
+from qaeval_core.study.inputs import StudyTable, binary_labels, read_study, select_rows
 
 
 @pytest.fixture

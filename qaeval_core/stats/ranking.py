@@ -1,13 +1,18 @@
-"""Win-lose: how often a metric ranks two answers to one question as people do.
+"""Ranking: how often a metric ranks a pair of rows as people do.
+
+The area under a ROC curve is the share of pairs of a positive and a negative row in which the
+positive one scores higher, ties counting half. Win-lose agreement is the share of pairs of answers
+to one question in which the one that people rate higher scores higher.
 
 Source
 ------
+Mann, Whitney. Annals of Mathematical Statistics 1947 (the area, from ranks).
 Lee, Yoon, Dernoncourt, Kim, Bui, Shin, Jung. KPQA: A Metric for Generative Question Answering
 Using Keyphrase Weights. NAACL 2021, section 5.4 and table 7: pairs of two systems' answers whose
 human ratings differ by more than 2 on a scale of 1 to 5; the share ranked the same way.
 
-Differs from the paper
-----------------------
+Differs from KPQA
+-----------------
 - It does not say what a tie of the metric counts as. Here a tie is no agreement, and is counted.
 - Pairs with an undefined score are left out of the share, and counted.
 """
@@ -18,6 +23,48 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from qaeval_core.stats.bootstrap import drawn_rows
+
+
+def auc(*, positive: NDArray[np.floating], negative: NDArray[np.floating]) -> float:
+    """Return the area under the ROC curve; NaN where either side has no defined value.
+
+    Examples
+    --------
+    >>> auc(positive=np.array([0.9, 0.4]), negative=np.array([0.1, 0.4]))
+    0.875
+    """
+    high = positive[~np.isnan(positive)].astype(np.float64)
+    low = negative[~np.isnan(negative)].astype(np.float64)
+    if len(high) == 0 or len(low) == 0:
+        return float("nan")
+    from scipy import stats  # Imported here: it takes half a second that few commands need.
+
+    ranks = stats.rankdata(np.concatenate([high, low]))[: len(high)]
+    wins = float(ranks.sum()) - len(high) * (len(high) + 1) / 2
+    return wins / (len(high) * len(low))
+
+
+def weighted_auc(
+    scores: NDArray[np.float64], is_positive: NDArray[np.bool_], weights: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the area under the ROC curve of each resample of rows.
+
+    Parameters
+    ----------
+    scores : float ndarray of shape (n_rows,)
+    is_positive : bool ndarray of shape (n_rows,)
+    weights : float ndarray of shape (n_rows, n_resamples)
+        How often a row was drawn.
+
+    Returns
+    -------
+    float ndarray of shape (n_resamples,)
+        In [0, 1]; 0.5 says nothing. NaN where a resample has no positive or no negative row.
+    """
+    drawn = ((scores[rows], is_positive[rows]) for rows in drawn_rows(weights))
+    return np.array([auc(positive=own[chosen], negative=own[~chosen]) for own, chosen in drawn])
 
 
 @dataclass(frozen=True, slots=True)

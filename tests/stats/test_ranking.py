@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qaeval_core.stats.win_lose import rank_pairs, weighted_share, win_lose
+from qaeval_core.stats.ranking import rank_pairs, weighted_share, win_lose
 
 NAN = float("nan")
 rows = st.lists(
