@@ -19,13 +19,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError
 
+# Rows to fit on, and rows held out, of each fold.
+Folds = Sequence[tuple[NDArray[np.intp], NDArray[np.intp]]]
 N_REPEATS = 10
 N_FOLDS = 5
 
@@ -76,11 +77,13 @@ def forward_selection(
     -----
     n_repeats * n_folds * n_metrics * (n_metrics + 1) / 2 least-squares fits.
     """
-    kfold = _sklearn("sklearn.model_selection").KFold
+    check_sklearn()
+    from sklearn.model_selection import KFold
+
     variance = float(human.var())
     runs = []
     for repeat in range(n_repeats):
-        folds = kfold(n_folds, shuffle=True, random_state=seed + repeat)
+        folds = KFold(n_folds, shuffle=True, random_state=seed + repeat)
         runs.append(_one_run(metrics, human, list(folds.split(human))))
     steps = []
     for step, choices in enumerate(zip(*runs, strict=True), start=1):
@@ -91,7 +94,7 @@ def forward_selection(
 
 
 def _one_run(
-    metrics: NDArray[np.float64], human: NDArray[np.float64], folds: Sequence[Any]
+    metrics: NDArray[np.float64], human: NDArray[np.float64], folds: Folds
 ) -> list[tuple[int, float]]:
     """Return (index of the metric chosen, error with it) of each step."""
     left = list(range(metrics.shape[1]))
@@ -105,27 +108,20 @@ def _one_run(
     return steps
 
 
-def _held_out_mse(
-    features: NDArray[np.float64], human: NDArray[np.float64], folds: Sequence[Any]
-) -> float:
-    regression = _sklearn("sklearn.linear_model").LinearRegression
+def _held_out_mse(features: NDArray[np.float64], human: NDArray[np.float64], folds: Folds) -> float:
+    from sklearn.linear_model import LinearRegression
+
     squares = 0.0
     for train, test in folds:
-        fitted = regression().fit(features[train], human[train])
+        fitted = LinearRegression().fit(features[train], human[train])
         squares += float(((fitted.predict(features[test]) - human[test]) ** 2).sum())
     return squares / len(human)
 
 
 def check_sklearn() -> None:
     """Raise ConfigError, saying what to install, if there is no scikit-learn."""
-    _sklearn("sklearn.linear_model")
-
-
-def _sklearn(module: str) -> Any:
-    import importlib
-
     try:
-        return importlib.import_module(module)
+        import sklearn.linear_model  # noqa: F401
     except ImportError:
         raise ConfigError(
             "forward selection needs scikit-learn: pip install 'qaeval[correlate]'"
