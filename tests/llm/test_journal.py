@@ -299,7 +299,7 @@ def test_a_folder_that_cannot_be_is_named_with_its_key(tmp_path: Path, folder: s
     """A trace of thirty lines does not say which setting is wrong."""
     (tmp_path / "a file").write_text("")
     with pytest.raises(RunError) as refused:
-        Journal(tmp_path / folder)
+        Journal(tmp_path / folder, section="naco.")
     assert str(refused.value).startswith(f"cannot keep replies in {tmp_path / folder}: ")
     assert str(refused.value).endswith(" (naco.journal_path)")
 
