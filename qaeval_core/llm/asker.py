@@ -451,7 +451,6 @@ class Asker:
             sleep=self._sleep,
             patience_s=2 * self._client.endpoint.timeout_s,
             queue=self._budget_queue,
-            check=self._check_stop,
         )
         self._n_in_flight += 1
         try:

@@ -37,13 +37,11 @@ class SendSlot:
     tokens, usd : int, float
         The most that the call can hold and cost.
     sleep : callable
-        Sleeps for seconds; may raise, to end the wait.
+        Sleeps for seconds, perhaps none; may raise, to end the wait.
     patience_s : float
         How long to wait for calls that were sent to free money.
     queue : BudgetQueue
         Of all calls that spend the same money here.
-    check : callable
-        Raises where ``sleep`` would.
 
     Attributes
     ----------
@@ -62,7 +60,6 @@ class SendSlot:
         sleep: Callable[[float], Awaitable[None]],
         patience_s: float,
         queue: BudgetQueue,
-        check: Callable[[], None],
     ) -> None:
         self._governor = governor
         self._tokens = tokens
@@ -70,7 +67,6 @@ class SendSlot:
         self._sleep = sleep
         self._patience_s = patience_s
         self._queue = queue
-        self._check = check
         self._reservation: Reservation | None = None
         self._asked_s = self._at_s = 0.0
         self.is_passed = False
@@ -120,7 +116,7 @@ class SendSlot:
         if known is None:
             self._reservation = None
             known = await self._queue.reserve(
-                self._reserve, check=self._check, patience_s=self._patience_s
+                self._reserve, sleep=self._sleep, patience_s=self._patience_s
             )
         self._reservation = known
         self._at_s = self._asked_s + known.wait_s
@@ -150,7 +146,7 @@ class BudgetQueue:
         self,
         reserve: Callable[[], Awaitable[Reservation]],
         *,
-        check: Callable[[], None],
+        sleep: Callable[[float], Awaitable[None]],
         patience_s: float,
     ) -> Reservation:
         """Return what is reserved, as soon as there is money for it.
@@ -159,7 +155,7 @@ class BudgetQueue:
         ----------
         reserve : callable
             Reserves, or raises BudgetExhaustedError.
-        check : callable
+        sleep : callable
             Raises, to end the wait.
         patience_s : float
             How long to wait for calls that were sent to free money.
@@ -179,7 +175,7 @@ class BudgetQueue:
             loop = asyncio.get_running_loop()
             until_s = loop.time() + patience_s
             while True:
-                check()
+                await sleep(0.0)
                 self._freed.clear()  # Before the question: what is freed meanwhile counts.
                 try:
                     return await reserve()
