@@ -89,9 +89,8 @@ def ray_governor(
     silent_s : float, default 600
         Seconds after which a run that was not heard has left; that of the first caller counts.
     """
-    transport = _RayTransport(
-        account, None if folder is None else str(folder), limits, silent_s=silent_s
-    )
+    ledgers = None if folder is None else str(folder)
+    transport = _RayTransport(account, ledgers, limits, silent_s, budget.section)
     return GovernorClient(transport, limits=limits, budget=budget, run=run or uuid.uuid4().hex)
 
 
@@ -118,11 +117,9 @@ class _RayTransport:
     that came meanwhile.
     """
 
-    def __init__(
-        self, account: str, folder: str | None, limits: Limits, *, silent_s: float
-    ) -> None:
+    def __init__(self, account: str, *made_of: object) -> None:
         self._account = account
-        self._made_of = (account, folder, limits, silent_s)
+        self._made_of = made_of
         self._handle: Any = None
         self._waiting: list[tuple[Call, asyncio.Future[Any]]] = []
         self._sender: asyncio.Task[None] | None = None
@@ -178,7 +175,7 @@ class _RayTransport:
             get_if_exists=True,
             # Where its ledger is; elsewhere only if this node is gone.
             scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=True),
-        ).remote(*self._made_of)
+        ).remote(self._account, *self._made_of)
 
 
 def _actor_name(account: str) -> str:
@@ -209,13 +206,18 @@ class GovernorActor:
         Until the first reservation says others.
     silent_s : float
         Seconds after which a run that was not heard has left.
+    section : str
+        Of the settings that messages name, with its dot.
     """
 
-    def __init__(self, account: str, folder: str | None, limits: Limits, silent_s: float) -> None:
+    def __init__(
+        self, account: str, folder: str | None, limits: Limits, silent_s: float, section: str
+    ) -> None:
         self._account = account
         self._folder = ledger_folder(folder)
         self._limits = limits
         self._silent_s = silent_s
+        self._section = section
         self._governor: Governor | None = None
         self._ledger: Ledger | None = None
         self._lease_log: LeaseLog | None = None
@@ -262,7 +264,8 @@ class GovernorActor:
                 self._governor = self._make()
             except OSError as error:
                 raise RunError(
-                    f"cannot keep a ledger in {self._folder}: {error.strerror} (naco.ledger_path)"
+                    f"cannot keep a ledger in {self._folder}: {error.strerror} "
+                    f"({self._section}ledger_path)"
                 ) from None
         return self._governor
 
@@ -277,10 +280,15 @@ class GovernorActor:
         )
 
     def _take_ledger(self) -> Ledger:
-        span_s = self._limits.span_s
         for n_left in reversed(range(_LOCK_TRIES)):
             try:
-                return Ledger(self._folder, self._account, keep_s=span_s, block_usd=_BLOCK_USD)
+                return Ledger(
+                    self._folder,
+                    self._account,
+                    keep_s=self._limits.span_s,
+                    block_usd=_BLOCK_USD,
+                    section=self._section,
+                )
             except StoreLockedError as error:
                 if n_left == 0:
                     raise StoreLockedError(

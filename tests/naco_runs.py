@@ -20,8 +20,8 @@ import pyarrow as pa
 from helpers import qaeval, start_qaeval
 from llm_server import LlmServer
 
+from qaeval_core.llm.client import Endpoint
 from qaeval_core.llm.journal import Journal
-from qaeval_core.llm.journal_entry import request_key
 from qaeval_core.llm.ledger import Ledger, LedgerState
 from qaeval_core.sample import sample_table
 from qaeval_core.scoring.families.chat.naco_prompt import make_prompt
@@ -147,13 +147,8 @@ class NacoRun:
         """Return the name of a request, in the journal and in the server's counts."""
         given = self.given
         parameters = {"temperature": 0.7, "top_p": 1.0, "max_tokens": given["max_tokens"]}
-        return request_key(
-            base_url=str(given["base_url"]),
-            model=str(given["model"]),
-            parameters=parameters,
-            messages=messages,
-            run_index=0,
-        )
+        endpoint = Endpoint(str(given["base_url"]), str(given["model"]), parameters)
+        return endpoint.request_key(messages, run_index=0)
 
     def scores(self) -> pl.DataFrame:
         """Return the scores of all input files, in the order of their names."""

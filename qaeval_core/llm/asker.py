@@ -275,11 +275,7 @@ class Asker:
         self._turn = asyncio.Semaphore(max_concurrent)
         self._budget_queue = BudgetQueue()
         self._n_in_flight = 0
-        self._breaker = CircuitBreaker(
-            most=self._rule.max_given_up,
-            max_outage_s=self._rule.max_outage_s,
-            max_unheard_s=min(self._rule.max_unheard_s, self._rule.max_outage_s),
-        )
+        self._breaker = CircuitBreaker(self._rule)
         self._claims = LeaseHolder(governor, journal, lease_s=lease_s)
         self._in_flight: dict[str, asyncio.Task[Answer]] = {}
         self._ending: set[asyncio.Task[JournalEntry | ChatFailure]] = set()
@@ -455,7 +451,6 @@ class Asker:
             sleep=self._sleep,
             patience_s=2 * self._client.endpoint.timeout_s,
             queue=self._budget_queue,
-            check=self._check_stop,
         )
         self._n_in_flight += 1
         try:

@@ -26,6 +26,8 @@ class Budget:
         Calls with equal names spend the same money, whichever run they are of.
     budget_usd : float or None
         Money that may be spent by all calls of that name, ever; inclusive.
+    section : str, default ""
+        Of the settings that messages name, with its dot: ``naco.``.
 
     Raises
     ------
@@ -35,6 +37,7 @@ class Budget:
 
     name: str = "main"
     budget_usd: float | None = None
+    section: str = ""
 
     def __post_init__(self) -> None:
         if self.budget_usd is not None and not self.budget_usd >= 0:
@@ -93,8 +96,8 @@ class Money:
         may_free = self.n_open > 0 and self.spent + nano <= round(budget_usd * NANO)
         return BudgetExhaustedError(
             f"spent {dollars(self.spent / NANO)}, reserved {dollars(self.reserved / NANO)}: a call "
-            f"of up to {dollars(nano / NANO)} does not fit naco.budget_usd={budget_usd}; raise it "
-            "and run the same command again",
+            f"of up to {dollars(nano / NANO)} does not fit {budget.section}budget_usd="
+            f"{budget_usd}; raise it and run the same command again",
             may_free=may_free,
             n_waiting=n_waiting,
         )

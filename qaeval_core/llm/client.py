@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import json
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -25,7 +26,6 @@ import anyio
 import httpx
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.llm.journal_entry import request_key
 from qaeval_core.llm.key import ApiKey, account_name
 from qaeval_core.llm.responses import (
     ACCEPT,
@@ -96,6 +96,8 @@ class Endpoint:
     def request_key(self, messages: Sequence[Message], *, run_index: int) -> str:
         """Return the name that the journal knows a request to this endpoint by.
 
+        It is 64 hex digits, equal for equal requests alone; how long one is waited for is no part.
+
         Examples
         --------
         >>> asked = [{"role": "user", "content": "Who?"}]
@@ -104,13 +106,15 @@ class Endpoint:
         >>> endpoint.request_key(asked, run_index=0) == patient.request_key(asked, run_index=0)
         True
         """
-        return request_key(
-            base_url=self.base_url,
-            model=self.model,
-            parameters=self.parameters,
-            messages=messages,
-            run_index=run_index,
-        )
+        request = {
+            "base_url": self.base_url.rstrip("/"),
+            "model": self.model,
+            "parameters": dict(self.parameters),
+            "messages": [dict(message) for message in messages],
+            "run_index": run_index,
+        }
+        text = json.dumps(request, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 class ChatClient:

@@ -42,8 +42,6 @@ SEGMENT = re.compile(r"^replies-.+\.jsonl$")
 # A folder may hold a million lines of nonsense.
 _MAX_NOTES = 100
 _AS_MYSELF = os.access in os.supports_effective_ids
-
-
 _Place = tuple[Path, int]
 
 
@@ -65,6 +63,8 @@ class Journal:
         False drops the replies' texts and keeps what was parsed, tokens and money.
     of_others : bool, default False
         Whether to read what other users wrote: to show it, not to score by it.
+    section : str, default ""
+        Of the settings that messages name, with its dot: ``naco.``.
 
     Raises
     ------
@@ -83,8 +83,16 @@ class Journal:
     ('Yes.', 0.001)
     """
 
-    def __init__(self, folder: Path, *, with_text: bool = True, of_others: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        with_text: bool = True,
+        of_others: bool = False,
+        section: str = "",
+    ) -> None:
         self.folder = folder
+        self._section = section
         self._with_text = with_text
         self._of_others = of_others
         self._segments: dict[str, _Segment] = {}
@@ -298,7 +306,9 @@ class Journal:
             raise self._refusal(error.strerror) from None
 
     def _refusal(self, why: str | None) -> RunError:
-        return RunError(f"cannot keep replies in {self.folder}: {why} (naco.journal_path)")
+        return RunError(
+            f"cannot keep replies in {self.folder}: {why} ({self._section}journal_path)"
+        )
 
 
 def _why_none(found: JournalEntry, key: str, asked: Asked | None) -> str | None:

@@ -1,4 +1,4 @@
-"""Journal's entry: one paid reply, the line that keeps it, and the name of what was asked.
+"""Journal's entry: one paid reply, and the line that keeps it.
 
 What a line says is believed as far as it can be: types, ranges, and money that its tokens may have
 cost. Of a line that cannot be read the money counts, where that can be read.
@@ -6,10 +6,8 @@ cost. Of a line that cannot be read the money counts, where that can be read.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, BinaryIO, NamedTuple
 
@@ -42,8 +40,9 @@ class Asked(NamedTuple):
 class JournalEntry:
     """One paid reply.
 
-    ``account`` names server and key (``ApiKey.account``), ``key`` the request (``request_key``).
-    ``text`` is None where the journal keeps no texts; ``parsed`` is what was read from it.
+    ``account`` names server and key (``ApiKey.account``), ``key`` the request
+    (``Endpoint.request_key``). ``text`` is None where the journal keeps no texts; ``parsed`` is
+    what was read from it.
     """
 
     key: str
@@ -166,32 +165,3 @@ def _nano_usd_in(content: bytes) -> int:
         if 0 <= usd <= _most_usd(int(n_prompt_tokens) + int(n_completion_tokens)):
             total += usd
     return round(total * 1e9)
-
-
-def request_key(
-    *,
-    base_url: str,
-    model: str,
-    parameters: Mapping[str, object],
-    messages: Sequence[Mapping[str, str]],
-    run_index: int,
-) -> str:
-    """Return the name of a request: 64 hex digits, equal for equal requests alone.
-
-    Examples
-    --------
-    >>> asked = {"model": "m", "parameters": {"temperature": 0.7}, "run_index": 0,
-    ...          "messages": [{"role": "user", "content": "Who?"}]}
-    >>> key = request_key(base_url="http://localhost/v1/", **asked)
-    >>> key == request_key(base_url="http://localhost/v1", **asked), len(key)
-    (True, 64)
-    """
-    request = {
-        "base_url": base_url.rstrip("/"),
-        "model": model,
-        "parameters": dict(parameters),
-        "messages": [dict(message) for message in messages],
-        "run_index": run_index,
-    }
-    text = json.dumps(request, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()

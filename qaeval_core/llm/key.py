@@ -1,7 +1,7 @@
 """Key: a secret that is read where it is used, and shows itself nowhere.
 
 A file that others may open holds no secret, and an address beyond this machine that begins with
-http:// hears it in clear: both are refused, unless asked for (``naco.allow_insecure``).
+http:// hears it in clear: both are refused, unless asked for (``allow_insecure``).
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class ApiKey:
         path: str | Path | None = None,
         variable: str | None = None,
         allow_insecure: bool = False,
+        section: str = "",
     ) -> ApiKey | None:
         """Return the key in a file, else in an environment variable, else None: no key is sent.
 
@@ -62,6 +63,8 @@ class ApiKey:
         ----------
         allow_insecure : bool, default False
             Whether others than the file's owner may open it.
+        section : str, default ""
+            Of the settings that messages name, with its dot: ``naco.``.
 
         Raises
         ------
@@ -69,7 +72,7 @@ class ApiKey:
             If the file or the variable is not there, or holds something else than a key.
         """
         if path is not None:
-            content = _read_file(path, allow_insecure=allow_insecure)
+            content = _read_file(path, allow_insecure=allow_insecure, section=section)
             try:
                 return cls(content.decode("ascii"), source=f"the file {path}")
             except UnicodeDecodeError:
@@ -127,16 +130,16 @@ def account_name(base_url: str, *, secret: str = "") -> str:
     return hash_text(f"{base_url.rstrip('/')}\n{secret}")
 
 
-def check_key_file(path: str | Path) -> None:
+def check_key_file(path: str | Path, *, section: str = "") -> None:
     """Raise ConfigError for a file that others may open; one that is not here is not looked at."""
     try:
         mode = Path(path).expanduser().stat().st_mode
     except (OSError, RuntimeError, ValueError):
         return  # Nodes that call may have it.
-    _check_mode(path, mode)
+    _check_mode(path, mode, section)
 
 
-def check_address(base_url: str, *, proxy: str | None = None) -> None:
+def check_address(base_url: str, *, proxy: str | None = None, section: str = "") -> None:
     """Raise ConfigError where questions and the key would go beyond this machine in clear.
 
     >>> check_address("https://host/v1")
@@ -145,7 +148,7 @@ def check_address(base_url: str, *, proxy: str | None = None) -> None:
     Traceback (most recent call last):
     ...
     qaeval_core.errors.ConfigError: http://10.0.0.7:8000/v1 is not encrypted: passages and the key \
-would go to 10.0.0.7 in clear. Use https://, or allow it: --set naco.allow_insecure=true
+would go to 10.0.0.7 in clear. Use https://, or allow it: --set allow_insecure=true
     """
     url = urlsplit(base_url)
     is_far = proxy is not None or not is_loopback(url.hostname or "")
@@ -153,7 +156,7 @@ would go to 10.0.0.7 in clear. Use https://, or allow it: --set naco.allow_insec
         host = url.hostname if proxy is None else urlsplit(proxy).hostname
         raise ConfigError(
             f"{base_url} is not encrypted: passages and the key would go to {host} in clear. "
-            "Use https://, or allow it: --set naco.allow_insecure=true"
+            f"Use https://, or allow it: --set {section}allow_insecure=true"
         )
 
 
@@ -169,7 +172,7 @@ def is_loopback(host: str) -> bool:
         return host.rstrip(".").lower() == "localhost"
 
 
-def _read_file(path: str | Path, *, allow_insecure: bool) -> bytes:
+def _read_file(path: str | Path, *, allow_insecure: bool, section: str) -> bytes:
     try:
         # Not blocking: a pipe that nobody writes into would hold the run for ever.
         file = os.open(Path(path).expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -182,15 +185,15 @@ def _read_file(path: str | Path, *, allow_insecure: bool) -> bytes:
         if not stat.S_ISREG(mode):
             raise ConfigError(f"cannot read the key in {path}: it is no regular file")
         if not allow_insecure:
-            _check_mode(path, mode)
+            _check_mode(path, mode, section)
         return os.read(file, _MAX_FILE_BYTES)
     finally:
         os.close(file)
 
 
-def _check_mode(path: str | Path, mode: int) -> None:
+def _check_mode(path: str | Path, mode: int, section: str) -> None:
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(
             f"others may open the key in {path} (mode {stat.S_IMODE(mode):04o}): chmod 600 it, or "
-            "allow it: --set naco.allow_insecure=true"
+            f"allow it: --set {section}allow_insecure=true"
         )

@@ -277,6 +277,8 @@ class Ledger:
         Money that a budget takes from the disk at once; 0 flushes nothing for money's sake.
     wall : callable, default time.time
         Seconds since 1970.
+    section : str, default ""
+        Of the settings that messages name, with its dot: ``naco.``.
 
     Attributes
     ----------
@@ -312,6 +314,7 @@ class Ledger:
         keep_s: float = 60.0,
         block_usd: float = 0.0,
         wall: Callable[[], float] = time.time,
+        section: str = "",
     ) -> None:
         self.path = folder / f"ledger-{name}.jsonl"
         self.notes: list[str] = []
@@ -322,13 +325,13 @@ class Ledger:
             make_folder(folder, is_private=True)
             self._lock = _lock(self.path.with_suffix(".lock"))
         except OSError as error:
-            raise _refusal(folder, error.strerror) from None
+            raise _refusal(folder, error.strerror, section) from None
         try:
             self._start()
         except (OSError, RunError) as error:
             os.close(self._lock)  # Or the next try would find it held by another.
             why = error.strerror if isinstance(error, OSError) else str(error)
-            raise _refusal(folder, why) from None
+            raise _refusal(folder, why, section) from None
 
     def _start(self) -> None:
         self.found = self._read()
@@ -454,8 +457,8 @@ class Ledger:
         self._n_new_lines = 0
 
 
-def _refusal(folder: Path, why: str | None) -> RunError:
-    return RunError(f"cannot keep a ledger in {folder}: {why} (naco.ledger_path)")
+def _refusal(folder: Path, why: str | None, section: str) -> RunError:
+    return RunError(f"cannot keep a ledger in {folder}: {why} ({section}ledger_path)")
 
 
 def _machine() -> str:

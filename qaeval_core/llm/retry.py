@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,14 +57,12 @@ class CircuitBreaker:
 
     Parameters
     ----------
-    most : int
-        That many in a row are too many.
-    max_outage_s, max_unheard_s : float
-        So long nobody may be answered: after a reply, and before the first.
+    rule : RetryRule
+        How many in a row are too many, and for how long nobody may be answered.
 
     Examples
     --------
-    >>> breaker = CircuitBreaker(most=2)
+    >>> breaker = CircuitBreaker(RetryRule(max_given_up=2))
     >>> refused = ChatFailure("row_undefined", "llm_bad_request", "http://h/v1 answered 400: no")
     >>> breaker.count(refused)
     >>> print(breaker.count(refused))
@@ -76,12 +73,8 @@ and the parameters right?
     [None, None, None]
     """
 
-    def __init__(
-        self, *, most: int, max_outage_s: float = math.inf, max_unheard_s: float = math.inf
-    ) -> None:
-        self._most = most
-        self._max_outage_s = max_outage_s
-        self._max_unheard_s = max_unheard_s
+    def __init__(self, rule: RetryRule) -> None:
+        self._rule = rule
         self._n = 0
         self._has_reply = False
         self._failing: set[str] = set()
@@ -103,8 +96,9 @@ and the parameters right?
 
     def check_outage(self, failure: ChatFailure) -> EndpointRefusedError | None:
         """Return the error that stops the rest if an outage lasts too long."""
-        most_s = self._max_outage_s if self._has_reply else self._max_unheard_s
-        if failure.silent_s <= most_s:
+        rule = self._rule
+        unheard_s = min(rule.max_unheard_s, rule.max_outage_s)
+        if failure.silent_s <= (rule.max_outage_s if self._has_reply else unheard_s):
             return None
         return EndpointRefusedError(
             f"no answer for {failure.silent_s:.0f} s, the last one: {failure.message}; is the "
@@ -117,7 +111,7 @@ and the parameters right?
         if is_refused and self._has_reply:
             return None
         self._n += 1
-        if self._n < self._most:
+        if self._n < self._rule.max_given_up:
             return None
         if is_refused:
             return EndpointRefusedError(

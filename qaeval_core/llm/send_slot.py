@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 from qaeval_core.errors import BudgetExhaustedError
 from qaeval_core.llm.governor import Reservation
@@ -20,9 +19,6 @@ from qaeval_core.llm.governor_client import GovernorClient
 # A connection that was idle for as long as the client keeps one, and then waits here, must be
 # younger than what servers close: uvicorn after 5 s.
 LEAD_S = 2.0
-
-
-Granted = TypeVar("Granted")
 # Other askers may free money as well, without a word here.
 _POLL_S = 1.0
 
@@ -41,13 +37,11 @@ class SendSlot:
     tokens, usd : int, float
         The most that the call can hold and cost.
     sleep : callable
-        Sleeps for seconds; may raise, to end the wait.
+        Sleeps for seconds, perhaps none; may raise, to end the wait.
     patience_s : float
         How long to wait for calls that were sent to free money.
     queue : BudgetQueue
         Of all calls that spend the same money here.
-    check : callable
-        Raises where ``sleep`` would.
 
     Attributes
     ----------
@@ -66,7 +60,6 @@ class SendSlot:
         sleep: Callable[[float], Awaitable[None]],
         patience_s: float,
         queue: BudgetQueue,
-        check: Callable[[], None],
     ) -> None:
         self._governor = governor
         self._tokens = tokens
@@ -74,9 +67,8 @@ class SendSlot:
         self._sleep = sleep
         self._patience_s = patience_s
         self._queue = queue
-        self._check = check
         self._reservation: Reservation | None = None
-        self._asked_s = 0.0
+        self._asked_s = self._at_s = 0.0
         self.is_passed = False
 
     @property
@@ -86,14 +78,13 @@ class SendSlot:
 
     async def approach(self) -> None:
         """Reserve, if that was not done, and sleep until a connection should be asked for."""
-        if self._reservation is None:
-            await self._ask()
-        while not self._is_final and self._late_s > LEAD_S:
+        reserved = self._reservation or await self._ask()
+        while not reserved.is_final and reserved.late_s > LEAD_S:
             # Due to ask again long before the call's own time, without a connection.
             await self._sleep(self._left_s())
-            await self._ask()
+            reserved = await self._ask()
         left_s = self._left_s()
-        await self._sleep(min(left_s, left_s + self._late_s - LEAD_S))
+        await self._sleep(min(left_s, left_s + reserved.late_s - LEAD_S))
 
     async def wait(self) -> None:
         """Return at the moment when the call is to be sent.
@@ -103,46 +94,37 @@ class SendSlot:
         NotYetError
             If a pause, or being late, put that moment off.
         """
+        reserved = self._reservation or await self._ask()
         while True:
             left_s = self._left_s()
             if left_s > LEAD_S:
                 raise NotYetError
             await self._sleep(left_s)
-            if self._is_final and self._left_s() + self._late_s >= 0.0:
+            if reserved.is_final and self._left_s() + reserved.late_s >= 0.0:
                 self.is_passed = True
                 return
-            await self._ask()
-
-    @property
-    def _is_final(self) -> bool:
-        return self._reservation is not None and self._reservation.is_final
-
-    @property
-    def _late_s(self) -> float:
-        return self._reservation.late_s if self._reservation is not None else 0.0
+            reserved = await self._ask()
 
     def _left_s(self) -> float:
         """Seconds until the granted time, negative after it, as pessimistic as can be."""
-        # From before asking: nobody knows when, until the answer came, the governor looked.
-        wait_s = self._reservation.wait_s if self._reservation is not None else 0.0
-        return self._asked_s + wait_s - time.monotonic()
+        return self._at_s - time.monotonic()
 
-    async def _ask(self) -> None:
-        asked_s = time.monotonic()
+    async def _ask(self) -> Reservation:
+        # Before asking: nobody knows when, until the answer came, the governor looked.
+        self._asked_s = time.monotonic()
         known = self._reservation and await self._governor.confirm(self._reservation.call_id)
         if known is None:
-            asked_s, known = await self._reserve()
-        self._asked_s, self._reservation = asked_s, known
+            self._reservation = None
+            known = await self._queue.reserve(
+                self._reserve, sleep=self._sleep, patience_s=self._patience_s
+            )
+        self._reservation = known
+        self._at_s = self._asked_s + known.wait_s
+        return known
 
-    async def _reserve(self) -> tuple[float, Reservation]:
-        self._reservation = None
-        return await self._queue.reserve(
-            self._reserve_once, check=self._check, patience_s=self._patience_s
-        )
-
-    async def _reserve_once(self) -> tuple[float, Reservation]:
-        asked_s = time.monotonic()
-        return asked_s, await self._governor.reserve(tokens=self._tokens, usd=self._usd)
+    async def _reserve(self) -> Reservation:
+        self._asked_s = time.monotonic()
+        return await self._governor.reserve(tokens=self._tokens, usd=self._usd)
 
 
 class BudgetQueue:
@@ -162,18 +144,18 @@ class BudgetQueue:
 
     async def reserve(
         self,
-        reserve: Callable[[], Awaitable[Granted]],
+        reserve: Callable[[], Awaitable[Reservation]],
         *,
-        check: Callable[[], None],
+        sleep: Callable[[float], Awaitable[None]],
         patience_s: float,
-    ) -> Granted:
+    ) -> Reservation:
         """Return what is reserved, as soon as there is money for it.
 
         Parameters
         ----------
         reserve : callable
             Reserves, or raises BudgetExhaustedError.
-        check : callable
+        sleep : callable
             Raises, to end the wait.
         patience_s : float
             How long to wait for calls that were sent to free money.
@@ -193,7 +175,7 @@ class BudgetQueue:
             loop = asyncio.get_running_loop()
             until_s = loop.time() + patience_s
             while True:
-                check()
+                await sleep(0.0)
                 self._freed.clear()  # Before the question: what is freed meanwhile counts.
                 try:
                     return await reserve()

@@ -25,7 +25,7 @@ from qaeval_core.llm.limits import Limits
 from qaeval_core.llm.pricing import Prices, estimate_tokens
 from qaeval_core.llm.responses import UNEXPECTED, kept_text, whole_text
 from qaeval_core.llm.retry import RetryRule
-from qaeval_core.metrics.chat import UNPARSABLE
+from qaeval_core.metrics.chat import UNPARSABLE, ChatSettings
 from qaeval_core.scoring.families.chat.family import (
     ChatFamily,
     ChatFamilyPlan,
@@ -71,7 +71,13 @@ def limits_of(plan: ChatFamilyPlan) -> Limits:
 def budget_of(plan: ChatFamilyPlan) -> Budget:
     """Return what a family pays from: one budget a journal."""
     folder = journal_folder(plan)
-    return Budget(name=hash_text(str(folder)), budget_usd=plan.settings.budget_usd)
+    name = hash_text(str(folder))
+    return Budget(name, plan.settings.budget_usd, section=section_of(plan.settings))
+
+
+def section_of(settings: ChatSettings) -> str:
+    """Return the section that messages name a family's settings by, with its dot."""
+    return f"{settings.metric}."
 
 
 def prices_of(plan: ChatFamilyPlan) -> Prices:
@@ -123,14 +129,18 @@ async def _open_asker(
 ) -> tuple[Asker, GovernorClient, str]:
     settings = plan.settings
     variable = KEY_VARIABLE if KEY_VARIABLE in os.environ else None
-    allow = settings.allow_insecure
+    allow, section = settings.allow_insecure, section_of(settings)
     if not allow:
-        check_address(str(settings.base_url), proxy=settings.proxy)
-    key = ApiKey.read(path=settings.api_key_file, variable=variable, allow_insecure=allow)
+        check_address(str(settings.base_url), proxy=settings.proxy, section=section)
+    key = ApiKey.read(
+        path=settings.api_key_file, variable=variable, allow_insecure=allow, section=section
+    )
     client = ChatClient(endpoint_of(plan), key, proxy=settings.proxy)
     governor = open_governor(client.account, limits_of(plan), budget_of(plan))
     folder = journal_folder(plan)
-    journal = await asyncio.to_thread(Journal, folder, with_text=plan.keeps_replies)
+    journal = await asyncio.to_thread(
+        Journal, folder, with_text=plan.keeps_replies, section=section
+    )
     await reconcile(governor, journal, account=client.account)
     asker = Asker(
         client,

@@ -9,7 +9,13 @@ from pathlib import Path
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import Asked
 from qaeval_core.llm.pricing import dollars, estimate_tokens
-from qaeval_core.scoring.chat_asker import endpoint_of, lay_out_chat, limits_of, prices_of
+from qaeval_core.scoring.chat_asker import (
+    endpoint_of,
+    lay_out_chat,
+    limits_of,
+    prices_of,
+    section_of,
+)
 from qaeval_core.scoring.families.chat.family import ChatFamilyPlan, ChatWork
 from qaeval_core.scoring.job import Job
 from qaeval_core.scoring.reader import ShardReader
@@ -141,4 +147,4 @@ def _existing_journal(plan: ChatFamilyPlan) -> Journal | None:
     if plan.journal_path is None:
         return None
     folder = Path(plan.journal_path).expanduser()
-    return Journal(folder) if folder.is_dir() else None
+    return Journal(folder, section=section_of(plan.settings)) if folder.is_dir() else None

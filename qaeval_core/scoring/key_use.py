@@ -30,9 +30,10 @@ def check_key_use(config: RunConfig) -> list[str]:
         if not isinstance(settings, ChatSettings) or settings.base_url is None:
             continue
         if not settings.allow_insecure:
-            check_address(settings.base_url, proxy=settings.proxy)
+            section = f"{settings.metric}."
+            check_address(settings.base_url, proxy=settings.proxy, section=section)
             if settings.api_key_file is not None:
-                check_key_file(settings.api_key_file)
+                check_key_file(settings.api_key_file, section=section)
         lines |= dict.fromkeys(_lines(settings, settings.base_url))
     return list(lines)
 

@@ -49,7 +49,11 @@ def local_governors(*, ledger_path: str | None) -> Iterator[OpenGovernor]:
         block_usd = (budget.budget_usd or 0.0) / 100
         try:
             ledger = Ledger(
-                ledger_folder(ledger_path), account, keep_s=limits.span_s, block_usd=block_usd
+                ledger_folder(ledger_path),
+                account,
+                keep_s=limits.span_s,
+                block_usd=block_usd,
+                section=budget.section,
             )
         except StoreLockedError as error:
             raise StoreLockedError(

@@ -185,7 +185,7 @@ def test_a_ledger_takes_regular_files_of_ones_own_alone(
     folder.mkdir()
     put(folder / name)
     with pytest.raises(RunError, match=rf"cannot keep a ledger in .*{name} .*\(naco.ledger_path\)"):
-        Ledger(folder)
+        Ledger(folder, section="naco.")
     assert victim.read_text() == "precious"
 
 

@@ -319,7 +319,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     """A typo in the ledger's folder must read as one."""
     (tmp_path / "file").write_text("")
     governor = ray_governor(
-        "a", limits=Limits(), budget=Budget(), folder=tmp_path / "file" / "ledgers"
+        "a", limits=Limits(), budget=Budget(section="naco."), folder=tmp_path / "file" / "ledgers"
     )
     with pytest.raises(RunError, match=r"file/ledgers: Not a directory \(naco\.ledger_path\)"):
         wait_for(governor.status())

@@ -10,6 +10,7 @@ import socket
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,7 +20,6 @@ from llm_server import LlmServer, count_prompt_tokens
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.llm.client import ChatClient, Endpoint
-from qaeval_core.llm.journal_entry import request_key
 from qaeval_core.llm.key import ApiKey
 from qaeval_core.llm.responses import ChatFailure, ChatReply, Received, outcome_of, whole_text
 from qaeval_core.llm.retry_after import duration_s, exhausted_s, retry_after_s
@@ -321,15 +321,45 @@ def test_a_body_of_brackets_is_a_truncated_reply(status: int) -> None:
     assert outcome.reason == ("llm_truncated_reply" if status == 200 else "llm_server_error")
 
 
-def test_a_request_has_one_name_wherever_it_is_computed() -> None:
-    """A dry run that names it otherwise counts calls that are paid already."""
-    endpoint = Endpoint("http://localhost/v1", "m", {"max_tokens": 9})
-    named = request_key(
-        base_url="http://localhost/v1",
-        model="m",
-        parameters={"max_tokens": 9},
-        messages=MESSAGES,
-        run_index=2,
-    )
-    assert endpoint.request_key(MESSAGES, run_index=2) == named
-    assert endpoint.request_key(MESSAGES, run_index=1) != named
+REQUEST = {
+    "base_url": "http://localhost/v1",
+    "model": "m",
+    "parameters": {"temperature": 0.7, "max_tokens": 100},
+    "messages": [{"role": "user", "content": "Who?"}],
+    "run_index": 0,
+}
+
+
+def key_of(request: dict[str, Any]) -> str:
+    """Return the name of a request."""
+    endpoint = Endpoint(request["base_url"], request["model"], request["parameters"])
+    return endpoint.request_key(request["messages"], run_index=request["run_index"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"base_url": "http://localhost/v2"},
+        {"model": "n"},
+        {"parameters": {"temperature": 0.8, "max_tokens": 100}},
+        {"messages": [{"role": "user", "content": "who?"}]},
+        {"messages": [{"role": "system", "content": "Who?"}]},
+        {"run_index": 1},
+    ],
+)
+def test_requests_that_differ_have_other_keys(change: dict[str, object]) -> None:
+    """A key that leaves something out answers a request with another's reply."""
+    assert key_of({**REQUEST, **change}) != key_of(REQUEST)
+
+
+def test_the_key_does_not_depend_on_the_order_of_settings() -> None:
+    """A configuration written in another order must not be paid again."""
+    turned = {**REQUEST, "parameters": dict(reversed(REQUEST["parameters"].items()))}
+    assert key_of(turned) == key_of(REQUEST)
+
+
+def test_a_request_keeps_its_name() -> None:
+    """A version that names it otherwise pays once more for all that was paid."""
+    endpoint = Endpoint("http://localhost/v1/", "m", {"max_tokens": 9})
+    name = "c4ab9897c120a0a1a0c367b347a69efb78b3de24bb25b3b55ff42cab0215b354"
+    assert endpoint.request_key([{"role": "user", "content": "Who?"}], run_index=2) == name

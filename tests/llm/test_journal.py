@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from qaeval_core.errors import RunError
 from qaeval_core.llm.journal import Journal, JournalTotals, journal_totals
-from qaeval_core.llm.journal_entry import JournalEntry, request_key
+from qaeval_core.llm.journal_entry import JournalEntry
 
 ENTRY = JournalEntry(
     key="00" * 32,
@@ -232,37 +232,6 @@ def test_any_text_comes_back(tmp_path_factory: pytest.TempPathFactory, text: str
     assert texts == {text, text + "\ud83d", "\r\n\u2028\0" + text}
 
 
-REQUEST = {
-    "base_url": "http://localhost/v1",
-    "model": "m",
-    "parameters": {"temperature": 0.7, "max_tokens": 100},
-    "messages": [{"role": "user", "content": "Who?"}],
-    "run_index": 0,
-}
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"base_url": "http://localhost/v2"},
-        {"model": "n"},
-        {"parameters": {"temperature": 0.8, "max_tokens": 100}},
-        {"messages": [{"role": "user", "content": "who?"}]},
-        {"messages": [{"role": "system", "content": "Who?"}]},
-        {"run_index": 1},
-    ],
-)
-def test_requests_that_differ_have_other_keys(change: dict[str, object]) -> None:
-    """A key that leaves something out answers a request with another's reply."""
-    assert request_key(**{**REQUEST, **change}) != request_key(**REQUEST)
-
-
-def test_the_key_does_not_depend_on_the_order_of_settings() -> None:
-    """A configuration written in another order must not be paid again."""
-    turned = {**REQUEST, "parameters": dict(reversed(REQUEST["parameters"].items()))}
-    assert request_key(**turned) == request_key(**REQUEST)
-
-
 def test_a_journal_is_lines_of_json(tmp_path: Path) -> None:
     """People look into it with their own tools."""
     Journal(tmp_path).put(entry(1))
@@ -299,7 +268,7 @@ def test_a_folder_that_cannot_be_is_named_with_its_key(tmp_path: Path, folder: s
     """A trace of thirty lines does not say which setting is wrong."""
     (tmp_path / "a file").write_text("")
     with pytest.raises(RunError) as refused:
-        Journal(tmp_path / folder)
+        Journal(tmp_path / folder, section="naco.")
     assert str(refused.value).startswith(f"cannot keep replies in {tmp_path / folder}: ")
     assert str(refused.value).endswith(" (naco.journal_path)")
 

@@ -218,7 +218,7 @@ def test_a_journal_that_cannot_be_written_stops_before_the_first_call(
         if is_root:  # Who may write everywhere.
             os.seteuid(65534)
         try:
-            with pytest.raises(RunError, match=r"permission to write there \(naco.journal_path\)"):
+            with pytest.raises(RunError, match=r"permission to write there \(journal_path\)"):
                 asyncio.run(reconcile(run.client, run.journal, account=run.account))
         finally:
             if is_root:

@@ -305,7 +305,7 @@ def test_a_folder_that_cannot_be_is_named_with_its_key(tmp_path: Path, folder: s
     """A trace of thirty lines does not say which setting is wrong."""
     (tmp_path / "a file").write_text("")
     with pytest.raises(RunError) as refused:
-        Ledger(tmp_path / folder)
+        Ledger(tmp_path / folder, section="naco.")
     assert str(refused.value).startswith(f"cannot keep a ledger in {tmp_path / folder}: ")
     assert str(refused.value).endswith(" (naco.ledger_path)")
 
@@ -315,6 +315,6 @@ def test_a_ledger_that_could_not_start_is_not_held(tmp_path: Path) -> None:
     path = tmp_path / "ledger-main.jsonl"
     path.mkdir()
     with pytest.raises(RunError, match=r"\(naco.ledger_path\)"):
-        Ledger(tmp_path)
+        Ledger(tmp_path, section="naco.")
     path.rmdir()
     Ledger(tmp_path).close()

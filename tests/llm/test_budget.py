@@ -132,7 +132,7 @@ def test_a_run_that_waits_for_long_is_not_forgotten(clock: Clock) -> None:
 
 def test_a_budget_of_cents_is_told_in_full() -> None:
     """$0.00 of $0.02 spent explains nothing."""
-    governor, budget = Governor(Limits()), Budget(budget_usd=0.02)
+    governor, budget = Governor(Limits()), Budget(budget_usd=0.02, section="naco.")
     governor.settle(
         governor.reserve(tokens=1, usd=0.02, budget=budget).call_id, tokens=1, usd=0.0123
     )
