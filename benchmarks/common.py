@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from qaeval_core.config import RunConfig
-from qaeval_core.configure import load_config
+from qaeval_core.configure import RunConfig, load_config
+from qaeval_core.families.models import ModelFamilyPlan
+from qaeval_core.families.plan import InstancePlan
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.session import Device
-from qaeval_core.scoring.compile import compile_run
-from qaeval_core.scoring.families.models import ModelFamilyPlan
-from qaeval_core.scoring.plans import InstancePlan
+from qaeval_core.planning.compile import compile_run
 
 COLUMNS = {"candidate": "question", "context": "context"}
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import polars as pl
 
+from qaeval_core.families.base import CANDIDATE_RESERVE_TOKENS
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.sample import sample_table
-from qaeval_core.scoring.families.base import CANDIDATE_RESERVE_TOKENS
 from qaeval_core.text.encode import TextEncoder
 
 SQUAD = Path(__file__).resolve().parents[2] / "shared" / "data" / "squad" / "squad_v2_dev.parquet"

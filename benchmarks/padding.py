@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from benchmarks.common import Settings, family
 from benchmarks.data import load_rows
 from benchmarks.measure import interleave
+from qaeval_core.families.base import Work
+from qaeval_core.families.models import ModelFamilyPlan, prepare_rows
 from qaeval_core.models.batching import token_budget_batches
 from qaeval_core.models.session import Session
-from qaeval_core.scoring.families.base import Work
-from qaeval_core.scoring.families.models import ModelFamilyPlan
-from qaeval_core.scoring.runner import prepare_rows
 from qaeval_core.text.encode import TextEncoder
 
 BUDGETS = {"lrm": (384, 512, 768, 1024, 2048), "grg": (512, 768, 1024, 2048, 4096)}

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from benchmarks.data import Rows
 from export.facts import make_facts
 from export.loading import LoadedModel, load_model
+from qaeval_core.families.base import target_windows
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.models.registry import resolve_model
-from qaeval_core.scoring.families.base import target_windows
 from qaeval_core.text.encode import equal_windows
 
 

@@ -7,29 +7,33 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import ray
+from ray.data import DataContext
 
-from jobs.pieces import piece_from_json
-from jobs.shipping import ShippedArtifact
-from qaeval_core.config import ModelsSection
-from qaeval_core.errors import QAEvalError, RunStoppedError
+from qaeval_core.configure import ModelsSection
+from qaeval_core.errors import ArtifactMissingError, QAEvalError, RunStoppedError
+from qaeval_core.families.pass_stats import PassStats
+from qaeval_core.families.plan import Engine, FamilyPlan
+from qaeval_core.models.artifact import Artifact, default_root, load_artifact
 from qaeval_core.models.session import Device
-from qaeval_core.scoring.frequencies import load_frequencies
-from qaeval_core.scoring.plan import Piece, RowRange
-from qaeval_core.scoring.plans import Engine, FamilyPlan
-from qaeval_core.scoring.progress import Counts, ProgressCounter
-from qaeval_core.scoring.sight import Sight, input_problem
-from qaeval_core.scoring.work import PieceWorker, worker_store
+from qaeval_core.planning.inputs import FileVersion
+from qaeval_core.planning.shards import Piece, ReadLimits, RowRange
+from qaeval_core.running.document_frequencies import load_frequencies
+from qaeval_core.running.piece_worker import PieceWorker, worker_store
+from qaeval_core.running.progress import Counts, ProgressCounter
+from qaeval_core.running.sight import Sight, input_problem
 
 _REPORT_EVERY_S = 1.0
 # A worker between two pieces is not idle.
@@ -268,3 +272,73 @@ def _result(
             "given_back": pa.array([given_back], pa.list_(pa.string())),
         }
     )
+
+
+def pieces_dataset(pieces: Sequence[Piece]) -> ray.data.Dataset:
+    """Return a dataset of one block a piece."""
+    context = DataContext.get_current()
+    context.target_max_block_size = None  # A block is never split.
+    # Its default ends a family that waits for a GPU after half an hour.
+    context.execution_no_progress_timeout_s = -1
+    context.enable_progress_bars = False
+    # Its plan and timings are in Ray's own log files; ours are lines of rows/s.
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    items = [{"piece": piece_to_json(piece)} for piece in pieces]
+    return ray.data.from_items(items, override_num_blocks=len(items))
+
+
+def piece_to_json(piece: Piece) -> str:
+    """Return a piece as text."""
+    return json.dumps(asdict(piece))
+
+
+def piece_from_json(text: str) -> Piece:
+    """Return the piece that `piece_to_json` wrote."""
+    content = json.loads(text)
+    content["families"] = tuple(content["families"])
+    content["version"] = FileVersion(**content["version"])
+    content["limits"] = ReadLimits(*content["limits"])
+    content["shards"] = tuple(RowRange(*rows) for rows in content["shards"])
+    return Piece(**content)
+
+
+def costs_from_json(text: str) -> dict[str, PassStats]:
+    """Return what a shard cost, by family."""
+    return {key: PassStats(**stats) for key, stats in json.loads(text).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedArtifact:
+    """An artifact's files in the object store."""
+
+    folder_name: str
+    files: dict[str, Any]
+
+    def receive(self, artifact: Artifact) -> Artifact:
+        """Return an artifact that this node can read, writing it if need be."""
+        try:
+            return load_artifact(artifact.folder)
+        except ArtifactMissingError:
+            folder = default_root() / "shipped" / f"{self.folder_name}-{artifact.hash[:12]}"
+        if not folder.exists():
+            temporary = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.tmp")
+            temporary.mkdir(mode=0o700, parents=True)
+            for name, ref in self.files.items():
+                (temporary / name).write_bytes(ray.get(ref))
+            try:
+                temporary.rename(folder)
+            except OSError:  # Another worker of this node was first; the hashes decide below.
+                if not folder.exists():
+                    raise
+        return load_artifact(folder)
+
+
+def ship_if_needed(plan: FamilyPlan, *, is_shared: bool) -> ShippedArtifact | None:
+    """Put an artifact into the object store if other nodes need it and cannot see its folder."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    if not plan.artifacts or is_shared or len(nodes) < 2:
+        return None
+    (artifact,) = plan.artifacts
+    folder = Path(artifact.folder)
+    files = {path.name: ray.put(path.read_bytes()) for path in folder.iterdir() if path.is_file()}
+    return ShippedArtifact(folder.name, files)

@@ -17,15 +17,15 @@ from jobs.score import (
     SetOption,
     stop_on_signals,
 )
-from qaeval_core.config import RunConfig
+from qaeval_core.calibration.qrelscore import calibrate as calibrate_job
+from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError, QAEvalError
 from qaeval_core.metrics.baselines import write_baselines
 from qaeval_core.metrics.complexities import write_complexity
 from qaeval_core.metrics.naco import NacoSettings
-from qaeval_core.scoring.calibrate import calibrate as calibrate_job
-from qaeval_core.scoring.job import make_job, read_inputs
-from qaeval_core.scoring.key_use import check_key_use
-from qaeval_core.scoring.progress import ProgressCounter, ProgressPrinter
+from qaeval_core.planning.compile import check_key_use
+from qaeval_core.planning.job import make_job, read_inputs
+from qaeval_core.running.progress import ProgressCounter, ProgressPrinter
 
 EPILOG = """Examples:
 
@@ -114,7 +114,7 @@ def _calibrate_complexity(
     config: RunConfig, path: Path, *, corpus: str, n_questions: int, seed: int
 ) -> None:
     # Imported here: HTTP takes a tenth of a second that other runs need not pay.
-    from qaeval_core.scoring.calibrate_naco import (
+    from qaeval_core.calibration.naco import (
         calibrate_naco,
         calibration_roles,
         with_journal,

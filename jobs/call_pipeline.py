@@ -15,20 +15,19 @@ import pyarrow as pa
 import ray
 from ray.data import ActorPoolStrategy
 
-from jobs.actors import Lookout, RemoteSupervisor
+from jobs.actors import Lookout, RemoteSupervisor, costs_from_json, piece_from_json, pieces_dataset
 from jobs.governor import leave_governor, ray_governor
-from jobs.pieces import costs_from_json, piece_from_json, pieces_dataset
 from qaeval_core.errors import LanguageModelError, QAEvalError, RunError, RunStoppedError
+from qaeval_core.families.chat.family import ChatFamilyPlan
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.governor_client import GovernorClient
 from qaeval_core.llm.limits import Limits
-from qaeval_core.scoring.call_worker import CallWorker
-from qaeval_core.scoring.families.chat.family import ChatFamilyPlan
-from qaeval_core.scoring.job import Job
-from qaeval_core.scoring.passes import OnShard
-from qaeval_core.scoring.plan import Piece
-from qaeval_core.scoring.sight import Sight
-from qaeval_core.scoring.work import worker_store
+from qaeval_core.planning.job import Job
+from qaeval_core.planning.shards import Piece
+from qaeval_core.running.call_worker import CallWorker
+from qaeval_core.running.passes import OnShard
+from qaeval_core.running.piece_worker import worker_store
+from qaeval_core.running.sight import Sight
 
 log = logging.getLogger(__name__)
 

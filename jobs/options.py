@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from qaeval_core.config import RunConfig
-from qaeval_core.configure import load_config, parse_setting
+from qaeval_core.configure import RunConfig, load_config, parse_setting
 from qaeval_core.errors import ConfigError, QAEvalError
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.schema import ROLES

@@ -9,20 +9,25 @@ from typing import Any, Protocol
 import ray
 from ray.data import ActorPoolStrategy
 
-from jobs.actors import Coordinator, ScorePieces
+from jobs.actors import (
+    Coordinator,
+    ScorePieces,
+    ShippedArtifact,
+    costs_from_json,
+    piece_from_json,
+    pieces_dataset,
+    ship_if_needed,
+)
 from jobs.call_pipeline import CallPass
-from jobs.cluster import Layout
-from jobs.nodes import Nodes
-from jobs.pieces import costs_from_json, piece_from_json, pieces_dataset
-from jobs.shipping import ShippedArtifact, ship_if_needed
+from jobs.cluster import Layout, Nodes
 from qaeval_core.errors import RunError, RunStoppedError
-from qaeval_core.scoring.families.chat.family import is_chat
-from qaeval_core.scoring.job import Job
-from qaeval_core.scoring.passes import OnShard
-from qaeval_core.scoring.plan import Piece
-from qaeval_core.scoring.plans import FamilyPlan, pass_title
-from qaeval_core.scoring.progress import ProgressPrinter
-from qaeval_core.scoring.sight import Sight
+from qaeval_core.families.chat.family import is_chat
+from qaeval_core.families.plan import FamilyPlan, pass_title
+from qaeval_core.planning.job import Job
+from qaeval_core.planning.shards import Piece
+from qaeval_core.running.passes import OnShard
+from qaeval_core.running.progress import ProgressPrinter
+from qaeval_core.running.sight import Sight
 
 _POLL_S = 0.5
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from qaeval_core.scoring.scorer import Scorer, score_table
+    from qaeval_core.scorer import Scorer, score_table
 
 __all__ = ["Scorer", "score_table"]
 
@@ -17,7 +17,7 @@ __all__ = ["Scorer", "score_table"]
 def __getattr__(name: str) -> object:
     # Loaded on first use: importing the package must stay cheap for `--help`.
     if name in __all__:
-        from qaeval_core.scoring import scorer
+        from qaeval_core import scorer
 
         return getattr(scorer, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,12 +20,12 @@ import pyarrow as pa
 from helpers import qaeval, start_qaeval
 from llm_server import LlmServer
 
+from qaeval_core.families.chat.naco_prompt import make_prompt
+from qaeval_core.families.chat.naco_reply import Reply
 from qaeval_core.llm.client import Endpoint
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.ledger import Ledger, LedgerState
 from qaeval_core.sample import sample_table
-from qaeval_core.scoring.families.chat.naco_prompt import make_prompt
-from qaeval_core.scoring.families.chat.naco_reply import Reply
 
 EXPECTED_STEPS = 2
 MAX_TOKENS = 100

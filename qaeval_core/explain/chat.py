@@ -19,20 +19,20 @@ import pyarrow as pa
 from qaeval_core.errors import ReconcileError, RunError
 from qaeval_core.explain.finished_run import StoredRow
 from qaeval_core.explain.recompute import instances_of
-from qaeval_core.llm.client import Message
-from qaeval_core.llm.journal import Journal
-from qaeval_core.llm.journal_entry import JournalEntry
-from qaeval_core.schema import QUARANTINE_REASON
-from qaeval_core.scoring.chat_asker import endpoint_of, lay_out_chat, read_entry
-from qaeval_core.scoring.families.chat.family import (
+from qaeval_core.families.chat.family import (
     ChatFamily,
     ChatFamilyPlan,
     ChatReply,
     Reading,
     is_chat,
 )
-from qaeval_core.scoring.plans import InstancePlan
-from qaeval_core.scoring.prepared import statistics_table
+from qaeval_core.families.plan import InstancePlan
+from qaeval_core.families.shard import statistics_table
+from qaeval_core.llm.client import Message
+from qaeval_core.llm.journal import Journal
+from qaeval_core.llm.journal_entry import JournalEntry
+from qaeval_core.running.chat_asker import endpoint_of, lay_out_chat, read_entry
+from qaeval_core.schema import QUARANTINE_REASON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

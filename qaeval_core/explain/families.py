@@ -33,13 +33,13 @@ from qaeval_core.explain.tokens import (
     token_probabilities,
     token_weights,
 )
+from qaeval_core.families.models import UnitRun
+from qaeval_core.families.sharing import SharedTexts, share_texts
+from qaeval_core.families.token_units import TokenUnits
 from qaeval_core.metrics.naco import PENDING
 from qaeval_core.metrics.qrelscore import layer_indices
 from qaeval_core.models.artifact import ArtifactRequest, find_artifact
 from qaeval_core.models.session import Session
-from qaeval_core.scoring.families.token_units import TokenUnits
-from qaeval_core.scoring.runner import UnitRun
-from qaeval_core.scoring.sharing import SharedTexts, share_texts
 from qaeval_core.text.encode import TextEncoder
 
 END_OF_TEXT = "⟨end of text⟩"

@@ -16,10 +16,10 @@ from qaeval_core.explain.parts import (
     on_one_line,
     short,
 )
-from qaeval_core.scoring.chat_asker import read_entry
-from qaeval_core.scoring.families.chat.naco_family import READINGS
-from qaeval_core.scoring.families.chat.naco_prompt import reminder_prompt
-from qaeval_core.scoring.plans import InstancePlan
+from qaeval_core.families.chat.naco_family import READINGS
+from qaeval_core.families.chat.naco_prompt import reminder_prompt
+from qaeval_core.families.plan import InstancePlan
+from qaeval_core.running.chat_asker import read_entry
 
 Data = Mapping[str, Any]
 

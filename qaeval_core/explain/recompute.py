@@ -16,15 +16,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from qaeval_core.config import ModelsSection
+from qaeval_core.configure import ModelsSection
+from qaeval_core.families.chat.family import is_chat
+from qaeval_core.families.models import ModelFamilyPlan, UnitRun, is_model
+from qaeval_core.families.plan import Engine, FamilyPlan, InstancePlan
+from qaeval_core.families.shard import statistics_table
 from qaeval_core.models.artifact import default_root
-from qaeval_core.scoring.families.chat.family import is_chat
-from qaeval_core.scoring.families.models import ModelFamilyPlan, is_model
-from qaeval_core.scoring.frequencies import load_frequencies
-from qaeval_core.scoring.job import Job
-from qaeval_core.scoring.plans import Engine, FamilyPlan, InstancePlan
-from qaeval_core.scoring.prepared import statistics_table
-from qaeval_core.scoring.runner import UnitRun
+from qaeval_core.planning.job import Job
+from qaeval_core.running.document_frequencies import load_frequencies
 
 # A row alone against the same row in a padded batch of the run. fp32 on the CPU: differences are
 # of rounding, 1e-6 and below. Other precisions or devices round elsewhere, and where two attention

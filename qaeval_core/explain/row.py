@@ -43,10 +43,10 @@ from qaeval_core.explain.recompute import (
     compare,
     recompute,
 )
+from qaeval_core.joining.join import score_rows
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.report.report import environment
 from qaeval_core.schema import POSITION, QUARANTINE_REASON
-from qaeval_core.scoring.join import score_rows
 
 _N_SHOWN_DIFFERENCES = 5
 

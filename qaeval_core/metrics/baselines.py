@@ -13,8 +13,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.files import write_json
-from qaeval_core.given import read_given
+from qaeval_core.files import read_given, write_json
 from qaeval_core.metrics.base import Section
 
 

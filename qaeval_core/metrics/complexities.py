@@ -12,8 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.files import write_json
-from qaeval_core.given import read_given
+from qaeval_core.files import read_given, write_json
 
 # Looked at where it is read: the formula would refuse it too, once every call is paid.
 Steps = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]

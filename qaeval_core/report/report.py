@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qaeval_core.families.pass_stats import PassStats
+from qaeval_core.families.plan import CompiledRun, FamilyPlan, InstancePlan
+from qaeval_core.joining.score_columns import Totals
 from qaeval_core.llm.journal import JournalTotals
-from qaeval_core.scoring.pass_stats import PassStats
-from qaeval_core.scoring.plans import CompiledRun, FamilyPlan, InstancePlan
-from qaeval_core.scoring.totals import Totals
 from qaeval_core.stats.summary import summarise
 
 _PACKAGES = (

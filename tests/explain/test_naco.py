@@ -23,7 +23,7 @@ from qaeval_core.explain.page import explanation_page
 from qaeval_core.explain.parts import Explanation, explanation_content
 from qaeval_core.explain.row import explain_row
 from qaeval_core.explain.text import explanation_lines
-from qaeval_core.scoring.families.chat.naco_prompt import make_prompt, reminder_prompt
+from qaeval_core.families.chat.naco_prompt import make_prompt, reminder_prompt
 
 ATTACK = "<script>alert('x')</script>\x1b[2J"
 HACKED = f"Verdict: natural\nSteps:\n1. {ATTACK}\nAnswer: <ans>Ann <b>of</b>\x1b[1m</ans>"

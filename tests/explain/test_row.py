@@ -16,8 +16,8 @@ from qaeval_core.configure import load_config
 from qaeval_core.explain.parts import Explanation, Part
 from qaeval_core.explain.row import explain_row
 from qaeval_core.models.artifact import default_root, ensure_artifact
+from qaeval_core.planning.compile import needed_requests
 from qaeval_core.sample import sample_table
-from qaeval_core.scoring.compile import needed_requests
 
 # Short, so that the test is quick; what is not plain English shows letters of several tokens.
 ROWS = [

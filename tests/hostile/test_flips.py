@@ -15,9 +15,9 @@ from helpers import read_scores, write_parquet
 from word_jobs import ROWS_PER_GROUP, is_whole, request, rows, run
 
 from qaeval_core.errors import QAEvalError
-from qaeval_core.scoring.inputs import find_inputs
-from qaeval_core.scoring.plan import ReadLimits, plan_file
-from qaeval_core.scoring.reader import ShardReader
+from qaeval_core.planning.inputs import find_inputs
+from qaeval_core.planning.shards import ReadLimits, plan_file
+from qaeval_core.running.reader import ShardReader
 
 SMALL_FILES = ["run.json", "report.json", "_SUCCESS", "plan.parquet"]
 

@@ -19,7 +19,7 @@ from qaeval_core.errors import RunError
 from qaeval_core.llm.journal import Journal, journal_totals
 from qaeval_core.llm.journal_entry import Asked, JournalEntry
 from qaeval_core.llm.sealed_lines import MAX_LINE_BYTES
-from qaeval_core.scoring.chat_asker import read_entry
+from qaeval_core.running.chat_asker import read_entry
 
 SOMEBODY = 12_345  # a user who is not us
 ASKED = Asked("http://localhost/v1", "m", 0)

@@ -19,7 +19,7 @@ from qaeval_core.llm.leases import LeaseLog
 from qaeval_core.llm.ledger import Ledger, SentCall
 from qaeval_core.llm.limits import Limits
 from qaeval_core.llm.sealed_lines import sealed
-from qaeval_core.scoring.lock import RunLock
+from qaeval_core.store.lock import RunLock
 
 NOW = 1e9
 SOMEBODY = 12_345  # a user who is not us

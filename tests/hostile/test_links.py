@@ -11,7 +11,7 @@ from helpers import qaeval, write_parquet
 from word_jobs import request, rows, run
 
 from qaeval_core.errors import InputError
-from qaeval_core.scoring.inputs import find_inputs
+from qaeval_core.planning.inputs import find_inputs
 
 
 def a_loop(folder: Path) -> None:

@@ -16,7 +16,7 @@ from qaeval_core.configure import load_config
 from qaeval_core.errors import ConfigError
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.key import ApiKey
-from qaeval_core.scoring.key_use import check_key_use
+from qaeval_core.planning.compile import check_key_use
 
 KEY = "sk-test-93bd7f01c5e84aa2"
 FAR = "http://10.255.255.1:9/v1"

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from qaeval_core.scoring.families.chat.naco_reply import Reply, parse_reply
+from qaeval_core.families.chat.naco_reply import Reply, parse_reply
 
 N_CHARS = 65_536  # What is read of a reply at most.
 # The worst text of linear time takes 0.5 s here, a quadratic one above 8 s.

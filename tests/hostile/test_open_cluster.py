@@ -17,7 +17,7 @@ import os, stat, sys
 from pathlib import Path
 import ray
 from jobs import cluster
-from qaeval_core.config import ClusterSection
+from qaeval_core.configure import ClusterSection
 with cluster.connected(ClusterSection()):
     context = ray.get_runtime_context()
     import grpc

@@ -18,11 +18,11 @@ from word_jobs import is_whole, request, rows, run
 
 from qaeval_core.configure import load_config
 from qaeval_core.errors import InputError, RunError
-from qaeval_core.scoring.inputs import find_inputs
-from qaeval_core.scoring.job import make_job, read_inputs
-from qaeval_core.scoring.join import FileJoin
-from qaeval_core.scoring.names import check_names
-from qaeval_core.scoring.store import Store
+from qaeval_core.joining.join import FileJoin
+from qaeval_core.planning.columns import check_names
+from qaeval_core.planning.inputs import find_inputs
+from qaeval_core.planning.job import make_job, read_inputs
+from qaeval_core.store.store import Store
 
 LISTING = """<?xml version="1.0" encoding="UTF-8"?>
 <ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>b</Name><Prefix></Prefix>

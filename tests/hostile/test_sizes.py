@@ -17,9 +17,9 @@ from helpers import read_scores, write_parquet
 from word_jobs import ROWS_PER_GROUP, is_whole, request, rows, run
 
 from qaeval_core.errors import UnreadableFileError
-from qaeval_core.scoring.inputs import find_inputs
-from qaeval_core.scoring.plan import Piece, ReadLimits, RowRange, plan_file
-from qaeval_core.scoring.reader import ShardReader
+from qaeval_core.planning.inputs import find_inputs
+from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, plan_file
+from qaeval_core.running.reader import ShardReader
 
 MEGABYTE = "word " * 200_000
 

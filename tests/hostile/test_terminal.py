@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from jobs.cli import app
 from qaeval_core.explain.page import escaped
-from qaeval_core.scoring.progress import Counts, ProgressPrinter
+from qaeval_core.running.progress import Counts, ProgressPrinter
 from qaeval_core.suggest import nearest
 from qaeval_core.terminal import say, say_error, visible
 

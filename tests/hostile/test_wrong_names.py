@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 from jobs.cli import app
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ConfigError
+from qaeval_core.families.chat.naco_prompt import prompt_name
 from qaeval_core.metrics.baselines import read_baseline
 from qaeval_core.metrics.bertscore import read_rescaling
 from qaeval_core.metrics.complexities import read_complexity
 from qaeval_core.metrics.naco import complexity_key
-from qaeval_core.scoring.families.chat.naco_prompt import prompt_name
 
 NOT_COMPLEXITIES = ["NaN", "Infinity", "-Infinity", "0", "0.5", "-5", "null", '"3"']
 

@@ -29,9 +29,9 @@ from jobs import pipeline
 from jobs.actors import ScorePieces
 from qaeval_core.configure import load_config
 from qaeval_core.errors import BlindNodeError
-from qaeval_core.scoring.execute import run_job
-from qaeval_core.scoring.job import make_job, read_inputs
-from qaeval_core.scoring.sight import Sight
+from qaeval_core.planning.job import make_job, read_inputs
+from qaeval_core.run import run_job
+from qaeval_core.running.sight import Sight
 
 _HAS_NAMESPACES = (
     shutil.which("unshare") is not None
@@ -160,7 +160,7 @@ def frequencies(folder: Path) -> str:
     given = request(source, folder.parent / "corpus", metrics__cider__metric="cider")
     config = load_config(overrides=given)
     job = make_job(config, read_inputs(config), device="cpu")
-    from qaeval_core.scoring.local import LocalExecutor
+    from qaeval_core.running.local_executor import LocalExecutor
 
     run_job(job, LocalExecutor(), say=lambda _: None)
     (made,) = (folder.parent / "corpus" / "corpus").glob("*.parquet")

@@ -29,9 +29,9 @@ from helpers import (
 from jobs import pipeline
 from jobs.actors import ScorePieces
 from qaeval_core.configure import load_config
-from qaeval_core.scoring.execute import run_job
-from qaeval_core.scoring.job import make_job, read_inputs
-from qaeval_core.scoring.work import PieceWorker
+from qaeval_core.planning.job import make_job, read_inputs
+from qaeval_core.run import run_job
+from qaeval_core.running.piece_worker import PieceWorker
 
 pytestmark = pytest.mark.ray
 

@@ -20,8 +20,8 @@ from naco_runs import (
     table_of,
 )
 
+from qaeval_core.families.chat.naco_prompt import reminder_prompt
 from qaeval_core.llm.pricing import estimate_tokens
-from qaeval_core.scoring.families.chat.naco_prompt import reminder_prompt
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

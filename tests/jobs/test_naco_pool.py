@@ -12,9 +12,9 @@ from helpers import write_parquet
 from llm_server import FAULTS, UNPARSABLE, LlmServer, reply_text
 from naco_runs import NacoRun, Row, expected_scores, messages_of, questions, table_of
 
+from qaeval_core.families.chat.naco_prompt import reminder_prompt
+from qaeval_core.families.chat.naco_reply import parse_reply
 from qaeval_core.llm.journal import Journal
-from qaeval_core.scoring.families.chat.naco_prompt import reminder_prompt
-from qaeval_core.scoring.families.chat.naco_reply import parse_reply
 
 Arrival = dict[str, Any]
 

@@ -19,9 +19,9 @@ from oracles import (
 )
 
 from qaeval_core import Scorer
+from qaeval_core.families.words.bonus import bonus_lcs, bonus_ngrams
+from qaeval_core.families.words.rows import ShardTexts, Tokenisers
 from qaeval_core.metrics.adapted import add_bonus
-from qaeval_core.scoring.families.words.bonus import bonus_lcs, bonus_ngrams
-from qaeval_core.scoring.families.words.rows import ShardTexts, Tokenisers
 
 Row = dict[str, object]
 # Case, blanks and hyphens do not matter.

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from qaeval_core.errors import ConfigError
+from qaeval_core.families.keyphrase_counts import KeyphraseCounts, keyphrase_counts
 from qaeval_core.metrics.bertscore import bertscore
 from qaeval_core.metrics.kpqa import kpqa_bleu_1, kpqa_rouge_l
 from qaeval_core.metrics.rouge_l import rouge_l
-from qaeval_core.scoring.families.keyphrase_counts import KeyphraseCounts, keyphrase_counts
 
 TOLERANCE = 1e-12
 

@@ -12,9 +12,9 @@ from helpers import read_scores
 from pins.old_out import FILE, OLD_OUT, settings
 
 from qaeval_core.configure import load_config
-from qaeval_core.scoring.execute import run_job
-from qaeval_core.scoring.job import make_job, read_inputs
-from qaeval_core.scoring.local import LocalExecutor
+from qaeval_core.planning.job import make_job, read_inputs
+from qaeval_core.run import run_job
+from qaeval_core.running.local_executor import LocalExecutor
 
 
 def test_an_old_out_is_resumed_without_computing(tmp_path: Path) -> None:

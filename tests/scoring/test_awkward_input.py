@@ -12,9 +12,9 @@ import pytest
 from helpers import read_scores, run_locally, write_parquet
 
 from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableFileError
-from qaeval_core.scoring.inputs import find_inputs
-from qaeval_core.scoring.plan import ReadLimits, plan_file
-from qaeval_core.scoring.reader import ShardReader
+from qaeval_core.planning.inputs import find_inputs
+from qaeval_core.planning.shards import ReadLimits, plan_file
+from qaeval_core.running.reader import ShardReader
 
 QUESTION, CONTEXT = "Who keeps the bees?", "Ann keeps the bees behind the mill since 1987."
 

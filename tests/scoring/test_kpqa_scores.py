@@ -17,7 +17,7 @@ from transformers import AutoModelForTokenClassification
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ConfigError
 from qaeval_core.models.artifact import Artifact, ArtifactRequest, find_artifact
-from qaeval_core.scoring.compile import compile_run
+from qaeval_core.planning.compile import compile_run
 
 # 32 bits on both sides; sums run in another order, and padding is another.
 TOLERANCE = 1e-4

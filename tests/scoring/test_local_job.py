@@ -18,7 +18,7 @@ from helpers import (
 )
 
 from qaeval_core.errors import ReconcileError, StoreLockedError, TooManyQuarantinedError
-from qaeval_core.scoring.lock import RunLock
+from qaeval_core.store.lock import RunLock
 
 N_ROWS = 30
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.scoring.families import matching
-from qaeval_core.scoring.families.matching import BestCosines, best_cosines, transport_costs
+from qaeval_core.families import matching
+from qaeval_core.families.matching import BestCosines, best_cosines, transport_costs
 
 DIM = 8
 # Products of 32-bit vectors, summed in an order of the BLAS's choice.
@@ -208,7 +208,7 @@ def test_transport_loads_no_torch_and_leaves_the_environment() -> None:
     code = (
         "import os, sys\n"
         "os.environ['POT_BACKEND_DISABLE_JAX'] = 'given'\n"
-        "from qaeval_core.scoring.families.matching import _transport_solver\n"
+        "from qaeval_core.families.matching import _transport_solver\n"
         "_transport_solver()\n"
         "switches = {k: v for k, v in os.environ.items() if k.startswith('POT_BACKEND')}\n"
         "assert switches == {'POT_BACKEND_DISABLE_JAX': 'given'}, switches\n"

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from qaeval_core.configure import load_config
 from qaeval_core.models.artifact import find_artifact
-from qaeval_core.scoring.compile import compile_run
-from qaeval_core.scoring.prepared import statistics_table
-from qaeval_core.scoring.runner import FamilyRunner
+from qaeval_core.planning.compile import compile_run
+from qaeval_core.families.shard import statistics_table
+from qaeval_core.families.models import FamilyRunner
 
 run = compile_run(
     load_config(),

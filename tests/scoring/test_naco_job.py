@@ -22,9 +22,9 @@ from naco_jobs import CONTEXT, TWO_STEPS, calls, many, settings, table
 
 from qaeval_core import Scorer
 from qaeval_core.errors import ConfigError
+from qaeval_core.families.chat.naco_prompt import make_prompt
+from qaeval_core.families.chat.naco_reply import parse_reply
 from qaeval_core.llm.journal import Journal
-from qaeval_core.scoring.families.chat.naco_prompt import make_prompt
-from qaeval_core.scoring.families.chat.naco_reply import parse_reply
 
 REPLIES = {
     "Who keeps the bees?": [

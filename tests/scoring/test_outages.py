@@ -17,7 +17,7 @@ from word_jobs import N_ROWS, ROWS_PER_GROUP, is_whole, n_quarantined, request, 
 
 from qaeval_core.errors import InputChangedError, LockLostError, RunError, StorageError
 from qaeval_core.outages import Outages
-from qaeval_core.scoring.lock import RunLock
+from qaeval_core.store.lock import RunLock
 
 
 def score_files(out: Path) -> list[Path]:

@@ -6,9 +6,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qaeval_core.scoring.inputs import FileVersion, InputFile, RowGroup
-from qaeval_core.scoring.plan import MAX_SHARDS_PER_PIECE, ReadLimits, RowRange, cover, plan_file
-from qaeval_core.scoring.store import tiles
+from qaeval_core.planning.inputs import FileVersion, InputFile, RowGroup
+from qaeval_core.planning.shards import MAX_SHARDS_PER_PIECE, ReadLimits, RowRange, cover, plan_file
+from qaeval_core.store.store import tiles
 
 
 def make_file(sizes: list[int], n_bytes_per_row: int) -> InputFile:

@@ -8,10 +8,10 @@ import numpy as np
 from tiny_artifacts import make_cross_encoder
 
 from qaeval_core.configure import load_config
+from qaeval_core.families.models import FamilyRunner, UnitRun
+from qaeval_core.families.shard import statistics_table
 from qaeval_core.models.artifact import load_artifact
-from qaeval_core.scoring.compile import compile_run
-from qaeval_core.scoring.prepared import statistics_table
-from qaeval_core.scoring.runner import FamilyRunner, UnitRun
+from qaeval_core.planning.compile import compile_run
 
 ROWS = {
     "candidate": ["the red mill", "the barn"],

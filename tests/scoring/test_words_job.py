@@ -11,7 +11,7 @@ import pytest
 from helpers import assert_same_scores, read_scores, run_locally, write_parquet
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.scoring.families.words.family import WORD_FAMILIES
+from qaeval_core.families.words.family import WORD_FAMILIES
 
 N_ROWS = 20
 TEXTS = (

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qaeval_core.scoring.families.chat.naco_prompt import make_prompt
-from qaeval_core.scoring.families.chat.naco_reply import Reply, parse_reply
+from qaeval_core.families.chat.naco_prompt import make_prompt
+from qaeval_core.families.chat.naco_reply import Reply, parse_reply
 
 
 def natural(answer: str, n_steps: int) -> Reply:

@@ -1,0 +1,1 @@
+"""Calibration: numbers of a corpus that metrics need before they can score it."""

@@ -1,0 +1,145 @@
+"""Calibrate: baselines b of QRelScore from random pairs, as the paper's appendix F does it.
+
+Questions are paired with contexts of other rows; pairs with word overlap are dropped; b is the
+mean raw score of the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from qaeval_core.calibration.sampling import draw_rows, read_rows
+from qaeval_core.errors import ConfigError, InputError
+from qaeval_core.families.models import ModelFamilyPlan, is_model
+from qaeval_core.families.plan import Engine, InstancePlan
+from qaeval_core.families.sharing import IntArray
+from qaeval_core.families.validate import validate_rows
+from qaeval_core.joining.join import ArrowStatistics
+from qaeval_core.metrics.baselines import BaselineFile, BaselineRecord
+from qaeval_core.metrics.bleu import bleu_1
+from qaeval_core.metrics.qrelscore import QRelScoreSettings, baseline_key, part_scores
+from qaeval_core.metrics.targets import Targets
+from qaeval_core.planning.job import Job
+from qaeval_core.stats.summary import summarise
+from qaeval_core.text.tokenise import words
+
+MAX_BLEU_1 = 0.05
+_ROLES = ("candidate", "context")
+
+
+@dataclass(frozen=True, slots=True)
+class RandomPairs:
+    """Questions with contexts of other rows."""
+
+    questions: list[str]
+    contexts: list[str]
+    n_dropped: int
+
+
+def draw_pairs(job: Job, *, n_pairs: int, seed: int) -> RandomPairs:
+    """Draw random pairs without overlap.
+
+    Raises
+    ------
+    InputError
+        If the rows hold fewer than two different contexts.
+    """
+    rng = np.random.default_rng(seed)
+    # Four times as many rows as pairs: few pairs are dropped for overlap.
+    chosen = draw_rows(job.n_rows_total, n_rows=4 * n_pairs, rng=rng)
+    questions, contexts = _read_texts(job, chosen)
+    if len(set(contexts)) < 2:
+        raise InputError("calibration needs rows with at least two different contexts")
+    left = rng.permutation(len(questions))
+    right = rng.permutation(len(questions))
+    kept: list[tuple[str, str]] = []
+    n_dropped = 0
+    for i, j in zip(left.tolist(), right.tolist(), strict=True):
+        if len(kept) == n_pairs:
+            break
+        if contexts[i] == contexts[j]:
+            continue
+        overlap = bleu_1(candidate=words(questions[i]), reference=words(contexts[j]))
+        if overlap > MAX_BLEU_1:
+            n_dropped += 1
+        else:
+            kept.append((questions[i], contexts[j]))
+    if not kept:
+        raise InputError(f"no random pair has BLEU-1 <= {MAX_BLEU_1}: {n_dropped} were dropped")
+    return RandomPairs([pair[0] for pair in kept], [pair[1] for pair in kept], n_dropped)
+
+
+def _read_texts(job: Job, chosen: IntArray) -> tuple[list[str], list[str]]:
+    """Return questions and contexts of the good ones among some rows."""
+    columns = {role: job.columns[role] for role in _ROLES}
+    rows = read_rows(
+        job.files,
+        chosen,
+        n_rows=job.n_rows,
+        columns=columns,
+        limits=job.read_limits(),
+    )
+    values = validate_rows(rows, columns=columns).values
+    return [str(text) for text in values["candidate"]], [str(text) for text in values["context"]]
+
+
+def calibrate(
+    job: Job, *, corpus: str, n_pairs: int, seed: int, n_threads: int | None = None
+) -> BaselineFile:
+    """Return the baselines of every instance of a job.
+
+    Parameters
+    ----------
+    job : Job
+        Instances without baselines; profile ``paper``.
+    corpus : str
+        Name of the corpus, for the signature of scores.
+    n_pairs : int
+        Random pairs to average over, at most.
+    seed : int
+    """
+    pairs = draw_pairs(job, n_pairs=n_pairs, seed=seed)
+    engine = Engine(models=job.config.models, device=job.device, n_threads=n_threads)
+    records: dict[str, BaselineRecord] = {}
+    for family, instances in _families(job):
+        runner = family.open_runner(engine)
+        table = runner.score({"candidate": pairs.questions, "context": pairs.contexts})
+        for plan in instances:
+            settings = _settings(plan)
+            read = Targets(ArrowStatistics(table))
+            summary = summarise(part_scores(family.name, settings, read).raw, seed=seed)
+            key = baseline_key(family.name, settings, family.facts)
+            if summary.mean is None:
+                raise InputError(f"{family.key}: no random pair has a defined score")
+            records[key] = BaselineRecord(
+                part=family.name,
+                key=key,
+                value=summary.mean,
+                n_pairs=summary.n,
+                n_dropped=pairs.n_dropped,
+                n_undefined=summary.n_undefined,
+                interval_95=tuple(summary.interval_95 or (summary.mean, summary.mean)),
+            )
+    return BaselineFile(
+        corpus=corpus, seed=seed, max_bleu_1=MAX_BLEU_1, baselines=tuple(records.values())
+    )
+
+
+def _settings(plan: InstancePlan) -> QRelScoreSettings:
+    if not isinstance(plan.settings, QRelScoreSettings):
+        raise ConfigError(f"metrics.{plan.name}: {plan.settings.metric} has no baseline")
+    return plan.settings
+
+
+def _families(job: Job) -> Iterator[tuple[ModelFamilyPlan, list[InstancePlan]]]:
+    for family in job.run.families:
+        if not is_model(family) or family.family.target_role != "context":
+            continue
+        own = [plan for plan in job.run.instances if family in plan.families.values()]
+        unbounded = family.name == "grg"
+        own = [plan for plan in own if not (unbounded and _settings(plan).gain == "absolute")]
+        if own:
+            yield family, own

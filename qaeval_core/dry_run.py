@@ -1,0 +1,80 @@
+"""Dry run: what a run would read, share and compute; runs no model, writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qaeval_core.configure import RunConfig
+from qaeval_core.families.chat.family import is_chat
+from qaeval_core.families.models import ModelFamilyPlan, is_model, prepare_rows
+from qaeval_core.families.pass_stats import PassStats
+from qaeval_core.families.validate import table_rows
+from qaeval_core.planning.job import Inputs, Job
+from qaeval_core.running.reader import ShardReader
+from qaeval_core.text.encode import TextEncoder
+
+# Tokenising is cheap beside scoring, not beside reading: estimate from so many rows.
+_MAX_ROWS = 20_000
+
+
+def input_lines(inputs: Inputs, config: RunConfig) -> Iterator[str]:
+    """Yield what the inputs are."""
+    n_rows = sum(file.n_rows for file in inputs.files)
+    n_bytes = sum(file.version.size_bytes for file in inputs.files)
+    yield f"input: {len(inputs.files):,} files, {n_rows:,} rows, {n_bytes / 2**20:,.1f} MiB"
+    if config.input.limit is not None:
+        yield f"limit: the first {min(config.input.limit, n_rows):,} rows"
+    yield from (f"note: {problem}" for problem in inputs.problems)
+    yield "columns: " + ", ".join(f"{role}={name}" for role, name in inputs.columns.items())
+
+
+def dry_run_lines(job: Job) -> Iterator[str]:
+    """Yield, per family, what is left to do: shards, rows, distinct units, tokens."""
+    for families in job.run.passes:
+        pieces = job.pieces(families, n_actors=1)
+        for family in families:
+            own = [piece for piece in pieces if family.key in piece.families]
+            n_rows = sum(piece.n_rows for piece in own)
+            n_shards = sum(len(piece.shards) for piece in own)
+            done = job.n_rows_total - n_rows
+            yield (
+                f"{family.title}: {n_rows:,} rows to score in {n_shards:,} shards, {done:,} "
+                "committed"
+            )
+            if own and is_model(family):
+                yield _units_line(job, family, n_rows=n_rows)
+            if own and is_chat(family):
+                # Imported here: HTTP takes a tenth of a second that other runs need not pay.
+                from qaeval_core.dry_run_calls import call_lines
+
+                yield from call_lines(job, family, max_rows=_MAX_ROWS)
+
+
+def _units_line(job: Job, family: ModelFamilyPlan, *, n_rows: int) -> str:
+    stats, n_tokens = _measure(job, family)
+    factor = n_rows / max(stats.n_rows, 1)
+    about = "" if factor == 1 else f" (estimated from {stats.n_rows:,} rows)"
+    return (
+        f"  {stats.n_units * factor:,.0f} distinct units of "
+        f"{stats.n_units_unshared * factor:,.0f}, {n_tokens * factor:,.0f} tokens, "
+        f"{stats.n_quarantined * factor:,.0f} rows to quarantine{about}"
+    )
+
+
+def _measure(job: Job, family: ModelFamilyPlan) -> tuple[PassStats, int]:
+    encoder = TextEncoder(family.artifact.tokenizer_path)
+    scorer = family.family.scorer(family.artifact, encoder, family.options)
+    reader = ShardReader(list(family.columns.values()))
+    stats, n_tokens = PassStats(), 0
+    for piece in job.pieces([family], n_actors=1):
+        for rows in piece.shards:
+            if stats.n_rows >= _MAX_ROWS:
+                return stats, n_tokens
+            for _, table in reader.parts(piece, rows):
+                values = table_rows(
+                    table, columns=family.columns, max_bytes=piece.limits.text_bytes
+                )
+                prepared = prepare_rows(family, scorer, values)
+                stats.add(prepared.stats)
+                n_tokens += int(prepared.work.lengths.sum())
+    return stats, n_tokens

@@ -1,0 +1,150 @@
+"""Dry run of a family that asks: calls, tokens, money and time, before any call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from qaeval_core.families.chat.family import ChatFamilyPlan, ChatWork
+from qaeval_core.families.validate import table_rows
+from qaeval_core.llm.journal import Journal
+from qaeval_core.llm.journal_entry import Asked
+from qaeval_core.llm.pricing import dollars, estimate_tokens
+from qaeval_core.planning.job import Job
+from qaeval_core.running.chat_asker import (
+    endpoint_of,
+    lay_out_chat,
+    limits_of,
+    prices_of,
+    section_of,
+)
+from qaeval_core.running.reader import ShardReader
+from qaeval_core.terminal import duration
+
+
+@dataclass(slots=True)
+class Calls:
+    """What rows would ask for; ``keys`` tells equal requests of several shards apart."""
+
+    n_rows: int = 0
+    n_quarantined: int = 0
+    n_asked: int = 0
+    n_unshared: int = 0
+    n_in_journal: int = 0
+    n_calls: int = 0
+    n_prompt_tokens: int = 0
+    n_too_large: int = 0
+    keys: set[bytes] = field(default_factory=set)
+
+
+def call_lines(job: Job, plan: ChatFamilyPlan, *, max_rows: int) -> Iterator[str]:
+    """Yield calls, tokens, money and time that are left at most; sends nothing, writes nothing.
+
+    Parameters
+    ----------
+    max_rows : int
+        Rows that are read; more are estimated from them.
+    """
+    calls = _measure(job, plan, max_rows=max_rows)
+    n_left = sum(piece.n_rows for piece in job.pieces([plan], n_actors=1))
+    factor = n_left / max(calls.n_rows, 1)
+    about = "" if factor == 1 else f" (estimated from {calls.n_rows:,} rows)"
+    n_calls = calls.n_calls * factor
+    n_completion = n_calls * plan.settings.max_tokens
+    n_prompt = calls.n_prompt_tokens * factor
+    n_equal = calls.n_unshared - calls.n_calls - calls.n_in_journal
+    n_without = calls.n_rows - calls.n_quarantined - calls.n_asked
+    yield (
+        f"  {n_calls:,.0f} calls to {plan.settings.model} at {plan.settings.base_url}; "
+        f"{n_equal * factor:,.0f} equal ones are asked once, {calls.n_in_journal * factor:,.0f} "
+        f"replies are in the journal, {calls.n_quarantined * factor:,.0f} rows to quarantine, "
+        f"{n_without * factor:,.0f} rows are undefined without a call{about}"
+    )
+    yield f"  {n_prompt:,.0f} prompt tokens by estimate, {n_completion:,.0f} of replies at most"
+    yield _money_line(plan, n_prompt=n_prompt, n_completion=n_completion)
+    yield _time_line(plan, n_calls=n_calls, n_tokens=n_prompt + n_completion)
+    if calls.n_too_large:
+        yield (
+            f"  {calls.n_too_large * factor:,.0f} calls hold more tokens than tokens_per_minute: "
+            "they can never be sent (llm_call_over_limit)"
+        )
+    key_file = plan.settings.api_key_file
+    if key_file is not None and not Path(key_file).expanduser().is_file():
+        yield f"  key: there is no file {key_file} on this machine; nodes that call must have it"
+
+
+def _money_line(plan: ChatFamilyPlan, *, n_prompt: float, n_completion: float) -> str:
+    if plan.settings.prices is None:
+        return "  money: unknown without naco.prices"
+    usd = prices_of(plan).cost_usd(
+        n_prompt_tokens=round(n_prompt), n_completion_tokens=round(n_completion)
+    )
+    budget = plan.settings.budget_usd
+    shown = "" if budget is None else f"; budget_usd is {dollars(budget)}"
+    if budget is not None and budget < usd:
+        shown += ", so it may stop before the end"
+    return f"  money: {dollars(usd)} for so many tokens{shown}"
+
+
+def _time_line(plan: ChatFamilyPlan, *, n_calls: float, n_tokens: float) -> str:
+    """Return how long the limits make it last: one of the two binds."""
+    limits = limits_of(plan)
+    windows = {
+        "requests_per_minute": n_calls / (limits.requests_per_minute or float("inf")),
+        "tokens_per_minute": n_tokens / (limits.tokens_per_minute or float("inf")),
+    }
+    binding = max(windows, key=lambda name: windows[name])
+    if not windows[binding]:
+        return "  time: as the endpoint answers; no limit is given" if n_calls else "  time: none"
+    seconds = windows[binding] * limits.window_s
+    return (
+        f"  time: {duration(seconds)} at least, by {binding}; calls that are asked again, for "
+        "faults or unreadable replies, come on top"
+    )
+
+
+def _measure(job: Job, plan: ChatFamilyPlan, *, max_rows: int) -> Calls:
+    journal = _existing_journal(plan)
+    reader = ShardReader(list(plan.columns.values()))
+    calls = Calls()
+    for piece in job.pieces([plan], n_actors=1):
+        for rows in piece.shards:
+            if calls.n_rows >= max_rows:
+                return calls
+            for part, table in reader.parts(piece, rows):
+                values = table_rows(table, columns=plan.columns, max_bytes=piece.limits.text_bytes)
+                prepared = lay_out_chat(plan, values)
+                calls.n_rows += part.n_rows
+                calls.n_quarantined += prepared.stats.n_quarantined
+                calls.n_asked += sum(len(request.rows) for request in prepared.work.requests)
+                calls.n_unshared += prepared.stats.n_units_unshared
+                _count(calls, plan, prepared.work, journal)
+    return calls
+
+
+def _count(calls: Calls, plan: ChatFamilyPlan, work: ChatWork, journal: Journal | None) -> None:
+    settings, endpoint = plan.settings, endpoint_of(plan)
+    for request in work.requests:
+        n_tokens = estimate_tokens(request.messages)
+        for run in range(work.n_runs):
+            key = endpoint.request_key(request.messages, run_index=run)
+            if bytes.fromhex(key) in calls.keys:
+                continue
+            calls.keys.add(bytes.fromhex(key))
+            asked = Asked(endpoint.base_url, endpoint.model, run)
+            if journal is not None and journal.get(key, asked) is not None:
+                calls.n_in_journal += 1
+            else:
+                calls.n_calls += 1
+                calls.n_prompt_tokens += n_tokens
+                most = settings.tokens_per_minute
+                calls.n_too_large += most is not None and n_tokens + settings.max_tokens > most
+
+
+def _existing_journal(plan: ChatFamilyPlan) -> Journal | None:
+    """Return the journal if there is one: a dry run makes none."""
+    if plan.journal_path is None:
+        return None
+    folder = Path(plan.journal_path).expanduser()
+    return Journal(folder, section=section_of(plan.settings)) if folder.is_dir() else None

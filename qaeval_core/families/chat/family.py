@@ -1,0 +1,346 @@
+"""Families that ask a language model over HTTP, beside the others."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeGuard
+
+import pyarrow as pa
+
+from qaeval_core.errors import ConfigError
+from qaeval_core.families.pass_stats import PassStats
+from qaeval_core.families.plan import Context, Engine, Family, FamilyPlan, Resources, Runner
+from qaeval_core.llm.client import Message
+from qaeval_core.metrics.base import PassFacts, Read
+from qaeval_core.metrics.chat import ChatSettings
+from qaeval_core.signature import Signature
+from qaeval_core.store.store import check_out_path
+
+# A unit of work: what is lost of open shards is asked again from the journal, at no cost.
+_ROWS_PER_SHARD = 128
+# What calls of one server and key share, those with one journal, and metrics of one family.
+_OF_ACCOUNT = ("requests_per_minute", "tokens_per_minute", "limit_window_s", "ledger_path")
+_OF_BUDGET = ("budget_usd",)
+_OF_FAMILY = (
+    "allow_insecure",
+    "api_key_file",
+    "journal_path",
+    "max_concurrent",
+    "max_outage_s",
+    "prices",
+    "proxy",
+    "timeout_s",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatFamilyPlan(FamilyPlan):
+    """A family that asks a language model over HTTP; it runs beside the others.
+
+    Attributes
+    ----------
+    settings : ChatSettings
+        The endpoint, its limits, and what is asked.
+    journal_path : str or None
+        Folder of paid replies; None only where nothing is asked.
+    keeps_replies : bool
+        Whether the journal keeps the texts of replies.
+    """
+
+    family: ChatFamily
+    settings: ChatSettings
+    journal_path: str | None
+    keeps_replies: bool = True
+
+    @property
+    def resources(self) -> Resources:
+        """What its pass needs."""
+        return "calls"
+
+    @property
+    def given_files(self) -> tuple[str, ...]:
+        """The file of its key."""
+        key_file = self.settings.api_key_file
+        return (key_file,) if key_file is not None else ()
+
+    @property
+    def journal_folder(self) -> Path | None:
+        """Where replies are kept."""
+        return Path(self.journal_path).expanduser() if self.journal_path is not None else None
+
+    @property
+    def counts_money(self) -> bool:
+        """Whether prices of its calls are known."""
+        return self.settings.prices is not None
+
+    @property
+    def pending_schema(self) -> pa.Schema:
+        """Statistics of rows that were not asked: it may have ended early."""
+        return self.family.schema
+
+    def open_runner(self, engine: Engine) -> Runner:
+        """Return what asks, in this process."""
+        # Imported here: HTTP takes a tenth of a second that other runs need not pay.
+        from qaeval_core.running.local_calls import ChatRunner
+
+        return ChatRunner(self)
+
+    def report(self, committed: PassStats) -> dict[str, Any]:
+        """Return what all its commits cost."""
+        return {
+            "rows": committed.n_rows,
+            "requests": committed.n_units,
+            "requests_avoided": committed.n_units_unshared - committed.n_units,
+            "calls": _calls(committed.calls, has_prices=self.counts_money),
+        }
+
+    @property
+    def facts(self) -> PassFacts:
+        """What a metric may know of the pass."""
+        return PassFacts(version=self.signature.version, settings=self.options)
+
+
+class ChatReply(Protocol):
+    """What was read of a reply; a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the reply has the form that was asked for."""
+
+    @property
+    def problem(self) -> str | None:
+        """What an unreadable reply lacks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What came of one run of one request.
+
+    Attributes
+    ----------
+    reply : ChatReply or None
+        What its reply says; None where there is none.
+    problem : str or None
+        Why the run does not count; None where it counts.
+    message : str or None
+        The same, for people.
+    key : str or None
+        Name of the reply in the journal.
+    """
+
+    reply: ChatReply | None
+    problem: str | None = None
+    message: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One distinct prompt of a shard; all rows of it get the same readings."""
+
+    messages: Sequence[Message]
+    rows: list[int]
+
+
+class ChatWork:
+    """The requests of one shard, and what came of them.
+
+    Parameters
+    ----------
+    family : ChatFamily
+    requests : sequence of Request
+    reasons : list of str or None
+        Why a good row is not asked; None where it is.
+    n_runs : int
+        Replies asked for each request.
+    values : mapping of role to values
+        Of good rows.
+    """
+
+    def __init__(
+        self,
+        family: ChatFamily,
+        requests: Sequence[Request],
+        reasons: list[str | None],
+        *,
+        n_runs: int,
+        values: Mapping[str, Sequence[Any]],
+    ) -> None:
+        self.requests = requests
+        self.reasons = reasons
+        self.n_runs = n_runs
+        self.values = values
+        self.family = family
+        self._readings: dict[int, list[Reading]] = {}
+
+    @property
+    def n_units(self) -> int:
+        """Requests, each run counted."""
+        return self.n_runs * len(self.requests)
+
+    @property
+    def n_units_unshared(self) -> int:
+        """Requests, had none been shared."""
+        return self.n_runs * sum(len(request.rows) for request in self.requests)
+
+    def take(self, request: Request, readings: Sequence[Reading]) -> None:
+        """Keep what came of all runs of a request."""
+        for row in request.rows:
+            self._readings[row] = list(readings)
+
+    def statistics(self) -> dict[str, pa.Array]:
+        """Return the raw statistics of every row, in row order.
+
+        Raises
+        ------
+        KeyError
+            If a row that was to be asked has no reading.
+        """
+        per_row = [
+            self._readings[i] if reason is None else [] for i, reason in enumerate(self.reasons)
+        ]
+        return self.family.statistics(self, per_row)
+
+
+class ChatFamily(Family):
+    """What is asked of a language model: a prompt a row, and what its reply says."""
+
+    roles: tuple[str, ...]
+    schema: pa.Schema  # of its statistics
+
+    @abstractmethod
+    def asked(self, settings: ChatSettings) -> dict[str, object]:
+        """Return what is asked besides model and parameters; part of the key of commits."""
+
+    @abstractmethod
+    def lay_out(self, values: Mapping[str, Sequence[Any]], settings: ChatSettings) -> ChatWork:
+        """Return the requests of good rows."""
+
+    @abstractmethod
+    def read_reply(self, text: str) -> ChatReply:
+        """Return what a reply says."""
+
+    def parsed(self, text: str) -> dict[str, Any]:
+        """Return what a reply says as the journal keeps it."""
+        return asdict(self.read_reply(text))
+
+    @abstractmethod
+    def reply_of(self, parsed: Mapping[str, Any]) -> ChatReply:
+        """Return what a journal kept of a reply whose text is gone."""
+
+    @abstractmethod
+    def committed_reply(self, statistics: Mapping[str, Any], run: int) -> ChatReply:
+        """Return what was read of a reply, from a row's statistics."""
+
+    @abstractmethod
+    def remind(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return a prompt that asks once more, after a reply that could not be read."""
+
+    @abstractmethod
+    def statistics(
+        self, work: ChatWork, readings: Sequence[Sequence[Reading]]
+    ) -> dict[str, pa.Array]:
+        """Return the statistics of every row from the readings of its runs."""
+
+    def plan(self, read: Read, context: Context) -> tuple[ChatFamilyPlan, ...]:
+        """Return the family.
+
+        Raises
+        ------
+        ConfigError
+            If there is no endpoint or no model.
+        """
+        assert isinstance(read.settings, ChatSettings)
+        settings, config = read.settings, context.config
+        for key in ("base_url", "model"):
+            if getattr(settings, key) is None:
+                name = context.instance
+                raise ConfigError(f"metrics.{name}.{key} is missing: --set {name}.{key}=...")
+        columns = context.columns_of(self.roles)
+        options: dict[str, object] = {
+            "base_url": settings.base_url,
+            "model": settings.model,
+            "parameters": settings.parameters,
+            **self.asked(settings),
+        }
+        journal_path = settings.journal_path
+        if journal_path is None and config.output.path is not None:
+            journal_path = str(check_out_path(config.output.path) / "journal")
+        # Made absolute here: an actor's working folder is another one.
+        settings = settings.model_copy(
+            update={
+                "api_key_file": _absolute(settings.api_key_file),
+                "ledger_path": _absolute(settings.ledger_path),
+            }
+        )
+        plan = ChatFamilyPlan(
+            name=self.name,
+            options=options,
+            columns=columns,
+            signature=Signature(self.name, {**options, "columns": columns}, self.version),
+            rows_per_shard={"cpu": _ROWS_PER_SHARD, "cuda": _ROWS_PER_SHARD},
+            family=self,
+            settings=settings,
+            journal_path=_absolute(journal_path),
+            keeps_replies=config.output.replies,
+        )
+        return (plan,)
+
+
+def _absolute(path: str | None) -> str | None:
+    """Return a path from the root, or from the home of whichever node reads it."""
+    return path if path is None or path.startswith("~") else str(Path(path).absolute())
+
+
+def check_agreement(plans: Sequence[ChatFamilyPlan]) -> None:
+    """Raise ConfigError where families share a server, a journal or calls, and disagree on it."""
+    known: dict[tuple[object, ...], ChatFamilyPlan] = {}
+    for plan in plans:
+        settings = plan.settings
+        url = settings.base_url
+        for sharing, keys, what in (
+            ((url, settings.api_key_file), _OF_ACCOUNT, f"ask {url}"),
+            ((plan.journal_path,), _OF_BUDGET, f"pay from {plan.journal_path}"),
+            ((plan.key, "family"), _OF_FAMILY, f"ask {settings.model} the same"),
+        ):
+            other = known.setdefault(sharing, plan)
+            for key in keys:
+                if getattr(other.settings, key) != getattr(settings, key):
+                    raise ConfigError(
+                        f"two metrics {what} with other values of {key}; they share it"
+                    )
+
+
+def _calls(calls: Mapping[str, int], *, has_prices: bool) -> dict[str, Any]:
+    """Return what came of the calls that committed shards needed.
+
+    Failures were tried again, or given up. What a stopped run had paid for comes from the journal
+    in the next one.
+    """
+
+    def by_reason(kind: str) -> dict[str, int]:
+        own = {key.removeprefix(kind): n for key, n in calls.items() if key.startswith(kind)}
+        return dict(sorted(own.items()))
+
+    return {
+        "paid": calls.get("paid", 0),
+        "from_journal": calls.get("from_journal", 0),
+        "prompt_tokens": calls.get("prompt_tokens", 0),
+        "completion_tokens": calls.get("completion_tokens", 0),
+        "usd": calls.get("nano_usd", 0) / 1e9 if has_prices else None,
+        "reminders": calls.get("reminders", 0),
+        "unparsable_runs": calls.get("unparsable", 0),
+        "failed": by_reason("failed:"),
+        "given_up": by_reason("given_up:"),
+        "noted": by_reason("noted:"),
+    }
+
+
+def is_chat(plan: FamilyPlan) -> TypeGuard[ChatFamilyPlan]:
+    """Whether a family makes calls, for which there are workers of their own."""
+    return plan.resources == "calls"

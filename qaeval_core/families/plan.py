@@ -1,0 +1,288 @@
+"""Plans: what a compiled run computes: families, instances, and passes over the rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from qaeval_core.configure import ModelsSection, RunConfig
+from qaeval_core.families.pass_stats import PassStats
+from qaeval_core.families.shard import OnBatch, Prepared, statistics_table
+from qaeval_core.families.words.frequencies import DocumentFrequencies
+from qaeval_core.families.words.rows import ShardTexts
+from qaeval_core.metrics.base import AnyMetric, Column, PassFacts, Read, Settings
+from qaeval_core.models.artifact import Artifact, ArtifactRequest
+from qaeval_core.models.session import Device
+from qaeval_core.signature import Signature
+
+ResolveArtifact = Callable[[ArtifactRequest], Artifact]
+Resources = Literal["words", "model", "calls"]
+LoadFrequencies = Callable[["FamilyPlan"], DocumentFrequencies]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What runs families here.
+
+    Attributes
+    ----------
+    models : ModelsSection
+        Budgets of batches.
+    device : {"cpu", "cuda"}
+    n_threads : int or None
+        Threads of one operator on the CPU.
+    load_frequencies : callable or None
+        Returns the document frequencies that a family reads.
+    """
+
+    models: ModelsSection
+    device: Device = "cpu"
+    n_threads: int | None = None
+    load_frequencies: LoadFrequencies | None = None
+
+    def frequencies(self, plan: FamilyPlan) -> DocumentFrequencies | None:
+        """Return the document frequencies that a family reads; None where it reads none."""
+        if not plan.frequencies_path or self.load_frequencies is None:
+            return None
+        return self.load_frequencies(plan)
+
+
+class Runner(ABC):
+    """Runs one family, shard by shard; kept warm between shards."""
+
+    plan: FamilyPlan
+
+    @abstractmethod
+    def prepare(
+        self, rows: Mapping[str, Sequence[object]], texts: ShardTexts | None = None
+    ) -> Prepared[Any]:
+        """Validate and lay out a shard; can run beside `run`."""
+
+    @abstractmethod
+    def run(self, prepared: Prepared[Any], on_batch: OnBatch | None = None) -> None:
+        """Compute a shard."""
+
+    def score(self, rows: Mapping[str, Sequence[object]], *, first_position: int = 0) -> pa.Table:
+        """Return the statistics of a shard, one row per input row."""
+        prepared = self.prepare(rows)
+        self.run(prepared)
+        return statistics_table(prepared, first_position=first_position)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyPlan(ABC):
+    """One family of a run: what to compute and the key of its commits.
+
+    Attributes
+    ----------
+    after : str
+        Key of the family whose counts over the corpus this one reads, or "".
+    frequencies_path : str
+        File of document frequencies: given, or below OUT where ``after`` makes it; "" where none
+        are read.
+    words : str
+        How texts were split: document frequencies of other words would be wrong ones.
+    """
+
+    name: str
+    options: Mapping[str, object]
+    columns: Mapping[str, str]
+    signature: Signature
+    rows_per_shard: Mapping[str, int]  # by device
+    max_shard_bytes: int | None = None  # of text; None is the run's
+    after: str = ""
+    frequencies_path: str = ""
+    words: str = ""
+
+    @property
+    @abstractmethod
+    def facts(self) -> PassFacts:
+        """What a metric may know of the pass."""
+
+    @property
+    def key(self) -> str:
+        """Folder name below ``families/``."""
+        return f"{self.name}-{self.signature.short_hash}"
+
+    @property
+    def title(self) -> str:
+        """What a progress line shows."""
+        return self.name
+
+    @property
+    @abstractmethod
+    def resources(self) -> Resources:
+        """What its pass needs; families of words that are open for the same rows share one."""
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """Artifacts that it runs."""
+        return ()
+
+    def with_artifact(self, find: Callable[[Artifact], Artifact]) -> FamilyPlan:
+        """Return the plan with its artifacts as this node finds them."""
+        return self
+
+    @property
+    def given_files(self) -> tuple[str, ...]:
+        """Files of the user that every node reads."""
+        return (self.frequencies_path,) if self.frequencies_path and not self.after else ()
+
+    @property
+    def journal_folder(self) -> Path | None:
+        """Where replies are kept that were paid for; None where nothing is asked."""
+        return None
+
+    @property
+    def counts_money(self) -> bool:
+        """Whether prices of its calls are known."""
+        return False
+
+    @property
+    def pending_schema(self) -> pa.Schema | None:
+        """Statistics of rows that are not there yet; None where all must be."""
+        return None
+
+    @abstractmethod
+    def open_runner(self, engine: Engine) -> Runner:
+        """Return what computes its statistics, kept warm between shards."""
+
+    def describe(self) -> dict[str, str]:
+        """Return what reports say of it besides its signature."""
+        return {}
+
+    @abstractmethod
+    def report(self, committed: PassStats) -> dict[str, Any]:
+        """Return what all its commits cost."""
+
+    @property
+    def min_documents(self) -> int:
+        """In how many documents an n-gram must be, for its frequency to be kept."""
+        return 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What families are planned from, besides what a metric says.
+
+    Attributes
+    ----------
+    instance : str
+        Whose families are planned.
+    columns : mapping of role to column
+        What the roles are read from; part of a family's signature.
+    device : {"cpu", "cuda"}
+        Decides the precision where it is ``auto``.
+    resolve_artifact : callable
+        ArtifactRequest -> Artifact; may build it.
+    corpus : str
+        Hash of the rows, for statistics that depend on all of them.
+    """
+
+    config: RunConfig
+    instance: str
+    columns: Mapping[str, str]
+    device: str
+    resolve_artifact: ResolveArtifact
+    corpus: str
+
+    def columns_of(self, roles: Sequence[str]) -> dict[str, str]:
+        """Return the columns of some roles; those without one are left out."""
+        return {role: self.columns[role] for role in roles if role in self.columns}
+
+    def counts_path(self, counted: FamilyPlan) -> str:
+        """Return where, below OUT, the counts of a family over this corpus lie."""
+        return f"corpus/{counted.key}-{self.corpus}.parquet"
+
+
+class Family(ABC):
+    """A kind of raw statistics: constants that do not depend on a run, and how it is planned."""
+
+    name: str  # of its commits; families of words have one name together
+    version: str  # of the implementation: raise it when numbers change
+
+    @abstractmethod
+    def plan(self, read: Read, context: Context) -> tuple[FamilyPlan, ...]:
+        """Return the family as a metric reads it, and before it what it waits for.
+
+        Raises
+        ------
+        ConfigError
+            If settings do not go together, or a file does not fit.
+        """
+
+    def requests(self, read: Read, config: RunConfig, *, device: str) -> list[ArtifactRequest]:
+        """Return the artifacts that it runs."""
+        return []
+
+
+def forward_report(committed: PassStats) -> dict[str, Any]:
+    """Return what all commits of a family that computes cost."""
+    padded = committed.n_padded_tokens
+    return {
+        "rows": committed.n_rows,
+        "forward_sequences": committed.n_units,
+        "forward_sequences_avoided": committed.n_units_unshared - committed.n_units,
+        "batches": committed.n_batches,
+        "tokens": committed.n_tokens,
+        "padding_share": round(1 - committed.n_tokens / padded, 4) if padded else 0.0,
+        "truncated": committed.n_truncated,
+        "batch_halvings": committed.n_halvings,
+    }
+
+
+def pass_title(families: Sequence[FamilyPlan]) -> str:
+    """Return what a progress line shows of the families of one pass."""
+    return families[0].title if len(families) == 1 else families[0].name
+
+
+@dataclass(frozen=True, slots=True)
+class InstancePlan:
+    """One metric instance of a run and the families its formula reads."""
+
+    name: str
+    metric: AnyMetric
+    settings: Settings  # resolved
+    families: Mapping[str, FamilyPlan]  # by the name that the metric reads them by
+    signature: Signature
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Columns that it writes, in order."""
+        return self.metric.shown_columns(self.settings)
+
+    def column(self, output: str) -> str:
+        """Return the name of a column in the scores."""
+        return f"{self.name}_{output}" if output else self.name
+
+    @property
+    def reason_column(self) -> str:
+        """Column that says why a score is undefined."""
+        return f"{self.name}_reason"
+
+    @property
+    def statistics_column(self) -> str:
+        """Column of the statistics that corpus scores are summed from."""
+        return f"{self.name}_statistics"
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledRun:
+    """All families (each once) and instances of a run."""
+
+    families: tuple[FamilyPlan, ...]
+    instances: tuple[InstancePlan, ...]
+
+    @property
+    def passes(self) -> tuple[tuple[FamilyPlan, ...], ...]:
+        """Families by pass over the rows: those of words together, each other one alone."""
+        alone = [(plan,) for plan in self.families if plan.resources != "words"]
+        sharing = [plan for plan in self.families if plan.resources == "words"]
+        first = tuple(plan for plan in sharing if not plan.after)
+        second = tuple(plan for plan in sharing if plan.after)
+        return (*(group for group in (first, second) if group), *alone)

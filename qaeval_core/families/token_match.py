@@ -1,0 +1,278 @@
+"""Families ``token_match``, ``token_match_context`` and ``token_transport``: tokens by vectors.
+
+Source: BERTScore, section 3 (``metrics.bertscore``), and MoverScore, section 3
+(``metrics.moverscore``). Every distinct text is run once, whichever side it is on; long texts in
+windows, nothing cut. Special tokens weigh nothing; whether others may be matched to them is an
+option (the authors' program: yes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from qaeval_core.families.base import (
+    NO_WEIGHT,
+    NON_FINITE,
+    empty_reasons,
+    per_target,
+    reasons_column,
+    spread,
+    token_counts,
+)
+from qaeval_core.families.matching import best_cosines, transport_costs
+from qaeval_core.families.sharing import IntArray, SharedPairs, SharedTexts, share_texts
+from qaeval_core.families.token_frequencies import DOCUMENT
+from qaeval_core.families.token_units import TokenUnits
+from qaeval_core.families.words.frequencies import DocumentFrequencies
+from qaeval_core.metrics.bertscore import inverse_document_frequencies
+from qaeval_core.models.artifact import Artifact
+from qaeval_core.text.encode import TextEncoder
+from qaeval_core.text.ngrams import concat_ranges
+
+VectorArray = NDArray[np.float32]
+
+TOO_LONG_TO_TRANSPORT = "too_long_to_transport"
+# Distances of a pair: 2,000 x 2,000 tokens take 0.6 s and 150 MB, 50,000 x 50,000 would take 20 GB.
+MAX_TRANSPORT_ELEMENTS = 4_000_000
+
+
+class TokenScorer:
+    """Lays out texts for the graph ``token_vectors``; ``work`` is what takes the vectors.
+
+    Parameters
+    ----------
+    artifact : Artifact
+        An exported encoder.
+    encoder : TextEncoder
+        Its tokenizer.
+    options : mapping
+        ``special_tokens``: "match" or "exclude"; ``idf``: whether tokens weigh by it.
+    """
+
+    work: type[TokenWork]
+
+    def __init__(
+        self, artifact: Artifact, encoder: TextEncoder, options: Mapping[str, object]
+    ) -> None:
+        self._artifact = artifact
+        self._encoder = encoder
+        self._matches_special = options.get("special_tokens", "match") == "match"
+        self._has_idf = bool(options.get("idf", False))
+        self._frequencies: DocumentFrequencies | None = None
+
+    def use_frequencies(self, frequencies: DocumentFrequencies) -> None:
+        """Take in how many references of the corpus each token is."""
+        self._frequencies = frequencies
+
+    def prepare(self, shared: SharedPairs[str]) -> TokenWork:
+        """Encode and window distinct texts; texts that no scored pair reads have no unit."""
+        texts = share_texts(shared)
+        ids = self._encoder.encode(texts.texts)
+        counts = token_counts(ids)
+        reasons = self.refusals(counts[texts.left], counts[texts.right])
+        is_scored = np.array([reason is None for reason in reasons], dtype=bool)
+        is_read = np.zeros(len(ids), dtype=bool)
+        is_read[texts.left[is_scored]] = is_read[texts.right[is_scored]] = True
+        empty = np.zeros(0, dtype=np.int64)
+        read = [own if wanted else empty for own, wanted in zip(ids, is_read, strict=True)]
+        units = TokenUnits(read, self._artifact)
+        return self.work(shared, texts, units, reasons, scorer=self)
+
+    def refusals(self, n_candidate: IntArray, n_target: IntArray) -> list[str | None]:
+        """Return why pairs of texts of so many tokens have no score; None where they have."""
+        return empty_reasons(n_candidate, n_target)
+
+    def weights(self, units: TokenUnits) -> VectorArray:
+        """Return the weight of every vector of a shard: 0 for special tokens, else 1 or its idf."""
+        weights = (~units.is_special).astype(np.float32)
+        if not self._has_idf:
+            return weights
+        assert self._frequencies is not None, "the family's document frequencies were not given"
+        n_documents = int(self._frequencies.of(DOCUMENT, absent=0)[0])
+        known = self._frequencies.of(units.ids.astype(np.uint64), absent=0)
+        idf = inverse_document_frequencies(known, n_documents=n_documents)
+        return np.asarray(weights * idf, dtype=np.float32)
+
+    def allowed(self, units: TokenUnits) -> NDArray[np.bool_] | None:
+        """Return which vectors may be matched to; None for all."""
+        return None if self._matches_special else ~units.is_special
+
+
+class TokenWork:
+    """Units of one shard: windows of texts, and their vectors once the model ran."""
+
+    def __init__(
+        self,
+        shared: SharedPairs[str],
+        texts: SharedTexts[str],
+        units: TokenUnits,
+        reasons: list[str | None],
+        *,
+        scorer: TokenScorer,
+    ) -> None:
+        self._shared = shared
+        self._texts = texts
+        self._units = units
+        self._reasons = reasons
+        self._scorer = scorer
+        self.lengths = units.lengths
+        n_windows = units.n_windows[texts.left] + units.n_windows[texts.right]
+        is_scored = np.array([reason is None for reason in reasons], dtype=bool)
+        self._pairs = np.flatnonzero(is_scored)
+        self.n_units_unshared = int((n_windows * is_scored)[shared.row_pair].sum())
+        self.n_truncated = 0
+
+    def make_inputs(self, batch: Sequence[int]) -> dict[str, NDArray[np.int64]]:
+        """Return the inputs of ``token_vectors`` for some units."""
+        return self._units.make_inputs(batch)
+
+    def take(self, batch: Sequence[int], output: VectorArray) -> None:
+        """Keep the vectors of these units."""
+        self._units.take(batch, output)
+
+    def statistics(self) -> dict[str, pa.Array]:
+        """Return the raw statistics of every row, in row order."""
+        raise NotImplementedError
+
+    def _counts(self, side: IntArray) -> IntArray:
+        """Return the ordinary tokens of one side of every pair; 0 for a pair without a score."""
+        counts = np.zeros(len(self._reasons), dtype=np.int64)
+        counts[self._pairs] = self._units.ordinary()[side[self._pairs]]
+        return counts
+
+
+class TokenMatchWork(TokenWork):
+    """Best cosines of every token of a pair."""
+
+    keeps_tokens = True
+
+    def statistics(self) -> dict[str, pa.Array]:
+        """Return tokens, best cosines and weights per target of every row, candidate first.
+
+        Without ``keeps_tokens`` one value stands for all tokens: their mean by weight.
+        """
+        units, left, right = self._units, self._texts.left, self._texts.right
+        best = best_cosines(
+            vectors=units.vectors,
+            spans=units.spans,
+            pair_left=left[self._pairs],
+            pair_right=right[self._pairs],
+            allowed=self._scorer.allowed(units),
+        )
+        weights = self._scorer.weights(units)
+        columns = {"reasons": reasons_column(self._shared, self._reasons)}
+        for name, side, found in (("candidate", left, best.left), ("reference", right, best.right)):
+            tokens = self._tokens(side)
+            is_ordinary = ~units.is_special[tokens]
+            values, own = found[is_ordinary], weights[tokens][is_ordinary]
+            count = self._counts(side)
+            if not self.keeps_tokens:
+                values, own, count = _means(values, own, count)
+            first = np.cumsum(count) - count
+            columns[f"n_{name}"] = per_target(self._shared, count.astype(np.int32))
+            columns[f"best_{name}"] = spread(self._shared, values, first, count)
+            columns[f"{name}_weights"] = spread(self._shared, own, first, count)
+        return columns
+
+    def _tokens(self, side: IntArray) -> IntArray:
+        """Return the vectors of one side of the scored pairs, pairs in order."""
+        spans = self._units.spans[side[self._pairs]]
+        return concat_ranges(spans[:, 0], spans[:, 1] - spans[:, 0])
+
+
+class ContextMatchWork(TokenMatchWork):
+    """The same against a context, which is long: means are stored, not a number a token."""
+
+    keeps_tokens = False
+
+
+def _means(
+    values: VectorArray, weights: VectorArray, count: IntArray
+) -> tuple[VectorArray, VectorArray, IntArray]:
+    """Return one value and weight for all tokens of a text; none where it has no token."""
+    owner = np.repeat(np.arange(len(count)), count)
+    total = np.bincount(owner, weights=weights, minlength=len(count))
+    product = np.where(weights > 0, values, 0.0) * weights.astype(np.float64)
+    summed = np.bincount(owner, weights=product, minlength=len(count))
+    has_tokens = count > 0
+    mean = summed[has_tokens] / np.where(total > 0, total, 1.0)[has_tokens]
+    return (
+        mean.astype(np.float32),
+        total[has_tokens].astype(np.float32),
+        has_tokens.astype(np.int64),
+    )
+
+
+class TransportWork(TokenWork):
+    """Cost of optimal transport of a pair."""
+
+    def statistics(self) -> dict[str, pa.Array]:
+        """Return the cost and the reason, per target of every row."""
+        left, right = self._texts.left, self._texts.right
+        is_finite = self._finite_texts()
+        pairs = self._pairs[is_finite[left[self._pairs]] & is_finite[right[self._pairs]]]
+        cost = np.full(len(self._reasons), np.nan)
+        cost[pairs] = transport_costs(
+            vectors=self._units.vectors,
+            spans=self._units.spans,
+            pair_left=left[pairs],
+            pair_right=right[pairs],
+            weights=self._scorer.weights(self._units),
+        )
+        reasons = list(self._reasons)
+        totals = self._totals()
+        for i in self._pairs[~np.isfinite(cost[self._pairs])].tolist():
+            has_weight = totals[left[i]] > 0 and totals[right[i]] > 0
+            reasons[i] = NON_FINITE if has_weight else NO_WEIGHT
+        return {
+            "transport_cost": per_target(self._shared, cost),
+            "reasons": reasons_column(self._shared, reasons),
+        }
+
+    def _finite_texts(self) -> NDArray[np.bool_]:
+        """Return which texts have finite vectors alone: the solver takes NaN for a cost of 0."""
+        is_finite = np.ones(len(self._units.spans), dtype=bool)
+        is_finite[self._owner()[~np.isfinite(self._units.vectors).all(axis=1)]] = False
+        return is_finite
+
+    def _totals(self) -> NDArray[np.float64]:
+        """Return the weight of every text."""
+        weights, n_texts = self._scorer.weights(self._units), len(self._units.spans)
+        return np.bincount(self._owner(), weights=weights, minlength=n_texts).astype(np.float64)
+
+    def _owner(self) -> IntArray:
+        """Return the text of every vector."""
+        spans = self._units.spans
+        return np.repeat(np.arange(len(spans)), spans[:, 1] - spans[:, 0])
+
+
+class TokenMatchScorer(TokenScorer):
+    """BERTScore's matches against references."""
+
+    work = TokenMatchWork
+
+
+class ContextMatchScorer(TokenScorer):
+    """BERTScore's matches against the context."""
+
+    work = ContextMatchWork
+
+
+class TransportScorer(TokenScorer):
+    """MoverScore's transport, of pairs that it can hold."""
+
+    work = TransportWork
+
+    def refusals(self, n_candidate: IntArray, n_target: IntArray) -> list[str | None]:
+        """Return why pairs have no score: a text is empty, or both are very long."""
+        is_too_long = n_candidate * n_target > MAX_TRANSPORT_ELEMENTS
+        return [
+            TOO_LONG_TO_TRANSPORT if too_long else reason
+            for too_long, reason in zip(
+                is_too_long.tolist(), empty_reasons(n_candidate, n_target), strict=True
+            )
+        ]

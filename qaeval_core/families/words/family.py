@@ -1,0 +1,257 @@
+"""Families of words: the statistics that metrics of words are computed from; no model runs.
+
+Statistics that are open for the same rows share one pass: rows are read once, and each text is
+tokenised once per tokeniser.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+import pyarrow as pa
+
+from qaeval_core.errors import ConfigError
+from qaeval_core.families.pass_stats import PassStats
+from qaeval_core.families.plan import (
+    Context,
+    Engine,
+    Family,
+    FamilyPlan,
+    Resources,
+    Runner,
+    forward_report,
+)
+from qaeval_core.families.shard import OnBatch, Prepared
+from qaeval_core.families.words import bonus, counts, frequencies
+from qaeval_core.families.words.frequencies import DocumentFrequencies, read_frequencies
+from qaeval_core.families.words.rows import Compute, ShardTexts, Tokenisers
+from qaeval_core.metrics.base import PassFacts, Read
+from qaeval_core.signature import Signature, hash_file
+
+_NAME = "words"
+_ROWS_PER_SHARD = 16_384
+# Tokenisers by libraries: another version may split otherwise.
+_LIBRARIES = {
+    "13a": "sacrebleu",
+    "treebank": "nltk",
+    "coco": "nltk",
+    "spacy": "spacy",
+    "zh": "rjieba",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WordsFamilyPlan(FamilyPlan):
+    """One statistic of words."""
+
+    family: WordFamily
+
+    @property
+    def facts(self) -> PassFacts:
+        """What a metric may know of the pass."""
+        return PassFacts(version=self.family.version, settings=self.options)
+
+    @property
+    def title(self) -> str:
+        """What a progress line shows."""
+        return f"words ({self.family.statistic})"
+
+    @property
+    def resources(self) -> Resources:
+        """What its pass needs."""
+        return "words"
+
+    def open_runner(self, engine: Engine) -> WordsRunner:
+        """Return what counts words."""
+        return WordsRunner(self, frequencies=engine.frequencies(self))
+
+    def report(self, committed: PassStats) -> dict[str, Any]:
+        """Return what all its commits cost."""
+        return forward_report(committed)
+
+    @property
+    def min_documents(self) -> int:
+        """In how many documents an n-gram must be: CIDEr weighs one like none."""
+        return 2
+
+
+@dataclass(frozen=True, slots=True)
+class WordFamily(Family):
+    """One statistic: what tokenises the texts of a shard and returns what is left to compute."""
+
+    statistic: str
+    prepare: Callable[..., Any]
+    version: str = "1"
+    needs_frequencies: bool = False
+    name: str = _NAME
+
+    def plan(self, read: Read, context: Context) -> tuple[FamilyPlan, ...]:
+        """Return the statistic, after the document frequencies that it may wait for."""
+        columns = context.columns_of(read.roles)
+        if not read.corpus_counts:
+            return (self._plan(read.options, columns),)
+        if read.counts_file is not None:
+            read_frequencies(read.counts_file, words=words_line(read.options))
+            own = self._plan(
+                read.options,
+                columns,
+                corpus=hash_file(read.counts_file),
+                frequencies_path=read.counts_file,
+            )
+            return (own,)
+        counted = WORD_FAMILIES[read.corpus_counts]._plan(
+            read.options, context.columns_of(["references"])
+        )
+        own = self._plan(
+            read.options,
+            columns,
+            corpus=context.corpus,
+            after=counted.key,
+            frequencies_path=context.counts_path(counted),
+        )
+        return (counted, own)
+
+    def _plan(
+        self,
+        options: Mapping[str, object],
+        columns: Mapping[str, str],
+        *,
+        corpus: str = "",
+        after: str = "",
+        frequencies_path: str = "",
+    ) -> WordsFamilyPlan:
+        shown: dict[str, object] = {**options, "statistic": self.statistic, "columns": columns}
+        library = _LIBRARIES.get(str(options.get("tokeniser")))
+        if library is not None:
+            shown["library"] = f"{library} {_version(library)}"
+        if corpus:
+            shown["corpus"] = corpus
+        return WordsFamilyPlan(
+            name=_NAME,
+            options=dict(options),
+            columns=columns,
+            signature=Signature(_NAME, shown, self.version),
+            rows_per_shard={"cpu": _ROWS_PER_SHARD, "cuda": _ROWS_PER_SHARD},
+            family=self,
+            after=after,
+            frequencies_path=frequencies_path,
+            words=words_line(options) if "tokeniser" in options else "",
+        )
+
+
+_FAMILIES = (
+    WordFamily("overlap", counts.overlap),
+    WordFamily("ngrams", counts.ngrams),
+    WordFamily("lcs", counts.lcs),
+    WordFamily("alignment", counts.alignment),
+    WordFamily("question_words", counts.question_words),
+    WordFamily("spans", counts.spans),
+    WordFamily("bonus_ngrams", bonus.bonus_ngrams),
+    WordFamily("bonus_lcs", bonus.bonus_lcs),
+    WordFamily("document_frequencies", frequencies.document_frequencies),
+    WordFamily("tf_idf", frequencies.tf_idf, needs_frequencies=True),
+)
+WORD_FAMILIES: Mapping[str, WordFamily] = {family.statistic: family for family in _FAMILIES}
+
+
+def _version(library: str) -> str:
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        raise ConfigError(
+            f"this tokeniser needs {library}: pip install 'qaeval[languages]'"
+        ) from None
+
+
+def words_line(options: Mapping[str, object]) -> str:
+    """Return how texts become words, as one line.
+
+    >>> words_line({"tokeniser": "13a", "lowercase": True, "stemming": "none", "x": 1})
+    '13a, lowercase yes, stemming none'
+    """
+    lowercase = "yes" if options["lowercase"] else "no"
+    language = f", language {options['language']}" if "language" in options else ""
+    return (
+        f"{options['tokeniser']}, lowercase {lowercase}, stemming {options['stemming']}{language}"
+    )
+
+
+class WordsWork:
+    """A shard whose texts are tokenised.
+
+    Parameters
+    ----------
+    compute : callable
+        Returns the statistics.
+    """
+
+    def __init__(self, compute: Compute) -> None:
+        self._compute = compute
+        self._found: Mapping[str, pa.Array] | None = None
+
+    def run(self) -> None:
+        """Compute the statistics."""
+        self._found = self._compute()
+
+    def statistics(self) -> Mapping[str, pa.Array]:
+        """Return the statistics, computing them if that was not done."""
+        return self._found if self._found is not None else self._compute()
+
+
+class WordsRunner(Runner):
+    """Computes one statistic.
+
+    Parameters
+    ----------
+    plan : WordsFamilyPlan
+    frequencies : DocumentFrequencies, optional
+        Of the corpus, for the statistic that needs them.
+    """
+
+    def __init__(
+        self,
+        plan: WordsFamilyPlan,
+        *,
+        frequencies: DocumentFrequencies | None = None,
+    ) -> None:
+        self.plan: WordsFamilyPlan = plan
+        self._statistic = plan.family
+        self._given: tuple[Any, ...] = ()
+        if self._statistic.needs_frequencies:
+            if frequencies is None:
+                raise ValueError(f"{plan.family.statistic} needs document frequencies")
+            self._given = (frequencies,)
+        self._tokenisers = Tokenisers()
+
+    def prepare(
+        self, rows: Mapping[str, Sequence[object]], texts: ShardTexts | None = None
+    ) -> Prepared[WordsWork]:
+        """Validate a shard and tokenise its texts.
+
+        Parameters
+        ----------
+        rows : mapping of role to values
+        texts : ShardTexts, optional
+            Of this shard, where other statistics read it too.
+        """
+        started = time.perf_counter()
+        own = texts if texts is not None else ShardTexts(self._tokenisers)
+        validated = own.validate(rows, columns=self.plan.columns)
+        compute = self._statistic.prepare(validated.values, self.plan.options, own, *self._given)
+        n_rows = len(validated.good) + len(validated.quarantined)
+        stats = PassStats(n_rows=n_rows, n_quarantined=len(validated.quarantined))
+        stats.spend("encode", time.perf_counter() - started)
+        return Prepared(n_rows, validated, WordsWork(compute), stats)
+
+    def run(self, prepared: Prepared[Any], on_batch: OnBatch | None = None) -> None:
+        """Compute a shard's statistics."""
+        started = time.perf_counter()
+        prepared.work.run()
+        prepared.stats.n_batches += 1
+        prepared.stats.spend("run", time.perf_counter() - started)
+        if on_batch is not None:
+            on_batch(0, 0, 1.0)

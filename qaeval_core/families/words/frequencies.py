@@ -1,0 +1,218 @@
+"""Document frequencies: in how many rows' references each n-gram of a corpus occurs.
+
+Built from what the shards of a corpus list, kept as a file, read by every worker. Only n-grams of
+two rows and more are kept where one weighs like none, as in CIDEr.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from qaeval_core.errors import ConfigError
+from qaeval_core.families.words.rows import (
+    Compute,
+    Pairs,
+    ShardTexts,
+    Statistics,
+    lists,
+    numbers,
+)
+from qaeval_core.metrics.cider import idf, similarity
+from qaeval_core.text.ngrams import GramCounts, HashArray, gram_hashes, word_hashes
+
+_N_DOCUMENTS = b"qaeval.n_documents"
+_WORDS = b"qaeval.words"
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentFrequencies:
+    """Hashes of n-grams, ascending, with the rows that have them.
+
+    ``words`` says how the texts were split: a table of other words would be a wrong one.
+    """
+
+    hashes: HashArray
+    counts: NDArray[np.int64]
+    n_documents: int
+    words: str
+
+    def of(self, hashes: HashArray, *, absent: int = 1) -> NDArray[np.int64]:
+        """Return the rows that have each n-gram; ``absent`` where it is not known.
+
+        Examples
+        --------
+        >>> known = DocumentFrequencies(np.array([3, 8], np.uint64), np.array([5, 2]), 9, "")
+        >>> known.of(np.array([8, 4], np.uint64)).tolist()
+        [2, 1]
+        """
+        if len(self.hashes) == 0:
+            return np.full(len(hashes), absent, dtype=np.int64)
+        at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
+        return np.where(self.hashes[at] == hashes, self.counts[at], absent)
+
+
+def count_documents(
+    columns: Iterable[pa.Array], *, words: str, min_rows: int
+) -> DocumentFrequencies:
+    """Return the document frequencies of shards.
+
+    Parameters
+    ----------
+    columns : iterable of list arrays of uint64
+        The distinct n-grams of each row; a null or empty row is no document.
+    words : str
+        How texts were split.
+    min_rows : int
+        N-grams of fewer rows are not kept.
+
+    Notes
+    -----
+    Holds the distinct n-grams of the corpus, 16 bytes each: some 50 million fit one GB.
+    """
+    hashes = np.zeros(0, dtype=np.uint64)
+    counts = np.zeros(0, dtype=np.int64)
+    n_documents = 0
+    for column in columns:
+        lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+        n_documents += int(np.count_nonzero(np.nan_to_num(lengths)))
+        own, own_counts = np.unique(
+            column.flatten().to_numpy(zero_copy_only=False), return_counts=True
+        )
+        merged, places = np.unique(np.concatenate([hashes, own]), return_inverse=True)
+        total = np.zeros(len(merged), dtype=np.int64)
+        total[places[: len(hashes)]] += counts
+        total[places[len(hashes) :]] += own_counts
+        hashes, counts = merged, total
+    kept = counts >= min_rows
+    return DocumentFrequencies(hashes[kept], counts[kept], n_documents, words)
+
+
+def to_bytes(frequencies: DocumentFrequencies) -> bytes:
+    """Return the table as a Parquet file."""
+    metadata = {
+        _N_DOCUMENTS: str(frequencies.n_documents).encode(),
+        _WORDS: frequencies.words.encode(),
+    }
+    table = pa.table({"hash": frequencies.hashes, "rows": frequencies.counts})
+    buffer = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata(metadata), buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def read_frequencies(path: str | Path, *, words: str) -> DocumentFrequencies:
+    """Read a table of document frequencies.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, is no such table, or counts words that were split otherwise.
+    """
+    if not Path(path).is_file():
+        raise ConfigError(f"no such file of document frequencies: {path}")
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise ConfigError(f"cannot read document frequencies {path}: {error}") from None
+    metadata = table.schema.metadata or {}
+    if _N_DOCUMENTS not in metadata or table.column_names != ["hash", "rows"]:
+        raise ConfigError(f"{path} holds no document frequencies of qaeval")
+    found = metadata[_WORDS].decode()
+    if found != words:
+        raise ConfigError(f"{path} counts words split by {found}, but this run splits by {words}")
+    return DocumentFrequencies(
+        table.column("hash").to_numpy(),
+        table.column("rows").to_numpy(),
+        int(metadata[_N_DOCUMENTS]),
+        found,
+    )
+
+
+Values = Mapping[str, Sequence[Any]]
+
+
+def document_frequencies(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Compute:
+    """List the distinct n-grams of each row's references, as hashes."""
+    table = texts.table(options)
+    pairs = texts.pairs(table, [""] * len(values["references"]), values["references"])
+
+    def compute() -> Statistics:
+        counts = texts.counts(table)
+        words, ids = word_hashes(table.words), table.ids
+        rows, hashes = [], []
+        for order in counts:
+            own = gram_hashes(order, ids=ids, words=words)
+            owner, entries = order.entries_of(pairs.other)
+            rows.append(pairs.row[owner])
+            hashes.append(own[order.grams[entries]])
+        return {"grams": _distinct_lists(rows, hashes, n_rows=len(pairs.candidate))}
+
+    return compute
+
+
+def _distinct_lists(
+    rows: Sequence[np.ndarray[Any, Any]], hashes: Sequence[HashArray], *, n_rows: int
+) -> pa.Array:
+    """Return each row's distinct hashes as a list column."""
+    row, found = np.concatenate(rows), np.concatenate(hashes)
+    order = np.lexsort((found, row))
+    row, found = row[order], found[order]
+    is_new = np.ones(len(row), dtype=bool)
+    is_new[1:] = (row[1:] != row[:-1]) | (found[1:] != found[:-1])
+    return lists(found[is_new], np.bincount(row[is_new], minlength=n_rows))
+
+
+def tf_idf(
+    values: Values,
+    options: Mapping[str, Any],
+    texts: ShardTexts,
+    frequencies: DocumentFrequencies,
+) -> Compute:
+    """Measure the cosine of weighted n-grams with each reference."""
+    pairs = texts.pairs(texts.table(options), values["candidate"], values["references"])
+
+    def compute() -> Statistics:
+        counts = texts.counts(pairs.table)
+        lengths = pairs.table.lengths
+        words, ids = word_hashes(pairs.table.words), pairs.table.ids
+        cosines = []
+        for order in counts:
+            hashes = gram_hashes(order, ids=ids, words=words)
+            # In the order of hashes, sums round alike in every shard: equal rows tie.
+            by_hash = np.argsort(hashes, kind="stable")
+            weight = idf(frequencies.of(hashes), n_documents=frequencies.n_documents)
+            ranked = order.renumbered(np.argsort(by_hash, kind="stable"))
+            cosines.append(_cosine(pairs, ranked, weight[by_hash]))
+        return {
+            "n_candidate": numbers(lengths[pairs.candidate]),
+            "n_reference": lists(lengths[pairs.other], pairs.n_others),
+            "similarity": lists(np.mean(cosines, axis=0), pairs.n_others),
+            "no_words": lists(pairs.no_words(options), pairs.n_others),
+        }
+
+    return compute
+
+
+def _cosine(pairs: Pairs, order: GramCounts, weight: np.ndarray[Any, Any]) -> Any:
+    """Return sim_i of every candidate with every reference of its row."""
+    text = np.repeat(np.arange(len(order.offsets) - 1), np.diff(order.offsets))
+    weighted = order.counts * weight[order.grams]  # g_k
+    squares = np.bincount(text, weights=weighted**2, minlength=len(order.offsets) - 1)
+    candidate, other, places = pairs.distinct()
+    found = order.pair_counts(candidate, other)
+    gram_weight = weight[order.grams[found.entry]]
+    common = np.minimum(found.candidate, found.other) * found.other * gram_weight**2
+    totals = np.bincount(found.owner, weights=common, minlength=len(candidate))
+    products = totals.astype(np.float64)
+    norms = np.sqrt(squares)
+    return similarity(
+        products=products, candidate_norms=norms[candidate], reference_norms=norms[other]
+    )[places]

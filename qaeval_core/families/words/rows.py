@@ -1,0 +1,179 @@
+"""Rows: the texts of a shard as tables of words, shared by all statistics of a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from qaeval_core.families.validate import Validated, validate_rows
+from qaeval_core.metrics.words import MAX_ORDER
+from qaeval_core.text.ngrams import GramCounts, IntArray, gram_counts
+from qaeval_core.text.table import RawTexts, TokenTable
+from qaeval_core.text.tokenise import Split, WordSplitter, make_tokeniser
+
+# Its script calls two texts without words equal, whatever they were.
+_SCRIPTED = "squad"
+
+TokeniserKey = tuple[str, bool, str, str]
+Statistics = dict[str, pa.Array]
+# What is left to do once all texts are tokenised.
+Compute = Callable[[], Statistics]
+
+
+class Tokenisers:
+    """Makes the tokenisers of a process, each once."""
+
+    def __init__(self) -> None:
+        self._made: dict[TokeniserKey, WordSplitter] = {}
+
+    def get(self, options: Mapping[str, Any]) -> tuple[TokeniserKey, WordSplitter]:
+        """Return the tokeniser of a statistic's options, and its key."""
+        key = (
+            str(options["tokeniser"]),
+            bool(options["lowercase"]),
+            str(options["stemming"]),
+            str(options.get("language", "none")),
+        )
+        if key not in self._made:
+            self._made[key] = make_tokeniser(
+                options["tokeniser"],
+                lowercase=options["lowercase"],
+                stemming=options["stemming"],
+                language=options.get("language", "none"),
+            )
+        return key, self._made[key]
+
+
+class ShardTexts:
+    """The texts of one shard, tokenised once for all statistics with one tokeniser.
+
+    Parameters
+    ----------
+    tokenisers : Tokenisers
+    """
+
+    def __init__(self, tokenisers: Tokenisers) -> None:
+        self._tokenisers = tokenisers
+        self._raw = RawTexts()
+        self._tables: dict[object, TokenTable] = {}
+        self._counts: dict[int, tuple[int, list[GramCounts]]] = {}  # with the texts counted
+        self._numbered: dict[tuple[int, int], tuple[Any, Any, IntArray, IntArray, IntArray]] = {}
+        self._validated: dict[object, Validated] = {}
+
+    def validate(
+        self, rows: Mapping[str, Sequence[object]], *, columns: Mapping[str, str]
+    ) -> Validated:
+        """Check the shard's rows for some roles, once for all statistics that read these."""
+        key = tuple(columns.items())
+        if key not in self._validated:
+            self._validated[key] = validate_rows(rows, columns=columns)
+        return self._validated[key]
+
+    def table(self, options: Mapping[str, Any]) -> TokenTable:
+        """Return the table of a statistic's tokeniser."""
+        key, tokenise = self._tokenisers.get(options)
+        return self.table_of(key, tokenise)
+
+    def table_of(self, key: object, tokenise: WordSplitter | Split) -> TokenTable:
+        """Return the table of that name."""
+        return self._tables.setdefault(key, TokenTable(tokenise, raw=self._raw))
+
+    def pairs(
+        self, table: TokenTable, candidates: Sequence[str], others: Sequence[Sequence[str]]
+    ) -> Pairs:
+        """Tokenise candidates and what each is compared with.
+
+        Parameters
+        ----------
+        table : TokenTable
+            Of this shard.
+        candidates : sequence of str
+            One a row.
+        others : sequence of sequence of str
+            References or other texts of each row; may be none.
+        """
+        key = (id(candidates), id(others))
+        if key not in self._numbered:
+            counts = np.fromiter(map(len, others), np.int64, count=len(others))
+            numbers = self._raw.add(candidates), self._raw.add(chain.from_iterable(others))
+            # The lists are kept: another list could get the place of one that is gone.
+            self._numbered[key] = (candidates, others, *numbers, counts)
+        _, _, candidate, other, n_others = self._numbered[key]
+        return Pairs(table, table.add_numbered(candidate), table.add_numbered(other), n_others)
+
+    def counts(self, table: TokenTable) -> list[GramCounts]:
+        """Return the n-gram counts of a table; counted again where texts have been added since."""
+        n_texts, found = self._counts.get(id(table), (-1, []))
+        if n_texts != table.n_texts:
+            found = list(gram_counts(table.ids, table.offsets, max_order=MAX_ORDER))
+            self._counts[id(table)] = (table.n_texts, found)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Candidates and what each is compared with, as texts of one table.
+
+    Attributes
+    ----------
+    candidate : int ndarray of shape (n_rows,)
+    other : int ndarray of shape (n_row_others,)
+        The references (or contexts) of all rows, rows in order.
+    n_others : int ndarray of shape (n_rows,)
+    """
+
+    table: TokenTable
+    candidate: IntArray
+    other: IntArray
+    n_others: IntArray
+
+    @property
+    def row(self) -> IntArray:
+        """The row of each other text."""
+        return np.repeat(np.arange(len(self.candidate)), self.n_others)
+
+    @property
+    def own_candidate(self) -> IntArray:
+        """The candidate of each other text."""
+        return np.repeat(self.candidate, self.n_others)
+
+    def distinct(self) -> tuple[IntArray, IntArray, IntArray]:
+        """Return distinct pairs, as (candidate, other), and which of them each pair is."""
+        n_texts = max(self.table.n_texts, 1)
+        keys, places = np.unique(self.own_candidate * n_texts + self.other, return_inverse=True)
+        return keys // n_texts, keys % n_texts, places
+
+    def no_words(self, options: Mapping[str, Any]) -> NDArray[np.bool_]:
+        """Return where neither text has a word though one of them is not blank.
+
+        A tokeniser that knows no word of a script would call any two texts of it equal.
+        """
+        if options["tokeniser"] == _SCRIPTED:
+            return np.zeros(len(self.other), dtype=bool)
+        is_wordless = self.table.lengths == 0
+        is_blank = np.zeros(len(is_wordless), dtype=bool)
+        texts = self.table.texts
+        for i in np.flatnonzero(is_wordless).tolist():
+            is_blank[i] = not texts[i].strip()
+        left, right = self.own_candidate, self.other
+        wordless = is_wordless[left] & is_wordless[right]
+        return np.asarray(wordless & ~(is_blank[left] & is_blank[right]), dtype=bool)
+
+
+def lists(values: NDArray[Any], counts: IntArray) -> pa.Array:
+    """Return a list column: flat values, and how many each row has; integers take 32 bits."""
+    if values.dtype.kind == "i":
+        values = values.astype(np.int32)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
+
+
+def numbers(values: IntArray) -> pa.Array:
+    """Return a column of counts."""
+    return pa.array(values.astype(np.int32))

@@ -1,0 +1,1 @@
+"""Joining: commits and the input to scores, without a model."""

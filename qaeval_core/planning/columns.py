@@ -1,0 +1,164 @@
+"""Columns: which input column serves which role, decided once, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
+
+from qaeval_core.errors import ConfigError, InputError, SchemaError
+from qaeval_core.planning.inputs import InputFile
+from qaeval_core.schema import ROLES, fits_role
+from qaeval_core.suggest import nearest
+
+
+def resolve_columns(
+    files: Sequence[InputFile],
+    *,
+    roles: Iterable[str],
+    mapping: Mapping[str, str],
+    optional: Iterable[str] = (),
+) -> dict[str, str]:
+    """Return role -> column for the roles that metrics read, and ``id`` where there is one.
+
+    An optional role is left out where it is not mapped and no file has a column of its name.
+
+    A role takes the column it is mapped to, else the column of its own name; ``candidate`` falls
+    back to what ``question`` is mapped to, else to a column ``question``.
+
+    Raises
+    ------
+    ConfigError
+        If a mapped role does not exist.
+    SchemaError
+        If a file lacks a column or its type does not fit; names file, column and nearest names.
+    """
+    for role in mapping:
+        if role not in ROLES:
+            raise ConfigError(f"unknown role {role!r}{nearest(role, ROLES)}")
+    names = [name for file in files for name in file.schema.names]
+    columns = {role: role_column(role, names, mapping) for role in dict.fromkeys(roles)}
+    columns.update(optional_columns(optional, names, mapping))
+    if "id" in mapping:
+        columns["id"] = mapping["id"]
+    elif files and all("id" in file.schema.names for file in files):
+        columns["id"] = "id"
+    for file in files:
+        for role, column in columns.items():
+            _check_column(file, role, column)
+    return columns
+
+
+def optional_columns(
+    roles: Iterable[str], names: Sequence[str], mapping: Mapping[str, str]
+) -> dict[str, str]:
+    """Return role -> column for optional roles that are mapped or have a column of their name.
+
+    Examples
+    --------
+    >>> optional_columns(["entities", "answer_type"], ["entities"], {})
+    {'entities': 'entities'}
+    """
+    return {role: mapping.get(role, role) for role in roles if role in mapping or role in names}
+
+
+def check_carried(files: Sequence[InputFile], carry: Sequence[str]) -> None:
+    """Raise SchemaError if a column to carry is missing in a file, or is not one column there."""
+    twice = sorted({column for column in carry if carry.count(column) > 1})
+    if twice:
+        raise ConfigError(f"column {twice[0]!r} is to be carried twice; name it once")
+    for file in files:
+        for column in carry:
+            if column not in file.schema.names:
+                hint = nearest(column, file.schema.names)
+                raise SchemaError(f"{file.relative}: no column {column!r} to carry{hint}")
+            if file.schema.names.count(column) > 1:
+                raise SchemaError(f"{file.relative}: column {column!r} to carry stands there twice")
+
+
+def role_column(role: str, names: Sequence[str], mapping: Mapping[str, str]) -> str:
+    """Return the column that a role is read from, by mapping or by name.
+
+    Examples
+    --------
+    >>> role_column("candidate", ["id", "question"], {})
+    'question'
+    """
+    if role in mapping:
+        return mapping[role]
+    if role != "candidate":
+        return role
+    if "question" in mapping:
+        return mapping["question"]
+    return "candidate" if "candidate" in names else "question"
+
+
+def _check_column(file: InputFile, role: str, column: str) -> None:
+    names = file.schema.names
+    if column not in names:
+        wanted = column if column != role else f"{column} (role {role})"
+        raise SchemaError(
+            f"{file.relative}: no column {wanted}{nearest(column, names)}; map it with "
+            f"--column {role}=NAME"
+        )
+    if names.count(column) > 1:
+        raise SchemaError(f"{file.relative}: column {column!r} stands there twice")
+    kind = file.schema.field(column).type
+    if not fits_role(kind, role):
+        raise SchemaError(
+            f"{file.relative}: column {column!r} is {kind}, but role {role} needs {ROLES[role]}"
+        )
+
+
+# File systems take 255; a temporary name is 38 longer than the file's.
+MAX_NAME_BYTES = 200
+
+
+def shown_name(name: str) -> str:
+    """Return a name that can be printed, whatever bytes it is made of."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def check_names(relatives: Sequence[str]) -> None:
+    """Look at relative paths, which are unique.
+
+    Raises
+    ------
+    InputError
+        If one leads out of its folder, is no UTF-8 or too long, or is another one's folder.
+
+    Examples
+    --------
+    >>> check_names(["a.parquet", "b/a.parquet"])
+    >>> check_names(["../a.parquet"])
+    Traceback (most recent call last):
+    ...
+    qaeval_core.errors.InputError: '../a.parquet' leads out of the folder that was named
+    """
+    for relative in relatives:
+        check_utf8(relative)
+        parts = PurePosixPath(relative).parts
+        if not parts or relative.startswith("/") or ".." in parts or "\0" in relative:
+            raise InputError(f"{relative!r} leads out of the folder that was named")
+        for part in parts:
+            n_bytes = len(part.encode())
+            if n_bytes > MAX_NAME_BYTES:
+                raise InputError(
+                    f"{part[:40]}... is a name of {n_bytes} bytes, {MAX_NAME_BYTES} can be written "
+                    "below OUT; rename it"
+                )
+    names = set(relatives)
+    for relative in relatives:
+        for parent in PurePosixPath(relative).parents:
+            if str(parent) in names:
+                raise InputError(
+                    f"{parent} is a file in one place and a folder in another ({relative}): their "
+                    "scores cannot both be written; rename one, or score them into two OUTs"
+                )
+
+
+def check_utf8(name: str) -> None:
+    """Raise InputError if a name is no UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{shown_name(name)} is a name that is no UTF-8; rename it") from None

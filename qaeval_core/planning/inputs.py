@@ -1,0 +1,424 @@
+"""Inputs: file names, folders, globs and filesystem URIs to Parquet files with an identity.
+
+Only footers are read. A file's identity is its relative path, size and modification time; a
+changed file is another file.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from qaeval_core.errors import InputError, UnreadableFileError
+from qaeval_core.planning.columns import check_names, check_utf8, shown_name
+from qaeval_core.planning.footer import Footer, parse_footer
+from qaeval_core.planning.listing import distinct, files_below, matches
+from qaeval_core.signature import hash_text
+from qaeval_core.suggest import nearest
+
+_SUFFIXES = (".parquet", ".pq")
+_GLOB_SIGNS = frozenset("*?[")
+_N_FOOTER_THREADS = 16
+_N_FOOTER_CHARS = 24
+# Most footers are shorter: one read is enough.
+_TAIL_BYTES = 1 << 16
+_SECOND_NS = 1_000_000_000
+# Fifty million equal numbers have 217 rows a byte.
+_MAX_ROWS_PER_BYTE = 4096
+_MAX_GROUP_ROWS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """One row group as the footer describes it."""
+
+    start: int
+    n_rows: int
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileVersion:
+    """Which bytes a file is made of, as far as can be told without reading them all.
+
+    Attributes
+    ----------
+    uri : str
+    size_bytes, mtime_ns : int
+    footer : str
+        Hash of the footer: the places, sizes and statistics of all columns.
+    stamp : str
+        Device, inode and time of the last change of the inode, of a local file; they hold on the
+        machine that looked, and tell a file that was put back with its old time. The ETag of an
+        object, which holds everywhere; empty where the store gives none.
+    """
+
+    uri: str
+    size_bytes: int
+    mtime_ns: int
+    footer: str
+    stamp: str = ""
+
+    def is_of(self, info: fs.FileInfo) -> bool:
+        """Whether a file that a store describes so may be this one."""
+        mtime_ns = info.mtime_ns or 0
+        if "://" in self.uri:
+            # Of one object, some stores give milliseconds in a listing and seconds alone.
+            same_time = mtime_ns // _SECOND_NS == self.mtime_ns // _SECOND_NS
+        else:
+            same_time = mtime_ns == self.mtime_ns
+        return same_time and info.size == self.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """One Parquet file to score."""
+
+    relative: str
+    version: FileVersion
+    row_groups: tuple[RowGroup, ...]
+    schema: pa.Schema
+
+    @property
+    def uri(self) -> str:
+        """Where it lies."""
+        return self.version.uri
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the file, by its footer."""
+        return sum(group.n_rows for group in self.row_groups)
+
+    @property
+    def file_id(self) -> str:
+        """Short hash of relative path and identity: the same name elsewhere is another file."""
+        version = self.version
+        parts = (self.relative, version.uri, version.size_bytes, version.mtime_ns)
+        return hash_text("|".join(map(str, (*parts, version.footer))))
+
+    @property
+    def old_file_id(self) -> str:
+        """What commits were named by before identity held place and footer."""
+        return hash_text(f"{self.relative}|{self.version.size_bytes}|{self.version.mtime_ns}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    base: str  # What the relative path is relative to.
+    path: str
+    place: _Place
+    info: fs.FileInfo
+
+    @property
+    def relative(self) -> str:
+        return os.path.relpath(self.path, self.base).replace(os.sep, "/")
+
+    @property
+    def uri(self) -> str:
+        return self.place.uri_of(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A filesystem, and how a URI names it: its endpoint or region is the query."""
+
+    filesystem: fs.FileSystem
+    uri: SplitResult | None = None  # None for local paths
+
+    def uri_of(self, path: str) -> str:
+        if self.uri is None:
+            return path
+        # Buckets are the first part of a path and the host of a URI; other stores have both apart.
+        below = path if path.startswith("/") else "/" + path.partition("/")[2]
+        return urlunsplit(self.uri._replace(path=quote(below)))
+
+
+def open_filesystem(uri: str) -> tuple[fs.FileSystem, str]:
+    """Return the filesystem of a path or URI, and the path there.
+
+    Raises
+    ------
+    OSError, pyarrow.ArrowInvalid
+        If the store does not answer, or there is no such scheme.
+    """
+    if "://" not in uri:
+        return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(uri))
+    filesystem, path = fs.FileSystem.from_uri(uri)
+    return filesystem, path
+
+
+def store_of(uri: str) -> str:
+    """Return the part of a path or URI that fails and recovers as one.
+
+    Examples
+    --------
+    >>> store_of("s3://bucket/a/b.parquet?region=eu-north-1"), store_of("/data/a/b.parquet")
+    ('s3://bucket', '/data/a')
+    """
+    if "://" not in uri:
+        return str(Path(uri).parent)
+    parts = urlsplit(uri)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _open_place(uri: str) -> tuple[_Place, str]:
+    parts = urlsplit(uri)
+    if parts.password is not None:
+        # It would go to every worker, into OUT and into messages.
+        shown = urlunsplit(parts._replace(netloc=parts.hostname or ""))
+        raise InputError(f"{shown}: no secrets in a URI; set them in the nodes' environment")
+    try:
+        filesystem, path = open_filesystem(uri)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"cannot open {uri}: {error}") from None
+    is_local = "://" not in uri or parts.scheme == "file"
+    return _Place(filesystem, None if is_local else parts), path
+
+
+def find_inputs(
+    paths: Sequence[str], *, skip_unreadable: bool = False
+) -> tuple[list[InputFile], list[str]]:
+    """Return the Parquet files that paths name, and messages about files left out.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Files, folders (searched below for .parquet and .pq), globs, or filesystem URIs of these.
+    skip_unreadable : bool, default False
+        Leave files out that have no readable footer, instead of raising.
+
+    Returns
+    -------
+    (list of InputFile, list of str)
+        Files in order of their relative paths, which are unique: two files of one name in two
+        folders get as much of their folders' names as tells them apart. A local file that several
+        names lead to is input once.
+
+    Raises
+    ------
+    InputError
+        If a path names nothing, or what cannot be written below OUT.
+    UnreadableFileError
+        If a file is not readable Parquet and ``skip_unreadable`` is not set.
+    """
+    if not paths:
+        raise InputError("no input: name Parquet files, folders or globs")
+    every: dict[str, _Found] = {}
+    n_known = 0
+    for path in paths:
+        items, n_known_here = _expand(path)
+        n_known += n_known_here
+        for item in items:
+            every.setdefault(item.uri, item)
+    found = _without_doubles(list(every.values()))
+    n_known += len(every) - len(found)
+    relatives = _unique_relatives(found)
+    check_names(relatives)
+    with ThreadPoolExecutor(_N_FOOTER_THREADS) as pool:
+        read = list(pool.map(_read_footer, found, relatives))
+    problems = [item for item in read if isinstance(item, str)]
+    if problems and not skip_unreadable:
+        raise UnreadableFileError(
+            "\n".join(problems) + "\nset input.skip_unreadable=true to score the other files"
+        )
+    if n_known:
+        what = "1 name is" if n_known == 1 else f"{n_known:,} names are"
+        problems.append(f"{what} left out: links to files or folders that are input already")
+    files = [item for item in read if isinstance(item, InputFile)]
+    return sorted(files, key=lambda file: file.relative), problems
+
+
+def _without_doubles(found: Sequence[_Found]) -> list[_Found]:
+    """Leave out local files that another name leads to as well."""
+    kept = set(distinct([item.path for item in found if item.place.uri is None]))
+    return [item for item in found if item.place.uri is not None or item.path in kept]
+
+
+def _expand(uri: str) -> tuple[list[_Found], int]:
+    """Return the files that a path names, and how many links were not followed."""
+    check_utf8(uri)
+    place, path = _open_place(uri)
+    filesystem = place.filesystem
+    if _GLOB_SIGNS & set(path) and filesystem.get_file_info(path).type == fs.FileType.NotFound:
+        return _expand_glob(place, path)
+    info = filesystem.get_file_info(path)
+    if info.type == fs.FileType.File:
+        return [_Found(str(PurePosixPath(path).parent), path, place, info)], 0
+    if info.type == fs.FileType.Directory:
+        return _search(place, path)
+    raise InputError(f"no such file or folder: {uri}{_near_files(path, place)}")
+
+
+def _search(place: _Place, folder: str) -> tuple[list[_Found], int]:
+    n_known = 0
+    if place.uri is None:
+        paths, n_known = _files_below(folder)
+        infos = _infos(place, [path for path in paths if _is_data(path, folder)])
+    else:
+        infos = place.filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
+        infos = [info for info in infos if _is_data(info.path, folder)]
+    kept = [info for info in infos if info.type == fs.FileType.File]
+    if not kept:
+        raise InputError(f"no .parquet file below {folder}")
+    return [_Found(folder, info.path, place, info) for info in kept], n_known
+
+
+def _files_below(folder: str) -> tuple[list[str], int]:
+    try:
+        return files_below(folder)
+    except OSError as error:
+        raise InputError(f"cannot list {shown_name(error.filename)}: {error.strerror}") from None
+
+
+def _infos(place: _Place, paths: Sequence[str]) -> list[fs.FileInfo]:
+    for path in paths:
+        check_utf8(path)
+    return list(place.filesystem.get_file_info(list(paths)))
+
+
+def _is_data(path: str, folder: str) -> bool:
+    relative = os.path.relpath(path, folder)
+    # What leads out of the folder is no hidden file: it is refused by name.
+    parts = [part for part in PurePosixPath(relative).parts if part != ".."]
+    hidden = any(part.startswith((".", "_")) for part in parts)
+    return relative.endswith(_SUFFIXES) and not hidden
+
+
+def _expand_glob(place: _Place, pattern: str) -> tuple[list[_Found], int]:
+    parts = PurePosixPath(pattern).parts
+    n_plain = next(i for i, part in enumerate(parts) if _GLOB_SIGNS & set(part))
+    base = str(PurePosixPath(*parts[:n_plain])) if n_plain else "."
+    n_known = 0
+    if place.uri is None and "**" in parts:
+        paths, n_known = _files_below(base)
+        own = [path for path in paths if matches(os.path.relpath(path, base), parts[n_plain:])]
+        infos = _infos(place, own)
+    elif place.uri is None:
+        infos = _infos(place, sorted(glob.glob(pattern)))
+    else:
+        below = place.filesystem.get_file_info(fs.FileSelector(base, recursive=True))
+        infos = [info for info in below if fnmatch.fnmatchcase(info.path, pattern)]
+    kept = [info for info in infos if info.type == fs.FileType.File]
+    if not kept:
+        raise InputError(f"no file matches {pattern}")
+    return [_Found(base, info.path, place, info) for info in kept], n_known
+
+
+def _near_files(path: str, place: _Place) -> str:
+    folder = Path(path).parent
+    if place.uri is not None or not folder.is_dir():
+        return ""
+    names = [item.name for item in folder.iterdir() if not item.name.startswith(".")]
+    hint = nearest(Path(path).name, names) if names else ""
+    return hint if hint.startswith("; did you mean") else ""
+
+
+def _unique_relatives(found: Sequence[_Found]) -> list[str]:
+    """Lengthen colliding relative paths by parent folders until all differ."""
+    relatives = [item.relative for item in found]
+    for depth in range(1, 64):
+        counts = Counter(relatives)
+        if max(counts.values(), default=1) == 1:
+            return relatives
+        for i, item in enumerate(found):
+            if counts[relatives[i]] > 1:
+                n_parts = len(PurePosixPath(item.relative).parts) + depth
+                parts = PurePosixPath(item.path).parts
+                relatives[i] = "/".join(part for part in parts[-n_parts:] if part != "/")
+    raise InputError(f"cannot tell inputs apart: {sorted(relatives)[:3]}")
+
+
+def read_footer(source: pa.NativeFile) -> tuple[pq.FileMetaData, Footer, str]:
+    """Return a Parquet file's footer, as PyArrow and as we read it, and a hash of its bytes.
+
+    Raises
+    ------
+    OSError, pyarrow.ArrowException
+        If there is none.
+    """
+    n_bytes = source.size()
+    tail = source.read_at(min(n_bytes, _TAIL_BYTES), max(n_bytes - _TAIL_BYTES, 0))
+    footer_bytes = int.from_bytes(tail[-8:-4], "little") + 8
+    if len(tail) < footer_bytes <= n_bytes:
+        tail = source.read_at(footer_bytes, n_bytes - footer_bytes)
+    metadata = pq.read_metadata(pa.BufferReader(tail))
+    try:
+        footer = parse_footer(tail[-footer_bytes:-8])
+    except ValueError as error:
+        raise pa.ArrowInvalid(str(error)) from None
+    return metadata, footer, hashlib.sha256(tail[-footer_bytes:]).hexdigest()[:_N_FOOTER_CHARS]
+
+
+def _check_counts(schema: pq.ParquetSchema, footer: Footer, *, n_bytes: int) -> None:
+    """Raise ArrowInvalid where a footer's counts of rows contradict each other.
+
+    Whoever believes a count that is too small loses rows in silence, and plans for ever by one that
+    is too large.
+    """
+    n_rows = sum(group.n_rows for group in footer.groups)
+    if n_rows != footer.n_rows:
+        raise pa.ArrowInvalid(f"{footer.n_rows:,} rows, but {n_rows:,} in its row groups")
+    if n_rows > _MAX_ROWS_PER_BYTE * n_bytes or any(
+        not 0 <= group.n_rows <= _MAX_GROUP_ROWS for group in footer.groups
+    ):
+        raise pa.ArrowInvalid(f"{n_rows:,} rows in {n_bytes:,} bytes cannot be")
+    columns = [schema.column(i) for i in range(len(schema))]
+    is_flat = [column.max_repetition_level == 0 for column in columns]
+    for group in footer.groups:
+        if len(group.chunks) != len(columns):
+            raise pa.ArrowInvalid(f"{len(group.chunks):,} of {len(columns):,} columns")
+        for chunk, flat in zip(group.chunks, is_flat, strict=True):
+            if flat and chunk.n_values != group.n_rows:
+                raise pa.ArrowInvalid(
+                    f"column {chunk.column} has {chunk.n_values:,} values for {group.n_rows:,} rows"
+                )
+
+
+def local_stamp(path: str) -> str:
+    """Return device, inode and time of the last change of a local file's inode."""
+    found = os.stat(path)
+    return f"{found.st_dev}:{found.st_ino}:{found.st_ctime_ns}"
+
+
+def remote_stamp(opened: pa.NativeFile) -> str:
+    """Return the ETag that an object had when it was opened; "" where its store gives none."""
+    try:
+        told = opened.metadata()
+    except NotImplementedError:
+        return ""
+    etags = [value for name, value in told.items() if name.lower() == "etag"]
+    return etags[0].decode(errors="replace") if etags else ""
+
+
+def _read_footer(item: _Found, relative: str) -> InputFile | str:
+    is_local = item.place.uri is None
+    try:
+        stamp = local_stamp(item.path) if is_local else ""
+        with item.place.filesystem.open_input_file(item.path) as source:
+            stamp = stamp or remote_stamp(source)
+            metadata, footer, footer_hash = read_footer(source)
+        _check_counts(metadata.schema, footer, n_bytes=item.info.size)
+        groups = []
+        start = 0
+        for group in footer.groups:
+            groups.append(RowGroup(start, group.n_rows, group.n_bytes))
+            start += group.n_rows
+        schema = metadata.schema.to_arrow_schema()
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        return f"{item.uri} is not readable Parquet: {error}"
+    version = FileVersion(
+        item.uri, item.info.size, item.info.mtime_ns or 0, footer_hash, stamp=stamp
+    )
+    return InputFile(relative, version, tuple(groups), schema)

@@ -1,0 +1,241 @@
+"""Job: a checked request: what to score, with which models, into which store.
+
+Everything that can be wrong with a request is found here, before anything is computed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from qaeval_core.configure import RunConfig
+from qaeval_core.errors import ConfigError
+from qaeval_core.families.plan import CompiledRun, FamilyPlan
+from qaeval_core.joining.ids import check_copied
+from qaeval_core.joining.score_columns import check_output_names
+from qaeval_core.models.artifact import Artifact, ArtifactRequest, default_root, ensure_artifact
+from qaeval_core.models.session import Device
+from qaeval_core.planning.columns import check_carried, resolve_columns
+from qaeval_core.planning.compile import compile_run, needed_roles, optional_roles
+from qaeval_core.planning.inputs import InputFile, find_inputs
+from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, cover, plan_file
+from qaeval_core.signature import hash_text
+from qaeval_core.store.store import Store, check_out_path
+
+_MIN_PIECE_ROWS = 4096
+_MAX_PIECE_ROWS = 65_536
+_PIECES_PER_ACTOR = 8
+# Several pieces of a family that asks are open at once in one actor: small ones share the work.
+_MAX_ASKED_PIECE_ROWS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A checked request: what to score, with what, into which store."""
+
+    config: RunConfig
+    files: tuple[InputFile, ...]
+    n_rows: Mapping[str, int]  # by file id; fewer than the file has under limit
+    columns: Mapping[str, str]
+    run: CompiledRun
+    store: Store
+    device: Device
+    notes: tuple[str, ...] = ()
+
+    @property
+    def n_rows_total(self) -> int:
+        """Rows that count, over all files."""
+        return sum(self.n_rows.values())
+
+    def rows_per_shard(self, family: FamilyPlan) -> int:
+        """Return the shard size of a family."""
+        return self.config.scoring.rows_per_shard or family.rows_per_shard[self.device]
+
+    def read_limits(self, families: Sequence[FamilyPlan] = ()) -> ReadLimits:
+        """Return how much is read at once for some families."""
+        given = self.config.scoring
+        own = [family.max_shard_bytes or given.max_shard_bytes for family in families]
+        return ReadLimits(min([given.max_shard_bytes, *own]), given.max_text_bytes)
+
+    def done_ranges(self, family: FamilyPlan) -> dict[str, list[RowRange]]:
+        """Return the committed, disjoint ranges of every file of this job."""
+        committed = self.store.committed(family.key)
+        return {
+            file.file_id: cover(committed.get(file.file_id, ()), n_rows=self.n_rows[file.file_id])
+            for file in self.files
+        }
+
+    def pieces(self, families: Sequence[FamilyPlan], *, n_actors: int) -> list[Piece]:
+        """Return what is still to be done for the families of one pass."""
+        done = {family.key: self.done_ranges(family) for family in families}
+        least, most = _MIN_PIECE_ROWS, _MAX_PIECE_ROWS
+        if families[0].resources == "calls":
+            n_actors = self.config.cluster.llm_actors
+            least, most = 1, _MAX_ASKED_PIECE_ROWS
+        per_actor = self.n_rows_total // (_PIECES_PER_ACTOR * max(n_actors, 1))
+        rows_per_piece = min(max(per_actor, least), most)
+        return [
+            piece
+            for file in self.files
+            for piece in plan_file(
+                file,
+                done={key: ranges[file.file_id] for key, ranges in done.items()},
+                rows_per_shard=min(self.rows_per_shard(family) for family in families),
+                limits=self.read_limits(families),
+                n_rows=self.n_rows[file.file_id],
+                rows_per_piece=rows_per_piece,
+            )
+        ]
+
+    def file_pieces(self, file: InputFile) -> list[Piece]:
+        """Return a file's rows as pieces of no family, to read them all."""
+        return plan_file(
+            file,
+            done={"": ()},
+            rows_per_shard=_MIN_PIECE_ROWS,
+            limits=self.read_limits(),
+            n_rows=self.n_rows[file.file_id],
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of everything that the scores depend on: the finished run's identity."""
+        content = {
+            "files": [(file.relative, file.file_id) for file in self.files],
+            "n_rows": dict(self.n_rows),
+            "instances": {plan.name: str(plan.signature) for plan in self.run.instances},
+            "families": [plan.key for plan in self.run.families],
+            "id": self.columns.get("id"),
+            "carry": self.config.output.carry,
+            "statistics": self.config.output.statistics,
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Files and columns of a request, checked before a cluster or model is touched."""
+
+    store: Store
+    files: tuple[InputFile, ...]
+    columns: Mapping[str, str]
+    problems: tuple[str, ...]
+
+
+def read_inputs(
+    config: RunConfig, *, needs_out: bool = True, roles: Sequence[str] | None = None
+) -> Inputs:
+    """Find the input files and check their columns.
+
+    Parameters
+    ----------
+    needs_out : bool, default True
+        False where nothing is written; ``output.path`` may then be missing.
+    roles : sequence of str, optional
+        Roles to read; default those of the configured metrics.
+
+    Raises
+    ------
+    ConfigError, InputError
+        For whatever is wrong with paths, files or columns.
+    """
+    if config.output.path is None and needs_out:
+        raise ConfigError("no output folder: give --out OUT")
+    store = Store(check_out_path(config.output.path or "."))
+    if config.output.path is not None:
+        _check_out_not_among_inputs(config.input.paths, store.out)
+        store.check_folders()
+    files, problems = find_inputs(config.input.paths, skip_unreadable=config.input.skip_unreadable)
+    columns = resolve_columns(
+        files,
+        roles=needed_roles(config) if roles is None else roles,
+        mapping=config.input.columns,
+        optional=optional_roles(config) if roles is None else (),
+    )
+    check_carried(files, config.output.carry)
+    check_copied(files, id_column=columns.get("id"), carry=config.output.carry)
+    return Inputs(store, tuple(files), columns, tuple(problems))
+
+
+def make_job(
+    config: RunConfig,
+    inputs: Inputs,
+    *,
+    device: Device,
+    resolve_artifact: Callable[[ArtifactRequest], Artifact] | None = None,
+) -> Job:
+    """Return the job of a request, building artifacts that are missing.
+
+    Parameters
+    ----------
+    resolve_artifact : callable, optional
+        Finds the artifact of a request in another way: without building it.
+
+    Raises
+    ------
+    QAEvalError
+        For whatever is wrong with models, baselines or output columns.
+    """
+    root = Path(config.models.artifacts_path or default_root())
+    resolve_artifact = resolve_artifact or partial(ensure_artifact, root, build=config.models.build)
+    n_rows = count_rows(inputs.files, config.input.limit)
+    run = compile_run(
+        config,
+        columns=inputs.columns,
+        device=device,
+        resolve_artifact=resolve_artifact,
+        corpus=_corpus_hash(inputs.files, n_rows),
+    )
+    check_output_names(run, carry=config.output.carry)
+    return Job(
+        config=config,
+        files=inputs.files,
+        n_rows=n_rows,
+        columns=inputs.columns,
+        run=run,
+        store=inputs.store,
+        device=device,
+        notes=(*inputs.problems, *_precision_notes(run)),
+    )
+
+
+def _precision_notes(run: CompiledRun) -> list[str]:
+    """Say where a graph runs in another precision than asked for: its parity gate failed."""
+    records = {
+        artifact.folder.name: artifact.record
+        for plan in run.families
+        for artifact in plan.artifacts
+    }
+    return [
+        f"{name}: {record.requested_precision} differs from torch by up to "
+        f"{record.parity.attempts[0].max_abs_diff:.2g} (tolerance "
+        f"{record.parity.attempts[0].tolerance:g}), so {record.precision} runs instead"
+        for name, record in records.items()
+        if record.precision != record.requested_precision
+    ]
+
+
+def _check_out_not_among_inputs(paths: Sequence[str], out: Path) -> None:
+    for path in paths:
+        folder = Path(path).expanduser().absolute()
+        if "://" not in path and folder.is_dir() and out.is_relative_to(folder):
+            raise ConfigError(f"--out {out} lies inside the input folder {folder}")
+
+
+def _corpus_hash(files: Sequence[InputFile], n_rows: Mapping[str, int]) -> str:
+    """Return a hash of which rows a run reads, by their files' identities."""
+    return hash_text("\n".join(f"{file.file_id} {n_rows[file.file_id]}" for file in files))
+
+
+def count_rows(files: Sequence[InputFile], limit: int | None) -> dict[str, int]:
+    """Return how many rows of each file count, by file id, under a limit on all of them."""
+    left = sum(file.n_rows for file in files) if limit is None else limit
+    counts = {}
+    for file in files:
+        counts[file.file_id] = min(file.n_rows, left)
+        left -= counts[file.file_id]
+    return counts

@@ -1,0 +1,220 @@
+"""Execute: run a job to its end, or resume it, whoever executes the pieces.
+
+What is committed is never computed again; the success marker is written last, after every row is
+accounted for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qaeval_core.errors import ReconcileError, RunStoppedError
+from qaeval_core.families.pass_stats import PassStats
+from qaeval_core.joining.join import FileJoin
+from qaeval_core.joining.score_columns import Totals
+from qaeval_core.llm.journal import JournalTotals, journal_totals
+from qaeval_core.outages import Outages
+from qaeval_core.planning.job import Job
+from qaeval_core.planning.shards import RowRange
+from qaeval_core.report.report import make_report
+from qaeval_core.running.passes import Executor, RunCosts, check_quarantined, run_passes
+from qaeval_core.running.sight import marked
+from qaeval_core.signature import hash_file
+from qaeval_core.store.lock import RunLock
+from qaeval_core.store.run_files import changes, read_json, take_over_old_commits, write_run_files
+from qaeval_core.store.store import Store, tiles
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run did; ``report`` is None only where nothing was left to do and none is kept.
+
+    ``stopped`` has, by family key, why a family ended before all its rows were asked.
+    """
+
+    report: dict[str, Any] | None
+    n_shards_run: int
+    is_new: bool
+    stopped: Mapping[str, str] = field(default_factory=dict)
+
+
+def run_job(job: Job, executor: Executor, *, say: Callable[[str], None]) -> Outcome:
+    """Run a job to its end, or resume it.
+
+    Parameters
+    ----------
+    say : callable
+        Gets one line per fact that a user should know.
+
+    Returns
+    -------
+    Outcome
+
+    Raises
+    ------
+    RunStoppedError, TooManyQuarantinedError, StoreLockedError, ReconcileError, StorageError, \
+InputChangedError, BlindNodeError
+        What is committed stays and is used by the next run.
+    """
+    with RunLock(job.store.out, on_loss=executor.stop.set) as lock:
+        try:
+            return _run_locked(job, executor, lock, say)
+        except RunStoppedError:
+            lock.check()  # It may be why.
+            raise
+
+
+def _run_locked(job: Job, executor: Executor, lock: RunLock, say: Callable[[str], None]) -> Outcome:
+    job.store.remove_leftovers()
+    success = job.store.out / "_SUCCESS"
+    if not job.config.scoring.retry_quarantined and _is_finished(job, success):
+        say(f"nothing to do: {job.store.out} is complete ({job.n_rows_total:,} rows)")
+        return Outcome(read_json(job.store.out / "report.json"), 0, is_new=False)
+    for line in changes(job):
+        say(line)
+    with marked(job, _outages(job, executor, say)) as (marked_job, sight):
+        executor.begin(sight)
+        take_over_old_commits(marked_job, say)
+        marked_job.store.delete(success)
+        write_run_files(marked_job, n_actors=executor.n_actors)
+        done = run_passes(marked_job, executor, say=say)
+        return _finish(marked_job, done, lock)
+
+
+def _outages(job: Job, executor: Executor, say: Callable[[str], None]) -> Outages:
+    """Return how long this process tries the disk; it says when it waits, and when it is over."""
+    is_out = False
+
+    def tell(note: str) -> None:
+        nonlocal is_out
+        if note and not is_out:
+            say(note)
+        elif not note:
+            say("the disk answers again")
+        is_out = bool(note)
+
+    def look() -> None:
+        if executor.stop.is_set():
+            raise RunStoppedError("stopped as asked; run again to go on from here")
+
+    return Outages(retry_s=job.config.scoring.retry_storage_s, tell=tell, look=look)
+
+
+def _finish(job: Job, done: RunCosts, lock: RunLock) -> Outcome:
+    lock.check()
+    committed, ranges = reconcile(job, pending=done.stopped)
+    totals = Totals()
+    join = FileJoin(
+        job.store,
+        job.run,
+        id_column=job.columns.get("id"),
+        carry=job.config.output.carry,
+        with_statistics=job.config.output.statistics,
+    )
+    for file in job.files:
+        own = {key: by_file[file.file_id] for key, by_file in ranges.items()}
+        join.write(file, n_rows=job.n_rows[file.file_id], ranges=own, totals=totals)
+    for file in job.files:
+        job.store.check_scores(join.path(file))
+    journals = _journals(job)
+    report = make_report(
+        job.run,
+        totals,
+        read_scores=partial(_read_scores, job.store, [join.path(file) for file in job.files]),
+        committed=committed,
+        this_run=done.this_run,
+        wall_s=done.wall_s,
+        stopped=done.stopped,
+        journals=journals,
+        notes=[*job.notes, *{note for own in journals.values() for note in own.notes}],
+    )
+    check_report(report, n_rows=job.n_rows_total)
+    check_quarantined(job, report["quarantined"])
+    lock.check()
+    job.store.write_json(job.store.out / "report.json", report)
+    if not done.stopped:
+        marker = {
+            "fingerprint": job.fingerprint,
+            "rows": totals.n_rows,
+            "report": hash_file(job.store.out / "report.json"),
+        }
+        job.store.write(job.store.out / "_SUCCESS", json.dumps(marker).encode())
+    n_shards = sum(stats.n_batches > 0 or stats.n_rows > 0 for stats in done.this_run.values())
+    return Outcome(report, n_shards, is_new=True, stopped=done.stopped)
+
+
+def _journals(job: Job) -> dict[str, JournalTotals]:
+    """Return what the journals of families that ask hold."""
+    folders = {plan.key: plan.journal_folder for plan in job.run.families if plan.journal_folder}
+    read = {folder: journal_totals(folder) for folder in set(folders.values()) if folder.is_dir()}
+    return {key: read[folder] for key, folder in folders.items() if folder in read}
+
+
+def _read_scores(store: Store, paths: Sequence[Path], column: str) -> NDArray[np.floating]:
+    """Return one column of all score files; NaN where there is no score."""
+    parts = [store.read_column(path, column) for path in paths]
+    chunks = [chunk.to_numpy(zero_copy_only=False) for part in parts for chunk in part.chunks]
+    return np.concatenate(chunks) if chunks else np.zeros(0)
+
+
+def reconcile(
+    job: Job, *, pending: Collection[str] = ()
+) -> tuple[dict[str, PassStats], dict[str, dict[str, list[RowRange]]]]:
+    """Check that every row of every file is committed once in every family.
+
+    Parameters
+    ----------
+    pending : collection of str
+        Keys of families that may lack rows.
+
+    Returns
+    -------
+    (counts by family key, committed ranges by family key and file id)
+
+    Raises
+    ------
+    ReconcileError
+        If a row is missing, or a commit does not hold what its name says.
+    """
+    counts: dict[str, PassStats] = {}
+    ranges: dict[str, dict[str, list[RowRange]]] = {}
+    for family in job.run.families:
+        total = counts[family.key] = PassStats()
+        ranges[family.key] = job.done_ranges(family)
+        for file in job.files:
+            own = ranges[family.key][file.file_id]
+            is_whole = tiles(own, n_rows=job.n_rows[file.file_id])
+            if not is_whole and family.key not in pending:
+                raise ReconcileError(
+                    f"{family.key}: rows of {file.relative} are missing; run again to complete"
+                )
+            for rows in own:
+                total.add(job.store.check(family.key, file.file_id, rows))
+    return counts, ranges
+
+
+def check_report(report: Mapping[str, Any], *, n_rows: int) -> None:
+    """Raise ReconcileError unless rows in = scored + undefined + quarantined, per instance."""
+    for name, counts in report["instances"].items():
+        n_out = counts["scored"] + counts["undefined"] + counts["quarantined"]
+        if n_out != n_rows or report["rows"] != n_rows:
+            raise ReconcileError(f"{name}: {n_rows:,} rows went in, {n_out:,} came out")
+
+
+def _is_finished(job: Job, success: Path) -> bool:
+    """Whether OUT holds what this job would compute, and the report that was written of it."""
+    marker = read_json(success) or {}
+    report = job.store.out / "report.json"
+    return (
+        marker.get("fingerprint") == job.fingerprint
+        and report.is_file()
+        and marker.get("report") == hash_file(report)
+    )

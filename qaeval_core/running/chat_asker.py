@@ -1,0 +1,277 @@
+"""Asking: the questions of a shard through an endpoint, and what each reply says.
+
+A reply that cannot be read is asked for once more, with a reminder of its form. A run that has no
+readable reply does not count, whatever the reason: a fault is never a score.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from qaeval_core.errors import ConfigError, LanguageModelError, RunError
+from qaeval_core.families.chat.family import (
+    ChatFamily,
+    ChatFamilyPlan,
+    ChatReply,
+    ChatWork,
+    Reading,
+    Request,
+)
+from qaeval_core.families.pass_stats import PassStats
+from qaeval_core.families.shard import Prepared
+from qaeval_core.families.validate import validate_rows
+from qaeval_core.llm.asker import Answer, Asker
+from qaeval_core.llm.budget import Budget
+from qaeval_core.llm.client import ChatClient, Endpoint, Message
+from qaeval_core.llm.governor_client import GovernorClient, reconcile
+from qaeval_core.llm.journal import Journal
+from qaeval_core.llm.journal_entry import JournalEntry
+from qaeval_core.llm.key import KEY_VARIABLE, ApiKey, check_address
+from qaeval_core.llm.limits import Limits
+from qaeval_core.llm.pricing import Prices, estimate_tokens
+from qaeval_core.llm.responses import UNEXPECTED, kept_text, whole_text
+from qaeval_core.llm.retry import RetryRule
+from qaeval_core.metrics.chat import UNPARSABLE, ChatSettings
+from qaeval_core.signature import hash_text
+
+_MAX_CHARS_AT_ONCE = 4000
+
+# (account, limits, budget) -> the governor of that account, here or in another process.
+OpenGovernor = Callable[[str, Limits, Budget], GovernorClient]
+# Called with the number of rows as requests are done.
+OnRows = Callable[[int], None]
+
+
+def endpoint_of(plan: ChatFamilyPlan) -> Endpoint:
+    """Return where and how a family asks."""
+    settings = plan.settings
+    return Endpoint(
+        base_url=str(settings.base_url),
+        model=str(settings.model),
+        parameters=settings.parameters,
+        timeout_s=settings.timeout_s,
+    )
+
+
+def limits_of(plan: ChatFamilyPlan) -> Limits:
+    """Return the limits of the account that a family asks on."""
+    settings = plan.settings
+    return Limits(
+        requests_per_minute=settings.requests_per_minute,
+        tokens_per_minute=settings.tokens_per_minute,
+        window_s=settings.limit_window_s,
+    )
+
+
+def budget_of(plan: ChatFamilyPlan) -> Budget:
+    """Return what a family pays from: one budget a journal."""
+    folder = journal_folder(plan)
+    name = hash_text(str(folder))
+    return Budget(name, plan.settings.budget_usd, section=section_of(plan.settings))
+
+
+def section_of(settings: ChatSettings) -> str:
+    """Return the section that messages name a family's settings by, with its dot."""
+    return f"{settings.metric}."
+
+
+def prices_of(plan: ChatFamilyPlan) -> Prices:
+    """Return what the endpoint charges; nothing where no prices are given."""
+    given = plan.settings.prices
+    return Prices(given.prompt, given.completion) if given is not None else Prices()
+
+
+def journal_folder(plan: ChatFamilyPlan) -> Path:
+    """Return where replies are kept.
+
+    Raises
+    ------
+    ConfigError
+        If there is neither a setting nor an OUT to say where.
+    """
+    if plan.journal_path is None:
+        raise ConfigError(
+            f"{plan.name}.journal_path is missing: the folder that keeps paid replies, where there "
+            "is no OUT"
+        )
+    return Path(plan.journal_path).expanduser()
+
+
+async def open_asker(
+    plan: ChatFamilyPlan, *, open_governor: OpenGovernor, n_actors: int = 1
+) -> tuple[Asker, GovernorClient, str]:
+    """Return what asks, its governor, and the name of the account; the key is read here.
+
+    Parameters
+    ----------
+    n_actors : int, default 1
+        Who share ``max_concurrent``.
+
+    Raises
+    ------
+    LanguageModelError
+        If the key cannot be read, replies or the ledger cannot be kept, or a governor elsewhere
+        holds the account: no call can be made.
+    """
+    try:
+        return await _open_asker(plan, open_governor=open_governor, n_actors=n_actors)
+    except (ConfigError, RunError) as error:
+        raise LanguageModelError(str(error)) from None
+
+
+async def _open_asker(
+    plan: ChatFamilyPlan, *, open_governor: OpenGovernor, n_actors: int
+) -> tuple[Asker, GovernorClient, str]:
+    settings = plan.settings
+    variable = KEY_VARIABLE if KEY_VARIABLE in os.environ else None
+    allow, section = settings.allow_insecure, section_of(settings)
+    if not allow:
+        check_address(str(settings.base_url), proxy=settings.proxy, section=section)
+    key = ApiKey.read(
+        path=settings.api_key_file, variable=variable, allow_insecure=allow, section=section
+    )
+    client = ChatClient(endpoint_of(plan), key, proxy=settings.proxy)
+    governor = open_governor(client.account, limits_of(plan), budget_of(plan))
+    folder = journal_folder(plan)
+    journal = await asyncio.to_thread(
+        Journal, folder, with_text=plan.keeps_replies, section=section
+    )
+    await reconcile(governor, journal, account=client.account)
+    asker = Asker(
+        client,
+        governor,
+        journal,
+        prices=prices_of(plan),
+        parse=plan.family.parsed,
+        rule=RetryRule(max_outage_s=settings.max_outage_s),
+        max_concurrent=-(-settings.max_concurrent // n_actors),
+    )
+    return asker, governor, client.account
+
+
+def lay_out_chat(plan: ChatFamilyPlan, rows: Mapping[str, Sequence[object]]) -> Prepared[ChatWork]:
+    """Validate the rows of a shard and make their prompts."""
+    started = time.perf_counter()
+    validated = validate_rows(rows, columns=plan.columns, joins_passages=False)
+    work = plan.family.lay_out(validated.values, plan.settings)
+    n_rows = len(validated.good) + len(validated.quarantined)
+    stats = PassStats(
+        n_rows=n_rows,
+        n_quarantined=len(validated.quarantined),
+        n_units=work.n_units,
+        n_units_unshared=work.n_units_unshared,
+    )
+    stats.spend("encode", time.perf_counter() - started)
+    return Prepared(n_rows, validated, work, stats)
+
+
+async def ask_shard(asker: Asker, prepared: Prepared[ChatWork], on_rows: OnRows) -> None:
+    """Ask all requests of a shard and keep what came of them.
+
+    Raises
+    ------
+    QAEvalError
+        Of the first request that could not be asked, once every other one has ended: calls under
+        way are paid for, so they are waited for.
+    """
+    work, stats = prepared.work, prepared.stats
+
+    async def ask(request: Request) -> None:
+        runs = (
+            _ask_run(asker, work.family, request.messages, run, stats) for run in range(work.n_runs)
+        )
+        work.take(request, await wait_for_all(runs))
+        on_rows(len(request.rows))
+
+    await wait_for_all(ask(request) for request in work.requests)
+
+
+async def wait_for_all(tasks: Iterable[Awaitable[Any]]) -> list[Any]:
+    """Return the results of awaitables; the first error, if any, is raised when all have ended."""
+    results: list[Any] = await asyncio.gather(*tasks, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
+
+
+async def _ask_run(
+    asker: Asker,
+    family: ChatFamily,
+    messages: Sequence[Message],
+    run_index: int,
+    stats: PassStats,
+) -> Reading:
+    """Return what came of one run, after one reminder if need be."""
+    reading = await _ask_once(asker, family, messages, run_index, stats)
+    if reading.problem != UNPARSABLE:
+        return reading
+    stats.count("reminders")
+    reading = await _ask_once(asker, family, family.remind(messages), run_index, stats)
+    if reading.problem == UNPARSABLE:
+        stats.count("unparsable")
+    return reading
+
+
+async def _ask_once(
+    asker: Asker,
+    family: ChatFamily,
+    messages: Sequence[Message],
+    run_index: int,
+    stats: PassStats,
+) -> Reading:
+    n_tokens = estimate_tokens(messages)
+    answer = await asker.ask(messages, n_prompt_tokens=n_tokens, run_index=run_index)
+    _count(answer, stats)
+    if answer.entry is None:
+        stats.count(f"given_up:{answer.reason}")
+        return Reading(reply=None, problem=answer.reason, message=answer.message)
+    try:
+        reply = await _read_entry(family, answer.entry)
+    except Exception as error:  # An error of this program: this reply's, and no other's.
+        stats.count(f"given_up:{UNEXPECTED}")
+        message = f"the reply could not be read: {type(error).__name__}: {error}"
+        return Reading(reply=None, problem=UNEXPECTED, message=message)
+    if reply.is_readable:
+        return Reading(reply=reply, key=answer.entry.key)
+    return Reading(reply=reply, problem=UNPARSABLE, message=reply.problem, key=answer.entry.key)
+
+
+async def _read_entry(family: ChatFamily, entry: JournalEntry) -> ChatReply:
+    """Return what a journalled reply says; a long one is read beside the event loop.
+
+    4,000 characters take 30 ms at most, 64 kB half a second: all other calls would wait for it.
+    """
+    if len(entry.text or "") <= _MAX_CHARS_AT_ONCE:
+        return read_entry(family, entry)
+    return await asyncio.to_thread(read_entry, family, entry)
+
+
+def read_entry(family: ChatFamily, entry: JournalEntry) -> ChatReply:
+    """Return what a journalled reply says: of its text, or what was read of a text that is gone."""
+    if entry.text is not None or entry.parsed is None:
+        return family.read_reply(kept_text(whole_text(entry.text or "")))
+    return family.reply_of(entry.parsed)
+
+
+def _count(answer: Answer, stats: PassStats) -> None:
+    for failure in answer.failures:
+        stats.count(f"failed:{failure}")
+    for note in answer.notes:
+        stats.count(f"noted:{note}")
+    if answer.entry is None:
+        return
+    if answer.is_from_journal:
+        stats.count("from_journal")
+        return
+    entry = answer.entry
+    stats.n_tokens += entry.n_prompt_tokens + entry.n_completion_tokens
+    stats.count("paid")
+    stats.count("prompt_tokens", entry.n_prompt_tokens)
+    stats.count("completion_tokens", entry.n_completion_tokens)
+    stats.count("nano_usd", round(entry.usd * 1e9))

@@ -1,0 +1,242 @@
+"""Passes: run what is open of every family; what asks a language model runs beside the models.
+
+Passes over the rows follow each other, for they share CPUs and GPUs. Calls to a language model only
+wait, so they are made in a second thread from the start.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from qaeval_core.errors import LanguageModelError, RunStoppedError, TooManyQuarantinedError
+from qaeval_core.families.pass_stats import PassStats
+from qaeval_core.families.plan import FamilyPlan
+from qaeval_core.planning.job import Job
+from qaeval_core.planning.shards import Piece
+from qaeval_core.running.document_frequencies import forget_frequencies, make_frequencies
+from qaeval_core.running.sight import Sight
+
+# Called for each committed shard with what it cost, by family.
+OnShard = Callable[[Mapping[str, PassStats]], None]
+
+
+class Executor(Protocol):
+    """Runs the pieces of one pass: in this process, or on a cluster."""
+
+    n_actors: int
+    stop: threading.Event  # set to end the run after what is in hand
+
+    def begin(self, sight: Sight) -> None:
+        """Look whether all workers see what they must; BlindNodeError if one does not."""
+
+    def prepare(
+        self,
+        job: Job,
+        families: Sequence[FamilyPlan],
+        pieces: Sequence[Piece],
+        on_shard: OnShard,
+    ) -> Callable[[], None]:
+        """Return what commits every shard of every piece; RunStoppedError when asked to stop.
+
+        Called in the main thread; what it returns may be called in another.
+        """
+
+
+@dataclass(slots=True)
+class RunCosts:
+    """What a run did.
+
+    Attributes
+    ----------
+    this_run : dict of family key to PassStats
+    wall_s : dict of family key to float
+        Families of one pass share its time; ``total`` for all.
+    stopped : dict of family key to str
+        Families that ended before all rows were asked, and why; the others do not depend on them.
+    """
+
+    this_run: dict[str, PassStats] = field(default_factory=dict)
+    wall_s: dict[str, float] = field(default_factory=dict)
+    stopped: dict[str, str] = field(default_factory=dict)
+
+
+def run_passes(job: Job, executor: Executor, *, say: Callable[[str], None]) -> RunCosts:
+    """Run what is open of every family.
+
+    Parameters
+    ----------
+    say : callable
+        Gets one line per fact that a user should know.
+
+    Raises
+    ------
+    QAEvalError
+        What is committed stays.
+    """
+    done = RunCosts()
+    started = time.perf_counter()
+    beside = _Beside(executor, say)
+    for families in job.run.passes:
+        if families[0].resources == "calls":
+            beside.add(_prepare(job, executor, families, done, say))
+    beside.start()
+    try:
+        for families in job.run.passes:
+            if families[0].resources != "calls":
+                _prepare(job, executor, families, done, say)()
+    except BaseException as error:
+        beside.give_up(error)
+        raise
+    beside.join()
+    done.wall_s["total"] = time.perf_counter() - started
+    return done
+
+
+class _Beside:
+    """The passes that run in a second thread, one after another."""
+
+    def __init__(self, executor: Executor, say: Callable[[str], None]) -> None:
+        self._executor = executor
+        self._say = say
+        self._todo: list[Callable[[], None]] = []
+        # A second Ctrl-C ends the process at once, whatever is under way.
+        self._thread = threading.Thread(target=self._run, name="beside", daemon=True)
+        self._error: BaseException | None = None
+
+    def add(self, run: Callable[[], None]) -> None:
+        self._todo.append(run)
+
+    def start(self) -> None:
+        if self._todo:
+            self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            for run in self._todo:
+                run()
+        except BaseException as error:
+            self._error = error  # Raised again in the main thread.
+            self._executor.stop.set()  # The models' passes end after the batch in hand.
+
+    def join(self) -> None:
+        """Wait for the end; raise what went wrong."""
+        if self._thread.ident is not None:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def give_up(self, error: BaseException) -> None:
+        """End it because of an error elsewhere; raises its own where that was the first."""
+        if self._thread.ident is None:
+            return
+        self._executor.stop.set()
+        if isinstance(error, KeyboardInterrupt):
+            return  # Asked a second time: at once.
+        self._thread.join()
+        if isinstance(self._error, RunStoppedError | None):
+            return  # It ended because it was told to.
+        if isinstance(error, RunStoppedError):
+            raise self._error from None
+        self._say(f"beside it: {type(self._error).__name__}: {self._error}")
+
+
+def _prepare(
+    job: Job,
+    executor: Executor,
+    families: Sequence[FamilyPlan],
+    done: RunCosts,
+    say: Callable[[str], None],
+) -> Callable[[], None]:
+    """Return what runs one pass, and notes what it cost."""
+    for family in families:
+        if job.config.scoring.retry_quarantined:
+            _drop_unscored(job, family, say)
+        make_frequencies(job, family)
+    pieces = job.pieces(families, n_actors=executor.n_actors)
+    opened = _say_open(job, families, pieces, say)
+    if not pieces:
+        return lambda: None
+    done.this_run.update({family.key: PassStats() for family in opened})
+    on_shard = _shard_counter(job, opened, done.this_run)
+    execute = executor.prepare(job, opened, pieces, on_shard)
+
+    def run() -> None:
+        started = time.perf_counter()
+        try:
+            execute()
+        except LanguageModelError as error:
+            (family,) = opened
+            done.stopped[family.key] = str(error)
+            say(f"{family.title}: {error}")
+        passed = time.perf_counter() - started
+        done.wall_s.update({family.key: passed for family in opened})
+
+    return run
+
+
+def _say_open(
+    job: Job, families: Sequence[FamilyPlan], pieces: Sequence[Piece], say: Callable[[str], None]
+) -> list[FamilyPlan]:
+    """Say what is committed and what is left; return the families with open rows."""
+    opened = []
+    for family in families:
+        n_open = sum(piece.n_rows for piece in pieces if family.key in piece.families)
+        done = job.n_rows_total - n_open
+        if not n_open:
+            say(f"{family.title}: all {done:,} rows are committed, nothing to compute")
+            continue
+        opened.append(family)
+        if done:
+            say(f"{family.title}: {done:,} rows are committed, {n_open:,} are left")
+    return opened
+
+
+def _shard_counter(
+    job: Job, families: Sequence[FamilyPlan], this_run: Mapping[str, PassStats]
+) -> OnShard:
+    """Return what counts the costs of shards and stops where too many rows are quarantined."""
+    has_limit = job.config.scoring.max_quarantined < 1
+    earlier = {family.key: _quarantined(job, family) if has_limit else 0 for family in families}
+
+    def on_shard(costs: Mapping[str, PassStats]) -> None:
+        for key, cost in costs.items():
+            this_run[key].add(cost)
+            check_quarantined(job, earlier[key] + this_run[key].n_quarantined)
+
+    return on_shard
+
+
+def check_quarantined(job: Job, n_quarantined: int) -> None:
+    """Raise TooManyQuarantinedError if more rows are quarantined than the run allows."""
+    allowed = job.config.scoring.max_quarantined
+    if n_quarantined > allowed * job.n_rows_total:
+        raise TooManyQuarantinedError(
+            f"{n_quarantined:,} of {job.n_rows_total:,} rows are quarantined, more than "
+            f"--max-quarantined {allowed:g}; reasons are in the commits of {job.store.out}"
+        )
+
+
+def _quarantined(job: Job, family: FamilyPlan) -> int:
+    return sum(
+        job.store.check(family.key, file_id, rows).n_quarantined
+        for file_id, ranges in job.done_ranges(family).items()
+        for rows in ranges
+    )
+
+
+def _drop_unscored(job: Job, family: FamilyPlan, say: Callable[[str], None]) -> None:
+    """Take back commits with quarantined rows, and with calls that were given up."""
+    n_dropped = 0
+    for file_id, ranges in job.done_ranges(family).items():
+        for rows in ranges:
+            stats = job.store.check(family.key, file_id, rows)
+            if stats.n_quarantined or stats.has_given_up:
+                job.store.drop(family.key, file_id, rows)
+                n_dropped += 1
+    if n_dropped:
+        forget_frequencies(job, family.key)
+        say(f"{family.key}: {n_dropped} shards with unscored rows are scored once more")

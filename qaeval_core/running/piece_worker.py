@@ -1,0 +1,231 @@
+"""Work: the shards of pieces, one after another: read, encode, run, commit.
+
+The next shard is read and tokenised while the device runs this one. A shard that killed its
+process twice is split, then its rows are quarantined one by one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from qaeval_core.errors import UnreadableFileError
+from qaeval_core.families.pass_stats import PassStats
+from qaeval_core.families.plan import Runner
+from qaeval_core.families.shard import Prepared, quarantine_all, statistics_table
+from qaeval_core.families.validate import table_rows
+from qaeval_core.families.words.rows import ShardTexts, Tokenisers
+from qaeval_core.outages import Outages
+from qaeval_core.planning.shards import Piece, RowRange, cover, open_ranges, split
+from qaeval_core.running.reader import ShardReader
+from qaeval_core.store.store import Mark, Store
+
+KILLED_WORKER = "killed_worker"
+UNREADABLE = "unreadable"
+# A shard may have died with its neighbour's process once; a part of a split one may not.
+_MAX_DEATHS_OF_SHARD = 2
+_MAX_DEATHS_OF_PART = 1
+_N_PARTS = 8
+
+
+class Supervisor(Protocol):
+    """Who counts attempts and progress: this process, or an actor of the cluster."""
+
+    def begin(self, family: str, file_id: str, rows: RowRange) -> int:
+        """Note that a shard begins; return how often it has begun, this time included."""
+
+    def advance(self, n_rows: float, n_tokens: int, n_padded_tokens: int) -> None:
+        """Note progress; raises RunStoppedError when the run shall stop."""
+
+    def tell(self, note: str) -> None:
+        """Take what a line of progress shall end with."""
+
+
+# What a shard cost, by family.
+Costs = dict[str, PassStats]
+
+
+def worker_store(out: Path, mark: Mark | None, supervisor: Supervisor, *, retry_s: float) -> Store:
+    """Return a worker's store: what it waits for is in the line of progress."""
+    outages = Outages(
+        retry_s=retry_s, tell=supervisor.tell, look=lambda: supervisor.advance(0.0, 0, 0)
+    )
+    return Store(out, mark=mark, outages=outages)
+
+
+class _Job(NamedTuple):
+    piece: Piece
+    rows: RowRange
+    n_begun: int
+    prepared: dict[str, Prepared[Any]] | None  # by family
+    read_s: float = 0.0
+    left: RowRange = RowRange(0, 0)  # of the shard, if it is larger than what is read at once
+
+
+def _cut(rows: RowRange, n_rows: int) -> tuple[RowRange, RowRange]:
+    """Return the first rows of a range, and the others."""
+    middle = rows.start + n_rows
+    return RowRange(rows.start, middle), RowRange(middle, rows.stop)
+
+
+class PieceWorker:
+    """Runs pieces of one pass: of one model family, or of several statistics of words.
+
+    Parameters
+    ----------
+    runners : mapping of family key to Runner
+    store : Store
+    supervisor : Supervisor
+    """
+
+    def __init__(self, runners: Mapping[str, Runner], store: Store, supervisor: Supervisor) -> None:
+        self._runners = dict(runners)
+        self._store = store
+        self._supervisor = supervisor
+        self._columns: dict[str, str] = {}
+        for runner in self._runners.values():
+            self._columns.update(runner.plan.columns)
+        self._reader = ShardReader(list(self._columns.values()), outages=store.outages)
+        self._tokenisers = Tokenisers()
+
+    @property
+    def n_streams_opened(self) -> int:
+        """How often a stretch of row groups was opened and decoded from its start."""
+        return self._reader.n_streams_opened
+
+    def run(self, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, RowRange, Costs]]:
+        """Commit every shard; yield each with what it cost."""
+        with ThreadPoolExecutor(1, thread_name_prefix="prepare") as pool:
+            todo = deque((piece, rows) for piece in pieces for rows in piece.shards)
+            ahead = self._submit(pool, todo)
+            while ahead is not None:
+                started = time.perf_counter()
+                job = ahead.result()
+                waited = time.perf_counter() - started
+                if job.left.n_rows:
+                    todo.appendleft((job.piece, job.left))
+                # Alone if it has died before: a neighbour must not be blamed for its death.
+                ahead = self._submit(pool, todo) if job.n_begun == 1 else None
+                costs = self._finish(job)
+                next(iter(costs.values()), PassStats()).spend("wait", waited)
+                yield job.piece, job.rows, costs
+                ahead = ahead if ahead is not None else self._submit(pool, todo)
+
+    def _submit(
+        self, pool: ThreadPoolExecutor, todo: deque[tuple[Piece, RowRange]]
+    ) -> Future[_Job] | None:
+        while todo:
+            piece, rows = todo.popleft()
+            if self._open_families(piece, rows):
+                return pool.submit(self._prepare, piece, rows, _MAX_DEATHS_OF_SHARD)
+        return None
+
+    def _open_families(self, piece: Piece, rows: RowRange) -> list[str]:
+        return [
+            family
+            for family in piece.families
+            if not self._store.is_committed(family, piece.file_id, rows)
+        ]
+
+    def _prepare(self, piece: Piece, rows: RowRange, max_deaths: int) -> _Job:
+        n_begun = self._supervisor.begin(piece.families[0], piece.file_id, rows)
+        if n_begun > max_deaths:
+            return _Job(piece, rows, n_begun, None)
+        started = time.perf_counter()
+        try:
+            table = self._reader.read(piece, rows)
+        except UnreadableFileError as error:
+            return _Job(piece, rows, n_begun, self._all(piece, rows, UNREADABLE, str(error)))
+        values = table_rows(table, columns=self._columns, max_bytes=piece.limits.text_bytes)
+        rows, left = _cut(rows, table.num_rows)
+        read_s = time.perf_counter() - started
+        texts = ShardTexts(self._tokenisers)
+        prepared = {
+            family: self._runners[family].prepare(self._own(family, values), texts)
+            for family in self._open_families(piece, rows)
+        }
+        return _Job(piece, rows, n_begun, prepared, read_s, left)
+
+    def _own(self, family: str, values: Mapping[str, list[object]]) -> dict[str, list[object]]:
+        return {role: values[role] for role in self._runners[family].plan.columns}
+
+    def _finish(self, job: _Job) -> Costs:
+        """Run and commit a shard, or its parts if it has killed its process too often."""
+        if job.prepared is None:
+            return self._run_parts(job)
+        costs = {
+            family: self._run_family(job, family, share=job.rows.n_rows / len(job.prepared))
+            for family in job.prepared
+        }
+        next(iter(costs.values()), PassStats()).spend("read", job.read_s)
+        return costs
+
+    def _run_family(self, job: _Job, family: str, *, share: float) -> PassStats:
+        assert job.prepared is not None
+        prepared = job.prepared[family]
+        done = 0.0
+
+        def on_batch(n_tokens: int, n_padded_tokens: int, fraction: float) -> None:
+            nonlocal done
+            done += fraction * share
+            self._supervisor.advance(fraction * share, n_tokens, n_padded_tokens)
+
+        self._runners[family].run(prepared, on_batch)
+        started = time.perf_counter()
+        table = statistics_table(prepared, first_position=job.rows.start)
+        self._commit(job, family, table, prepared.stats)
+        prepared.stats.spend("commit", time.perf_counter() - started)
+        self._supervisor.advance(share - done, 0, 0)
+        return prepared.stats
+
+    def _commit(self, job: _Job, family: str, table: pa.Table, stats: PassStats) -> None:
+        self._store.commit(
+            family,
+            job.piece.file_id,
+            job.rows,
+            table,
+            signature=str(self._runners[family].plan.signature),
+            stats=stats,
+        )
+
+    def _run_parts(self, job: _Job) -> Costs:
+        piece, rows = job.piece, job.rows
+        if rows.n_rows == 1:
+            message = f"its worker died {job.n_begun - 1} times while it was scored"
+            return self._finish(
+                job._replace(prepared=self._all(piece, rows, KILLED_WORKER, message))
+            )
+        size = -(-rows.n_rows // _N_PARTS)
+        total: Costs = {}
+        for part in split(rows, rows_per_shard=size):
+            for family in piece.families:
+                done = self._store.committed(family).get(piece.file_id, [])
+                alone = replace(piece, families=(family,))
+                todo = deque(open_ranges(part, cover(done, n_rows=rows.stop)))
+                while todo:
+                    own = self._prepare(alone, todo.popleft(), _MAX_DEATHS_OF_PART)
+                    if own.left.n_rows:
+                        todo.appendleft(own.left)
+                    for key, stats in self._finish(own).items():
+                        total.setdefault(key, PassStats()).add(stats)
+        return total
+
+    def _all(
+        self, piece: Piece, rows: RowRange, reason: str, message: str
+    ) -> dict[str, Prepared[Any]]:
+        """Return a shard all of whose rows are quarantined."""
+        found = {}
+        for family in self._open_families(piece, rows):
+            runner = self._runners[family]
+            empty = runner.prepare({role: [] for role in runner.plan.columns})
+            found[family] = quarantine_all(
+                empty, n_rows=rows.n_rows, reason=reason, message=message
+            )
+        return found

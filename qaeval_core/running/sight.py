@@ -1,0 +1,162 @@
+"""Sight: what every node of a run must see, looked at before its first shard or call.
+
+A folder that is not mounted on a node looks like an empty one: a worker there would keep commits
+and paid replies for itself, and take input files that it does not see for damaged ones. So a run
+puts a mark into the folders that it shares, and who does not find it does nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pyarrow import fs
+
+from qaeval_core import files
+from qaeval_core.errors import RunError
+from qaeval_core.outages import Outages
+from qaeval_core.planning.inputs import InputFile, open_filesystem
+from qaeval_core.planning.job import Job
+from qaeval_core.store.store import Mark, Store
+
+# A shared file system may show a new file a moment later.
+_LOOKS = 3
+_LOOK_AGAIN_S = 0.5
+# Of runs that were killed: another run that lives may use the same journal.
+_OLD_MARK_S = 7 * 86_400.0
+_MARK = re.compile(r"^\.[0-9a-f]{32}\.mark$")
+# A look at each folder of inputs, but not at a million of them.
+_MAX_INPUT_FOLDERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a node must see.
+
+    Attributes
+    ----------
+    mark : Mark
+        In each of the folders.
+    folders : tuple of str
+        OUT and the journals.
+    given : tuple of str
+        Files that workers read: keys, document frequencies.
+    inputs : tuple of str
+        One input file of each folder.
+    """
+
+    mark: Mark
+    folders: tuple[str, ...]
+    given: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+
+    def problem(self) -> str | None:
+        """Return what cannot be seen from this process, or None."""
+        for left in reversed(range(_LOOKS)):
+            found = self._look()
+            if found is None or not left:
+                return found
+            time.sleep(_LOOK_AGAIN_S)
+        return None
+
+    def _look(self) -> str | None:
+        for folder in self.folders:
+            try:
+                self.mark.check(Path(folder))
+            except OSError:
+                return f"{folder} (the folder there is another one, or none)"
+        for path in self.given:
+            if not Path(path).expanduser().is_file():
+                return path
+        return next((problem for uri in self.inputs if (problem := input_problem(uri))), None)
+
+
+def input_problem(uri: str) -> str | None:
+    """Return why an input file cannot be seen from this process, or None.
+
+    A store that does not answer at all is no matter of sight: readers try it again.
+    """
+    try:
+        filesystem, path = open_filesystem(uri)
+        if filesystem.get_file_info(path).type != fs.FileType.File:
+            return uri
+        filesystem.open_input_file(path).close()
+    except (FileNotFoundError, PermissionError) as error:
+        return f"{uri} ({error.strerror})"
+    except OSError as error:
+        return f"{uri} (access denied)" if "ACCESS_DENIED" in str(error) else None
+    return None
+
+
+@contextlib.contextmanager
+def marked(job: Job, outages: Outages) -> Iterator[tuple[Job, Sight]]:
+    """Put the run's mark into the folders that its workers share, and take it away at the end.
+
+    Parameters
+    ----------
+    job : Job
+    outages : Outages
+        How long this process tries the disk.
+
+    Yields
+    ------
+    (Job, Sight)
+        The job with a store that writes only where the mark is; and what nodes must see.
+
+    Raises
+    ------
+    RunError
+        If OUT cannot be written.
+    """
+    mark = Mark(f".{uuid.uuid4().hex}.mark")
+    out = job.store.out
+    try:
+        _remove_marks(out, older_than_s=0.0)
+        files.write(out / mark.name, b"")
+    except OSError as error:
+        raise RunError(f"cannot write below {out}: {error.strerror}") from None
+    folders = [out]
+    for folder in _journal_folders(job):
+        # Where replies cannot be kept, the family says so and ends; the others go on.
+        with contextlib.suppress(OSError):
+            _remove_marks(folder, older_than_s=_OLD_MARK_S)
+            files.make_folder(folder, is_private=True)
+            files.write(folder / mark.name, b"")
+            folders.append(folder)
+    sight = Sight(
+        mark, tuple(map(str, folders)), tuple(_given_files(job)), tuple(_one_a_folder(job.files))
+    )
+    try:
+        yield replace(job, store=Store(out, mark=mark, outages=outages)), sight
+    finally:
+        for folder in folders:
+            with contextlib.suppress(OSError):
+                files.delete(folder / mark.name)
+
+
+def _remove_marks(folder: Path, *, older_than_s: float) -> None:
+    for path in folder.glob(".*.mark"):
+        is_own = _MARK.match(path.name) and path.is_file()
+        if is_own and time.time() - path.stat().st_mtime >= older_than_s:
+            files.delete(path)
+
+
+def _journal_folders(job: Job) -> list[Path]:
+    return sorted({plan.journal_folder for plan in job.run.families if plan.journal_folder})
+
+
+def _given_files(job: Job) -> Iterator[str]:
+    for plan in job.run.families:
+        yield from plan.given_files
+
+
+def _one_a_folder(inputs: tuple[InputFile, ...]) -> list[str]:
+    by_folder: dict[str, str] = {}
+    for file in inputs:
+        by_folder.setdefault(file.uri.rpartition("/")[0], file.uri)
+    return list(by_folder.values())[:_MAX_INPUT_FOLDERS]

@@ -1,0 +1,258 @@
+"""Scorer: the Python API; rows in memory in, a table of scores out, no Ray and no files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from qaeval_core.configure import RunConfig, load_config
+from qaeval_core.errors import ConfigError, SchemaError
+from qaeval_core.families.plan import CompiledRun, Engine, FamilyPlan, Runner
+from qaeval_core.families.shard import statistics_table
+from qaeval_core.families.validate import table_rows
+from qaeval_core.families.words.frequencies import (
+    DocumentFrequencies,
+    count_documents,
+    read_frequencies,
+)
+from qaeval_core.families.words.rows import ShardTexts, Tokenisers
+from qaeval_core.joining.join import score_rows
+from qaeval_core.joining.score_columns import check_output_names
+from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.models.artifact import default_root, ensure_artifact
+from qaeval_core.models.session import Device
+from qaeval_core.planning.columns import optional_columns, role_column
+from qaeval_core.planning.compile import compile_run, needed_roles, optional_roles
+from qaeval_core.schema import ROLES, fits_role
+from qaeval_core.suggest import nearest
+
+Rows: TypeAlias = pa.Table | pl.DataFrame | Sequence[Mapping[str, object]]
+
+
+class Scorer:
+    """Scores rows; loads each model once and keeps it.
+
+    Parameters
+    ----------
+    metrics : sequence of str or mapping of str to settings, default ("qrelscore",)
+        Metric names, or instances with settings as under ``metrics:`` of a configuration.
+    columns : mapping of role to column name, optional
+        Default: columns named like the roles; ``candidate`` falls back to ``question``.
+    config : RunConfig, optional
+        Models, budgets and artifacts; ``metrics`` and ``columns`` replace its own.
+    device : {"cpu", "cuda"}, default "cpu"
+    n_threads : int, optional
+        Threads of one operator on the CPU; default all.
+
+    Raises
+    ------
+    QAEvalError
+        If settings are wrong, or a model cannot be had or exported.
+
+    Examples
+    --------
+    A run of this example is in the README.
+    """
+
+    def __init__(
+        self,
+        metrics: Sequence[str] | Mapping[str, Mapping[str, object]] = ("qrelscore",),
+        *,
+        columns: Mapping[str, str] | None = None,
+        config: RunConfig | None = None,
+        device: Device = "cpu",
+        n_threads: int | None = None,
+    ) -> None:
+        if isinstance(metrics, str):
+            metrics = (metrics,)
+        settings = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
+        if not settings:
+            raise ConfigError(f"no metric is asked for; choose from: {', '.join(METRICS)}")
+        own = load_config(
+            overrides={f"metrics.{name}": dict(settings[name] or {}) for name in settings}
+        )
+        base = config or own
+        self.config = base.model_copy(update={"metrics": own.metrics})
+        self._mapping = dict(columns or base.input.columns)
+        for role in self._mapping:
+            if role not in ROLES:
+                raise ConfigError(f"unknown role {role!r}{nearest(role, ROLES)}")
+        self._device: Device = device
+        self._n_threads = n_threads
+        self._runners: dict[str, Runner] = {}
+        self._tokenisers = Tokenisers()
+
+    def score(self, rows: Rows) -> pa.Table | pl.DataFrame:
+        """Return the score columns of rows, in their order.
+
+        Parameters
+        ----------
+        rows : pyarrow.Table, polars.DataFrame, or sequence of mappings
+            Extra columns are left alone.
+
+        Returns
+        -------
+        pyarrow.Table or polars.DataFrame
+            Of the kind given (a pyarrow Table for mappings): ``id`` where there is one, metric
+            columns, ``<instance>_reason`` where a score is undefined, ``quarantine_reason``.
+
+        Raises
+        ------
+        SchemaError
+            If a column is missing or has the wrong type.
+        """
+        table, names = _as_table(rows)
+        roles = needed_roles(self.config)
+        columns = {role: role_column(role, names, self._mapping) for role in roles}
+        columns.update(optional_columns(optional_roles(self.config), names, self._mapping))
+        values = _role_values(rows, table, columns)
+        run = self.compile(columns)
+        scores = score_rows(run, self.statistics(run, values))
+        identity = self._mapping.get("id", "id")
+        if identity in names:
+            ids = table.column(identity) if table is not None else _record_ids(rows, identity)
+            scores = scores.add_column(0, "id", ids)
+        return pl.from_arrow(scores) if isinstance(rows, pl.DataFrame) else scores
+
+    def compile(self, columns: Mapping[str, str]) -> CompiledRun:
+        """Return families and instances for roles read from these columns."""
+        root = Path(self.config.models.artifacts_path or default_root())
+        run = compile_run(
+            self.config,
+            columns=columns,
+            device=self._device,
+            resolve_artifact=lambda request: ensure_artifact(
+                root, request, build=self.config.models.build
+            ),
+        )
+        check_output_names(run)
+        return run
+
+    def statistics(
+        self, run: CompiledRun, values: Mapping[str, Sequence[object]]
+    ) -> dict[str, pa.Table]:
+        """Return the raw statistics of rows, by family; texts are tokenised once for all.
+
+        Parameters
+        ----------
+        run : CompiledRun
+            Of `compile`.
+        values : mapping of role to values
+            One value per row.
+        """
+        statistics: dict[str, pa.Table] = {}
+        texts = ShardTexts(self._tokenisers)
+        for plans in run.passes:
+            works = []
+            # All texts are tokenised before any is counted.
+            for plan in plans:
+                runner = self._runner(plan, statistics)
+                own = {role: values[role] for role in plan.columns}
+                works.append((plan, runner, runner.prepare(own, texts)))
+            for plan, runner, prepared in works:
+                runner.run(prepared)
+                statistics[plan.key] = statistics_table(prepared, first_position=0)
+        return statistics
+
+    def _runner(self, plan: FamilyPlan, statistics: Mapping[str, pa.Table]) -> Runner:
+        """Return a family's runner; one that depends on all rows is made anew."""
+
+        def frequencies(family: FamilyPlan) -> DocumentFrequencies:
+            if not family.after:
+                return read_frequencies(family.frequencies_path, words=family.words)
+            grams = statistics[family.after].column("grams").combine_chunks()
+            return count_documents([grams], words=family.words, min_rows=family.min_documents)
+
+        if plan.after or plan.key not in self._runners:
+            engine = Engine(
+                models=self.config.models,
+                device=self._device,
+                n_threads=self._n_threads,
+                load_frequencies=frequencies,
+            )
+            self._runners[plan.key] = plan.open_runner(engine)
+        return self._runners[plan.key]
+
+
+def score_table(rows: Rows, metrics: Any = ("qrelscore",), **options: Any) -> Any:
+    """Score rows once; see `Scorer` for the options, and use it where more calls follow.
+
+    Parameters
+    ----------
+    rows : pyarrow.Table, polars.DataFrame, or sequence of mappings
+    metrics : sequence of str or mapping of str to settings, default ("qrelscore",)
+    **options
+        Of `Scorer`.
+
+    Returns
+    -------
+    pyarrow.Table or polars.DataFrame
+    """
+    return Scorer(metrics, **options).score(rows)
+
+
+def _as_table(rows: Rows) -> tuple[pa.Table | None, list[str]]:
+    """Return (table or None for mappings, column names)."""
+    if isinstance(rows, pl.DataFrame):
+        return rows.to_arrow(), list(rows.columns)
+    if isinstance(rows, pa.Table):
+        return rows, list(rows.column_names)
+    return None, _names(rows)
+
+
+def _names(rows: Rows) -> list[str]:
+    """Return the keys of all mappings."""
+    return list(dict.fromkeys(name for record in _records(rows) for name in record))
+
+
+def _records(rows: Rows) -> Sequence[Mapping[str, object]]:
+    if isinstance(rows, Sequence) and all(isinstance(record, Mapping) for record in rows):
+        return rows
+    raise SchemaError(f"rows must be a table or a list of mappings, not {type(rows).__name__}")
+
+
+def _role_values(
+    rows: Rows, table: pa.Table | None, columns: Mapping[str, str]
+) -> dict[str, list[object]]:
+    names = [*table.column_names] if table is not None else _names(rows)
+    for column in columns.values():
+        if column not in names and (table is not None or _records(rows)):
+            raise SchemaError(f"no column {column!r}{nearest(column, names)}")
+    if table is None:
+        # Not through Arrow, which infers one type a column: a wrongly typed value shall
+        # quarantine its row, not fail the rest.
+        return {
+            role: [_readable(record.get(column)) for record in _records(rows)]
+            for role, column in columns.items()
+        }
+    for role, column in columns.items():
+        kind = table.schema.field(column).type
+        if not fits_role(kind, role):
+            raise SchemaError(f"column {column!r} is {kind}, but role {role} needs {ROLES[role]}")
+    return table_rows(table, columns=columns)
+
+
+def _readable(value: object) -> object:
+    """Return a value, or why its text is none: half of a surrogate pair is no character."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    try:
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str):
+                text.encode()
+    except UnicodeEncodeError as error:
+        return error
+    return value
+
+
+def _record_ids(rows: Rows, column: str) -> pa.Array:
+    values = [record.get(column) for record in _records(rows)]
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.array([None if value is None else str(value) for value in values], pa.string())

@@ -1,1 +1,0 @@
-"""Tables to tables: the whole job on one machine, without Ray."""

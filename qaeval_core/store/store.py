@@ -1,0 +1,418 @@
+"""Store: commits of one (shard, family) at a time, found again by name.
+
+A commit's name derives from the file's identity and the row range, its folder from the family's
+signature: a retry or a zombie writes the same bytes to the same name.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from qaeval_core import checksums, files
+from qaeval_core.errors import ConfigError, ReconcileError, RunError
+from qaeval_core.families.pass_stats import PassStats
+from qaeval_core.outages import Outages
+from qaeval_core.planning.shards import RowRange
+from qaeval_core.schema import POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
+from qaeval_core.signature import hash_text
+
+T = TypeVar("T")
+
+# What lies below OUT and is a run's own.
+OWN_FOLDERS = ("families", "scores", "quarantine", "corpus", "journal")
+
+_COMMIT_NAME = re.compile(r"^(?P<file>[0-9a-f]+)-(?P<start>\d+)-(?P<stop>\d+)\.parquet$")
+_STATS = b"qaeval.stats"
+_SIGNATURE = b"qaeval.signature"
+_QUARANTINE_COLUMNS = (QUARANTINE_REASON, QUARANTINE_MESSAGE)
+
+
+def check_out_path(out: str) -> Path:
+    """Return OUT as a path; refuse object stores, whose rename is not atomic."""
+    if "://" in out and not out.startswith("file://"):
+        raise ConfigError(
+            f"--out {out}: results go to a local disk or a shared file system for now; copy them "
+            "to the object store afterwards (inputs may be read from it)"
+        )
+    path = Path(out.removeprefix("file://")).expanduser().absolute()
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"--out {out} is a file, a folder is needed")
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A file that a run puts into the folders it shares with its workers: who sees it sees them.
+
+    A folder that is not mounted looks like an empty one, in which a worker would keep what it
+    computed for itself.
+    """
+
+    name: str
+
+    def check(self, folder: Path) -> None:
+        """Raise OSError if a folder does not hold it."""
+        if not (folder / self.name).exists():
+            raise FileNotFoundError(
+                errno.ENOENT, f"{folder} is not the folder that the run began in"
+            )
+
+
+class Store:
+    """The OUT folder.
+
+    Parameters
+    ----------
+    out : Path
+        The folder; made on the first write.
+    mark : Mark, optional
+        Of the run; nothing is read or written where OUT does not hold it.
+    outages : Outages, optional
+        How long the disk is tried; default once.
+    """
+
+    def __init__(
+        self, out: Path, *, mark: Mark | None = None, outages: Outages | None = None
+    ) -> None:
+        self.out = out
+        self.mark = mark
+        self.outages = outages or Outages()
+
+    def family_folder(self, family: str) -> Path:
+        """Return the folder of a family's commits."""
+        return self.out / "families" / family
+
+    def commit_path(self, family: str, file_id: str, rows: RowRange) -> Path:
+        """Return where the statistics of a shard lie."""
+        name = f"{file_id}-{rows.start:012d}-{rows.stop:012d}.parquet"
+        return self.family_folder(family) / name
+
+    def commit(
+        self,
+        family: str,
+        file_id: str,
+        rows: RowRange,
+        table: pa.Table,
+        *,
+        signature: str,
+        stats: PassStats,
+    ) -> None:
+        """Write a shard's statistics, whole or not at all; counts of the pass go to its footer.
+
+        Raises
+        ------
+        ReconcileError
+            If the table has other than the shard's rows.
+        """
+        if table.num_rows != rows.n_rows:
+            raise ReconcileError(
+                f"{family}: shard {rows.start}-{rows.stop} has {rows.n_rows} rows, its "
+                f"statistics {table.num_rows}"
+            )
+        metadata = {
+            _SIGNATURE: signature.encode(),
+            _STATS: stats.counts_json().encode(),
+            checksums.KEY: checksums.PLACEHOLDER,
+        }
+        buffer = io.BytesIO()
+        sink = checksums.SealedFile(buffer)
+        pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
+        sink.seal()
+        self.write(self.commit_path(family, file_id, rows), buffer.getvalue())
+
+    def write(self, path: Path, content: bytes) -> None:
+        """Write a file below OUT, whole or not at all.
+
+        Raises
+        ------
+        StorageError
+            If the disk refuses for as long as it is tried.
+        """
+        self.check_inside(path)
+        self.call(lambda: files.write(path, content), f"cannot write {path}")
+
+    def write_json(self, path: Path, content: object) -> None:
+        """Write JSON below OUT, as `write` does."""
+        self.check_inside(path)
+        self.call(lambda: files.write_json(path, content), f"cannot write {path}")
+
+    def delete(self, path: Path) -> None:
+        """Delete a file below OUT, if it is there."""
+        self.check_inside(path)
+        self.call(lambda: files.delete(path), f"cannot delete {path}")
+
+    def check_inside(self, path: Path) -> None:
+        """Look whether links lead a path below OUT out of it; OUT itself may be a link.
+
+        Raises
+        ------
+        RunError
+            If they do.
+        """
+        folder, out = os.path.realpath(path.parent), os.path.realpath(self.out)
+        if os.path.commonpath([folder, out]) != out:
+            raise RunError(
+                f"{path.parent} leads out of {self.out}, to {folder}; nothing is written through "
+                "links below OUT: remove the link, or make OUT itself one"
+            )
+
+    def check_folders(self) -> None:
+        """Look at the folders that a run writes to, as `check_inside` does."""
+        for name in OWN_FOLDERS:
+            self.check_inside(self.out / name / "any")
+
+    def call(self, action: Callable[[], T], what: str) -> T:
+        """Return what an action on OUT returns, tried as long as the disk refuses."""
+
+        def in_sight() -> T:
+            if self.mark is not None:
+                self.mark.check(self.out)
+            return action()
+
+        return self.outages.call(in_sight, store=str(self.out), what=what)
+
+    def committed(self, family: str) -> dict[str, list[RowRange]]:
+        """Return the committed ranges of every file of a family, by names alone."""
+        folder = self.family_folder(family)
+
+        def names() -> list[str]:
+            return os.listdir(folder) if folder.is_dir() else []
+
+        ranges: dict[str, list[RowRange]] = {}
+        for name in self.call(names, f"cannot list {folder}"):
+            match = _COMMIT_NAME.match(name)
+            if match:
+                rows = RowRange(int(match["start"]), int(match["stop"]))
+                ranges.setdefault(match["file"], []).append(rows)
+        return ranges
+
+    def is_committed(self, family: str, file_id: str, rows: RowRange) -> bool:
+        """Return whether a shard is committed."""
+        path = self.commit_path(family, file_id, rows)
+        return self.call(path.exists, f"cannot look at {path}")
+
+    def read(
+        self, family: str, file_id: str, rows: RowRange, columns: list[str] | None = None
+    ) -> pa.Table:
+        """Return the statistics of a committed shard, as they were committed.
+
+        Raises
+        ------
+        ReconcileError
+            If a bit of the commit has turned, or it is not of these rows.
+        StorageError
+            If the disk does not give its bytes for as long as it is tried.
+        """
+        path = self.commit_path(family, file_id, rows)
+        content = self.call(path.read_bytes, f"cannot read {path}")
+        self._check_intact(path, checksums.is_intact(content))
+        try:
+            table = pq.read_table(pa.BufferReader(content), columns=columns, partitioning=None)
+        except (OSError, pa.ArrowException) as error:
+            raise _damaged(path, error) from None
+        self._check_footer(path, family, rows, table.schema.metadata or {}, table.num_rows)
+        if columns is None and not _has_positions(table, rows):
+            raise _damaged(path, "it holds other rows")
+        return table
+
+    def check_scores(self, path: Path) -> None:
+        """Raise ReconcileError if a bit of a file of scores has turned since it was written."""
+        self._check_intact(
+            path, self.call(lambda: checksums.is_file_intact(path), f"cannot read {path}")
+        )
+
+    def read_column(self, path: Path, column: str) -> pa.ChunkedArray:
+        """Return one column of a table below OUT.
+
+        Raises
+        ------
+        ReconcileError, StorageError
+            As `read` does.
+        """
+
+        def decode() -> pa.ChunkedArray:
+            return pq.read_table(path, columns=[column], partitioning=None).column(column)
+
+        try:
+            return self.call(decode, f"cannot read {path}")
+        except pa.ArrowException as error:
+            raise _damaged(path, error) from None
+
+    def check(self, family: str, file_id: str, rows: RowRange) -> PassStats:
+        """Return a commit's counts, from its footer.
+
+        Raises
+        ------
+        ReconcileError
+            If the footer is damaged or does not have its shard's rows and family.
+        StorageError
+            If the disk does not give its bytes for as long as it is tried.
+        """
+        path = self.commit_path(family, file_id, rows)
+        try:
+            footer = pq.read_metadata(path)
+        except (OSError, pa.ArrowException):
+            # Whose fault it is, the disk's or the content's, its bytes tell.
+            content = self.call(path.read_bytes, f"cannot read {path}")
+            try:
+                footer = pq.read_metadata(pa.BufferReader(content))
+            except (OSError, pa.ArrowException) as error:
+                raise _damaged(path, error) from None
+        return self._check_footer(path, family, rows, footer.metadata or {}, footer.num_rows)
+
+    def adopt(self, family: str, rows: RowRange, *, old_file_id: str, file_id: str) -> None:
+        """Give a commit of an older version, without a checksum, the name and form of now.
+
+        Raises
+        ------
+        ReconcileError, StorageError
+            As `read` does, but for the checksum.
+        """
+        path = self.commit_path(family, old_file_id, rows)
+        content = self.call(path.read_bytes, f"cannot read {path}")
+        try:
+            table = pq.read_table(pa.BufferReader(content), partitioning=None)
+        except (OSError, pa.ArrowException) as error:
+            raise _damaged(path, error) from None
+        metadata = table.schema.metadata or {}
+        stats = self._check_footer(path, family, rows, metadata, table.num_rows)
+        if not _has_positions(table, rows):
+            raise _damaged(path, "it holds other rows")
+        signature = metadata[_SIGNATURE].decode()
+        self.commit(family, file_id, rows, table, signature=signature, stats=stats)
+        self.delete(path)
+
+    def _check_intact(self, path: Path, is_intact: bool | None) -> None:
+        if is_intact is None:
+            raise _damaged(path, "it holds no checksum")
+        if not is_intact:
+            raise _damaged(path, "its checksum is another one")
+
+    def _check_footer(
+        self, path: Path, family: str, rows: RowRange, metadata: Mapping[bytes, bytes], n_rows: int
+    ) -> PassStats:
+        if n_rows != rows.n_rows:
+            raise _damaged(path, f"it has {n_rows} rows, its name says {rows.n_rows}")
+        signature = metadata.get(_SIGNATURE, b"").decode(errors="replace")
+        if not family.endswith(f"-{hash_text(signature)}"):
+            raise _damaged(path, f"it is of another family: {signature[:200]!r}")
+        try:
+            return PassStats.from_json(metadata[_STATS])
+        except (KeyError, ValueError, TypeError) as error:
+            raise _damaged(path, f"its counts cannot be read: {error}") from None
+
+    def drop(self, family: str, file_id: str, rows: RowRange) -> None:
+        """Take a commit back, so that its shard is computed again."""
+        self.delete(self.commit_path(family, file_id, rows))
+
+    def remove_leftovers(self) -> None:
+        """Delete temporary files of killed runs, and nothing else; call it with the lock held."""
+        files.remove_temporaries(self.out, is_deep=False)
+        for name in OWN_FOLDERS:
+            files.remove_temporaries(self.out / name)
+
+    def write_signature(self, family: str, content: Mapping[str, object]) -> None:
+        """Describe a family's folder for people."""
+        path = self.family_folder(family) / "family.json"
+        if not path.exists():
+            self.write_json(path, content)
+
+
+def _has_positions(table: pa.Table, rows: RowRange) -> bool:
+    if POSITION not in table.column_names:
+        return False
+    positions = table.column(POSITION).to_numpy()
+    return bool(np.array_equal(positions, np.arange(rows.start, rows.stop)))
+
+
+def _damaged(path: Path, why: object) -> ReconcileError:
+    return ReconcileError(f"{path} is damaged ({why}); delete it and run again")
+
+
+def tiles(ranges: Iterable[RowRange], *, n_rows: int) -> bool:
+    """Return whether ranges in order cover [0, n_rows) without gap or overlap.
+
+    Examples
+    --------
+    >>> tiles([RowRange(0, 2), RowRange(2, 5)], n_rows=5), tiles([RowRange(0, 2)], n_rows=5)
+    (True, False)
+    """
+    position = 0
+    for rows in ranges:
+        if rows.start != position:
+            return False
+        position = rows.stop
+    return position == n_rows
+
+
+class FamilyStream:
+    """Reads a file's statistics of one family in row order, whatever its shards are.
+
+    Parameters
+    ----------
+    store : Store
+    family, file_id : str
+    ranges : iterable of RowRange
+        Committed ranges, disjoint and in order.
+    schema : pyarrow.Schema, optional
+        Of the family's statistics: rows that are not committed come as nulls. Without one, the
+        ranges must tile the rows that are read.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        family: str,
+        file_id: str,
+        ranges: Iterable[RowRange],
+        *,
+        schema: pa.Schema | None = None,
+    ) -> None:
+        self._ranges = iter(ranges)
+        self._read = partial(store.read, family, file_id)
+        self._schema = schema
+        self._position = 0
+        self._next: RowRange | None = None
+        self._left: pa.Table | None = None
+
+    def take(self, n_rows: int) -> pa.Table:
+        """Return the next rows."""
+        parts = []
+        while n_rows > 0:
+            table = self._left if self._left is not None else self._open(n_rows)
+            taken = min(n_rows, table.num_rows)
+            parts.append(table.slice(0, taken))
+            self._left = table.slice(taken) if taken < table.num_rows else None
+            self._position += taken
+            n_rows -= taken
+        return pa.concat_tables(parts)
+
+    def _open(self, n_rows: int) -> pa.Table:
+        """Return the next commit, or at most so many rows of nulls before it."""
+        if self._next is None:
+            self._next = next(self._ranges, None)
+        if self._next is not None and self._next.start == self._position:
+            rows, self._next = self._next, None
+            return self._read(rows)
+        if self._schema is None:
+            raise ReconcileError(f"row {self._position} of {self._read.args[0]} is not committed")
+        n_missing = n_rows if self._next is None else self._next.start - self._position
+        n_missing = min(n_missing, n_rows)
+        columns: dict[str, pa.Array] = {
+            POSITION: pa.array(range(self._position, self._position + n_missing), pa.int64()),
+            **{name: pa.nulls(n_missing, pa.string()) for name in _QUARANTINE_COLUMNS},
+            **{field.name: pa.nulls(n_missing, field.type) for field in self._schema},
+        }
+        return pa.table(columns)
