@@ -8,10 +8,10 @@ from pathlib import Path
 
 from qaeval_core.configure import RunConfig, load_config
 from qaeval_core.families.models import ModelFamilyPlan
-from qaeval_core.families.plan import InstancePlan
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.session import Device
 from qaeval_core.planning.compile import compile_run
+from qaeval_core.planning.run_plan import InstancePlan
 
 COLUMNS = {"candidate": "question", "context": "context"}
 

@@ -22,7 +22,7 @@ from benchmarks.common import Settings, family
 from benchmarks.data import full_window_rows, write_files
 from qaeval_core.configure import load_config
 from qaeval_core.families.pass_stats import PassStats
-from qaeval_core.planning.job import make_job, read_inputs
+from qaeval_core.job import make_job, read_inputs
 from qaeval_core.running.local_executor import LocalExecutor
 
 N_SHARDS = 20

@@ -18,7 +18,7 @@ from benchmarks.data import load_rows, write_files
 from benchmarks.measure import ratio
 from qaeval_core.configure import RunConfig, load_config
 from qaeval_core.families.pass_stats import PassStats
-from qaeval_core.planning.job import make_job, read_inputs
+from qaeval_core.job import make_job, read_inputs
 from qaeval_core.running.local_executor import LocalExecutor
 
 # One file is one piece. A worker reports a piece when it is done, so its shards count together.

@@ -19,10 +19,10 @@ from jobs.actors import Lookout, RemoteSupervisor, costs_from_json, piece_from_j
 from jobs.governor import leave_governor, ray_governor
 from qaeval_core.errors import LanguageModelError, QAEvalError, RunError, RunStoppedError
 from qaeval_core.families.chat.family import ChatFamilyPlan
+from qaeval_core.job import Job
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.governor_client import GovernorClient
 from qaeval_core.llm.limits import Limits
-from qaeval_core.planning.job import Job
 from qaeval_core.planning.shards import Piece
 from qaeval_core.running.call_worker import CallWorker
 from qaeval_core.running.passes import OnShard

@@ -16,7 +16,7 @@ from jobs import options
 from jobs.score import run_on_ray
 from qaeval_core.configure import load_config
 from qaeval_core.errors import QAEvalError
-from qaeval_core.planning.job import read_inputs
+from qaeval_core.job import read_inputs
 from qaeval_core.sample import GOOD_LABELS, answers_table, sample_table
 from qaeval_core.stats.ranking import auc
 

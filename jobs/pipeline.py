@@ -22,8 +22,9 @@ from jobs.call_pipeline import CallPass
 from jobs.cluster import Layout, Nodes
 from qaeval_core.errors import RunError, RunStoppedError
 from qaeval_core.families.chat.family import is_chat
-from qaeval_core.families.plan import FamilyPlan, pass_title
-from qaeval_core.planning.job import Job
+from qaeval_core.families.plan import FamilyPlan
+from qaeval_core.job import Job
+from qaeval_core.planning.run_plan import pass_title
 from qaeval_core.planning.shards import Piece
 from qaeval_core.running.passes import OnShard
 from qaeval_core.running.progress import ProgressPrinter

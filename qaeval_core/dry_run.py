@@ -9,7 +9,7 @@ from qaeval_core.families.chat.family import is_chat
 from qaeval_core.families.models import ModelFamilyPlan, is_model, prepare_rows
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.families.validate import table_rows
-from qaeval_core.planning.job import Inputs, Job
+from qaeval_core.job import Inputs, Job
 from qaeval_core.running.reader import ShardReader
 from qaeval_core.text.encode import TextEncoder
 

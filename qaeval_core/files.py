@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from qaeval_core.errors import RunError
+from qaeval_core.errors import ConfigError, RunError
 
 # A dot, a name, 32 hexadecimal digits: nobody else's temporary files look like this.
 _TEMPORARY = re.compile(r"^\..*\.[0-9a-f]{32}\.tmp$")
@@ -361,3 +361,16 @@ def read_given(path: str | Path) -> str:
     if len(content) > _MAX_BYTES:
         raise OSError(errno.EFBIG, f"it has more than {_MAX_BYTES:,} bytes", str(path))
     return content.decode("utf-8")
+
+
+def check_out_path(out: str) -> Path:
+    """Return OUT as a path; refuse object stores, whose rename is not atomic."""
+    if "://" in out and not out.startswith("file://"):
+        raise ConfigError(
+            f"--out {out}: results go to a local disk or a shared file system for now; copy them "
+            "to the object store afterwards (inputs may be read from it)"
+        )
+    path = Path(out.removeprefix("file://")).expanduser().absolute()
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"--out {out} is a file, a folder is needed")
+    return path

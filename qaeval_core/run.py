@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 
 from qaeval_core.errors import ReconcileError, RunStoppedError
 from qaeval_core.families.pass_stats import PassStats
+from qaeval_core.job import Job
 from qaeval_core.joining.join import FileJoin
-from qaeval_core.joining.score_columns import Totals
+from qaeval_core.joining.totals import Totals
 from qaeval_core.llm.journal import JournalTotals, journal_totals
 from qaeval_core.outages import Outages
-from qaeval_core.planning.job import Job
 from qaeval_core.planning.shards import RowRange
 from qaeval_core.report.report import make_report
 from qaeval_core.running.passes import Executor, RunCosts, check_quarantined, run_passes
+from qaeval_core.running.run_files import changes, read_json, take_over_old_commits, write_run_files
 from qaeval_core.running.sight import marked
 from qaeval_core.signature import hash_file
 from qaeval_core.store.lock import RunLock
-from qaeval_core.store.run_files import changes, read_json, take_over_old_commits, write_run_files
 from qaeval_core.store.store import Store, tiles
 
 

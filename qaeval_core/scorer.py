@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from qaeval_core.configure import RunConfig, load_config
 from qaeval_core.errors import ConfigError, SchemaError
-from qaeval_core.families.plan import CompiledRun, Engine, FamilyPlan, Runner
+from qaeval_core.families.chat.family import is_chat
+from qaeval_core.families.plan import Engine, FamilyPlan, Runner
 from qaeval_core.families.shard import statistics_table
 from qaeval_core.families.validate import table_rows
 from qaeval_core.families.words.frequencies import (
@@ -22,12 +23,13 @@ from qaeval_core.families.words.frequencies import (
 )
 from qaeval_core.families.words.rows import ShardTexts, Tokenisers
 from qaeval_core.joining.join import score_rows
-from qaeval_core.joining.score_columns import check_output_names
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.session import Device
 from qaeval_core.planning.columns import optional_columns, role_column
 from qaeval_core.planning.compile import compile_run, needed_roles, optional_roles
+from qaeval_core.planning.run_plan import CompiledRun
+from qaeval_core.planning.score_columns import check_output_names
 from qaeval_core.schema import ROLES, fits_role
 from qaeval_core.suggest import nearest
 
@@ -174,6 +176,7 @@ class Scorer:
                 device=self._device,
                 n_threads=self._n_threads,
                 load_frequencies=frequencies,
+                open_calls=_open_calls,
             )
             self._runners[plan.key] = plan.open_runner(engine)
         return self._runners[plan.key]
@@ -256,3 +259,11 @@ def _record_ids(rows: Rows, column: str) -> pa.Array:
         return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         return pa.array([None if value is None else str(value) for value in values], pa.string())
+
+
+def _open_calls(plan: FamilyPlan) -> Runner:
+    # Imported here: HTTP takes a tenth of a second that other metrics need not pay.
+    from qaeval_core.running.local_calls import ChatRunner
+
+    assert is_chat(plan)
+    return ChatRunner(plan)

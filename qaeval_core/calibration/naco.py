@@ -13,9 +13,10 @@ import pyarrow as pa
 from qaeval_core.calibration.sampling import draw_rows, read_rows
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError
-from qaeval_core.families import CHAT_FAMILIES
+from qaeval_core.families.catalogue import CHAT_FAMILIES
 from qaeval_core.families.plan import Context
 from qaeval_core.families.shard import OnBatch
+from qaeval_core.job import Inputs, count_rows
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.metrics.chat import UNPARSABLE
 from qaeval_core.metrics.complexities import ComplexityRecord
@@ -26,7 +27,6 @@ from qaeval_core.metrics.naco import (
     expected_complexity,
 )
 from qaeval_core.planning.compile import resolve_nothing
-from qaeval_core.planning.job import Inputs, count_rows
 from qaeval_core.planning.shards import ReadLimits
 from qaeval_core.running.local_calls import ChatRunner
 

@@ -26,11 +26,11 @@ from qaeval_core.families.chat.family import (
     Reading,
     is_chat,
 )
-from qaeval_core.families.plan import InstancePlan
 from qaeval_core.families.shard import statistics_table
 from qaeval_core.llm.client import Message
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import JournalEntry
+from qaeval_core.planning.run_plan import InstancePlan
 from qaeval_core.running.chat_asker import endpoint_of, lay_out_chat, read_entry
 from qaeval_core.schema import QUARANTINE_REASON
 

@@ -18,7 +18,7 @@ from qaeval_core.explain.parts import (
 )
 from qaeval_core.families.chat.naco_family import READINGS
 from qaeval_core.families.chat.naco_prompt import reminder_prompt
-from qaeval_core.families.plan import InstancePlan
+from qaeval_core.planning.run_plan import InstancePlan
 from qaeval_core.running.chat_asker import read_entry
 
 Data = Mapping[str, Any]

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from qaeval_core.configure import ModelsSection
 from qaeval_core.families.chat.family import is_chat
 from qaeval_core.families.models import ModelFamilyPlan, UnitRun, is_model
-from qaeval_core.families.plan import Engine, FamilyPlan, InstancePlan
+from qaeval_core.families.plan import Engine, FamilyPlan
 from qaeval_core.families.shard import statistics_table
+from qaeval_core.job import Job
 from qaeval_core.models.artifact import default_root
-from qaeval_core.planning.job import Job
+from qaeval_core.planning.run_plan import InstancePlan
 from qaeval_core.running.document_frequencies import load_frequencies
 
 # A row alone against the same row in a padded batch of the run. fp32 on the CPU: differences are

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from qaeval_core.environment import environment
 from qaeval_core.errors import ReconcileError
 from qaeval_core.explain.chat import read_asked
 from qaeval_core.explain.families import explain_asked, explain_family
@@ -45,7 +46,6 @@ from qaeval_core.explain.recompute import (
 )
 from qaeval_core.joining.join import score_rows
 from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.report.report import environment
 from qaeval_core.schema import POSITION, QUARANTINE_REASON
 
 _N_SHOWN_DIFFERENCES = 5

@@ -15,7 +15,7 @@ from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.families.shard import OnBatch, Prepared, statistics_table
 from qaeval_core.families.words.frequencies import DocumentFrequencies
 from qaeval_core.families.words.rows import ShardTexts
-from qaeval_core.metrics.base import AnyMetric, Column, PassFacts, Read, Settings
+from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.models.artifact import Artifact, ArtifactRequest
 from qaeval_core.models.session import Device
 from qaeval_core.signature import Signature
@@ -38,12 +38,15 @@ class Engine:
         Threads of one operator on the CPU.
     load_frequencies : callable or None
         Returns the document frequencies that a family reads.
+    open_calls : callable or None
+        Returns the runner of a family that asks a language model; None where none is asked.
     """
 
     models: ModelsSection
     device: Device = "cpu"
     n_threads: int | None = None
     load_frequencies: LoadFrequencies | None = None
+    open_calls: Callable[[FamilyPlan], Runner] | None = None
 
     def frequencies(self, plan: FamilyPlan) -> DocumentFrequencies | None:
         """Return the document frequencies that a family reads; None where it reads none."""
@@ -234,55 +237,3 @@ def forward_report(committed: PassStats) -> dict[str, Any]:
         "truncated": committed.n_truncated,
         "batch_halvings": committed.n_halvings,
     }
-
-
-def pass_title(families: Sequence[FamilyPlan]) -> str:
-    """Return what a progress line shows of the families of one pass."""
-    return families[0].title if len(families) == 1 else families[0].name
-
-
-@dataclass(frozen=True, slots=True)
-class InstancePlan:
-    """One metric instance of a run and the families its formula reads."""
-
-    name: str
-    metric: AnyMetric
-    settings: Settings  # resolved
-    families: Mapping[str, FamilyPlan]  # by the name that the metric reads them by
-    signature: Signature
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """Columns that it writes, in order."""
-        return self.metric.shown_columns(self.settings)
-
-    def column(self, output: str) -> str:
-        """Return the name of a column in the scores."""
-        return f"{self.name}_{output}" if output else self.name
-
-    @property
-    def reason_column(self) -> str:
-        """Column that says why a score is undefined."""
-        return f"{self.name}_reason"
-
-    @property
-    def statistics_column(self) -> str:
-        """Column of the statistics that corpus scores are summed from."""
-        return f"{self.name}_statistics"
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledRun:
-    """All families (each once) and instances of a run."""
-
-    families: tuple[FamilyPlan, ...]
-    instances: tuple[InstancePlan, ...]
-
-    @property
-    def passes(self) -> tuple[tuple[FamilyPlan, ...], ...]:
-        """Families by pass over the rows: those of words together, each other one alone."""
-        alone = [(plan,) for plan in self.families if plan.resources != "words"]
-        sharing = [plan for plan in self.families if plan.resources == "words"]
-        first = tuple(plan for plan in sharing if not plan.after)
-        second = tuple(plan for plan in sharing if plan.after)
-        return (*(group for group in (first, second) if group), *alone)

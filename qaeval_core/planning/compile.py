@@ -12,20 +12,15 @@ from urllib.parse import urlsplit
 
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError
-from qaeval_core.families import CHAT_FAMILIES, FAMILIES
+from qaeval_core.families.catalogue import CHAT_FAMILIES, FAMILIES
 from qaeval_core.families.chat.family import ChatFamilyPlan, check_agreement
-from qaeval_core.families.plan import (
-    CompiledRun,
-    Context,
-    FamilyPlan,
-    InstancePlan,
-    ResolveArtifact,
-)
+from qaeval_core.families.plan import Context, FamilyPlan, ResolveArtifact
 from qaeval_core.llm.key import KEY_VARIABLE, check_address, check_key_file, is_loopback
 from qaeval_core.metrics.base import AnyMetric, Settings
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.metrics.chat import ChatSettings
 from qaeval_core.models.artifact import Artifact, ArtifactRequest
+from qaeval_core.planning.run_plan import CompiledRun, InstancePlan
 from qaeval_core.signature import Signature
 
 

@@ -22,9 +22,15 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from qaeval_core.errors import InputError, UnreadableFileError
-from qaeval_core.planning.columns import check_names, check_utf8, shown_name
 from qaeval_core.planning.footer import Footer, parse_footer
-from qaeval_core.planning.listing import distinct, files_below, matches
+from qaeval_core.planning.listing import (
+    check_names,
+    check_utf8,
+    distinct,
+    files_below,
+    matches,
+    shown_name,
+)
 from qaeval_core.signature import hash_text
 from qaeval_core.suggest import nearest
 

@@ -3,52 +3,20 @@
 from __future__ import annotations
 
 import math
-import os
-import platform
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from importlib import metadata
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qaeval_core.environment import environment
 from qaeval_core.families.pass_stats import PassStats
-from qaeval_core.families.plan import CompiledRun, FamilyPlan, InstancePlan
-from qaeval_core.joining.score_columns import Totals
+from qaeval_core.families.plan import FamilyPlan
+from qaeval_core.joining.totals import Totals
 from qaeval_core.llm.journal import JournalTotals
+from qaeval_core.planning.run_plan import CompiledRun, InstancePlan
 from qaeval_core.stats.summary import summarise
-
-_PACKAGES = (
-    "qaeval",
-    "numpy",
-    "pyarrow",
-    "onnxruntime",
-    "onnxruntime-gpu",
-    "tokenizers",
-    "ray",
-    "nltk",
-    "rapidfuzz",
-    "sacrebleu",
-)
-
-
-def environment() -> dict[str, Any]:
-    """Return what a number may depend on besides data and models."""
-    versions = {}
-    for package in _PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return {
-        "python": sys.version.split()[0],
-        "platform": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
-        "cpus": os.cpu_count(),
-        "packages": versions,
-    }
 
 
 def make_report(

@@ -15,7 +15,7 @@ from qaeval_core.families.words.frequencies import (
     read_frequencies,
     to_bytes,
 )
-from qaeval_core.planning.job import Job
+from qaeval_core.job import Job
 from qaeval_core.store.store import tiles
 
 

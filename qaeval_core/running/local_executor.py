@@ -12,8 +12,9 @@ from typing import Any
 
 from qaeval_core.errors import RunStoppedError
 from qaeval_core.families.chat.family import is_chat
-from qaeval_core.families.plan import Engine, FamilyPlan, pass_title
-from qaeval_core.planning.job import Job
+from qaeval_core.families.plan import Engine, FamilyPlan
+from qaeval_core.job import Job
+from qaeval_core.planning.run_plan import pass_title
 from qaeval_core.planning.shards import Piece, RowRange
 from qaeval_core.running.document_frequencies import load_frequencies
 from qaeval_core.running.passes import OnShard

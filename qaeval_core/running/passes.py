@@ -15,7 +15,7 @@ from typing import Protocol
 from qaeval_core.errors import LanguageModelError, RunStoppedError, TooManyQuarantinedError
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.families.plan import FamilyPlan
-from qaeval_core.planning.job import Job
+from qaeval_core.job import Job
 from qaeval_core.planning.shards import Piece
 from qaeval_core.running.document_frequencies import forget_frequencies, make_frequencies
 from qaeval_core.running.sight import Sight

@@ -19,9 +19,9 @@ from pyarrow import fs
 
 from qaeval_core import files
 from qaeval_core.errors import RunError
+from qaeval_core.job import Job
 from qaeval_core.outages import Outages
 from qaeval_core.planning.inputs import InputFile, open_filesystem
-from qaeval_core.planning.job import Job
 from qaeval_core.store.store import Mark, Store
 
 # A shared file system may show a new file a moment later.

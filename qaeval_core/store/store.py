@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from qaeval_core import checksums, files
-from qaeval_core.errors import ConfigError, ReconcileError, RunError
+from qaeval_core.errors import ReconcileError, RunError
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.outages import Outages
 from qaeval_core.planning.shards import RowRange
@@ -37,19 +37,6 @@ _COMMIT_NAME = re.compile(r"^(?P<file>[0-9a-f]+)-(?P<start>\d+)-(?P<stop>\d+)\.p
 _STATS = b"qaeval.stats"
 _SIGNATURE = b"qaeval.signature"
 _QUARANTINE_COLUMNS = (QUARANTINE_REASON, QUARANTINE_MESSAGE)
-
-
-def check_out_path(out: str) -> Path:
-    """Return OUT as a path; refuse object stores, whose rename is not atomic."""
-    if "://" in out and not out.startswith("file://"):
-        raise ConfigError(
-            f"--out {out}: results go to a local disk or a shared file system for now; copy them "
-            "to the object store afterwards (inputs may be read from it)"
-        )
-    path = Path(out.removeprefix("file://")).expanduser().absolute()
-    if path.exists() and not path.is_dir():
-        raise ConfigError(f"--out {out} is a file, a folder is needed")
-    return path
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ def loaded_after(statement: str) -> list[str]:
     "statement",
     [
         "import qaeval_core",
-        "from qaeval_core.planning.job import make_job",
+        "from qaeval_core.job import make_job",
         "import qaeval_core.running.local_executor",
         "import qaeval_core.report",
         "import qaeval_core.study.run",

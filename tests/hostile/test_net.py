@@ -19,7 +19,7 @@ from jobs.net import caught, explained
 from qaeval_core import files
 from qaeval_core.configure import load_config, parse_setting
 from qaeval_core.errors import ConfigError
-from qaeval_core.store.run_files import read_json
+from qaeval_core.running.run_files import read_json
 from qaeval_core.strict_yaml import StrictYamlError, load_yaml
 
 BILLION_LAUGHS = "a0: &a0 [x, x]\n" + "".join(

@@ -29,7 +29,7 @@ from jobs import pipeline
 from jobs.actors import ScorePieces
 from qaeval_core.configure import load_config
 from qaeval_core.errors import BlindNodeError
-from qaeval_core.planning.job import make_job, read_inputs
+from qaeval_core.job import make_job, read_inputs
 from qaeval_core.run import run_job
 from qaeval_core.running.sight import Sight
 

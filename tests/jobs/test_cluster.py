@@ -29,7 +29,7 @@ from helpers import (
 from jobs import pipeline
 from jobs.actors import ScorePieces
 from qaeval_core.configure import load_config
-from qaeval_core.planning.job import make_job, read_inputs
+from qaeval_core.job import make_job, read_inputs
 from qaeval_core.run import run_job
 from qaeval_core.running.piece_worker import PieceWorker
 

@@ -12,7 +12,7 @@ from helpers import read_scores
 from pins.old_out import FILE, OLD_OUT, settings
 
 from qaeval_core.configure import load_config
-from qaeval_core.planning.job import make_job, read_inputs
+from qaeval_core.job import make_job, read_inputs
 from qaeval_core.run import run_job
 from qaeval_core.running.local_executor import LocalExecutor
 

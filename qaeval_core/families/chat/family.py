@@ -13,11 +13,11 @@ import pyarrow as pa
 from qaeval_core.errors import ConfigError
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.families.plan import Context, Engine, Family, FamilyPlan, Resources, Runner
+from qaeval_core.files import check_out_path
 from qaeval_core.llm.client import Message
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.metrics.chat import ChatSettings
 from qaeval_core.signature import Signature
-from qaeval_core.store.store import check_out_path
 
 # A unit of work: what is lost of open shards is asked again from the journal, at no cost.
 _ROWS_PER_SHARD = 128
@@ -83,10 +83,8 @@ class ChatFamilyPlan(FamilyPlan):
 
     def open_runner(self, engine: Engine) -> Runner:
         """Return what asks, in this process."""
-        # Imported here: HTTP takes a tenth of a second that other runs need not pay.
-        from qaeval_core.running.local_calls import ChatRunner
-
-        return ChatRunner(self)
+        assert engine.open_calls is not None, "workers of their own make calls"
+        return engine.open_calls(self)
 
     def report(self, committed: PassStats) -> dict[str, Any]:
         """Return what all its commits cost."""

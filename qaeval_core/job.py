@@ -14,17 +14,19 @@ from pathlib import Path
 
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError
-from qaeval_core.families.plan import CompiledRun, FamilyPlan
-from qaeval_core.joining.ids import check_copied
-from qaeval_core.joining.score_columns import check_output_names
+from qaeval_core.families.plan import FamilyPlan
+from qaeval_core.files import check_out_path
 from qaeval_core.models.artifact import Artifact, ArtifactRequest, default_root, ensure_artifact
 from qaeval_core.models.session import Device
 from qaeval_core.planning.columns import check_carried, resolve_columns
 from qaeval_core.planning.compile import compile_run, needed_roles, optional_roles
+from qaeval_core.planning.ids import check_copied
 from qaeval_core.planning.inputs import InputFile, find_inputs
+from qaeval_core.planning.run_plan import CompiledRun
+from qaeval_core.planning.score_columns import check_output_names
 from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, cover, plan_file
 from qaeval_core.signature import hash_text
-from qaeval_core.store.store import Store, check_out_path
+from qaeval_core.store.store import Store
 
 _MIN_PIECE_ROWS = 4096
 _MAX_PIECE_ROWS = 65_536

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.families.plan import CompiledRun, InstancePlan
-from qaeval_core.metrics.base import Column, ColumnKind, Scores, Values
+from qaeval_core.metrics.base import Column, ColumnKind, Values
+from qaeval_core.planning.run_plan import CompiledRun, InstancePlan
 from qaeval_core.schema import COLUMNS_METADATA, QUARANTINE_REASON
 
 # Scores of words have 64 bits: they equal the peers' to the last digits that those print.
@@ -88,44 +86,3 @@ def _description(plan: InstancePlan, output: str) -> dict[str, object]:
         "over_examples": metric.over_examples if is_main else "mean",
         "signature": str(plan.signature),
     }
-
-
-@dataclass(slots=True)
-class Totals:
-    """What the report needs of all joined rows."""
-
-    n_rows: int = 0
-    n_duplicate_ids: int = 0
-    quarantined: Counter[str] = field(default_factory=Counter)
-    undefined: dict[str, Counter[str]] = field(default_factory=dict)
-    n_scored: Counter[str] = field(default_factory=Counter)
-    sums: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # by instance
-    texts: dict[str, Counter[str]] = field(default_factory=dict)  # by column
-
-    def add(self, other: Totals) -> None:
-        """Add what was counted of other rows."""
-        self.n_rows += other.n_rows
-        self.n_duplicate_ids += other.n_duplicate_ids
-        for mine, theirs in (
-            (self.quarantined, other.quarantined),
-            (self.n_scored, other.n_scored),
-        ):
-            mine.update(theirs)
-        for by_name, others in ((self.undefined, other.undefined), (self.texts, other.texts)):
-            for name, counts in others.items():
-                by_name.setdefault(name, Counter()).update(counts)
-        for name, own in other.sums.items():
-            self.sums[name] = self.sums.get(name, 0.0) + own
-
-    def count_instance(self, plan: InstancePlan, scores: Scores) -> None:
-        """Count the scores of some rows of an instance."""
-        counts = Counter(reason for reason in scores.reasons if reason is not None)
-        self.undefined.setdefault(plan.name, Counter()).update(counts)
-        self.n_scored[plan.name] += len(scores.reasons) - sum(counts.values())
-        for own in plan.columns:
-            if own.kind == "word":
-                counted = self.texts.setdefault(plan.column(own.name), Counter())
-                counted.update(map(str, scores.columns[own.name]))
-        if scores.sums is not None:
-            own = np.nansum(scores.sums, axis=0)
-            self.sums[plan.name] = self.sums.get(plan.name, 0.0) + own
