@@ -9,7 +9,7 @@ come from that reading.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,22 +30,23 @@ from qaeval_core.families.shard import statistics_table
 from qaeval_core.llm.client import Message
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import JournalEntry
+from qaeval_core.metrics.chat import UNPARSABLE
 from qaeval_core.planning.run_plan import InstancePlan
 from qaeval_core.running.chat_asker import endpoint_of, lay_out_chat, read_entry
 from qaeval_core.schema import QUARANTINE_REASON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedRun:
+class ChatRun:
     """One family that asked, for one row.
 
     Attributes
     ----------
     instances : those that read it
+    values : mapping of role to value
+        Of the row, as the family reads it.
     messages : sequence of Message
         The prompt; empty where a row is not asked.
-    gold : str or None
-        The gold answer.
     committed : mapping of column to value, or None
         Statistics of the row; None where the row is pending.
     statistics : pyarrow.Table of one row
@@ -54,29 +55,47 @@ class AskedRun:
 
     plan: ChatFamilyPlan
     instances: tuple[InstancePlan, ...]
+    values: Mapping[str, object]
     messages: Sequence[Message]
-    gold: str | None
     committed: Mapping[str, Any] | None
     statistics: pa.Table
 
-    @property
-    def n_runs(self) -> int:
-        """How often the row was asked."""
-        return len(self.committed["problem"] or ()) if self.committed is not None else 0
+    def prompt(self, *, is_reminder: bool) -> Sequence[Message]:
+        """Return what was sent, first or after a reply that could not be read."""
+        return self.plan.family.remind(self.messages) if is_reminder else self.messages
 
     def key(self, run: int, *, is_reminder: bool) -> str:
         """Return the name that the journal knows a reply by."""
-        messages = self.plan.family.remind(self.messages) if is_reminder else self.messages
+        messages = self.prompt(is_reminder=is_reminder)
         return endpoint_of(self.plan).request_key(messages, run_index=run)
 
-    def committed_reply(self, run: int) -> ChatReply | None:
-        """Return what was read of a reply, None where there was none."""
-        if self.committed is None or self.committed["key"][run] is None:
-            return None
-        return self.plan.family.committed_reply(self.committed, run)
+    @property
+    def readings(self) -> list[Reading]:
+        """What came of each run, as committed, under the names that the prompt has now."""
+        own = self.committed or {}
+        keys = own.get("key") or ()
+        return [self._reading(own, run, key) for run, key in enumerate(keys)]
+
+    def _reading(self, own: Mapping[str, Any], run: int, key: str | None) -> Reading:
+        problem, message = own["problem"][run], own["message"][run]
+        if key is None:
+            return Reading(reply=None, problem=problem, message=message)
+        is_readable = problem != UNPARSABLE
+        said = {name: own[name][run] for name in reading_columns(self.plan.family)}
+        unread = None if is_readable else message
+        reply = self.plan.family.reply_of({"is_readable": is_readable, "problem": unread, **said})
+        is_reminder = key == self.key(run, is_reminder=True)
+        key = self.key(run, is_reminder=is_reminder)
+        return Reading(reply=reply, problem=problem, message=message, key=key)
 
 
-def read_asked(row: StoredRow) -> list[AskedRun]:
+def reading_columns(family: ChatFamily) -> list[str]:
+    """Return the columns of a family's statistics that hold what is read of a reply."""
+    read = {field.name for field in fields(family.read_reply(""))} - {"problem"}
+    return [name for name in family.schema.names if name in read]
+
+
+def read_chats(row: StoredRow) -> list[ChatRun]:
     """Return what the families of a run that asked have of a row; nothing is asked.
 
     Raises
@@ -87,24 +106,22 @@ def read_asked(row: StoredRow) -> list[AskedRun]:
     return [_read(row, plan) for plan in row.job.run.families if is_chat(plan)]
 
 
-def _read(row: StoredRow, plan: ChatFamilyPlan) -> AskedRun:
+def _read(row: StoredRow, plan: ChatFamilyPlan) -> ChatRun:
     prepared = lay_out_chat(plan, {role: row.values[role] for role in plan.columns})
     request = next(iter(prepared.work.requests), None)
-    given = prepared.validated.values.get("answer")
-    asked = AskedRun(
+    chat = ChatRun(
         plan=plan,
         instances=instances_of(plan, row.job),
+        values={role: own[0] for role, own in prepared.validated.values.items() if own},
         messages=request.messages if request is not None else (),
-        gold=str(given[0]) if given else None,
         committed=_committed(row, plan.key),
         statistics=_nothing(plan.pending_schema),
     )
-    if asked.committed is None:
-        return asked
+    if chat.committed is None:
+        return chat
     if request is not None:
-        readings = [_reading(asked, asked.committed, i) for i in range(asked.n_runs)]
-        prepared.work.take(request, readings)
-    return replace(asked, statistics=statistics_table(prepared, first_position=row.place.row))
+        prepared.work.take(request, chat.readings)
+    return replace(chat, statistics=statistics_table(prepared, first_position=row.place.row))
 
 
 def _committed(row: StoredRow, key: str) -> Mapping[str, Any] | None:
@@ -125,53 +142,42 @@ def _nothing(schema: pa.Schema) -> pa.Table:
     return pa.table({QUARANTINE_REASON: pa.nulls(1, pa.string()), **nulls})
 
 
-def _reading(asked: AskedRun, committed: Mapping[str, Any], run: int) -> Reading:
-    """Return a committed reading, under the name that the row's prompt has now."""
-    key = committed["key"][run]
-    if key is not None:
-        is_reminder = key == asked.key(run, is_reminder=True)
-        key = asked.key(run, is_reminder=is_reminder)
-    return Reading(
-        reply=asked.committed_reply(run),
-        problem=committed["problem"][run],
-        message=committed["message"][run],
-        key=key,
-    )
-
-
 @dataclass
 class KeptReplies:
     """The replies below a folder; read when the first is looked for, and never written."""
 
-    folder: Path
     family: ChatFamily
+    folder: Path
 
-    def find(self, key: str) -> JournalEntry | None:
-        """Return the reply to a request, None where there is none."""
-        return None if self._journal is None else self._journal.get(key)
+    def is_readable(self, key: str) -> bool | None:
+        """Whether the reply to a request has the form that was asked for; None without one."""
+        entry = self._find(key)
+        return None if entry is None else read_entry(self.family, entry).is_readable
 
-    def of_reading(
-        self, key: str | None, reading: ChatReply | None
-    ) -> tuple[JournalEntry | None, tuple[str, ...]]:
+    def of_reading(self, reading: Reading) -> tuple[JournalEntry | None, tuple[str, ...]]:
         """Return the reply that was read as committed, or the nearest to it, and notes on it."""
-        if key is None or reading is None:
+        key, reply = reading.key, reading.reply
+        if key is None or reply is None:
             return None, ()
-        entry = self.find(key)
+        entry = self._find(key)
         if entry is None:
             why = "does not hold it" if self._journal is not None else "is gone, or not readable"
             return None, (f"no reply to show: the journal {self.folder} {why}",)
-        others = self._other_readings(entry, reading)
+        others = self._other_readings(entry, reply)
         if others and self._journal is not None:
             # Two writers may have asked at once, and this is the other one's reply.
             same_key = [own for own in self._journal.entries() if own.key == key]
-            entry = min(same_key, key=lambda own: len(self._other_readings(own, reading)))
-            others = self._other_readings(entry, reading)
+            entry = min(same_key, key=lambda own: len(self._other_readings(own, reply)))
+            others = self._other_readings(entry, reply)
         notes = []
         if entry.text is None:
             notes.append("no reply to show: the run kept no texts of replies")
         if others:
             notes.append(f"the reply is read otherwise by now: {', '.join(others)}")
         return entry, tuple(notes)
+
+    def _find(self, key: str) -> JournalEntry | None:
+        return None if self._journal is None else self._journal.get(key)
 
     @cached_property
     def _journal(self) -> Journal | None:
@@ -182,9 +188,9 @@ class KeptReplies:
         except RunError:  # It cannot be read: what is committed is shown.
             return None
 
-    def _other_readings(self, entry: JournalEntry, reading: ChatReply) -> list[str]:
+    def _other_readings(self, entry: JournalEntry, reply: ChatReply) -> list[str]:
         """Return what is read of a reply now and was not then."""
-        now, then = asdict(read_entry(self.family, entry)), asdict(reading)
+        now, then = asdict(read_entry(self.family, entry)), asdict(reply)
         return [
             f"{name} {now[name]!r}, committed {then[name]!r}"
             for name in now

@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ArtifactMissingError, ReconcileError
-from qaeval_core.explain.chat import AskedRun
+from qaeval_core.explain.chat import ChatRun
 from qaeval_core.explain.naco import naco_parts
 from qaeval_core.explain.parts import FamilyExplanation, Part, TargetParts
 from qaeval_core.explain.recompute import FamilyRun
@@ -82,7 +82,7 @@ def explain_family(run: FamilyRun) -> FamilyExplanation:
     )
 
 
-def explain_asked(asked: AskedRun, scores: Mapping[str, object]) -> FamilyExplanation:
+def explain_chat(chat: ChatRun, scores: Mapping[str, object]) -> FamilyExplanation:
     """Return the replies that a row's scores come from, and how.
 
     Parameters
@@ -90,7 +90,7 @@ def explain_asked(asked: AskedRun, scores: Mapping[str, object]) -> FamilyExplan
     scores : mapping of column to value
         Of the row, computed again.
     """
-    plan, committed = asked.plan, asked.committed
+    plan, committed = chat.plan, chat.committed
     return FamilyExplanation(
         key=plan.key,
         family=plan.name,
@@ -98,13 +98,13 @@ def explain_asked(asked: AskedRun, scores: Mapping[str, object]) -> FamilyExplan
         model=str(plan.settings.model),
         artifact=None,
         endpoint=plan.settings.base_url,
-        instances=tuple(own.name for own in asked.instances),
-        target_role="answer",
+        instances=tuple(own.name for own in chat.instances),
+        target_role=plan.family.roles[-1],
         targets=(
             TargetParts(
                 target=0,
                 reason=PENDING if committed is None else committed["reason"],
-                parts=tuple(CHAT_PARTS[plan.name](asked, scores)),
+                parts=tuple(CHAT_PARTS[plan.name](chat, scores)),
                 statistics={},
             ),
         ),
@@ -365,6 +365,6 @@ TOKEN_PARTS: Mapping[str, TokenParts] = MappingProxyType(
 )
 
 # Yields the parts of a row, given its scores.
-ChatParts: TypeAlias = Callable[[AskedRun, Mapping[str, object]], Iterator[Part]]
+ChatParts: TypeAlias = Callable[[ChatRun, Mapping[str, object]], Iterator[Part]]
 
 CHAT_PARTS: Mapping[str, ChatParts] = MappingProxyType({"naco": naco_parts})

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qaeval_core.explain.chat import AskedRun, KeptReplies
+from qaeval_core.explain.chat import ChatRun, KeptReplies, reading_columns
 from qaeval_core.explain.parts import (
     Block,
     Fields,
@@ -16,56 +16,50 @@ from qaeval_core.explain.parts import (
     on_one_line,
     short,
 )
-from qaeval_core.families.chat.naco_family import READINGS
-from qaeval_core.families.chat.naco_prompt import reminder_prompt
+from qaeval_core.families.chat.family import Reading
 from qaeval_core.planning.run_plan import InstancePlan
-from qaeval_core.running.chat_asker import read_entry
 
 Data = Mapping[str, Any]
 
 
-def naco_parts(asked: AskedRun, scores: Mapping[str, object]) -> Iterator[Part]:
+def naco_parts(chat: ChatRun, scores: Mapping[str, object]) -> Iterator[Part]:
     """Yield a row's runs, and the formula of each instance."""
-    kept = KeptReplies((asked.plan.journal_folder or Path()).absolute(), asked.plan.family)
-    if asked.committed is not None:
-        for run in range(asked.n_runs):
-            data = _run_data(asked, asked.committed, run, kept)
-            yield Part(
-                kind="naco_run",
-                data=data,
-                line=_run_line(data),
-                title=f"Run {data['run']} of {data['n_runs']}",
-                blocks=_run_blocks(data),
-                folded_title=(
-                    "The prompt, with the reminder" if data["is_reminder"] else "The prompt"
-                ),
-                folded=[Passage(own["content"], label=own["role"]) for own in data["prompt"]],
-            )
-    for plan in asked.instances:
+    kept = KeptReplies(chat.plan.family, (chat.plan.journal_folder or Path()).absolute())
+    for run, reading in enumerate(chat.readings):
+        data = _run_data(chat, run, reading, kept)
+        yield Part(
+            kind="naco_run",
+            data=data,
+            line=_run_line(data),
+            title=f"Run {data['run']} of {data['n_runs']}",
+            blocks=_run_blocks(data),
+            folded_title=f"The prompt{', with the reminder' if data['is_reminder'] else ''}",
+            folded=[Passage(own["content"], label=own["role"]) for own in data["prompt"]],
+        )
+    for plan in chat.instances:
         yield _formula(plan, scores)
 
 
-def _run_data(asked: AskedRun, committed: Data, run: int, kept: KeptReplies) -> Data:
+def _run_data(chat: ChatRun, run: int, reading: Reading, kept: KeptReplies) -> Data:
     """Return what is known of one run; readings are as committed, None where there is no reply."""
-    key = committed["key"][run]
-    if key is not None:
-        is_reminder = key == asked.key(run, is_reminder=True)
+    committed = chat.committed or {}
+    if reading.key is not None:
+        is_reminder = reading.key == chat.key(run, is_reminder=True)
     else:
         # A call that got no reply was the reminder if the first one got what cannot be read.
-        first = kept.find(asked.key(run, is_reminder=False))
-        is_reminder = first is not None and not read_entry(asked.plan.family, first).is_readable
-    entry, notes = kept.of_reading(key, asked.committed_reply(run))
+        is_reminder = kept.is_readable(chat.key(run, is_reminder=False)) is False
+    entry, notes = kept.of_reading(reading)
     return {
         "run": run + 1,
-        "n_runs": asked.plan.settings.runs,
-        "problem": committed["problem"][run],  # why it does not count; None where it counts
-        "message": committed["message"][run],
-        **{name: committed[name][run] for name in READINGS},
-        "answer_f1": committed["answer_f1"][run] if key is not None else None,
-        "gold_answer": asked.gold,
-        "prompt": reminder_prompt(asked.messages) if is_reminder else asked.messages,
+        "n_runs": chat.plan.settings.runs,
+        "problem": reading.problem,  # why it does not count; None where it counts
+        "message": reading.message,
+        **{name: committed[name][run] for name in reading_columns(chat.plan.family)},
+        "answer_f1": committed["answer_f1"][run] if reading.key is not None else None,
+        "gold_answer": chat.values.get("answer"),
+        "prompt": chat.prompt(is_reminder=is_reminder),
         "is_reminder": is_reminder,
-        "key": key,
+        "key": committed["key"][run],
         "reply": entry.text if entry is not None else None,
         "finish_reason": entry.finish_reason if entry is not None else None,
         "notes": notes,

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from qaeval_core.environment import environment
 from qaeval_core.errors import ReconcileError
-from qaeval_core.explain.chat import read_asked
-from qaeval_core.explain.families import explain_asked, explain_family
+from qaeval_core.explain.chat import read_chats
+from qaeval_core.explain.families import explain_chat, explain_family
 from qaeval_core.explain.finished_run import (
     FinishedRun,
     StoredRow,
@@ -128,17 +128,17 @@ def explain_row(
 
 def _compute_again(row: StoredRow, n_threads: int | None) -> _Again:
     """Compute the row's families and scores; raise where they are not what is stored."""
-    asked = read_asked(row)
+    chats = read_chats(row)
     runs, statistics = recompute(row.job, row.values, n_threads=n_threads)
-    tables = {**statistics, **{own.plan.key: own.statistics for own in asked}}
+    tables = {**statistics, **{own.plan.key: own.statistics for own in chats}}
     (scores,) = score_rows(row.job.run, tables).to_pylist()
     # What is pending is not stored.
-    statistics |= {own.plan.key: own.statistics for own in asked if own.committed is not None}
+    statistics |= {own.plan.key: own.statistics for own in chats if own.committed is not None}
     compared = _compare(row, runs, scores, statistics)
     families = [explain_family(own) for own in runs]
     notes = _notes(row)
     notes += [f"{own.family}: {own.note}" for own in families if own.note is not None]
-    families += [explain_asked(own, scores) for own in asked]
+    families += [explain_chat(own, scores) for own in chats]
     return _Again(scores, compared, families, notes)
 
 

@@ -108,14 +108,7 @@ def layer_matches(
     used = list(used_layers)
     mean_worth = worth[used].mean(axis=0)
     popularity = np.bincount(matched[used].ravel(), minlength=len(context))
-    names = [piece.strip() or NO_PIECE for piece in context]
-    rows = [
-        [
-            piece or NO_PIECE,
-            *(f"{names[i]} {own:.2f}" for i, own in zip(matched[:, m], worth[:, m], strict=True)),
-        ]
-        for m, piece in enumerate(candidate)
-    ]
+    rows = _matched_rows(candidate, context, matched, worth)
     rows.append(["mean", *(f"{value:.4f}" for value in layer_precision)])
     head = [f"layer {i + 1}{'' if i in used else ' (unused)'}" for i in range(len(matched))]
     what = "cosine" if is_cosine else "attention × cosine"
@@ -144,6 +137,20 @@ def layer_matches(
             Table(caption + _which(window), ["candidate token", *head], rows),
         ),
     )
+
+
+def _matched_rows(
+    candidate: Sequence[str], context: Sequence[str], matched: NDArray[np.int64], worth: FloatArray
+) -> list[list[str]]:
+    """Return a row per candidate token, with its match and what that is worth in each layer."""
+    names = [piece.strip() or NO_PIECE for piece in context]
+    return [
+        [
+            piece or NO_PIECE,
+            *(f"{names[i]} {own:.2f}" for i, own in zip(matched[:, m], worth[:, m], strict=True)),
+        ]
+        for m, piece in enumerate(candidate)
+    ]
 
 
 def likelihood_gains(
