@@ -157,15 +157,13 @@ class Budgets:
         """
         given = self._own if limits is None else limits
         run = self._runs.get(name)
-        is_news = run is None or (run.limits is not given and run.limits != given)
-        if is_news:
-            others = [other.limits for key, other in self._runs.items() if key != name]
-            Limits.smallest([*others, given, Limits(window_s=self._own.window_s)])
-        if run is None or is_news or run.budget_name != budget_name:
-            self._runs[name] = _Run(budget_name, given, now_s)
-        else:
-            run.heard_s = now_s
-        return is_news
+        if run is not None and (run.limits is given or run.limits == given):
+            run.budget_name, run.heard_s = budget_name, now_s
+            return False
+        others = [other.limits for key, other in self._runs.items() if key != name]
+        Limits.smallest([*others, given, Limits(window_s=self._own.window_s)])
+        self._runs[name] = _Run(budget_name, given, now_s)
+        return True
 
     def heartbeat(self, name: str, *, now_s: float) -> None:
         """Take notice that a run lives, though it may not reserve for long."""

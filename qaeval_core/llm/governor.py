@@ -14,8 +14,9 @@ Limits are the account's, money is a budget's. Runs on one account share the gov
 its budget and its limits, and the smallest of each limit holds for all.
 
 After a kill the ledger knows what had been sent in the last window, money spent and reserved, the
-end of a pause, and the pace; who was still waiting was not sent, and starts again, and claims are
-forgotten. The allowance is empty at the start: calls are spread evenly from the first one on.
+end of a pause, and the pace, and the log of leases who asks what; who was still waiting was not
+sent, and starts again. The allowance is empty at the start: calls are spread evenly from the first
+one on.
 
 A call costs O(1), amortised: 28 microseconds of CPU for claim, reserve, confirm, settle and
 release with a ledger, 12 without. A pause, new limits, and credit of each 0.5 % of the token limit
@@ -264,7 +265,7 @@ $0.50 does not fit budget_usd=1.0; raise it and run the same command again
         call_id : str, optional
             The caller's own name for the call, so that to ask again reserves nothing.
         budget : Budget
-            Whose money; its budget holds from now on.
+            Whose money; its bound holds from now on.
         limits : Limits, optional
             Of the caller's run; default: the governor's.
         run : str, optional
@@ -282,7 +283,7 @@ $0.50 does not fit budget_usd=1.0; raise it and run the same command again
         if call_id is not None and (known := self.confirm(call_id)) is not None:
             return known
         now_s = self._clock()
-        self.register(run or budget.name, budget_name=budget.name, limits=limits)
+        self._register(run or budget.name, budget.name, limits, now_s)
         nano = round(usd * NANO)
         money = self._budgets.money(budget.name)
         if not money.fits(nano, budget):
@@ -306,7 +307,9 @@ $0.50 does not fit budget_usd=1.0; raise it and run the same command again
         ConfigError
             If the limits count in windows of another length.
         """
-        now_s = self._clock()
+        self._register(run, budget_name, limits, self._clock())
+
+    def _register(self, run: str, budget_name: str, limits: Limits | None, now_s: float) -> None:
         if self._budgets.register(run, budget_name, limits, now_s=now_s):
             self._set_limits(now_s)
         if now_s - self._look_s > self._look_every_s:

@@ -16,8 +16,6 @@ from pathlib import Path
 from qaeval_core.files import AppendFile, read_own
 
 LEASE_S = 20.0
-
-
 # Lines that are no longer true before the file is written anew.
 _MAX_OLD_LINES = 10_000
 
@@ -64,18 +62,18 @@ class LeaseTable:
 
     def claim(self, key: str, *, owner: str, now_s: float) -> bool:
         """Return whether the key is the owner's now; all its claims last longer."""
-        claimant = self._owners.get(owner)
-        if claimant is None:
+        own = self._owners.get(owner)
+        if own is None:
             self._forget_dead(now_s)
-            claimant = self._owners[owner] = _Owner(0.0)
-        claimant.until_s = now_s + self._lease_s
+            own = self._owners[owner] = _Owner(0.0)
+        own.until_s = now_s + self._lease_s
         holder = self._holders.get(key)
         if holder is not None and holder != owner:
             if self._owners[holder].until_s > now_s:
                 return False
             self._owners[holder].keys.discard(key)
         self._holders[key] = owner
-        claimant.keys.add(key)
+        own.keys.add(key)
         if self._log is not None:
             self._log.claimed(key, owner=owner)
         return True

@@ -69,7 +69,7 @@ class SentCall:
             "at": round(self.at, 6),
             "n_tokens": self.n_tokens,
             "nano_usd": self.nano_usd,
-            "purse": self.budget,
+            "purse": self.budget,  # Its name in ledgers since the first of them.
         }
 
 

@@ -119,6 +119,9 @@ class SlidingWindow:
         When the paces begin to count.
     """
 
+    # Copied often: a copy without slots would be slower to use than what it was copied from.
+    __slots__ = ("_span_s", "calls", "last_s", "n_tokens", "requests", "tokens")
+
     def __init__(self, limits: Limits, *, next_s: float) -> None:
         self.calls: deque[ScheduledCall] = deque()
         self.n_tokens = 0
