@@ -76,3 +76,11 @@ def answer_models(tmp_path_factory: pytest.TempPathFactory) -> AnswerModels:
 
     torch.set_num_threads(1)  # Small models; more threads only wait for each other.
     return AnswerModels(tmp_path_factory.mktemp("answers"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what tests reported of this machine: figures that depend on it, skipped never."""
+    reports = [each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)]
+    for report in reports:
+        for name, figure in report.user_properties:
+            terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}: {name}: {figure}")
