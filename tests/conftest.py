@@ -78,6 +78,16 @@ def answer_models(tmp_path_factory: pytest.TempPathFactory) -> AnswerModels:
     return AnswerModels(tmp_path_factory.mktemp("answers"))
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave long tests to those who ask for them: they are neither the default nor just slow."""
+    if "long" in config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("long")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print what tests reported of this machine: figures that depend on it, skipped never."""
     reports = [each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)]
