@@ -2,6 +2,7 @@
 #
 #   make setup PYTHON=python3.12       another Python, 3.11 or newer
 #   make setup TORCH_ARGS='...'        pip options for torch alone, such as an index of CPU builds
+#   make check                         lint and the quick tests, while working
 #   make test PYTEST_ARGS='-k names'   some tests; PYTEST_MARKS='slow' runs the slow ones
 #   make adapters DATA=folder          train the shipped adapters again (hours on CPUs)
 
@@ -20,7 +21,12 @@ STAMP := .venv/.setup-done
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 INSTALL := $(PIP) install --quiet --progress-bar off
 
-.PHONY: help setup demo test lint bench adapters
+# Tests without Ray, shared data or models.
+QUICK ?= qaeval_core tests/contracts tests/llm tests/metrics tests/sample tests/stats tests/text
+QUICK_MARKS := not slow and not gpu and not ray and not shared_data
+QUICK_ARGS := --ignore tests/metrics/test_common_models.py
+
+.PHONY: help setup demo check quick test long lint bench adapters
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,8 +36,27 @@ setup: $(STAMP) ## make .venv with the command qaeval and the embedded models
 demo: $(STAMP) ## score the sample corpus with the embedded models, into demo_out
 	@$(BIN)/qaeval demo --out demo_out
 
+check: $(STAMP) ## lint and the quick tests side by side: under two minutes on two cores
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target lint quick
+
+quick: $(STAMP)
+	@$(BIN)/python -m pytest -q -m "$(QUICK_MARKS)" $(QUICK_ARGS) $(QUICK) $(PYTEST_ARGS)
+
 test: $(STAMP) ## run the tests, less those marked slow or gpu
 	@$(BIN)/python -m pytest -q --durations=5 -m "$(PYTEST_MARKS)" $(PYTEST_ARGS)
+
+# The last run is evidence: its output is kept with the commit and the machine.
+EVIDENCE := docs/evidence/long.txt
+
+long: $(STAMP) ## run the longest tests (hours); their output is kept in docs/evidence
+	@mkdir -p $(dir $(EVIDENCE))
+	@{ echo "commit   $$(git describe --always --dirty --abbrev=12)"; \
+	  echo "date     $$(date -u +%Y-%m-%dT%H:%M:%SZ)"; \
+	  echo "machine  $$(uname -srm), $$(nproc) CPUs:$$(sed -n 's/^model name[^:]*://p' /proc/cpuinfo | sed 1q)"; \
+	  echo; } > $(EVIDENCE)
+	@{ $(BIN)/python -m pytest -v --durations=0 -m long $(PYTEST_ARGS) 2>&1; echo "exit $$?"; } \
+	  | tee -a $(EVIDENCE)
+	@tail -n 1 $(EVIDENCE) | grep -qx 'exit 0'
 
 lint: $(STAMP) ## check style, format, types and the rules of imports
 	@echo "ruff check" && $(BIN)/ruff check .

@@ -76,3 +76,21 @@ def answer_models(tmp_path_factory: pytest.TempPathFactory) -> AnswerModels:
 
     torch.set_num_threads(1)  # Small models; more threads only wait for each other.
     return AnswerModels(tmp_path_factory.mktemp("answers"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave long tests to those who ask for them: they are neither the default nor just slow."""
+    if "long" in config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("long")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what tests reported of this machine: figures that depend on it, skipped never."""
+    reports = [each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)]
+    for report in reports:
+        for name, figure in report.user_properties:
+            terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}: {name}: {figure}")

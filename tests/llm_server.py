@@ -136,14 +136,18 @@ class Window:
                 headers[f"x-ratelimit-reset-{name}"] = f"{limits.window_s / limit * 1000:.0f}ms"
         return headers
 
-    def largest(self) -> tuple[int, int]:
-        """Return the most requests and tokens that arrived in any window, admitted or not."""
+    def largest(self, *, without_s: float = 0.0) -> tuple[int, int]:
+        """Return the most requests and tokens that arrived in any window, admitted or not.
+
+        Of a window shorter by ``without_s``, if that is given.
+        """
+        window_s = self._settings.window_s - without_s
         inside: deque[tuple[float, int]] = deque()
         most_requests = most_tokens = n_tokens = 0
         for now_s, tokens in self.arrivals:
             inside.append((now_s, tokens))
             n_tokens += tokens
-            while inside[0][0] <= now_s - self._settings.window_s:
+            while inside[0][0] <= now_s - window_s:
                 n_tokens -= inside.popleft()[1]
             most_requests = max(most_requests, len(inside))
             most_tokens = max(most_tokens, n_tokens)
@@ -315,7 +319,11 @@ class ChatServer:
         """Return all counts."""
         from aiohttp import web
 
+        settings = self.settings
         most_requests, most_tokens = self.window.largest()
+        # What arrives together was sent so long apart at most; a twentieth is for the callers.
+        delay_s = min(self.max_stall_s + settings.window_s / 20, settings.window_s / 2)
+        n_requests, n_tokens = self.window.largest(without_s=delay_s)
         return web.json_response(
             {
                 "n_calls": len(self.window.arrivals),
@@ -328,6 +336,11 @@ class ChatServer:
                 "requests": self.requests,
                 "max_requests_in_window": most_requests,
                 "max_tokens_in_window": most_tokens,
+                "surely_sent_in_window": {"requests": n_requests, "tokens": n_tokens},
+                "limits": {
+                    "requests": settings.requests_per_minute,
+                    "tokens": settings.tokens_per_minute,
+                },
                 "mean_use": self.window.mean_use(),
                 "max_stall_s": self.max_stall_s,
             }

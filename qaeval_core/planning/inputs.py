@@ -10,6 +10,7 @@ import fnmatch
 import glob
 import hashlib
 import os
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,14 @@ from qaeval_core.signature import hash_text
 from qaeval_core.suggest import nearest
 
 _SUFFIXES = (".parquet", ".pq")
+# How polars reads tables of text: the types of columns are found from all rows.
+_TEXT_READERS = {
+    ".jsonl": "read_ndjson(sys.argv[1], infer_schema_length=None)",
+    ".json": "read_json(sys.argv[1], infer_schema_length=None)",
+    ".csv": "read_csv(sys.argv[1], infer_schema_length=None)",
+    ".tsv": "read_csv(sys.argv[1], infer_schema_length=None, separator=chr(9))",
+}
+_TEXT_READERS[".ndjson"] = _TEXT_READERS[".jsonl"]
 _GLOB_SIGNS = frozenset("*?[")
 _N_FOOTER_THREADS = 16
 _N_FOOTER_CHARS = 24
@@ -236,9 +245,9 @@ def find_inputs(
         read = list(pool.map(_read_footer, found, relatives))
     problems = [item for item in read if isinstance(item, str)]
     if problems and not skip_unreadable:
-        raise UnreadableFileError(
-            "\n".join(problems) + "\nset input.skip_unreadable=true to score the other files"
-        )
+        if len(problems) < len(read):
+            problems.append("set input.skip_unreadable=true to score the other files")
+        raise UnreadableFileError("\n".join(problems))
     if n_known:
         what = "1 name is" if n_known == 1 else f"{n_known:,} names are"
         problems.append(f"{what} left out: links to files or folders that are input already")
@@ -270,14 +279,17 @@ def _expand(uri: str) -> tuple[list[_Found], int]:
 def _search(place: _Place, folder: str) -> tuple[list[_Found], int]:
     n_known = 0
     if place.uri is None:
-        paths, n_known = _files_below(folder)
-        infos = _infos(place, [path for path in paths if _is_data(path, folder)])
+        names, n_known = _files_below(folder)
+        infos = _infos(place, [path for path in names if _is_data(path, folder)])
     else:
         infos = place.filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
+        names = [info.path for info in infos]
         infos = [info for info in infos if _is_data(info.path, folder)]
     kept = [info for info in infos if info.type == fs.FileType.File]
     if not kept:
-        raise InputError(f"no .parquet file below {folder}")
+        texts = sorted(path for path in names if Path(path).suffix.lower() in _TEXT_READERS)
+        hint = f"; {_how_to_convert(place, texts[0])}" if texts else ""
+        raise InputError(f"no .parquet file below {folder}{hint}")
     return [_Found(folder, info.path, place, info) for info in kept], n_known
 
 
@@ -408,6 +420,18 @@ def remote_stamp(opened: pa.NativeFile) -> str:
     return etags[0].decode(errors="replace") if etags else ""
 
 
+def _how_to_convert(place: _Place, path: str) -> str:
+    """Return a command that makes Parquet of a table of text; of an object, where a copy lies."""
+    suffix = Path(path).suffix.lower()
+    if suffix == ".json":
+        with place.filesystem.open_input_stream(path) as source:
+            if source.read(_TAIL_BYTES).lstrip().startswith(b"{"):
+                suffix = ".jsonl"  # Many write JSON Lines under that name.
+    name = path if place.uri is None else PurePosixPath(path).name
+    code = f"import polars, sys; polars.{_TEXT_READERS[suffix]}.write_parquet(sys.argv[2])"
+    return f'make Parquet of it: python -c "{code}" {shlex.join([name, name + ".parquet"])}'
+
+
 def _read_footer(item: _Found, relative: str) -> InputFile | str:
     is_local = item.place.uri is None
     try:
@@ -423,6 +447,8 @@ def _read_footer(item: _Found, relative: str) -> InputFile | str:
             start += group.n_rows
         schema = metadata.schema.to_arrow_schema()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, pa.ArrowInvalid) and Path(item.path).suffix.lower() in _TEXT_READERS:
+            return f"{item.uri} is not Parquet; {_how_to_convert(item.place, item.path)}"
         return f"{item.uri} is not readable Parquet: {error}"
     version = FileVersion(
         item.uri, item.info.size, item.info.mtime_ns or 0, footer_hash, stamp=stamp

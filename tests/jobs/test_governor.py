@@ -17,6 +17,7 @@ from governor_runs import Caller, Run, cpu_s, governor_processes, governor_statu
 from helpers import wait_until
 from llm_runs import prompt
 from llm_server import LlmServer, reply_text
+from wall_clock import Report, check_figures
 
 from jobs.governor import leave_governor, ray_governor
 from qaeval_core.errors import (
@@ -108,14 +109,19 @@ def ask_with(callers: list[Any], run: Run, *, n_each: int) -> list[Any]:
     ]
 
 
-def check_limits(server: LlmServer, *, n_calls: int) -> dict[str, Any]:
-    """Check that each was asked once and no window held too many."""
+def check_limits(
+    server: LlmServer, report: Report, *, n_calls: int, least_use: float = 0.0
+) -> dict[str, Any]:
+    """Check that each was asked once, no window held too many, and so much of each was used."""
     stats = server.stats()
-    assert stats["n_calls"] == stats["n_ok"] == n_calls
-    if stats["max_stall_s"] > MAX_STALL_S:
-        pytest.skip(f"the machine is too busy: it stood still for {stats['max_stall_s']:.3f} s")
-    assert stats["n_refused"] == 0
-    assert stats["max_requests_in_window"] <= WINDOW["requests_per_minute"]
+    assert stats["n_ok"] == n_calls == stats["n_calls"] - stats["n_refused"]
+
+    def check(found: list[dict[str, Any]]) -> None:
+        assert stats["n_refused"] == 0
+        assert stats["max_requests_in_window"] <= WINDOW["requests_per_minute"]
+        assert stats["mean_use"]["requests"] >= least_use
+
+    check_figures(lambda: [stats], check, report, max_stall_s=MAX_STALL_S)
     return stats
 
 
@@ -125,7 +131,9 @@ def check_texts(refs: list[Any]) -> None:
 
 
 @pytest.mark.slow
-def test_callers_in_two_processes_share_one_limit(callers: list[Any], tmp_path: Path) -> None:
+def test_callers_in_two_processes_share_one_limit(
+    callers: list[Any], tmp_path: Path, record_property: Report
+) -> None:
     """Each at the full limit would be twice the limit; each at half of it wastes what is paid."""
     with LlmServer(**WINDOW) as server:
         run = Run.against(server, tmp_path)
@@ -135,17 +143,17 @@ def test_callers_in_two_processes_share_one_limit(callers: list[Any], tmp_path: 
         check_texts(refs)
         # A governor that took 10 ms a request would be the limit: 100 requests/s.
         assert (cpu_s(governor_process()) - started_s) / 90 < 0.01
-        stats = check_limits(server, n_calls=90)
-        assert stats["mean_use"]["requests"] >= 0.85  # W / S = 0.91
+        stats = check_limits(server, record_property, n_calls=90, least_use=0.85)  # W / S = 0.91
         status = governor_status(run.client.account, "main")
         assert status is not None
-        assert (status.n_settled, status.n_sent, status.n_open) == (90, 90, 0)
+        assert (status.n_settled, status.n_sent, status.n_open) == (90, stats["n_calls"], 0)
         assert status.spent_usd == pytest.approx(stats["billed_usd"])
         leave(run.client.account, run.governor)
 
 
+@pytest.mark.slow
 def test_a_killed_governor_comes_back_with_pause_limits_and_money(
-    callers: list[Any], tmp_path: Path
+    callers: list[Any], tmp_path: Path, record_property: Report
 ) -> None:
     """kill -9 must not lose a call, break a limit, forget the server's pause or what was spent."""
     with LlmServer(log_path=str(tmp_path / "server.jsonl"), **WINDOW) as server:
@@ -159,10 +167,11 @@ def test_a_killed_governor_comes_back_with_pause_limits_and_money(
         paused_s = time.monotonic()
         governor_process().kill()
         check_texts(refs)
-        stats = check_limits(server, n_calls=90)
+        stats = check_limits(server, record_property, n_calls=90)
         # Calls that had their final word are sent within the jitter; the clock is the machine's.
         since_s = [line["t_s"] - paused_s for line in server.log()]
-        assert [at_s for at_s in since_s if 0.3 < at_s < 2.9] == []
+        late_s = 0.3 + max(stats["max_stall_s"] - MAX_STALL_S, 0.0)
+        assert [at_s for at_s in since_s if late_s < at_s < 2.9] == []
         assert max(since_s) > 3.0
         status = wait_for(run.governor.status())
         assert (status.n_settled, status.n_open, status.reserved_usd) == (90, 0, 0.0)

@@ -11,6 +11,7 @@ import pytest
 from helpers import write_parquet
 from llm_server import FAULTS, UNPARSABLE, LlmServer, reply_text
 from naco_runs import NacoRun, Row, expected_scores, messages_of, questions, table_of
+from wall_clock import Report, Stats, check_figures
 
 from qaeval_core.families.chat.naco_prompt import reminder_prompt
 from qaeval_core.families.chat.naco_reply import parse_reply
@@ -21,7 +22,6 @@ Arrival = dict[str, Any]
 WINDOW_S = 2.0
 LIMITS = {"requests": 160, "tokens": 100_000}
 N_SHORT, N_LONG = 1200, 800  # Calls of about 440 and 860 tokens: 160 of the long ones are too many.
-MAX_STALL_S = 0.03  # of the 40 ms that a window of 2 s leaves for the network and the server
 
 
 def use_by_window(arrivals: Sequence[Arrival]) -> dict[str, list[float]]:
@@ -43,51 +43,56 @@ def use_by_window(arrivals: Sequence[Arrival]) -> dict[str, list[float]]:
     return found
 
 
-def check_limits(server: LlmServer) -> None:
+def check_limits(stats: Stats) -> None:
     """Check that no window held too many, and that the limit that binds was filled."""
-    stats = server.stats()
     assert stats["n_refused"] == 0
     assert stats["max_requests_in_window"] <= LIMITS["requests"]
     assert stats["max_tokens_in_window"] <= LIMITS["tokens"]
-    shares = use_by_window(server.log())
-    for name, own in shares.items():
-        mean = sum(own) / len(own)
-        print(f"{name} bound in {len(own)} windows, of which {mean:.1%} was used")
+    for own in use_by_window(stats["log"]).values():
         assert len(own) >= 3
-        assert mean >= 0.95
+        assert sum(own) / len(own) >= 0.95
+
+
+def run_with_two_actors(rows: Sequence[Row], source: Path, folder: Path) -> Stats:
+    """Score rows and check what holds whatever the machine does; return the server's counts."""
+    folder.mkdir()
+    limits = {f"{name}_per_minute": limit for name, limit in LIMITS.items()}
+    log_path = str(folder / "server.jsonl")
+    with LlmServer(window_s=WINDOW_S, log_path=log_path, **limits) as server:
+        run = NacoRun(server, source, folder, words=["--set", "cluster.llm_actors=2"])
+        run.run()
+        stats = server.stats()
+        # Nothing is lost, and nothing is paid twice.
+        assert run.scores()["id"].to_list() == [row["id"] for row in rows]
+        assert set(run.scores()["naco_reason"]) <= {None, "unparsable_reply"}
+        assert stats["n_after_ok"] == 0
+        assert {counts["ok"] for counts in stats["requests"].values()} == {1}
+        assert run.calls()["paid"] == stats["n_ok"] >= len(rows)
+        assert run.ledger().of(only_budget(run)).spent == round(stats["billed_usd"] * 1e9)
+        segments = [path.read_text().count("\n") for path in run.journal.iterdir()]
+        assert len(segments) == 2 and min(segments) > len(rows) / 4, segments
+        return stats | {"log": server.log()}
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_two_actors_fill_the_limit_that_binds_and_keep_both(tmp_path: Path) -> None:
+def test_two_actors_fill_the_limit_that_binds_and_keep_both(
+    tmp_path: Path, record_property: Report
+) -> None:
     """Above a limit is a ban, below it is time that was paid for; 2,000 rows, each paid once."""
     rows = questions(N_SHORT) + questions(N_LONG, first=N_SHORT, n_contexts=6)
     source = write_parquet(tmp_path / "input.parquet", table_of(rows))
-    for n_left in (2, 1, 0):
-        folder = tmp_path / str(n_left)
-        folder.mkdir()
-        limits = {f"{name}_per_minute": limit for name, limit in LIMITS.items()}
-        log_path = str(folder / "server.jsonl")
-        with LlmServer(window_s=WINDOW_S, log_path=log_path, **limits) as server:
-            run = NacoRun(server, source, folder, words=["--set", "cluster.llm_actors=2"])
-            run.run()
-            stats = server.stats()
-            # Whatever the machine does: nothing is lost, and nothing is paid twice.
-            assert run.scores()["id"].to_list() == [row["id"] for row in rows]
-            assert set(run.scores()["naco_reason"]) <= {None, "unparsable_reply"}
-            assert stats["n_after_ok"] == 0
-            assert {counts["ok"] for counts in stats["requests"].values()} == {1}
-            assert run.calls()["paid"] == stats["n_ok"] >= len(rows)
-            assert run.ledger().of(only_budget(run)).spent == round(stats["billed_usd"] * 1e9)
-            segments = [path.read_text().count("\n") for path in run.journal.iterdir()]
-            assert len(segments) == 2 and min(segments) > len(rows) / 4, segments
-            try:
-                return check_limits(server)
-            except AssertionError:
-                # A machine that stands still makes calls late, and the server late to count.
-                if stats["max_stall_s"] < MAX_STALL_S:
-                    raise
-    pytest.skip(f"the machine is too busy: it stood still for {stats['max_stall_s']:.3f} s")
+    measured: list[Stats] = []
+
+    def measure() -> list[Stats]:
+        measured.append(run_with_two_actors(rows, source, tmp_path / str(len(measured))))
+        return measured[-1:]
+
+    check_figures(measure, lambda found: check_limits(found[0]), record_property, n_tries=3)
+    for name, own in use_by_window(measured[-1]["log"]).items():
+        if own:
+            used = f"{sum(own) / len(own):.1%} in {len(own)} windows"
+            record_property(f"{name} used where they bind", used)
 
 
 def only_budget(run: NacoRun) -> str:

@@ -12,13 +12,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from llm_runs import MAX_TOKENS, Run, prompt, reserved_usd
 from llm_server import FAULTS, LlmServer, count_prompt_tokens, reply_text
+from wall_clock import Report, check_figures
 
 from qaeval_core.errors import BudgetExhaustedError, EndpointRefusedError
 from qaeval_core.llm.asker import Answer
@@ -27,34 +28,12 @@ from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.key import ApiKey
 from qaeval_core.llm.limits import Limits
 
-MAX_STALL_S = 0.03  # of the 40 ms that a window of 2 s leaves for the network and the server
-
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[LlmServer]:
     """A server without limits or faults of its own; its counts are of all tests that use it."""
     with LlmServer() as server:
         yield server
-
-
-def until_the_machine_keeps_up(
-    measure: Callable[[], list[dict[str, Any]]], check: Callable[[list[dict[str, Any]]], None]
-) -> None:
-    """Measure and check; again, twice at most, if the machine stood still for longer than jitter.
-
-    Then calls are late and ask for another slot, or the server is late to count them: no promise
-    is made about either. The server says how long it stood still, whatever the callers do.
-    """
-    for n_left in (2, 1, 0):
-        found = measure()
-        try:
-            return check(found)
-        except AssertionError:
-            stall_s = max(stats["max_stall_s"] for stats in found)
-            is_late = n_left > 0 and any(stats["n_late"] >= 30 for stats in found)
-            if stall_s < MAX_STALL_S and not is_late:
-                raise
-    pytest.skip(f"the machine is too busy: it stood still for {stall_s:.3f} s")
 
 
 # A window of 2 s leaves 80 ms for all delays; the first calls, all on new connections, need some.
@@ -104,8 +83,16 @@ def check_limits(limits: Limits, stats: dict[str, Any]) -> None:
     assert stats["max_tokens_in_window"] <= (limits.tokens_per_minute or 0)
 
 
-def test_the_limit_that_binds_is_filled_and_never_broken(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_limit_that_binds_is_filled_and_never_broken(
+    tmp_path: Path, record_property: Report
+) -> None:
     """Above a limit is a ban, below it is time that was paid for; 300 calls under each."""
+
+    def measure() -> list[dict[str, Any]]:
+        found = ask_under(list(BOUND_BY.values()), tmp_path, range(300))
+        assert [stats["n_ok"] for stats in found] == [300, 300]
+        return found
 
     def check(found: list[dict[str, Any]]) -> None:
         for (binding, limits), stats in zip(BOUND_BY.items(), found, strict=True):
@@ -114,13 +101,11 @@ def test_the_limit_that_binds_is_filled_and_never_broken(tmp_path: Path) -> None
             assert stats["mean_use"][binding] >= 0.95
             assert stats["n_calls"] == 300
 
-    until_the_machine_keeps_up(
-        lambda: ask_under(list(BOUND_BY.values()), tmp_path, range(300)), check
-    )
+    check_figures(measure, check, record_property, n_tries=3)
 
 
 @pytest.mark.slow
-def test_limits_that_bind_in_turn_are_both_kept(tmp_path: Path) -> None:
+def test_limits_that_bind_in_turn_are_both_kept(tmp_path: Path, record_property: Report) -> None:
     """2,000 calls, short ones and long ones in turn: what the requests' limit left over must not
     be spent twice when the tokens' limit begins to bind.
     """
@@ -138,7 +123,12 @@ def test_limits_that_bind_in_turn_are_both_kept(tmp_path: Path) -> None:
         assert stats["max_requests_in_window"] > 0.95 * 400
         assert stats["max_tokens_in_window"] > 0.95 * 60_000
 
-    until_the_machine_keeps_up(lambda: ask_under([limits], tmp_path, numbers), check)
+    def measure() -> list[dict[str, Any]]:
+        found = ask_under([limits], tmp_path, numbers)
+        assert found[0]["n_ok"] == 2000
+        return found
+
+    check_figures(measure, check, record_property, n_tries=3)
 
 
 def check_against_the_server(answers: list[Answer], run: Run, stats: dict[str, Any]) -> None:

@@ -1,0 +1,114 @@
+"""The README and the pages of docs: their code blocks run, their links lead somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from helpers import REPOSITORY, qaeval
+from llm_server import LlmServer
+
+README, DOCS = REPOSITORY / "README.md", REPOSITORY / "docs"
+# In this order, in one folder: what one page makes, those behind it use.
+RUN = (
+    README,
+    *(DOCS / f"{name}.md" for name in ("scoring", "metrics", "correlation", "language-models")),
+    *(DOCS / f"{name}.md" for name in ("training", "settings", "cluster")),
+)
+PAGES = (README, *sorted(DOCS.glob("*.md")))
+MAX_README_LINES = 200
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+# Run by CI and by whoever sets the project up.
+SETUP_COMMANDS = ("make demo", "make check")
+
+
+def blocks(page: Path, *languages: str) -> list[tuple[str, str]]:
+    """Return languages and texts of a page's code blocks."""
+    found = _BLOCK.findall(page.read_text(encoding="utf-8"))
+    return [(kind, body) for kind, body in found if kind in languages]
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the names that a page's headings have in links."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_there_is_something_to_run() -> None:
+    """Protects from pages whose blocks lost their language and run no more."""
+    assert len(blocks(README, "sh")) >= 5
+    assert len(blocks(README, "python")) >= 1
+    assert any(command in blocks(README, "sh")[0][1] for command in SETUP_COMMANDS)
+    assert {page for page in PAGES if blocks(page, "sh", "python")} <= set(RUN)
+
+
+def test_the_readme_is_short_and_leads_to_every_page() -> None:
+    """Protects from a README that grows to a manual, and from a page that nobody finds."""
+    text = README.read_text(encoding="utf-8")
+    assert text.count("\n") < MAX_README_LINES
+    assert [page.name for page in PAGES[1:] if f"](docs/{page.name})" not in text] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Protects from pages and headings that were renamed."""
+    for link in _LINK.findall(page.read_text(encoding="utf-8")):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path) if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_code_blocks_run_in_order(tmp_path: Path, artifacts_root: Path) -> None:
+    """Protects from commands in prose that no longer work."""
+    with LlmServer() as server:
+        environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "BASE_URL": server.base_url,
+            "HOME": str(tmp_path / "home"),  # Where ledgers go.
+            "QAEVAL_ARTIFACTS": str(artifacts_root),
+        }
+        for kind, body in (block for page in RUN for block in blocks(page, "sh", "python")):
+            if any(command in body for command in SETUP_COMMANDS):
+                continue
+            command = ["sh", "-e", "-c", body] if kind == "sh" else [sys.executable, "-c", body]
+            done = subprocess.run(
+                command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+            )
+            assert done.returncode == 0, f"{body}\n{done.stdout}\n{done.stderr}"
+
+
+def test_yaml_blocks_are_yaml_and_hold_no_secret() -> None:
+    """Protects from a manifest that no cluster accepts."""
+    manifests = [body for page in PAGES for _, body in blocks(page, "yaml")]
+    assert manifests
+    for body in manifests:
+        for document in yaml.safe_load_all(body):
+            assert isinstance(document, dict)
+        assert not re.search(r"(api[_-]?key|token|password)\s*:\s*['\"]?[A-Za-z0-9]{16,}", body)
+
+
+def test_help_of_every_verb_shows_examples() -> None:
+    """Protects from a verb nobody can find out how to use."""
+    from typer.testing import CliRunner
+
+    from jobs.cli import app
+
+    for verb in ("score", "calibrate", "correlate", "metrics", "explain", "demo"):
+        shown = CliRunner().invoke(app, [verb, "--help"])
+        assert shown.exit_code == 0
+        assert f"qaeval {verb}" in shown.output
+    # It takes over its process: not in this one.
+    for kind in ("cross-encoder", "kpqa"):
+        assert f"qaeval train {kind}" in qaeval("train", kind, "--help")
