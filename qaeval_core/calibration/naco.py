@@ -13,11 +13,8 @@ import pyarrow as pa
 from qaeval_core.calibration.sampling import draw_rows, read_rows
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError
-from qaeval_core.families.catalogue import CHAT_FAMILIES
-from qaeval_core.families.plan import Context
 from qaeval_core.families.shard import OnBatch
 from qaeval_core.job import Inputs, count_rows
-from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.metrics.chat import UNPARSABLE
 from qaeval_core.metrics.complexities import ComplexityRecord
 from qaeval_core.metrics.naco import (
@@ -26,7 +23,7 @@ from qaeval_core.metrics.naco import (
     complexity_key,
     expected_complexity,
 )
-from qaeval_core.planning.compile import resolve_nothing
+from qaeval_core.planning.compile import plan_chat
 from qaeval_core.planning.shards import ReadLimits
 from qaeval_core.running.local_calls import ChatRunner
 
@@ -100,16 +97,7 @@ def calibrate_naco(
         "context": values[context],
     }
     columns = {"candidate": inputs.columns[question], "context": inputs.columns[context]}
-    planned = Context(
-        config=config,
-        instance=name,
-        columns=columns,
-        device="cpu",
-        resolve_artifact=resolve_nothing,
-        corpus="",
-    )
-    (read,) = METRICS["naco"].reads(settings)
-    (plan,) = CHAT_FAMILIES[read.family].plan(read, planned)
+    (plan,) = plan_chat(name, config, columns=columns).values()
     runner = ChatRunner(plan, stop=stop)
     prepared = runner.prepare(rows)
     runner.run(prepared, on_batch)

@@ -133,28 +133,34 @@ def check_chat(config: RunConfig) -> None:
     plans: list[ChatFamilyPlan] = []
     for name, settings in config.metrics.items():
         metric = METRICS[settings.metric]
-        reads = metric.reads(settings)
-        context = Context(
-            config=config,
-            instance=name,
-            columns={},
-            device="cpu",
-            resolve_artifact=resolve_nothing,
-            corpus="",
-        )
-        own = {
-            read.family: CHAT_FAMILIES[read.family].plan(read, context)[0]
-            for read in reads
-            if read.family in CHAT_FAMILIES
-        }
-        if own and len(own) == len(reads):
+        own = plan_chat(name, config, columns={})
+        if own and len(own) == len(metric.reads(settings)):
             _instance(name, metric, settings, own, "")
         plans += own.values()
     check_agreement(plans)
 
 
-def resolve_nothing(request: ArtifactRequest) -> Artifact:
-    """Refuse: what asks a language model is planned without any model at hand."""
+def plan_chat(
+    name: str, config: RunConfig, *, columns: Mapping[str, str]
+) -> dict[str, ChatFamilyPlan]:
+    """Return the families of an instance that ask a language model."""
+    settings = config.metrics[name]
+    context = Context(
+        config=config,
+        instance=name,
+        columns=columns,
+        device="cpu",
+        resolve_artifact=_resolve_nothing,
+        corpus="",
+    )
+    return {
+        read.family: CHAT_FAMILIES[read.family].plan(read, context)[0]
+        for read in METRICS[settings.metric].reads(settings)
+        if read.family in CHAT_FAMILIES
+    }
+
+
+def _resolve_nothing(request: ArtifactRequest) -> Artifact:
     raise ConfigError(f"{request.folder_name}: a family that asks runs no model")
 
 

@@ -16,6 +16,7 @@ from llm_runs import Run
 from llm_server import LlmServer
 
 from qaeval_core.errors import RunError
+from qaeval_core.families.chat.naco_family import NacoFamily
 from qaeval_core.llm.journal import Journal, journal_totals
 from qaeval_core.llm.journal_entry import Asked, JournalEntry
 from qaeval_core.llm.sealed_lines import MAX_LINE_BYTES
@@ -252,8 +253,8 @@ def test_what_was_read_of_a_reply_is_checked_where_its_text_is_gone(
     parsed: dict[str, Any],
 ) -> None:
     """A trace, after all was paid, in every run."""
-    assert not read_entry(entry(1, text=None, parsed=parsed)).is_readable
-    assert read_entry(entry(1, text=None)).n_steps == 1
+    assert not read_entry(NacoFamily(), entry(1, text=None, parsed=parsed)).is_readable
+    assert read_entry(NacoFamily(), entry(1, text=None)).n_steps == 1
 
 
 def test_a_forged_reply_is_asked_again(tmp_path: Path) -> None:

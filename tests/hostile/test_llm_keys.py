@@ -10,13 +10,12 @@ import pytest
 from helpers import qaeval, run_locally, write_parquet
 from hostile_server import Asked, HostileServer, completion, response
 from naco_jobs import TWO_STEPS, many, settings
-from qaeval_core.scoring.compile_naco import asked_family
 
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ConfigError
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.key import ApiKey
-from qaeval_core.planning.compile import check_key_use
+from qaeval_core.planning.compile import check_key_use, plan_chat
 
 KEY = "sk-test-93bd7f01c5e84aa2"
 FAR = "http://10.255.255.1:9/v1"
@@ -117,10 +116,7 @@ def test_what_is_allowed_changes_no_name_of_a_result(tmp_path: Path) -> None:
     assert check_key_use(lax) == [
         f"the key of the file {path} goes to 10.255.255.1:9, through the proxy proxy:3128"
     ]
-    plans = [
-        asked_family("naco", config.metrics["naco"], config, columns={})  # type: ignore[arg-type]
-        for config in (strict, lax)
-    ]
+    plans = [plan_chat("naco", config, columns={})["naco"] for config in (strict, lax)]
     assert plans[0].key == plans[1].key
     assert plans[0].options == plans[1].options
 
