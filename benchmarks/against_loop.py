@@ -17,7 +17,7 @@ from benchmarks.data import Rows, load_rows
 from benchmarks.measure import interleave, model_flops, ratio, skipped_flops
 from benchmarks.peers import GrgPeer, LrmPeer
 from qaeval_core.families.models import FamilyRunner, ModelFamilyPlan
-from qaeval_core.families.shard import Prepared, statistics_table
+from qaeval_core.families.plan import Prepared, statistics_table
 from qaeval_core.metrics.qrelscore import part_scores
 from qaeval_core.models.session import Device
 from qaeval_core.planning.run_plan import InstancePlan

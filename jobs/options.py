@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from qaeval_core.configure import RunConfig, load_config, parse_setting
-from qaeval_core.errors import ConfigError, QAEvalError
+from qaeval_core.errors import ConfigError, QAEvalError, nearest
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.schema import ROLES
-from qaeval_core.suggest import nearest
 from qaeval_core.terminal import say, say_error, show, show_lines
 
 __all__ = [

@@ -19,7 +19,7 @@ from qaeval_core.dry_run import dry_run_lines, input_lines
 from qaeval_core.errors import ArtifactMissingError, QAEvalError, RunStoppedError
 from qaeval_core.job import Inputs, make_job, read_inputs
 from qaeval_core.planning.compile import check_chat, check_key_use
-from qaeval_core.report.summary import summary_lines
+from qaeval_core.report.report import summary_lines
 from qaeval_core.run import Outcome, run_job
 from qaeval_core.running.local_executor import LocalExecutor
 

@@ -12,12 +12,11 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, Field, SerializeAsAny, ValidationError
 
-from qaeval_core.errors import ConfigError
+from qaeval_core.errors import ConfigError, nearest
 from qaeval_core.files import read_given
 from qaeval_core.metrics.base import Section, Settings
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.strict_yaml import StrictYamlError, load_yaml
-from qaeval_core.suggest import nearest
 
 # Of what was given instead of a setting: it may be a secret in the wrong place.
 _N_SHOWN = 20

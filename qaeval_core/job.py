@@ -22,8 +22,7 @@ from qaeval_core.planning.columns import check_carried, resolve_columns
 from qaeval_core.planning.compile import compile_run, needed_roles, optional_roles
 from qaeval_core.planning.ids import check_copied
 from qaeval_core.planning.inputs import InputFile, find_inputs
-from qaeval_core.planning.run_plan import CompiledRun
-from qaeval_core.planning.score_columns import check_output_names
+from qaeval_core.planning.run_plan import CompiledRun, check_output_names
 from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, cover, plan_file
 from qaeval_core.signature import hash_text
 from qaeval_core.store.store import Store

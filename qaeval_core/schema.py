@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
+from typing import Literal
 
 import pyarrow as pa
 
@@ -115,3 +116,20 @@ def fits_role(kind: pa.DataType, role: str) -> bool:
 def is_optional(role: str) -> bool:
     """Return whether a role may have no column, and takes a null as a value."""
     return ROLES[role] in (TEXT_OR_NULL, TEXTS_OR_NULL)
+
+
+Tokeniser = Literal[
+    "squad",
+    "whitespace",
+    "words",
+    "rouge",
+    "13a",
+    "treebank",
+    "coco",
+    "spacy",
+    "zh",
+    "characters",
+]
+Language = Literal["en", "de", "es", "fr", "zh", "none"]
+Stemming = Literal["none", "porter"]
+Smoothing = Literal["none", "floor", "add_one", "exponential", "coco"]

@@ -11,10 +11,9 @@ import polars as pl
 import pyarrow as pa
 
 from qaeval_core.configure import RunConfig, load_config
-from qaeval_core.errors import ConfigError, SchemaError
+from qaeval_core.errors import ConfigError, SchemaError, nearest
 from qaeval_core.families.chat.family import is_chat
-from qaeval_core.families.plan import Engine, FamilyPlan, Runner
-from qaeval_core.families.shard import statistics_table
+from qaeval_core.families.plan import Engine, FamilyPlan, Runner, statistics_table
 from qaeval_core.families.validate import table_rows
 from qaeval_core.families.words.frequencies import (
     DocumentFrequencies,
@@ -28,10 +27,8 @@ from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.session import Device
 from qaeval_core.planning.columns import optional_columns, role_column
 from qaeval_core.planning.compile import compile_run, needed_roles, optional_roles
-from qaeval_core.planning.run_plan import CompiledRun
-from qaeval_core.planning.score_columns import check_output_names
+from qaeval_core.planning.run_plan import CompiledRun, check_output_names
 from qaeval_core.schema import ROLES, fits_role
-from qaeval_core.suggest import nearest
 
 Rows: TypeAlias = pa.Table | pl.DataFrame | Sequence[Mapping[str, object]]
 

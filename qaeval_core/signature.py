@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import platform
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 N_HASH_CHARS = 12
 
@@ -63,3 +68,34 @@ def hash_file(path: str | Path, *, n_chars: int = N_HASH_CHARS) -> str:
     """Return the first hex digits of the SHA-256 of a file."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:n_chars]
+
+
+_PACKAGES = (
+    "qaeval",
+    "numpy",
+    "pyarrow",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "tokenizers",
+    "ray",
+    "nltk",
+    "rapidfuzz",
+    "sacrebleu",
+)
+
+
+def environment() -> dict[str, Any]:
+    """Return what a number may depend on besides data and models."""
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cpus": os.cpu_count(),
+        "packages": versions,
+    }

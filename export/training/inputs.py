@@ -19,8 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableFileError
-from qaeval_core.suggest import nearest
+from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableFileError, nearest
 
 __all__ = [
     "Pairs",

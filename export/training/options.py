@@ -11,7 +11,7 @@ from typing import Annotated, cast
 
 import typer
 
-from qaeval_core.suggest import nearest
+from qaeval_core.errors import nearest
 from qaeval_core.terminal import say
 
 __all__ = ["CrossEncoderOptions", "KpqaOptions", "TrainingOptions", "parse_options"]

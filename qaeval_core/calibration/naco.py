@@ -13,7 +13,7 @@ import pyarrow as pa
 from qaeval_core.calibration.sampling import draw_rows, read_rows
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError
-from qaeval_core.families.shard import OnBatch
+from qaeval_core.families.plan import OnBatch
 from qaeval_core.job import Inputs, count_rows
 from qaeval_core.metrics.chat import UNPARSABLE
 from qaeval_core.metrics.complexities import ComplexityRecord

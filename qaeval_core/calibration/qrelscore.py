@@ -24,7 +24,7 @@ from qaeval_core.metrics.bleu import bleu_1
 from qaeval_core.metrics.qrelscore import QRelScoreSettings, baseline_key, part_scores
 from qaeval_core.metrics.targets import Targets
 from qaeval_core.planning.run_plan import InstancePlan
-from qaeval_core.stats.summary import summarise
+from qaeval_core.stats.bootstrap import summarise
 from qaeval_core.text.tokenise import words
 
 MAX_BLEU_1 = 0.05

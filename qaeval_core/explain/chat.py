@@ -26,7 +26,7 @@ from qaeval_core.families.chat.family import (
     Reading,
     is_chat,
 )
-from qaeval_core.families.shard import statistics_table
+from qaeval_core.families.plan import statistics_table
 from qaeval_core.llm.client import Message
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import JournalEntry

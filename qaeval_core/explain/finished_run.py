@@ -18,7 +18,13 @@ import pyarrow.parquet as pq
 from rapidfuzz import fuzz, process
 
 from qaeval_core.configure import RunConfig, make_config
-from qaeval_core.errors import ArtifactMissingError, ConfigError, InputError, ReconcileError
+from qaeval_core.errors import (
+    ArtifactMissingError,
+    ConfigError,
+    InputError,
+    ReconcileError,
+    nearest,
+)
 from qaeval_core.families.validate import table_rows
 from qaeval_core.job import Job, make_job, read_inputs
 from qaeval_core.models.artifact import default_root, find_artifact
@@ -26,7 +32,6 @@ from qaeval_core.models.session import Device
 from qaeval_core.planning.shards import RowRange
 from qaeval_core.running.reader import ShardReader
 from qaeval_core.running.run_files import read_json
-from qaeval_core.suggest import nearest
 
 _BATCH_ROWS = 65_536
 _N_NEAREST = 3

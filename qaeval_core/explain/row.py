@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from qaeval_core.environment import environment
 from qaeval_core.errors import ReconcileError
 from qaeval_core.explain.chat import read_chats
 from qaeval_core.explain.families import explain_chat, explain_family
@@ -47,6 +46,7 @@ from qaeval_core.explain.recompute import (
 from qaeval_core.joining.join import score_rows
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.schema import POSITION, QUARANTINE_REASON
+from qaeval_core.signature import environment
 
 _N_SHOWN_DIFFERENCES = 5
 

@@ -25,12 +25,13 @@ from qaeval_core.families.plan import (
     Engine,
     Family,
     FamilyPlan,
+    OnBatch,
+    Prepared,
     Resources,
     Runner,
     forward_report,
 )
 from qaeval_core.families.sas import SasScorer
-from qaeval_core.families.shard import OnBatch, Prepared
 from qaeval_core.families.sharing import SharedPairs, share_pairs
 from qaeval_core.families.token_frequencies import TokenFrequenciesScorer
 from qaeval_core.families.token_match import (

@@ -27,8 +27,13 @@ from qaeval_core.metrics.base import Scores
 from qaeval_core.metrics.targets import IntArray, Targets
 from qaeval_core.planning.ids import hashes, readable, text_of
 from qaeval_core.planning.inputs import InputFile
-from qaeval_core.planning.run_plan import CompiledRun, InstancePlan
-from qaeval_core.planning.score_columns import column_array, columns_metadata, score_fields
+from qaeval_core.planning.run_plan import (
+    CompiledRun,
+    InstancePlan,
+    column_array,
+    columns_metadata,
+    score_fields,
+)
 from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, Stretch, split, stretches
 from qaeval_core.running.piece_worker import UNREADABLE
 from qaeval_core.running.reader import ShardReader, check_unchanged

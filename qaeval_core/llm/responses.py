@@ -34,18 +34,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import re
 import ssl
 import time
 import zlib
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import httpx
 
 from qaeval_core.llm.key import ApiKey, scrub
-from qaeval_core.llm.retry_after import exhausted_s, retry_after_s
 from qaeval_core.llm.throttle import REFUSALS, End
 
 # Why there is no score where this program failed, not the server.
@@ -379,3 +382,103 @@ def kept_text(text: str, *, max_bytes: int = MAX_REPLY_BYTES) -> str:
         return text
     end = max((text.rfind(mark) + len(mark) for mark in _THOUGHT_ENDS if mark in text), default=0)
     return text[end:].encode("utf-8", "surrogatepass")[:max_bytes].decode("utf-8", "ignore")
+
+
+# x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, ratelimit-remaining, ...
+_REMAINING = re.compile(
+    r"^(?P<before>(?:[\w-]+-)?ratelimit-(?:[\w-]+-)?)remaining(?P<after>[\w-]*)$"
+)
+_UNIT_S = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
+_LENGTH = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|us|µs|d|h|m|s))+")
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|d|h|m|s)")
+_MAX_LENGTH_S = 1e8  # Three years: a larger number is a point in time.
+_MAX_PAUSE_S = 86_400.0
+
+
+def retry_after_s(headers: Mapping[str, str], *, now: float) -> float | None:
+    """Return after how long a call is to be repeated, at most a day; None if nothing is said.
+
+    ``retry-after-ms`` is more exact than ``Retry-After``, and counts alone.
+
+    Examples
+    --------
+    >>> retry_after_s({"Retry-After": "20"}, now=0.0)
+    20.0
+    """
+    lower = {name.lower(): value.strip() for name, value in headers.items()}
+    seconds = duration_s(lower.get("retry-after-ms", "") + "ms", now=now)
+    if seconds is None:
+        seconds = duration_s(lower.get("retry-after", ""), now=now)
+    return None if seconds is None else min(seconds, _MAX_PAUSE_S)
+
+
+def exhausted_s(headers: Mapping[str, str], *, now: float) -> float | None:
+    """Return after how long the account's limits allow a call, at most a day; None if they do now.
+
+    That is the longest reset of a limit of which nothing remains.
+
+    Parameters
+    ----------
+    headers : mapping
+        Names in any case.
+    now : float
+        Seconds since 1970, to turn points in time into waits.
+
+    Examples
+    --------
+    >>> exhausted_s({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "6m0s",
+    ...              "x-ratelimit-remaining-requests": "7"}, now=0.0)
+    360.0
+    >>> exhausted_s({"x-ratelimit-remaining-tokens": "150"}, now=0.0)
+    """
+    lower = {name.lower(): value.strip() for name, value in headers.items()}
+    pauses = [duration_s(reset, now=now) for reset in _exhausted(lower)]
+    known = [pause_s for pause_s in pauses if pause_s is not None]
+    return min(max(known), _MAX_PAUSE_S) if known else None
+
+
+def _exhausted(lower: Mapping[str, str]) -> list[str]:
+    """Return when limits of which nothing remains are reset."""
+    resets = []
+    for name, value in lower.items():
+        match = _REMAINING.match(name)
+        if match and re.fullmatch(r"-?\d+(\.0*)?", value) and float(value) <= 0:
+            resets.append(lower.get(f"{match['before']}reset{match['after']}", ""))
+    return resets
+
+
+def duration_s(text: str, *, now: float) -> float | None:
+    """Return the seconds that a header means, at least 0, or None if it means nothing.
+
+    Examples
+    --------
+    >>> [duration_s(text, now=0.0) for text in ("6m0s", "1.5s", "20ms", "3", "1h2m", "soon")]
+    [360.0, 1.5, 0.02, 3.0, 3720.0, None]
+    >>> duration_s("Thu, 01 Jan 1970 00:01:00 GMT", now=20.0)
+    40.0
+    >>> duration_s("1700000060", now=1.7e9), duration_s("1700000060000", now=1.7e9)
+    (60.0, 60.0)
+    """
+    if _LENGTH.fullmatch(text):
+        return sum(float(number) * _UNIT_S[unit] for number, unit in _PART.findall(text))
+    try:
+        seconds = float(text)
+    except ValueError:
+        return _until_date_s(text, now=now)
+    if not math.isfinite(seconds):
+        return None
+    if seconds > 1000 * _MAX_LENGTH_S:
+        seconds /= 1000
+    return max(seconds - now if seconds > _MAX_LENGTH_S else seconds, 0.0)
+
+
+def _until_date_s(text: str, *, now: float) -> float | None:
+    for parse in (parsedate_to_datetime, datetime.fromisoformat):
+        try:
+            date = parse(text)
+            if date.tzinfo is None:
+                date = date.replace(tzinfo=UTC)
+            return max(date.timestamp() - now, 0.0)
+        except (ValueError, OverflowError):  # A zone of more hours than a clock can hold.
+            continue
+    return None

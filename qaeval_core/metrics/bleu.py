@@ -41,7 +41,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from qaeval_core.choices import Smoothing
 from qaeval_core.metrics.base import Scores
 from qaeval_core.metrics.targets import Targets
 from qaeval_core.metrics.words import (
@@ -54,6 +53,7 @@ from qaeval_core.metrics.words import (
     totals,
     without_words,
 )
+from qaeval_core.schema import Smoothing
 
 FloatArray = NDArray[np.float64]
 

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from qaeval_core.choices import Tokeniser
 from qaeval_core.metrics.base import Scores
 from qaeval_core.metrics.targets import Targets
 from qaeval_core.metrics.words import WordMetric, WordSettings, scored
+from qaeval_core.schema import Tokeniser
 
 SQUAD = "Rajpurkar et al. SQuAD. EMNLP 2016, arXiv:1606.05250, section 6.1; evaluation script v1.1"
 

@@ -30,10 +30,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from qaeval_core.choices import Tokeniser
 from qaeval_core.metrics.base import Scores
 from qaeval_core.metrics.targets import Targets
 from qaeval_core.metrics.words import WordMetric, WordSettings, lengths, scored, without_words
+from qaeval_core.schema import Tokeniser
 
 FloatArray = NDArray[np.float64]
 

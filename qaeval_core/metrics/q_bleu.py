@@ -36,7 +36,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from qaeval_core.choices import Smoothing
 from qaeval_core.metrics.base import Scores, columns
 from qaeval_core.metrics.bleu import bleu
 from qaeval_core.metrics.targets import Targets
@@ -49,6 +48,7 @@ from qaeval_core.metrics.words import (
     totals,
     without_words,
 )
+from qaeval_core.schema import Smoothing
 
 FloatArray = NDArray[np.float64]
 

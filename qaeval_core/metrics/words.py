@@ -9,9 +9,9 @@ from typing import ClassVar, Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
-from qaeval_core.choices import Language, Stemming, Tokeniser
 from qaeval_core.metrics.base import Metric, Read, Scores, Settings, Values, columns
 from qaeval_core.metrics.targets import FloatArray, Targets
+from qaeval_core.schema import Language, Stemming, Tokeniser
 
 MAX_ORDER = 4  # of n-grams
 ORDERS = tuple(range(1, MAX_ORDER + 1))

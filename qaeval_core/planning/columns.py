@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from qaeval_core.errors import ConfigError, SchemaError
+from qaeval_core.errors import ConfigError, SchemaError, nearest
 from qaeval_core.planning.inputs import InputFile
 from qaeval_core.schema import ROLES, fits_role
-from qaeval_core.suggest import nearest
 
 
 def resolve_columns(

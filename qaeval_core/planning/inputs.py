@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from qaeval_core.errors import InputError, UnreadableFileError
+from qaeval_core.errors import InputError, UnreadableFileError, nearest
 from qaeval_core.planning.footer import Footer, parse_footer
 from qaeval_core.planning.listing import (
     check_names,
@@ -33,7 +33,6 @@ from qaeval_core.planning.listing import (
     shown_name,
 )
 from qaeval_core.signature import hash_text
-from qaeval_core.suggest import nearest
 
 _SUFFIXES = (".parquet", ".pq")
 # How polars reads tables of text: the types of columns are found from all rows.

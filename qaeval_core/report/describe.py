@@ -9,13 +9,12 @@ from collections.abc import Iterator, Mapping
 from pydantic.fields import FieldInfo
 
 from qaeval_core.configure import load_config
-from qaeval_core.errors import ConfigError, QAEvalError
+from qaeval_core.errors import ConfigError, QAEvalError, nearest
 from qaeval_core.metrics.base import AnyMetric
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.planning.compile import compile_run
 from qaeval_core.schema import ROLES
-from qaeval_core.suggest import nearest
 
 _REDUCTIONS = {
     "mean": "mean of rows",

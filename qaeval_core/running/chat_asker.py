@@ -23,7 +23,7 @@ from qaeval_core.families.chat.family import (
     Request,
 )
 from qaeval_core.families.pass_stats import PassStats
-from qaeval_core.families.shard import Prepared
+from qaeval_core.families.plan import Prepared
 from qaeval_core.families.validate import validate_rows
 from qaeval_core.llm.asker import Answer, Asker
 from qaeval_core.llm.budget import Budget

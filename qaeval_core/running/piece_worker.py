@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.families.pass_stats import PassStats
-from qaeval_core.families.plan import Runner
-from qaeval_core.families.shard import Prepared, quarantine_all, statistics_table
+from qaeval_core.families.plan import Prepared, Runner, quarantine_all, statistics_table
 from qaeval_core.families.validate import table_rows
 from qaeval_core.families.words.rows import ShardTexts, Tokenisers
 from qaeval_core.outages import Outages

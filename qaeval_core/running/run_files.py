@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from qaeval_core.environment import environment
 from qaeval_core.files import read_own
 from qaeval_core.job import Job
 from qaeval_core.planning.shards import RowRange
+from qaeval_core.signature import environment
 
 _PLAN_SCHEMA = pa.schema(
     [

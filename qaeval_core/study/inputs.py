@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from qaeval_core.checksums import is_file_intact
-from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableFileError
+from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableFileError, nearest
 from qaeval_core.schema import COLUMNS_METADATA
-from qaeval_core.suggest import nearest
 
 SUFFIXES = (".parquet", ".jsonl", ".csv")
 

@@ -240,7 +240,7 @@ def _earlier(out: Path) -> list[Path]:
 def study_content(study: Study) -> dict[str, Any]:
     """Return a study as plain data: request, notes, all records, environment."""
     # Imported here: it brings all of scoring along, which nothing else in a study needs.
-    from qaeval_core.environment import environment
+    from qaeval_core.signature import environment
 
     content = environment()
     for package in _PACKAGES:

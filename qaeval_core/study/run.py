@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from qaeval_core.errors import ConfigError
+from qaeval_core.errors import ConfigError, nearest
 from qaeval_core.stats.bootstrap import bootstrap, percentile_interval
 from qaeval_core.stats.correlation import CONSTANT_METRIC
 from qaeval_core.stats.forward_selection import (
@@ -36,7 +36,6 @@ from qaeval_core.study import inputs
 from qaeval_core.study.inputs import ScoreColumn, StudyTable, Subset
 from qaeval_core.study.levels import Level, make_draws, make_systems, rated_rows, segment_level
 from qaeval_core.study.records import ALL_ROWS, DRAWS, Statistic, Study, StudyRequest
-from qaeval_core.suggest import nearest
 
 ONE_LABEL = "one_label"
 NO_PAIRS = "no_pairs"

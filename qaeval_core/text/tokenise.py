@@ -25,8 +25,8 @@ from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
-from qaeval_core.choices import Language, Stemming, Tokeniser
 from qaeval_core.errors import ConfigError
+from qaeval_core.schema import Language, Stemming, Tokeniser
 
 Split = Callable[[str], list[str]]
 

@@ -15,9 +15,9 @@ from helpers import REPOSITORY, run_locally, write_parquet
 from typer.testing import CliRunner
 
 from jobs.cli import app
+from qaeval_core.errors import nearest
 from qaeval_core.explain.page import escaped
 from qaeval_core.running.progress import Counts, ProgressPrinter
-from qaeval_core.suggest import nearest
 from qaeval_core.terminal import say, say_error, visible
 
 # Clears the screen, begins a line of its own, turns the direction, and is a C1 control.

@@ -15,7 +15,7 @@ from qaeval_core.metrics.qrelscore import baseline_key
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.record import ArtifactRecord, ArtifactRequest, ModelRecord
 from qaeval_core.planning.compile import compile_run, needed_requests, needed_roles, optional_roles
-from qaeval_core.planning.score_columns import columns_metadata, score_fields
+from qaeval_core.planning.run_plan import columns_metadata, score_fields
 from qaeval_core.schema import ROLES
 
 _NACO = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "expected_complexity": 2}

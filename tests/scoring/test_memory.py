@@ -16,7 +16,7 @@ import numpy as np
 from qaeval_core.configure import load_config
 from qaeval_core.models.artifact import find_artifact
 from qaeval_core.planning.compile import compile_run
-from qaeval_core.families.shard import statistics_table
+from qaeval_core.families.plan import statistics_table
 from qaeval_core.families.models import FamilyRunner
 
 run = compile_run(

@@ -11,8 +11,7 @@ import pytest
 from answer_models import ANSWER_METRICS, AnswerModels, make_row, numbers, scores_only
 
 from qaeval_core.families.base import NO_WEIGHT, NON_FINITE
-from qaeval_core.families.plan import Engine
-from qaeval_core.families.shard import statistics_table
+from qaeval_core.families.plan import Engine, statistics_table
 from qaeval_core.joining.join import score_rows
 from qaeval_core.metrics.base import AnyMetric
 from qaeval_core.metrics.catalogue import METRICS

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rouge_score import tokenizers as rouge_tokenizers
 
-from qaeval_core.choices import Language, Tokeniser
+from qaeval_core.schema import Language, Tokeniser
 from qaeval_core.text.tokenise import make_tokeniser
 
 RULES = get_args(Tokeniser)

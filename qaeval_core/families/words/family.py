@@ -21,11 +21,12 @@ from qaeval_core.families.plan import (
     Engine,
     Family,
     FamilyPlan,
+    OnBatch,
+    Prepared,
     Resources,
     Runner,
     forward_report,
 )
-from qaeval_core.families.shard import OnBatch, Prepared
 from qaeval_core.families.words import bonus, counts, frequencies
 from qaeval_core.families.words.frequencies import DocumentFrequencies, read_frequencies
 from qaeval_core.families.words.rows import Compute, ShardTexts, Tokenisers
