@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,36 @@ def test_code_blocks_run_in_order(tmp_path: Path, artifacts_root: Path) -> None:
                 command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
             )
             assert done.returncode == 0, f"{body}\n{done.stdout}\n{done.stderr}"
+
+
+def test_the_metric_of_the_readme_can_be_added(tmp_path: Path) -> None:
+    """One module and one line are all that a metric costs."""
+    ((_, module),) = blocks(README, "py")
+    shutil.copytree(REPOSITORY / "qaeval_core", tmp_path / "qaeval_core")
+    first, _, _ = module.partition("\n")
+    (tmp_path / first.removeprefix("# ")).write_text(module, encoding="utf-8")
+    catalogue = tmp_path / "qaeval_core" / "metrics" / "catalogue.py"
+    added = "from qaeval_core.metrics.length_ratio import LengthRatio"
+    text = catalogue.read_text(encoding="utf-8").replace(
+        "    Naco(),\n", "    LengthRatio(),\n    Naco(),\n"
+    )
+    catalogue.write_text(
+        text.replace("\nfrom qaeval", f"\n{added}\nfrom qaeval", 1), encoding="utf-8"
+    )
+    score = (
+        "from qaeval_core import Scorer\n"
+        "rows = [{'candidate': 'a dog', 'references': ['the big red dog', 'a dog or two']}]\n"
+        "print(Scorer(['length_ratio', 'rouge_l']).score(rows)['length_ratio'].to_pylist())"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
+    for words, wanted in (
+        (["-c", score], "[0.5]"),
+        (["-m", "jobs.cli", "metrics", "length_ratio"], "words of the shorter text"),
+    ):
+        done = subprocess.run(
+            [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert wanted in done.stdout, done.stderr
 
 
 def test_yaml_blocks_are_yaml_and_hold_no_secret() -> None:
