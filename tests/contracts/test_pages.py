@@ -68,6 +68,18 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
+def test_what_the_map_names_is_there() -> None:
+    """Protects from a map of folders and functions that have other names now."""
+    text = (DOCS / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    paths = set(re.findall(r"`((?:qaeval_core|jobs|export)/[\w/.]*)`", text))
+    assert len(paths) > 30
+    assert sorted(path for path in paths if not (REPOSITORY / path).exists()) == []
+    # A function or class stands before its file, in brackets.
+    for name, path in re.findall(r"`(\w+)`\s+\(`([\w/]+\.py)`\)", text):
+        source = (REPOSITORY / path).read_text(encoding="utf-8")
+        assert re.search(rf"^(def|class) {name}\b", source, re.MULTILINE), f"{name} in {path}"
+
+
 @pytest.mark.ray
 @pytest.mark.slow
 def test_code_blocks_run_in_order(tmp_path: Path, artifacts_root: Path) -> None:
