@@ -1,4 +1,4 @@
-"""Plans: what a compiled run computes: families, instances, and passes over the rows."""
+"""Plan: what a family is, what one computes in a run, and the road of a shard along its runner."""
 
 from __future__ import annotations
 
