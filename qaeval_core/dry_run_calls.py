@@ -76,7 +76,7 @@ def call_lines(job: Job, plan: ChatFamilyPlan, *, max_rows: int) -> Iterator[str
 
 def _money_line(plan: ChatFamilyPlan, *, n_prompt: float, n_completion: float) -> str:
     if plan.settings.prices is None:
-        return "  money: unknown without naco.prices"
+        return f"  money: unknown without {plan.settings.metric}.prices"
     usd = prices_of(plan).cost_usd(
         n_prompt_tokens=round(n_prompt), n_completion_tokens=round(n_completion)
     )

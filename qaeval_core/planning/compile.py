@@ -205,4 +205,5 @@ def _lines(settings: ChatSettings, base_url: str) -> Iterator[str]:
         name for name in _PROXY_VARIABLES if name in os.environ or name.lower() in os.environ
     ]
     if is_far and variables and settings.proxy is None:
-        yield f"{variables[0]} is not heeded: calls go through naco.proxy alone, which is not set"
+        proxy = f"{settings.metric}.proxy"
+        yield f"{variables[0]} is not heeded: calls go through {proxy} alone, which is not set"
