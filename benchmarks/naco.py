@@ -40,8 +40,7 @@ from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.governor import Governor
 from qaeval_core.llm.governor_client import GovernorClient, in_process
 from qaeval_core.llm.journal import Journal
-from qaeval_core.llm.limits import Limits
-from qaeval_core.llm.pricing import Prices
+from qaeval_core.llm.limits import Limits, Prices
 from qaeval_core.sample import sample_table
 
 _ROOT = Path(__file__).resolve().parents[1]

@@ -16,8 +16,7 @@ from benchmarks.data import load_rows
 from benchmarks.measure import interleave
 from qaeval_core.families.base import Work
 from qaeval_core.families.models import ModelFamilyPlan, prepare_rows
-from qaeval_core.models.batching import token_budget_batches
-from qaeval_core.models.session import Session
+from qaeval_core.models.session import Session, token_budget_batches
 from qaeval_core.text.encode import TextEncoder
 
 BUDGETS = {"lrm": (384, 512, 768, 1024, 2048), "grg": (512, 768, 1024, 2048, 4096)}

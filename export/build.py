@@ -21,8 +21,7 @@ from export.eager import eager_values
 from export.facts import ModelFacts, make_facts
 from export.graphs import EXPORTS
 from export.loading import LoadedModel, load_model
-from export.parity import MIN_SPEARMAN, Parity, compare, parity_pairs
-from export.precision import convert
+from export.parity import MIN_SPEARMAN, Parity, compare, convert, parity_pairs
 from export.tracing import tensor_records, trace
 from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ExportError
 from qaeval_core.models.artifact import (

@@ -11,7 +11,7 @@ from qaeval_core.families.validate import table_rows
 from qaeval_core.job import Job
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import Asked
-from qaeval_core.llm.pricing import dollars, estimate_tokens
+from qaeval_core.llm.limits import dollars, estimate_tokens
 from qaeval_core.running.chat_asker import (
     endpoint_of,
     lay_out_chat,

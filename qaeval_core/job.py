@@ -18,9 +18,8 @@ from qaeval_core.families.plan import FamilyPlan
 from qaeval_core.files import check_out_path
 from qaeval_core.models.artifact import Artifact, ArtifactRequest, default_root, ensure_artifact
 from qaeval_core.models.session import Device
-from qaeval_core.planning.columns import check_carried, resolve_columns
+from qaeval_core.planning.columns import check_carried, check_copied, resolve_columns
 from qaeval_core.planning.compile import compile_run, needed_roles, optional_roles
-from qaeval_core.planning.ids import check_copied
 from qaeval_core.planning.inputs import InputFile, find_inputs
 from qaeval_core.planning.run_plan import CompiledRun, check_output_names
 from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, cover, plan_file

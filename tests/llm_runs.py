@@ -19,8 +19,7 @@ from qaeval_core.llm.governor_client import GovernorClient, in_process, reconcil
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.key import ApiKey
 from qaeval_core.llm.ledger import Ledger
-from qaeval_core.llm.limits import Limits
-from qaeval_core.llm.pricing import Prices, most_prompt_tokens
+from qaeval_core.llm.limits import Limits, Prices, most_prompt_tokens
 from qaeval_core.llm.retry import RetryRule
 
 MAX_TOKENS = 100

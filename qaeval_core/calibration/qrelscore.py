@@ -15,8 +15,7 @@ from qaeval_core.calibration.sampling import draw_rows, read_rows
 from qaeval_core.errors import ConfigError, InputError
 from qaeval_core.families.models import ModelFamilyPlan, is_model
 from qaeval_core.families.plan import Engine
-from qaeval_core.families.sharing import IntArray
-from qaeval_core.families.validate import validate_rows
+from qaeval_core.families.validate import IntArray, validate_rows
 from qaeval_core.job import Job
 from qaeval_core.joining.join import ArrowStatistics
 from qaeval_core.metrics.baselines import BaselineFile, BaselineRecord

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from qaeval_core.families.sharing import IntArray
-from qaeval_core.families.validate import table_rows
+from qaeval_core.families.validate import IntArray, table_rows
 from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.shards import ReadLimits, plan_file
 from qaeval_core.running.reader import ShardReader

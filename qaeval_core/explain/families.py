@@ -34,8 +34,8 @@ from qaeval_core.explain.tokens import (
     token_weights,
 )
 from qaeval_core.families.models import UnitRun
-from qaeval_core.families.sharing import SharedTexts, share_texts
 from qaeval_core.families.token_units import TokenUnits
+from qaeval_core.families.validate import SharedTexts, share_texts
 from qaeval_core.metrics.naco import PENDING
 from qaeval_core.metrics.qrelscore import layer_indices
 from qaeval_core.models.artifact import ArtifactRequest, find_artifact

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from qaeval_core.families.sharing import IntArray, SharedPairs
+from qaeval_core.families.validate import IntArray, SharedPairs
 from qaeval_core.families.words.frequencies import DocumentFrequencies
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.text.encode import TextEncoder, TokenIds

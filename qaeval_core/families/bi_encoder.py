@@ -19,10 +19,10 @@ from qaeval_core.families.base import (
     reasons_column,
     token_counts,
 )
-from qaeval_core.families.sharing import SharedPairs, SharedTexts, share_texts
 from qaeval_core.families.token_units import template_of
+from qaeval_core.families.validate import SharedPairs, SharedTexts, share_texts
 from qaeval_core.models.artifact import Artifact
-from qaeval_core.models.batching import pad
+from qaeval_core.models.session import pad
 from qaeval_core.text.encode import TextEncoder, TokenIds
 
 

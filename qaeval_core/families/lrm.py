@@ -24,9 +24,9 @@ from qaeval_core.families.base import (
     row_totals,
     target_windows,
 )
-from qaeval_core.families.sharing import SharedPairs
+from qaeval_core.families.validate import SharedPairs
 from qaeval_core.models.artifact import Artifact
-from qaeval_core.models.batching import pad
+from qaeval_core.models.session import pad
 from qaeval_core.text.encode import TextEncoder, TokenIds, equal_windows
 
 

@@ -32,20 +32,18 @@ from qaeval_core.families.plan import (
     forward_report,
 )
 from qaeval_core.families.sas import SasScorer
-from qaeval_core.families.sharing import SharedPairs, share_pairs
-from qaeval_core.families.token_frequencies import TokenFrequenciesScorer
 from qaeval_core.families.token_match import (
     ContextMatchScorer,
     TokenMatchScorer,
     TransportScorer,
 )
-from qaeval_core.families.validate import validate_rows
+from qaeval_core.families.token_units import TokenFrequenciesScorer
+from qaeval_core.families.validate import SharedPairs, share_pairs, validate_rows
 from qaeval_core.families.words.frequencies import DocumentFrequencies
 from qaeval_core.families.words.rows import ShardTexts
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.models.artifact import Artifact, ArtifactRequest
-from qaeval_core.models.batching import token_budget_batches
-from qaeval_core.models.session import Device, Session
+from qaeval_core.models.session import Device, Session, token_budget_batches
 from qaeval_core.signature import Signature
 from qaeval_core.text.encode import TextEncoder
 

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from qaeval_core.errors import BudgetExhaustedError, ConfigError
-from qaeval_core.llm.limits import Limits
-from qaeval_core.llm.pricing import NANO, dollars
+from qaeval_core.llm.limits import NANO, Limits, dollars
 
 # A run that was killed says no goodbye; its limits must not bind the others for ever.
 SILENT_S = 900.0

@@ -38,8 +38,7 @@ from dataclasses import dataclass, replace
 from qaeval_core.llm.budget import MAIN_BUDGET, SILENT_S, Budget, Budgets
 from qaeval_core.llm.leases import LEASE_S, LeaseLog, LeaseTable
 from qaeval_core.llm.ledger import Ledger, LedgerState, SentCall
-from qaeval_core.llm.limits import Limits
-from qaeval_core.llm.pricing import NANO
+from qaeval_core.llm.limits import NANO, Limits
 from qaeval_core.llm.schedule import Schedule, ScheduledCall
 from qaeval_core.llm.throttle import REFUSALS, End
 

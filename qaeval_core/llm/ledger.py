@@ -36,7 +36,7 @@ import psutil
 from qaeval_core.errors import RunError, StoreLockedError
 from qaeval_core.files import AppendFile, make_folder, open_lock, read_own
 from qaeval_core.llm.budget import Money
-from qaeval_core.llm.pricing import NANO
+from qaeval_core.llm.limits import NANO
 from qaeval_core.llm.sealed_lines import Line, fields_of, is_sealed, lines_of, sealed
 from qaeval_core.llm.throttle import Kept
 

@@ -22,7 +22,7 @@ from qaeval_core.families.validate import table_rows
 from qaeval_core.llm.asker import Asker
 from qaeval_core.llm.governor import Status
 from qaeval_core.llm.governor_client import GovernorClient
-from qaeval_core.llm.pricing import dollars
+from qaeval_core.llm.limits import dollars
 from qaeval_core.planning.shards import Piece, RowRange
 from qaeval_core.running.chat_asker import (
     OpenGovernor,

@@ -23,8 +23,7 @@ from qaeval_core.errors import BudgetExhaustedError, EndpointRefusedError
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.key import ApiKey
-from qaeval_core.llm.limits import Limits
-from qaeval_core.llm.pricing import Prices, most_prompt_tokens
+from qaeval_core.llm.limits import Limits, Prices, most_prompt_tokens
 from qaeval_core.llm.responses import duration_s
 
 KEY = "sk-test-4f1c9be2a07744d1"
@@ -308,7 +307,7 @@ def test_a_reply_is_journalled_before_anything_is_learnt_from_it(
     def fail(*_: Any, **__: Any) -> None:
         raise OverflowError("a bug")
 
-    monkeypatch.setattr("qaeval_core.llm.pricing.Estimates.learn", fail)
+    monkeypatch.setattr("qaeval_core.llm.limits.Estimates.learn", fail)
     asked: list[Asked] = []
 
     def answer(one: Asked) -> list[bytes]:

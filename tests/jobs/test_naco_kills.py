@@ -21,7 +21,7 @@ from naco_runs import (
 )
 
 from qaeval_core.families.chat.naco_prompt import reminder_prompt
-from qaeval_core.llm.pricing import estimate_tokens
+from qaeval_core.llm.limits import estimate_tokens
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

@@ -19,8 +19,7 @@ from qaeval_core.llm.governor import Governor
 from qaeval_core.llm.governor_client import GovernorClient, in_process, reconcile
 from qaeval_core.llm.journal_entry import JournalEntry
 from qaeval_core.llm.ledger import Ledger
-from qaeval_core.llm.limits import Limits
-from qaeval_core.llm.pricing import Prices
+from qaeval_core.llm.limits import Limits, Prices
 from qaeval_core.llm.responses import ChatReply
 
 

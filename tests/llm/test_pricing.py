@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qaeval_core.llm.pricing import estimate_tokens
+from qaeval_core.llm.limits import estimate_tokens
 
 # Texts of our own -> tokens by cl100k_base, o200k_base, Llama 3 and Qwen 3 (quicktok 0.4.0).
 TOKENS = {

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.families.keyphrase_counts import KeyphraseCounts, keyphrase_counts
+from qaeval_core.families.kpqa_weights import KeyphraseCounts, keyphrase_counts
 from qaeval_core.metrics.bertscore import bertscore
 from qaeval_core.metrics.kpqa import kpqa_bleu_1, kpqa_rouge_l
 from qaeval_core.metrics.rouge_l import rouge_l

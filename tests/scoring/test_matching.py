@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.families import matching
-from qaeval_core.families.matching import BestCosines, best_cosines, transport_costs
+from qaeval_core.families import token_match
+from qaeval_core.families.token_match import BestCosines, best_cosines, transport_costs
 
 DIM = 8
 # Products of 32-bit vectors, summed in an order of the BLAS's choice.
@@ -140,7 +140,7 @@ def test_a_large_pair_is_matched_block_by_block(monkeypatch: pytest.MonkeyPatch)
     vectors, spans = unit_rows(np.random.default_rng(3), 700), layout([400, 300])
     allowed = np.random.default_rng(4).random(700) < 0.5
     whole = match(vectors, spans, [(0, 1), (1, 0)], allowed)
-    monkeypatch.setattr(matching, "MAX_ELEMENTS", 1000)
+    monkeypatch.setattr(token_match, "MAX_ELEMENTS", 1000)
     tracemalloc.start()
     parts = match(vectors, spans, [(0, 1), (1, 0)], allowed)
     peak = tracemalloc.get_traced_memory()[1]
@@ -208,7 +208,7 @@ def test_transport_loads_no_torch_and_leaves_the_environment() -> None:
     code = (
         "import os, sys\n"
         "os.environ['POT_BACKEND_DISABLE_JAX'] = 'given'\n"
-        "from qaeval_core.families.matching import _transport_solver\n"
+        "from qaeval_core.families.token_match import _transport_solver\n"
         "_transport_solver()\n"
         "switches = {k: v for k, v in os.environ.items() if k.startswith('POT_BACKEND')}\n"
         "assert switches == {'POT_BACKEND_DISABLE_JAX': 'given'}, switches\n"
@@ -222,9 +222,9 @@ def test_transport_loads_no_torch_and_leaves_the_environment() -> None:
 
 def test_missing_transport_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """POT is an extra: a bare ImportError names no remedy."""
-    matching._transport_solver.cache_clear()
+    token_match._transport_solver.cache_clear()
     monkeypatch.setitem(sys.modules, "ot", None)
     vectors, weights = unit_rows(np.random.default_rng(8), 2), np.ones(2, dtype=np.float32)
     with pytest.raises(ConfigError, match=r"pip install 'qaeval\[transport\]'"):
         transport(vectors, layout([1, 1]), [(0, 1)], weights)
-    matching._transport_solver.cache_clear()
+    token_match._transport_solver.cache_clear()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from qaeval_core.families.chat import naco_prompt as prompt
 from qaeval_core.families.chat.naco_prompt import make_prompt, prompt_hash, reminder_prompt
-from qaeval_core.llm.pricing import estimate_tokens
+from qaeval_core.llm.limits import estimate_tokens
 
 PASSAGES = ("Ann Kell built the mill in 1931.", "The mill of Skarn burnt down in 1940.")
 QUESTION = "Who built the mill that burnt down?"
