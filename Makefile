@@ -98,7 +98,7 @@ adapters: $(STAMP) ## train the shipped adapters again from the datasets in DATA
 	  adapter_model.safetensors config.json; do install -D -m 644 build/$$name/trained/adapter/$$file \
 	  qaeval_core/adapters/$$name/$$file || exit 1; done; done
 	@echo "adapters: written to qaeval_core/adapters; the new cards lie in build/*/trained/adapter"
-	@echo "adapters: qaeval_core/models/embedded.py must name these hashes"
+	@echo "adapters: qaeval_core/models/registry.py must name these hashes"
 	@cd qaeval_core/adapters && sha256sum */adapter* */config.json
 
 # Its time against pyproject.toml and constraints.txt says whether there is anything to do.

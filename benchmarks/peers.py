@@ -17,8 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.data import Rows
-from export.facts import make_facts
-from export.loading import LoadedModel, load_model
+from export.loading import LoadedModel, load_model, make_facts
 from qaeval_core.families.base import target_windows
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.models.registry import resolve_model

@@ -18,9 +18,8 @@ import onnx
 import onnxruntime as ort
 
 from export.eager import eager_values
-from export.facts import ModelFacts, make_facts
 from export.graphs import EXPORTS
-from export.loading import LoadedModel, load_model
+from export.loading import LoadedModel, ModelFacts, load_model, make_facts
 from export.parity import MIN_SPEARMAN, Parity, compare, convert, parity_pairs
 from export.tracing import tensor_records, trace
 from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ExportError

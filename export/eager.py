@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from export.facts import in_span_label, pooling, wanted_layer
-from export.loading import LoadedModel
+from export.loading import LoadedModel, in_span_label, pooling, wanted_layer
 from export.parity import ParityRow, Values
 from qaeval_core.models.record import ArtifactRequest
 

@@ -30,7 +30,7 @@ from qaeval_core.models.artifact import Artifact, default_root, load_artifact
 from qaeval_core.models.session import Device
 from qaeval_core.planning.inputs import FileVersion
 from qaeval_core.planning.shards import Piece, ReadLimits, RowRange
-from qaeval_core.running.document_frequencies import load_frequencies
+from qaeval_core.running.passes import load_frequencies
 from qaeval_core.running.piece_worker import PieceWorker, worker_store
 from qaeval_core.running.progress import Counts, ProgressCounter
 from qaeval_core.running.sight import Sight, input_problem

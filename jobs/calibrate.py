@@ -21,8 +21,7 @@ from qaeval_core.calibration.qrelscore import calibrate as calibrate_job
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError, QAEvalError
 from qaeval_core.job import make_job, read_inputs
-from qaeval_core.metrics.baselines import write_baselines
-from qaeval_core.metrics.complexities import write_complexity
+from qaeval_core.metrics.calibrated import write_baselines, write_complexity
 from qaeval_core.metrics.naco import NacoSettings
 from qaeval_core.planning.compile import check_key_use
 from qaeval_core.running.progress import ProgressCounter, ProgressPrinter

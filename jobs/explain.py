@@ -51,10 +51,9 @@ def explain(
 ) -> None:
     """Explain the scores of one row: which tokens or replies they come from, computed again."""
     # Imported here: other verbs need none of it.
-    from qaeval_core.explain.page import explanation_page
+    from qaeval_core.explain.page import explanation_lines, explanation_page
     from qaeval_core.explain.parts import explanation_content
     from qaeval_core.explain.row import explain_row
-    from qaeval_core.explain.text import explanation_lines
 
     try:
         explanation = explain_row(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from qaeval_core.errors import ReconcileError, RunStoppedError
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.job import Job
-from qaeval_core.joining.join import FileJoin, Totals
+from qaeval_core.join import FileJoin, Totals
 from qaeval_core.llm.journal import JournalTotals, journal_totals
 from qaeval_core.outages import Outages
 from qaeval_core.planning.shards import RowRange

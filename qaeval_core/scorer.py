@@ -21,7 +21,7 @@ from qaeval_core.families.words.frequencies import (
     read_frequencies,
 )
 from qaeval_core.families.words.rows import ShardTexts, Tokenisers
-from qaeval_core.joining.join import score_rows
+from qaeval_core.join import score_rows
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.session import Device

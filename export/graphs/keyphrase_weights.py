@@ -15,10 +15,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from export.facts import first_position, in_span_label
 from export.graphs.base import PAIRS, Axes, GraphExport, asked_rows, asked_values
 from export.graphs.encoder import Encoder, take_rows
-from export.loading import LoadedModel
+from export.loading import LoadedModel, first_position, in_span_label
 from export.parity import ParityRow, pair_rows
 from qaeval_core.models.record import ArtifactRequest
 

@@ -15,10 +15,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from export.facts import first_position
 from export.graphs.base import PAIRS, Axes, GraphExport, row_values
 from export.graphs.encoder import Encoder
-from export.loading import LoadedModel
+from export.loading import LoadedModel, first_position
 from export.parity import pair_rows
 from qaeval_core.models.record import ArtifactRequest
 

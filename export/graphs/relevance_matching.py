@@ -35,10 +35,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from export.facts import first_position
 from export.graphs.base import TEXTS, Axes, GraphExport, Input, Output, Rows, per_row
 from export.graphs.encoder import EncoderEmbeddings, EncoderLayer
-from export.loading import LoadedModel
+from export.loading import LoadedModel, first_position
 from export.parity import Values, pair_rows
 from qaeval_core.errors import ExportError
 from qaeval_core.models.record import ArtifactRequest

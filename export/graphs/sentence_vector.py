@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from export.facts import first_position, pooling
 from export.graphs.base import TEXTS, Axes, GraphExport, row_values
 from export.graphs.encoder import Encoder
-from export.loading import LoadedModel
+from export.loading import LoadedModel, first_position, pooling
 from export.parity import text_rows
 from qaeval_core.models.record import ArtifactRequest
 

@@ -15,10 +15,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional
 
-from export.facts import first_position, wanted_layer
 from export.graphs.base import TEXTS, Axes, GraphExport, asked_rows, asked_values
 from export.graphs.encoder import Encoder, take_rows
-from export.loading import LoadedModel
+from export.loading import LoadedModel, first_position, wanted_layer
 from export.parity import ParityRow, text_rows
 from qaeval_core.models.record import ArtifactRequest
 

@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from qaeval_core.calibration.sampling import draw_rows, read_rows
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError
 from qaeval_core.families.plan import OnBatch
 from qaeval_core.job import Inputs, count_rows
+from qaeval_core.metrics.calibrated import ComplexityRecord
 from qaeval_core.metrics.chat import UNPARSABLE
-from qaeval_core.metrics.complexities import ComplexityRecord
 from qaeval_core.metrics.naco import (
     PROFILES,
     NacoSettings,
@@ -26,6 +25,7 @@ from qaeval_core.metrics.naco import (
 from qaeval_core.planning.compile import plan_chat
 from qaeval_core.planning.shards import ReadLimits
 from qaeval_core.running.local_calls import ChatRunner
+from qaeval_core.running.reader import draw_rows, read_rows
 
 
 def calibration_roles(config: RunConfig) -> tuple[str, str]:

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qaeval_core.calibration.sampling import draw_rows, read_rows
 from qaeval_core.errors import ConfigError, InputError
 from qaeval_core.families.models import ModelFamilyPlan, is_model
 from qaeval_core.families.plan import Engine
 from qaeval_core.families.validate import IntArray, validate_rows
 from qaeval_core.job import Job
-from qaeval_core.joining.join import ArrowStatistics
-from qaeval_core.metrics.baselines import BaselineFile, BaselineRecord
+from qaeval_core.join import ArrowStatistics
 from qaeval_core.metrics.bleu import bleu_1
+from qaeval_core.metrics.calibrated import BaselineFile, BaselineRecord
 from qaeval_core.metrics.qrelscore import QRelScoreSettings, baseline_key, part_scores
 from qaeval_core.metrics.targets import Targets
 from qaeval_core.planning.run_plan import InstancePlan
+from qaeval_core.running.reader import draw_rows, read_rows
 from qaeval_core.stats.bootstrap import summarise
 from qaeval_core.text.tokenise import words
 

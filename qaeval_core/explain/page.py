@@ -6,7 +6,7 @@ All text of rows is escaped here, and a policy in the page forbids whatever migh
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from qaeval_core.explain.parts import (
     NO_PIECE,
@@ -21,6 +21,7 @@ from qaeval_core.explain.parts import (
     Strip,
     Table,
     number,
+    short,
 )
 from qaeval_core.terminal import visible
 
@@ -243,3 +244,51 @@ def escaped(text: str) -> str:
     '&lt;b title=&quot;x&quot;&gt;'
     """
     return html.escape(visible(text, keep="\n\t"), quote=True)
+
+
+def explanation_lines(explanation: Explanation) -> Iterator[str]:
+    """Yield what a person wants to see first: texts, scores, the tokens that decide."""
+    name = "" if explanation.id is None else f" {explanation.id!r}"
+    yield f"row{name}: {explanation.file}, row {explanation.row}"
+    for role, value in explanation.texts.items():
+        yield f"  {role}: {short(value)}"
+    if explanation.quarantine_reason is not None:
+        message = explanation.quarantine_message
+        yield f"quarantined: {explanation.quarantine_reason}{f' ({message})' if message else ''}"
+    for instance in explanation.instances:
+        yield _score_lines(instance)
+    for family in explanation.families:
+        yield from _family_lines(family)
+    yield from explanation.notes
+    if explanation.is_equal:
+        yield (
+            f"computed again: {explanation.n_compared} values equal the stored ones (largest "
+            f"difference {explanation.max_difference:.1e}, tolerance {explanation.tolerance:.0e})"
+        )
+
+
+def _score_lines(instance: InstanceExplanation) -> str:
+    if instance.reason is not None:
+        return f"{instance.name}: undefined, {instance.reason}"
+    shown = [
+        f"{line.column} {line.stored:.4f}"
+        if isinstance(line.stored, float)
+        else f"{line.column} {short(line.stored)}"
+        for line in instance.scores
+        if line.stored is not None
+    ]
+    return f"{instance.name}: {', '.join(shown) or 'no score'}"
+
+
+def _family_lines(family: FamilyExplanation) -> Iterator[str]:
+    of = f"{family.family} of {', '.join(family.instances)}"
+    for target in family.targets:
+        which = f", {family.target_role} {target.target + 1}" if len(family.targets) > 1 else ""
+        if target.reason is not None:
+            yield f"{of}{which}: undefined, {target.reason}"
+            continue
+        shown = [part.line for part in target.parts]
+        if target.statistics:
+            known = {name: value for name, value in target.statistics.items() if value is not None}
+            shown.append(", ".join(f"{name} {number(value)}" for name, value in known.items()))
+        yield from (f"{of}{which}: {line}" for line in shown)

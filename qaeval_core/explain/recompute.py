@@ -23,7 +23,7 @@ from qaeval_core.families.plan import Engine, FamilyPlan, statistics_table
 from qaeval_core.job import Job
 from qaeval_core.models.artifact import default_root
 from qaeval_core.planning.run_plan import InstancePlan
-from qaeval_core.running.document_frequencies import load_frequencies
+from qaeval_core.running.passes import load_frequencies
 
 # A row alone against the same row in a padded batch of the run. fp32 on the CPU: differences are
 # of rounding, 1e-6 and below. Other precisions or devices round elsewhere, and where two attention

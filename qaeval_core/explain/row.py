@@ -43,7 +43,7 @@ from qaeval_core.explain.recompute import (
     compare,
     recompute,
 )
-from qaeval_core.joining.join import score_rows
+from qaeval_core.join import score_rows
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.schema import POSITION, QUARANTINE_REASON
 from qaeval_core.signature import environment

@@ -47,8 +47,8 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from qaeval_core.errors import ConfigError, InputError
 from qaeval_core.metrics.base import Column, Metric, PassFacts, Read, Scores, Section
+from qaeval_core.metrics.calibrated import read_complexity
 from qaeval_core.metrics.chat import UNPARSABLE, ChatSettings
-from qaeval_core.metrics.complexities import read_complexity
 from qaeval_core.metrics.targets import Targets
 
 FloatArray = NDArray[np.float64]

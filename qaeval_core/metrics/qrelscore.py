@@ -37,7 +37,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.metrics.base import Column, Metric, PassFacts, Read, Scores, Settings, Values
-from qaeval_core.metrics.baselines import Baseline, read_baseline
+from qaeval_core.metrics.calibrated import Baseline, read_baseline
 from qaeval_core.metrics.targets import EMPTY_TARGET, NO_REFERENCES, Targets
 from qaeval_core.signature import Signature
 

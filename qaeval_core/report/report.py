@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.families.plan import FamilyPlan
-from qaeval_core.joining.join import Totals
+from qaeval_core.join import Totals
 from qaeval_core.llm.journal import JournalTotals
 from qaeval_core.planning.run_plan import CompiledRun, InstancePlan
 from qaeval_core.signature import environment

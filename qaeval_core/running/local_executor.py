@@ -16,8 +16,7 @@ from qaeval_core.families.plan import Engine, FamilyPlan
 from qaeval_core.job import Job
 from qaeval_core.planning.run_plan import pass_title
 from qaeval_core.planning.shards import Piece, RowRange
-from qaeval_core.running.document_frequencies import load_frequencies
-from qaeval_core.running.passes import OnShard
+from qaeval_core.running.passes import OnShard, load_frequencies
 from qaeval_core.running.piece_worker import PieceWorker, worker_store
 from qaeval_core.running.progress import ProgressCounter, ProgressPrinter
 from qaeval_core.running.sight import Sight

@@ -17,16 +17,14 @@ from numpy.typing import NDArray
 from qaeval_core.errors import ConfigError, nearest
 from qaeval_core.stats.bootstrap import bootstrap, percentile_interval
 from qaeval_core.stats.correlation import CONSTANT_METRIC
-from qaeval_core.stats.forward_selection import (
-    N_FOLDS,
-    N_REPEATS,
-    check_sklearn,
-    forward_selection,
-)
 from qaeval_core.stats.levels import complete_rows
 from qaeval_core.stats.ranking import (
+    N_FOLDS,
+    N_REPEATS,
     RankPairs,
     auc,
+    check_sklearn,
+    forward_selection,
     rank_pairs,
     weighted_auc,
     weighted_share,

@@ -19,10 +19,9 @@ from llm_server import LlmServer
 from naco_jobs import CONTEXT
 
 from qaeval_core.errors import ConfigError, ReconcileError
-from qaeval_core.explain.page import explanation_page
+from qaeval_core.explain.page import explanation_lines, explanation_page
 from qaeval_core.explain.parts import Explanation, explanation_content
 from qaeval_core.explain.row import explain_row
-from qaeval_core.explain.text import explanation_lines
 from qaeval_core.families.chat.naco_prompt import make_prompt, reminder_prompt
 
 ATTACK = "<script>alert('x')</script>\x1b[2J"

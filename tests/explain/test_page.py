@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 
-from qaeval_core.explain.page import explanation_page
+from qaeval_core.explain.page import explanation_lines, explanation_page
 from qaeval_core.explain.parts import (
     Explanation,
     FamilyExplanation,
@@ -18,7 +18,6 @@ from qaeval_core.explain.parts import (
     TargetParts,
     explanation_content,
 )
-from qaeval_core.explain.text import explanation_lines
 from qaeval_core.explain.tokens import (
     MatchedText,
     layer_matches,

@@ -20,9 +20,8 @@ from tokenizers import Tokenizer
 from export import build, tracing
 from export.__main__ import main
 from export.eager import ORACLES
-from export.facts import make_facts
 from export.graphs import EXPORTS
-from export.loading import load_model
+from export.loading import load_model, make_facts
 from export.parity import MIN_SPEARMAN, pair_rows, parity_pairs
 from qaeval_core.errors import ArtifactMissingError, ExportError
 from qaeval_core.models.artifact import ArtifactRequest, ensure_artifact, find_artifact

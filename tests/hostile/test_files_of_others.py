@@ -16,7 +16,7 @@ from word_jobs import is_whole, request, rows, run
 from export.training.folder import OutFolder
 from qaeval_core import files
 from qaeval_core.errors import ConfigError, ExportError
-from qaeval_core.metrics.baselines import BaselineFile, write_baselines
+from qaeval_core.metrics.calibrated import BaselineFile, write_baselines
 from qaeval_core.models.artifact import build_lock
 
 SOMEBODY = 12_345  # a user who is not us

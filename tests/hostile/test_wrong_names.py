@@ -19,9 +19,8 @@ from jobs.cli import app
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ConfigError
 from qaeval_core.families.chat.naco_prompt import prompt_name
-from qaeval_core.metrics.baselines import read_baseline
 from qaeval_core.metrics.bertscore import read_rescaling
-from qaeval_core.metrics.complexities import read_complexity
+from qaeval_core.metrics.calibrated import read_baseline, read_complexity
 from qaeval_core.metrics.naco import complexity_key
 
 NOT_COMPLEXITIES = ["NaN", "Infinity", "-Infinity", "0", "0.5", "-5", "null", '"3"']

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from qaeval_core import Scorer
-from qaeval_core.joining.join import score_instance
+from qaeval_core.join import score_instance
 from qaeval_core.metrics.catalogue import corpus_score
 
 pytestmark = pytest.mark.shared_data

@@ -17,7 +17,7 @@ from rouge_score import rouge_scorer
 from sacrebleu.metrics import BLEU
 
 from qaeval_core import Scorer
-from qaeval_core.joining.join import score_rows
+from qaeval_core.join import score_rows
 from qaeval_core.metrics.catalogue import corpus_score
 from qaeval_core.metrics.meteor import align, meteor
 from qaeval_core.text.tokenise import make_tokeniser, porter_stem

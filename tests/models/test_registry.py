@@ -15,8 +15,7 @@ import pytest
 
 from qaeval_core.errors import ArtifactHashError, ConfigError, ModelUnavailableError
 from qaeval_core.models import registry
-from qaeval_core.models.embedded import EMBEDDED
-from qaeval_core.models.registry import embedded_models, model_slug, resolve_model
+from qaeval_core.models.registry import EMBEDDED, embedded_models, model_slug, resolve_model
 
 _SOURCE = Path(registry.__file__).parents[2]
 

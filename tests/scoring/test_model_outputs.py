@@ -12,7 +12,7 @@ from answer_models import ANSWER_METRICS, AnswerModels, make_row, numbers, score
 
 from qaeval_core.families.base import NO_WEIGHT, NON_FINITE
 from qaeval_core.families.plan import Engine, statistics_table
-from qaeval_core.joining.join import score_rows
+from qaeval_core.join import score_rows
 from qaeval_core.metrics.base import AnyMetric
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.models.session import Session

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.model_selection import KFold
 
-from qaeval_core.stats.forward_selection import forward_selection
+from qaeval_core.stats.ranking import forward_selection
 
 
 def _reference_mse(features: np.ndarray, human: np.ndarray, *, n_repeats: int, seed: int) -> float:

@@ -1,1 +1,0 @@
-"""Joining: commits and the input to scores, without a model."""
