@@ -68,7 +68,7 @@ class RayExecutor:
         """Look from every node; BlindNodeError names the first that does not see all, and what."""
         self.nodes.begin(sight)
 
-    def prepare(
+    def make_pass(
         self,
         job: Job,
         families: Sequence[FamilyPlan],

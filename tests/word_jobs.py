@@ -56,14 +56,14 @@ class Watched(LocalExecutor):
         super().__init__()
         self._left, self._then = after, then
 
-    def prepare(self, job: Any, families: Any, pieces: Any, on_shard: Any) -> Callable[[], None]:
+    def make_pass(self, job: Any, families: Any, pieces: Any, on_shard: Any) -> Callable[[], None]:
         def count(costs: Any) -> None:
             on_shard(costs)
             self._left -= 1
             if self._left == 0:
                 self._then()
 
-        return super().prepare(job, families, pieces, count)
+        return super().make_pass(job, families, pieces, count)
 
 
 def run(

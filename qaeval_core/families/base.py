@@ -54,7 +54,7 @@ class FamilyScorer(Protocol):
         self, artifact: Artifact, encoder: TextEncoder, options: Mapping[str, object]
     ) -> None: ...
 
-    def prepare(self, shared: SharedPairs[Any]) -> Work:
+    def lay_out(self, shared: SharedPairs[Any]) -> Work:
         """Encode, window and lay out the units of a shard; runs no model."""
 
 

@@ -49,7 +49,7 @@ class BiEncoderScorer:
         self._room = artifact.record.max_positions - len(self._prefix) - len(self._suffix)
         self._dim = artifact.record.dim
 
-    def prepare(self, shared: SharedPairs[str]) -> BiEncoderWork:
+    def lay_out(self, shared: SharedPairs[str]) -> BiEncoderWork:
         """Encode distinct texts, one unit each."""
         texts = share_texts(shared)
         ids = self._encoder.encode(texts.texts)

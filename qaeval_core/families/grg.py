@@ -56,7 +56,7 @@ class GrgScorer:
         self._n_positions = min(record.max_positions, int(str(options["max_window_tokens"])))
         self._is_authors = options["profile"] == "authors"
 
-    def prepare(self, shared: SharedPairs[str]) -> GrgWork:
+    def lay_out(self, shared: SharedPairs[str]) -> GrgWork:
         """Encode texts and lay out base units (shared) and prompted units."""
         work = GrgWork(shared, is_mean_probability=self._is_authors)
         if self._is_authors:

@@ -63,7 +63,7 @@ class KpqaWeightsScorer:
         self._suffix = np.array(template.suffix_ids, dtype=np.int64)
         self._n_positions = artifact.record.max_positions
 
-    def prepare(self, shared: SharedPairs[Judged]) -> KpqaWork:
+    def lay_out(self, shared: SharedPairs[Judged]) -> KpqaWork:
         """Encode distinct questions and texts; lay out one unit per window of each unit's text."""
         texts = share_texts(shared)
         questions = _encode_distinct(self.encoder, [question for question, _ in texts.texts])

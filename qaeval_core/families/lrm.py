@@ -57,7 +57,7 @@ class LrmScorer:
         self._n_layers = record.n_layers
         self._is_authors = options["profile"] == "authors"
 
-    def prepare(self, shared: SharedPairs[str]) -> LrmWork:
+    def lay_out(self, shared: SharedPairs[str]) -> LrmWork:
         """Encode distinct texts and lay out one unit per window of each distinct pair."""
         candidates = self._encoder.encode(shared.candidates)
         targets = self._encoder.encode(shared.targets)

@@ -479,7 +479,7 @@ def prepare_rows(
 ) -> Prepared[Work]:
     """Validate, share and lay out rows for a family; runs no model."""
     validated = validate_rows(rows, columns=plan.columns)
-    work = scorer.prepare(plan.family.share(validated.values))
+    work = scorer.lay_out(plan.family.share(validated.values))
     n_rows = len(validated.good) + len(validated.quarantined)
     stats = PassStats(
         n_rows=n_rows,

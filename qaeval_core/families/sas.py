@@ -54,7 +54,7 @@ class SasScorer:
             - len(self._suffix)
         )
 
-    def prepare(self, shared: SharedPairs[str]) -> SasWork:
+    def lay_out(self, shared: SharedPairs[str]) -> SasWork:
         """Encode distinct texts and lay out one unit per distinct pair."""
         candidates = self._encoder.encode(shared.candidates)
         targets = self._encoder.encode(shared.targets)

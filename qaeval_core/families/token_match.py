@@ -72,7 +72,7 @@ class TokenScorer:
         """Take in how many references of the corpus each token is."""
         self._frequencies = frequencies
 
-    def prepare(self, shared: SharedPairs[str]) -> TokenWork:
+    def lay_out(self, shared: SharedPairs[str]) -> TokenWork:
         """Encode and window distinct texts; texts that no scored pair reads have no unit."""
         texts = share_texts(shared)
         ids = self._encoder.encode(texts.texts)

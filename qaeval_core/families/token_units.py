@@ -139,7 +139,7 @@ class TokenFrequenciesScorer:
     ) -> None:
         self._encoder = encoder
 
-    def prepare(self, shared: SharedPairs[str]) -> TokenFrequenciesWork:
+    def lay_out(self, shared: SharedPairs[str]) -> TokenFrequenciesWork:
         """Encode distinct references."""
         listed = [
             np.concatenate([DOCUMENT, np.unique(ids).astype(np.uint64)])

@@ -73,7 +73,7 @@ class LocalExecutor:
     def begin(self, sight: Sight) -> None:
         """Nothing to look at: this process found the files and made the folders itself."""
 
-    def prepare(
+    def make_pass(
         self,
         job: Job,
         families: Sequence[FamilyPlan],

@@ -47,7 +47,7 @@ class Executor(Protocol):
     def begin(self, sight: Sight) -> None:
         """Look whether all workers see what they must; BlindNodeError if one does not."""
 
-    def prepare(
+    def make_pass(
         self,
         job: Job,
         families: Sequence[FamilyPlan],
@@ -93,7 +93,7 @@ def run_passes(job: Job, executor: Executor, *, say: Callable[[str], None]) -> R
     """
     done = RunCosts()
     started = time.perf_counter()
-    beside = _Beside(executor, say)
+    beside = _BackgroundPasses(executor, say)
     for families in job.run.passes:
         if families[0].resources == "calls":
             beside.add(_prepare(job, executor, families, done, say))
@@ -110,7 +110,7 @@ def run_passes(job: Job, executor: Executor, *, say: Callable[[str], None]) -> R
     return done
 
 
-class _Beside:
+class _BackgroundPasses:
     """The passes that run in a second thread, one after another."""
 
     def __init__(self, executor: Executor, say: Callable[[str], None]) -> None:
@@ -169,14 +169,14 @@ def _prepare(
     for family in families:
         if job.config.scoring.retry_quarantined:
             _drop_unscored(job, family, say)
-        make_frequencies(job, family)
+        build_document_frequencies(job, family)
     pieces = job.pieces(families, n_actors=executor.n_actors)
     opened = _say_open(job, families, pieces, say)
     if not pieces:
         return lambda: None
     done.this_run.update({family.key: PassStats() for family in opened})
     on_shard = _shard_counter(job, opened, done.this_run)
-    execute = executor.prepare(job, opened, pieces, on_shard)
+    execute = executor.make_pass(job, opened, pieces, on_shard)
 
     def run() -> None:
         started = time.perf_counter()
@@ -252,11 +252,11 @@ def _drop_unscored(job: Job, family: FamilyPlan, say: Callable[[str], None]) -> 
                 job.store.drop(family.key, file_id, rows)
                 n_dropped += 1
     if n_dropped:
-        forget_frequencies(job, family.key)
+        invalidate_document_frequencies(job, family.key)
         say(f"{family.key}: {n_dropped} shards with unscored rows are scored once more")
 
 
-def make_frequencies(job: Job, family: FamilyPlan) -> None:
+def build_document_frequencies(job: Job, family: FamilyPlan) -> None:
     """Write the document frequencies that a family waits for, unless they are there.
 
     Raises
@@ -274,7 +274,7 @@ def make_frequencies(job: Job, family: FamilyPlan) -> None:
     job.store.write(path, to_bytes(content))
 
 
-def forget_frequencies(job: Job, key: str) -> None:
+def invalidate_document_frequencies(job: Job, key: str) -> None:
     """Take back what was computed from a corpus whose rows are listed once more."""
     for family in job.run.families:
         if family.after == key:

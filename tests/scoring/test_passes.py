@@ -32,7 +32,7 @@ class Scripted:
         self.has_asked = False
         self._models, self._asking = models, asking
 
-    def prepare(
+    def make_pass(
         self, job: Job, families: Sequence[FamilyPlan], pieces: Sequence[Piece], on_shard: OnShard
     ) -> Callable[[], None]:
         return self._ask if isinstance(families[0], ChatFamilyPlan) else self._run_models
