@@ -47,7 +47,7 @@ _MODEL_COLUMNS = {
     "kpqa": "kpqa_bertscore",
 }
 # Six passages: a causal language model takes a second for five questions on two CPUs.
-_N_QUESTIONS = 60
+_N_QUESTIONS = 48
 _N_EXPORTS = 2
 
 _NEXT = """
