@@ -18,7 +18,9 @@ from benchmarks.measure import interleave, model_flops, ratio, skipped_flops
 from benchmarks.peers import GrgPeer, LrmPeer
 from qaeval_core.families.models import FamilyRunner, ModelFamilyPlan
 from qaeval_core.families.plan import Prepared, statistics_table
+from qaeval_core.join import ArrowStatistics
 from qaeval_core.metrics.qrelscore import part_scores
+from qaeval_core.metrics.targets import Targets
 from qaeval_core.models.session import Device
 from qaeval_core.planning.run_plan import InstancePlan
 
@@ -63,7 +65,8 @@ def compare(
     runner.score(rows.head(_N_WARM_ROWS).roles())
     prepared = runner.prepare(rows.roles())
     runner.run(prepared)
-    raw = part_scores(instance, name, statistics_table(prepared, first_position=0)).raw
+    read = Targets(ArrowStatistics(statistics_table(prepared, first_position=0)))
+    raw = part_scores(name, instance.settings, read).raw
     peer_rows = rows.head(settings.n_peer_rows)
     peer.score(rows.head(_N_WARM_ROWS))
     peer_raw: list[float] = []
