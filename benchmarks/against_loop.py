@@ -63,7 +63,7 @@ def compare(
     plan = instance.families[name]
     runner = FamilyRunner(plan, device=device, n_threads=settings.n_threads)
     runner.score(rows.head(_N_WARM_ROWS).roles())
-    prepared = runner.prepare(rows.roles())
+    prepared = runner.layout.prepare(rows.roles())
     runner.run(prepared)
     read = Targets(ArrowStatistics(statistics_table(prepared, first_position=0)))
     raw = part_scores(name, instance.settings, read).raw
@@ -118,8 +118,8 @@ def _shares(
     plan: ModelFamilyPlan, prepared: Prepared, wall_s: float, *, peak_flops: float
 ) -> dict[str, object]:
     """Return the share of the peak, of the whole model's operations and of those done."""
-    record, lengths = plan.artifact.record, prepared.work.lengths
-    inputs = prepared.work.make_inputs(range(len(lengths)))
+    record, lengths = plan.artifact.record, prepared.work.units.lengths
+    inputs = prepared.work.units.make_inputs(range(len(lengths)))
     whole = model_flops(record, lengths, n_scored=len(inputs.get("target_ids", ())))
     done = whole
     if "n_candidate" in inputs:

@@ -136,10 +136,10 @@ def _work(scorer: Scorer, pairs: pa.Table, wall_s: float, *, n_threads: int) -> 
     (plan,) = scorer.compile(_ROLES).families
     assert isinstance(plan, ModelFamilyPlan)
     runner = FamilyRunner(plan, n_threads=n_threads)
-    prepared = runner.prepare({role: pairs.column(role).to_pylist() for role in _ROLES})
+    prepared = runner.layout.prepare({role: pairs.column(role).to_pylist() for role in _ROLES})
     runner.run(prepared)
     stats = prepared.stats
-    flops = model_flops(plan.artifact.record, prepared.work.lengths, n_scored=0)
+    flops = model_flops(plan.artifact.record, prepared.work.units.lengths, n_scored=0)
     peak = max(gemm_peak(n_threads).values()) * 1e9
     return {
         "units": stats.n_units,

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from benchmarks.common import Settings, family
 from benchmarks.data import load_rows
 from benchmarks.measure import interleave
-from qaeval_core.families.base import Work
-from qaeval_core.families.models import ModelFamilyPlan, prepare_rows
+from qaeval_core.families.base import Units
+from qaeval_core.families.models import ModelFamilyPlan
 from qaeval_core.models.session import Session, token_budget_batches
-from qaeval_core.text.encode import TextEncoder
 
 BUDGETS = {"lrm": (384, 512, 768, 1024, 2048), "grg": (512, 768, 1024, 2048, 4096)}
 N_FIXED_ROWS = 32
@@ -29,13 +28,13 @@ def run_padding(settings: Settings) -> dict[str, object]:
     """Time the default batches beside unsorted ones and print both."""
     results = {}
     for name, n_rows in (("lrm", settings.n_rows), ("grg", settings.n_grg_rows)):
-        plan, work, default = _prepare(name, n_rows)
+        plan, units, default = _prepare(name, n_rows)
         policies = {
-            f"sorted, {default} tokens (default)": _by_budget(work, default),
-            f"input order, {default} tokens": list(_in_order(work.lengths, default)),
-            f"input order, {N_FIXED_ROWS} rows": _fixed(len(work.lengths)),
+            f"sorted, {default} tokens (default)": _by_budget(units, default),
+            f"input order, {default} tokens": list(_in_order(units.lengths, default)),
+            f"input order, {N_FIXED_ROWS} rows": _fixed(len(units.lengths)),
         }
-        results[name] = _time(name, plan, work, policies, settings)
+        results[name] = _time(name, plan, units, policies, settings)
     return results
 
 
@@ -43,42 +42,39 @@ def run_budgets(settings: Settings) -> dict[str, object]:
     """Time other token budgets, sorted, and print all of them."""
     results = {}
     for name, n_rows in (("lrm", settings.n_rows), ("grg", settings.n_grg_rows)):
-        plan, work, default = _prepare(name, n_rows)
+        plan, units, default = _prepare(name, n_rows)
         policies = {
-            f"sorted, {budget} tokens": _by_budget(work, budget)
+            f"sorted, {budget} tokens": _by_budget(units, budget)
             for budget in dict.fromkeys([default, *BUDGETS[name]])
         }
-        results[name] = _time(name, plan, work, policies, settings)
+        results[name] = _time(name, plan, units, policies, settings)
     return results
 
 
-def _prepare(name: str, n_rows: int) -> tuple[ModelFamilyPlan, Work, int]:
+def _prepare(name: str, n_rows: int) -> tuple[ModelFamilyPlan, Units, int]:
     plan = family(name)
-    scorer = plan.family.scorer(
-        plan.artifact, TextEncoder(plan.artifact.tokenizer_path), plan.options
-    )
-    work = prepare_rows(plan, scorer, load_rows(n_rows).roles()).work
-    return plan, work, max(plan.family.max_batch_tokens["cpu"], plan.max_unit_tokens)
+    units = plan.open_layout().prepare(load_rows(n_rows).roles()).units.units
+    return plan, units, max(plan.family.max_batch_tokens["cpu"], plan.max_unit_tokens)
 
 
 def _time(
-    name: str, plan: ModelFamilyPlan, work: Work, policies: dict[str, Batches], settings: Settings
+    name: str, plan: ModelFamilyPlan, units: Units, policies: dict[str, Batches], settings: Settings
 ) -> dict[str, object]:
     session = Session(plan.artifact, n_threads=settings.n_threads)
 
     def run(batches: Batches) -> None:
         for batch in batches:
-            session.run(work.make_inputs(batch))
+            session.run(units.make_inputs(batch))
 
     run(next(iter(policies.values()))[:2])
     sides = {label: (lambda batches=batches: run(batches)) for label, batches in policies.items()}
     seconds = interleave(sides, n_repeats=settings.n_repeats)
-    n_tokens = int(work.lengths.sum())
+    n_tokens = int(units.lengths.sum())
     first = next(iter(seconds))
-    print(f"{name}: {len(work.lengths)} sequences, {n_tokens:,} tokens, model pass alone")
+    print(f"{name}: {len(units.lengths)} sequences, {n_tokens:,} tokens, model pass alone")
     results = {}
     for label, batches in policies.items():
-        padded = sum(int(work.lengths[list(b)].max()) * len(b) for b in batches)
+        padded = sum(int(units.lengths[list(b)].max()) * len(b) for b in batches)
         median_s = statistics.median(seconds[label])
         result = {
             "padding_share": 1 - n_tokens / padded,
@@ -96,11 +92,11 @@ def _time(
     return results
 
 
-def _by_budget(work: Work, max_batch_tokens: int) -> Batches:
+def _by_budget(units: Units, max_batch_tokens: int) -> Batches:
     """Return sorted batches; a sequence longer than the budget is a batch alone."""
-    fits = np.flatnonzero(work.lengths <= max_batch_tokens)
-    batches = token_budget_batches(work.lengths[fits], max_batch_tokens=max_batch_tokens)
-    alone = np.flatnonzero(work.lengths > max_batch_tokens).tolist()
+    fits = np.flatnonzero(units.lengths <= max_batch_tokens)
+    batches = token_budget_batches(units.lengths[fits], max_batch_tokens=max_batch_tokens)
+    alone = np.flatnonzero(units.lengths > max_batch_tokens).tolist()
     return [[i] for i in alone] + [fits[batch].tolist() for batch in batches]
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from qaeval_core.configure import RunConfig
+from qaeval_core.families.base import Work
 from qaeval_core.families.chat.family import is_chat
-from qaeval_core.families.models import ModelFamilyPlan, is_model, prepare_rows
+from qaeval_core.families.models import is_model
 from qaeval_core.families.pass_stats import PassStats
+from qaeval_core.families.plan import FamilyPlan, Prepared
 from qaeval_core.families.validate import table_rows
 from qaeval_core.job import Inputs, Job
 from qaeval_core.running.reader import ShardReader
-from qaeval_core.text.encode import TextEncoder
 
 # Tokenising is cheap beside scoring, not beside reading: estimate from so many rows.
 _MAX_ROWS = 20_000
@@ -42,16 +44,36 @@ def dry_run_lines(job: Job) -> Iterator[str]:
                 "committed"
             )
             if own and is_model(family):
-                yield _units_line(job, family, n_rows=n_rows)
+                yield _units_line(_laid_out(job, family), n_rows=n_rows)
             if own and is_chat(family):
                 # Imported here: HTTP takes a tenth of a second that other runs need not pay.
                 from qaeval_core.dry_run_calls import call_lines
 
-                yield from call_lines(job, family, max_rows=_MAX_ROWS)
+                yield from call_lines(family, _laid_out(job, family), n_left=n_rows)
 
 
-def _units_line(job: Job, family: ModelFamilyPlan, *, n_rows: int) -> str:
-    stats, n_tokens = _measure(job, family)
+def _laid_out(job: Job, family: FamilyPlan) -> Iterator[Prepared[Any]]:
+    """Yield parts of the rows that are left to score, laid out."""
+    layout = family.open_layout()
+    reader = ShardReader(list(family.columns.values()))
+    n_rows = 0
+    for piece in job.pieces([family], n_actors=1):
+        for rows in piece.shards:
+            if n_rows >= _MAX_ROWS:
+                return
+            for _, table in reader.parts(piece, rows):
+                max_bytes = piece.limits.text_bytes
+                values = table_rows(table, columns=family.columns, max_bytes=max_bytes)
+                prepared = layout.prepare(values)
+                n_rows += prepared.n_rows
+                yield prepared
+
+
+def _units_line(laid_out: Iterable[Prepared[Work]], *, n_rows: int) -> str:
+    stats, n_tokens = PassStats(), 0
+    for prepared in laid_out:
+        stats.add(prepared.stats)
+        n_tokens += int(prepared.work.units.lengths.sum())
     factor = n_rows / max(stats.n_rows, 1)
     about = "" if factor == 1 else f" (estimated from {stats.n_rows:,} rows)"
     return (
@@ -59,22 +81,3 @@ def _units_line(job: Job, family: ModelFamilyPlan, *, n_rows: int) -> str:
         f"{stats.n_units_unshared * factor:,.0f}, {n_tokens * factor:,.0f} tokens, "
         f"{stats.n_quarantined * factor:,.0f} rows to quarantine{about}"
     )
-
-
-def _measure(job: Job, family: ModelFamilyPlan) -> tuple[PassStats, int]:
-    encoder = TextEncoder(family.artifact.tokenizer_path)
-    scorer = family.family.scorer(family.artifact, encoder, family.options)
-    reader = ShardReader(list(family.columns.values()))
-    stats, n_tokens = PassStats(), 0
-    for piece in job.pieces([family], n_actors=1):
-        for rows in piece.shards:
-            if stats.n_rows >= _MAX_ROWS:
-                return stats, n_tokens
-            for _, table in reader.parts(piece, rows):
-                values = table_rows(
-                    table, columns=family.columns, max_bytes=piece.limits.text_bytes
-                )
-                prepared = prepare_rows(family, scorer, values)
-                stats.add(prepared.stats)
-                n_tokens += int(prepared.work.lengths.sum())
-    return stats, n_tokens

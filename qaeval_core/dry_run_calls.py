@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from qaeval_core.families.chat.family import ChatFamilyPlan, ChatWork
-from qaeval_core.families.validate import table_rows
-from qaeval_core.job import Job
+from qaeval_core.families.plan import Prepared
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import Asked
 from qaeval_core.llm.limits import dollars, estimate_tokens
 from qaeval_core.running.chat_asker import (
     endpoint_of,
-    lay_out_chat,
     limits_of,
     prices_of,
     section_of,
 )
-from qaeval_core.running.reader import ShardReader
 from qaeval_core.terminal import duration
 
 
@@ -38,16 +35,19 @@ class Calls:
     keys: set[bytes] = field(default_factory=set)
 
 
-def call_lines(job: Job, plan: ChatFamilyPlan, *, max_rows: int) -> Iterator[str]:
+def call_lines(
+    plan: ChatFamilyPlan, laid_out: Iterable[Prepared[ChatWork]], *, n_left: int
+) -> Iterator[str]:
     """Yield calls, tokens, money and time that are left at most; sends nothing, writes nothing.
 
     Parameters
     ----------
-    max_rows : int
-        Rows that are read; more are estimated from them.
+    laid_out : iterable of Prepared
+        Rows that are left to ask for, or the first of them.
+    n_left : int
+        All rows that are left.
     """
-    calls = _measure(job, plan, max_rows=max_rows)
-    n_left = sum(piece.n_rows for piece in job.pieces([plan], n_actors=1))
+    calls = _measure(plan, laid_out)
     factor = n_left / max(calls.n_rows, 1)
     about = "" if factor == 1 else f" (estimated from {calls.n_rows:,} rows)"
     n_calls = calls.n_calls * factor
@@ -104,22 +104,15 @@ def _time_line(plan: ChatFamilyPlan, *, n_calls: float, n_tokens: float) -> str:
     )
 
 
-def _measure(job: Job, plan: ChatFamilyPlan, *, max_rows: int) -> Calls:
+def _measure(plan: ChatFamilyPlan, laid_out: Iterable[Prepared[ChatWork]]) -> Calls:
     journal = _existing_journal(plan)
-    reader = ShardReader(list(plan.columns.values()))
     calls = Calls()
-    for piece in job.pieces([plan], n_actors=1):
-        for rows in piece.shards:
-            if calls.n_rows >= max_rows:
-                return calls
-            for part, table in reader.parts(piece, rows):
-                values = table_rows(table, columns=plan.columns, max_bytes=piece.limits.text_bytes)
-                prepared = lay_out_chat(plan, values)
-                calls.n_rows += part.n_rows
-                calls.n_quarantined += prepared.stats.n_quarantined
-                calls.n_asked += sum(len(request.rows) for request in prepared.work.requests)
-                calls.n_unshared += prepared.stats.n_units_unshared
-                _count(calls, plan, prepared.work, journal)
+    for prepared in laid_out:
+        calls.n_rows += prepared.n_rows
+        calls.n_quarantined += prepared.stats.n_quarantined
+        calls.n_asked += sum(len(request.rows) for request in prepared.work.requests)
+        calls.n_unshared += prepared.stats.n_units_unshared
+        _count(calls, plan, prepared.work, journal)
     return calls
 
 

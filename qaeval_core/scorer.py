@@ -152,7 +152,7 @@ class Scorer:
             for plan in plans:
                 runner = self._runner(plan, statistics)
                 own = {role: values[role] for role in plan.columns}
-                works.append((plan, runner, runner.prepare(own, texts)))
+                works.append((plan, runner, runner.layout.prepare(own, texts)))
             for plan, runner, prepared in works:
                 runner.run(prepared)
                 statistics[plan.key] = statistics_table(prepared, first_position=0)

@@ -99,7 +99,7 @@ def calibrate_naco(
     columns = {"candidate": inputs.columns[question], "context": inputs.columns[context]}
     (plan,) = plan_chat(name, config, columns=columns).values()
     runner = ChatRunner(plan, stop=stop)
-    prepared = runner.prepare(rows)
+    prepared = runner.layout.prepare(rows)
     runner.run(prepared, on_batch)
     return _record(settings, prepared.work.statistics(), prompt=str(plan.options["prompt"]))
 

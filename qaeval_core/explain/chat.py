@@ -32,7 +32,7 @@ from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import JournalEntry
 from qaeval_core.metrics.chat import UNPARSABLE
 from qaeval_core.planning.run_plan import InstancePlan
-from qaeval_core.running.chat_asker import endpoint_of, lay_out_chat, read_entry
+from qaeval_core.running.chat_asker import endpoint_of, read_entry
 from qaeval_core.schema import QUARANTINE_REASON
 
 
@@ -107,7 +107,7 @@ def read_chats(row: StoredRow) -> list[ChatRun]:
 
 
 def _read(row: StoredRow, plan: ChatFamilyPlan) -> ChatRun:
-    prepared = lay_out_chat(plan, {role: row.values[role] for role in plan.columns})
+    prepared = plan.open_layout().prepare({role: row.values[role] for role in plan.columns})
     request = next(iter(prepared.work.requests), None)
     chat = ChatRun(
         plan=plan,

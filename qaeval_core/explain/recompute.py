@@ -126,7 +126,7 @@ def _run_model(
     job: Job, plan: ModelFamilyPlan, values: Mapping[str, Sequence[object]], engine: Engine
 ) -> FamilyRun:
     runner = plan.open_runner(engine)
-    prepared = runner.prepare(values)
+    prepared = runner.layout.prepare(values)
     units: list[UnitRun] = []
     runner.run(prepared, on_unit=units.append)
     return FamilyRun(

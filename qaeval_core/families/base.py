@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from qaeval_core.errors import ModelError
 from qaeval_core.families.validate import IntArray, SharedPairs
 from qaeval_core.families.words.frequencies import DocumentFrequencies
 from qaeval_core.models.artifact import Artifact
+from qaeval_core.models.session import pad
 from qaeval_core.text.encode import TextEncoder, TokenIds
 from qaeval_core.text.ngrams import concat_ranges
 
@@ -30,40 +34,198 @@ NO_WEIGHT = "no_weight"
 Window = tuple[int, int]
 
 
-class Work(Protocol):
-    """The model units of one shard of one family."""
+@dataclass(frozen=True, slots=True)
+class PairTemplate:
+    """Special tokens around the one text, or the two, that an encoder reads."""
 
-    lengths: IntArray
-    n_units_unshared: int
-    n_truncated: int
+    prefix: TokenIds
+    middle: TokenIds
+    suffix: TokenIds
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> PairTemplate:
+        """Return the template of an encoder.
+
+        Raises
+        ------
+        ModelError
+            If the model is none.
+        """
+        record = artifact.record.template
+        if record is None:
+            raise ModelError(f"{artifact.folder.name} has no pair template: not an encoder")
+        parts = (record.prefix_ids, record.middle_ids, record.suffix_ids)
+        return cls(*(np.array(ids, dtype=np.int64) for ids in parts))
+
+    @property
+    def n_special(self) -> int:
+        """Special tokens of a pair."""
+        return len(self.prefix) + len(self.middle) + len(self.suffix)
+
+    def single(self, text: TokenIds) -> TokenIds:
+        """Return the sequence of one text."""
+        return np.concatenate([self.prefix, text, self.suffix])
+
+    def pair(self, first: TokenIds, second: TokenIds) -> TokenIds:
+        """Return the sequence of two texts."""
+        return np.concatenate([self.prefix, first, self.middle, second, self.suffix])
+
+    def second_start(self, n_first: int) -> int:
+        """Return where the second text begins after a first one of so many tokens."""
+        return len(self.prefix) + n_first + len(self.middle)
+
+
+class Units:
+    """Token sequences that a graph runs, what is known of each, and what the graph returned.
+
+    Parameters
+    ----------
+    told : sequence of str
+        What the graph is told of each unit: names of its inputs.
+    kept : sequence of str
+        What is kept of each unit besides.
+    shape : tuple of int
+        Of what the graph returns of a unit; () for one number.
+    """
+
+    def __init__(
+        self, *, told: Sequence[str] = (), kept: Sequence[str] = (), shape: tuple[int, ...] = ()
+    ) -> None:
+        self.sequences: list[TokenIds] = []
+        self._told = told
+        self._facts: dict[str, list[int]] = {name: [] for name in (*told, *kept)}
+        self._shape = shape
+
+    def add(self, sequence: TokenIds, **facts: int) -> int:
+        """Add a unit and all that is known of it; return its index. Before the first batch."""
+        self.sequences.append(sequence)
+        for name, values in self._facts.items():
+            values.append(facts[name])
+        return len(self.sequences) - 1
+
+    @cached_property
+    def lengths(self) -> IntArray:
+        """Tokens of each unit, special tokens included; of shape (n_units,)."""
+        return token_counts(self.sequences)
+
+    @cached_property
+    def facts(self) -> Mapping[str, IntArray]:
+        """What is known of units, each of shape (n_units,)."""
+        return {name: np.array(values, dtype=np.int64) for name, values in self._facts.items()}
+
+    @cached_property
+    def output(self) -> NDArray[np.float32]:
+        """What the graph returned, of shape (n_units, *shape); NaN where a unit has not run."""
+        return np.full((len(self.sequences), *self._shape), np.nan, dtype=np.float32)
 
     def make_inputs(self, batch: Sequence[int]) -> dict[str, NDArray[np.int64]]:
         """Return the graph's inputs for some units."""
+        rows = list(batch)
+        return {
+            "input_ids": pad([self.sequences[i] for i in rows]),
+            "n_tokens": self.lengths[rows],
+            **{name: self.facts[name][rows] for name in self._told},
+        }
 
     def take(self, batch: Sequence[int], output: NDArray[np.float32]) -> None:
         """Keep the graph's output for these units."""
+        self.output[list(batch)] = output
 
+
+class TokenValueUnits(Units):
+    """Units of which the graph returns a number, or a vector, for some tokens.
+
+    Parameters
+    ----------
+    n_values : int
+        Of all texts.
+    told : sequence of str
+        As for `Units`.
+    shape : tuple of int
+        Of one value.
+    """
+
+    def __init__(
+        self, n_values: int, *, told: Sequence[str] = (), shape: tuple[int, ...] = ()
+    ) -> None:
+        # First position that is asked for, first value that it becomes, how many.
+        super().__init__(told=told, kept=("first_token", "first_value", "n_values"))
+        self._values_shape = (n_values, *shape)
+
+    @cached_property
+    def values(self) -> NDArray[np.float32]:
+        """Values of all texts; NaN where the unit has not run.
+
+        Made when the first unit has run: the next shard waits laid out, and must not hold them yet.
+        """
+        return np.full(self._values_shape, np.nan, dtype=np.float32)
+
+    def make_inputs(self, batch: Sequence[int]) -> dict[str, NDArray[np.int64]]:
+        """Return the graph's inputs for some units; tokens asked for as rows of the batch."""
+        inputs = super().make_inputs(batch)
+        n_rows, width = inputs["input_ids"].shape
+        rows = list(batch)
+        first = np.arange(n_rows) * width + self.facts["first_token"][rows]
+        return {**inputs, "token_rows": concat_ranges(first, self.facts["n_values"][rows])}
+
+    def take(self, batch: Sequence[int], output: NDArray[np.float32]) -> None:
+        """Keep the values of these units; output has shape (n_asked, ...)."""
+        rows = list(batch)
+        places = concat_ranges(self.facts["first_value"][rows], self.facts["n_values"][rows])
+        self.values[places] = output
+
+
+class Work(ABC):
+    """The model units of one shard of one family, and what becomes of them.
+
+    Attributes
+    ----------
+    units : Units
+    n_units_unshared : int
+        Units, had no text been shared.
+    n_truncated : int
+        Units whose text was cut.
+    """
+
+    units: Units
+    n_units_unshared = 0
+    n_truncated = 0
+
+    @property
+    def n_units(self) -> int:
+        """Units to run."""
+        return len(self.units.sequences)
+
+    @abstractmethod
     def statistics(self) -> dict[str, pa.Array]:
         """Return the raw statistics of every row, in row order."""
 
 
-class FamilyScorer(Protocol):
-    """Turns good rows into work; one class per family, in a file of its own."""
+class ModelScorer(ABC):
+    """Turns good rows into work; one class per family, in a file of its own.
+
+    Parameters
+    ----------
+    artifact : Artifact
+        Exported for the family's graph.
+    encoder : TextEncoder
+        Its tokenizer.
+    options : mapping
+        Of the family.
+    """
 
     def __init__(
         self, artifact: Artifact, encoder: TextEncoder, options: Mapping[str, object]
-    ) -> None: ...
+    ) -> None:
+        self.artifact = artifact
+        self.encoder = encoder
+        self.options = options
+        # Of the corpus, given before the first shard to a family that weighs tokens by them.
+        self.frequencies: DocumentFrequencies | None = None
 
+    @abstractmethod
     def lay_out(self, shared: SharedPairs[Any]) -> Work:
         """Encode, window and lay out the units of a shard; runs no model."""
-
-
-@runtime_checkable
-class ReadsFrequencies(Protocol):
-    """A family that weighs tokens by the documents of the corpus that have them."""
-
-    def use_frequencies(self, frequencies: DocumentFrequencies) -> None:
-        """Take the document frequencies; called before the first shard is run."""
 
 
 @dataclass(slots=True)
@@ -76,15 +238,10 @@ class PairWindows:
     reasons: list[str | None] = field(default_factory=list)
     count: list[int] = field(default_factory=list)
 
-    def add(self, windows: Sequence[Window]) -> None:
-        """Note the windows of the next pair."""
-        self.reasons.append(None)
-        self.count.append(len(windows))
-
-    def refuse(self, reason: str) -> None:
-        """Note that the next pair has no score, and why."""
+    def add(self, windows: Sequence[Window], reason: str | None = None) -> None:
+        """Note the windows of the next pair, or why it has none."""
         self.reasons.append(reason)
-        self.count.append(0)
+        self.count.append(len(windows))
 
     def row_windows(self, shared: SharedPairs[Any]) -> tuple[IntArray, IntArray]:
         """Return (window index of every window of every row target, windows per row target)."""
@@ -92,6 +249,10 @@ class PairWindows:
         first = np.cumsum(counts) - counts
         per_target = counts[shared.row_pair]
         return concat_ranges(first[shared.row_pair], per_target), per_target
+
+    def n_row_windows(self, shared: SharedPairs[Any]) -> int:
+        """Return the windows of all row targets, had no pair been shared."""
+        return int(np.array(self.count, dtype=np.int64)[shared.row_pair].sum())
 
     def row_reasons(self, shared: SharedPairs[Any]) -> list[str | None]:
         """Return the reason of every row target."""
@@ -165,6 +326,21 @@ def empty_reasons(n_candidate: IntArray, n_target: IntArray) -> list[str | None]
         EMPTY_CANDIDATE if not candidate else None if target else EMPTY_TARGET
         for candidate, target in zip(n_candidate.tolist(), n_target.tolist(), strict=True)
     ]
+
+
+def refuse_non_finite(
+    reasons: Sequence[str | None], values: NDArray[np.floating]
+) -> tuple[list[str | None], NDArray[np.floating]]:
+    """Return reasons and values of pairs; one that should have a value and has none is undefined.
+
+    An infinite value becomes NaN: a sigmoid would make the best score of it.
+    """
+    is_bad = ~np.isfinite(values)
+    told = [
+        reason or NON_FINITE if bad else reason
+        for reason, bad in zip(reasons, is_bad.tolist(), strict=True)
+    ]
+    return told, np.where(is_bad, np.nan, values).astype(values.dtype)
 
 
 def per_target(shared: SharedPairs[Any], values: NDArray[np.generic]) -> pa.Array:

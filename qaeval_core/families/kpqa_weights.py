@@ -6,7 +6,7 @@ the candidate, or a reference. Long texts are read in windows, each with the who
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 from qaeval_core.families.base import (
     CANDIDATE_TOO_LONG,
     NON_FINITE,
-    Window,
+    ModelScorer,
+    PairTemplate,
+    TokenValueUnits,
+    Work,
     list_column,
     per_target,
     reasons_column,
@@ -24,10 +27,7 @@ from qaeval_core.families.base import (
     target_windows,
     token_counts,
 )
-from qaeval_core.families.token_units import template_of
 from qaeval_core.families.validate import SharedPairs, SharedTexts, share_texts
-from qaeval_core.models.artifact import Artifact
-from qaeval_core.models.session import pad
 from qaeval_core.text.encode import TextEncoder, TokenIds, equal_windows
 from qaeval_core.text.lcs import weighted_lcs
 from qaeval_core.text.ngrams import concat_ranges
@@ -39,54 +39,47 @@ EMPTY_QUESTION = "empty_question"
 QUESTION_TOO_LONG = "question_too_long"
 
 
-class KpqaWeightsScorer:
+class KpqaWeightsScorer(ModelScorer):
     """Lays out (question, text) pairs for the graph ``keyphrase_weights``.
 
-    Parameters
-    ----------
-    artifact : Artifact
-        An exported keyphrase classifier.
-    encoder : TextEncoder
-        Its tokenizer.
-    options : mapping
-        ``show_weights``: whether the candidate's tokens and weights are stored.
+    Option ``show_weights``: whether the candidate's tokens and weights are stored.
     """
-
-    def __init__(
-        self, artifact: Artifact, encoder: TextEncoder, options: Mapping[str, object]
-    ) -> None:
-        template = template_of(artifact)
-        self.encoder = encoder
-        self.shows_weights = bool(options.get("show_weights", False))
-        self._prefix = np.array(template.prefix_ids, dtype=np.int64)
-        self._middle = np.array(template.middle_ids, dtype=np.int64)
-        self._suffix = np.array(template.suffix_ids, dtype=np.int64)
-        self._n_positions = artifact.record.max_positions
 
     def lay_out(self, shared: SharedPairs[Judged]) -> KpqaWork:
         """Encode distinct questions and texts; lay out one unit per window of each unit's text."""
+        template = PairTemplate.of(self.artifact)
         texts = share_texts(shared)
         questions = _encode_distinct(self.encoder, [question for question, _ in texts.texts])
         answers = _encode_distinct(self.encoder, [text for _, text in texts.texts])
-        work = KpqaWork(shared, texts, answers, scorer=self)
+        shows_weights = bool(self.options.get("show_weights", False))
+        work = KpqaWork(shared, texts, answers, shown_by=self.encoder if shows_weights else None)
+        n_windows = np.zeros(len(answers), dtype=np.int64)
         for i, (question, answer) in enumerate(zip(questions, answers, strict=True)):
-            room, reason = self._room(len(question), len(answer))
-            if reason is not None:
-                work.refuse(i, reason)
+            room, work.reasons[i] = self._room(len(question), len(answer), template.n_special)
+            if work.reasons[i] is not None:
                 continue
-            head = np.concatenate([self._prefix, question, self._middle])
-            for start, stop in equal_windows(len(answer), max_tokens=max(room, 1)):
-                sequence = np.concatenate([head, answer[start:stop], self._suffix])
-                work.add_unit(sequence, text=i, window=(start, stop), second_start=len(head))
-        return work.close()
+            second_start = template.second_start(len(question))
+            windows = equal_windows(len(answer), max_tokens=max(room, 1))
+            n_windows[i] = len(windows)
+            for start, stop in windows:
+                work.units.add(
+                    template.pair(question, answer[start:stop]),
+                    second_start=second_start,
+                    first_token=second_start,
+                    first_value=int(work.first[i]) + start,
+                    n_values=stop - start,
+                )
+        of_pairs = n_windows[texts.left] + n_windows[texts.right]
+        work.n_units_unshared = int(of_pairs[shared.row_pair].sum())
+        return work
 
-    def _room(self, n_question: int, n_answer: int) -> tuple[int, str | None]:
+    def _room(self, n_question: int, n_answer: int, n_special: int) -> tuple[int, str | None]:
         """Return the answer's tokens that fit a window; an empty answer needs none."""
         if n_question == 0:
             return 0, EMPTY_QUESTION
-        n_special = len(self._prefix) + len(self._middle) + len(self._suffix)
+        n_positions = self.artifact.record.max_positions
         room, reason = target_windows(
-            n_question, max(n_answer, 1), n_positions=self._n_positions, n_special=n_special
+            n_question, max(n_answer, 1), n_positions=n_positions, n_special=n_special
         )
         return room, QUESTION_TOO_LONG if reason == CANDIDATE_TOO_LONG else reason
 
@@ -98,8 +91,18 @@ def _encode_distinct(encoder: TextEncoder, texts: Sequence[str]) -> list[TokenId
     return [distinct[index[text]] for text in texts]
 
 
-class KpqaWork:
-    """Units of one shard, and the weight of every token once the model ran."""
+class KpqaWork(Work):
+    """Units of one shard, and the weight of every token once the model ran.
+
+    Parameters
+    ----------
+    answers : list of int ndarray
+        Token ids of each distinct text.
+    shown_by : TextEncoder, optional
+        What shows the candidate's tokens, where they and their weights are stored.
+    """
+
+    units: TokenValueUnits
 
     def __init__(
         self,
@@ -107,58 +110,16 @@ class KpqaWork:
         texts: SharedTexts[Judged],
         answers: list[TokenIds],
         *,
-        scorer: KpqaWeightsScorer,
+        shown_by: TextEncoder | None,
     ) -> None:
         self._shared = shared
         self._texts = texts
         self._answers = answers
-        self._scorer = scorer
-        self._reasons: list[str | None] = [None] * len(answers)
+        self._shown_by = shown_by
+        self.reasons: list[str | None] = [None] * len(answers)
         self._count = token_counts(answers)
-        self._first = np.cumsum(self._count) - self._count
-        self._weights = np.full(int(self._count.sum()), np.nan, dtype=np.float32)
-        self._sequences: list[TokenIds] = []
-        # Per unit: first position that is kept, first weight it becomes, how many.
-        self._units: list[tuple[int, int, int]] = []
-        self._n_windows = np.zeros(len(answers), dtype=np.int64)
-        self.n_truncated = 0
-
-    def refuse(self, text: int, reason: str) -> None:
-        """Note that a text has no weights, and why."""
-        self._reasons[text] = reason
-
-    def add_unit(self, sequence: TokenIds, *, text: int, window: Window, second_start: int) -> None:
-        """Note one window of a text."""
-        start, stop = window
-        self._units.append((second_start, int(self._first[text]) + start, stop - start))
-        self._sequences.append(sequence)
-        self._n_windows[text] += 1
-
-    def close(self) -> KpqaWork:
-        """Fix the units; called once after the last one."""
-        self.lengths = np.array([len(ids) for ids in self._sequences], dtype=np.int64)
-        self._kept = np.array(self._units, dtype=np.int64).reshape(-1, 3)
-        of_pairs = self._n_windows[self._texts.left] + self._n_windows[self._texts.right]
-        self.n_units_unshared = int(of_pairs[self._shared.row_pair].sum())
-        return self
-
-    def make_inputs(self, batch: Sequence[int]) -> dict[str, NDArray[np.int64]]:
-        """Return the inputs of ``keyphrase_weights`` for some units."""
-        rows = list(batch)
-        input_ids = pad([self._sequences[i] for i in rows])
-        kept = self._kept[rows]
-        first = np.arange(len(rows)) * input_ids.shape[1] + kept[:, 0]
-        return {
-            "input_ids": input_ids,
-            "n_tokens": self.lengths[rows],
-            "second_start": kept[:, 0],
-            "token_rows": concat_ranges(first, kept[:, 2]),
-        }
-
-    def take(self, batch: Sequence[int], output: NDArray[np.float32]) -> None:
-        """Keep the weights of these units; output has shape (n_asked,)."""
-        kept = self._kept[list(batch)]
-        self._weights[concat_ranges(kept[:, 1], kept[:, 2])] = output
+        self.first = np.cumsum(self._count) - self._count
+        self.units = TokenValueUnits(int(self._count.sum()), told=("second_start",))
 
     def statistics(self) -> dict[str, pa.Array]:
         """Return weights and counts of weighted words, per target of every row."""
@@ -180,28 +141,28 @@ class KpqaWork:
             columns[name] = per_target(self._shared, whole)
         for name, side in (("candidate_weights", left), ("reference_weights", right)):
             count = np.where(is_scored, self._count[side], 0)
-            columns[name] = spread(self._shared, self._weights, self._first[side], count)
-        if self._scorer.shows_weights:
-            columns |= self._shown()
+            columns[name] = spread(self._shared, self.units.values, self.first[side], count)
+        if self._shown_by is not None:
+            columns |= self._shown(self._shown_by)
         return columns
 
     def _pair_reasons(self) -> list[str | None]:
         """Return why a pair has no score: one of its texts has no weights."""
-        of_texts = list(self._reasons)
+        of_texts = list(self.reasons)
         owner = np.repeat(np.arange(len(self._answers)), self._count)
-        for text in np.unique(owner[~np.isfinite(self._weights)]).tolist():
+        for text in np.unique(owner[~np.isfinite(self.units.values)]).tolist():
             of_texts[text] = of_texts[text] or NON_FINITE
         pairs = zip(self._texts.left.tolist(), self._texts.right.tolist(), strict=True)
         return [of_texts[i] or of_texts[j] for i, j in pairs]
 
     def _text_weights(self) -> list[NDArray[np.float32]]:
-        stops = self._first + self._count
+        stops = self.first + self._count
         return [
-            self._weights[start:stop]
-            for start, stop in zip(self._first.tolist(), stops.tolist(), strict=True)
+            self.units.values[start:stop]
+            for start, stop in zip(self.first.tolist(), stops.tolist(), strict=True)
         ]
 
-    def _shown(self) -> dict[str, pa.Array]:
+    def _shown(self, encoder: TextEncoder) -> dict[str, pa.Array]:
         """Return the candidate's tokens and weights of every row; none where no target is."""
         shared = self._shared
         first_target = np.cumsum(shared.n_targets) - shared.n_targets
@@ -209,12 +170,12 @@ class KpqaWork:
         texts = self._texts.left[shared.row_pair[first_target[has_target]]]
         count = np.zeros(len(shared.n_targets), dtype=np.int64)
         count[has_target] = self._count[texts]
-        places = concat_ranges(self._first[texts], self._count[texts])
+        places = concat_ranges(self.first[texts], self._count[texts])
         ids = np.concatenate([np.zeros(0, np.int64), *(self._answers[i] for i in texts.tolist())])
-        tokens: list[str | None] = list(self._scorer.encoder.tokens(ids))
+        tokens: list[str | None] = list(encoder.tokens(ids))
         return {
             "shown_tokens": list_column(tokens, count),
-            "shown_weights": list_column(self._weights[places], count),
+            "shown_weights": list_column(self.units.values[places], count),
         }
 
 

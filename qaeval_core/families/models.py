@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from qaeval_core.configure import ModelSettings, RunConfig
 from qaeval_core.errors import ConfigError, DeviceMemoryError
-from qaeval_core.families.base import FamilyScorer, ReadsFrequencies, Work
+from qaeval_core.families.base import ModelScorer, Units, Work
 from qaeval_core.families.bi_encoder import BiEncoderScorer
 from qaeval_core.families.grg import GrgScorer
 from qaeval_core.families.kpqa_weights import KpqaWeightsScorer
@@ -25,6 +25,7 @@ from qaeval_core.families.plan import (
     Engine,
     Family,
     FamilyPlan,
+    Layout,
     OnBatch,
     Prepared,
     Resources,
@@ -38,7 +39,7 @@ from qaeval_core.families.token_match import (
     TransportScorer,
 )
 from qaeval_core.families.token_units import TokenFrequenciesScorer
-from qaeval_core.families.validate import SharedPairs, share_pairs, validate_rows
+from qaeval_core.families.validate import SharedPairs, share_pairs
 from qaeval_core.families.words.frequencies import DocumentFrequencies
 from qaeval_core.families.words.rows import ShardTexts
 from qaeval_core.metrics.base import PassFacts, Read
@@ -88,6 +89,10 @@ class ModelFamilyPlan(FamilyPlan):
         """Return the plan with its artifact as this node finds it."""
         return replace(self, artifact=find(self.artifact))
 
+    def open_layout(self, frequencies: DocumentFrequencies | None = None) -> ModelLayout:
+        """Return what encodes texts."""
+        return ModelLayout(self, frequencies)
+
     def open_runner(self, engine: Engine) -> FamilyRunner:
         """Return what runs the model."""
         settings: ModelSettings = getattr(engine.models, self.family.model_role)
@@ -126,7 +131,7 @@ class ModelFamily(Family):
     graph: str
     model_role: str  # key of ``models.<role>``
     target_role: str  # input role that the candidate is read against
-    scorer: type[FamilyScorer]
+    scorer: type[ModelScorer]
     version: str  # of the implementation: raise it when numbers change
     rows_per_shard: Mapping[str, int]  # by device: 10 to 60 seconds of work
     max_batch_tokens: Mapping[str, int]  # by device
@@ -291,7 +296,7 @@ def _answers(name: str, **given: Any) -> ModelFamily:
     return ModelFamily(**{**common, **given})
 
 
-def _tokens(name: str, scorer: type[FamilyScorer], **given: Any) -> ModelFamily:
+def _tokens(name: str, scorer: type[ModelScorer], **given: Any) -> ModelFamily:
     return _answers(
         name,
         graph="token_vectors",
@@ -351,6 +356,28 @@ class UnitRun:
 OnUnit = Callable[[UnitRun], None]
 
 
+class ModelLayout(Layout[Work]):
+    """Shares and encodes the texts of shards.
+
+    Parameters
+    ----------
+    plan : ModelFamilyPlan
+    frequencies : DocumentFrequencies, optional
+        Of the corpus, for a family that weighs tokens by them.
+    """
+
+    def __init__(self, plan: ModelFamilyPlan, frequencies: DocumentFrequencies | None) -> None:
+        super().__init__(plan)
+        self._family = plan.family
+        encoder = TextEncoder(plan.artifact.tokenizer_path)
+        self._scorer = plan.family.scorer(plan.artifact, encoder, plan.options)
+        self._scorer.frequencies = frequencies
+
+    def lay_out(self, values: Values, texts: ShardTexts | None) -> Work:
+        """Share and encode the texts of good rows."""
+        return self._scorer.lay_out(self._family.share(values))
+
+
 class FamilyRunner(Runner):
     """Runs one family; keeps its session warm.
 
@@ -384,23 +411,10 @@ class FamilyRunner(Runner):
             if plan.family.runs_model
             else None
         )
-        encoder = TextEncoder(plan.artifact.tokenizer_path)
-        self._scorer: FamilyScorer = plan.family.scorer(plan.artifact, encoder, plan.options)
-        if frequencies is not None:
-            assert isinstance(self._scorer, ReadsFrequencies)
-            self._scorer.use_frequencies(frequencies)
+        self.layout = plan.open_layout(frequencies)
         self._max_batch_tokens = max_batch_tokens or max(
             plan.family.max_batch_tokens[device], plan.max_unit_tokens
         )
-
-    def prepare(
-        self, rows: Mapping[str, Sequence[object]], texts: ShardTexts | None = None
-    ) -> Prepared[Work]:
-        """Validate, share and encode a shard; CPU work that can run beside `run`."""
-        started = time.perf_counter()
-        prepared = prepare_rows(self.plan, self._scorer, rows)
-        prepared.stats.spend("encode", time.perf_counter() - started)
-        return prepared
 
     def run(
         self,
@@ -415,29 +429,29 @@ class FamilyRunner(Runner):
         DeviceMemoryError
             If a single unit does not fit the device.
         """
-        work, stats = prepared.work, prepared.stats
+        units, stats = prepared.work.units, prepared.stats
         started = time.perf_counter()
-        n_total = max(int(work.lengths.sum()), 1)
-        batches: Iterable[list[int]] = self._batches(work)
+        n_total = max(int(units.lengths.sum()), 1)
+        batches: Iterable[list[int]] = self._batches(units.lengths)
         if on_unit is not None:
-            batches = ([i] for i in range(len(work.lengths)))
+            batches = ([i] for i in range(len(units.lengths)))
         for batch in batches:
-            self._run_batch(work, batch, stats, on_unit)
+            self._run_batch(units, batch, stats, on_unit)
             if on_batch is not None:
-                tokens = int(work.lengths[batch].sum())
-                padded = int(work.lengths[batch].max()) * len(batch)
+                tokens = int(units.lengths[batch].sum())
+                padded = int(units.lengths[batch].max()) * len(batch)
                 on_batch(tokens, padded, tokens / n_total)
         stats.spend("run", time.perf_counter() - started)
 
-    def _batches(self, work: Work) -> Iterator[list[int]]:
+    def _batches(self, lengths: NDArray[np.int64]) -> Iterator[list[int]]:
         """Yield batches of all units; the rest is cut anew once memory has run out."""
-        left = np.arange(len(work.lengths))
+        left = np.arange(len(lengths))
         while len(left):
             budget = self._max_batch_tokens
             n_done = 0
             # Longest first, and ties in order: what is left is the tail of the sorted units.
-            left = left[np.argsort(-work.lengths[left], kind="stable")]
-            for batch in token_budget_batches(work.lengths[left], max_batch_tokens=budget):
+            left = left[np.argsort(-lengths[left], kind="stable")]
+            for batch in token_budget_batches(lengths[left], max_batch_tokens=budget):
                 yield left[batch].tolist()
                 n_done += len(batch)
                 if self._max_batch_tokens < budget:
@@ -445,13 +459,13 @@ class FamilyRunner(Runner):
             left = left[n_done:]
 
     def _run_batch(
-        self, work: Work, batch: list[int], stats: PassStats, on_unit: OnUnit | None = None
+        self, units: Units, batch: list[int], stats: PassStats, on_unit: OnUnit | None = None
     ) -> None:
         """Run a batch; where memory runs out, halve it, and keep to the smaller size."""
-        padded = int(work.lengths[batch].max()) * len(batch)
+        padded = int(units.lengths[batch].max()) * len(batch)
         try:
             assert self._session is not None
-            inputs = work.make_inputs(batch)
+            inputs = units.make_inputs(batch)
             output = self._session.run(inputs)
         except DeviceMemoryError as error:
             if len(batch) == 1:
@@ -463,29 +477,12 @@ class FamilyRunner(Runner):
             stats.n_halvings += 1
             self._max_batch_tokens = max(padded // 2, self.plan.max_unit_tokens)
             half = len(batch) // 2
-            self._run_batch(work, batch[:half], stats)
-            self._run_batch(work, batch[half:], stats)
+            self._run_batch(units, batch[:half], stats)
+            self._run_batch(units, batch[half:], stats)
             return
-        work.take(batch, output)
+        units.take(batch, output)
         if on_unit is not None:
             on_unit(UnitRun(inputs, output))
         stats.n_batches += 1
-        stats.n_tokens += int(work.lengths[batch].sum())
+        stats.n_tokens += int(units.lengths[batch].sum())
         stats.n_padded_tokens += padded
-
-
-def prepare_rows(
-    plan: ModelFamilyPlan, scorer: FamilyScorer, rows: Mapping[str, Sequence[object]]
-) -> Prepared[Work]:
-    """Validate, share and lay out rows for a family; runs no model."""
-    validated = validate_rows(rows, columns=plan.columns)
-    work = scorer.lay_out(plan.family.share(validated.values))
-    n_rows = len(validated.good) + len(validated.quarantined)
-    stats = PassStats(
-        n_rows=n_rows,
-        n_quarantined=len(validated.quarantined),
-        n_units=len(work.lengths),
-        n_units_unshared=work.n_units_unshared,
-        n_truncated=work.n_truncated,
-    )
-    return Prepared(n_rows, validated, work, stats)

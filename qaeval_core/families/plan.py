@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from qaeval_core.configure import ModelsSection, RunConfig
 from qaeval_core.families.pass_stats import PassStats
-from qaeval_core.families.validate import Validated
+from qaeval_core.families.validate import Validated, validate_rows
 from qaeval_core.families.words.frequencies import DocumentFrequencies
 from qaeval_core.families.words.rows import ShardTexts
 from qaeval_core.metrics.base import PassFacts, Read
@@ -57,16 +58,94 @@ class Engine:
         return self.load_frequencies(plan)
 
 
+class ShardWork(Protocol):
+    """What is left to do of a shard, and once it is done, the statistics of every good row."""
+
+    @property
+    def n_units(self) -> int:
+        """Units to run: sequences of a model, requests to a server."""
+
+    @property
+    def n_units_unshared(self) -> int:
+        """Units, had nothing been shared."""
+
+    @property
+    def n_truncated(self) -> int:
+        """Units whose text was cut."""
+
+    def statistics(self) -> Mapping[str, pa.Array]:
+        """Return the raw statistics of every good row, in row order."""
+
+
+W = TypeVar("W", bound=ShardWork)
+
+
+@dataclass(slots=True)
+class Prepared(Generic[W]):
+    """A shard that is validated and laid out."""
+
+    n_rows: int
+    validated: Validated
+    work: W
+    stats: PassStats
+
+
+class Layout(ABC, Generic[W]):
+    """The road of a shard up to what runs it: validate, share, lay out. A dry run goes no further.
+
+    Parameters
+    ----------
+    plan : FamilyPlan
+    """
+
+    joins_passages = True  # whether several passages are read as one text
+
+    def __init__(self, plan: FamilyPlan) -> None:
+        self._columns = plan.columns
+
+    @abstractmethod
+    def lay_out(self, values: Mapping[str, Sequence[Any]], texts: ShardTexts | None) -> W:
+        """Return the work of good rows."""
+
+    def prepare(
+        self, rows: Mapping[str, Sequence[object]], texts: ShardTexts | None = None
+    ) -> Prepared[W]:
+        """Validate and lay out a shard; CPU work that can run beside a runner.
+
+        Parameters
+        ----------
+        rows : mapping of role to values
+        texts : ShardTexts, optional
+            Of this shard, where other families read it too.
+        """
+        started = time.perf_counter()
+        check = validate_rows if texts is None else texts.validate
+        validated = check(rows, columns=self._columns, joins_passages=self.joins_passages)
+        work = self.lay_out(validated.values, texts)
+        n_quarantined = len(validated.quarantined)
+        stats = PassStats(
+            n_rows=len(validated.good) + n_quarantined,
+            n_quarantined=n_quarantined,
+            n_units=work.n_units,
+            n_units_unshared=work.n_units_unshared,
+            n_truncated=work.n_truncated,
+        )
+        stats.spend("encode", time.perf_counter() - started)
+        return Prepared(stats.n_rows, validated, work, stats)
+
+    def quarantined(self, *, n_rows: int, reason: str, message: str) -> Prepared[W]:
+        """Return a shard all of whose rows are quarantined."""
+        prepared = self.prepare({role: [] for role in self._columns})
+        prepared.n_rows = prepared.stats.n_rows = prepared.stats.n_quarantined = n_rows
+        prepared.validated.quarantined.update(dict.fromkeys(range(n_rows), (reason, message)))
+        return prepared
+
+
 class Runner(ABC):
     """Runs one family, shard by shard; kept warm between shards."""
 
     plan: FamilyPlan
-
-    @abstractmethod
-    def prepare(
-        self, rows: Mapping[str, Sequence[object]], texts: ShardTexts | None = None
-    ) -> Prepared[Any]:
-        """Validate and lay out a shard; can run beside `run`."""
+    layout: Layout[Any]
 
     @abstractmethod
     def run(self, prepared: Prepared[Any], on_batch: OnBatch | None = None) -> None:
@@ -74,7 +153,7 @@ class Runner(ABC):
 
     def score(self, rows: Mapping[str, Sequence[object]], *, first_position: int = 0) -> pa.Table:
         """Return the statistics of a shard, one row per input row."""
-        prepared = self.prepare(rows)
+        prepared = self.layout.prepare(rows)
         self.run(prepared)
         return statistics_table(prepared, first_position=first_position)
 
@@ -152,6 +231,16 @@ class FamilyPlan(ABC):
     def pending_schema(self) -> pa.Schema | None:
         """Statistics of rows that are not there yet; None where all must be."""
         return None
+
+    @abstractmethod
+    def open_layout(self, frequencies: DocumentFrequencies | None = None) -> Layout[Any]:
+        """Return what validates and lays out its shards; runs nothing.
+
+        Parameters
+        ----------
+        frequencies : DocumentFrequencies, optional
+            Of the corpus, where the statistics that come of the work need them.
+        """
 
     @abstractmethod
     def open_runner(self, engine: Engine) -> Runner:
@@ -246,26 +335,6 @@ def forward_report(committed: PassStats) -> dict[str, Any]:
 OnBatch = Callable[[int, int, float], None]
 
 
-class HasStatistics(Protocol):
-    """Work of a shard; once it has run, it holds the statistics of every good row."""
-
-    def statistics(self) -> Mapping[str, pa.Array]:
-        """Return the raw statistics of every row, in row order."""
-
-
-W = TypeVar("W", bound=HasStatistics)
-
-
-@dataclass(slots=True)
-class Prepared(Generic[W]):
-    """A shard that is validated and laid out."""
-
-    n_rows: int
-    validated: Validated
-    work: W
-    stats: PassStats
-
-
 def statistics_table(prepared: Prepared[W], *, first_position: int) -> pa.Table:
     """Return one row of statistics per input row, quarantined rows with nulls."""
     validated = prepared.validated
@@ -285,10 +354,3 @@ def statistics_table(prepared: Prepared[W], *, first_position: int) -> pa.Table:
     for name, column in prepared.work.statistics().items():
         columns[name] = column.take(indices)
     return pa.table(columns)
-
-
-def quarantine_all(prepared: Prepared[W], *, n_rows: int, reason: str, message: str) -> Prepared[W]:
-    """Turn a prepared shard of no rows into one whose rows are all quarantined."""
-    prepared.n_rows = prepared.stats.n_rows = prepared.stats.n_quarantined = n_rows
-    prepared.validated.quarantined.update(dict.fromkeys(range(n_rows), (reason, message)))
-    return prepared

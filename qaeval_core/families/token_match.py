@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from functools import cache
 from types import ModuleType
 from typing import NamedTuple
@@ -23,6 +23,8 @@ from qaeval_core.errors import ConfigError
 from qaeval_core.families.base import (
     NO_WEIGHT,
     NON_FINITE,
+    ModelScorer,
+    Work,
     empty_reasons,
     per_target,
     reasons_column,
@@ -31,10 +33,7 @@ from qaeval_core.families.base import (
 )
 from qaeval_core.families.token_units import DOCUMENT, TokenUnits
 from qaeval_core.families.validate import IntArray, SharedPairs, SharedTexts, share_texts
-from qaeval_core.families.words.frequencies import DocumentFrequencies
 from qaeval_core.metrics.bertscore import inverse_document_frequencies
-from qaeval_core.models.artifact import Artifact
-from qaeval_core.text.encode import TextEncoder
 from qaeval_core.text.ngrams import concat_ranges
 
 VectorArray = NDArray[np.float32]
@@ -44,38 +43,18 @@ TOO_LONG_TO_TRANSPORT = "too_long_to_transport"
 MAX_TRANSPORT_ELEMENTS = 4_000_000
 
 
-class TokenScorer:
-    """Lays out texts for the graph ``token_vectors``; ``work`` is what takes the vectors.
+class TokenScorer(ModelScorer):
+    """Lays out texts for the graph ``token_vectors``; ``work`` is what is made of the vectors.
 
-    Parameters
-    ----------
-    artifact : Artifact
-        An exported encoder.
-    encoder : TextEncoder
-        Its tokenizer.
-    options : mapping
-        ``special_tokens``: "match" or "exclude"; ``idf``: whether tokens weigh by it.
+    Options are ``special_tokens``, "match" or "exclude", and ``idf``: whether tokens weigh by it.
     """
 
     work: type[TokenWork]
 
-    def __init__(
-        self, artifact: Artifact, encoder: TextEncoder, options: Mapping[str, object]
-    ) -> None:
-        self._artifact = artifact
-        self._encoder = encoder
-        self._matches_special = options.get("special_tokens", "match") == "match"
-        self._has_idf = bool(options.get("idf", False))
-        self._frequencies: DocumentFrequencies | None = None
-
-    def use_frequencies(self, frequencies: DocumentFrequencies) -> None:
-        """Take in how many references of the corpus each token is."""
-        self._frequencies = frequencies
-
     def lay_out(self, shared: SharedPairs[str]) -> TokenWork:
         """Encode and window distinct texts; texts that no scored pair reads have no unit."""
         texts = share_texts(shared)
-        ids = self._encoder.encode(texts.texts)
+        ids = self.encoder.encode(texts.texts)
         counts = token_counts(ids)
         reasons = self.refusals(counts[texts.left], counts[texts.right])
         is_scored = np.array([reason is None for reason in reasons], dtype=bool)
@@ -83,7 +62,7 @@ class TokenScorer:
         is_read[texts.left[is_scored]] = is_read[texts.right[is_scored]] = True
         empty = np.zeros(0, dtype=np.int64)
         read = [own if wanted else empty for own, wanted in zip(ids, is_read, strict=True)]
-        units = TokenUnits(read, self._artifact)
+        units = TokenUnits(read, self.artifact)
         return self.work(shared, texts, units, reasons, scorer=self)
 
     def refusals(self, n_candidate: IntArray, n_target: IntArray) -> list[str | None]:
@@ -93,21 +72,24 @@ class TokenScorer:
     def weights(self, units: TokenUnits) -> VectorArray:
         """Return the weight of every vector of a shard: 0 for special tokens, else 1 or its idf."""
         weights = (~units.is_special).astype(np.float32)
-        if not self._has_idf:
+        if not self.options.get("idf", False):
             return weights
-        assert self._frequencies is not None, "the family's document frequencies were not given"
-        n_documents = int(self._frequencies.of(DOCUMENT, absent=0)[0])
-        known = self._frequencies.of(units.ids.astype(np.uint64), absent=0)
+        assert self.frequencies is not None, "the family's document frequencies were not given"
+        n_documents = int(self.frequencies.of(DOCUMENT, absent=0)[0])
+        known = self.frequencies.of(units.ids.astype(np.uint64), absent=0)
         idf = inverse_document_frequencies(known, n_documents=n_documents)
         return np.asarray(weights * idf, dtype=np.float32)
 
     def allowed(self, units: TokenUnits) -> NDArray[np.bool_] | None:
         """Return which vectors may be matched to; None for all."""
-        return None if self._matches_special else ~units.is_special
+        matches_special = self.options.get("special_tokens", "match") == "match"
+        return None if matches_special else ~units.is_special
 
 
-class TokenWork:
+class TokenWork(Work):
     """Units of one shard: windows of texts, and their vectors once the model ran."""
+
+    units: TokenUnits
 
     def __init__(
         self,
@@ -120,32 +102,18 @@ class TokenWork:
     ) -> None:
         self._shared = shared
         self._texts = texts
-        self._units = units
+        self.units = units
         self._reasons = reasons
         self._scorer = scorer
-        self.lengths = units.lengths
         n_windows = units.n_windows[texts.left] + units.n_windows[texts.right]
         is_scored = np.array([reason is None for reason in reasons], dtype=bool)
         self._pairs = np.flatnonzero(is_scored)
         self.n_units_unshared = int((n_windows * is_scored)[shared.row_pair].sum())
-        self.n_truncated = 0
-
-    def make_inputs(self, batch: Sequence[int]) -> dict[str, NDArray[np.int64]]:
-        """Return the inputs of ``token_vectors`` for some units."""
-        return self._units.make_inputs(batch)
-
-    def take(self, batch: Sequence[int], output: VectorArray) -> None:
-        """Keep the vectors of these units."""
-        self._units.take(batch, output)
-
-    def statistics(self) -> dict[str, pa.Array]:
-        """Return the raw statistics of every row, in row order."""
-        raise NotImplementedError
 
     def _counts(self, side: IntArray) -> IntArray:
         """Return the ordinary tokens of one side of every pair; 0 for a pair without a score."""
         counts = np.zeros(len(self._reasons), dtype=np.int64)
-        counts[self._pairs] = self._units.ordinary()[side[self._pairs]]
+        counts[self._pairs] = self.units.ordinary()[side[self._pairs]]
         return counts
 
 
@@ -159,7 +127,7 @@ class TokenMatchWork(TokenWork):
 
         Without ``keeps_tokens`` one value stands for all tokens: their mean by weight.
         """
-        units, left, right = self._units, self._texts.left, self._texts.right
+        units, left, right = self.units, self._texts.left, self._texts.right
         best = best_cosines(
             vectors=units.vectors,
             spans=units.spans,
@@ -184,7 +152,7 @@ class TokenMatchWork(TokenWork):
 
     def _tokens(self, side: IntArray) -> IntArray:
         """Return the vectors of one side of the scored pairs, pairs in order."""
-        spans = self._units.spans[side[self._pairs]]
+        spans = self.units.spans[side[self._pairs]]
         return concat_ranges(spans[:, 0], spans[:, 1] - spans[:, 0])
 
 
@@ -221,11 +189,11 @@ class TransportWork(TokenWork):
         pairs = self._pairs[is_finite[left[self._pairs]] & is_finite[right[self._pairs]]]
         cost = np.full(len(self._reasons), np.nan)
         cost[pairs] = transport_costs(
-            vectors=self._units.vectors,
-            spans=self._units.spans,
+            vectors=self.units.vectors,
+            spans=self.units.spans,
             pair_left=left[pairs],
             pair_right=right[pairs],
-            weights=self._scorer.weights(self._units),
+            weights=self._scorer.weights(self.units),
         )
         reasons = list(self._reasons)
         totals = self._totals()
@@ -239,18 +207,18 @@ class TransportWork(TokenWork):
 
     def _finite_texts(self) -> NDArray[np.bool_]:
         """Return which texts have finite vectors alone: the solver takes NaN for a cost of 0."""
-        is_finite = np.ones(len(self._units.spans), dtype=bool)
-        is_finite[self._owner()[~np.isfinite(self._units.vectors).all(axis=1)]] = False
+        is_finite = np.ones(len(self.units.spans), dtype=bool)
+        is_finite[self._owner()[~np.isfinite(self.units.vectors).all(axis=1)]] = False
         return is_finite
 
     def _totals(self) -> NDArray[np.float64]:
         """Return the weight of every text."""
-        weights, n_texts = self._scorer.weights(self._units), len(self._units.spans)
+        weights, n_texts = self._scorer.weights(self.units), len(self.units.spans)
         return np.bincount(self._owner(), weights=weights, minlength=n_texts).astype(np.float64)
 
     def _owner(self) -> IntArray:
         """Return the text of every vector."""
-        spans = self._units.spans
+        spans = self.units.spans
         return np.repeat(np.arange(len(spans)), spans[:, 1] - spans[:, 0])
 
 

@@ -261,6 +261,10 @@ class SharedPairs(Generic[T]):
     row_pair: IntArray
     n_targets: IntArray
 
+    def pairs(self) -> list[tuple[int, int]]:
+        """Return the indices of each distinct pair's candidate and target."""
+        return list(zip(self.pair_candidate.tolist(), self.pair_target.tolist(), strict=True))
+
 
 def share_pairs(candidates: Sequence[T], targets: Sequence[Sequence[T]]) -> SharedPairs[T]:
     """Return the distinct pairs of rows.

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from qaeval_core.errors import QAEvalError, RunError, RunStoppedError, UnreadableFileError
 from qaeval_core.families.chat.family import ChatFamilyPlan, ChatWork
-from qaeval_core.families.plan import Prepared, quarantine_all, statistics_table
+from qaeval_core.families.plan import Prepared, statistics_table
 from qaeval_core.families.validate import table_rows
 from qaeval_core.llm.asker import Asker
 from qaeval_core.llm.governor import Status
@@ -27,7 +27,6 @@ from qaeval_core.planning.shards import Piece, RowRange
 from qaeval_core.running.chat_asker import (
     OpenGovernor,
     ask_shard,
-    lay_out_chat,
     open_asker,
 )
 from qaeval_core.running.piece_worker import UNREADABLE, Costs, Supervisor
@@ -74,6 +73,7 @@ class CallWorker:
         n_actors: int = 1,
     ) -> None:
         self.plan = plan
+        self._layout = plan.open_layout()
         self.account: str | None = None
         self._store = store
         self._supervisor = supervisor
@@ -197,13 +197,11 @@ class CallWorker:
         try:
             table = reader.read(piece, rows)
         except UnreadableFileError as error:
-            empty = lay_out_chat(self.plan, {role: [] for role in self.plan.columns})
-            unread = quarantine_all(
-                empty, n_rows=rows.n_rows, reason=UNREADABLE, message=str(error)
+            return rows, self._layout.quarantined(
+                n_rows=rows.n_rows, reason=UNREADABLE, message=str(error)
             )
-            return rows, unread
         values = table_rows(table, columns=self.plan.columns, max_bytes=piece.limits.text_bytes)
-        prepared = lay_out_chat(self.plan, values)
+        prepared = self._layout.prepare(values)
         prepared.stats.spend("read", time.perf_counter() - started)
         return RowRange(rows.start, rows.start + table.num_rows), prepared
 

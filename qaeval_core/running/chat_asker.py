@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from qaeval_core.families.chat.family import (
 )
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.families.plan import Prepared
-from qaeval_core.families.validate import validate_rows
 from qaeval_core.llm.asker import Answer, Asker
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.client import ChatClient, Endpoint, Message
@@ -151,22 +149,6 @@ async def _open_asker(
         max_concurrent=-(-settings.max_concurrent // n_actors),
     )
     return asker, governor, client.account
-
-
-def lay_out_chat(plan: ChatFamilyPlan, rows: Mapping[str, Sequence[object]]) -> Prepared[ChatWork]:
-    """Validate the rows of a shard and make their prompts."""
-    started = time.perf_counter()
-    validated = validate_rows(rows, columns=plan.columns, joins_passages=False)
-    work = plan.family.lay_out(validated.values, plan.settings)
-    n_rows = len(validated.good) + len(validated.quarantined)
-    stats = PassStats(
-        n_rows=n_rows,
-        n_quarantined=len(validated.quarantined),
-        n_units=work.n_units,
-        n_units_unshared=work.n_units_unshared,
-    )
-    stats.spend("encode", time.perf_counter() - started)
-    return Prepared(n_rows, validated, work, stats)
 
 
 async def ask_shard(asker: Asker, prepared: Prepared[ChatWork], on_rows: OnRows) -> None:

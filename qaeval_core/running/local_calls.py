@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import TypeVar
@@ -11,7 +11,6 @@ from typing import TypeVar
 from qaeval_core.errors import QAEvalError, RunStoppedError, StoreLockedError
 from qaeval_core.families.chat.family import ChatFamilyPlan, ChatWork
 from qaeval_core.families.plan import OnBatch, Prepared, Runner
-from qaeval_core.families.words.rows import ShardTexts
 from qaeval_core.llm.asker import Asker
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.governor import Governor
@@ -23,7 +22,6 @@ from qaeval_core.running.chat_asker import (
     OpenGovernor,
     ask_shard,
     journal_folder,
-    lay_out_chat,
     open_asker,
 )
 from qaeval_core.running.piece_worker import Supervisor
@@ -100,13 +98,8 @@ class ChatRunner(Runner):
     def __init__(self, plan: ChatFamilyPlan, *, stop: threading.Event | None = None) -> None:
         journal_folder(plan)
         self.plan: ChatFamilyPlan = plan
+        self.layout = plan.open_layout()
         self._stop = stop or threading.Event()
-
-    def prepare(
-        self, rows: Mapping[str, Sequence[object]], texts: ShardTexts | None = None
-    ) -> Prepared[ChatWork]:
-        """Validate rows and make their prompts."""
-        return lay_out_chat(self.plan, rows)
 
     def run(self, prepared: Prepared[ChatWork], on_batch: OnBatch | None = None) -> None:
         """Ask for every row.

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.families.pass_stats import PassStats
-from qaeval_core.families.plan import Prepared, Runner, quarantine_all, statistics_table
+from qaeval_core.families.plan import Prepared, Runner, statistics_table
 from qaeval_core.families.validate import table_rows
 from qaeval_core.families.words.rows import ShardTexts, Tokenisers
 from qaeval_core.outages import Outages
@@ -147,7 +147,7 @@ class PieceWorker:
         read_s = time.perf_counter() - started
         texts = ShardTexts(self._tokenisers)
         prepared = {
-            family: self._runners[family].prepare(self._own(family, values), texts)
+            family: self._runners[family].layout.prepare(self._own(family, values), texts)
             for family in self._open_families(piece, rows)
         }
         return _Job(piece, rows, n_begun, prepared, read_s, left)
@@ -220,11 +220,9 @@ class PieceWorker:
         self, piece: Piece, rows: RowRange, reason: str, message: str
     ) -> dict[str, Prepared[Any]]:
         """Return a shard all of whose rows are quarantined."""
-        found = {}
-        for family in self._open_families(piece, rows):
-            runner = self._runners[family]
-            empty = runner.prepare({role: [] for role in runner.plan.columns})
-            found[family] = quarantine_all(
-                empty, n_rows=rows.n_rows, reason=reason, message=message
+        return {
+            family: self._runners[family].layout.quarantined(
+                n_rows=rows.n_rows, reason=reason, message=message
             )
-        return found
+            for family in self._open_families(piece, rows)
+        }

@@ -36,7 +36,7 @@ greedy = FamilyRunner(plan, n_threads=2, max_batch_tokens=1 << 16)
 greedy.score({role: values[:1] for role, values in rows.items()})
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (300 << 20),) * 2)
-prepared = greedy.prepare(rows)
+prepared = greedy.layout.prepare(rows)
 greedy.run(prepared)
 found = statistics_table(prepared, first_position=0)["layer_precision"].to_pylist()
 stats = prepared.stats

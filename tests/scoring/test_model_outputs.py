@@ -37,10 +37,10 @@ def test_a_model_output_that_is_no_number_is_a_reason(
     for plan in run.families:
         statistics = scorer.statistics(run, values)
         runner = plan.open_runner(Engine(models=scorer.config.models, n_threads=1))
-        prepared = runner.prepare({role: values[role] for role in plan.columns})
+        prepared = runner.layout.prepare({role: values[role] for role in plan.columns})
         runner.run(prepared)
-        first = Session(plan.artifact, n_threads=1).run(prepared.work.make_inputs([0]))
-        prepared.work.take([0], np.full_like(first, number))
+        first = Session(plan.artifact, n_threads=1).run(prepared.work.units.make_inputs([0]))
+        prepared.work.units.take([0], np.full_like(first, number))
         statistics[plan.key] = statistics_table(prepared, first_position=0)
         found = numbers(spec, score_rows(run, statistics))
         is_hit = [reason == NON_FINITE for reason in found["reason"]]
@@ -98,7 +98,7 @@ def test_texts_too_long_to_transport_are_undefined_and_run_no_model(
     run = scorer.compile({"candidate": "candidate", "references": "references"})
     rows = [make_row(spec, "sea " * 50_000, "mill " * 50_000), make_row(spec, "sea", "mill " * 900)]
     runner = run.families[0].open_runner(Engine(models=scorer.config.models, n_threads=1))
-    prepared = runner.prepare({role: [row[role] for row in rows] for role in spec.roles})
+    prepared = runner.layout.prepare({role: [row[role] for row in rows] for role in spec.roles})
     assert prepared.stats.n_units == 1 + 2  # "sea", and two windows
     found = numbers(spec, scorer.score(rows))
     assert found["reason"] == ["too_long_to_transport", None]

@@ -30,11 +30,11 @@ def test_units_are_shown_alone_and_in_order(tmp_path: Path) -> None:
     )
     (plan,) = run.families
     runner = FamilyRunner(plan, n_threads=1)
-    prepared = runner.prepare(ROWS)
+    prepared = runner.layout.prepare(ROWS)
     units: list[UnitRun] = []
     runner.run(prepared, on_unit=units.append)
     assert [unit.inputs["input_ids"].shape for unit in units] == [
-        (1, n_tokens) for n_tokens in prepared.work.lengths
+        (1, n_tokens) for n_tokens in prepared.work.units.lengths
     ]
     assert len({len(unit.inputs["input_ids"][0]) for unit in units}) > 1
     for unit in units:  # The graph sums ids, divided by ten.

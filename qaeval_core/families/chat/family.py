@@ -12,7 +12,17 @@ import pyarrow as pa
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.families.pass_stats import PassStats
-from qaeval_core.families.plan import Context, Engine, Family, FamilyPlan, Resources, Runner
+from qaeval_core.families.plan import (
+    Context,
+    Engine,
+    Family,
+    FamilyPlan,
+    Layout,
+    Resources,
+    Runner,
+)
+from qaeval_core.families.words.frequencies import DocumentFrequencies
+from qaeval_core.families.words.rows import ShardTexts
 from qaeval_core.files import check_out_path
 from qaeval_core.llm.client import Message
 from qaeval_core.metrics.base import PassFacts, Read
@@ -80,6 +90,10 @@ class ChatFamilyPlan(FamilyPlan):
     def pending_schema(self) -> pa.Schema:
         """Statistics of rows that were not asked: it may have ended early."""
         return self.family.schema
+
+    def open_layout(self, frequencies: DocumentFrequencies | None = None) -> ChatLayout:
+        """Return what makes prompts."""
+        return ChatLayout(self)
 
     def open_runner(self, engine: Engine) -> Runner:
         """Return what asks, in this process."""
@@ -176,6 +190,8 @@ class ChatWork:
         self.family = family
         self._readings: dict[int, list[Reading]] = {}
 
+    n_truncated = 0
+
     @property
     def n_units(self) -> int:
         """Requests, each run counted."""
@@ -203,6 +219,20 @@ class ChatWork:
             self._readings[i] if reason is None else [] for i, reason in enumerate(self.reasons)
         ]
         return self.family.statistics(self, per_row)
+
+
+class ChatLayout(Layout[ChatWork]):
+    """Makes the prompts of shards; a family reads passages one by one."""
+
+    joins_passages = False
+
+    def __init__(self, plan: ChatFamilyPlan) -> None:
+        super().__init__(plan)
+        self._plan = plan
+
+    def lay_out(self, values: Mapping[str, Sequence[Any]], texts: ShardTexts | None) -> ChatWork:
+        """Make the prompts of good rows."""
+        return self._plan.family.lay_out(values, self._plan.settings)
 
 
 class ChatFamily(Family):

@@ -21,6 +21,7 @@ from qaeval_core.families.plan import (
     Engine,
     Family,
     FamilyPlan,
+    Layout,
     OnBatch,
     Prepared,
     Resources,
@@ -66,9 +67,13 @@ class WordsFamilyPlan(FamilyPlan):
         """What its pass needs."""
         return "words"
 
+    def open_layout(self, frequencies: DocumentFrequencies | None = None) -> WordsLayout:
+        """Return what tokenises texts."""
+        return WordsLayout(self, frequencies)
+
     def open_runner(self, engine: Engine) -> WordsRunner:
         """Return what counts words."""
-        return WordsRunner(self, frequencies=engine.frequencies(self))
+        return WordsRunner(self, self.open_layout(engine.frequencies(self)))
 
     def report(self, committed: PassStats) -> dict[str, Any]:
         """Return what all its commits cost."""
@@ -190,6 +195,8 @@ class WordsWork:
         Returns the statistics.
     """
 
+    n_units = n_units_unshared = n_truncated = 0
+
     def __init__(self, compute: Compute) -> None:
         self._compute = compute
         self._found: Mapping[str, pa.Array] | None = None
@@ -203,8 +210,8 @@ class WordsWork:
         return self._found if self._found is not None else self._compute()
 
 
-class WordsRunner(Runner):
-    """Computes one statistic.
+class WordsLayout(Layout[WordsWork]):
+    """Tokenises the texts of shards.
 
     Parameters
     ----------
@@ -213,40 +220,29 @@ class WordsRunner(Runner):
         Of the corpus, for the statistic that needs them.
     """
 
-    def __init__(
-        self,
-        plan: WordsFamilyPlan,
-        *,
-        frequencies: DocumentFrequencies | None = None,
-    ) -> None:
-        self.plan: WordsFamilyPlan = plan
-        self._statistic = plan.family
+    def __init__(self, plan: WordsFamilyPlan, frequencies: DocumentFrequencies | None) -> None:
+        super().__init__(plan)
+        self._plan = plan
         self._given: tuple[Any, ...] = ()
-        if self._statistic.needs_frequencies:
+        if plan.family.needs_frequencies:
             if frequencies is None:
                 raise ValueError(f"{plan.family.statistic} needs document frequencies")
             self._given = (frequencies,)
         self._tokenisers = Tokenisers()
 
-    def prepare(
-        self, rows: Mapping[str, Sequence[object]], texts: ShardTexts | None = None
-    ) -> Prepared[WordsWork]:
-        """Validate a shard and tokenise its texts.
-
-        Parameters
-        ----------
-        rows : mapping of role to values
-        texts : ShardTexts, optional
-            Of this shard, where other statistics read it too.
-        """
-        started = time.perf_counter()
+    def lay_out(self, values: Mapping[str, Sequence[Any]], texts: ShardTexts | None) -> WordsWork:
+        """Tokenise the texts of good rows."""
         own = texts if texts is not None else ShardTexts(self._tokenisers)
-        validated = own.validate(rows, columns=self.plan.columns)
-        compute = self._statistic.prepare(validated.values, self.plan.options, own, *self._given)
-        n_rows = len(validated.good) + len(validated.quarantined)
-        stats = PassStats(n_rows=n_rows, n_quarantined=len(validated.quarantined))
-        stats.spend("encode", time.perf_counter() - started)
-        return Prepared(n_rows, validated, WordsWork(compute), stats)
+        prepare = self._plan.family.prepare
+        return WordsWork(prepare(values, self._plan.options, own, *self._given))
+
+
+class WordsRunner(Runner):
+    """Computes one statistic."""
+
+    def __init__(self, plan: WordsFamilyPlan, layout: WordsLayout) -> None:
+        self.plan: WordsFamilyPlan = plan
+        self.layout = layout
 
     def run(self, prepared: Prepared[Any], on_batch: OnBatch | None = None) -> None:
         """Compute a shard's statistics."""

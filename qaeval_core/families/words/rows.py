@@ -67,12 +67,18 @@ class ShardTexts:
         self._validated: dict[object, Validated] = {}
 
     def validate(
-        self, rows: Mapping[str, Sequence[object]], *, columns: Mapping[str, str]
+        self,
+        rows: Mapping[str, Sequence[object]],
+        *,
+        columns: Mapping[str, str],
+        joins_passages: bool = True,
     ) -> Validated:
         """Check the shard's rows for some roles, once for all statistics that read these."""
-        key = tuple(columns.items())
+        key = (joins_passages, *columns.items())
         if key not in self._validated:
-            self._validated[key] = validate_rows(rows, columns=columns)
+            self._validated[key] = validate_rows(
+                rows, columns=columns, joins_passages=joins_passages
+            )
         return self._validated[key]
 
     def table(self, options: Mapping[str, Any]) -> TokenTable:
