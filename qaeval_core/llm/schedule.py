@@ -284,7 +284,9 @@ class Schedule:
     def _await_probe(self, call: ScheduledCall, probe_s: float, *, now_s: float) -> float:
         """Make a call the next probe, if it asks at its time; the others get times afterwards."""
         not_before_s = max(now_s, probe_s, self._paused_until_s)
-        at_s = self._sent.earliest_s(call.n_tokens, not_before_s=not_before_s)
+        # In a copy: until this call is final, what its wait would forget still counts for others.
+        window = self._sent.copy()
+        at_s = window.earliest_s(call.n_tokens, not_before_s=not_before_s)
         call.at_s = at_s if at_s - now_s <= self.final_s else math.inf
         return at_s - now_s
 
