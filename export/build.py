@@ -46,8 +46,6 @@ from qaeval_core.models.record import (
 from qaeval_core.models.registry import ModelSource, file_sha256, resolve_model
 from qaeval_core.terminal import say
 
-__all__ = ["build_artifact"]
-
 # Protobuf ends at 2 GiB; the rest is room for the graph itself.
 _MAX_ONE_FILE_BYTES = 1_800_000_000
 

@@ -15,8 +15,6 @@ from export.loading import LoadedModel, in_span_label, pooling, wanted_layer
 from export.parity import ParityRow, Values
 from qaeval_core.models.record import ArtifactRequest
 
-__all__ = ["ORACLES", "eager_values"]
-
 
 def eager_values(
     loaded: LoadedModel, request: ArtifactRequest, rows: Sequence[ParityRow]

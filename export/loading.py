@@ -28,8 +28,6 @@ from qaeval_core.errors import ExportError
 from qaeval_core.models.record import GRAPHS, ArtifactRequest, TemplateRecord
 from qaeval_core.models.registry import ModelSource
 
-__all__ = ["CAUSAL_TYPES", "ENCODER_TYPES", "LoadedModel", "load_model"]
-
 # The RoBERTa family counts positions from padding_idx + 1.
 ROBERTA_TYPES = ("roberta", "xlm-roberta", "camembert")
 ENCODER_TYPES = ("bert", "electra", "mpnet", *ROBERTA_TYPES)

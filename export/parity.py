@@ -180,8 +180,6 @@ def _ranked(values: Sequence[Values]) -> list[float]:
     return [float(v.mean(axis=0) @ anchor) for v in values]
 
 
-__all__ = ["convert"]
-
 # Subtle: squares of hidden states overflow fp16 (SmolLM2 has values of 24,926). On a CPU this does
 # not show: ONNX Runtime computes most fp16 operations there in fp32.
 _FP32_OPERATIONS = (

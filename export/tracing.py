@@ -22,8 +22,6 @@ from export.loading import LoadedModel
 from qaeval_core.errors import ExportError
 from qaeval_core.models.record import ArtifactRequest, TensorRecord
 
-__all__ = ["check_dynamic", "share_equal_weights", "tensor_records", "trace"]
-
 # Smaller weights are left alone: nothing is gained, and empty ones are all equal.
 _MIN_SHARED_BYTES = 2**16
 

@@ -48,28 +48,28 @@ class Coordinator:
     """Counts attempts of shards and progress for the whole cluster; carries the wish to stop."""
 
     def __init__(self) -> None:
-        self._begun: Counter[tuple[str, str, int, int]] = Counter()
+        self._attempts: Counter[tuple[str, str, int, int]] = Counter()
         self._counter = ProgressCounter()
         self._is_stopped = False
         self._blind: dict[str, str] = {}  # node -> what it does not see
         self._n_at_work: Counter[str] = Counter()  # by worker
         self._idle_since_s = time.monotonic()
 
-    def begin(self, family: str, file_id: str, start: int, stop: int) -> int:
-        """Note that a shard begins; return how often it has begun."""
+    def start_attempt(self, family: str, file_id: str, start: int, stop: int) -> int:
+        """Note that a shard is begun; return its attempts."""
         self._idle_since_s = time.monotonic()
-        self._begun[family, file_id, start, stop] += 1
-        return self._begun[family, file_id, start, stop]
+        self._attempts[family, file_id, start, stop] += 1
+        return self._attempts[family, file_id, start, stop]
 
-    def advance(self, n_rows: float, n_tokens: int, n_padded_tokens: int) -> bool:
+    def report(self, n_rows: float, n_tokens: int, n_padded_tokens: int) -> bool:
         """Note progress; return whether to stop."""
         self._idle_since_s = time.monotonic()
         self._counter.add(n_rows, n_tokens, n_padded_tokens)
         return self._is_stopped
 
-    def tell(self, note: str) -> None:
+    def set_status(self, note: str) -> None:
         """Take what a line of progress shall end with."""
-        self._counter.tell(note)
+        self._counter.set_status(note)
 
     def snapshot(self) -> Counts:
         """Return the counts of this moment."""
@@ -112,12 +112,12 @@ class RemoteSupervisor:
         self._answer: Any = None
         self._lock = threading.Lock()
 
-    def begin(self, family: str, file_id: str, rows: RowRange) -> int:
-        """Note that a shard begins; return how often it has begun."""
-        ref = self._coordinator.begin.remote(family, file_id, rows.start, rows.stop)
+    def start_attempt(self, family: str, file_id: str, rows: RowRange) -> int:
+        """Note that a shard is begun; return its attempts."""
+        ref = self._coordinator.start_attempt.remote(family, file_id, rows.start, rows.stop)
         return int(ray.get(ref))
 
-    def advance(self, n_rows: float, n_tokens: int, n_padded_tokens: int) -> None:
+    def report(self, n_rows: float, n_tokens: int, n_padded_tokens: int) -> None:
         """Note progress; raises RunStoppedError when the run shall stop."""
         with self._lock:
             rows, tokens, padded = self._pending
@@ -125,9 +125,9 @@ class RemoteSupervisor:
             if time.monotonic() - self._last >= _REPORT_EVERY_S:
                 self._flush()
 
-    def tell(self, note: str) -> None:
+    def set_status(self, note: str) -> None:
         """Take what a line of progress shall end with."""
-        self._coordinator.tell.remote(note)
+        self._coordinator.set_status.remote(note)
 
     def flush(self) -> None:
         """Send what is pending; the answer is read at the next call, so no batch waits for it."""
@@ -137,7 +137,7 @@ class RemoteSupervisor:
     def _flush(self) -> None:
         if self._answer is not None and ray.get(self._answer):
             raise RunStoppedError("stopped as asked; run again to go on from here")
-        self._answer = self._coordinator.advance.remote(*self._pending)
+        self._answer = self._coordinator.report.remote(*self._pending)
         self._pending, self._last = (0.0, 0, 0), time.monotonic()
 
 

@@ -22,7 +22,7 @@ from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError, QAEvalError
 from qaeval_core.job import make_job, read_inputs
 from qaeval_core.metrics.calibrated import write_baselines, write_complexity
-from qaeval_core.metrics.naco import NacoSettings
+from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.planning.compile import check_key_use
 from qaeval_core.running.progress import ProgressCounter, ProgressPrinter
 
@@ -76,12 +76,38 @@ def calibrate(
         )
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_BAD_REQUEST)
-    if any(isinstance(settings, NacoSettings) for settings in resolved.metrics.values()):
+    try:
+        found = _calibrated(resolved)
+    except QAEvalError as error:
+        options.fail(error, code=options.EXIT_BAD_REQUEST)
+    if found == "expected_complexity":
         path = out or Path(f"complexity-{corpus}.json")
         _calibrate_complexity(resolved, path, corpus=corpus, n_questions=n_questions, seed=seed)
     else:
         path = out or Path(f"baseline-{corpus}.json")
         _calibrate_baselines(resolved, path, corpus=corpus, n_pairs=n_pairs, seed=seed)
+
+
+def _calibrated(config: RunConfig) -> str:
+    """Return what is found for the configured metrics: a setting of theirs.
+
+    Raises
+    ------
+    ConfigError
+        If a metric has none, or they differ.
+    """
+    kinds = {name: METRICS[own.metric].calibrated for name, own in config.metrics.items()}
+    for name, kind in kinds.items():
+        if not kind:
+            known = ", ".join(metric.name for metric in METRICS.values() if metric.calibrated)
+            raise ConfigError(
+                f"metrics.{name}: {config.metrics[name].metric} has nothing to calibrate; "
+                f"metrics that have: {known}"
+            )
+    found, *others = dict.fromkeys(kinds.values())
+    if others:
+        raise ConfigError(f"{found} and {others[0]} are calibrated one after the other")
+    return found
 
 
 def _calibrate_baselines(

@@ -19,8 +19,6 @@ from jobs.options import EXIT_INCOMPLETE
 from qaeval_core.errors import QAEvalError
 from qaeval_core.terminal import say_error
 
-__all__ = ["DEBUG", "caught"]
-
 # Set by --debug, and by whoever runs a command where options cannot be given.
 DEBUG = "QAEVAL_DEBUG"
 

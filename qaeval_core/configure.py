@@ -146,9 +146,6 @@ class RunConfig(Section):
     cluster: ClusterSection = ClusterSection()
 
 
-__all__ = ["StrictYamlError", "load_yaml"]
-
-
 # Of what was given instead of a setting: it may be a secret in the wrong place.
 _N_SHOWN = 20
 _MAX_VALUE_CHARS = 1 << 20

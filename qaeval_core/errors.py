@@ -36,34 +36,6 @@ from collections.abc import Mapping, Sequence
 
 from qaeval_core.terminal import visible
 
-__all__ = [
-    "ArtifactHashError",
-    "ArtifactMissingError",
-    "BlindNodeError",
-    "BudgetExhaustedError",
-    "CallTooLargeError",
-    "ConfigError",
-    "DeviceError",
-    "DeviceMemoryError",
-    "EndpointRefusedError",
-    "ExportError",
-    "InputChangedError",
-    "InputError",
-    "LanguageModelError",
-    "LockLostError",
-    "ModelError",
-    "ModelUnavailableError",
-    "QAEvalError",
-    "ReconcileError",
-    "RunError",
-    "RunStoppedError",
-    "SchemaError",
-    "StorageError",
-    "StoreLockedError",
-    "TooManyQuarantinedError",
-    "UnreadableFileError",
-]
-
 
 class QAEvalError(Exception):
     """Base of every exception raised on purpose; its message is for the user."""

@@ -335,8 +335,6 @@ def flush_folder(path: Path) -> None:
         os.close(folder)
 
 
-__all__ = ["read_given"]
-
 # The largest that is read this way is a configuration that names a million files.
 _MAX_BYTES = 64 << 20
 

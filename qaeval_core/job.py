@@ -16,7 +16,8 @@ from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError
 from qaeval_core.families.plan import FamilyPlan
 from qaeval_core.files import check_out_path
-from qaeval_core.models.artifact import Artifact, ArtifactRequest, default_root, ensure_artifact
+from qaeval_core.models.artifact import Artifact, default_root, ensure_artifact
+from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.models.session import Device
 from qaeval_core.planning.columns import check_carried, check_copied, resolve_columns
 from qaeval_core.planning.compile import compile_run, needed_roles, optional_roles

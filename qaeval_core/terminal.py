@@ -13,8 +13,6 @@ import re
 import sys
 from typing import TextIO
 
-__all__ = ["duration", "say", "say_error", "show", "show_lines", "visible"]
-
 # C0 and DEL have pictures in Unicode. The others have none: C1 controls, marks that turn the
 # direction of reading, ends of lines and paragraphs, tags, halves of surrogate pairs.
 _PICTURES = {code: chr(0x2400 + code) for code in range(0x20)} | {0x7F: "\u2421"}

@@ -17,8 +17,6 @@ from export.graphs.sentence_vector import SENTENCE_VECTOR
 from export.graphs.token_logprobs import TOKEN_LOGPROBS
 from export.graphs.token_vectors import TOKEN_VECTORS
 
-__all__ = ["EXPORTS", "GraphExport"]
-
 EXPORTS: Mapping[str, GraphExport] = MappingProxyType(
     {
         "relevance_matching": RELEVANCE_MATCHING,

@@ -25,8 +25,6 @@ from export.training.model import load_tokenizer
 from export.training.options import CrossEncoderOptions
 from qaeval_core.models.registry import ModelSource
 
-__all__ = ["CrossEncoderTask", "pair_logits"]
-
 _DEV_BATCH = 64
 
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from qaeval_core.errors import ConfigError, StoreLockedError
 from qaeval_core.files import open_lock, write_json
 
-__all__ = ["OutFolder", "flush"]
-
 _RECORD = "training.json"
 _SUCCESS = "_SUCCESS"
 

@@ -21,18 +21,6 @@ import pyarrow.parquet as pq
 
 from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableFileError, nearest
 
-__all__ = [
-    "Pairs",
-    "Question",
-    "check_file",
-    "check_files",
-    "held_out",
-    "hold_out_pairs",
-    "read_columns",
-    "read_pairs",
-    "read_squad",
-]
-
 _YES_NO = frozenset({"yes", "no"})
 
 

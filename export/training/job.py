@@ -17,8 +17,6 @@ from export.training.results import make_record, write_results
 from qaeval_core.models.registry import ModelSource, resolve_model
 from qaeval_core.terminal import say
 
-__all__ = ["make_task", "run_job"]
-
 
 def run_job(options: CrossEncoderOptions | KpqaOptions) -> None:
     """Train, or go on training, or say that it is done.

@@ -24,8 +24,6 @@ import spacy
 
 from export.training.inputs import Question, held_out
 
-__all__ = ["Keyphrase", "SentenceSplitter", "hold_out_contexts", "keyphrases", "token_labels"]
-
 Span = tuple[int, int]
 
 

@@ -31,8 +31,6 @@ from export.training.options import KpqaOptions
 from qaeval_core.errors import InputError
 from qaeval_core.models.registry import ModelSource
 
-__all__ = ["KpqaTask", "average_precision", "encode_keyphrases"]
-
 _DEV_BATCH = 64
 _NOT_JUDGED = -1.0
 

@@ -30,8 +30,6 @@ from qaeval_core import files
 from qaeval_core.errors import RunError, RunStoppedError
 from qaeval_core.terminal import duration, say
 
-__all__ = ["LengthGroupedBatches", "Task", "newest", "shown", "step_line", "train"]
-
 _BEST_FILE = "best.safetensors"
 _COMPLETE = "_COMPLETE"
 # Sorted this many batches at a time: padding is low and neighbours still change between epochs.

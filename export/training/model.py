@@ -32,18 +32,6 @@ from export.loading import ENCODER_TYPES, ROBERTA_TYPES
 from qaeval_core.errors import ConfigError
 from qaeval_core.models.registry import ModelSource
 
-__all__ = [
-    "add_lora",
-    "base_name",
-    "check_base",
-    "load_merged",
-    "load_task_model",
-    "load_tokenizer",
-    "save_adapter",
-    "save_config",
-    "save_tokenizer",
-]
-
 # Where sentence-transformers, and qaeval after it, read what turns a logit into a score.
 _SIGMOID = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
 # How the base's own tokenizer was last loaded and cut; not what it is.

@@ -14,8 +14,6 @@ import typer
 from qaeval_core.errors import nearest
 from qaeval_core.terminal import say
 
-__all__ = ["CrossEncoderOptions", "KpqaOptions", "TrainingOptions", "parse_options"]
-
 # Low-rank factors start at zero and need a larger step than weights that are trained already.
 _LEARNING_RATE_LORA = 5e-4
 _LEARNING_RATE_FULL = 5e-5

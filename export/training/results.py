@@ -27,8 +27,6 @@ from qaeval_core.files import write_json
 from qaeval_core.models.registry import ModelSource, file_sha256
 from qaeval_core.terminal import say
 
-__all__ = ["make_record", "write_results"]
-
 # Half the size must cost nothing that anybody could see.
 _MAX_FP16_CHANGE = 1e-3
 _PACKAGES = ("torch", "transformers", "peft", "tokenizers", "qaeval")

@@ -36,9 +36,10 @@ from qaeval_core.explain.tokens import (
 from qaeval_core.families.models import UnitRun
 from qaeval_core.families.token_units import TokenUnits
 from qaeval_core.families.validate import SharedTexts, share_texts
-from qaeval_core.metrics.naco import PENDING
+from qaeval_core.metrics.chat import PENDING
 from qaeval_core.metrics.qrelscore import layer_indices
-from qaeval_core.models.artifact import ArtifactRequest, find_artifact
+from qaeval_core.models.artifact import find_artifact
+from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.models.session import Session
 from qaeval_core.text.encode import TextEncoder
 

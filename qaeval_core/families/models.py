@@ -43,7 +43,8 @@ from qaeval_core.families.validate import SharedPairs, share_pairs
 from qaeval_core.families.words.frequencies import DocumentFrequencies
 from qaeval_core.families.words.rows import ShardTexts
 from qaeval_core.metrics.base import PassFacts, Read
-from qaeval_core.models.artifact import Artifact, ArtifactRequest
+from qaeval_core.models.artifact import Artifact
+from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.models.session import Device, Session, token_budget_batches
 from qaeval_core.signature import Signature
 from qaeval_core.text.encode import TextEncoder

@@ -18,7 +18,8 @@ from qaeval_core.families.validate import Validated, validate_rows
 from qaeval_core.families.words.frequencies import DocumentFrequencies
 from qaeval_core.families.words.rows import ShardTexts
 from qaeval_core.metrics.base import PassFacts, Read
-from qaeval_core.models.artifact import Artifact, ArtifactRequest
+from qaeval_core.models.artifact import Artifact
+from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.models.session import Device
 from qaeval_core.schema import POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
 from qaeval_core.signature import Signature

@@ -163,6 +163,7 @@ class Metric(ABC, Generic[S]):
     higher_is_better: ClassVar[bool] = True
     is_symmetric: ClassVar[bool] = False  # f(candidate, reference) == f(reference, candidate)
     over_references: ClassVar[str] = "max"  # "none", "max", "clip", "mean", "max of each part"
+    calibrated: ClassVar[str] = ""  # the setting that ``qaeval calibrate`` finds for a corpus
     over_examples: ClassVar[str] = "mean"  # or "sum_of_statistics", and `corpus` is there
 
     @abstractmethod

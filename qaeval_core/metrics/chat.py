@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from qaeval_core.metrics.base import Section, Settings
+from qaeval_core.metrics.base import Read, Section, Settings
 
 Price = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
@@ -17,6 +17,7 @@ _KEY_STARTS = ("sk-", "sk_", "gsk_", "hf_", "Bearer ")
 
 
 UNPARSABLE = "unparsable_reply"  # Of a run without a readable reply.
+PENDING = "pending"  # Of a row that was not asked: its family ended early.
 
 
 class ChatPrices(Section):
@@ -174,3 +175,9 @@ def _checked_url(given: str, *, what: str = "http://127.0.0.1:8000/v1") -> str:
     if parts.path.endswith("/completions"):
         raise ValueError("it ends before /chat/completions, mostly with /v1")
     return url
+
+
+def chat_settings(read: Read) -> ChatSettings:
+    """Return the settings of a family that asks."""
+    assert isinstance(read.settings, ChatSettings)
+    return read.settings

@@ -48,14 +48,13 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from qaeval_core.errors import ConfigError, InputError
 from qaeval_core.metrics.base import Column, Metric, PassFacts, Read, Scores, Section
 from qaeval_core.metrics.calibrated import read_complexity
-from qaeval_core.metrics.chat import UNPARSABLE, ChatSettings
+from qaeval_core.metrics.chat import PENDING, UNPARSABLE, ChatSettings
 from qaeval_core.metrics.targets import Targets
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 PROFILES = ("paper", "authors")
-PENDING = "pending"
 
 
 class NacoScores(NamedTuple):
@@ -314,6 +313,7 @@ class Naco(Metric[NacoSettings]):
     )
     settings = NacoSettings
     needs = ("endpoint",)
+    calibrated = "expected_complexity"
     roles = ("candidate", "context", "answer")
     columns = (
         Column(""),

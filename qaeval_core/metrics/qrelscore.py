@@ -275,6 +275,7 @@ class QRelScore(Metric[QRelScoreSettings]):
     source = "Liu et al. QRelScore. EMNLP 2022, arXiv:2204.13921, section 2"
     settings = QRelScoreSettings
     needs = ("encoder", "causal_lm")
+    calibrated = "baseline"
     roles: ClassVar[tuple[str, ...]] = ("candidate", "context")
     columns: ClassVar[tuple[Column, ...]] = (
         Column(""),

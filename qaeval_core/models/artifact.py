@@ -43,22 +43,6 @@ from qaeval_core.models.record import (
 from qaeval_core.models.registry import check_no_code, file_sha256, resolve_model
 from qaeval_core.terminal import say
 
-__all__ = [
-    "RECORD",
-    "SEAL",
-    "Artifact",
-    "ArtifactRecord",
-    "ArtifactRequest",
-    "build_lock",
-    "check_files",
-    "default_root",
-    "ensure_artifact",
-    "find_artifact",
-    "load_artifact",
-    "read_record",
-    "seal_of",
-]
-
 RECORD = "artifact.json"
 SEAL = "artifact.sha256"
 

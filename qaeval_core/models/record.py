@@ -18,22 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from qaeval_core.errors import ConfigError
 from qaeval_core.models.registry import model_slug
 
-__all__ = [
-    "FORMAT_VERSION",
-    "GRAPHS",
-    "MODEL_FIELDS",
-    "ArtifactRecord",
-    "ArtifactRequest",
-    "GraphFacts",
-    "GraphOption",
-    "ModelRecord",
-    "ParityAttempt",
-    "ParityRecord",
-    "TemplateRecord",
-    "TensorRecord",
-    "export_command",
-]
-
 FORMAT_VERSION = 1
 
 # Deeper encoders than any that is known.

@@ -24,16 +24,6 @@ from types import MappingProxyType
 
 from qaeval_core.errors import ArtifactHashError, ConfigError, ModelUnavailableError
 
-__all__ = [
-    "ROLES",
-    "ModelSource",
-    "check_no_code",
-    "embedded_models",
-    "file_sha256",
-    "model_slug",
-    "resolve_model",
-]
-
 # The only file of a subfolder that is read: how a sentence-transformers model pools.
 _POOLING_FILE = "1_Pooling/config.json"
 # Only these are downloaded and hashed: a changed README does not change a model.

@@ -18,8 +18,9 @@ from qaeval_core.families.plan import Context, FamilyPlan, ResolveArtifact
 from qaeval_core.llm.key import KEY_VARIABLE, check_address, check_key_file, is_loopback
 from qaeval_core.metrics.base import AnyMetric, Settings
 from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.metrics.chat import ChatSettings
-from qaeval_core.models.artifact import Artifact, ArtifactRequest
+from qaeval_core.metrics.chat import ChatSettings, chat_settings
+from qaeval_core.models.artifact import Artifact
+from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.planning.run_plan import CompiledRun, InstancePlan
 from qaeval_core.signature import Signature
 
@@ -177,8 +178,14 @@ def check_key_use(config: RunConfig) -> list[str]:
         that is not allowed.
     """
     lines: dict[str, None] = {}
-    for settings in config.metrics.values():
-        if not isinstance(settings, ChatSettings) or settings.base_url is None:
+    asking = [
+        chat_settings(read)
+        for settings in config.metrics.values()
+        if "endpoint" in METRICS[settings.metric].needs
+        for read in METRICS[settings.metric].reads(settings)
+    ]
+    for settings in asking:
+        if settings.base_url is None:
             continue
         if not settings.allow_insecure:
             section = f"{settings.metric}."

@@ -187,11 +187,11 @@ class CallWorker:
         self, reader: ShardReader, piece: Piece, rows: RowRange
     ) -> tuple[RowRange, Prepared[ChatWork]]:
         """Read a shard, or as many of its first rows as are read at once; return which."""
-        n_begun = self._supervisor.begin(self.plan.key, piece.file_id, rows)
-        if n_begun > _MAX_DEATHS:
+        n_attempts = self._supervisor.start_attempt(self.plan.key, piece.file_id, rows)
+        if n_attempts > _MAX_DEATHS:
             raise RunError(
                 f"{piece.relative}: the worker of rows {rows.start} to {rows.stop} died "
-                f"{n_begun - 1} times; is the machine out of memory?"
+                f"{n_attempts - 1} times; is the machine out of memory?"
             )
         started = time.perf_counter()
         try:
@@ -273,8 +273,8 @@ class CallWorker:
         async with self._telling:  # A supervisor is spoken to by one thread at a time.
             n_rows, self._pending_rows = self._pending_rows, 0
             if note is not None:
-                await asyncio.to_thread(self._supervisor.tell, note)
-            await asyncio.to_thread(self._supervisor.advance, n_rows, 0, 0)
+                await asyncio.to_thread(self._supervisor.set_status, note)
+            await asyncio.to_thread(self._supervisor.report, n_rows, 0, 0)
 
 
 def _rate(sent: list[tuple[float, int]]) -> float:

@@ -35,24 +35,24 @@ class LocalSupervisor:
     def __init__(self, stop: threading.Event, printer: ProgressPrinter) -> None:
         self._stop = stop
         self._printer = printer
-        self._begun: Counter[tuple[str, str, RowRange]] = Counter()
+        self._attempts: Counter[tuple[str, str, RowRange]] = Counter()
         self.counter = ProgressCounter()
 
-    def begin(self, family: str, file_id: str, rows: RowRange) -> int:
-        """Note that a shard begins; return how often it has begun."""
-        self._begun[family, file_id, rows] += 1
-        return self._begun[family, file_id, rows]
+    def start_attempt(self, family: str, file_id: str, rows: RowRange) -> int:
+        """Note that a shard is begun; return its attempts."""
+        self._attempts[family, file_id, rows] += 1
+        return self._attempts[family, file_id, rows]
 
-    def advance(self, n_rows: float, n_tokens: int, n_padded_tokens: int) -> None:
+    def report(self, n_rows: float, n_tokens: int, n_padded_tokens: int) -> None:
         """Note progress; raises RunStoppedError when the run shall stop."""
         self.counter.add(n_rows, n_tokens, n_padded_tokens)
         self._printer.update(self.counter.snapshot())
         if self._stop.is_set():
             raise RunStoppedError("stopped as asked; run again to go on from here")
 
-    def tell(self, note: str) -> None:
+    def set_status(self, note: str) -> None:
         """Take what a line of progress shall end with."""
-        self.counter.tell(note)
+        self.counter.set_status(note)
 
 
 class LocalExecutor:

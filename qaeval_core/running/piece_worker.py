@@ -37,13 +37,13 @@ _N_PARTS = 8
 class Supervisor(Protocol):
     """Who counts attempts and progress: this process, or an actor of the cluster."""
 
-    def begin(self, family: str, file_id: str, rows: RowRange) -> int:
-        """Note that a shard begins; return how often it has begun, this time included."""
+    def start_attempt(self, family: str, file_id: str, rows: RowRange) -> int:
+        """Note that a shard is begun; return its attempts, this time included."""
 
-    def advance(self, n_rows: float, n_tokens: int, n_padded_tokens: int) -> None:
+    def report(self, n_rows: float, n_tokens: int, n_padded_tokens: int) -> None:
         """Note progress; raises RunStoppedError when the run shall stop."""
 
-    def tell(self, note: str) -> None:
+    def set_status(self, note: str) -> None:
         """Take what a line of progress shall end with."""
 
 
@@ -54,7 +54,7 @@ Costs = dict[str, PassStats]
 def worker_store(out: Path, mark: Mark | None, supervisor: Supervisor, *, retry_s: float) -> Store:
     """Return a worker's store: what it waits for is in the line of progress."""
     outages = Outages(
-        retry_s=retry_s, tell=supervisor.tell, look=lambda: supervisor.advance(0.0, 0, 0)
+        retry_s=retry_s, tell=supervisor.set_status, look=lambda: supervisor.report(0.0, 0, 0)
     )
     return Store(out, mark=mark, outages=outages)
 
@@ -62,7 +62,7 @@ def worker_store(out: Path, mark: Mark | None, supervisor: Supervisor, *, retry_
 class _Job(NamedTuple):
     piece: Piece
     rows: RowRange
-    n_begun: int
+    n_attempts: int
     prepared: dict[str, Prepared[Any]] | None  # by family
     read_s: float = 0.0
     left: RowRange = RowRange(0, 0)  # of the shard, if it is larger than what is read at once
@@ -111,7 +111,7 @@ class PieceWorker:
                 if job.left.n_rows:
                     todo.appendleft((job.piece, job.left))
                 # Alone if it has died before: a neighbour must not be blamed for its death.
-                ahead = self._submit(pool, todo) if job.n_begun == 1 else None
+                ahead = self._submit(pool, todo) if job.n_attempts == 1 else None
                 costs = self._finish(job)
                 next(iter(costs.values()), PassStats()).spend("wait", waited)
                 yield job.piece, job.rows, costs
@@ -134,14 +134,14 @@ class PieceWorker:
         ]
 
     def _prepare(self, piece: Piece, rows: RowRange, max_deaths: int) -> _Job:
-        n_begun = self._supervisor.begin(piece.families[0], piece.file_id, rows)
-        if n_begun > max_deaths:
-            return _Job(piece, rows, n_begun, None)
+        n_attempts = self._supervisor.start_attempt(piece.families[0], piece.file_id, rows)
+        if n_attempts > max_deaths:
+            return _Job(piece, rows, n_attempts, None)
         started = time.perf_counter()
         try:
             table = self._reader.read(piece, rows)
         except UnreadableFileError as error:
-            return _Job(piece, rows, n_begun, self._all(piece, rows, UNREADABLE, str(error)))
+            return _Job(piece, rows, n_attempts, self._all(piece, rows, UNREADABLE, str(error)))
         values = table_rows(table, columns=self._columns, max_bytes=piece.limits.text_bytes)
         rows, left = _cut(rows, table.num_rows)
         read_s = time.perf_counter() - started
@@ -150,7 +150,7 @@ class PieceWorker:
             family: self._runners[family].layout.prepare(self._own(family, values), texts)
             for family in self._open_families(piece, rows)
         }
-        return _Job(piece, rows, n_begun, prepared, read_s, left)
+        return _Job(piece, rows, n_attempts, prepared, read_s, left)
 
     def _own(self, family: str, values: Mapping[str, list[object]]) -> dict[str, list[object]]:
         return {role: values[role] for role in self._runners[family].plan.columns}
@@ -174,14 +174,14 @@ class PieceWorker:
         def on_batch(n_tokens: int, n_padded_tokens: int, fraction: float) -> None:
             nonlocal done
             done += fraction * share
-            self._supervisor.advance(fraction * share, n_tokens, n_padded_tokens)
+            self._supervisor.report(fraction * share, n_tokens, n_padded_tokens)
 
         self._runners[family].run(prepared, on_batch)
         started = time.perf_counter()
         table = statistics_table(prepared, first_position=job.rows.start)
         self._commit(job, family, table, prepared.stats)
         prepared.stats.spend("commit", time.perf_counter() - started)
-        self._supervisor.advance(share - done, 0, 0)
+        self._supervisor.report(share - done, 0, 0)
         return prepared.stats
 
     def _commit(self, job: _Job, family: str, table: pa.Table, stats: PassStats) -> None:
@@ -197,7 +197,7 @@ class PieceWorker:
     def _run_parts(self, job: _Job) -> Costs:
         piece, rows = job.piece, job.rows
         if rows.n_rows == 1:
-            message = f"its worker died {job.n_begun - 1} times while it was scored"
+            message = f"its worker died {job.n_attempts - 1} times while it was scored"
             return self._finish(
                 job._replace(prepared=self._all(piece, rows, KILLED_WORKER, message))
             )

@@ -42,7 +42,7 @@ class ProgressCounter:
                 now.note,
             )
 
-    def tell(self, note: str) -> None:
+    def set_status(self, note: str) -> None:
         """Take what a line of progress shall end with."""
         with self._lock:
             self._counts = replace(self._counts, note=note)

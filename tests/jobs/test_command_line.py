@@ -140,3 +140,14 @@ def test_calibrated_baseline_is_used_and_belongs_to_its_options(
         expect=2,
     )
     assert "calibrated for other models or options" in refused
+
+
+def test_calibrate_says_what_has_nothing_to_calibrate(words: list[str]) -> None:
+    told = qaeval("calibrate", *words, "--corpus", "sample", "--metrics", "f1", expect=2)
+    assert "f1 has nothing to calibrate" in told
+    assert "qrelscore" in told
+    told = qaeval("calibrate", *words, "--corpus", "sample", "--metrics", "naco,sas", expect=2)
+    assert "sas has nothing to calibrate" in told
+    both = "naco,qrelscore"
+    told = qaeval("calibrate", *words, "--corpus", "sample", "--metrics", both, expect=2)
+    assert "expected_complexity and baseline" in told

@@ -26,7 +26,7 @@ from qaeval_core.families.words.rows import ShardTexts
 from qaeval_core.files import check_out_path
 from qaeval_core.llm.client import Message
 from qaeval_core.metrics.base import PassFacts, Read
-from qaeval_core.metrics.chat import ChatSettings
+from qaeval_core.metrics.chat import ChatSettings, chat_settings
 from qaeval_core.signature import Signature
 
 # A unit of work: what is lost of open shards is asked again from the journal, at no cost.
@@ -283,8 +283,7 @@ class ChatFamily(Family):
         ConfigError
             If there is no endpoint or no model.
         """
-        assert isinstance(read.settings, ChatSettings)
-        settings, config = read.settings, context.config
+        settings, config = chat_settings(read), context.config
         for key in ("base_url", "model"):
             if getattr(settings, key) is None:
                 name = context.instance
