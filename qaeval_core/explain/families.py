@@ -16,7 +16,6 @@ from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from qaeval_core.errors import ArtifactMissingError, ReconcileError
 from qaeval_core.explain.chat import ChatRun
@@ -34,14 +33,13 @@ from qaeval_core.explain.tokens import (
     token_weights,
 )
 from qaeval_core.families.models import UnitRun
+from qaeval_core.families.token_match import TokenWork
 from qaeval_core.families.token_units import TokenUnits
-from qaeval_core.families.validate import SharedTexts, share_texts
 from qaeval_core.metrics.chat import PENDING
 from qaeval_core.metrics.qrelscore import layer_indices
 from qaeval_core.models.artifact import find_artifact
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.models.session import Session
-from qaeval_core.text.encode import TextEncoder
 
 END_OF_TEXT = "⟨end of text⟩"
 
@@ -251,11 +249,10 @@ def _match_parts(run: FamilyRun) -> Iterator[tuple[Part, ...]]:
     """Yield the best partners of each target's tokens, and of the candidate's."""
     pieces = TextPieces(run.plan.artifact.tokenizer_path)
     candidate = pieces.cut(run.text("candidate"))
-    shared = run.plan.family.share({role: [value] for role, value in run.values.items()})
-    texts = share_texts(shared)
-    units = _filled_units(run, texts, shared.row_pair)
+    assert isinstance(run.work, TokenWork)
+    units, texts = run.work.units, run.work.texts
     stored = {side: _stored_matches(run, side) for side in ("candidate", "reference")}
-    pairs = zip(run.targets, shared.row_pair.tolist(), run.texts("reasons"), strict=True)
+    pairs = zip(run.targets, run.work.shared.row_pair.tolist(), run.texts("reasons"), strict=True)
     for i, (target, pair, reason) in enumerate(pairs):
         if reason is not None:
             yield ()
@@ -269,21 +266,6 @@ def _match_parts(run: FamilyRun) -> Iterator[tuple[Part, ...]]:
                 reference=_matched_text(run, pieces.cut(target), stored["reference"][i], back),
             ),
         )
-
-
-def _filled_units(
-    run: FamilyRun, texts: SharedTexts[str], row_pair: NDArray[np.int64]
-) -> TokenUnits:
-    """Return the vectors of the texts of all scored pairs."""
-    is_scored = np.array([reason is None for reason in run.texts("reasons")], dtype=bool)
-    read = {*texts.left[row_pair[is_scored]].tolist(), *texts.right[row_pair[is_scored]].tolist()}
-    ids = TextEncoder(run.plan.artifact.tokenizer_path).encode(texts.texts)
-    units = TokenUnits(
-        [own if i in read else own[:0] for i, own in enumerate(ids)], run.plan.artifact
-    )
-    for i, unit in enumerate(run.units):
-        units.take([i], unit.output)
-    return units
 
 
 def _stored_matches(run: FamilyRun, side: str) -> list[tuple[FloatArray, FloatArray]]:

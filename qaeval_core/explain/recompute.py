@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from qaeval_core.configure import ModelsSection
+from qaeval_core.families.base import Work
 from qaeval_core.families.chat.family import is_chat
 from qaeval_core.families.models import ModelFamilyPlan, UnitRun, is_model
 from qaeval_core.families.plan import Engine, FamilyPlan, statistics_table
@@ -41,6 +42,8 @@ class FamilyRun:
     instances : those that read it
     values : mapping of role to value
         Of the row, as the family reads it.
+    work : Work
+        Laid out and run.
     units : sequence of UnitRun
         In the order in which the family lays them out.
     statistics : pyarrow.Table of one row
@@ -53,6 +56,7 @@ class FamilyRun:
     plan: ModelFamilyPlan
     instances: tuple[InstancePlan, ...]
     values: Mapping[str, object]
+    work: Work
     units: tuple[UnitRun, ...]
     statistics: pa.Table
     artifacts: Path
@@ -133,6 +137,7 @@ def _run_model(
         plan=plan,
         instances=instances_of(plan, job),
         values={role: own[0] for role, own in prepared.validated.values.items() if own},
+        work=prepared.work,
         units=tuple(units),
         statistics=statistics_table(prepared, first_position=0),
         artifacts=Path(job.config.models.artifacts_path or default_root()),

@@ -100,8 +100,8 @@ class TokenWork(Work):
         *,
         scorer: TokenScorer,
     ) -> None:
-        self._shared = shared
-        self._texts = texts
+        self.shared = shared
+        self.texts = texts
         self.units = units
         self._reasons = reasons
         self._scorer = scorer
@@ -127,7 +127,7 @@ class TokenMatchWork(TokenWork):
 
         Without ``keeps_tokens`` one value stands for all tokens: their mean by weight.
         """
-        units, left, right = self.units, self._texts.left, self._texts.right
+        units, left, right = self.units, self.texts.left, self.texts.right
         best = best_cosines(
             vectors=units.vectors,
             spans=units.spans,
@@ -136,7 +136,7 @@ class TokenMatchWork(TokenWork):
             allowed=self._scorer.allowed(units),
         )
         weights = self._scorer.weights(units)
-        columns = {"reasons": reasons_column(self._shared, self._reasons)}
+        columns = {"reasons": reasons_column(self.shared, self._reasons)}
         for name, side, found in (("candidate", left, best.left), ("reference", right, best.right)):
             tokens = self._tokens(side)
             is_ordinary = ~units.is_special[tokens]
@@ -145,9 +145,9 @@ class TokenMatchWork(TokenWork):
             if not self.keeps_tokens:
                 values, own, count = _means(values, own, count)
             first = np.cumsum(count) - count
-            columns[f"n_{name}"] = per_target(self._shared, count.astype(np.int32))
-            columns[f"best_{name}"] = spread(self._shared, values, first, count)
-            columns[f"{name}_weights"] = spread(self._shared, own, first, count)
+            columns[f"n_{name}"] = per_target(self.shared, count.astype(np.int32))
+            columns[f"best_{name}"] = spread(self.shared, values, first, count)
+            columns[f"{name}_weights"] = spread(self.shared, own, first, count)
         return columns
 
     def _tokens(self, side: IntArray) -> IntArray:
@@ -184,7 +184,7 @@ class TransportWork(TokenWork):
 
     def statistics(self) -> dict[str, pa.Array]:
         """Return the cost and the reason, per target of every row."""
-        left, right = self._texts.left, self._texts.right
+        left, right = self.texts.left, self.texts.right
         is_finite = self._finite_texts()
         pairs = self._pairs[is_finite[left[self._pairs]] & is_finite[right[self._pairs]]]
         cost = np.full(len(self._reasons), np.nan)
@@ -201,8 +201,8 @@ class TransportWork(TokenWork):
             has_weight = totals[left[i]] > 0 and totals[right[i]] > 0
             reasons[i] = NON_FINITE if has_weight else NO_WEIGHT
         return {
-            "transport_cost": per_target(self._shared, cost),
-            "reasons": reasons_column(self._shared, reasons),
+            "transport_cost": per_target(self.shared, cost),
+            "reasons": reasons_column(self.shared, reasons),
         }
 
     def _finite_texts(self) -> NDArray[np.bool_]:
