@@ -11,8 +11,9 @@ import logging
 import threading
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,12 @@ import ray
 from ray.data import DataContext
 
 from qaeval_core.configure import ModelsSection
-from qaeval_core.errors import ArtifactMissingError, QAEvalError, RunStoppedError
+from qaeval_core.errors import (
+    ArtifactMissingError,
+    LanguageModelError,
+    QAEvalError,
+    RunStoppedError,
+)
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.families.plan import Engine, FamilyPlan
 from qaeval_core.models.artifact import Artifact, default_root, load_artifact
@@ -31,7 +37,7 @@ from qaeval_core.models.session import Device
 from qaeval_core.planning.inputs import FileVersion
 from qaeval_core.planning.shards import Piece, ReadLimits, RowRange
 from qaeval_core.running.passes import load_frequencies
-from qaeval_core.running.piece_worker import PieceWorker, worker_store
+from qaeval_core.running.piece_worker import Done, PieceWorker, worker_store
 from qaeval_core.running.progress import Counts, ProgressCounter
 from qaeval_core.running.sight import Sight, input_problem
 
@@ -191,28 +197,84 @@ class Lookout:
             self._coordinator.work.remote(self._worker, -1)
 
 
-class ScorePieces:
-    """Scores pieces of one pass; sessions stay warm between pieces.
+class PieceActor(ABC):
+    """Takes the pieces of one pass through the road.
 
     Returns counts alone: statistics go to the store, shard by shard.
     """
+
+    account: str | None = None  # of calls
+    n_streams_opened = 0  # of files
+
+    def __init__(self, *, out: str, coordinator: Any, sight: Sight, retry_storage_s: float) -> None:
+        self._lookout = Lookout(sight, coordinator)
+        self._supervisor = RemoteSupervisor(coordinator)
+        self._store = worker_store(Path(out), sight.mark, self._supervisor, retry_s=retry_storage_s)
+
+    @abstractmethod
+    def run(self, pieces: Sequence[Piece]) -> Iterable[Done]:
+        """Commit pieces; yield each shard that is done and what it cost."""
+
+    def told(self, problem: QAEvalError) -> str:
+        """Return what the driver is told of an error."""
+        return f"{type(problem).__name__}: {problem}"
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        """Take the pieces of a batch; return what each shard cost, or an error."""
+        texts = batch.column("piece").to_pylist()
+        pieces = [piece_from_json(text) for text in texts]
+        if self._lookout.is_blind(pieces[0]):
+            self._lookout.wait_to_give_back()
+            return self._result(given_back=texts)
+        costs: list[str] = []
+        error, is_family = "", False
+        try:
+            with self._lookout.at_work():
+                for _, _, own in self.run(pieces):
+                    costs.append(json.dumps({key: asdict(stats) for key, stats in own.items()}))
+            self._supervisor.flush()
+        except RunStoppedError:
+            pass  # The driver asked for it and says so itself.
+        except QAEvalError as problem:
+            # As a row: an exception would come back wrapped in the cluster's own trace.
+            error, is_family = self.told(problem), isinstance(problem, LanguageModelError)
+        return self._result(costs, error=error, is_family=is_family)
+
+    def _result(
+        self,
+        costs: Sequence[str] = (),
+        *,
+        error: str = "",
+        is_family: bool = False,
+        given_back: Sequence[str] = (),
+    ) -> pa.Table:
+        return pa.table(
+            {
+                "costs": pa.array([costs], pa.list_(pa.string())),
+                "error": pa.array([error]),
+                "is_family": pa.array([is_family]),
+                "account": pa.array([self.account], pa.string()),
+                "n_streams_opened": pa.array([self.n_streams_opened]),
+                "given_back": pa.array([given_back], pa.list_(pa.string())),
+            }
+        )
+
+
+class ScorePieces(PieceActor):
+    """Scores pieces of one pass; sessions stay warm between pieces."""
 
     def __init__(
         self,
         *,
         plans: Sequence[FamilyPlan],
-        out: str,
-        coordinator: Any,
         device: Device,
         n_threads: int | None,
         models: ModelsSection,
         shipped: Mapping[str, ShippedArtifact],
-        sight: Sight,
-        retry_storage_s: float,
+        out: str,
+        **common: Any,
     ) -> None:
-        self._lookout = Lookout(sight, coordinator)
-        self._supervisor = RemoteSupervisor(coordinator)
-        self._store = worker_store(Path(out), sight.mark, self._supervisor, retry_s=retry_storage_s)
+        super().__init__(out=out, **common)
         self._plans, self._shipped = plans, shipped
         self._engine = Engine(
             models=models,
@@ -222,28 +284,13 @@ class ScorePieces:
         )
         self._worker: PieceWorker | None = None
 
-    def __call__(self, batch: pa.Table) -> pa.Table:
-        """Score the pieces of a batch; return what each shard cost, or an error."""
-        texts = batch.column("piece").to_pylist()
-        if self._lookout.is_blind(piece_from_json(texts[0])):
-            self._lookout.wait_to_give_back()
-            return _result(given_back=texts)
-        costs: list[str] = []
-        error = ""
+    def run(self, pieces: Sequence[Piece]) -> Iterator[Done]:
+        """Score pieces."""
+        worker = self._open()
         try:
-            worker = self._open()
-            with self._lookout.at_work():
-                for text in texts:
-                    for _, _, own in worker.run([piece_from_json(text)]):
-                        costs.append(json.dumps({key: asdict(stats) for key, stats in own.items()}))
-            self._supervisor.flush()
-        except RunStoppedError:
-            pass  # The driver asked for it and says so itself.
-        except QAEvalError as problem:
-            # As a row: an exception would come back wrapped in the cluster's own trace.
-            error = f"{type(problem).__name__}: {problem}"
-        opened = self._worker.n_streams_opened if self._worker is not None else 0
-        return _result(costs=costs, error=error, n_streams_opened=opened)
+            yield from worker.run(pieces)
+        finally:
+            self.n_streams_opened = worker.n_streams_opened
 
     def _open(self) -> PieceWorker:
         """Load the models, once it is known that this node sees all that it must."""
@@ -255,23 +302,6 @@ class ScorePieces:
                 runners[plan.key] = plan.open_runner(self._engine)
             self._worker = PieceWorker(runners, self._store, self._supervisor)
         return self._worker
-
-
-def _result(
-    *,
-    costs: Sequence[str] = (),
-    error: str = "",
-    n_streams_opened: int = 0,
-    given_back: Sequence[str] = (),
-) -> pa.Table:
-    return pa.table(
-        {
-            "costs": pa.array([costs], pa.list_(pa.string())),
-            "error": pa.array([error]),
-            "n_streams_opened": pa.array([n_streams_opened]),
-            "given_back": pa.array([given_back], pa.list_(pa.string())),
-        }
-    )
 
 
 def pieces_dataset(pieces: Sequence[Piece]) -> ray.data.Dataset:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-import pyarrow as pa
 import ray
 from ray.data import ActorPoolStrategy
 
 from jobs.actors import (
     Coordinator,
-    Lookout,
-    RemoteSupervisor,
+    PieceActor,
     ScorePieces,
     ShippedArtifact,
     costs_from_json,
@@ -40,7 +36,7 @@ from qaeval_core.planning.run_plan import pass_title
 from qaeval_core.planning.shards import Piece
 from qaeval_core.running.call_worker import CallWorker
 from qaeval_core.running.passes import OnShard
-from qaeval_core.running.piece_worker import worker_store
+from qaeval_core.running.piece_worker import Done
 from qaeval_core.running.progress import ProgressPrinter
 from qaeval_core.running.sight import Sight
 
@@ -88,7 +84,7 @@ class RayExecutor:
         coordinator = Coordinator.remote()  # type: ignore[attr-defined]
         (family, *_) = families
         work: _Pass = (
-            CallPass(job, family, sight=self.nodes.sight, coordinator=coordinator)
+            _CallPass(self, job, family, coordinator)
             if is_chat(family)
             else _ScoringPass(self, job, families, coordinator)
         )
@@ -141,41 +137,85 @@ class RayExecutor:
                 return
 
 
-class _Pass(Protocol):
-    """A pass of families: pipelines over pieces, and what comes out of them."""
+class _Pass(ABC):
+    """A pass of families: pipelines over pieces, and what comes out of them.
 
+    Parameters
+    ----------
+    executor : RayExecutor
+    job : Job
+    coordinator : actor handle
+    """
+
+    awaits_others = False  # whether, after an error, what others have under way is waited for
+
+    def __init__(self, executor: RayExecutor, job: Job, coordinator: Any) -> None:
+        self._executor = executor
+        self._coordinator = coordinator
+        self._constructor = {
+            "out": str(job.store.out),
+            "coordinator": coordinator,
+            "sight": executor.nodes.sight,
+            "retry_storage_s": job.config.scoring.retry_storage_s,
+        }
+        self.accounts: set[str] = set()
+        self.run_name = uuid.uuid4().hex
+
+    @abstractmethod
     def dataset(
         self, pieces: Sequence[Piece], *, ray_options: Mapping[str, Any]
     ) -> ray.data.Dataset:
-        """Return the pipeline of some pieces."""
+        """Return the pipeline of some pieces; built in the main thread."""
 
     def consume(self, dataset: ray.data.Dataset, on_shard: OnShard) -> list[Piece]:
-        """Run a pipeline to its end; return the pieces that were given back."""
+        """Run a pipeline to its end; return the pieces that were given back.
+
+        Raises
+        ------
+        QAEvalError
+            A LanguageModelError if calls cannot go on; what ``on_shard`` raises; a RunError for
+            any other error of a worker.
+        """
+        first: QAEvalError | None = None
+        given_back: list[Piece] = []
+        opened = 0
+        for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
+            for row in batch.to_pylist():
+                opened = max(opened, row["n_streams_opened"])
+                self.accounts.update([row["account"]] if row["account"] else [])
+                given_back += [piece_from_json(text) for text in row["given_back"]]
+                error = _take(row, on_shard)
+                if error is not None and first is None:
+                    first = error
+                    ray.get(self._coordinator.stop.remote())
+            if first is not None and not self.awaits_others:
+                raise first
+        if first is not None:
+            raise first
+        self._executor.n_streams_opened += opened
+        return given_back
 
     def close(self) -> None:
-        """End what outlives a pipeline."""
+        """Take leave of the governors of its calls."""
+        for account in self.accounts:
+            asyncio.run(leave_governor(account, self.run_name))
 
 
-class _ScoringPass:
+class _ScoringPass(_Pass):
     """The pass of one model family, or of several statistics of words."""
 
     def __init__(
         self, executor: RayExecutor, job: Job, families: Sequence[FamilyPlan], coordinator: Any
     ) -> None:
+        super().__init__(executor, job, coordinator)
         is_words = families[0].resources == "words"
         self._layout = executor.words_layout if is_words else executor.layout
-        self._executor = executor
-        self._coordinator = coordinator
-        self._constructor = {
+        self._constructor |= {
             "plans": list(families),
-            "out": str(job.store.out),
-            "coordinator": coordinator,
             "device": job.device,
             "n_threads": self._layout.n_threads,
             "models": job.config.models,
             "shipped": _shipped(job, families),
-            "sight": executor.nodes.sight,
-            "retry_storage_s": job.config.scoring.retry_storage_s,
         }
 
     def dataset(
@@ -194,27 +234,6 @@ class _ScoringPass:
             **ray_options,
         )
 
-    def consume(self, dataset: ray.data.Dataset, on_shard: OnShard) -> list[Piece]:
-        """Run a pipeline to its end; return the pieces that were given back."""
-        opened = 0
-        given_back: list[Piece] = []
-        for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
-            opened = max(opened, *batch.column("n_streams_opened").to_pylist())
-            for texts in batch.column("given_back").to_pylist():
-                given_back += [piece_from_json(text) for text in texts]
-            for costs in batch.column("costs").to_pylist():
-                for cost in costs:
-                    on_shard(costs_from_json(cost))
-            errors = [error for error in batch.column("error").to_pylist() if error]
-            if errors:
-                ray.get(self._coordinator.stop.remote())
-                raise RunError(errors[0])
-        self._executor.n_streams_opened += opened
-        return given_back
-
-    def close(self) -> None:
-        """Nothing outlives its pipeline."""
-
 
 def _shipped(job: Job, families: Sequence[FamilyPlan]) -> dict[str, ShippedArtifact]:
     """Return the artifacts that workers cannot see, by family."""
@@ -225,28 +244,15 @@ def _shipped(job: Job, families: Sequence[FamilyPlan]) -> dict[str, ShippedArtif
 
 log = logging.getLogger(__name__)
 
-# One actor's pieces that are open at once: the last calls of one leave nobody idle.
-_PIECES_AT_ONCE = 3
 
-
-class AskPieces:
+class AskPieces(PieceActor):
     """Asks for the pieces of one family; several threads bring one each.
 
-    Returns counts alone: statistics go to the store, shard by shard. The key is read here, on the
-    actor's node; only the name of its account goes elsewhere.
+    The key is read here, on the actor's node; only the name of its account goes elsewhere.
     """
 
-    def __init__(
-        self,
-        *,
-        plan: ChatFamilyPlan,
-        out: str,
-        coordinator: Any,
-        n_actors: int,
-        run: str,
-        sight: Sight,
-        retry_storage_s: float,
-    ) -> None:
+    def __init__(self, *, plan: ChatFamilyPlan, n_actors: int, run: str, **common: Any) -> None:
+        super().__init__(**common)
         # It logs the address of every call.
         logging.getLogger("httpx").setLevel(logging.WARNING)
 
@@ -254,87 +260,51 @@ class AskPieces:
             folder = plan.settings.ledger_path
             return ray_governor(account, limits=limits, budget=budget, folder=folder, run=run)
 
-        self._lookout = Lookout(sight, coordinator)
-        supervisor = RemoteSupervisor(coordinator)
         self._worker = CallWorker(
-            plan,
-            worker_store(Path(out), sight.mark, supervisor, retry_s=retry_storage_s),
-            supervisor,
-            open_governor=open_governor,
-            n_actors=n_actors,
+            plan, self._store, self._supervisor, open_governor=open_governor, n_actors=n_actors
         )
 
-    def __call__(self, batch: pa.Table) -> pa.Table:
-        """Ask for the pieces of a batch; return what each shard cost, or an error."""
-        costs: list[str] = []
-        error, is_family = "", False
-        texts = batch.column("piece").to_pylist()
-        pieces = [piece_from_json(text) for text in texts]
-        if self._lookout.is_blind(pieces[0]):
-            self._lookout.wait_to_give_back()
-            return self._result([], given_back=texts)
+    def run(self, pieces: Sequence[Piece]) -> Iterator[Done]:
+        """Ask for pieces; the calls of others are paid for and end, whatever goes wrong here."""
         try:
-            with self._lookout.at_work():
-                for _, _, own in self._worker.run(pieces):
-                    costs.append(json.dumps({key: asdict(stats) for key, stats in own.items()}))
-        except RunStoppedError:
-            pass  # The driver asked for it and says so itself.
-        except QAEvalError as problem:
-            # As a row: an exception would come back wrapped in the cluster's own trace.
-            error, is_family = str(problem), isinstance(problem, LanguageModelError)
-        except Exception as problem:
-            # As a row, too: the calls of other pieces are paid for and shall end.
+            yield from self._worker.run(pieces)
+        except QAEvalError:
+            raise
+        except Exception as error:
             log.exception("unexpected error")
-            error = f"{type(problem).__name__}: {problem} (its trace is in the log of the actor)"
-        return self._result(costs, error=error, is_family=is_family)
+            raise RunError(
+                f"{type(error).__name__}: {error} (its trace is in the log of the actor)"
+            ) from None
+        finally:
+            self.account = self._worker.account
 
-    def _result(
-        self,
-        costs: Sequence[str],
-        *,
-        error: str = "",
-        is_family: bool = False,
-        given_back: Sequence[str] = (),
-    ) -> pa.Table:
-        return pa.table(
-            {
-                "costs": pa.array([costs], pa.list_(pa.string())),
-                "error": pa.array([error]),
-                "is_family": pa.array([is_family]),
-                "account": pa.array([self._worker.account], pa.string()),
-                "given_back": pa.array([given_back], pa.list_(pa.string())),
-            }
-        )
+    def told(self, problem: QAEvalError) -> str:
+        """Return what the driver is told of an error."""
+        return str(problem)
 
 
-class CallPass:
-    """The pass of one family that asks: its pipelines, and its leave from the governor.
+# One actor's pieces that are open at once: the last calls of one leave nobody idle.
+_PIECES_AT_ONCE = 3
 
-    Parameters
-    ----------
-    job : Job
-    family : ChatFamilyPlan
-    sight : Sight
-        What its workers must see.
-    coordinator : actor handle
-    """
 
-    def __init__(self, job: Job, family: ChatFamilyPlan, *, sight: Sight, coordinator: Any) -> None:
-        self._job = job
-        self._family = family
-        self._sight = sight
-        self._coordinator = coordinator
-        self._run_name = uuid.uuid4().hex
-        self._accounts: set[str] = set()
+class _CallPass(_Pass):
+    """The pass of one family that asks."""
+
+    awaits_others = True  # Their replies are paid for.
+
+    def __init__(
+        self, executor: RayExecutor, job: Job, family: ChatFamilyPlan, coordinator: Any
+    ) -> None:
+        super().__init__(executor, job, coordinator)
+        # An actor makes one call at least: more actors than calls would exceed max_concurrent.
+        self._most_actors = min(job.config.cluster.llm_actors, family.settings.max_concurrent)
+        self._constructor |= {"plan": family, "run": self.run_name}
 
     def dataset(
         self, pieces: Sequence[Piece], *, ray_options: Mapping[str, Any]
     ) -> ray.data.Dataset:
-        """Return the pipeline that asks for some pieces; built in the main thread."""
-        # An actor makes one call at least: more actors than calls would exceed max_concurrent.
-        cluster = self._job.config.cluster
-        most = min(cluster.llm_actors, self._family.settings.max_concurrent)
-        n_actors = min(most, len(pieces))
+        """Return the pipeline that asks for some pieces."""
+        n_actors = min(self._most_actors, len(pieces))
         # With few pieces the first actor that is up would take them all, into its queue even.
         n_open = min(_PIECES_AT_ONCE, -(-len(pieces) // n_actors))
         return pieces_dataset(pieces).map_batches(
@@ -349,46 +319,9 @@ class CallPass:
             ),
             # Calls only wait: models keep the CPUs.
             num_cpus=0,
-            fn_constructor_kwargs={
-                "plan": self._family,
-                "out": str(self._job.store.out),
-                "coordinator": self._coordinator,
-                "n_actors": n_actors,
-                "run": self._run_name,
-                "sight": self._sight,
-                "retry_storage_s": self._job.config.scoring.retry_storage_s,
-            },
+            fn_constructor_kwargs={**self._constructor, "n_actors": n_actors},
             **ray_options,
         )
-
-    def consume(self, dataset: ray.data.Dataset, on_shard: OnShard) -> list[Piece]:
-        """Ask for all pieces of a pipeline; return those that were given back.
-
-        Raises
-        ------
-        QAEvalError
-            A LanguageModelError if calls cannot go on; what ``on_shard`` raises; a RunError for
-            any other error of a worker. Calls that were under way have ended by then.
-        """
-        first: QAEvalError | None = None
-        given_back: list[Piece] = []
-        for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
-            for row in batch.to_pylist():
-                self._accounts.update([row["account"]] if row["account"] else [])
-                given_back += [piece_from_json(text) for text in row["given_back"]]
-                error = _take(row, on_shard)
-                if error is not None and first is None:
-                    # Others end what they have under way: those replies are paid for.
-                    first = error
-                    ray.get(self._coordinator.stop.remote())
-        if first is not None:
-            raise first
-        return given_back
-
-    def close(self) -> None:
-        """Take leave of the governor."""
-        for account in self._accounts:
-            asyncio.run(leave_governor(account, self._run_name))
 
 
 def _take(row: Mapping[str, Any], on_shard: OnShard) -> QAEvalError | None:

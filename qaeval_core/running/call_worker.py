@@ -29,11 +29,9 @@ from qaeval_core.running.chat_asker import (
     ask_shard,
     open_asker,
 )
-from qaeval_core.running.piece_worker import UNREADABLE, Costs, Supervisor
+from qaeval_core.running.piece_worker import UNREADABLE, Done, Supervisor
 from qaeval_core.running.reader import ShardReader
 from qaeval_core.store.store import Store
-
-Done = tuple[Piece, RowRange, Costs]
 
 # Open requests for each one that may be under way: the tail of a shard leaves nobody idle.
 _OPEN_PER_CALL = 3

@@ -49,6 +49,8 @@ class Supervisor(Protocol):
 
 # What a shard cost, by family.
 Costs = dict[str, PassStats]
+# A shard that is committed.
+Done = tuple[Piece, RowRange, Costs]
 
 
 def worker_store(out: Path, mark: Mark | None, supervisor: Supervisor, *, retry_s: float) -> Store:
@@ -99,7 +101,7 @@ class PieceWorker:
         """How often a stretch of row groups was opened and decoded from its start."""
         return self._reader.n_streams_opened
 
-    def run(self, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, RowRange, Costs]]:
+    def run(self, pieces: Iterable[Piece]) -> Iterator[Done]:
         """Commit every shard; yield each with what it cost."""
         with ThreadPoolExecutor(1, thread_name_prefix="prepare") as pool:
             todo = deque((piece, rows) for piece in pieces for rows in piece.shards)

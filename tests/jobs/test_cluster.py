@@ -112,7 +112,8 @@ class DeadlyPieces(ScorePieces):
         worker = super()._open()
         if is_new:
             for runner in worker._runners.values():
-                runner.prepare = partial(_prepare_or_die, runner.prepare)
+                layout = runner.layout
+                layout.prepare = partial(_prepare_or_die, layout.prepare)
         return worker
 
 
