@@ -151,8 +151,9 @@ def check_against_the_server(answers: list[Answer], run: Run, stats: dict[str, A
 def test_a_fifth_of_faults_costs_no_row(tmp_path: Path) -> None:
     """Protects from rows lost, scored 0 or asked again after success, whatever a server does."""
     faults = dict.fromkeys(FAULTS, 0.2 / len(FAULTS))
-    server = LlmServer(faults=faults, hang_s=3.0)
-    with server, Run(server, tmp_path, timeout_s=1.0, max_concurrent=64) as run:
+    # A busy machine may take a second for a reply, which is none that was lost.
+    server = LlmServer(faults=faults, hang_s=8.0)
+    with server, Run(server, tmp_path, timeout_s=4.0, max_concurrent=64) as run:
         answers = asyncio.run(run.ask(range(300)))
         stats = server.stats()
         check_against_the_server(answers, run, stats)
