@@ -22,11 +22,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 INSTALL := $(PIP) install --quiet --progress-bar off
 
 # Tests without Ray, shared data or models.
-QUICK ?= qaeval_core tests/contracts tests/llm tests/metrics tests/sample tests/stats tests/text
+QUICK ?= qaeval_core tests/contracts tests/metrics tests/sample tests/stats tests/text
+QUICK_CALLS := tests/llm
 QUICK_MARKS := not slow and not gpu and not ray and not shared_data
 QUICK_ARGS := --ignore tests/metrics/test_common_models.py
 
-.PHONY: help setup demo check quick test long lint bench adapters
+.PHONY: help setup demo check quick quick-calls test long lint bench adapters
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,10 +38,14 @@ demo: $(STAMP) ## score the sample corpus with the embedded models, into demo_ou
 	@$(BIN)/qaeval demo --out demo_out
 
 check: $(STAMP) ## lint and the quick tests side by side: under two minutes on two cores
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target lint quick
+	@$(MAKE) --no-print-directory -j 3 --output-sync=target lint quick quick-calls
 
 quick: $(STAMP)
 	@$(BIN)/python -m pytest -q -m "$(QUICK_MARKS)" $(QUICK_ARGS) $(QUICK) $(PYTEST_ARGS)
+
+# These wait for a server most of the time.
+quick-calls: $(STAMP)
+	@$(BIN)/python -m pytest -q -m "$(QUICK_MARKS)" $(QUICK_CALLS) $(PYTEST_ARGS)
 
 test: $(STAMP) ## run the tests, less those marked slow or gpu
 	@$(BIN)/python -m pytest -q --durations=5 -m "$(PYTEST_MARKS)" $(PYTEST_ARGS)
