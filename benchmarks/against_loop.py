@@ -16,7 +16,7 @@ from benchmarks.common import Settings, make_instance
 from benchmarks.data import Rows, load_rows
 from benchmarks.measure import interleave, model_flops, ratio, skipped_flops
 from benchmarks.peers import GrgPeer, LrmPeer
-from qaeval_core.families.models import FamilyRunner, ModelFamilyPlan
+from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
 from qaeval_core.families.plan import Prepared, statistics_table
 from qaeval_core.join import ArrowStatistics
 from qaeval_core.metrics.qrelscore import part_scores

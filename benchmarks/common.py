@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qaeval_core.configure import RunConfig, load_config
-from qaeval_core.families.models import ModelFamilyPlan
+from qaeval_core.families.model_family import ModelFamilyPlan
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.session import Device
 from qaeval_core.planning.compile import compile_run

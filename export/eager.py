@@ -13,7 +13,7 @@ import torch
 
 from export.loading import LoadedModel, in_span_label, pooling, wanted_layer
 from export.parity import ParityRow, Values
-from qaeval_core.models.record import ArtifactRequest
+from qaeval_core.models.record import MAX_ANSWER_TOKENS, N_ANSWER_SPANS, ArtifactRequest
 
 
 def eager_values(
@@ -95,6 +95,19 @@ def _keyphrase_weights(loaded: LoadedModel, _: ArtifactRequest, row: ParityRow) 
     return np.asarray(weights[row.second_start : row.second_start + len(row.context_ids)].numpy())
 
 
+def _answer_spans(loaded: LoadedModel, _: ArtifactRequest, row: ParityRow) -> Values:
+    """Return the sum over all spans, "no answer", and the best spans that begin elsewhere."""
+    output = _call(loaded, row)
+    first, last = output.start_logits[0].double(), output.end_logits[0].double()
+    stop = row.second_start + len(row.context_ids)
+    scores = [
+        first[i] + last[i : min(i + MAX_ANSWER_TOKENS, stop)] for i in range(row.second_start, stop)
+    ]
+    best = torch.stack([own.max() for own in scores]).sort(descending=True).values
+    total = torch.cat(scores).logsumexp(dim=0)
+    return np.asarray([float(total), float(first[0] + last[0]), *best[:N_ANSWER_SPANS].tolist()])
+
+
 ORACLES: Mapping[str, Callable[[LoadedModel, ArtifactRequest, ParityRow], Values]] = {
     "relevance_matching": _precision,
     "token_logprobs": _logprobs,
@@ -103,4 +116,5 @@ ORACLES: Mapping[str, Callable[[LoadedModel, ArtifactRequest, ParityRow], Values
     "token_vectors": _token_vectors,
     "keyphrase_weights": _keyphrase_weights,
     "relevance_matches": _matches,
+    "answer_span": _answer_spans,
 }

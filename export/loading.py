@@ -18,6 +18,7 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     AutoTokenizer,
@@ -38,6 +39,7 @@ _AUTO_CLASSES = {
     "causal_lm": AutoModelForCausalLM,
     "cross_encoder": AutoModelForSequenceClassification,
     "keyphrase_classifier": AutoModelForTokenClassification,
+    "reader": AutoModelForQuestionAnswering,
 }
 
 # Rotary tables of these do not depend on the length of the text.

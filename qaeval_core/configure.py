@@ -48,6 +48,7 @@ class ModelsSection(Section):
     causal_lm: ModelSettings = ModelSettings()
     cross_encoder: ModelSettings = ModelSettings()
     keyphrase_classifier: ModelSettings = ModelSettings()
+    reader: ModelSettings = ModelSettings()
     artifacts_path: str | None = Field(
         None, description="folder of exported artifacts; default $QAEVAL_ARTIFACTS or the cache"
     )

@@ -8,7 +8,7 @@ from typing import Any
 from qaeval_core.configure import RunConfig
 from qaeval_core.families.base import Work
 from qaeval_core.families.chat.family import is_chat
-from qaeval_core.families.models import is_model
+from qaeval_core.families.model_family import is_model
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.families.plan import FamilyPlan, Prepared
 from qaeval_core.families.validate import table_rows

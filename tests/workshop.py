@@ -129,6 +129,11 @@ def _with_two_labels(make: Callable[[], Any]) -> Callable[[], Any]:
     return make_token_model
 
 
+def _answering(make: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a maker of the reader of a model's type."""
+    return lambda: transformers.AutoModelForQuestionAnswering.from_config(make().config)
+
+
 def _mpnet() -> Any:
     config = transformers.MPNetConfig(**_SIZES, max_position_embeddings=514, pad_token_id=1)
     return transformers.MPNetModel(config)
@@ -168,6 +173,9 @@ _SMALL: dict[str, tuple[Callable[[], Any], Callable[[], Tokenizer], dict[str, st
     "mpnet_pairs": (_with_one_output(_mpnet), _roberta_tokenizer, {}),
     "bert_tokens": (_with_two_labels(_bert), _word_piece, {}),
     "mpnet_tokens": (_with_two_labels(_mpnet), _roberta_tokenizer, {}),
+    "bert_answers": (_answering(_bert), _word_piece, {}),
+    "roberta_answers": (_answering(_roberta), _roberta_tokenizer, {}),
+    "electra_answers": (_answering(_electra), _word_piece, {}),
     "gpt2": (_gpt2, lambda: _byte_pairs(["<|end|>"]), {"eos_token": "<|end|>"}),
     "llama": (
         _llama,

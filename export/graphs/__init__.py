@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from export.graphs.answer_span import ANSWER_SPAN
 from export.graphs.base import GraphExport
 from export.graphs.keyphrase_weights import KEYPHRASE_WEIGHTS
 from export.graphs.pair_score import PAIR_SCORE
@@ -26,5 +27,6 @@ EXPORTS: Mapping[str, GraphExport] = MappingProxyType(
         "token_vectors": TOKEN_VECTORS,
         "keyphrase_weights": KEYPHRASE_WEIGHTS,
         "relevance_matches": RELEVANCE_MATCHES,
+        "answer_span": ANSWER_SPAN,
     }
 )

@@ -157,8 +157,13 @@ class Question:
     spans: tuple[tuple[int, int], ...]
 
 
-def read_squad(paths: Sequence[Path]) -> list[Question]:
-    """Return the answerable questions of files, in order.
+def read_squad(paths: Sequence[Path], *, unanswerable: bool = False) -> list[Question]:
+    """Return the questions of files, in order.
+
+    Parameters
+    ----------
+    unanswerable : bool, default False
+        Whether questions without an answer are among them; they have no spans.
 
     Raises
     ------
@@ -169,10 +174,32 @@ def read_squad(paths: Sequence[Path]) -> list[Question]:
     for path in paths:
         rows = _json_rows(path) if path.suffix.lower() == ".json" else _parquet_rows(path)
         found = [question for row in rows if (question := _question_of(row, path)) is not None]
-        if not found:
+        if not unanswerable:
+            found = [question for question in found if question.spans]
+        if not any(question.spans for question in found):
             raise InputError(f"{path} has no question with an answer in its context")
         questions.extend(found)
     return questions
+
+
+def hold_out_contexts(
+    questions: Sequence[Question], *, share: float, seed: int
+) -> tuple[list[Question], list[Question]]:
+    """Split questions into training and dev; the questions of a context stay together.
+
+    Examples
+    --------
+    >>> asked = [Question(context, "?", ((0, 1),)) for context in "aabbc"]
+    >>> train, dev = hold_out_contexts(asked, share=0.3, seed=0)
+    >>> {q.context for q in train} & {q.context for q in dev}, len(train) + len(dev)
+    (set(), 5)
+    """
+    contexts = [question.context for question in questions]
+    is_dev = held_out(contexts, share=share, seed=seed, what="contexts")
+    sides: tuple[list[Question], list[Question]] = ([], [])
+    for question, side in zip(questions, is_dev, strict=True):
+        sides[side].append(question)
+    return sides
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +227,8 @@ def _question_of(row: _Row, path: Path) -> Question | None:
         if not isinstance(start, int) or context[start : start + len(text)] != text or start < 0:
             raise InputError(f"{where}: the context does not have {text!r} at {start!r}")
         spans.append((start, start + len(text)))
-    return Question(context, question, tuple(spans)) if spans else None
+    # A question that is answered by yes or no has an answer, but none in the context.
+    return Question(context, question, tuple(spans)) if spans or not row.answers else None
 
 
 def _text(value: object, where: str) -> str:

@@ -12,13 +12,14 @@ from export.training.cross_encoder import CrossEncoderTask
 from export.training.folder import OutFolder
 from export.training.loop import Task, train
 from export.training.model import add_lora, check_base, load_task_model
-from export.training.options import CrossEncoderOptions, KpqaOptions
+from export.training.options import AnyOptions, KpqaOptions, ReaderOptions
+from export.training.reader import ReaderTask
 from export.training.results import make_record, write_results
 from qaeval_core.models.registry import ModelSource, resolve_model
 from qaeval_core.terminal import say
 
 
-def run_job(options: CrossEncoderOptions | KpqaOptions) -> None:
+def run_job(options: AnyOptions) -> None:
     """Train, or go on training, or say that it is done.
 
     Raises
@@ -55,16 +56,18 @@ def run_job(options: CrossEncoderOptions | KpqaOptions) -> None:
     say(f"done: {out.path}")
 
 
-def make_task(options: CrossEncoderOptions | KpqaOptions, source: ModelSource) -> Task:
+def make_task(options: AnyOptions, source: ModelSource) -> Task:
     """Return the task of the options, its files read and checked."""
     if isinstance(options, KpqaOptions):
         from export.training.kpqa import KpqaTask  # Loads spaCy.
 
         return KpqaTask(options, source)
+    if isinstance(options, ReaderOptions):
+        return ReaderTask(options, source)
     return CrossEncoderTask(options, source)
 
 
-def _plan_lines(task: Task, options: CrossEncoderOptions | KpqaOptions) -> list[str]:
+def _plan_lines(task: Task, options: AnyOptions) -> list[str]:
     """Return what will be trained, in words and numbers."""
     n_steps = -(-task.n_train // options.batch_size)
     n_cut = sum(n > options.max_tokens for n in task.n_tokens)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import spacy
 
-from export.training.inputs import Question, held_out
+from export.training.inputs import Question
 
 Span = tuple[int, int]
 
@@ -120,23 +120,3 @@ def token_labels(offsets: Sequence[Span], spans: Sequence[Span]) -> list[float]:
         sum(start < b and end > a for a, b in spans) / len(spans) if end > start else 0.0
         for start, end in offsets
     ]
-
-
-def hold_out_contexts(
-    questions: Sequence[Question], *, share: float, seed: int
-) -> tuple[list[Question], list[Question]]:
-    """Split questions into training and dev; the questions of a context stay together.
-
-    Examples
-    --------
-    >>> asked = [Question(context, "?", ((0, 1),)) for context in "aabbc"]
-    >>> train, dev = hold_out_contexts(asked, share=0.3, seed=0)
-    >>> {q.context for q in train} & {q.context for q in dev}, len(train) + len(dev)
-    (set(), 5)
-    """
-    contexts = [question.context for question in questions]
-    is_dev = held_out(contexts, share=share, seed=seed, what="contexts")
-    sides: tuple[list[Question], list[Question]] = ([], [])
-    for question, side in zip(questions, is_dev, strict=True):
-        sides[side].append(question)
-    return sides

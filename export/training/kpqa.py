@@ -17,21 +17,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from export.training.inputs import check_files, read_squad
+from export.training.inputs import check_files, hold_out_contexts, read_squad
 from export.training.keyphrases import (
     Keyphrase,
     SentenceSplitter,
-    hold_out_contexts,
     keyphrases,
     token_labels,
 )
-from export.training.loop import Task
+from export.training.loop import Task, dev_batches
 from export.training.model import load_tokenizer
 from export.training.options import KpqaOptions
 from qaeval_core.errors import InputError
 from qaeval_core.models.registry import ModelSource
 
-_DEV_BATCH = 64
 _NOT_JUDGED = -1.0
 
 
@@ -102,11 +100,8 @@ class KpqaTask(Task):
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def _dev_logits(self, model: Any) -> list[torch.Tensor]:
         """Return the logits of each dev text, in fp32, without padding."""
-        model.eval()
-        order = sorted(range(self.n_dev), key=lambda row: len(self._dev[row]["input_ids"]))
         found: dict[int, torch.Tensor] = {}
-        for start in range(0, len(order), _DEV_BATCH):
-            rows = order[start : start + _DEV_BATCH]
+        for rows in dev_batches(model, [len(example["input_ids"]) for example in self._dev]):
             batch = self._pad([self._dev[row] for row in rows])
             del batch["labels"]
             inputs = {name: values.to(model.device) for name, values in batch.items()}

@@ -34,6 +34,7 @@ _BEST_FILE = "best.safetensors"
 _COMPLETE = "_COMPLETE"
 # Sorted this many batches at a time: padding is low and neighbours still change between epochs.
 _N_BATCHES_SORTED = 50
+_DEV_BATCH = 64
 
 
 class Task(ABC):
@@ -69,6 +70,10 @@ class Task(ABC):
     def collate(self, items: list[tuple[int, int]]) -> dict[str, torch.Tensor]:
         """Return the model's inputs and ``labels`` for a list of (row, epoch)."""
 
+    def logits(self, output: Any) -> torch.Tensor:
+        """Return the logits of a model's output."""
+        return output.logits
+
     @abstractmethod
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the mean loss of a batch."""
@@ -76,6 +81,14 @@ class Task(ABC):
     @abstractmethod
     def evaluate(self, model: Any) -> dict[str, float]:
         """Return dev scores, ``loss`` among them."""
+
+
+def dev_batches(model: Any, lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Yield rows of like length, for a model in eval mode."""
+    model.eval()
+    order = sorted(range(len(lengths)), key=lambda row: lengths[row])
+    for start in range(0, len(order), _DEV_BATCH):
+        yield order[start : start + _DEV_BATCH]
 
 
 def train(task: Task, model: Any, options: TrainingOptions, folder: Path) -> list[dict[str, Any]]:
@@ -221,12 +234,12 @@ class _TaskLoss(nn.Module):  # type: ignore[misc]
     def __init__(self, model: Any, task: Task) -> None:
         super().__init__()
         self.model = model
-        self._loss = task.loss
+        self._task = task
         self.register_state_dict_post_hook(_leave_out_frozen)
         self.register_load_state_dict_post_hook(_miss_no_frozen)
 
     def forward(self, labels: torch.Tensor, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {"loss": self._loss(self.model(**inputs).logits, labels)}
+        return {"loss": self._task.loss(self._task.logits(self.model(**inputs)), labels)}
 
 
 def _trained_names(module: nn.Module) -> set[str]:

@@ -22,6 +22,7 @@ from tokenizers import Tokenizer
 from torch import nn
 from transformers import (
     AutoConfig,
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     AutoTokenizer,
@@ -45,6 +46,7 @@ _TOKENIZER_LEFTOVERS = (
 _AUTO = {
     "cross-encoder": AutoModelForSequenceClassification,
     "kpqa": AutoModelForTokenClassification,
+    "reader": AutoModelForQuestionAnswering,
 }
 _HEADS: dict[str, dict[str, Any]] = {
     "cross-encoder": {"num_labels": 1, "sentence_transformers": _SIGMOID},
@@ -52,6 +54,7 @@ _HEADS: dict[str, dict[str, Any]] = {
         "id2label": {0: "OUTSIDE", 1: "ANSWER"},
         "label2id": {"OUTSIDE": 0, "ANSWER": 1},
     },
+    "reader": {"num_labels": 2},
 }
 
 
@@ -94,7 +97,7 @@ def load_task_model(source: ModelSource, kind: str, *, seed: int) -> Any:
     Parameters
     ----------
     kind : str
-        ``"cross-encoder"`` or ``"kpqa"``.
+        ``"cross-encoder"``, ``"kpqa"`` or ``"reader"``.
     """
     set_seed(seed)
     config = _load(AutoConfig, source)

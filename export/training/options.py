@@ -30,6 +30,7 @@ qaeval train cross-encoder --pairs sts.jsonl --dev dev.jsonl --scale 5 \\
   --column text_b=sentence2 --epochs 2 --bf16 --out sas-mine
 qaeval train kpqa --squad train-v1.1.json --out kpqa-mine
 qaeval train kpqa --squad dev.parquet --out kpqa-mine --dry-run
+qaeval train reader --squad train-v2.0.json --out reader-mine
 
 The same command again goes on from the last checkpoint. OUT/model is a model folder for every
 option that takes one. Exit status: 0 done, 1 stopped or failed (run again), 2 wrong request.
@@ -69,11 +70,15 @@ def _check_columns(words: list[str] | None) -> list[str]:
 _Epochs = Annotated[int, typer.Option(min=1, help="passes over the training examples")]
 _BatchSize = Annotated[int, typer.Option(min=1, help="examples a step")]
 _MaxTokens = Annotated[int, typer.Option(min=1, help="of a pair; longer ones are cut")]
+_SQUAD = typer.Option(
+    metavar="FILE",
+    help="SQuAD JSON, or Parquet with context, question, answers, answer_starts; may be repeated",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
-    """What both jobs take.
+    """What all jobs take.
 
     Attributes
     ----------
@@ -205,21 +210,38 @@ class KpqaOptions(TrainingOptions):
         Whose rules split contexts into sentences.
     """
 
-    squad: Annotated[
-        list[Path],
-        typer.Option(
-            metavar="FILE",
-            help="SQuAD JSON, or Parquet with context, question, answers, answer_starts; may be "
-            "repeated",
-        ),
-    ]
+    squad: Annotated[list[Path], _SQUAD]
     language: Annotated[str, typer.Option(help="whose rules split sentences (spaCy's code)")] = "en"
     epochs: _Epochs = 5
     batch_size: _BatchSize = 64
     max_tokens: _MaxTokens = 96
 
 
-def parse_options(arguments: Sequence[str] | None) -> CrossEncoderOptions | KpqaOptions:
+@_app.command(
+    "reader",
+    help="Train a reader (roundtrip): where in a context the answer of a question stands.",
+    epilog=_EPILOG,
+)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderOptions(TrainingOptions):
+    """Training questions with the place of their answers, or with none.
+
+    Attributes
+    ----------
+    squad : list of Path
+        SQuAD JSON, or Parquet with its fields as columns; 2.0 has questions without an answer.
+    """
+
+    squad: Annotated[list[Path], _SQUAD]
+    epochs: _Epochs = 3
+    batch_size: _BatchSize = 32
+    max_tokens: _MaxTokens = 384
+
+
+AnyOptions = CrossEncoderOptions | KpqaOptions | ReaderOptions
+
+
+def parse_options(arguments: Sequence[str] | None) -> AnyOptions:
     """Return the options of a command line; exits with status 2 if it is wrong."""
     command = typer.main.get_command(_app)
     words = None if arguments is None else list(arguments)
@@ -228,6 +250,6 @@ def parse_options(arguments: Sequence[str] | None) -> CrossEncoderOptions | Kpqa
     except _UsageError as error:
         say(f"error: {error.format_message()} (qaeval train --help shows examples)")
         sys.exit(2)
-    if not isinstance(options, CrossEncoderOptions | KpqaOptions):
+    if not isinstance(options, AnyOptions):
         sys.exit(options)  # The status of --help.
     return options

@@ -44,6 +44,8 @@ _WHAT = {
     "says how similar in meaning they are, in [0, 1].",
     "kpqa": "A keyphrase predictor: reads a question and a text and gives each token of the text "
     "the probability that it belongs to the answer.",
+    "reader": "A reader: reads a question and a context and gives each token two logits, of being "
+    "the first and the last one of the answer; those of its first token say that there is none.",
 }
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qaeval_core.errors import ConfigError, InputError
-from qaeval_core.families.models import ModelFamilyPlan, is_model
+from qaeval_core.families.model_family import ModelFamilyPlan, is_model
 from qaeval_core.families.plan import Engine
 from qaeval_core.families.validate import IntArray, validate_rows
 from qaeval_core.job import Job

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from qaeval_core.errors import ArtifactMissingError, ReconcileError
+from qaeval_core.explain.answer_span import answer_parts
 from qaeval_core.explain.chat import ChatRun
 from qaeval_core.explain.naco import naco_parts
 from qaeval_core.explain.parts import FamilyExplanation, Part, TargetParts
@@ -32,7 +33,7 @@ from qaeval_core.explain.tokens import (
     token_probabilities,
     token_weights,
 )
-from qaeval_core.families.models import UnitRun
+from qaeval_core.families.model_family import UnitRun
 from qaeval_core.families.token_match import TokenWork
 from qaeval_core.families.token_units import TokenUnits
 from qaeval_core.metrics.chat import PENDING
@@ -344,6 +345,7 @@ TOKEN_PARTS: Mapping[str, TokenParts] = MappingProxyType(
         "token_match": _match_parts,
         "token_match_context": _match_parts,
         "kpqa_weights": _weight_parts,
+        "answer_span": answer_parts,
     }
 )
 

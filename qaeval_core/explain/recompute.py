@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from qaeval_core.configure import ModelsSection
 from qaeval_core.families.base import Work
 from qaeval_core.families.chat.family import is_chat
-from qaeval_core.families.models import ModelFamilyPlan, UnitRun, is_model
+from qaeval_core.families.model_family import ModelFamilyPlan, UnitRun, is_model
 from qaeval_core.families.plan import Engine, FamilyPlan, statistics_table
 from qaeval_core.job import Job
 from qaeval_core.models.artifact import default_root

@@ -1,37 +1,18 @@
-"""Families of models: a graph runs over units that are laid out from distinct pairs of texts."""
+"""MODEL_FAMILIES: the families that run a model, and what is theirs: graph, roles, sizes."""
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, TypeGuard
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from qaeval_core.configure import ModelSettings, RunConfig
-from qaeval_core.errors import ConfigError, DeviceMemoryError
-from qaeval_core.families.base import ModelScorer, Units, Work
+from qaeval_core.families.answer_span import AnswerSpanScorer
+from qaeval_core.families.base import ModelScorer
 from qaeval_core.families.bi_encoder import BiEncoderScorer
 from qaeval_core.families.grg import GrgScorer
 from qaeval_core.families.kpqa_weights import KpqaWeightsScorer
 from qaeval_core.families.lrm import LrmScorer
-from qaeval_core.families.pass_stats import PassStats
-from qaeval_core.families.plan import (
-    Context,
-    Engine,
-    Family,
-    FamilyPlan,
-    Layout,
-    OnBatch,
-    Prepared,
-    Resources,
-    Runner,
-    forward_report,
-)
+from qaeval_core.families.model_family import ModelFamily
 from qaeval_core.families.sas import SasScorer
 from qaeval_core.families.token_match import (
     ContextMatchScorer,
@@ -39,221 +20,10 @@ from qaeval_core.families.token_match import (
     TransportScorer,
 )
 from qaeval_core.families.token_units import TokenFrequenciesScorer
-from qaeval_core.families.validate import SharedPairs, share_pairs
-from qaeval_core.families.words.frequencies import DocumentFrequencies
-from qaeval_core.families.words.rows import ShardTexts
-from qaeval_core.metrics.base import PassFacts, Read
-from qaeval_core.models.artifact import Artifact
-from qaeval_core.models.record import ArtifactRequest
-from qaeval_core.models.session import Device, Session, token_budget_batches
-from qaeval_core.signature import Signature
-from qaeval_core.text.encode import TextEncoder
-
-Values = Mapping[str, Sequence[object]]
 
 # Vectors of a shard's tokens are held until its texts are matched: a MiB of text has some 250,000
 # tokens, of 1.5 kB each in 384 dimensions.
 _TOKEN_SHARD_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFamilyPlan(FamilyPlan):
-    """A family that runs a model; it has the rows for itself."""
-
-    family: ModelFamily
-    artifact: Artifact
-
-    @property
-    def facts(self) -> PassFacts:
-        """What a metric may know of the pass."""
-        record = self.artifact.record
-        return PassFacts(
-            version=self.family.version,
-            settings=pass_settings(self.artifact, self.options),
-            model=record.model.name,
-            n_layers=record.n_layers,
-            activation=record.activation,
-            tokenizer_hash=record.tokenizer_hash,
-        )
-
-    @property
-    def resources(self) -> Resources:
-        """What its pass needs."""
-        return "model"
-
-    @property
-    def artifacts(self) -> tuple[Artifact, ...]:
-        """The artifact that it runs."""
-        return (self.artifact,)
-
-    def with_artifact(self, find: Callable[[Artifact], Artifact]) -> ModelFamilyPlan:
-        """Return the plan with its artifact as this node finds it."""
-        return replace(self, artifact=find(self.artifact))
-
-    def open_layout(self, frequencies: DocumentFrequencies | None = None) -> ModelLayout:
-        """Return what encodes texts."""
-        return ModelLayout(self, frequencies)
-
-    def open_runner(self, engine: Engine) -> FamilyRunner:
-        """Return what runs the model."""
-        settings: ModelSettings = getattr(engine.models, self.family.model_role)
-        return FamilyRunner(
-            self,
-            device=engine.device,
-            n_threads=engine.n_threads,
-            max_batch_tokens=settings.max_batch_tokens,
-            max_batch_s=settings.max_batch_s,
-            frequencies=engine.frequencies(self),
-        )
-
-    def describe(self) -> dict[str, str]:
-        """Return the artifact and its precision."""
-        return {
-            "artifact": self.artifact.folder.name,
-            "precision": self.artifact.record.precision,
-        }
-
-    def report(self, committed: PassStats) -> dict[str, Any]:
-        """Return what all its commits cost."""
-        return forward_report(committed)
-
-    @property
-    def max_unit_tokens(self) -> int:
-        """Tokens of the longest unit that can occur: one window."""
-        n_positions = self.artifact.record.max_positions
-        return min(n_positions, int(str(self.options.get("max_window_tokens", n_positions))))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFamily(Family):
-    """One family of a model."""
-
-    name: str
-    graph: str
-    model_role: str  # key of ``models.<role>``
-    target_role: str  # input role that the candidate is read against
-    scorer: type[ModelScorer]
-    version: str  # of the implementation: raise it when numbers change
-    rows_per_shard: Mapping[str, int]  # by device: 10 to 60 seconds of work
-    max_batch_tokens: Mapping[str, int]  # by device
-    max_shard_bytes: int | None = None  # of text; None is the run's
-    runs_model: bool = True
-    reads_candidate: bool = True
-    reads_question: bool = False
-
-    @property
-    def roles(self) -> tuple[str, ...]:
-        """Input roles read."""
-        question = ("question",) if self.reads_question else ()
-        candidate = ("candidate",) if self.reads_candidate else ()
-        return (*question, *candidate, self.target_role)
-
-    def share(self, values: Values) -> SharedPairs[Any]:
-        """Return the distinct pairs of good rows."""
-        targets = [
-            [str(text) for text in value] if isinstance(value, list) else [str(value)]
-            for value in values[self.target_role]
-        ]
-        if not self.reads_candidate:
-            return share_pairs([""] * len(targets), targets)
-        candidates = [str(text) for text in values["candidate"]]
-        if not self.reads_question:
-            return share_pairs(candidates, targets)
-        questions = [str(text) for text in values["question"]]
-        return share_pairs(
-            list(zip(questions, candidates, strict=True)),
-            [[(q, text) for text in own] for q, own in zip(questions, targets, strict=True)],
-        )
-
-    def model_settings(self, config: RunConfig) -> ModelSettings:
-        """Return how its model runs."""
-        settings: ModelSettings = getattr(config.models, self.model_role)
-        return settings
-
-    def requests(self, read: Read, config: RunConfig, *, device: str) -> list[ArtifactRequest]:
-        """Return the artifact that it runs."""
-        return [self._request(read, config, device=device)]
-
-    def plan(self, read: Read, context: Context) -> tuple[FamilyPlan, ...]:
-        """Return the family, after the count of documents that it may wait for.
-
-        Raises
-        ------
-        ConfigError
-            If a batch has room for less than one window.
-        """
-        request = self._request(read, context.config, device=context.device)
-        artifact = context.resolve_artifact(request)
-        if not read.corpus_counts:
-            return (self._plan(artifact, read.options, context),)
-        counts = MODEL_FAMILIES[read.corpus_counts]
-        words = f"tokens of {artifact.record.tokenizer_hash[:12]}"
-        counted = counts._plan(artifact, {}, context, words=words)
-        own = self._plan(artifact, read.options, context, words=words, counted=counted)
-        return (counted, own)
-
-    def _request(self, read: Read, config: RunConfig, *, device: str) -> ArtifactRequest:
-        settings = self.model_settings(config)
-        precision = settings.precision
-        if precision == "auto":
-            precision = "fp16" if device == "cuda" else "fp32"
-        return ArtifactRequest(
-            graph=self.graph,
-            model=read.model,
-            precision=precision,
-            options=read.graph_options,
-            allow_lossy=settings.allow_lossy,
-        )
-
-    def _plan(
-        self,
-        artifact: Artifact,
-        options: Mapping[str, object],
-        context: Context,
-        *,
-        words: str = "",
-        counted: FamilyPlan | None = None,
-    ) -> ModelFamilyPlan:
-        columns = context.columns_of(self.roles)
-        shown = {**pass_settings(artifact, options), "columns": columns}
-        if counted is not None:
-            shown["corpus"] = context.corpus
-        plan = ModelFamilyPlan(
-            name=self.name,
-            options=options,
-            columns=columns,
-            signature=Signature(self.name, shown, self.version),
-            rows_per_shard=self.rows_per_shard,
-            max_shard_bytes=self.max_shard_bytes,
-            family=self,
-            artifact=artifact,
-            words=words,
-            after=counted.key if counted is not None else "",
-            frequencies_path=context.counts_path(counted) if counted is not None else "",
-        )
-        self._check_batch_tokens(plan, context.config)
-        return plan
-
-    def _check_batch_tokens(self, plan: ModelFamilyPlan, config: RunConfig) -> None:
-        given = self.model_settings(config).max_batch_tokens
-        if self.runs_model and given is not None and given < plan.max_unit_tokens:
-            raise ConfigError(
-                f"models.{self.model_role}.max_batch_tokens is {given}, but one window of "
-                f"{plan.artifact.record.model.name} has up to {plan.max_unit_tokens} tokens"
-            )
-
-
-def pass_settings(artifact: Artifact, options: Mapping[str, object]) -> dict[str, object]:
-    """Return what of a model pass decides its numbers: artifact, precision and options."""
-    record = artifact.record
-    return {
-        **options,
-        **record.options,
-        "artifact": artifact.hash[:12],
-        "model": record.model.name,
-        "precision": record.precision,
-        "lossy": record.lossy,
-    }
 
 
 # Batches on a CPU: small ones keep activations in cache. Measured on 2 cores, MiniLM: 101 rows/s
@@ -285,7 +55,7 @@ def _grg(name: str, target_role: str) -> ModelFamily:
 
 
 def _answers(name: str, **given: Any) -> ModelFamily:
-    """Return a family that judges answers: short texts, thousands of rows in some seconds."""
+    """Return a family of short texts: thousands of rows in some seconds."""
     common: dict[str, Any] = {
         "name": name,
         "model_role": "encoder",
@@ -307,27 +77,35 @@ def _tokens(name: str, scorer: type[ModelScorer], **given: Any) -> ModelFamily:
     )
 
 
+_TOKEN_FREQUENCIES = _tokens(
+    "token_frequencies", TokenFrequenciesScorer, runs_model=False, reads_candidate=False
+)
+
 MODEL_FAMILIES: Mapping[str, ModelFamily] = MappingProxyType(
     {
         family.name: family
         for family in (
             _answers("sas", graph="pair_score", model_role="cross_encoder", scorer=SasScorer),
             _answers("bi_encoder", graph="sentence_vector", scorer=BiEncoderScorer),
-            _tokens(
-                "token_frequencies",
-                TokenFrequenciesScorer,
-                runs_model=False,
-                reads_candidate=False,
-            ),
-            _tokens("token_match", TokenMatchScorer),
+            _TOKEN_FREQUENCIES,
+            _tokens("token_match", TokenMatchScorer, counts=_TOKEN_FREQUENCIES),
             _tokens("token_match_context", ContextMatchScorer, target_role="context"),
-            _tokens("token_transport", TransportScorer),
+            _tokens("token_transport", TransportScorer, counts=_TOKEN_FREQUENCIES),
             _answers(
                 "kpqa_weights",
                 graph="keyphrase_weights",
                 model_role="keyphrase_classifier",
                 scorer=KpqaWeightsScorer,
                 reads_question=True,
+            ),
+            _answers(
+                "answer_span",
+                graph="answer_span",
+                model_role="reader",
+                target_role="context",
+                scorer=AnswerSpanScorer,
+                rows_per_shard={"cpu": 1024, "cuda": 8192},
+                reads_answer=True,
             ),
             _lrm("lrm", "context"),
             _grg("grg", "context"),
@@ -336,154 +114,3 @@ MODEL_FAMILIES: Mapping[str, ModelFamily] = MappingProxyType(
         )
     }
 )
-
-
-def is_model(plan: FamilyPlan) -> TypeGuard[ModelFamilyPlan]:
-    """Whether a family runs a model."""
-    return plan.resources == "model"
-
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class UnitRun:
-    """One unit as the graph saw it, alone in its batch, and what the graph returned."""
-
-    inputs: Mapping[str, NDArray[np.int64]]
-    output: NDArray[np.float32]
-
-
-OnUnit = Callable[[UnitRun], None]
-
-
-class ModelLayout(Layout[Work]):
-    """Shares and encodes the texts of shards.
-
-    Parameters
-    ----------
-    plan : ModelFamilyPlan
-    frequencies : DocumentFrequencies, optional
-        Of the corpus, for a family that weighs tokens by them.
-    """
-
-    def __init__(self, plan: ModelFamilyPlan, frequencies: DocumentFrequencies | None) -> None:
-        super().__init__(plan)
-        self._family = plan.family
-        encoder = TextEncoder(plan.artifact.tokenizer_path)
-        self._scorer = plan.family.scorer(plan.artifact, encoder, plan.options)
-        self._scorer.frequencies = frequencies
-
-    def lay_out(self, values: Values, texts: ShardTexts | None) -> Work:
-        """Share and encode the texts of good rows."""
-        return self._scorer.lay_out(self._family.share(values))
-
-
-class FamilyRunner(Runner):
-    """Runs one family; keeps its session warm.
-
-    Parameters
-    ----------
-    plan : ModelFamilyPlan
-    device : {"cpu", "cuda"}
-    n_threads : int, optional
-        Threads of one operator on the CPU.
-    max_batch_tokens : int, optional
-        Tokens of a batch after padding; default by family and device.
-    max_batch_s : float, optional
-        Seconds after which a batch is stopped, and the run with it.
-    frequencies : DocumentFrequencies, optional
-        Of the corpus, for a family that weighs tokens by them.
-    """
-
-    def __init__(
-        self,
-        plan: ModelFamilyPlan,
-        *,
-        device: Device = "cpu",
-        n_threads: int | None = None,
-        max_batch_tokens: int | None = None,
-        max_batch_s: float | None = None,
-        frequencies: DocumentFrequencies | None = None,
-    ) -> None:
-        self.plan: ModelFamilyPlan = plan
-        self._session = (
-            Session(plan.artifact, device=device, n_threads=n_threads, max_batch_s=max_batch_s)
-            if plan.family.runs_model
-            else None
-        )
-        self.layout = plan.open_layout(frequencies)
-        self._max_batch_tokens = max_batch_tokens or max(
-            plan.family.max_batch_tokens[device], plan.max_unit_tokens
-        )
-
-    def run(
-        self,
-        prepared: Prepared[Work],
-        on_batch: OnBatch | None = None,
-        on_unit: OnUnit | None = None,
-    ) -> None:
-        """Run every unit of a shard; alone and in the order they are laid out, for `on_unit`.
-
-        Raises
-        ------
-        DeviceMemoryError
-            If a single unit does not fit the device.
-        """
-        units, stats = prepared.work.units, prepared.stats
-        started = time.perf_counter()
-        n_total = max(int(units.lengths.sum()), 1)
-        batches: Iterable[list[int]] = self._batches(units.lengths)
-        if on_unit is not None:
-            batches = ([i] for i in range(len(units.lengths)))
-        for batch in batches:
-            self._run_batch(units, batch, stats, on_unit)
-            if on_batch is not None:
-                tokens = int(units.lengths[batch].sum())
-                padded = int(units.lengths[batch].max()) * len(batch)
-                on_batch(tokens, padded, tokens / n_total)
-        stats.spend("run", time.perf_counter() - started)
-
-    def _batches(self, lengths: NDArray[np.int64]) -> Iterator[list[int]]:
-        """Yield batches of all units; the rest is cut anew once memory has run out."""
-        left = np.arange(len(lengths))
-        while len(left):
-            budget = self._max_batch_tokens
-            n_done = 0
-            # Longest first, and ties in order: what is left is the tail of the sorted units.
-            left = left[np.argsort(-lengths[left], kind="stable")]
-            for batch in token_budget_batches(lengths[left], max_batch_tokens=budget):
-                yield left[batch].tolist()
-                n_done += len(batch)
-                if self._max_batch_tokens < budget:
-                    break
-            left = left[n_done:]
-
-    def _run_batch(
-        self, units: Units, batch: list[int], stats: PassStats, on_unit: OnUnit | None = None
-    ) -> None:
-        """Run a batch; where memory runs out, halve it, and keep to the smaller size."""
-        padded = int(units.lengths[batch].max()) * len(batch)
-        try:
-            assert self._session is not None
-            inputs = units.make_inputs(batch)
-            output = self._session.run(inputs)
-        except DeviceMemoryError as error:
-            if len(batch) == 1:
-                raise DeviceMemoryError(
-                    f"{self.plan.key}: one input of {padded} tokens does not fit the device's "
-                    f"memory: {error}"
-                ) from None
-            log.warning("out of memory with %d padded tokens; halving the batch", padded)
-            stats.n_halvings += 1
-            self._max_batch_tokens = max(padded // 2, self.plan.max_unit_tokens)
-            half = len(batch) // 2
-            self._run_batch(units, batch[:half], stats)
-            self._run_batch(units, batch[half:], stats)
-            return
-        units.take(batch, output)
-        if on_unit is not None:
-            on_unit(UnitRun(inputs, output))
-        stats.n_batches += 1
-        stats.n_tokens += int(units.lengths[batch].sum())
-        stats.n_padded_tokens += padded

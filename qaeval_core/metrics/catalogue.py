@@ -20,6 +20,7 @@ from qaeval_core.metrics.naco import Naco
 from qaeval_core.metrics.q_bleu import QBleu, QBleuFree
 from qaeval_core.metrics.qrelscore import QRelScore, RefQRelScore
 from qaeval_core.metrics.rouge_l import RougeL
+from qaeval_core.metrics.roundtrip import Roundtrip
 from qaeval_core.metrics.sas import Sas
 from qaeval_core.metrics.top_n_accuracy import TopNAccuracy
 
@@ -43,6 +44,7 @@ _ALL: tuple[AnyMetric, ...] = (
     BertScoreFree(),
     MoverScore(),
     Kpqa(),
+    Roundtrip(),
     Naco(),
 )
 

@@ -76,8 +76,15 @@ GRAPHS: Mapping[str, GraphFacts] = MappingProxyType(
         "keyphrase_weights": GraphFacts(1, "keyphrase_classifier", ("template",)),
         # A graph of its own, not an option: artifacts of scores keep their names and hashes.
         "relevance_matches": GraphFacts(1, "encoder", ("template",), _MATCHING),
+        "answer_span": GraphFacts(1, "reader", ("template",)),
     }
 )
+
+# Of ``answer_span``: tokens of the longest answer, how many of the best ones leave the graph, and
+# the score of what is none; fp16 holds it.
+MAX_ANSWER_TOKENS = 30
+N_ANSWER_SPANS = 5
+NO_SPAN = -1e4
 
 Precision = Literal["fp32", "fp16"]
 

@@ -51,7 +51,7 @@ _ANSWER_TIMEOUT_S = 5.0
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?")
 
 
-ROLES = ("encoder", "causal_lm", "cross_encoder", "keyphrase_classifier")
+ROLES = ("encoder", "causal_lm", "cross_encoder", "keyphrase_classifier", "reader")
 
 _ADAPTERS = Path(__file__).resolve().parents[1] / "adapters"
 

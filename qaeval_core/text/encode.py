@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from qaeval_core.errors import ModelError
 
 TokenIds = NDArray[np.int64]
+CharSpans = NDArray[np.int64]
 
 
 class TextEncoder:
@@ -68,9 +69,46 @@ class TextEncoder:
             raise _refused(self._path, error) from None
         return [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]
 
+    def encode_words(self, texts: Sequence[str]) -> list[tuple[TokenIds, CharSpans]]:
+        """Return of each text its token ids, and where the word of each token lies.
+
+        Returns
+        -------
+        list of (int64 ndarray of shape (n_tokens,), int64 ndarray of shape (n_tokens, 2))
+            Token ids, and the first character and the one after the last of each token's word: a
+            span of tokens becomes whole words.
+
+        Raises
+        ------
+        ModelError
+            As `encode` does.
+        """
+        if not texts:
+            return []
+        try:
+            encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        except BaseException as error:
+            raise _refused(self._path, error) from None
+        return [
+            (np.asarray(encoding.ids, dtype=np.int64), _word_spans(encoding))
+            for encoding in encodings
+        ]
+
     def tokens(self, ids: TokenIds) -> list[str]:
         """Return the pieces that token ids stand for, as the vocabulary has them."""
         return [self._tokenizer.id_to_token(i) or "" for i in ids.tolist()]
+
+
+def _word_spans(encoding: Encoding) -> CharSpans:
+    offsets = np.asarray(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+    # A token of no word is one of its own.
+    words = [-i - 1 if word is None else word for i, word in enumerate(encoding.word_ids)]
+    _, word = np.unique(np.asarray(words, dtype=np.int64), return_inverse=True)
+    start = np.full(len(words), np.iinfo(np.int64).max)
+    stop = np.zeros(len(words), dtype=np.int64)
+    np.minimum.at(start, word, offsets[:, 0])
+    np.maximum.at(stop, word, offsets[:, 1])
+    return np.stack([start[word], stop[word]], axis=1)
 
 
 def _refused(path: Path, error: BaseException) -> BaseException:
@@ -115,3 +153,36 @@ def equal_windows(n_tokens: int, *, max_tokens: int) -> list[tuple[int, int]]:
     size, n_larger = divmod(n_tokens, n_windows)
     edges = [i * size + min(i, n_larger) for i in range(n_windows + 1)]
     return list(pairwise(edges))
+
+
+def overlapping_windows(
+    n_tokens: int, *, max_tokens: int, n_overlap: int
+) -> list[tuple[int, int, int]]:
+    """Return the fewest windows that fit, each with the first tokens of the next.
+
+    A run of up to ``n_overlap`` + 1 tokens lies whole in the window that owns its first token, and
+    each token is owned by one.
+
+    Parameters
+    ----------
+    max_tokens : int
+        Tokens that fit one window; more than ``n_overlap``.
+
+    Returns
+    -------
+    list of (int, int, int)
+        Start, stop, and how many tokens from the start on the window owns.
+
+    Examples
+    --------
+    >>> overlapping_windows(10, max_tokens=6, n_overlap=2)
+    [(0, 6, 4), (4, 10, 6)]
+    >>> overlapping_windows(4, max_tokens=6, n_overlap=2)
+    [(0, 4, 4)]
+    """
+    if n_tokens <= max_tokens:
+        return [(0, n_tokens, n_tokens)] if n_tokens else []
+    owned = equal_windows(n_tokens - n_overlap, max_tokens=max_tokens - n_overlap)
+    windows = [(start, stop + n_overlap, stop - start) for start, stop in owned]
+    start, stop, _ = windows[-1]
+    return [*windows[:-1], (start, stop, stop - start)]

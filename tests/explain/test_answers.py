@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from answer_models import AnswerModels
 from helpers import read_scores, run_locally, write_parquet
 
 from qaeval_core.explain.parts import Explanation, FamilyExplanation, TargetParts
@@ -162,3 +163,40 @@ def test_kpqa_weights_stand_beside_their_tokens(tmp_path: Path) -> None:
     assert -1 <= of_texts.targets[0].statistics["cosine"] <= 1
     alone = explain_row(out, identity="none", artifacts=artifacts)
     assert alone.is_equal and all(found.targets == () for found in alone.families)
+
+
+PASSAGE = "Anna painted the sea every day. Bees need water in summer, and they fly far to find it."
+
+
+def test_the_span_its_rivals_and_no_answer_are_shown(
+    tmp_path: Path, answer_models: AnswerModels
+) -> None:
+    """Protects from runners-up of another order, and from places that are off."""
+    settings = answer_models.overrides({"roundtrip": answer_models.settings("roundtrip")})
+    rows = [
+        {"id": "a", "candidate": "Who painted?", "context": PASSAGE, "answer": "Anna"},
+        {"id": "long", "candidate": "Who?", "context": f"{PASSAGE} " * 60, "answer": "Bees"},
+        {"id": "none", "candidate": "Who?", "context": PASSAGE, "answer": ""},
+    ]
+    out = score(tmp_path / "run", rows, **settings)
+    for name, context in (("a", PASSAGE), ("long", f"{PASSAGE} " * 60)):
+        found = explain_row(out, identity=name, artifacts=answer_models.root)
+        assert found.is_equal
+        (scored,) = found.instances
+        stored = {line.column: line.stored for line in scored.scores}
+        (target,) = family_of(found, "roundtrip", "answer_span").targets
+        (part,) = target.parts
+        spans = part.data["spans"]
+        assert len(spans) > 1
+        assert spans[0]["text"] == stored["roundtrip_answer"]
+        assert spans[0]["confidence"] == pytest.approx(stored["roundtrip_confidence"], rel=1e-4)
+        assert part.data["null_margin"] == pytest.approx(stored["roundtrip_null_margin"], rel=1e-4)
+        scores = [span["score"] for span in spans]
+        assert scores == sorted(scores, reverse=True)
+        for span in spans:
+            assert context[span["start"] :].startswith(span["text"])
+        strip = part.blocks[0]
+        assert "".join(strip.pieces) == context and len(strip.values) == len(strip.pieces)
+    nothing = explain_row(out, identity="none", artifacts=answer_models.root)
+    (target,) = family_of(nothing, "roundtrip", "answer_span").targets
+    assert (target.reason, target.parts) == ("empty_answer", ())

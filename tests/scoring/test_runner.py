@@ -8,7 +8,7 @@ import numpy as np
 from tiny_artifacts import make_cross_encoder
 
 from qaeval_core.configure import load_config
-from qaeval_core.families.models import FamilyRunner, UnitRun
+from qaeval_core.families.model_family import FamilyRunner, UnitRun
 from qaeval_core.families.plan import statistics_table
 from qaeval_core.models.artifact import load_artifact
 from qaeval_core.planning.compile import compile_run

@@ -17,11 +17,11 @@ from export.training.inputs import (
     Pairs,
     Question,
     check_file,
+    hold_out_contexts,
     hold_out_pairs,
     read_pairs,
     read_squad,
 )
-from export.training.keyphrases import hold_out_contexts
 from export.training.options import parse_options
 from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableFileError
 
@@ -213,7 +213,7 @@ def test_a_missing_file_ends_with_status_2(
 
 MODULES = [
     *("cross_encoder", "folder", "inputs", "job", "keyphrases", "kpqa", "loop", "model"),
-    *("options", "results"),
+    *("options", "reader", "results"),
 ]
 
 

@@ -10,20 +10,27 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from helpers import REPOSITORY
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
 from export.training import job
 from export.training.cross_encoder import CrossEncoderTask, pair_logits
 from export.training.folder import OutFolder
-from export.training.inputs import Pairs
+from export.training.inputs import Pairs, Question
 from export.training.loop import LengthGroupedBatches, newest
-from export.training.model import load_merged, load_task_model
+from export.training.model import load_merged, load_task_model, load_tokenizer
 from export.training.options import parse_options
+from export.training.reader import reader_windows
 from export.training.results import make_record
 from qaeval_core.errors import ConfigError, StoreLockedError
 from qaeval_core.models.registry import resolve_model
@@ -45,7 +52,7 @@ def write_pairs(path: Path, n_pairs: int) -> Path:
 
 def write_squad(path: Path, n_questions: int) -> Path:
     """Write questions on contexts of three sentences."""
-    paragraphs = []
+    paragraphs: list[dict[str, Any]] = []
     for i in range(n_questions):
         context = f"It was late. Keeper {i} lit lamp {i * 7} at the old mill. Nobody came."
         answer = f"lamp {i * 7}"
@@ -54,7 +61,8 @@ def write_squad(path: Path, n_questions: int) -> Path:
             "question": f"What did keeper {i} light?",
             "answers": [{"text": answer, "answer_start": context.index(answer)}],
         }
-        paragraphs.append({"context": context, "qas": [asked]})
+        other = {"id": f"none {i}", "question": "Who sold the boat in spring?", "answers": []}
+        paragraphs.append({"context": context, "qas": [asked, other]})
     path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}), encoding="utf-8")
     return path
 
@@ -128,6 +136,43 @@ def test_a_cross_encoder_is_trained_and_what_is_written_gives_its_scores(
     capsys.readouterr()
     run(words)
     assert "is finished: nothing to do" in capsys.readouterr().err
+
+
+def test_a_reader_learns_where_answers_stand(tmp_path: Path) -> None:
+    """What is written must find the answers that it was trained on, by the scores of the run."""
+    run([*command("reader", tmp_path, out="out", epochs=1), "--learning-rate", "0.003"])
+    dev = json.loads((tmp_path / "out" / "metrics.json").read_text())["dev"]
+    assert dev["exact"] >= 0.5 and dev["overlap_f1"] >= dev["exact"]
+    assert dev["answerable_auc"] > 0.9
+    model = AutoModelForQuestionAnswering.from_pretrained(tmp_path / "out" / "model")
+    assert model.config.architectures == ["BertForQuestionAnswering"]
+    stored = load_file(tmp_path / "out" / "adapter" / "adapter_model.safetensors")
+    assert any("qa_outputs" in name for name in stored)
+
+
+def test_every_answer_is_whole_in_a_window(tmp_path: Path) -> None:
+    """An answer that windows cut in two would be learnt as none, wherever it lies."""
+    words = [f"word{i}" for i in range(300)]
+    context, places = " ".join(words), [0, 70, 71, 99, 100, 101, 150, 297]
+    questions = []
+    for place in places:
+        start = context.index(words[place])
+        stop = context.index(words[place + 2]) + len(words[place + 2])
+        questions.append(Question(context, "Which words?", ((start, stop),)))
+    tokenizer = load_tokenizer(resolve_model("minilm", role="encoder"))
+    windows = reader_windows([*questions, Question(context, "None?", ())], tokenizer, max_tokens=96)
+    found = dict.fromkeys(range(len(places)), 0)
+    for window in windows:
+        shares = torch.tensor(window.labels())
+        assert torch.allclose(shares.clamp(min=0).sum(dim=0), torch.ones(2))
+        is_read = (shares >= 0).all(dim=1).nonzero().flatten().tolist()
+        assert is_read == [0, *range(*window.context)]
+        for start, end in window.spans:
+            ids = window.inputs["input_ids"][start : end + 1]
+            place = places[window.question]
+            assert tokenizer.decode(ids) == " ".join(words[place : place + 3])
+            found[window.question] += 1
+    assert min(found.values()) >= 1
 
 
 def test_an_adapter_names_its_base_and_no_place(tmp_path: Path) -> None:

@@ -1,0 +1,210 @@
+"""Family ``answer_span``: where a reader finds a question's answer, compared with the given one.
+
+Source: ``metrics.roundtrip`` has the equations. A unit is a question with one window of its
+context. Windows overlap by the longest answer, and a span belongs to the window that owns its first
+token, so all windows together have each span once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from qaeval_core.families.base import (
+    ModelScorer,
+    PairTemplate,
+    Units,
+    Work,
+    list_column,
+    per_target,
+    reasons_column,
+    refuse_non_finite,
+    target_windows,
+)
+from qaeval_core.families.validate import SharedPairs
+from qaeval_core.models.record import MAX_ANSWER_TOKENS, N_ANSWER_SPANS, NO_SPAN
+from qaeval_core.text.encode import CharSpans, TokenIds, overlapping_windows
+from qaeval_core.text.tokenise import make_tokeniser
+
+EMPTY_ANSWER = "empty_answer"
+_SQUAD_WORDS = make_tokeniser("squad")
+
+# A question, and the answer that it was made for.
+Asked = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSpan:
+    """A span of a context: its words, and the logit of its first and last tokens together."""
+
+    text: str
+    score: float
+    start: int  # first character in the context
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a reader found in all windows of a context.
+
+    Attributes
+    ----------
+    spans : list of FoundSpan
+        The best ones, best first, each with another first token.
+    log_sum : float
+        log sum exp of the scores of all spans of the context.
+    null_score : float
+        Of "no answer", in the window that says so least.
+    """
+
+    spans: list[FoundSpan]
+    log_sum: float
+    null_score: float
+
+
+@dataclass(slots=True)
+class ReadContext:
+    """A context that is read for a question.
+
+    Attributes
+    ----------
+    text : str
+    words : int ndarray of shape (n_tokens, 2)
+        The characters of each token's word.
+    units : list of int
+        One a window.
+    shifts : list of int
+        What turns a window's token into one of the context.
+    """
+
+    text: str
+    words: CharSpans
+    units: list[int] = field(default_factory=list)
+    shifts: list[int] = field(default_factory=list)
+
+    def reading(self, output: NDArray[np.float32], *, n_spans: int = 1) -> Reading:
+        """Return what was found, from what the graph returned for all units."""
+        windows = output[self.units].astype(np.float64)
+        scores, first, last = np.split(windows[:, 2:], 3, axis=1)
+        best = np.argsort(-scores, axis=None, kind="stable")[:n_spans]
+        spans = []
+        for window, rank in zip(*np.unravel_index(best, scores.shape), strict=True):
+            score = float(scores[window, rank])
+            if not score > NO_SPAN / 2:  # None, or no number.
+                break
+            shift = self.shifts[window]
+            start = int(self.words[int(first[window, rank]) + shift, 0])
+            stop = int(self.words[int(last[window, rank]) + shift, 1])
+            spans.append(FoundSpan(self.text[start:stop].strip(), score, start))
+        return Reading(spans, float(np.logaddexp.reduce(windows[:, 0])), float(windows[:, 1].min()))
+
+
+class AnswerSpanScorer(ModelScorer):
+    """Lays out (question, context) pairs for the graph ``answer_span``."""
+
+    def lay_out(self, shared: SharedPairs[Any]) -> AnswerSpanWork:
+        """Encode distinct texts; lay out one unit per window of each distinct pair."""
+        asked = [(question, answer) for question, answer in shared.candidates]
+        contexts = [str(context) for context in shared.targets]
+        distinct = list(dict.fromkeys(question for question, _ in asked))
+        questions = dict(zip(distinct, self.encoder.encode(distinct), strict=True))
+        encoded = self.encoder.encode_words(contexts)
+        work = AnswerSpanWork(shared, asked)
+        known: dict[tuple[str, int], ReadContext] = {}
+        for i, j in shared.pairs():
+            question, answer = asked[i]
+            ids, (context, words) = questions[question], encoded[j]
+            room, reason = self._room(len(ids), len(context))
+            if reason is None and not answer.strip():
+                reason = EMPTY_ANSWER
+            if reason is None and (question, j) not in known:
+                known[question, j] = ReadContext(contexts[j], words)
+                self._add_windows(known[question, j], work.units, ids, context, room=room)
+            work.reasons.append(reason)
+            work.read.append(None if reason else known[question, j])
+        n_windows = [0 if read is None else len(read.units) for read in work.read]
+        work.n_units_unshared = int(np.array(n_windows, dtype=np.int64)[shared.row_pair].sum())
+        return work
+
+    def _room(self, n_question: int, n_context: int) -> tuple[int, str | None]:
+        n_special = PairTemplate.of(self.artifact).n_special
+        n_positions = self.artifact.record.max_positions
+        return target_windows(n_question, n_context, n_positions=n_positions, n_special=n_special)
+
+    def _add_windows(
+        self, read: ReadContext, units: Units, question: TokenIds, context: TokenIds, *, room: int
+    ) -> None:
+        template = PairTemplate.of(self.artifact)
+        second_start = template.second_start(len(question))
+        windows = overlapping_windows(len(context), max_tokens=room, n_overlap=MAX_ANSWER_TOKENS)
+        for start, stop, n_owned in windows:
+            unit = units.add(
+                template.pair(question, context[start:stop]),
+                second_start=second_start,
+                n_context=stop - start,
+                n_starts=n_owned,
+            )
+            read.units.append(unit)
+            read.shifts.append(start - second_start)
+
+
+class AnswerSpanWork(Work):
+    """Units of one shard, and what was found in the context of each pair once the model ran."""
+
+    def __init__(self, shared: SharedPairs[Any], asked: list[Asked]) -> None:
+        self.shared = shared
+        self.units = Units(
+            told=("second_start", "n_context", "n_starts"), shape=(2 + 3 * N_ANSWER_SPANS,)
+        )
+        self.reasons: list[str | None] = []
+        self.read: list[ReadContext | None] = []
+        self._asked = asked
+
+    def statistics(self) -> dict[str, pa.Array]:
+        """Return scores, the answer that was found, and its words in common with the given one."""
+        output = self.units.output
+        distinct = {id(read): read for read in self.read if read is not None}
+        readings = {key: read.reading(output) for key, read in distinct.items()}
+        n_pairs = len(self.read)
+        answers: list[str | None] = [None] * n_pairs
+        scores = np.full((n_pairs, 3), np.nan)
+        words = np.zeros((n_pairs, 4), dtype=np.int64)
+        for pair, read in enumerate(self.read):
+            found = readings.get(id(read))
+            if found is None or not found.spans:
+                continue
+            (best,) = found.spans
+            answers[pair] = best.text
+            scores[pair] = best.score, found.log_sum, found.null_score
+            _, given = self._asked[int(self.shared.pair_candidate[pair])]
+            words[pair] = _in_common(best.text, given)
+        n_windows = np.array([len(read.units) if read else 0 for read in self.read], np.int64)
+        reasons, _ = refuse_non_finite(self.reasons, scores.sum(axis=1))
+        found_answers = [answers[pair] for pair in self.shared.row_pair.tolist()]
+        columns = {
+            "answer": list_column(found_answers, self.shared.n_targets),
+            "n_windows": per_target(self.shared, n_windows),
+            "reasons": reasons_column(self.shared, reasons),
+        }
+        for i, name in enumerate(("score", "log_sum", "null_score")):
+            columns[name] = per_target(self.shared, scores[:, i])
+        for i, name in enumerate(("is_equal", "n_common", "n_found", "n_given")):
+            columns[name] = per_target(self.shared, words[:, i])
+        return columns
+
+
+def _in_common(found: str, given: str) -> tuple[bool, int, int, int]:
+    """Return whether two answers are equal, and their words: in common, of each.
+
+    Examples
+    --------
+    >>> _in_common("The old mill", "an Old Mill!"), _in_common("a mill", "old mill")
+    ((True, 2, 2, 2), (False, 1, 1, 2))
+    """
+    left, right = _SQUAD_WORDS(found), _SQUAD_WORDS(given)
+    n_common = (Counter(left) & Counter(right)).total()
+    return left == right, n_common, len(left), len(right)
