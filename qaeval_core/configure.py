@@ -17,6 +17,7 @@ from qaeval_core.errors import ConfigError, nearest
 from qaeval_core.files import read_given
 from qaeval_core.metrics.base import Section, Settings
 from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.chat import SENT_FILES
 
 INSTANCE_NAME = r"^[a-z][a-z0-9_]{0,62}$"
 DEFAULT_METRIC = "qrelscore"
@@ -183,7 +184,7 @@ def load_config(
     metrics = tree.get("metrics")
     if isinstance(metrics, Sequence) and not isinstance(metrics, str):
         tree["metrics"] = {str(name): {} for name in metrics}
-    given = _key_files(tree)
+    given = _sent_files(tree)
     told: list[tuple[str, ...]] = []
     for key, value in (overrides or {}).items():
         parts = _full_key(key, tree)
@@ -191,34 +192,39 @@ def load_config(
         told.append(tuple(parts))
     config = make_config(tree)
     if path is not None:
-        _check_key_files(given, told, config=config, path=Path(path))
+        _check_sent_files(given, told, config=config, path=Path(path))
     return config
 
 
-def _key_files(tree: Mapping[str, Any]) -> dict[str, str]:
-    """Return the key files that a YAML file names, by instance."""
+def _sent_files(tree: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return instance, setting and path of the files that a YAML file has sent to a server."""
     metrics = tree.get("metrics")
     items = metrics.items() if isinstance(metrics, Mapping) else ()
-    files = {name: own.get("api_key_file") for name, own in items if isinstance(own, Mapping)}
-    return {str(name): file for name, file in files.items() if isinstance(file, str)}
+    return [
+        (str(name), setting, own[setting])
+        for name, own in items
+        if isinstance(own, Mapping)
+        for setting in SENT_FILES
+        if isinstance(own.get(setting), str)
+    ]
 
 
-def _check_key_files(
-    given: Mapping[str, str],
+def _check_sent_files(
+    given: Sequence[tuple[str, str, str]],
     told: Sequence[tuple[str, ...]],
     *,
     config: RunConfig,
     path: Path,
 ) -> None:
-    """Raise ConfigError where a YAML file has a secret sent that is not its own.
+    """Raise ConfigError where a YAML file has a file sent that is not its own.
 
     A file of settings comes from others more often than a command does: one that names
     ``~/.ray/auth_token`` beside a server of its author would send it there. What it allows itself
     does not count; what the command line says does.
     """
     folder = os.path.realpath(path.parent)
-    for name, file in given.items():
-        full = ("metrics", name, "api_key_file")
+    for name, setting, file in given:
+        full = ("metrics", name, setting)
         allowed = ("metrics", name, "allow_insecure")
         if any(parts == full[: len(parts)] for parts in told):
             continue
@@ -226,9 +232,9 @@ def _check_key_files(
             continue
         if not Path(os.path.realpath(os.path.expanduser(file))).is_relative_to(folder):
             raise ConfigError(
-                f"metrics.{name}.api_key_file of {path} is not below {folder}, so it may be "
+                f"metrics.{name}.{setting} of {path} is not below {folder}, so it may be "
                 "another's secret that goes to this file's server. Name it yourself: "
-                f"--set {name}.api_key_file=FILE"
+                f"--set {name}.{setting}=FILE"
             )
 
 

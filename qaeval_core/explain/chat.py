@@ -8,7 +8,7 @@ come from that reading.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from qaeval_core.errors import ReconcileError, RunError
 from qaeval_core.explain.finished_run import StoredRow
+from qaeval_core.explain.parts import Block, Part, Passage, on_one_line, short
 from qaeval_core.explain.recompute import instances_of
 from qaeval_core.families.chat.family import (
     ChatFamily,
@@ -196,3 +197,68 @@ class KeptReplies:
             for name in now
             if now[name] != then[name]
         ]
+
+
+Data = Mapping[str, Any]
+
+
+def run_data(chat: ChatRun) -> Iterator[dict[str, Any]]:
+    """Yield what is known of each run; readings are as committed, None where there is no reply."""
+    kept = KeptReplies(chat.plan.family, (chat.plan.journal_folder or Path()).absolute())
+    committed = chat.committed or {}
+    for run, reading in enumerate(chat.readings):
+        if reading.key is not None:
+            is_reminder = reading.key == chat.key(run, is_reminder=True)
+        else:
+            # A call that got no reply was the reminder if the first one got what cannot be read.
+            is_reminder = kept.is_readable(chat.key(run, is_reminder=False)) is False
+        entry, notes = kept.of_reading(reading)
+        yield {
+            "run": run + 1,
+            "n_runs": chat.plan.settings.runs,
+            "problem": reading.problem,  # why it does not count; None where it counts
+            "message": reading.message,
+            **{name: committed[name][run] for name in reading_columns(chat.plan.family)},
+            "prompt": chat.prompt(is_reminder=is_reminder),
+            "is_reminder": is_reminder,
+            "key": committed["key"][run],
+            "reply": entry.text if entry is not None else None,
+            "finish_reason": entry.finish_reason if entry is not None else None,
+            "notes": notes,
+        }
+
+
+def run_part(kind: str, run: Data, *, line: str, block: Block) -> Part:
+    """Return one run: what was read of its reply, the reply, and the prompt.
+
+    Parameters
+    ----------
+    line, block : str, Block
+        What was read, where the run counts.
+    """
+    told = f"run {run['run']} of {run['n_runs']}"
+    if run["is_reminder"]:
+        told += ", after a reminder"
+    blocks: list[Block] = [block]
+    if run["problem"] is not None:
+        why = "" if run["message"] is None else f" ({on_one_line(run['message'])})"
+        line = f"does not count, {run['problem']}{why}"
+        why = run["problem"] + (f": {run['message']}" if run["message"] else "")
+        blocks = [Passage(f"This run does not count: {why}", tone="bad")]
+    lines = [line]
+    if run["is_reminder"]:
+        remark = "The first reply could not be read; this is of the reminder."
+        blocks.append(Passage(remark, tone="plain"))
+    if run["reply"] is not None:
+        ended = f" (ended by: {run['finish_reason']})" if run["finish_reason"] else ""
+        blocks.append(Passage(run["reply"], label=f"The model’s reply{ended}"))
+        lines.append(f"reply {short(run['reply'])!r}")
+    return Part(
+        kind=kind,
+        data=run,
+        line=f"{told}: {'; '.join([*lines, *run['notes']])}",
+        title=f"Run {run['run']} of {run['n_runs']}",
+        blocks=blocks + [Passage(note, tone="soft") for note in run["notes"]],
+        folded_title=f"The prompt{', with the reminder' if run['is_reminder'] else ''}",
+        folded=[Passage(own["content"], label=own["role"]) for own in run["prompt"]],
+    )

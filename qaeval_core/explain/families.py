@@ -20,6 +20,7 @@ import pyarrow as pa
 from qaeval_core.errors import ArtifactMissingError, ReconcileError
 from qaeval_core.explain.answer_span import answer_parts
 from qaeval_core.explain.chat import ChatRun
+from qaeval_core.explain.judge import judge_parts
 from qaeval_core.explain.naco import naco_parts
 from qaeval_core.explain.parts import FamilyExplanation, Part, TargetParts
 from qaeval_core.explain.recompute import FamilyRun
@@ -352,4 +353,4 @@ TOKEN_PARTS: Mapping[str, TokenParts] = MappingProxyType(
 # Yields the parts of a row, given its scores.
 ChatParts: TypeAlias = Callable[[ChatRun, Mapping[str, object]], Iterator[Part]]
 
-CHAT_PARTS: Mapping[str, ChatParts] = MappingProxyType({"naco": naco_parts})
+CHAT_PARTS: Mapping[str, ChatParts] = MappingProxyType({"naco": naco_parts, "judge": judge_parts})

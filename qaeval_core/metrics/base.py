@@ -166,6 +166,10 @@ class Metric(ABC, Generic[S]):
     calibrated: ClassVar[str] = ""  # the setting that ``qaeval calibrate`` finds for a corpus
     over_examples: ClassVar[str] = "mean"  # or "sum_of_statistics", and `corpus` is there
 
+    def roles_of(self, settings: S) -> tuple[str, ...]:
+        """Return the input roles that an instance reads."""
+        return self.roles
+
     @abstractmethod
     def reads(self, settings: S) -> tuple[Read, ...]:
         """Return the families that an instance reads."""

@@ -13,6 +13,7 @@ from qaeval_core.metrics.bleu import Bleu
 from qaeval_core.metrics.cider import Cider
 from qaeval_core.metrics.exact_match import ExactMatch
 from qaeval_core.metrics.f1 import F1
+from qaeval_core.metrics.judge import Judge
 from qaeval_core.metrics.kpqa import Kpqa
 from qaeval_core.metrics.meteor import Meteor
 from qaeval_core.metrics.moverscore import MoverScore
@@ -46,6 +47,7 @@ _ALL: tuple[AnyMetric, ...] = (
     Kpqa(),
     Roundtrip(),
     Naco(),
+    Judge(),
 )
 
 METRICS: Mapping[str, AnyMetric] = MappingProxyType({metric.name: metric for metric in _ALL})

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from qaeval_core.metrics.base import Read, Section, Settings
+from qaeval_core.metrics.targets import BoolArray, FloatArray, Targets
 
 Price = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 # How keys of well-known services begin; no path does.
 _KEY_STARTS = ("sk-", "sk_", "gsk_", "hf_", "Bearer ")
 
+
+# Settings that name files whose content goes to the endpoint.
+SENT_FILES = ("api_key_file", "prompt_file")
 
 UNPARSABLE = "unparsable_reply"  # Of a run without a readable reply.
 PENDING = "pending"  # Of a row that was not asked: its family ended early.
@@ -181,3 +187,49 @@ def chat_settings(read: Read) -> ChatSettings:
     """Return the settings of a family that asks."""
     assert isinstance(read.settings, ChatSettings)
     return read.settings
+
+
+def counted_runs(replies: Targets, n_runs: int) -> BoolArray:
+    """Return which runs count: those of which a reply could be read; (n_rows, n_runs)."""
+    problems: list[list[str | None] | None] = replies.lists("problem")
+    counted = [[_at(own, run, PENDING) is None for run in range(n_runs)] for own in problems]
+    return np.array(counted, dtype=bool).reshape(-1, n_runs)
+
+
+def by_run(rows: list[Any], n_runs: int) -> FloatArray:
+    """Return lists as float ndarray of shape (n_rows, n_runs), 0 where there is none."""
+    values = [[float(_at(own, run, 0) or 0) for run in range(n_runs)] for own in rows]
+    return np.array(values, dtype=np.float64).reshape(-1, n_runs)
+
+
+def mean_over_runs(values: NDArray[np.generic], is_counted: BoolArray) -> FloatArray:
+    """Return the mean of each row's values that count; NaN where none does."""
+    # where, not a product: a run that does not count may hold NaN.
+    total = np.where(is_counted, values, 0.0).sum(axis=1, dtype=np.float64)
+    n_counted = is_counted.sum(axis=1)
+    return np.where(n_counted > 0, total / np.maximum(n_counted, 1), np.nan)
+
+
+def run_reasons(replies: Targets, *, is_undefined: BoolArray) -> list[str | None]:
+    """Return why a row has no score.
+
+    A fault before an unreadable reply: a row that a fault took has not been judged at all.
+    """
+    problems: list[list[str | None] | None] = replies.lists("problem")
+    own_reasons: list[str | None] = replies.lists("reason")
+    reasons: list[str | None] = [None] * len(problems)
+    for i in np.flatnonzero(is_undefined).tolist():
+        own = problems[i]
+        if own is None:
+            reasons[i] = PENDING
+        elif own_reasons[i] is not None:
+            reasons[i] = own_reasons[i]
+        else:
+            faults = [problem for problem in own if problem != UNPARSABLE]
+            reasons[i] = faults[0] if faults else UNPARSABLE
+    return reasons
+
+
+def _at(values: list[Any] | None, run: int, missing: Any) -> Any:
+    """Return a row's value of a run; a row that was not asked has none."""
+    return values[run] if values else missing

@@ -48,7 +48,13 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from qaeval_core.errors import ConfigError, InputError
 from qaeval_core.metrics.base import Column, Metric, PassFacts, Read, Scores, Section
 from qaeval_core.metrics.calibrated import read_complexity
-from qaeval_core.metrics.chat import PENDING, UNPARSABLE, ChatSettings
+from qaeval_core.metrics.chat import (
+    ChatSettings,
+    by_run,
+    counted_runs,
+    mean_over_runs,
+    run_reasons,
+)
 from qaeval_core.metrics.targets import Targets
 
 FloatArray = NDArray[np.float64]
@@ -161,9 +167,9 @@ def naco(
     w_n, w_a, w_c = _checked_weights(weights)
     e = _checked_expectation(expected_complexity)
     is_natural = is_counted & (naturalness > 0)
-    n = _mean_over_runs(naturalness, is_counted)
-    a = _mean_over_runs(np.where(is_natural, answerability, 0.0), is_counted)
-    s = _mean_over_runs(np.maximum(n_steps, 1), is_natural)
+    n = mean_over_runs(naturalness, is_counted)
+    a = mean_over_runs(np.where(is_natural, answerability, 0.0), is_counted)
+    s = mean_over_runs(np.maximum(n_steps, 1), is_natural)
 
     c = np.minimum(s, e) / np.maximum(s, e)
     score = (w_n * n + w_a * a + w_c * c) / (w_n + w_a + w_c)  # NACo
@@ -210,14 +216,6 @@ def expected_complexity(n_steps: Sequence[Sequence[int]], *, profile: str) -> fl
         return float(np.median([own.mean() for own in answered]))
     values, counts = np.unique(np.concatenate(answered), return_counts=True)
     return float(values[counts.argmax()])  # argmax: the first, so the smallest
-
-
-def _mean_over_runs(values: NDArray[np.generic], is_counted: BoolArray) -> FloatArray:
-    """Return the mean of each row's values that count; NaN where none does."""
-    # where, not a product: a run that does not count may hold NaN.
-    total = np.where(is_counted, values, 0.0).sum(axis=1, dtype=np.float64)
-    n_counted = is_counted.sum(axis=1)
-    return np.where(n_counted > 0, total / np.maximum(n_counted, 1), np.nan)
 
 
 def _check_profile(profile: str) -> None:
@@ -358,13 +356,9 @@ class Naco(Metric[NacoSettings]):
     def score(self, settings: NacoSettings, read: Mapping[str, Targets]) -> Scores:
         """Return the columns of some rows."""
         replies, n_runs = read["naco"], settings.runs
-        problems: list[list[str | None] | None] = replies.lists("problem")
-        is_counted = np.array(
-            [[_at(own, run, PENDING) is None for run in range(n_runs)] for own in problems],
-            dtype=bool,
-        ).reshape(-1, n_runs)
+        is_counted = counted_runs(replies, n_runs)
         is_question, is_natural, n_steps, answer_f1 = (
-            _by_run(replies.lists(name), n_runs)
+            by_run(replies.lists(name), n_runs)
             for name in ("is_question", "is_natural", "n_steps", "answer_f1")
         )
         assert isinstance(settings.expected_complexity, float)
@@ -387,24 +381,13 @@ class Naco(Metric[NacoSettings]):
             "predicted_answer": _first_answers(replies.lists("answer"), is_counted),
             "runs": scores.n_runs,
         }
-        return Scores(values, _reasons(replies.lists("reason"), problems, np.isnan(scores.naco)))
+        return Scores(values, run_reasons(replies, is_undefined=np.isnan(scores.naco)))
 
 
 def complexity_key(settings: NacoSettings, *, prompt: str) -> str:
     """Return what an expected complexity belongs to: the model, and how it is asked."""
     parameters = ",".join(f"{name}:{value}" for name, value in settings.parameters.items())
     return f"{settings.model}|{parameters}|prompt:{prompt}"
-
-
-def _at(values: list[Any] | None, run: int, missing: Any) -> Any:
-    """Return a row's value of a run; a row that was not asked has none."""
-    return values[run] if values else missing
-
-
-def _by_run(rows: list[Any], n_runs: int) -> FloatArray:
-    """Return lists as float ndarray of shape (n_rows, n_runs), 0 where there is none."""
-    values = [[float(_at(own, run, 0) or 0) for run in range(n_runs)] for own in rows]
-    return np.array(values, dtype=np.float64).reshape(-1, n_runs)
 
 
 def _first_answers(rows: list[Any], is_counted: BoolArray) -> list[str | None]:
@@ -414,25 +397,3 @@ def _first_answers(rows: list[Any], is_counted: BoolArray) -> list[str | None]:
         answers = [answer for answer, is_in in zip(own or [], counted, strict=False) if is_in]
         found.append(next((answer for answer in answers if answer is not None), None))
     return found
-
-
-def _reasons(
-    own_reasons: list[str | None],
-    problems: list[list[str | None] | None],
-    is_undefined: BoolArray,
-) -> list[str | None]:
-    """Return why a row has no score.
-
-    A fault before an unreadable reply: a row that a fault took has not been judged at all.
-    """
-    reasons: list[str | None] = [None] * len(problems)
-    for i in np.flatnonzero(is_undefined).tolist():
-        own = problems[i]
-        if own is None:
-            reasons[i] = PENDING
-        elif own_reasons[i] is not None:
-            reasons[i] = own_reasons[i]
-        else:
-            faults = [problem for problem in own if problem != UNPARSABLE]
-            reasons[i] = faults[0] if faults else UNPARSABLE
-    return reasons

@@ -27,7 +27,9 @@ from qaeval_core.signature import Signature
 
 def needed_roles(config: RunConfig) -> tuple[str, ...]:
     """Return the input roles that the configured metrics need, each once."""
-    roles = [role for item in config.metrics.values() for role in METRICS[item.metric].roles]
+    roles = [
+        role for item in config.metrics.values() for role in METRICS[item.metric].roles_of(item)
+    ]
     return tuple(dict.fromkeys(roles))
 
 

@@ -111,6 +111,7 @@ STAND_ALONE = {
     "jobs.export": "a verb of the command line is a module",
     "jobs.train": "a verb of the command line is a module",
     "jobs.metrics": "a verb of the command line is a module",
+    "qaeval_core.explain.judge": "what explains one metric is a module, as explain.naco is",
     "qaeval_core.sample": "it lies beside its data",
 }
 

@@ -59,6 +59,8 @@ def _default(field: FieldInfo) -> str:
         return "none"
     if isinstance(field.default, bool | int | float | str):
         return f"`{str(field.default).lower()}`"
+    if isinstance(field.default, tuple):
+        return f"`[{', '.join(f'{value:g}' for value in field.default)}]`"
     parts = ", ".join(f"{key}: {value:g}" for key, value in field.default.model_dump().items())
     return f"`{{{parts}}}`"
 

@@ -42,6 +42,30 @@ def score(source: Path, *, out: Path, server: ServedModel, **settings: object) -
     qaeval("score", source, "--out", out, "--metrics", "naco", *words)
 
 
+def judge(folder: Path, server: ServedModel) -> None:
+    """Have two questions rated by the same server, with a prompt of one's own."""
+    prompt = folder / "prompt.txt"
+    prompt.write_text("Question: {candidate}\nIs it clear? Reply with one number from 1 to 5.")
+    source = write_parquet(
+        folder / "judged.parquet", pa.table({"candidate": [row[0] for row in ROWS[:2]]})
+    )
+    given = {
+        "base_url": server.base_url,
+        "model": server.model,
+        "prompt_file": prompt,
+        "max_tokens": 16,
+        "max_concurrent": 1,
+        "timeout_s": 300,
+        "ledger_path": folder / "ledgers",
+    }
+    words = [word for key, value in given.items() for word in ("--set", f"judge.{key}={value}")]
+    qaeval("score", source, "--out", folder / "judged", "--metrics", "judge", "--local", *words)
+    scores = read_scores(folder / "judged", "judged.parquet")
+    assert set(scores["judge_reason"]) <= {None, "unparsable_reply"}, server.log()
+    assert scores["judge"].drop_nulls().is_between(1, 5).all()
+    assert scores["judge"].is_null().sum() == scores["judge_reason"].drop_nulls().len()
+
+
 def n_paid(out: Path) -> int:
     """Return how many calls a run paid for, by its report."""
     (family,) = json.loads((out / "report.json").read_text())["families"].values()
@@ -69,6 +93,7 @@ def test_a_real_model_is_asked_and_each_reply_paid_once(tmp_path: Path) -> None:
         n_calls = server.n_calls()
         score(source, out=second, server=server, journal_path=first / "journal")
         assert server.n_calls() == n_calls, server.log()
+        judge(tmp_path, server)
 
     assert (n_paid(first), n_paid(second)) == (n_calls, 0)
     replies = journalled(first / "journal")

@@ -18,7 +18,11 @@ from qaeval_core.planning.compile import compile_run, needed_requests, needed_ro
 from qaeval_core.planning.run_plan import columns_metadata, score_fields
 from qaeval_core.schema import ROLES
 
-_NACO = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "expected_complexity": 2}
+_ENDPOINT = {"base_url": "http://127.0.0.1:9/v1", "model": "m"}
+_NACO = {**_ENDPOINT, "expected_complexity": 2}
+_JUDGE = {**_ENDPOINT, "prompt_file": str(Path(__file__).with_name("judge_prompt.txt"))}
+# What a run of a metric needs besides its defaults.
+_REQUIRED: Mapping[str, Mapping[str, Any]] = {"naco": _NACO, "judge": _JUDGE}
 
 # Of each metric that has options worth it: settings beside the defaults, which are pinned too.
 OPTION_SETS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
@@ -53,13 +57,15 @@ OPTION_SETS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
         {**_NACO, "profile": "authors", "runs": 3, "one_shot": True},
         {**_NACO, "weights": {"naturalness": 2.0}, "expected_complexity": 3.5},
     ),
+    "judge": ({**_JUDGE, "runs": 3, "scale": [0, 10], "read": "json:score"},),
+    "roundtrip": ({"reader": "deepset/roberta-base-squad2"},),
 }
 
 
 def pinned() -> dict[str, Any]:
     """Return what is pinned, by metric and option set."""
     sets: dict[str, tuple[Mapping[str, Any], ...]] = {
-        name: (_NACO if name == "naco" else {}, *OPTION_SETS.get(name, ())) for name in METRICS
+        name: (_REQUIRED.get(name, {}), *OPTION_SETS.get(name, ())) for name in METRICS
     }
     return {
         f"{name} {number}": _pinned(name, given)

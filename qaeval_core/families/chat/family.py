@@ -240,6 +240,11 @@ class ChatFamily(Family):
 
     roles: tuple[str, ...]
     schema: pa.Schema  # of its statistics
+    required: ClassVar[tuple[str, ...]] = ("base_url", "model")  # settings of a run
+
+    def bound(self, settings: ChatSettings) -> ChatFamily:
+        """Return the family that asks and reads as these settings say."""
+        return self
 
     @abstractmethod
     def asked(self, settings: ChatSettings) -> dict[str, object]:
@@ -284,16 +289,17 @@ class ChatFamily(Family):
             If there is no endpoint or no model.
         """
         settings, config = chat_settings(read), context.config
-        for key in ("base_url", "model"):
+        for key in self.required:
             if getattr(settings, key) is None:
                 name = context.instance
                 raise ConfigError(f"metrics.{name}.{key} is missing: --set {name}.{key}=...")
-        columns = context.columns_of(self.roles)
+        family = self.bound(settings)
+        columns = context.columns_of(family.roles)
         options: dict[str, object] = {
             "base_url": settings.base_url,
             "model": settings.model,
             "parameters": settings.parameters,
-            **self.asked(settings),
+            **family.asked(settings),
         }
         journal_path = settings.journal_path
         if journal_path is None and config.output.path is not None:
@@ -311,7 +317,7 @@ class ChatFamily(Family):
             columns=columns,
             signature=Signature(self.name, {**options, "columns": columns}, self.version),
             rows_per_shard={"cpu": _ROWS_PER_SHARD, "cuda": _ROWS_PER_SHARD},
-            family=self,
+            family=family,
             settings=settings,
             journal_path=_absolute(journal_path),
             keeps_replies=config.output.replies,
