@@ -3,13 +3,12 @@
 #   make setup PYTHON=python3.12       another Python, 3.11 or newer
 #   make setup TORCH_ARGS='...'        pip options for torch alone, such as an index of CPU builds
 #   make check                         lint and the quick tests, while working
-#   make test PYTEST_ARGS='-k names'   some tests; PYTEST_MARKS='slow' runs the slow ones
+#   make test PYTEST_ARGS='-k names'   some tests
 #   make adapters DATA=folder          train the shipped adapters again (hours on CPUs)
 
 PYTHON ?= python3
 TORCH_ARGS ?=
 PYTEST_ARGS ?=
-PYTEST_MARKS ?= not slow and not gpu
 DATA ?= data
 
 SHELL := /bin/sh
@@ -27,7 +26,7 @@ QUICK_CALLS := tests/llm
 QUICK_MARKS := not slow and not gpu and not ray and not shared_data
 QUICK_ARGS := --ignore tests/metrics/test_common_models.py
 
-.PHONY: help setup demo check quick quick-calls test long lint bench adapters
+.PHONY: help setup demo check quick quick-calls test slow slow-work slow-calls long lint bench adapters
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,7 +47,19 @@ quick-calls: $(STAMP)
 	@$(BIN)/python -m pytest -q -m "$(QUICK_MARKS)" $(QUICK_CALLS) $(PYTEST_ARGS)
 
 test: $(STAMP) ## run the tests, less those marked slow or gpu
-	@$(BIN)/python -m pytest -q --durations=5 -m "$(PYTEST_MARKS)" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q --durations=5 -m "not slow and not gpu" $(PYTEST_ARGS)
+
+# Those of the second group wait for limits and servers, with hardly any work.
+SLOW_CALLS := tests/llm $(addprefix tests/jobs/test_,naco_kills.py naco_pool.py naco_shared.py governor.py)
+
+slow: $(STAMP) ## run the tests marked slow, those that wait beside the others
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target slow-work slow-calls
+
+slow-work: $(STAMP)
+	@$(BIN)/python -m pytest -q --durations=10 -m slow $(addprefix --ignore ,$(SLOW_CALLS)) $(PYTEST_ARGS)
+
+slow-calls: $(STAMP)
+	@$(BIN)/python -m pytest -q --durations=10 -m slow $(SLOW_CALLS) $(PYTEST_ARGS)
 
 # The last run is evidence: its output is kept with the commit and the machine.
 EVIDENCE := docs/evidence/long.txt

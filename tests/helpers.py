@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +108,13 @@ def build_needed(config: RunConfig) -> None:
         build_artifact(request, root)
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda request: ensure_artifact(root, request), named))
+
+
+def build_matches(config: RunConfig) -> None:
+    """Build the graphs that show LRM's matches: an explanation builds nothing."""
+    for request in needed_requests(config, device="cpu"):
+        if request.graph == "relevance_matching":
+            ensure_artifact(default_root(), replace(request, graph="relevance_matches"))
 
 
 def run_locally(overrides: Mapping[str, object]) -> tuple[Outcome, list[str]]:

@@ -14,10 +14,11 @@ from typing import Any
 import naco_jobs
 import pyarrow as pa
 import pytest
-from helpers import qaeval, read_scores, run_locally, write_parquet
+from helpers import build_matches, qaeval, read_scores, run_locally, write_parquet
 from llm_server import LlmServer
 from naco_jobs import CONTEXT
 
+from qaeval_core.configure import load_config
 from qaeval_core.errors import ConfigError, ReconcileError
 from qaeval_core.explain.page import explanation_lines, explanation_page
 from qaeval_core.explain.parts import Explanation, explanation_content
@@ -337,7 +338,9 @@ def test_models_and_replies_of_a_row_are_explained_together(
     """Protects from one family that hides another."""
     with LlmServer(replies=REPLIES, latency_s=0.001) as server:
         job = settings(server, tmp_path, table(["Who keeps the bees?"]))
-        run_locally({**job, "metrics.qrelscore.metric": "qrelscore"})
+        job = {**job, "metrics.qrelscore.metric": "qrelscore"}
+        run_locally(job)
+    build_matches(load_config(overrides=job))
     explanation = explain_row(tmp_path / "out", identity="Who keeps the bees?")
     assert {found.family for found in explanation.families} == {"lrm", "grg", "naco"}
     assert explanation.is_equal and explanation.notes == ()

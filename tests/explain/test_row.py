@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,13 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from helpers import read_scores, run_locally, short_sample, write_parquet
+from helpers import build_matches, read_scores, run_locally, short_sample, write_parquet
 
 from qaeval_core.configure import load_config
 from qaeval_core.explain.parts import Explanation, Part
 from qaeval_core.explain.row import explain_row
-from qaeval_core.models.artifact import default_root, ensure_artifact
-from qaeval_core.planning.compile import needed_requests
 from qaeval_core.sample import sample_table
 
 # Short, so that the test is quick; what is not plain English shows letters of several tokens.
@@ -40,15 +37,8 @@ def score(folder: Path, rows: list[dict[str, Any]], **settings: object) -> Path:
         **settings,
     }
     run_locally(overrides)
-    build_matches(overrides)
+    build_matches(load_config(overrides=overrides))
     return folder / "out"
-
-
-def build_matches(overrides: dict[str, object]) -> None:
-    """Build the graphs that show LRM's matches: an explanation builds nothing."""
-    for request in needed_requests(load_config(overrides=overrides), device="cpu"):
-        if request.graph == "relevance_matching":
-            ensure_artifact(default_root(), replace(request, graph="relevance_matches"))
 
 
 def content(part: Part) -> SimpleNamespace:

@@ -17,10 +17,8 @@ MILL = "Josiah Penrow built the tide mill at Saltmarsh Quay in 1774. It ground b
 FIRE = "The tide mill at Saltmarsh Quay burned down in 1921, and an inn was built from its stones."
 ROWS = [
     ("Who built the tide mill at Saltmarsh Quay?", [MILL], "Josiah Penrow"),
-    ("In which year was the tide mill built?", [MILL], "1774"),
     ("What the ground mill barley did?", [MILL], "barley"),
     ("Josiah Penrow built a mill.", [MILL], "a mill"),
-    ("What was built from the stones of Penrow's mill?", [MILL, FIRE], "an inn"),
     ("How long did the mill stand before it burned down?", [MILL, FIRE], "147 years"),
 ]
 
