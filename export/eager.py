@@ -47,6 +47,8 @@ def _logprobs(loaded: LoadedModel, _: ArtifactRequest, row: ParityRow) -> Values
 
 
 def _precision(loaded: LoadedModel, request: ArtifactRequest, row: ParityRow) -> Values:
+    if request.options["aggregate"] == "mover":
+        return _matches(loaded, request, row)
     worth = _matches(loaded, request, row).reshape(-1, len(row.candidate_ids))
     return np.asarray(worth.mean(axis=1))
 
@@ -68,6 +70,8 @@ def _matches(loaded: LoadedModel, request: ArtifactRequest, row: ParityRow) -> V
 def _match(attention: torch.Tensor, cosine: torch.Tensor, request: ArtifactRequest) -> torch.Tensor:
     if request.options["matching"] == "attended":
         return cosine.gather(1, attention.argmax(dim=1, keepdim=True))
+    if request.options["aggregate"] == "mover":
+        return cosine
     worth = attention * cosine
     return worth.amax(dim=1) if request.options["aggregate"] == "max" else worth.mean(dim=1)
 

@@ -37,6 +37,7 @@ from torch.nn import functional
 
 from export.graphs.base import TEXTS, Axes, GraphExport, Input, Output, Rows, per_row
 from export.graphs.encoder import EncoderEmbeddings, EncoderLayer
+from export.graphs.layer_cosines import LayerCosines
 from export.loading import LoadedModel, first_position
 from export.parity import Values, pair_rows
 from qaeval_core.errors import ExportError
@@ -248,6 +249,9 @@ def _make(
 ) -> tuple[nn.Module, Axes]:
     if loaded.model_type == "mpnet":
         raise ExportError("relevance_matching does not know MPNet's relative positions yet")
+    if request.options["aggregate"] == "mover":
+        cosines = LayerCosines(loaded.model, first_position=first_position(loaded))
+        return cosines, ("n_pairs", len(cosines.layers), "n_cand", "n_tokens_padded")
     module = RelevanceMatching(
         loaded.model,
         matching=request.options["matching"],
@@ -275,8 +279,16 @@ _INPUTS = {
 }
 
 
-def _layer_values(output: Output, _: Rows) -> list[Values]:
-    return list(output)  # of shape (n_layers,) each
+def _layer_values(output: Output, rows: Rows) -> list[Values]:
+    if output.ndim == 2:
+        return list(output)  # of shape (n_layers,) each
+    # Cosines, of shape (n_pairs, n_layers, n_cand, n_tokens).
+    return [
+        own[:, : len(row.candidate_ids), row.second_start :][:, :, : len(row.context_ids)].reshape(
+            -1
+        )
+        for own, row in zip(output, rows, strict=True)
+    ]
 
 
 def _match_values(output: Output, rows: Rows) -> list[Values]:

@@ -34,6 +34,7 @@ from qaeval_core.explain.tokens import (
     token_probabilities,
     token_weights,
 )
+from qaeval_core.families.lrm import mover_plans
 from qaeval_core.families.model_family import UnitRun
 from qaeval_core.families.token_match import TokenWork
 from qaeval_core.families.token_units import TokenUnits
@@ -140,7 +141,10 @@ def _lrm_parts(run: FamilyRun) -> Iterator[tuple[Part, ...]]:
     """Yield each target's matches: one part per window."""
     pieces = TextPieces(run.plan.artifact.tokenizer_path)
     candidate = pieces.cut(run.text("candidate"))
-    session = _matches_session(run) if run.units else None
+    matching, aggregate = (run.plan.artifact.record.options[k] for k in ("matching", "aggregate"))
+    is_mover = aggregate == "mover"
+    what = "attention × cosine" if matching == "weighted" else "cosine"
+    session = _matches_session(run) if run.units and not is_mover else None
     n_layers = run.plan.artifact.record.n_layers
     layers = [plan.settings.model_dump()["layers"] for plan in run.instances]
     used = {i for own in layers for i in layer_indices(own, n_layers=n_layers)}
@@ -148,24 +152,36 @@ def _lrm_parts(run: FamilyRun) -> Iterator[tuple[Part, ...]]:
         parts: list[Part] = []
         context, position = pieces.cut(target), 0
         for (unit,) in windows:
-            assert session is not None
             n_candidate, n_context = (int(unit.inputs[k][0]) for k in ("n_candidate", "n_context"))
             # Of shape (n_layers, n_cand, 2): index of the match, and what it is worth.
-            matches = session.run(unit.inputs)[0, :, :n_candidate].astype(np.float64)
-            _check_matches(run, matches[..., 1].mean(axis=1), unit)
+            if session is None:
+                matches = _mover_matches(unit, n_candidate, n_context)
+                precision = matches[..., 1].mean(axis=1)
+            else:
+                matches = session.run(unit.inputs)[0, :, :n_candidate].astype(np.float64)
+                precision = unit.output[0].astype(np.float64)
+                _check_matches(run, matches[..., 1].mean(axis=1), unit)
             parts.append(
                 layer_matches(
                     window=(len(parts) + 1, len(windows)),
                     candidate=candidate[:n_candidate],
                     context=context[position : position + n_context],
                     matches=matches,
-                    is_cosine=run.plan.artifact.record.options["matching"] == "attended",
-                    layer_precision=unit.output[0].astype(float).tolist(),
+                    what="cosine by the plan" if is_mover else what,
+                    layer_precision=precision.tolist(),
                     used_layers=sorted(used),
                 )
             )
             position += n_context
         yield tuple(parts)
+
+
+def _mover_matches(unit: UnitRun, n_candidate: int, n_context: int) -> FloatArray:
+    """Return to which context token each token hands most, and what all it hands is worth."""
+    start = int(unit.inputs["context_start"][0])
+    cosines = unit.output[0, :, :n_candidate, start : start + n_context].astype(np.float64)
+    plans = mover_plans(cosines)
+    return np.stack([plans.argmax(axis=2), (plans * cosines).sum(axis=2)], axis=2)
 
 
 def _matches_session(run: FamilyRun) -> Session:

@@ -83,7 +83,7 @@ def layer_matches(
     candidate: Sequence[str],
     context: Sequence[str],
     matches: FloatArray,
-    is_cosine: bool,
+    what: str,
     layer_precision: Sequence[float],
     used_layers: Sequence[int],
 ) -> Part:
@@ -97,8 +97,8 @@ def layer_matches(
         Tokens that count, as pieces of their texts.
     matches : float ndarray of shape (n_layers, n_cand, 2)
         Index into ``context``, and what the match is worth; in [-1, 1].
-    is_cosine : bool
-        Whether that is the cosine; else it is attention x cosine (matching=weighted).
+    what : str
+        What a match is worth, such as "cosine".
     layer_precision : sequence of float, n_layers
         As stored: the mean worth of all candidate tokens.
     used_layers : sequence of int
@@ -111,7 +111,6 @@ def layer_matches(
     rows = _matched_rows(candidate, context, matched, worth)
     rows.append(["mean", *(f"{value:.4f}" for value in layer_precision)])
     head = [f"layer {i + 1}{'' if i in used else ' (unused)'}" for i in range(len(matched))]
-    what = "cosine" if is_cosine else "attention × cosine"
     label = "Context tokens by how many matches they get, all used layers"
     caption = f"The context token that each candidate token is matched to, and its {what}"
     return Part(
@@ -121,7 +120,7 @@ def layer_matches(
             "n_windows": window[1],
             "candidate": candidate,
             "context": context,
-            "is_cosine": is_cosine,
+            "is_cosine": what == "cosine",
             "matched": matched.tolist(),
             "worth": worth.tolist(),
             "layer_precision": layer_precision,

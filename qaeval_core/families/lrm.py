@@ -27,6 +27,7 @@ from qaeval_core.families.base import (
     row_totals,
     target_windows,
 )
+from qaeval_core.families.transport import transport_plan
 from qaeval_core.families.validate import SharedPairs
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.text.encode import TextEncoder, equal_windows
@@ -46,7 +47,9 @@ class LrmScorer(ModelScorer):
         """Encode distinct texts and lay out one unit per window of each distinct pair."""
         candidates = self.encoder.encode(shared.candidates)
         targets = self.encoder.encode(shared.targets)
-        work = LrmWork(shared, self.artifact.record.n_layers)
+        record = self.artifact.record
+        is_mover = record.options["aggregate"] == "mover"
+        work = LrmWork(shared, record.n_layers, is_mover=is_mover)
         n_dropped = int(self._is_authors)
         for i, j in shared.pairs():
             candidate, target = candidates[i], targets[j]
@@ -95,13 +98,54 @@ class LrmUnits(Units):
         return {**inputs, "candidate_positions": positions}
 
 
+class MoverUnits(LrmUnits):
+    """Pairs of which the graph returns cosines of tokens; of these, Prec_l of each is kept."""
+
+    def take(self, batch: Sequence[int], output: NDArray[np.float32]) -> None:
+        """Keep Prec_l of these units; output has shape (n_units, n_layers, n_cand, n_tokens)."""
+        facts = ("n_candidate", "context_start", "n_context")
+        for cosines, i in zip(output, batch, strict=True):
+            n_candidate, start, n_context = (int(self.facts[name][i]) for name in facts)
+            own = cosines[:, :n_candidate, start : start + n_context]
+            own = own.astype(np.float64)
+            self.output[i] = (mover_plans(own) * own).sum(axis=2).mean(axis=1)  # Prec_l
+
+
+def mover_plans(cosines: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what each candidate token hands to each context token, in each layer.
+
+    Parameters
+    ----------
+    cosines : float ndarray of shape (n_layers, n_candidate, n_context)
+
+    Returns
+    -------
+    float ndarray of shape (n_layers, n_candidate, n_context)
+        P of the plan that moves the candidate onto the context at the least cost 1 - cos, all
+        tokens of a side weighing the same; its rows sum to 1. NaN where a cosine is not finite.
+
+    Examples
+    --------
+    >>> mover_plans(np.array([[[1.0, 0.0], [0.5, 0.25]]]))
+    array([[[1., 0.],
+            [0., 1.]]])
+    """
+    _, n_candidate, n_context = cosines.shape
+    supply, demand = np.full(n_candidate, 1 / n_candidate), np.full(n_context, 1 / n_context)
+    plans = np.full(cosines.shape, np.nan)
+    for layer, own in enumerate(cosines):
+        if np.isfinite(own).all():
+            plans[layer] = n_candidate * transport_plan(costs=1 - own, supply=supply, demand=demand)
+    return plans
+
+
 class LrmWork(Work):
     """Units of one shard: token sequences, and Prec_l of each once the model ran."""
 
-    def __init__(self, shared: SharedPairs[str], n_layers: int) -> None:
+    def __init__(self, shared: SharedPairs[str], n_layers: int, *, is_mover: bool) -> None:
         self.pairs = PairWindows()
         told = ("n_candidate", "context_start", "n_context")
-        self.units = LrmUnits(told=told, shape=(n_layers,))
+        self.units = (MoverUnits if is_mover else LrmUnits)(told=told, shape=(n_layers,))
         self._shared = shared
         self._n_layers = n_layers
 

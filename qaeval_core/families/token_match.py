@@ -8,18 +8,13 @@ option (the authors' program: yes).
 
 from __future__ import annotations
 
-import importlib
-import os
 from collections.abc import Iterator
-from functools import cache
-from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from qaeval_core.errors import ConfigError
 from qaeval_core.families.base import (
     NO_WEIGHT,
     NON_FINITE,
@@ -32,6 +27,7 @@ from qaeval_core.families.base import (
     token_counts,
 )
 from qaeval_core.families.token_units import DOCUMENT, TokenUnits
+from qaeval_core.families.transport import transport_cost
 from qaeval_core.families.validate import IntArray, SharedPairs, SharedTexts, share_texts
 from qaeval_core.metrics.bertscore import inverse_document_frequencies
 from qaeval_core.text.ngrams import concat_ranges
@@ -255,9 +251,6 @@ FloatArray = NDArray[np.float64]
 
 # Cosines held at once, of 4 bytes: 50,000 x 50,000 of them would take 10 GB.
 MAX_ELEMENTS = 4_000_000
-# Pivots of the network simplex; POT's own limit is 100,000.
-_MAX_PIVOTS = 10_000_000
-_POT_BACKENDS = ("PYTORCH", "JAX", "CUPY", "TENSORFLOW")
 
 
 class BestCosines(NamedTuple):
@@ -393,8 +386,8 @@ def transport_costs(
     for i, (left, right) in enumerate(zip(pair_left.tolist(), pair_right.tolist(), strict=True)):
         rows, columns = weighty[left], weighty[right]
         if len(rows) and len(columns):
-            costs[i] = _transport_cost(
-                distances=_distances(vectors[rows], vectors[columns]),
+            costs[i] = transport_cost(
+                costs=_distances(vectors[rows], vectors[columns]),
                 supply=_normalised(weights[rows]),
                 demand=_normalised(weights[columns]),
             )
@@ -414,28 +407,3 @@ def _distances(left: VectorArray, right: VectorArray) -> FloatArray:
     squares = (x**2).sum(axis=1)[:, np.newaxis] + (y**2).sum(axis=1) - 2 * x @ y.T
     distances: FloatArray = np.sqrt(np.maximum(squares, 0.0))
     return distances
-
-
-def _transport_cost(*, distances: FloatArray, supply: FloatArray, demand: FloatArray) -> float:
-    solver = _transport_solver()
-    return float(solver.emd2(supply, demand, distances, numItermax=_MAX_PIVOTS))
-
-
-@cache
-def _transport_solver() -> ModuleType:
-    """Import POT without the tensor libraries that it would load, such as torch."""
-    switches = {f"POT_BACKEND_DISABLE_{name}": "1" for name in _POT_BACKENDS}
-    before = {name: os.environ.get(name) for name in switches}
-    os.environ.update(switches)
-    try:
-        return importlib.import_module("ot")
-    except ImportError as error:
-        raise ConfigError(
-            "moverscore needs POT (optimal transport): pip install 'qaeval[transport]'"
-        ) from error
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -214,7 +214,9 @@ class QRelScoreSettings(Settings):
         "attended", description="reading of eq. 4: cosine at the argmax, or attention x cosine"
     )
     aggregate: Literal["max", "average", "mover"] = Field(
-        "max", description="aggregation of matching=weighted over context tokens"
+        "max",
+        description="aggregation of matching=weighted over context tokens; mover: by optimal "
+        "transport, slow",
     )
     layers: Literal["all", "first", "middle", "last", "specific"] = Field(
         "all", description="encoder layers that count"
@@ -236,10 +238,6 @@ class QRelScoreSettings(Settings):
 
     @model_validator(mode="after")
     def _check_options(self) -> QRelScoreSettings:
-        if self.aggregate == "mover":
-            raise ValueError(
-                "aggregate=mover (ablation M7) is not available yet; use max or average"
-            )
         if self.matching == "attended" and self.aggregate != "max":
             raise ValueError(
                 f"aggregate={self.aggregate} needs matching=weighted: attended matching takes "

@@ -59,7 +59,7 @@ MODEL_FIELDS = ("template", "bos_id", "activation", "pooling")
 
 _MATCHING = {
     "matching": GraphOption(("attended", "weighted"), "of relevance_matching"),
-    "aggregate": GraphOption(("max", "average"), "of weighted matching"),
+    "aggregate": GraphOption(("max", "average", "mover"), "of weighted matching"),
 }
 _LAYERS = GraphOption(
     ("last", *map(str, range(_MAX_LAYERS + 1))),
@@ -167,7 +167,9 @@ def _with_defaults(graph: str, options: Mapping[str, str]) -> dict[str, str]:
             )
     full = {name: options.get(name, option.values[0]) for name, option in known.items()}
     if full.get("matching") == "attended" and full["aggregate"] != "max":
-        raise ConfigError("aggregate=average needs matching=weighted: attended takes one token")
+        raise ConfigError(
+            f"aggregate={full['aggregate']} needs matching=weighted: attended takes one token"
+        )
     return full
 
 

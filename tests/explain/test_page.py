@@ -36,7 +36,7 @@ _PARTS = (
         candidate=("<script>", " b"),
         context=("one", " </span>", " three"),
         matches=np.array([[[1, 0.5], [1, -0.25]], [[0, 0.75], [2, 1.0]]]),
-        is_cosine=True,
+        what="cosine",
         layer_precision=(0.125, 0.875),
         used_layers=(1,),
     ),

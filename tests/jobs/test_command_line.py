@@ -64,7 +64,7 @@ def test_dry_run_counts_units_and_writes_nothing(words: list[str], tmp_path: Pat
     [
         (["--set", "qrelscore.exponnent=2"], "did you mean 'exponent'?"),
         (["--set", "scoring.rows_per_shards=2"], "did you mean 'rows_per_shard'?"),
-        (["--set", "qrelscore.aggregate=mover"], "mover (ablation M7) is not available yet"),
+        (["--set", "qrelscore.aggregate=mover"], "aggregate=mover needs matching=weighted"),
         (["--set", "qrelscore.profile=paperr"], "'paper' or 'authors'"),
         (["--metrics", "qrelscor"], "did you mean 'qrelscore'?"),
         (["--column", "contxt=x"], "did you mean 'context'?"),
