@@ -19,13 +19,15 @@ EPILOG = """Examples:
   qaeval train cross-encoder --pairs pairs.parquet --out sas-mine
 
   qaeval train kpqa --squad train-v1.1.json --out kpqa-mine
+
+  qaeval train reader --squad train-v2.0.json --out reader-mine
 """
 
 _NEEDED = ("torch", "peft", "spacy")
 
 
 def train(context: typer.Context) -> None:
-    """Train a cross-encoder (sas) or a keyphrase predictor (kpqa): an adapter and a model."""
+    """Train a cross-encoder (sas), a keyphrase predictor (kpqa) or a reader (roundtrip)."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         options.say(f"error: training needs {missing[0]}: pip install 'qaeval[export,train]'")

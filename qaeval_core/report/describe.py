@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 from collections.abc import Iterator, Mapping
 
@@ -108,7 +109,7 @@ def _signature(spec: AnyMetric) -> str:
 
 
 def _range(spec: AnyMetric) -> str:
-    return f"{spec.low:g} to {spec.high:g}"
+    return f"{spec.low:g} to {spec.high:g}" if math.isfinite(spec.high) else "any number"
 
 
 def _direction(spec: AnyMetric) -> str:

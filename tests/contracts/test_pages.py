@@ -159,5 +159,5 @@ def test_help_of_every_verb_shows_examples() -> None:
         assert shown.exit_code == 0
         assert f"qaeval {verb}" in shown.output
     # It takes over its process: not in this one.
-    for kind in ("cross-encoder", "kpqa"):
+    for kind in ("cross-encoder", "kpqa", "reader"):
         assert f"qaeval train {kind}" in qaeval("train", kind, "--help")

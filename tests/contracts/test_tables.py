@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +28,8 @@ def columns_table() -> Iterator[str]:
     for metric in METRICS.values():
         roles = [*metric.roles, *(f"[{role}]" for role in metric.optional_roles)]
         own = [f"`{_column(metric, c.name)}`{_kind(c.kind)}" for c in metric.columns]
-        shown = f"{metric.low:g} to {metric.high:g}"
+        is_bounded = math.isfinite(metric.high)
+        shown = f"{metric.low:g} to {metric.high:g}" if is_bounded else "any number"
         yield f"| `{metric.name}` | {', '.join(roles)} | {', '.join(own)} | {shown} |"
 
 
