@@ -37,7 +37,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = {name: value for name in _OPTIONS if (value := getattr(args, name)) is not None}
     try:
         request = ArtifactRequest(
-            args.graph, args.model, args.precision, options, allow_lossy=args.allow_lossy
+            args.graph,
+            args.model,
+            args.precision,
+            options,
+            allow_lossy=args.allow_lossy,
+            onnx_file=args.onnx_file,
         )
         artifact = _build(request, root=args.root or default_root(), force=args.force)
     except ConfigError as error:
@@ -54,6 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
 def parity_line(artifact: Artifact) -> str:
     """Return how far the graph is from torch, in one line."""
     record, parity = artifact.record, artifact.record.parity
+    if parity is None:
+        return f"{record.precision}, taken as it is: no weights to compare it with"
     line = (
         f"{record.precision} against {parity.against}: max_abs_diff {parity.max_abs_diff:.1e} "
         f"(at most {parity.tolerance:g}), spearman {parity.spearman:.6f}"
@@ -105,6 +112,12 @@ def _parser() -> argparse.ArgumentParser:
     for name, option in _OPTIONS.items():
         listed = option.values if len(option.values) <= _MAX_LISTED else None
         parser.add_argument(f"--{name}", choices=listed, help=option.help)
+    parser.add_argument(
+        "--onnx-file",
+        default="",
+        metavar="FILE",
+        help="ONNX file of the model to take as it is, such as onnx/model.onnx",
+    )
     parser.add_argument("--root", type=Path, help="where artifacts lie (QAEVAL_ARTIFACTS)")
     parser.add_argument(
         "--allow-lossy", action="store_true", help="keep fp16 even if it fails its parity gate"

@@ -1,7 +1,7 @@
 """Build: a request -> an artifact folder, complete or not at all.
 
-Steps: find the model, load it, trace the graph, compare it with torch, write the folder under a
-temporary name, rename it. But: each step's work is in a module of its own.
+Steps: find the model, make its graph (``traced`` from torch, or ``adopted`` of an ONNX file), write
+the folder under a temporary name, rename it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 import onnx
-import onnxruntime as ort
 
-from export.eager import eager_values
-from export.graphs import EXPORTS
-from export.loading import LoadedModel, ModelFacts, load_model, make_facts
-from export.parity import MIN_SPEARMAN, Parity, compare, convert, parity_pairs
-from export.tracing import tensor_records, trace
-from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ExportError
+from export.facts import Made
+from export.graph_files import tensor_records
+from qaeval_core.errors import ArtifactHashError, ArtifactMissingError
 from qaeval_core.models.artifact import (
     RECORD,
     SEAL,
@@ -40,14 +36,9 @@ from qaeval_core.models.record import (
     ArtifactRecord,
     ArtifactRequest,
     ModelRecord,
-    ParityAttempt,
-    ParityRecord,
 )
 from qaeval_core.models.registry import ModelSource, file_sha256, resolve_model
 from qaeval_core.terminal import say
-
-# Protobuf ends at 2 GiB; the rest is room for the graph itself.
-_MAX_ONE_FILE_BYTES = 1_800_000_000
 
 
 def build_artifact(request: ArtifactRequest, root: Path, *, force: bool = False) -> Artifact:
@@ -99,39 +90,39 @@ def _replace(temporary: Path, folder: Path) -> None:
 
 
 def _write(request: ArtifactRequest, folder: Path) -> None:
-    source = resolve_model(request.model, role=request.role)
-    loaded = load_model(source, role=request.role)
-    facts = make_facts(loaded, request)
-    proto = trace(loaded, request)
-    proto, parity = _gate(proto, loaded, facts, request, folder)
-    loaded.tokenizer.save(str(folder / "tokenizer.json"))
+    source = resolve_model(request.model, role=request.role, onnx_file=request.onnx_file)
+    made = _make(source, request, folder)
+    made.tokenizer.save(str(folder / "tokenizer.json"))
     files = {path.name: file_sha256(path) for path in sorted(folder.iterdir())}
-    record = _make_record(
-        source=source, request=request, facts=facts, proto=proto, parity=parity, files=files
-    )
+    record = _make_record(source=source, request=request, made=made, files=files)
     content = (json.dumps(record.model_dump(mode="json"), indent=2) + "\n").encode()
     (folder / RECORD).write_bytes(content)
     (folder / SEAL).write_text(seal_of(content), encoding="utf-8")
 
 
+def _make(source: ModelSource, request: ArtifactRequest, folder: Path) -> Made:
+    """Save the graph of a request in a folder, of a file that is there or traced from torch."""
+    if source.onnx_file is not None:
+        from export.adopted import adopt  # Each way loads what the other one does without.
+
+        return adopt(source, request, folder)
+    from export.traced import make_traced
+
+    return make_traced(source, request, folder)
+
+
 def _make_record(
-    *,
-    source: ModelSource,
-    request: ArtifactRequest,
-    facts: ModelFacts,
-    proto: onnx.ModelProto,
-    parity: ParityRecord,
-    files: Mapping[str, str],
+    *, source: ModelSource, request: ArtifactRequest, made: Made, files: Mapping[str, str]
 ) -> ArtifactRecord:
-    inputs, outputs = tensor_records(proto)
+    inputs, outputs = tensor_records(made.proto)
     return ArtifactRecord(
         format_version=FORMAT_VERSION,
         graph=request.graph,
         graph_version=GRAPHS[request.graph].version,
         options=dict(request.options),
-        precision=parity.precision,
+        precision=made.precision,
         requested_precision=request.precision,
-        lossy=not parity.passed,
+        lossy=made.parity is not None and not made.parity.passed,
         model=ModelRecord(
             name=source.name, kind=source.kind, revision=source.revision, files=dict(source.files)
         ),
@@ -139,10 +130,11 @@ def _make_record(
         tokenizer_hash=files["tokenizer.json"],
         inputs=inputs,
         outputs=outputs,
-        opset=next(o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")),
+        opset=next(o.version for o in made.proto.opset_import if o.domain in ("", "ai.onnx")),
         versions=_versions(),
-        parity=parity,
-        **asdict(facts),
+        parity=made.parity,
+        source="torch" if source.onnx_file is None else "onnx",
+        **asdict(made.facts),
     )
 
 
@@ -154,17 +146,21 @@ def _seal_old(folder: Path, request: ArtifactRequest) -> bool:
     """
     if not (folder / RECORD).is_file() or (folder / SEAL).exists():
         return False
+    from export.traced import describe
+
     try:
         record = read_record(folder, is_sealed=False)
         check_files(folder, record)
         source = resolve_model(request.model, role=request.role)
-        loaded = load_model(source, role=request.role)
         now = _make_record(
             source=source,
             request=request,
-            facts=make_facts(loaded, request),
-            proto=onnx.load(folder / "model.onnx", load_external_data=False),
-            parity=record.parity,
+            made=describe(
+                source,
+                request,
+                proto=onnx.load(folder / "model.onnx", load_external_data=False),
+                parity=record.parity,
+            ),
             files=record.files,
         )
     except (ArtifactMissingError, ArtifactHashError):
@@ -176,82 +172,6 @@ def _seal_old(folder: Path, request: ArtifactRequest) -> bool:
     os.replace(seal, folder / SEAL)
     say(f"{folder.name}: compared with its model and kept")
     return True
-
-
-def _gate(
-    proto: onnx.ModelProto,
-    loaded: LoadedModel,
-    facts: ModelFacts,
-    request: ArtifactRequest,
-    folder: Path,
-) -> tuple[onnx.ModelProto, ParityRecord]:
-    """Save the graph in the asked precision, or in fp32 if that one fails; return what was saved.
-
-    Raises
-    ------
-    ExportError
-        If fp32 fails, too: then the graph is wrong.
-    """
-    graph = EXPORTS[request.graph]
-    rows = graph.make_rows(loaded.tokenizer, facts, parity_pairs())
-    expected = eager_values(loaded, request, rows)
-    attempts: list[ParityAttempt] = []
-    for precision in dict.fromkeys([request.precision, "fp32"]):
-        converted = convert(proto, precision=precision)
-        _save(converted, folder)
-        session = _open(folder / "model.onnx")
-        parity = compare(graph.run(session, rows), expected)
-        attempt = _judge(parity, tolerance=graph.tolerance[precision], precision=precision)
-        attempts.append(attempt)
-        if attempt.passed or (request.allow_lossy and precision == "fp16"):
-            against = f"torch fp32, {len(rows)} fixed rows, on the CPU"
-            return converted, ParityRecord(
-                **attempt.model_dump(),
-                n_values=parity.n_values,
-                against=against,
-                attempts=tuple(attempts),
-            )
-        say(f"{precision}: {_shown(attempt)}: parity gate failed")
-    raise ExportError(
-        f"{request.graph} of {request.model} differs from torch: {_shown(attempts[-1])}"
-    )
-
-
-def _judge(parity: Parity, *, tolerance: float, precision: str) -> ParityAttempt:
-    return ParityAttempt(
-        precision=precision,
-        max_abs_diff=parity.max_abs_diff,
-        spearman=parity.spearman,
-        tolerance=tolerance,
-        passed=parity.max_abs_diff <= tolerance and parity.spearman >= MIN_SPEARMAN,
-    )
-
-
-def _shown(attempt: ParityAttempt) -> str:
-    return (
-        f"max_abs_diff {attempt.max_abs_diff:.2e} (at most {attempt.tolerance:g}), "
-        f"spearman {attempt.spearman:.6f} (at least {MIN_SPEARMAN})"
-    )
-
-
-def _save(proto: onnx.ModelProto, folder: Path) -> None:
-    for file in ("model.onnx", "model.onnx.data"):
-        (folder / file).unlink(missing_ok=True)
-    n_bytes = sum(len(tensor.raw_data) for tensor in proto.graph.initializer)
-    if n_bytes < _MAX_ONE_FILE_BYTES:
-        onnx.save(proto, folder / "model.onnx")
-        return
-    # Subtle: saving with external data empties the tensors of the proto it is given.
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    onnx.save(copy, folder / "model.onnx", save_as_external_data=True, location="model.onnx.data")
-
-
-def _open(path: Path) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 def _versions() -> dict[str, str]:

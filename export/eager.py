@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from export.loading import LoadedModel, in_span_label, pooling, wanted_layer
+from export.facts import pooling
+from export.loading import LoadedModel, in_span_label, wanted_layer
 from export.parity import ParityRow, Values
 from qaeval_core.models.record import MAX_ANSWER_TOKENS, N_ANSWER_SPANS, ArtifactRequest
 
@@ -83,7 +84,7 @@ def _pair_score(loaded: LoadedModel, _: ArtifactRequest, row: ParityRow) -> Valu
 def _sentence_vector(loaded: LoadedModel, _: ArtifactRequest, row: ParityRow) -> Values:
     states = _call(loaded, row).last_hidden_state[0].double()
     pooled = {"mean": states.mean(dim=0), "cls": states[0], "max": states.amax(dim=0)}
-    vector = pooled[pooling(loaded)]
+    vector = pooled[pooling(loaded.source)]
     return np.asarray((vector / vector.norm()).numpy())[None]
 
 

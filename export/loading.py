@@ -9,24 +9,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
+from optimum.exporters.tasks import TasksManager
+from optimum.utils import NormalizedConfigManager
 from tokenizers import Tokenizer
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-)
+from transformers import AutoConfig, AutoTokenizer
 from transformers.pytorch_utils import Conv1D
 
+from export.facts import ModelFacts, activation, max_tokens, pair_template, pooling
 from qaeval_core.errors import ExportError
-from qaeval_core.models.record import GRAPHS, ArtifactRequest, TemplateRecord
+from qaeval_core.models.record import GRAPHS, ArtifactRequest
 from qaeval_core.models.registry import ModelSource
 
 # The RoBERTa family counts positions from padding_idx + 1.
@@ -34,12 +29,13 @@ ROBERTA_TYPES = ("roberta", "xlm-roberta", "camembert")
 ENCODER_TYPES = ("bert", "electra", "mpnet", *ROBERTA_TYPES)
 CAUSAL_TYPES = ("gpt2", "llama", "mistral", "qwen2")
 
-_AUTO_CLASSES = {
-    "encoder": AutoModel,
-    "causal_lm": AutoModelForCausalLM,
-    "cross_encoder": AutoModelForSequenceClassification,
-    "keyphrase_classifier": AutoModelForTokenClassification,
-    "reader": AutoModelForQuestionAnswering,
+# Names of optimum's tasks, by role.
+_TASKS = {
+    "encoder": "feature-extraction",
+    "causal_lm": "text-generation",
+    "cross_encoder": "text-classification",
+    "keyphrase_classifier": "token-classification",
+    "reader": "question-answering",
 }
 
 # Rotary tables of these do not depend on the length of the text.
@@ -83,7 +79,10 @@ def load_model(source: ModelSource, *, role: str) -> LoadedModel:
         )
         _check_supported(config, source=source, role=role)
         files |= {"use_safetensors": True, "config": config}
-    model, loading = _AUTO_CLASSES[role].from_pretrained(
+    kind = TasksManager.get_model_class_for_task(
+        _TASKS[role], framework="pt", library="transformers"
+    )
+    model, loading = kind.from_pretrained(
         source.folder,
         dtype=torch.float32,
         attn_implementation="eager",
@@ -216,23 +215,6 @@ def _named_ends(source: ModelSource, auto: Any | None) -> dict[str, str | None]:
     return named
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFacts:
-    """Sizes of a model; the fields of ``ArtifactRecord`` of the same names."""
-
-    max_positions: int
-    n_layers: int
-    dim: int
-    vocab: int
-    n_matmul_parameters: int
-    n_head_parameters: int
-    template: TemplateRecord | None
-    bos_id: int | None
-    eos_id: int | None
-    activation: Literal["sigmoid", "identity"] | None = None
-    pooling: Literal["mean", "cls", "max"] | None = None
-
-
 def make_facts(loaded: LoadedModel, request: ArtifactRequest) -> ModelFacts:
     """Collect the facts of a loaded model that the graph of a request has.
 
@@ -242,23 +224,24 @@ def make_facts(loaded: LoadedModel, request: ArtifactRequest) -> ModelFacts:
         If the model pools, or ends, in a way that is not supported.
     """
     config, needed = loaded.config, GRAPHS[request.graph].model_fields
+    sizes = NormalizedConfigManager.get_normalized_config_class(loaded.model_type)(config)
     layer, is_causal = wanted_layer(loaded, request), request.role == "causal_lm"
     n_matmul = _count_matmul(loaded.model, is_causal=is_causal)
     max_positions = int(config.max_position_embeddings) - first_position(loaded)
     if "pooling" in needed:
-        max_positions = min(max_positions, _max_tokens(loaded))
+        max_positions = min(max_positions, max_tokens(loaded.source, config))
     return ModelFacts(
         max_positions=max_positions,
         n_layers=layer,
-        dim=int(config.hidden_size),
-        vocab=int(config.vocab_size),
-        n_matmul_parameters=n_matmul * layer // int(config.num_hidden_layers),
-        n_head_parameters=int(config.vocab_size * config.hidden_size) if is_causal else 0,
-        template=pair_template(loaded) if "template" in needed else None,
+        dim=int(sizes.hidden_size),
+        vocab=int(sizes.vocab_size),
+        n_matmul_parameters=n_matmul * layer // int(sizes.num_layers),
+        n_head_parameters=int(sizes.vocab_size * sizes.hidden_size) if is_causal else 0,
+        template=pair_template(loaded.source, loaded.tokenizer) if "template" in needed else None,
         bos_id=loaded.bos_id,
         eos_id=loaded.eos_id,
-        activation=_activation(config) if "activation" in needed else None,
-        pooling=pooling(loaded) if "pooling" in needed else None,
+        activation=activation(config) if "activation" in needed else None,
+        pooling=pooling(loaded.source) if "pooling" in needed else None,
     )
 
 
@@ -278,22 +261,6 @@ def wanted_layer(loaded: LoadedModel, request: ArtifactRequest) -> int:
     return layer
 
 
-def _activation(config: Any) -> Literal["sigmoid", "identity"]:
-    """Read off a cross-encoder's configuration what it does with its logit.
-
-    sentence-transformers, whose format this is, takes a sigmoid for one output where the
-    configuration names nothing.
-    """
-    own = getattr(config, "sentence_transformers", None) or {}
-    named = own.get("activation_fn") or getattr(
-        config, "sbert_ce_default_activation_function", None
-    )
-    last = str(named or "Sigmoid").rpartition(".")[2]
-    if last not in ("Sigmoid", "Identity"):
-        raise ExportError(f"activation {named} is not supported; Sigmoid or Identity is")
-    return "sigmoid" if last == "Sigmoid" else "identity"
-
-
 def in_span_label(config: Any) -> int:
     """Return which output of a keyphrase classifier is "in the answer span".
 
@@ -311,54 +278,6 @@ def in_span_label(config: Any) -> int:
     raise ExportError(f"none of the labels {list(labels.values())} is ANSWER")
 
 
-def pooling(loaded: LoadedModel) -> Literal["mean", "cls", "max"]:
-    """Return how a sentence-transformers model pools; a plain encoder takes the mean.
-
-    Raises
-    ------
-    ExportError
-        If it has other modules than pooling and normalisation, or pools in another way.
-    """
-    kinds = [
-        str(module["type"]).rpartition(".")[2] for module in _read_json(loaded, "modules.json")
-    ]
-    unknown = set(kinds) - {"Transformer", "Pooling", "Normalize"}
-    if unknown:
-        raise ExportError(f"{loaded.source.name} ends in {unknown.pop()}: not supported")
-    given = dict(_read_json(loaded, "1_Pooling/config.json"))
-    if "pooling_mode" in given:  # newer files name it
-        on = {str(given["pooling_mode"])}
-    else:
-        on = {key.removeprefix("pooling_mode_") for key, value in given.items() if value is True}
-    names: dict[str, Literal["mean", "cls", "max"]] = {
-        "mean_tokens": "mean",
-        "mean": "mean",
-        "mean_sqrt_len_tokens": "mean",  # the same direction
-        "cls_token": "cls",
-        "cls": "cls",
-        "max_tokens": "max",
-        "max": "max",
-    }
-    on -= {"include_prompt"}
-    found = [names[key] for key in on if key in names]
-    if not kinds and not given:
-        return "mean"
-    if len(on) != 1 or not found:
-        raise ExportError(f"{loaded.source.name} pools by {sorted(on)}: not supported")
-    return found[0]
-
-
-def _max_tokens(loaded: LoadedModel) -> int:
-    """Return where a sentence-transformers model cuts texts, special tokens included."""
-    given = dict(_read_json(loaded, "sentence_bert_config.json")).get("max_seq_length")
-    return int(given) if given else int(loaded.config.max_position_embeddings)
-
-
-def _read_json(loaded: LoadedModel, name: str) -> Any:
-    path = loaded.source.folder / name
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
-
-
 def first_position(loaded: LoadedModel) -> int:
     """Return the position id of the first token: padding_idx + 1 in the RoBERTa family, MPNet."""
     if loaded.model_type not in (*ROBERTA_TYPES, "mpnet"):
@@ -366,41 +285,6 @@ def first_position(loaded: LoadedModel) -> int:
     base: Any = loaded.model.base_model
     padding_idx: int = base.embeddings.padding_idx
     return padding_idx + 1
-
-
-def pair_template(loaded: LoadedModel) -> TemplateRecord:
-    """Read the special tokens of a text pair off the tokenizer.
-
-    Raises
-    ------
-    ExportError
-        If a pair is not ``prefix X middle C suffix`` with a prefix of one token: the graph expects
-        the candidate at position 1.
-    """
-    encoding = loaded.tokenizer.encode("a", "a")
-    parts: list[list[int]] = [[], [], []]
-    n_texts, last_text = 0, None
-    for token_id, text in zip(encoding.ids, encoding.sequence_ids, strict=True):
-        if text is None:
-            parts[n_texts].append(token_id)
-        elif text != last_text:
-            n_texts, last_text = n_texts + 1, text
-    prefix, middle, suffix = parts
-    alone = loaded.tokenizer.encode("a")
-    n_alone = sum(text is not None for text in alone.sequence_ids)
-    if [*alone.ids[:1], *alone.ids[1 + n_alone :]] != [*prefix, *suffix]:
-        raise ExportError(
-            f"{loaded.source.name}: its tokenizer.json frames one text as {alone.tokens}, not with "
-            "the ends of a pair"
-        )
-    if n_texts != 2 or len(prefix) != 1 or not middle or not suffix:
-        raise ExportError(
-            f"{loaded.source.name}: its tokenizer.json frames a pair as {encoding.tokens}, not as "
-            "[CLS] a [SEP] a [SEP]"
-        )
-    return TemplateRecord(
-        prefix_ids=tuple(prefix), middle_ids=tuple(middle), suffix_ids=tuple(suffix)
-    )
 
 
 def _count_matmul(model: nn.Module, *, is_causal: bool) -> int:

@@ -24,7 +24,7 @@ from onnxruntime.transformers import float16
 from scipy.stats import spearmanr
 from tokenizers import Tokenizer
 
-from export.loading import ModelFacts
+from export.facts import ModelFacts
 
 # Ranks of the fixed pairs by their mean value; below this, metrics would order texts differently.
 MIN_SPEARMAN = 0.999

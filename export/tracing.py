@@ -17,10 +17,11 @@ import torch
 from onnx_ir import serde
 from onnx_ir.passes import common
 
+from export.graph_files import tensor_records
 from export.graphs import EXPORTS
 from export.loading import LoadedModel
 from qaeval_core.errors import ExportError
-from qaeval_core.models.record import ArtifactRequest, TensorRecord
+from qaeval_core.models.record import ArtifactRequest
 
 # Smaller weights are left alone: nothing is gained, and empty ones are all equal.
 _MIN_SHARED_BYTES = 2**16
@@ -106,23 +107,6 @@ def check_dynamic(
             raise ExportError(
                 f"the exporter made {record.name} of shape {record.shape}, declared {axes}"
             )
-
-
-def tensor_records(
-    proto: onnx.ModelProto,
-) -> tuple[tuple[TensorRecord, ...], tuple[TensorRecord, ...]]:
-    """Return what the graph says of its inputs and outputs."""
-    return (
-        tuple(_tensor_record(value) for value in proto.graph.input),
-        tuple(_tensor_record(value) for value in proto.graph.output),
-    )
-
-
-def _tensor_record(value: onnx.ValueInfoProto) -> TensorRecord:
-    tensor = value.type.tensor_type
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
-    shape = tuple(d.dim_param if d.dim_param else d.dim_value for d in tensor.shape.dim)
-    return TensorRecord(name=value.name, dtype=dtype, shape=shape)
 
 
 @contextlib.contextmanager

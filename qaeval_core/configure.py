@@ -40,6 +40,11 @@ class ModelSettings(Section):
         "auto", description="auto: fp16 on a GPU, fp32 on a CPU"
     )
     allow_lossy: bool = Field(False, description="use a graph whose parity gate failed")
+    onnx_file: str | None = Field(
+        None,
+        description="ONNX file of cross-encoders and sentence encoders to take as it is, such as "
+        "onnx/model.onnx; null: where there are no safetensors",
+    )
 
 
 class ModelsSection(Section):

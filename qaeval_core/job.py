@@ -216,7 +216,9 @@ def _precision_notes(run: CompiledRun) -> list[str]:
         f"{record.parity.attempts[0].max_abs_diff:.2g} (tolerance "
         f"{record.parity.attempts[0].tolerance:g}), so {record.precision} runs instead"
         for name, record in records.items()
-        if record.precision != record.requested_precision
+        if record.parity is not None
+        and record.source == "torch"
+        and record.precision != record.requested_precision
     ]
 
 

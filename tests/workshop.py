@@ -15,7 +15,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from export import build
+from export import build, traced
 from export.loading import LoadedModel, load_model
 from export.parity import parity_pairs
 from qaeval_core.errors import ArtifactMissingError
@@ -259,8 +259,8 @@ class Workshop:
         key = replace(request, precision="fp32", allow_lossy=False).folder_name
         with pytest.MonkeyPatch.context() as patch:
             if key in self._traced:
-                patch.setattr(build, "trace", lambda *_: self._traced[key])
-            patch.setattr(build, "load_model", self._load)
+                patch.setattr(traced, "trace", lambda *_: self._traced[key])
+            patch.setattr(traced, "load_model", self._load)
             artifact = build.build_artifact(request, self.root)
         if artifact.record.precision == "fp32":
             self._traced[key] = onnx.load(artifact.model_path)

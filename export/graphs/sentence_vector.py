@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from export.facts import pooling
 from export.graphs.base import TEXTS, Axes, GraphExport, row_values
 from export.graphs.encoder import Encoder
-from export.loading import LoadedModel, first_position, pooling
+from export.loading import LoadedModel, first_position
 from export.parity import text_rows
 from qaeval_core.models.record import ArtifactRequest
 
@@ -73,7 +74,7 @@ class SentenceVector(nn.Module):  # type: ignore[misc]
 
 def _make(loaded: LoadedModel, _: ArtifactRequest) -> tuple[nn.Module, Axes]:
     first = first_position(loaded)
-    module = SentenceVector(loaded.model, first_position=first, pooling=pooling(loaded))
+    module = SentenceVector(loaded.model, first_position=first, pooling=pooling(loaded.source))
     return module, ("n_rows", int(loaded.config.hidden_size))
 
 

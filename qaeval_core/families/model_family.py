@@ -32,7 +32,7 @@ from qaeval_core.families.words.frequencies import DocumentFrequencies
 from qaeval_core.families.words.rows import ShardTexts
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.models.artifact import Artifact
-from qaeval_core.models.record import ArtifactRequest
+from qaeval_core.models.record import ArtifactRecord, ArtifactRequest
 from qaeval_core.models.session import Device, Session, token_budget_batches
 from qaeval_core.signature import Signature
 from qaeval_core.text.encode import TextEncoder
@@ -193,6 +193,7 @@ class ModelFamily(Family):
             precision=precision,
             options=read.graph_options,
             allow_lossy=settings.allow_lossy,
+            onnx_file=settings.onnx_file or "",
         )
 
     def _plan(
@@ -243,7 +244,13 @@ def pass_settings(artifact: Artifact, options: Mapping[str, object]) -> dict[str
         "model": record.model.name,
         "precision": record.precision,
         "lossy": record.lossy,
+        **({} if record.source == "torch" else {"source": "onnx", "parity": _compared(record)}),
     }
+
+
+def _compared(record: ArtifactRecord) -> str:
+    """Return what a graph that was taken as it is was compared with."""
+    return "none" if record.parity is None else "torch"
 
 
 def is_model(plan: FamilyPlan) -> TypeGuard[ModelFamilyPlan]:

@@ -208,9 +208,10 @@ def ensure_artifact(root: Path, request: ArtifactRequest, *, build: bool = True)
 
 def _run_export(request: ArtifactRequest, root: Path, *, missing: str) -> None:
     """Run the export of one artifact and wait for it; ``missing`` says why it has to be built."""
-    if importlib.util.find_spec("torch") is None:
+    needed = "onnx" if GRAPHS[request.graph].takes_onnx else "torch"
+    if importlib.util.find_spec(needed) is None:
         raise ArtifactMissingError(
-            f"{missing} (building needs torch: pip install 'qaeval[export]')"
+            f"{missing} (building needs {needed}: pip install 'qaeval[export]')"
         )
     what = f"{request.graph} of {request.model} ({request.precision})"
     say(f"exporting {what}: once, then it is kept in {root}; up to some minutes")
@@ -373,7 +374,7 @@ def _mismatch(
     if record.model.kind == "hub" or not compare_model:
         return None  # A hub revision never changes; the hub is not asked at run time.
     try:
-        source = resolve_model(request.model, role=request.role)
+        source = resolve_model(request.model, role=request.role, onnx_file=request.onnx_file)
     except ModelUnavailableError:
         return None  # An artifact may be shipped to where its model is not.
     if source.kind == record.model.kind and dict(source.files) != record.model.files:

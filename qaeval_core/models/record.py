@@ -6,6 +6,7 @@ share these two and no code besides.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ class GraphFacts:
     role: str
     model_fields: tuple[str, ...]
     options: Mapping[str, GraphOption] = field(default_factory=dict)
+    takes_onnx: bool = False  # whether a model's own ONNX file can become it
 
 
 # Fields of a record that some graphs' readers need and the other graphs do not have.
@@ -70,8 +72,8 @@ GRAPHS: Mapping[str, GraphFacts] = MappingProxyType(
     {
         "relevance_matching": GraphFacts(1, "encoder", ("template",), _MATCHING),
         "token_logprobs": GraphFacts(1, "causal_lm", ("bos_id",)),
-        "pair_score": GraphFacts(1, "cross_encoder", ("template", "activation")),
-        "sentence_vector": GraphFacts(1, "encoder", ("template", "pooling")),
+        "pair_score": GraphFacts(1, "cross_encoder", ("template", "activation"), takes_onnx=True),
+        "sentence_vector": GraphFacts(1, "encoder", ("template", "pooling"), takes_onnx=True),
         "token_vectors": GraphFacts(1, "encoder", ("template",), {"layer": _LAYERS}),
         "keyphrase_weights": GraphFacts(1, "keyphrase_classifier", ("template",)),
         # A graph of its own, not an option: artifacts of scores keep their names and hashes.
@@ -110,6 +112,9 @@ class ArtifactRequest:
         Options of the graph; missing ones take their default.
     allow_lossy : bool, default False
         Keep an fp16 graph even if its parity gate fails.
+    onnx_file : str, default ""
+        File of the model that is taken as it is, such as ``onnx/model.onnx``; "" takes one only
+        where the model has no safetensors.
 
     Raises
     ------
@@ -132,6 +137,7 @@ class ArtifactRequest:
     precision: str
     options: Mapping[str, str] = field(default_factory=dict)
     allow_lossy: bool = False
+    onnx_file: str = ""
 
     def __post_init__(self) -> None:
         if self.graph not in GRAPHS:
@@ -139,6 +145,12 @@ class ArtifactRequest:
             raise ConfigError(f"graph {self.graph!r} is unknown; graphs: {known}")
         if self.precision not in ("fp32", "fp16"):
             raise ConfigError(f"precision {self.precision!r} is unknown; fp32 or fp16")
+        if self.onnx_file and not GRAPHS[self.graph].takes_onnx:
+            known = ", ".join(name for name, facts in GRAPHS.items() if facts.takes_onnx)
+            raise ConfigError(
+                f"onnx_file={self.onnx_file}: graph {self.graph} reduces inside and is traced from "
+                f"safetensors; ONNX files can become {known}"
+            )
         object.__setattr__(self, "options", _with_defaults(self.graph, self.options))
 
     @property
@@ -153,7 +165,8 @@ class ArtifactRequest:
         values = [] if is_default else list(self.options.values())
         lossy = "-lossy" if self.allow_lossy and self.precision == "fp16" else ""
         graph = "_".join([self.graph, *values])
-        return f"{graph}-{model_slug(self.model)}-{self.precision}{lossy}"
+        file = f"-{re.sub(r'[^A-Za-z0-9]+', '_', self.onnx_file)}" if self.onnx_file else ""
+        return f"{graph}-{model_slug(self.model)}{file}-{self.precision}{lossy}"
 
 
 def _with_defaults(graph: str, options: Mapping[str, str]) -> dict[str, str]:
@@ -185,6 +198,7 @@ def export_arguments(request: ArtifactRequest, root: Path) -> list[str]:
     for name, option in GRAPHS[request.graph].options.items():
         if request.options[name] != option.values[0]:
             arguments += [f"--{name}", request.options[name]]
+    arguments += ["--onnx-file", request.onnx_file] if request.onnx_file else []
     arguments += ["--allow-lossy"] if request.allow_lossy else []
     return [*arguments, "--root", str(root)]
 
@@ -270,13 +284,17 @@ class ArtifactRecord(_Record):
     eos_id: _TokenId | None
     activation: Literal["sigmoid", "identity"] | None = None
     pooling: Literal["mean", "cls", "max"] | None = None
-    parity: ParityRecord
+    parity: ParityRecord | None  # None of an ONNX file without weights to compare it with
+    source: Literal["torch", "onnx"] = "torch"  # traced from torch, or a file taken as it is
 
     @model_validator(mode="after")
     def _check_whole(self) -> ArtifactRecord:
         if self.files.get("tokenizer.json") != self.tokenizer_hash:
             raise ValueError("tokenizer_hash is not that of tokenizer.json")
-        if (self.precision, self.lossy) != (self.parity.precision, not self.parity.passed):
+        if self.parity is None:
+            if self.source != "onnx" or self.lossy:
+                raise ValueError("parity is missing")
+        elif (self.precision, self.lossy) != (self.parity.precision, not self.parity.passed):
             raise ValueError("precision and lossy are not those of parity")
         ids = [self.bos_id, self.eos_id]
         if self.template is not None:

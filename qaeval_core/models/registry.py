@@ -22,7 +22,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 
-from qaeval_core.errors import ArtifactHashError, ConfigError, ModelUnavailableError
+from qaeval_core.errors import ArtifactHashError, ConfigError, ModelUnavailableError, nearest
 
 # The only file of a subfolder that is read: how a sentence-transformers model pools.
 _POOLING_FILE = "1_Pooling/config.json"
@@ -43,6 +43,8 @@ _USED_FILES = (
     "merges.txt",
     "*.model",
 )
+# Where ONNX files lie that are taken as they are, in the order they are looked for.
+_ONNX_FILES = ("model.onnx", "onnx/model.onnx")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 # Where a model's configuration may name code to run with it.
 _CODE_FILES = ("config.json", "tokenizer_config.json")
@@ -158,6 +160,8 @@ class ModelSource:
         SHA-256, in hex, of every used file; an adapter's as ``adapter/<file>``.
     adapter : Path or None
         Folder of an adapter (LoRA and heads) to merge into the weights.
+    onnx_file : str or None
+        The file in ``folder`` that is taken as it is, instead of weights.
     """
 
     name: str
@@ -167,6 +171,7 @@ class ModelSource:
     gguf_file: str | None = None
     revision: str | None = None
     adapter: Path | None = None
+    onnx_file: str | None = None
 
 
 def embedded_models(role: str | None = None) -> tuple[str, ...]:
@@ -192,7 +197,7 @@ def embedded_models(role: str | None = None) -> tuple[str, ...]:
     return tuple(sorted(n for n, entry in EMBEDDED.items() if role in (None, entry.role)))
 
 
-def resolve_model(name: str, *, role: str) -> ModelSource:
+def resolve_model(name: str, *, role: str, onnx_file: str = "") -> ModelSource:
     """Find a model's files and check the ones whose hashes are pinned.
 
     Parameters
@@ -201,6 +206,8 @@ def resolve_model(name: str, *, role: str) -> ModelSource:
         Embedded name, path of a folder, or hub id with an optional ``@revision``.
     role : str
         One of ``ROLES``: what the model is needed for.
+    onnx_file : str, default ""
+        File of the model to take as it is; "" takes one where there are no safetensors.
 
     Returns
     -------
@@ -218,12 +225,14 @@ def resolve_model(name: str, *, role: str) -> ModelSource:
     if role not in ROLES:
         raise ConfigError(f"model role {role!r} is unknown; roles: {', '.join(ROLES)}")
     if name in EMBEDDED:
+        if onnx_file:
+            raise ConfigError(f"model {name!r} is embedded and has no ONNX file {onnx_file!r}")
         return _from_package(name, role=role)
     path = Path(name).expanduser()
     if path.is_dir():
-        return _from_folder(path)
+        return _from_folder(path, onnx_file)
     _check_hub_name(name)
-    return _from_hub(name)
+    return _from_hub(name, onnx_file)
 
 
 def model_slug(name: str) -> str:
@@ -303,15 +312,43 @@ def _check_pinned(folder: Path, pinned: Mapping[str, str], *, owner: str) -> Non
             raise ArtifactHashError(f"{folder / file} has SHA-256 {found}, {owner} has {expected}")
 
 
-def _from_folder(folder: Path) -> ModelSource:
-    _check_complete(folder, needed=("config.json", "tokenizer.json"))
+def _from_folder(folder: Path, onnx_file: str) -> ModelSource:
+    chosen = _onnx_file(folder, onnx_file)
+    _check_complete(folder, needed=("config.json", "tokenizer.json"), has_onnx=chosen is not None)
     folder = folder.resolve()
     check_no_code(folder)
-    return ModelSource(name=folder.name, kind="folder", folder=folder, files=_hash_used(folder))
+    return ModelSource(
+        name=folder.name,
+        kind="folder",
+        folder=folder,
+        files=_hash_used(folder, chosen),
+        onnx_file=chosen,
+    )
 
 
-def _check_complete(folder: Path, *, needed: tuple[str, ...]) -> None:
-    if not any(folder.glob("*.safetensors")):
+def _onnx_file(folder: Path, asked: str) -> str | None:
+    """Return which ONNX file is taken as it is; None where weights are.
+
+    Raises
+    ------
+    ModelUnavailableError
+        If the file that is asked for is not in the folder.
+    """
+    if asked:
+        inside = (folder / asked).resolve().is_relative_to(folder.resolve())
+        if not inside or not (folder / asked).is_file() or not asked.endswith(".onnx"):
+            known = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.onnx"))
+            raise ModelUnavailableError(
+                f"{folder} has no ONNX file {asked!r}{nearest(asked, known)}"
+            )
+        return asked
+    if any(folder.glob("*.safetensors")):
+        return None
+    return next((name for name in _ONNX_FILES if (folder / name).is_file()), None)
+
+
+def _check_complete(folder: Path, *, needed: tuple[str, ...], has_onnx: bool) -> None:
+    if not has_onnx and not any(folder.glob("*.safetensors")):
         pickles = sorted(p.name for pattern in _PICKLES for p in folder.glob(pattern))
         found = f"only {', '.join(pickles)}, which are never read" if pickles else "none"
         raise ModelUnavailableError(
@@ -357,9 +394,15 @@ def check_no_code(folder: Path) -> None:
             )
 
 
-def _hash_used(folder: Path) -> dict[str, str]:
-    used = {path for pattern in _USED_FILES for path in folder.glob(pattern) if path.is_file()}
+def _hash_used(folder: Path, onnx_file: str | None) -> dict[str, str]:
+    patterns = [*_USED_FILES, *(_with_data(onnx_file) if onnx_file else ())]
+    used = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
     return {str(path.relative_to(folder)): file_sha256(path) for path in sorted(used)}
+
+
+def _with_data(onnx_file: str) -> tuple[str, ...]:
+    """Return an ONNX file and the names that its external data may have."""
+    return (onnx_file, f"{onnx_file}_data", f"{onnx_file}.data")
 
 
 def _check_hub_name(name: str) -> None:
@@ -371,25 +414,28 @@ def _check_hub_name(name: str) -> None:
         raise ModelUnavailableError(f"model {name!r} is unknown; did you mean {near[0]!r}?")
 
 
-def _from_hub(name: str) -> ModelSource:
+def _from_hub(name: str, onnx_file: str) -> ModelSource:
     hub_id, _, revision = name.partition("@")
-    folder = _download(hub_id, revision=revision or None)
-    _check_complete(folder, needed=("config.json",))
+    folder = _download(hub_id, revision=revision or None, onnx_file=onnx_file)
+    chosen = _onnx_file(folder, onnx_file)
+    _check_complete(folder, needed=("config.json",), has_onnx=chosen is not None)
     check_no_code(folder)
     return ModelSource(
         name=hub_id,
         kind="hub",
         folder=folder,
         revision=folder.name,  # The hub's cache names a snapshot by its commit.
-        files=_hash_used(folder),
+        files=_hash_used(folder, chosen),
+        onnx_file=chosen,
     )
 
 
-def _download(hub_id: str, *, revision: str | None) -> Path:
+def _download(hub_id: str, *, revision: str | None, onnx_file: str) -> Path:
     """Download the used files of a model, or find them in the local cache.
 
-    ``revision`` is a branch, tag or commit; None is the newest. The last part of the folder that
-    is returned is the commit.
+    ``revision`` is a branch, tag or commit; None is the newest. ONNX files are fetched where one is
+    asked for, or there are no safetensors. The last part of the folder that is returned is the
+    commit.
     """
     ways_out = f"an embedded model ({', '.join(embedded_models())}); a local folder"
     if importlib.util.find_spec("huggingface_hub") is None:
@@ -404,6 +450,10 @@ def _download(hub_id: str, *, revision: str | None) -> Path:
         path = ask(revision=revision, allow_patterns=list(_USED_FILES), ignore_patterns=["*/*"])
         if (Path(path) / "modules.json").is_file():
             ask(revision=Path(path).name, allow_patterns=[_POOLING_FILE])
+        if onnx_file or not any(Path(path).glob("*.safetensors")):
+            wanted = (onnx_file,) if onnx_file else _ONNX_FILES
+            files = [file for name in wanted for file in _with_data(name)]
+            ask(revision=Path(path).name, allow_patterns=files)
     except (RepositoryNotFoundError, RevisionNotFoundError):
         shown = f"{hub_id}@{revision}" if revision else hub_id
         raise ModelUnavailableError(f"the model hub has no model {shown!r}") from None

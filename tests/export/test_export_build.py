@@ -17,7 +17,7 @@ import onnx
 import pytest
 from tokenizers import Tokenizer
 
-from export import build, tracing
+from export import build, traced, tracing
 from export.__main__ import main
 from export.eager import ORACLES
 from export.graphs import EXPORTS
@@ -144,9 +144,9 @@ def test_an_fp32_graph_that_differs_from_torch_is_not_written(
 ) -> None:
     """Without the gate a wrong graph would be used for every score from then on."""
     strict = replace(EXPORTS["token_logprobs"], tolerance={"fp32": 0.0, "fp16": 0.0})
-    monkeypatch.setattr(build, "EXPORTS", {"token_logprobs": strict})
+    monkeypatch.setattr(traced, "EXPORTS", {"token_logprobs": strict})
     proto = onnx.load(workshop.artifact("token_logprobs", "gpt2").model_path)
-    monkeypatch.setattr(build, "trace", lambda *_: proto)
+    monkeypatch.setattr(traced, "trace", lambda *_: proto)
     request = ArtifactRequest("token_logprobs", workshop.model("gpt2"), "fp32")
     with pytest.raises(ExportError, match="differs from torch"):
         build.build_artifact(request, tmp_path)

@@ -1,0 +1,130 @@
+"""Traced: a model's weights -> the graph of a request, compared with torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+
+from export.eager import eager_values
+from export.facts import Made, ModelFacts
+from export.graph_files import open_graph, save_graph
+from export.graphs import EXPORTS
+from export.loading import LoadedModel, load_model, make_facts
+from export.parity import MIN_SPEARMAN, Parity, compare, convert, parity_pairs
+from export.tracing import trace
+from qaeval_core.errors import ExportError
+from qaeval_core.models.record import ArtifactRequest, ParityAttempt, ParityRecord
+from qaeval_core.models.registry import ModelSource
+from qaeval_core.terminal import say
+
+
+def make_traced(source: ModelSource, request: ArtifactRequest, folder: Path) -> Made:
+    """Load a model, trace its graph, and save it where it is near enough to torch.
+
+    Raises
+    ------
+    ExportError
+        If the model is not supported, or the fp32 graph differs from torch.
+    """
+    loaded = load_model(source, role=request.role)
+    facts = make_facts(loaded, request)
+    proto, parity = _gate(trace(loaded, request), loaded, facts, request, folder)
+    return Made(proto, facts, loaded.tokenizer, parity.precision, parity)
+
+
+def describe(
+    source: ModelSource,
+    request: ArtifactRequest,
+    *,
+    proto: onnx.ModelProto,
+    parity: ParityRecord | None,
+) -> Made:
+    """Return what a graph that was traced before is made of today."""
+    loaded = load_model(source, role=request.role)
+    precision = parity.precision if parity is not None else "fp32"
+    return Made(proto, make_facts(loaded, request), loaded.tokenizer, precision, parity)
+
+
+def compare_with_weights(
+    source: ModelSource, request: ArtifactRequest, *, precision: str, path: Path
+) -> ParityRecord:
+    """Return how far a graph that was not traced is from the weights that lie beside it.
+
+    Raises
+    ------
+    ExportError
+        If it is too far.
+    """
+    graph = EXPORTS[request.graph]
+    loaded = load_model(source, role=request.role)
+    facts = make_facts(loaded, request)
+    rows = graph.make_rows(loaded.tokenizer, facts, parity_pairs())
+    parity = compare(graph.run(open_graph(path), rows), eager_values(loaded, request, rows))
+    attempt = _judge(parity, tolerance=graph.tolerance[precision], precision=precision)
+    if not attempt.passed:
+        raise ExportError(
+            f"{source.onnx_file} of {request.model} differs from its safetensors: {_shown(attempt)}"
+        )
+    return _record(attempt, parity, n_rows=len(rows), attempts=[attempt])
+
+
+def _record(
+    attempt: ParityAttempt, parity: Parity, *, n_rows: int, attempts: list[ParityAttempt]
+) -> ParityRecord:
+    return ParityRecord(
+        **attempt.model_dump(),
+        n_values=parity.n_values,
+        against=f"torch fp32, {n_rows} fixed rows, on the CPU",
+        attempts=tuple(attempts),
+    )
+
+
+def _gate(
+    proto: onnx.ModelProto,
+    loaded: LoadedModel,
+    facts: ModelFacts,
+    request: ArtifactRequest,
+    folder: Path,
+) -> tuple[onnx.ModelProto, ParityRecord]:
+    """Save the graph in the asked precision, or in fp32 if that one fails; return what was saved.
+
+    Raises
+    ------
+    ExportError
+        If fp32 fails, too: then the graph is wrong.
+    """
+    graph = EXPORTS[request.graph]
+    rows = graph.make_rows(loaded.tokenizer, facts, parity_pairs())
+    expected = eager_values(loaded, request, rows)
+    attempts: list[ParityAttempt] = []
+    for precision in dict.fromkeys([request.precision, "fp32"]):
+        converted = convert(proto, precision=precision)
+        save_graph(converted, folder)
+        session = open_graph(folder / "model.onnx")
+        parity = compare(graph.run(session, rows), expected)
+        attempt = _judge(parity, tolerance=graph.tolerance[precision], precision=precision)
+        attempts.append(attempt)
+        if attempt.passed or (request.allow_lossy and precision == "fp16"):
+            return converted, _record(attempt, parity, n_rows=len(rows), attempts=attempts)
+        say(f"{precision}: {_shown(attempt)}: parity gate failed")
+    raise ExportError(
+        f"{request.graph} of {request.model} differs from torch: {_shown(attempts[-1])}"
+    )
+
+
+def _judge(parity: Parity, *, tolerance: float, precision: str) -> ParityAttempt:
+    return ParityAttempt(
+        precision=precision,
+        max_abs_diff=parity.max_abs_diff,
+        spearman=parity.spearman,
+        tolerance=tolerance,
+        passed=parity.max_abs_diff <= tolerance and parity.spearman >= MIN_SPEARMAN,
+    )
+
+
+def _shown(attempt: ParityAttempt) -> str:
+    return (
+        f"max_abs_diff {attempt.max_abs_diff:.2e} (at most {attempt.tolerance:g}), "
+        f"spearman {attempt.spearman:.6f} (at least {MIN_SPEARMAN})"
+    )
