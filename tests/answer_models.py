@@ -29,6 +29,7 @@ KINDS = {
     "encoder": "bert",
     "keyphrase_classifier": "bert_tokens",
     "reader": "bert_answers",
+    "causal_lm": "gpt2",
 }
 # For peers: where this says nothing, transformers splits texts by rules of its own and gives both
 # texts of a pair one segment.
@@ -54,7 +55,9 @@ class AnswerModels:
         self.folders = {role: save_small(kind, folder / kind) for role, kind in KINDS.items()}
         # Training a vocabulary twice gives two of them; models that work together have one.
         tokenizer = (self.folders["encoder"] / "tokenizer.json").read_bytes()
-        for own in self.folders.values():
+        for role, own in self.folders.items():
+            if role == "causal_lm":  # It has texts of its own to read: no other model reads them.
+                continue
             (own / "tokenizer.json").write_bytes(tokenizer)
             (own / "tokenizer_config.json").write_text(json.dumps(TOKENIZER_CONFIG))
 
@@ -136,9 +139,8 @@ def scores_only(spec: AnyMetric, found: Mapping[str, list[Any]]) -> dict[str, li
     return {name: found[name] for name in scores if name in found}
 
 
-# Metrics that judge answers by models, with references or contexts: those that make pairs of texts.
-ANSWER_METRICS = [
-    metric
-    for metric in METRICS.values()
-    if {"words", "causal_lm", "endpoint"}.isdisjoint(metric.needs)
+# Metrics by models, and those of them that judge answers: they make pairs of texts.
+MODEL_METRICS = [
+    metric for metric in METRICS.values() if {"words", "endpoint"}.isdisjoint(metric.needs)
 ]
+ANSWER_METRICS = [metric for metric in MODEL_METRICS if "causal_lm" not in metric.needs]

@@ -89,13 +89,15 @@ class ReadContext:
     def reading(self, output: NDArray[np.float32], *, n_spans: int = 1) -> Reading:
         """Return what was found, from what the graph returned for all units."""
         windows = output[self.units].astype(np.float64)
+        if not np.isfinite(windows[:, :3]).all():  # Sum, "no answer" and the best span.
+            return Reading([], np.nan, np.nan)
         scores, first, last = np.split(windows[:, 2:], 3, axis=1)
         best = np.argsort(-scores, axis=None, kind="stable")[:n_spans]
         spans = []
         for window, rank in zip(*np.unravel_index(best, scores.shape), strict=True):
             score = float(scores[window, rank])
-            if not score > NO_SPAN / 2:  # None, or no number.
-                break
+            if score <= NO_SPAN / 2:
+                break  # There are no more.
             shift = self.shifts[window]
             start = int(self.words[int(first[window, rank]) + shift, 0])
             stop = int(self.words[int(last[window, rank]) + shift, 1])

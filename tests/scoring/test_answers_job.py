@@ -27,6 +27,7 @@ def answers(n_rows: int = N_ROWS) -> pa.Table:
             "candidate": str(chance.choice(pool)),
             "references": [str(text) for text in chance.choice(pool, size=i % 4)],
             "context": " ".join(chance.choice(words, size=40)),
+            "answer": "the sea",
         }
         for i in range(n_rows)
     ]
@@ -94,6 +95,7 @@ def test_equal_texts_are_encoded_once_and_equal_pairs_scored_once(jobs: Jobs) ->
         "candidate": "the sea",
         "references": ["sea", "the sea"],
         "context": "Anna painted the sea.",
+        "answer": "the sea",
     }
     write_parquet(jobs.folder / "input.parquet", pa.Table.from_pylist([row] * 6))
     report = jobs.run({name: {} for name in METRICS_BY_MODELS}, **{"scoring.rows_per_shard": 3})
@@ -106,6 +108,7 @@ def test_equal_texts_are_encoded_once_and_equal_pairs_scored_once(jobs: Jobs) ->
         "token_transport": (2, 4),
         "token_match_context": (2, 2),
         "kpqa_weights": (2, 4),
+        "answer_span": (1, 1),
     }.items():
         assert families[name]["forward_sequences"] == 2 * n_distinct, name
         assert families[name]["forward_sequences_avoided"] == 6 * n_all - 2 * n_distinct, name
