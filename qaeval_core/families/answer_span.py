@@ -8,6 +8,7 @@ token, so all windows together have each span once.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from qaeval_core.families.base import (
+    CANDIDATE_TOO_LONG,
     ModelScorer,
     PairTemplate,
     Units,
@@ -27,8 +29,9 @@ from qaeval_core.families.base import (
     target_windows,
 )
 from qaeval_core.families.validate import SharedPairs
+from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.record import MAX_ANSWER_TOKENS, N_ANSWER_SPANS, NO_SPAN
-from qaeval_core.text.encode import CharSpans, TokenIds, overlapping_windows
+from qaeval_core.text.encode import CharSpans, TextEncoder, TokenIds, overlapping_windows
 from qaeval_core.text.tokenise import make_tokeniser
 
 EMPTY_ANSWER = "empty_answer"
@@ -108,6 +111,12 @@ class ReadContext:
 class AnswerSpanScorer(ModelScorer):
     """Lays out (question, context) pairs for the graph ``answer_span``."""
 
+    def __init__(
+        self, artifact: Artifact, encoder: TextEncoder, options: Mapping[str, object]
+    ) -> None:
+        super().__init__(artifact, encoder, options)
+        self._template = PairTemplate.of(artifact)
+
     def lay_out(self, shared: SharedPairs[Any]) -> AnswerSpanWork:
         """Encode distinct texts; lay out one unit per window of each distinct pair."""
         asked = [(question, answer) for question, answer in shared.candidates]
@@ -133,14 +142,21 @@ class AnswerSpanScorer(ModelScorer):
         return work
 
     def _room(self, n_question: int, n_context: int) -> tuple[int, str | None]:
-        n_special = PairTemplate.of(self.artifact).n_special
-        n_positions = self.artifact.record.max_positions
-        return target_windows(n_question, n_context, n_positions=n_positions, n_special=n_special)
+        room, reason = target_windows(
+            n_question,
+            n_context,
+            n_positions=self.artifact.record.max_positions,
+            n_special=self._template.n_special,
+        )
+        # A window of which half is the next one's too: with less, there would be no end of them.
+        if reason is None and room < 2 * MAX_ANSWER_TOKENS:
+            return 0, CANDIDATE_TOO_LONG
+        return room, reason
 
     def _add_windows(
         self, read: ReadContext, units: Units, question: TokenIds, context: TokenIds, *, room: int
     ) -> None:
-        template = PairTemplate.of(self.artifact)
+        template = self._template
         second_start = template.second_start(len(question))
         windows = overlapping_windows(len(context), max_tokens=room, n_overlap=MAX_ANSWER_TOKENS)
         for start, stop, n_owned in windows:

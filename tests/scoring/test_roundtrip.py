@@ -215,6 +215,8 @@ def test_what_is_empty_is_undefined_and_says_which(scorer: Scorer) -> None:
         {"answer": ""},
         {"answer": " \n"},
         {"candidate": "bees " * 600},
+        {"candidate": "? " * 450, "context": "mill " * 2_000},
+        {"candidate": "? " * 449, "context": "mill " * 2_000},
     ]
     found = scorer.score([{**whole, **change} for change in changes]).to_pylist()
     assert [row["roundtrip_reason"] for row in found] == [
@@ -224,7 +226,10 @@ def test_what_is_empty_is_undefined_and_says_which(scorer: Scorer) -> None:
         "empty_answer",
         "empty_answer",
         "candidate_too_long",
+        "candidate_too_long",
+        None,
     ]
+    assert found.pop()["roundtrip_windows"] == 66  # Each of 60 tokens, 30 of them the next one's.
     numbers = [column for column in METRICS["roundtrip"].columns if column.is_score]
     for row in found[1:]:
         names = [f"roundtrip_{own.name}".rstrip("_") for own in numbers]
