@@ -202,6 +202,22 @@ def hold_out_contexts(
     return sides
 
 
+def split_squad(
+    squad: Sequence[Path], dev: Path | None, *, share: float, seed: int, unanswerable: bool = False
+) -> tuple[list[Question], list[Question]]:
+    """Return training and dev questions; without a dev file, a share of the contexts is held out.
+
+    Raises
+    ------
+    InputError
+        If a file, field or offset is not as it must be.
+    """
+    questions = read_squad(squad, unanswerable=unanswerable)
+    if dev is not None:
+        return questions, read_squad([dev], unanswerable=unanswerable)
+    return hold_out_contexts(questions, share=share, seed=seed)
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
     place: str

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from export.training.inputs import check_files, hold_out_contexts, read_squad
+from export.training.inputs import check_files, split_squad
 from export.training.keyphrases import (
     Keyphrase,
     SentenceSplitter,
@@ -53,11 +53,9 @@ class KpqaTask(Task):
     def __init__(self, options: KpqaOptions, source: ModelSource) -> None:
         self.files = {"--squad": options.squad, "--dev": [options.dev] if options.dev else []}
         check_files(self.files)
-        questions = read_squad(options.squad)
-        if options.dev:
-            train, dev = questions, read_squad([options.dev])
-        else:
-            train, dev = hold_out_contexts(questions, share=options.dev_share, seed=options.seed)
+        train, dev = split_squad(
+            options.squad, options.dev, share=options.dev_share, seed=options.seed
+        )
         splitter = SentenceSplitter(options.language)
         self.tokenizer = load_tokenizer(source)
         self.settings = {"--language": options.language}

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from scipy.stats import mannwhitneyu
 
-from export.training.inputs import Question, check_files, hold_out_contexts, read_squad
+from export.training.inputs import Question, check_files, split_squad
 from export.training.loop import Task, dev_batches
 from export.training.model import load_tokenizer
 from export.training.options import ReaderOptions
@@ -85,11 +85,13 @@ class ReaderTask(Task):
     def __init__(self, options: ReaderOptions, source: ModelSource) -> None:
         self.files = {"--squad": options.squad, "--dev": [options.dev] if options.dev else []}
         check_files(self.files)
-        questions = read_squad(options.squad, unanswerable=True)
-        if options.dev:
-            train, dev = questions, read_squad([options.dev], unanswerable=True)
-        else:
-            train, dev = hold_out_contexts(questions, share=options.dev_share, seed=options.seed)
+        train, dev = split_squad(
+            options.squad,
+            options.dev,
+            share=options.dev_share,
+            seed=options.seed,
+            unanswerable=True,
+        )
         self.tokenizer = load_tokenizer(source)
         self.settings = {}
         self._train, self._dev = (
