@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -260,3 +261,31 @@ def test_pooling_is_that_of_the_configuration(mode: str, tmp_path: Path) -> None
         (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
         scores.append(scores_of("sentence_encoder", folder, tmp_path / f"built {weights}"))
     np.testing.assert_allclose(*scores, atol=1e-5)
+
+
+@each_kind
+def test_a_repository_of_the_hub_is_taken_from_the_cache(kind: str, tmp_path: Path) -> None:
+    """Protects from a repository of ONNX files alone, which had no weights for us."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    repository = tmp_path / "home" / "hub" / "models--somebody--tiny"
+    snapshot = repository / "snapshots" / commit
+    shutil.copytree(folder_of(kind, tmp_path, weights=False), snapshot)
+    (snapshot / "onnx").mkdir()
+    (snapshot / "model.onnx").rename(snapshot / "onnx" / "model.onnx")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    words = [sys.executable, "-m", "export", "--graph", KINDS[kind][0], "--model", "somebody/tiny"]
+    done = subprocess.run(
+        [*words, "--root", str(tmp_path / "built")],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        check=False,
+        env={**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "taken as it is: no weights to compare it with" in done.stdout
+    request = ArtifactRequest(KINDS[kind][0], "somebody/tiny", "fp32")
+    record = find_artifact(tmp_path / "built", request).record
+    assert (record.model.kind, record.model.revision, record.source) == ("hub", commit, "onnx")
+    assert "onnx/model.onnx" in record.model.files
