@@ -20,7 +20,7 @@ from qaeval_core.schema import ROLES
 
 _ENDPOINT = {"base_url": "http://127.0.0.1:9/v1", "model": "m"}
 _NACO = {**_ENDPOINT, "expected_complexity": 2}
-_JUDGE = {**_ENDPOINT, "prompt_file": str(Path(__file__).with_name("judge_prompt.txt"))}
+_JUDGE = {**_ENDPOINT, "prompt_file": "tests/pins/judge_prompt.txt"}
 # What a run of a metric needs besides its defaults.
 _REQUIRED: Mapping[str, Mapping[str, Any]] = {"naco": _NACO, "judge": _JUDGE}
 

@@ -16,6 +16,7 @@ from scipy.optimize import linprog
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.families import token_match
+from qaeval_core.families import transport as family_transport
 from qaeval_core.families.token_match import BestCosines, best_cosines, transport_costs
 
 DIM = 8
@@ -208,8 +209,8 @@ def test_transport_loads_no_torch_and_leaves_the_environment() -> None:
     code = (
         "import os, sys\n"
         "os.environ['POT_BACKEND_DISABLE_JAX'] = 'given'\n"
-        "from qaeval_core.families.token_match import _transport_solver\n"
-        "_transport_solver()\n"
+        "from qaeval_core.families.transport import _solver\n"
+        "_solver()\n"
         "switches = {k: v for k, v in os.environ.items() if k.startswith('POT_BACKEND')}\n"
         "assert switches == {'POT_BACKEND_DISABLE_JAX': 'given'}, switches\n"
         "assert 'ot' in sys.modules and 'torch' not in sys.modules\n"
@@ -222,9 +223,10 @@ def test_transport_loads_no_torch_and_leaves_the_environment() -> None:
 
 def test_missing_transport_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """POT is an extra: a bare ImportError names no remedy."""
-    token_match._transport_solver.cache_clear()
+    solver = family_transport._solver
+    solver.cache_clear()
     monkeypatch.setitem(sys.modules, "ot", None)
     vectors, weights = unit_rows(np.random.default_rng(8), 2), np.ones(2, dtype=np.float32)
     with pytest.raises(ConfigError, match=r"pip install 'qaeval\[transport\]'"):
         transport(vectors, layout([1, 1]), [(0, 1)], weights)
-    token_match._transport_solver.cache_clear()
+    solver.cache_clear()
