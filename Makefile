@@ -71,7 +71,7 @@ long: $(STAMP) ## run the longest tests (hours); their output is kept in docs/ev
 	  echo "machine  $$(uname -srm), $$(nproc) CPUs:$$(sed -n 's/^model name[^:]*://p' /proc/cpuinfo | sed 1q)"; \
 	  echo; } > $(EVIDENCE)
 	@{ $(BIN)/python -m pytest -v --durations=0 -m long $(PYTEST_ARGS) 2>&1; echo "exit $$?"; } \
-	  | tee -a $(EVIDENCE)
+	  | sed "s|$$(pwd)|.|g" | tee -a $(EVIDENCE)
 	@tail -n 1 $(EVIDENCE) | grep -qx 'exit 0'
 
 lint: $(STAMP) ## check style, format, types and the rules of imports
