@@ -17,7 +17,7 @@ from jobs.score import (
     SetOption,
     stop_on_signals,
 )
-from qaeval_core.calibration.qrelscore import calibrate as calibrate_job
+from qaeval_core.calibration.baselines import calibrate as calibrate_job
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError, QAEvalError
 from qaeval_core.job import make_job, read_inputs
@@ -139,8 +139,8 @@ def _calibrate_complexity(
     config: RunConfig, path: Path, *, corpus: str, n_questions: int, seed: int
 ) -> None:
     # Imported here: HTTP takes a tenth of a second that other runs need not pay.
-    from qaeval_core.calibration.naco import (
-        calibrate_naco,
+    from qaeval_core.calibration.complexity import (
+        calibrate_complexity,
         calibration_roles,
         with_journal,
     )
@@ -155,7 +155,8 @@ def _calibrate_complexity(
         options.say(f"note: {line}")
     n_asked = min(n_questions, sum(file.n_rows for file in found.files))
     counter = ProgressCounter()
-    printer = ProgressPrinter("naco", n_rows_total=n_asked, interval_s=config.scoring.progress_s)
+    (name,) = config.metrics
+    printer = ProgressPrinter(name, n_rows_total=n_asked, interval_s=config.scoring.progress_s)
     stop = threading.Event()
     stop_on_signals(stop)
 
@@ -164,7 +165,7 @@ def _calibrate_complexity(
         printer.update(counter.snapshot())
 
     try:
-        record = calibrate_naco(
+        record = calibrate_complexity(
             config, found, n_questions=n_questions, seed=seed, on_batch=on_batch, stop=stop
         )
         write_complexity(path, record, corpus=corpus)

@@ -26,7 +26,7 @@ class Budget:
     budget_usd : float or None
         Money that may be spent by all calls of that name, ever; inclusive.
     section : str, default ""
-        Of the settings that messages name, with its dot: ``naco.``.
+        Of the settings that messages name, with its dot.
 
     Raises
     ------

@@ -64,7 +64,7 @@ class Journal:
     of_others : bool, default False
         Whether to read what other users wrote: to show it, not to score by it.
     section : str, default ""
-        Of the settings that messages name, with its dot: ``naco.``.
+        Of the settings that messages name, with its dot.
 
     Raises
     ------

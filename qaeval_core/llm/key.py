@@ -64,7 +64,7 @@ class ApiKey:
         allow_insecure : bool, default False
             Whether others than the file's owner may open it.
         section : str, default ""
-            Of the settings that messages name, with its dot: ``naco.``.
+            Of the settings that messages name, with its dot.
 
         Raises
         ------

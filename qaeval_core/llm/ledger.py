@@ -278,7 +278,7 @@ class Ledger:
     wall : callable, default time.time
         Seconds since 1970.
     section : str, default ""
-        Of the settings that messages name, with its dot: ``naco.``.
+        Of the settings that messages name, with its dot.
 
     Attributes
     ----------

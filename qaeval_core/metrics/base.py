@@ -143,6 +143,25 @@ class Scores:
     sums: FloatArray | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What rows of a corpus say of the number that ``qaeval calibrate`` finds.
+
+    Attributes
+    ----------
+    key : str
+        What the number belongs to: model, options and formula, not columns.
+    raw : float ndarray of shape (n_rows,), optional
+        Scores of which it is the mean.
+    record : mapping, optional
+        The number itself and what it is of, where it is no mean.
+    """
+
+    key: str
+    raw: FloatArray | None = None
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+
 S = TypeVar("S", bound=Settings)
 
 
@@ -169,6 +188,27 @@ class Metric(ABC, Generic[S]):
     def roles_of(self, settings: S) -> tuple[str, ...]:
         """Return the input roles that an instance reads."""
         return self.roles
+
+    def calibrated_parts(self, settings: S) -> tuple[str, ...]:
+        """Return the families of which an instance's calibrated numbers are."""
+        return ()
+
+    def calibrate(self, settings: S, part: str, read: Targets, facts: PassFacts) -> Calibration:
+        """Return what rows say of one of `calibrated_parts`.
+
+        Parameters
+        ----------
+        read : Targets
+            Statistics of the rows.
+        facts : PassFacts
+            Of the family.
+
+        Raises
+        ------
+        ConfigError
+            If the metric has nothing to calibrate.
+        """
+        raise ConfigError(f"{self.name} has nothing to calibrate")
 
     @abstractmethod
     def reads(self, settings: S) -> tuple[Read, ...]:

@@ -139,14 +139,14 @@ def load_complexities(path: str | Path) -> ComplexityFile:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ConfigError(
-            f"{path} is no file of expected complexities, as `qaeval calibrate --metrics naco` "
-            f"writes it: {where}: {first['msg']}"
+            f"{path} is no file of expected complexities, as `qaeval calibrate` writes it: "
+            f"{where}: {first['msg']}"
         ) from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is no file of expected complexities: not UTF-8") from None
 
 
-def read_complexity(path: str, *, key: str, profile: str) -> tuple[float, str]:
+def read_complexity(path: str, *, key: str, profile: str, metric: str) -> tuple[float, str]:
     """Return (e, corpus) for what is asked of a model.
 
     Raises
@@ -161,7 +161,7 @@ def read_complexity(path: str, *, key: str, profile: str) -> tuple[float, str]:
     had = "\n  ".join(record.key for record in content.complexities) or "nothing"
     raise ConfigError(
         f"{path} was calibrated for another model or prompt.\nneeded:\n  {key}\nthe file has:\n"
-        f"  {had}\nrun `qaeval calibrate --metrics naco` with the same settings"
+        f"  {had}\nrun `qaeval calibrate --metrics {metric}` with the same settings"
     )
 
 

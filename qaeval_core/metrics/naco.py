@@ -38,7 +38,9 @@ Neither profile follows these:
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -46,9 +48,10 @@ from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from qaeval_core.errors import ConfigError, InputError
-from qaeval_core.metrics.base import Column, Metric, PassFacts, Read, Scores, Section
+from qaeval_core.metrics.base import Calibration, Column, Metric, PassFacts, Read, Scores, Section
 from qaeval_core.metrics.calibrated import read_complexity
 from qaeval_core.metrics.chat import (
+    UNPARSABLE,
     ChatSettings,
     by_run,
     counted_runs,
@@ -324,6 +327,38 @@ class Naco(Metric[NacoSettings]):
     )
     over_references = "none"
 
+    def calibrated_parts(self, settings: NacoSettings) -> tuple[str, ...]:
+        """Return the family of its replies."""
+        return ("naco",)
+
+    def calibrate(
+        self, settings: NacoSettings, part: str, read: Targets, facts: PassFacts
+    ) -> Calibration:
+        """Return e of both profiles, and what the replies were."""
+        problems: list[list[str | None]] = read.lists("problem")
+        verdicts = {name: read.lists(name) for name in ("is_natural", "is_question")}
+        counted = [[problem is None for problem in own] for own in problems]
+        # In the authors' program unnatural questions count, too.
+        steps = {
+            profile: [
+                [max(n, 1) for n, *is_in in zip(*own, strict=True) if all(is_in)]
+                for own in zip(read.lists("n_steps"), counted, verdicts[verdict], strict=True)
+            ]
+            for profile, verdict in zip(PROFILES, verdicts, strict=True)
+        }
+        every = [problem for own in problems for problem in own]
+        record = {
+            **{name: expected_complexity(own, profile=name) for name, own in steps.items()},
+            "n_questions": sum(map(any, counted)),
+            "n_runs": sum(map(sum, counted)),
+            "n_unreadable": every.count(UNPARSABLE),
+            "n_failed": sum(problem not in (None, UNPARSABLE) for problem in every),
+            "n_unnatural": sum(own.count(False) for own in verdicts["is_natural"]),
+            "n_steps": dict(sorted(Counter(chain.from_iterable(steps["paper"])).items())),
+        }
+        prompt = str(facts.settings["prompt"])
+        return Calibration(key=complexity_key(settings, prompt=prompt), record=record)
+
     def reads(self, settings: NacoSettings) -> tuple[Read, ...]:
         """Return what replies say."""
         return (Read(family="naco", settings=settings),)
@@ -339,7 +374,9 @@ class Naco(Metric[NacoSettings]):
         corpus = "no"
         if isinstance(given, str):
             key = complexity_key(settings, prompt=str(passes["naco"].settings["prompt"]))
-            given, corpus = read_complexity(given, key=key, profile=settings.profile)
+            given, corpus = read_complexity(
+                given, key=key, profile=settings.profile, metric=self.name
+            )
         found = settings.model_copy(update={"expected_complexity": given})
         found._complexity_corpus = corpus
         return found

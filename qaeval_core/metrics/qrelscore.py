@@ -36,7 +36,16 @@ from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr, model_validator
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.metrics.base import Column, Metric, PassFacts, Read, Scores, Settings, Values
+from qaeval_core.metrics.base import (
+    Calibration,
+    Column,
+    Metric,
+    PassFacts,
+    Read,
+    Scores,
+    Settings,
+    Values,
+)
 from qaeval_core.metrics.calibrated import Baseline, read_baseline
 from qaeval_core.metrics.targets import EMPTY_TARGET, NO_REFERENCES, Targets
 from qaeval_core.signature import Signature
@@ -285,6 +294,17 @@ class QRelScore(Metric[QRelScoreSettings]):
         Column("grg_windows", "count"),
     )
     over_references = "none"
+
+    def calibrated_parts(self, settings: QRelScoreSettings) -> tuple[str, ...]:
+        """Return the parts that have a baseline: an unbounded GRG is never rescaled."""
+        return ("lrm",) if settings.gain == "absolute" else ("lrm", "grg")
+
+    def calibrate(
+        self, settings: QRelScoreSettings, part: str, read: Targets, facts: PassFacts
+    ) -> Calibration:
+        """Return the raw scores of rows, of which b is the mean."""
+        raw = part_scores(part, settings, read).raw
+        return Calibration(key=baseline_key(part, settings, facts), raw=raw)
 
     def reads(self, settings: QRelScoreSettings) -> tuple[Read, ...]:
         """Return matches of tokens, and likelihoods."""

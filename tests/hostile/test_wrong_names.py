@@ -61,7 +61,7 @@ def test_an_expected_complexity_is_checked_before_a_call_is_paid(
 
 def test_a_whole_complexity_is_read(tmp_path: Path) -> None:
     path = complexity_file(tmp_path / "e.json", "2.5")
-    assert read_complexity(str(path), key="k", profile="paper") == (2.5, "news")
+    assert read_complexity(str(path), key="k", profile="paper", metric="naco") == (2.5, "news")
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"[" * 100_000, b"", b"[]"])
@@ -69,7 +69,7 @@ def test_what_is_no_calibration_is_one_message(tmp_path: Path, content: bytes) -
     path = tmp_path / "file.json"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match="is no file of expected complexities"):
-        read_complexity(str(path), key="k", profile="paper")
+        read_complexity(str(path), key="k", profile="paper", metric="naco")
     with pytest.raises(ConfigError, match="is no baseline file"):
         read_baseline(str(path), keys={"lrm": "k"})
     with pytest.raises(ConfigError, match=r"file\.json (is no file|has no baseline)"):
@@ -81,7 +81,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for read in (
-        lambda: read_complexity(str(pipe), key="k", profile="paper"),
+        lambda: read_complexity(str(pipe), key="k", profile="paper", metric="naco"),
         lambda: read_baseline(str(pipe), keys={}),
         lambda: read_rescaling(str(pipe), layer=1),
         lambda: load_config(path=pipe),

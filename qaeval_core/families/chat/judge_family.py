@@ -22,7 +22,7 @@ from qaeval_core.metrics.chat import UNPARSABLE, ChatSettings
 from qaeval_core.metrics.judge import JudgeSettings, fill, placeholders
 from qaeval_core.signature import hash_text
 
-# As in the schema of NACo: lists hold one value a run.
+# Lists hold one value a run.
 STATISTICS_SCHEMA = pa.schema(
     [
         pa.field("reason", pa.string()),

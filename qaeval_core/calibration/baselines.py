@@ -1,7 +1,7 @@
-"""Calibrate: baselines b of QRelScore from random pairs, as the paper's appendix F does it.
+"""Baselines: the mean raw scores of random pairs, which a metric's scores are measured from.
 
 Questions are paired with contexts of other rows; pairs with word overlap are dropped; b is the
-mean raw score of the rest.
+mean raw score of the rest (Liu et al. QRelScore. EMNLP 2022, arXiv:2204.13921, appendix F).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qaeval_core.errors import ConfigError, InputError
+from qaeval_core.errors import InputError
 from qaeval_core.families.model_family import ModelFamilyPlan, is_model
 from qaeval_core.families.plan import Engine
 from qaeval_core.families.validate import IntArray, validate_rows
@@ -19,7 +19,7 @@ from qaeval_core.job import Job
 from qaeval_core.join import ArrowStatistics
 from qaeval_core.metrics.bleu import bleu_1
 from qaeval_core.metrics.calibrated import BaselineFile, BaselineRecord
-from qaeval_core.metrics.qrelscore import QRelScoreSettings, baseline_key, part_scores
+from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.metrics.targets import Targets
 from qaeval_core.planning.run_plan import InstancePlan
 from qaeval_core.running.reader import draw_rows, read_rows
@@ -108,15 +108,16 @@ def calibrate(
         runner = family.open_runner(engine)
         table = runner.score({"candidate": pairs.questions, "context": pairs.contexts})
         for plan in instances:
-            settings = _settings(plan)
-            read = Targets(ArrowStatistics(table))
-            summary = summarise(part_scores(family.name, settings, read).raw, seed=seed)
-            key = baseline_key(family.name, settings, family.facts)
+            found = METRICS[plan.settings.metric].calibrate(
+                plan.settings, family.name, Targets(ArrowStatistics(table)), family.facts
+            )
+            assert found.raw is not None, "a baseline is a mean of scores"
+            summary = summarise(found.raw, seed=seed)
             if summary.mean is None:
                 raise InputError(f"{family.key}: no random pair has a defined score")
-            records[key] = BaselineRecord(
+            records[found.key] = BaselineRecord(
                 part=family.name,
-                key=key,
+                key=found.key,
                 value=summary.mean,
                 n_pairs=summary.n,
                 n_dropped=pairs.n_dropped,
@@ -128,18 +129,13 @@ def calibrate(
     )
 
 
-def _settings(plan: InstancePlan) -> QRelScoreSettings:
-    if not isinstance(plan.settings, QRelScoreSettings):
-        raise ConfigError(f"metrics.{plan.name}: {plan.settings.metric} has no baseline")
-    return plan.settings
-
-
 def _families(job: Job) -> Iterator[tuple[ModelFamilyPlan, list[InstancePlan]]]:
-    for family in job.run.families:
-        if not is_model(family) or family.family.target_role != "context":
-            continue
-        own = [plan for plan in job.run.instances if family in plan.families.values()]
-        unbounded = family.name == "grg"
-        own = [plan for plan in own if not (unbounded and _settings(plan).gain == "absolute")]
+    for family in filter(is_model, job.run.families):
+        own = [
+            plan
+            for plan in job.run.instances
+            if family in plan.families.values()
+            and family.name in METRICS[plan.settings.metric].calibrated_parts(plan.settings)
+        ]
         if own:
             yield family, own
