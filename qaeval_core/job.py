@@ -17,7 +17,7 @@ from qaeval_core.errors import ConfigError
 from qaeval_core.families.plan import FamilyPlan
 from qaeval_core.files import check_out_path
 from qaeval_core.models.artifact import Artifact, default_root, ensure_artifact
-from qaeval_core.models.record import ArtifactRequest
+from qaeval_core.models.record import ArtifactRecord, ArtifactRequest
 from qaeval_core.models.session import Device
 from qaeval_core.planning.columns import check_carried, check_copied, resolve_columns
 from qaeval_core.planning.compile import compile_run, needed_roles, optional_roles
@@ -205,21 +205,28 @@ def make_job(
 
 
 def _precision_notes(run: CompiledRun) -> list[str]:
-    """Say where a graph runs in another precision than asked for: its parity gate failed."""
+    """Say where a graph runs in another precision than asked for, and why."""
     records = {
         artifact.folder.name: artifact.record
         for plan in run.families
         for artifact in plan.artifacts
     }
     return [
-        f"{name}: {record.requested_precision} differs from torch by up to "
-        f"{record.parity.attempts[0].max_abs_diff:.2g} (tolerance "
-        f"{record.parity.attempts[0].tolerance:g}), so {record.precision} runs instead"
+        f"{name}: {_why_other_precision(record)}, so {record.precision} runs instead of "
+        f"{record.requested_precision}"
         for name, record in records.items()
-        if record.parity is not None
-        and record.source == "torch"
-        and record.precision != record.requested_precision
+        if record.precision != record.requested_precision
     ]
+
+
+def _why_other_precision(record: ArtifactRecord) -> str:
+    if record.source == "onnx" or record.parity is None:
+        return "its ONNX file is taken as it is"
+    first = record.parity.attempts[0]
+    return (
+        f"{record.requested_precision} differs from torch by up to {first.max_abs_diff:.2g} "
+        f"(tolerance {first.tolerance:g})"
+    )
 
 
 def _check_out_not_among_inputs(paths: Sequence[str], out: Path) -> None:

@@ -57,7 +57,7 @@ def judge(folder: Path, server: ServedModel) -> None:
         "ledger_path": folder / "ledgers",
     }
     words = [word for key, value in given.items() for word in ("--set", f"judge.{key}={value}")]
-    qaeval("score", source, "--out", folder / "judged", "--metrics", "judge", "--local", *words)
+    qaeval("score", source, "--out", folder / "judged", "--metrics", "judge", *words)
     scores = read_scores(folder / "judged", "judged.parquet")
     assert set(scores["judge_reason"]) <= {None, "unparsable_reply"}, server.log()
     assert scores["judge"].drop_nulls().is_between(1, 5).all()
