@@ -95,7 +95,7 @@ def read_study(paths: Sequence[str]) -> StudyTable:
             known = described.setdefault(name, column)
             if known.signature != column.signature:
                 notes.append(f"{file}: {name} was made in another way than in the files before")
-    return StudyTable(_flat(frame), described, notes)
+    return StudyTable(flat_columns(frame), described, notes)
 
 
 def join_ratings(table: StudyTable, path: str, *, on: str) -> StudyTable:
@@ -345,7 +345,8 @@ def _described(file: Path) -> dict[str, ScoreColumn]:
         ) from None
 
 
-def _flat(frame: pl.DataFrame) -> pl.DataFrame:
+def flat_columns(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a table whose structs are columns ``column.field``, and in which NaN is null."""
     structs = [name for name, kind in frame.schema.items() if isinstance(kind, pl.Struct)]
     flat = frame
     for name in structs:

@@ -1,0 +1,1 @@
+"""Filter: rows worth training on, chosen from scores, each dropped row with its reason."""

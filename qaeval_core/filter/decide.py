@@ -1,0 +1,344 @@
+"""Decide: the stages that need all rows: duplicates, top-k, quotas, and the share.
+
+Arrays of a whole corpus, on one machine: 33 bytes a row in, 2 more for quotas. Groups are worked
+on some at a time and cuts are found without copies, so that temporary arrays do not grow with the
+corpus; they grow with its largest group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qaeval_core.errors import ConfigError
+from qaeval_core.filter.facts import KEPT, MAX_VALUES, Facts, Stages
+from qaeval_core.filter.order import Cut, Ranking, sorted_rows
+from qaeval_core.filter.request import FilterRequest, Quota
+
+# Kept shares that a yield curve shows, and a certificate chooses from.
+N_SHARES = 20
+_ROWS_PER_BUCKET = 1 << 18
+BYTES_PER_ROW = 40
+NO_TWIN = -1
+
+
+class CorpusRows:
+    """What is known of every row of a corpus, in order of files and rows.
+
+    Parameters
+    ----------
+    n_rows : int
+    stages : Stages
+        They say which arrays there are.
+
+    Attributes
+    ----------
+    reason, rank, tie, group, value
+        As `Facts` has them, values by ``values``.
+    twin : int64 ndarray, optional
+        Row that a duplicate is one of; ``NO_TWIN`` of others. Until duplicates are known, the
+        hashes of questions lie here.
+    """
+
+    def __init__(self, n_rows: int, stages: Stages) -> None:
+        self.stages = stages
+        self.reason = np.zeros(n_rows, np.uint8)
+        self.rank = np.zeros(n_rows, np.float64)
+        self.tie = np.zeros(n_rows, np.uint64)
+        has_duplicates = stages.duplicates.kind != "none"
+        self.group = np.zeros(n_rows, np.uint64) if stages.group or has_duplicates else None
+        self.twin = np.zeros(n_rows, np.int64) if has_duplicates else None
+        self.value = np.zeros(n_rows, np.uint16) if stages.quota else None
+        self.values: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.reason)
+
+    def put(self, start: int, facts: Facts) -> None:
+        """Put the facts of some rows into their place."""
+        rows = slice(start, start + len(facts.reason))
+        self.reason[rows], self.rank[rows], self.tie[rows] = facts.reason, facts.rank, facts.tie
+        if self.group is not None and facts.group is not None:
+            self.group[rows] = facts.group
+        if self.twin is not None and facts.question is not None:
+            self.twin[rows] = facts.question.view(np.int64)
+        if self.value is not None and facts.value is not None:
+            codes = [self.values.setdefault(text, len(self.values)) for text in facts.values]
+            if len(self.values) > MAX_VALUES:
+                raise ConfigError(
+                    f"--quota: {self.stages.quota} has more than {MAX_VALUES:,} values"
+                )
+            self.value[rows] = np.array(codes, np.uint16)[facts.value]
+
+    def is_eligible(self, rows: slice) -> NDArray[np.bool_]:
+        """Return which of some rows no stage has dropped."""
+        return np.asarray(self.reason[rows] == KEPT)
+
+    def ranking(self, *, value: int | None = None) -> Ranking:
+        """Return the order of rows that are left, or of those of one value of the quota."""
+
+        def is_member(rows: slice) -> NDArray[np.bool_]:
+            left = self.is_eligible(rows)
+            if value is None or self.value is None:
+                return left
+            return np.asarray(left & (self.value[rows] == value))
+
+        return Ranking(self.rank, self.tie, is_member)
+
+    def drop(self, rows: NDArray[np.intp] | slice | NDArray[np.bool_], reason: str) -> None:
+        """Drop rows for a reason."""
+        self.reason[rows] = self.stages.code(reason)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many rows each reason dropped; those of "" are kept."""
+        found = np.bincount(self.reason, minlength=len(self.stages.reasons))
+        return dict(zip(self.stages.reasons, map(int, found), strict=True))
+
+    def groups(self) -> Iterator[NDArray[np.intp]]:
+        """Yield the rows of some whole groups at a time, ascending; each row once."""
+        n_buckets = max(-(-len(self) // _ROWS_PER_BUCKET), 1)
+        for bucket in range(n_buckets):
+            yield rows_of_bucket(self.group, bucket, n_buckets)
+
+
+def rows_of_bucket(
+    group: NDArray[np.uint64] | None, bucket: int, n_buckets: int
+) -> NDArray[np.intp]:
+    """Return the rows whose groups are in one of some buckets, ascending."""
+    assert group is not None, "nothing is grouped"
+    found = []
+    step = 1 << 20
+    for start in range(0, len(group), step):
+        own = group[start : start + step] % np.uint64(n_buckets) == bucket
+        found.append(np.flatnonzero(own) + start)
+    return np.concatenate(found) if found else np.zeros(0, np.intp)
+
+
+def drop_exact_duplicates(rows: CorpusRows) -> None:
+    """Drop questions whose tokens are those of a better one of their group."""
+    assert rows.twin is not None
+    assert rows.group is not None
+    question = rows.twin.view(np.uint64)
+    for members in rows.groups():
+        left = members[rows.reason[members] == KEPT]
+        ordered = sorted_rows(left, rows.rank, rows.tie, rows.group, question)
+        group, own = rows.group[ordered], question[ordered]
+        is_first = np.ones(len(ordered), dtype=bool)
+        is_first[1:] = (group[1:] != group[:-1]) | (own[1:] != own[:-1])
+        best = ordered[np.maximum.accumulate(np.where(is_first, np.arange(len(ordered)), 0))]
+        rows.twin[members] = NO_TWIN
+        rows.twin[ordered[~is_first]] = best[~is_first]
+        rows.drop(ordered[~is_first], "duplicate")
+
+
+def drop_found_duplicates(
+    rows: CorpusRows, found: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]
+) -> None:
+    """Drop rows that were found to be near-duplicates: pairs of arrays, rows and their twins."""
+    assert rows.twin is not None
+    rows.twin[:] = NO_TWIN
+    for duplicates, twins in found:
+        rows.twin[duplicates] = twins
+        rows.drop(duplicates, "duplicate")
+
+
+def drop_below_top_k(rows: CorpusRows, k: int) -> None:
+    """Drop all but the k best rows of each group."""
+    assert rows.group is not None
+    for members in rows.groups():
+        left = members[rows.reason[members] == KEPT]
+        ordered = sorted_rows(left, rows.rank, rows.tie, rows.group)
+        rows.drop(ordered[_places(rows.group[ordered]) >= k], "top_k")
+
+
+def _places(sorted_groups: NDArray[np.uint64]) -> NDArray[np.intp]:
+    """Return the place of each row in its group, from 0."""
+    places = np.arange(len(sorted_groups))
+    is_first = np.ones(len(sorted_groups), dtype=bool)
+    is_first[1:] = sorted_groups[1:] != sorted_groups[:-1]
+    first: NDArray[np.intp] = np.maximum.accumulate(np.where(is_first, places, 0))
+    return places - first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaCount:
+    """What a quota did to one value: rows that reached it, rows it may have, rows it has."""
+
+    value: str
+    n_reaching: int
+    n_allowed: int
+    n_kept: int
+
+    @property
+    def shortfall(self) -> int:
+        """Rows that it may have and does not."""
+        return self.n_allowed - self.n_kept
+
+
+def apply_quota(rows: CorpusRows, quota: Quota, size: Fraction | int | None) -> list[QuotaCount]:
+    """Drop rows that a value of the quota's column has too many.
+
+    Parameters
+    ----------
+    size : Fraction or int, optional
+        The share or number of rows to divide, for quotas that divide one.
+
+    Raises
+    ------
+    ConfigError
+        If a budget has not one row for each value.
+    """
+    assert rows.value is not None
+    reaching = np.zeros(max(len(rows.values), 1), np.int64)
+    for start in range(0, len(rows), 1 << 20):
+        own = slice(start, start + (1 << 20))
+        reaching += np.bincount(rows.value[own][rows.is_eligible(own)], minlength=len(reaching))
+    there = [(name, code) for name, code in sorted(rows.values.items()) if reaching[code]]
+    allowed = _allowed(quota, size, [int(reaching[code]) for _, code in there])
+    counts = []
+    for (name, code), n_allowed in zip(there, allowed, strict=True):
+        n_kept = min(n_allowed, int(reaching[code]))
+        if n_kept < reaching[code]:
+            _cut_value(rows, code, n_kept)
+        counts.append(
+            QuotaCount(
+                value=name, n_reaching=int(reaching[code]), n_allowed=n_allowed, n_kept=n_kept
+            )
+        )
+    return counts
+
+
+def _cut_value(rows: CorpusRows, code: int, n_kept: int) -> None:
+    assert rows.value is not None
+    ranking = rows.ranking(value=code)
+    (cut,) = ranking.cuts([n_kept]) if n_kept else [None]
+    for start in range(0, len(rows), 1 << 20):
+        own = slice(start, min(start + (1 << 20), len(rows)))
+        dropped = rows.is_eligible(own) & (rows.value[own] == code)
+        if cut is not None:
+            dropped &= ~ranking.is_kept(cut, own)
+        rows.drop(start + np.flatnonzero(dropped), "quota")
+
+
+def _allowed(quota: Quota, size: Fraction | int | None, reaching: Sequence[int]) -> list[int]:
+    """Return how many rows each value may have."""
+    if quota.kind == "most":
+        return [quota.n] * len(reaching)
+    assert size is not None, "checked by the request"
+    total = sum(reaching)
+    if quota.kind == "equal":
+        budget = n_of(size, total)
+        each = budget // max(len(reaching), 1)
+        if reaching and not each:
+            raise ConfigError(
+                f"--quota {quota.column}=equal: {budget:,} rows are fewer than the "
+                f"{len(reaching):,} values of {quota.column}"
+            )
+        return [each] * len(reaching)
+    if isinstance(size, Fraction):
+        return [n_of(size, own) for own in reaching]
+    return _proportional(min(size, total), reaching)
+
+
+def _proportional(budget: int, reaching: Sequence[int]) -> list[int]:
+    """Divide a budget in proportion: whole parts, then one each by largest remainder."""
+    total = max(sum(reaching), 1)
+    exact = [Fraction(budget * own, total) for own in reaching]
+    whole = [int(part) for part in exact]
+    left = sorted(range(len(exact)), key=lambda i: (whole[i] - exact[i], i))
+    for i in left[: budget - sum(whole)]:
+        whole[i] += 1
+    return whole
+
+
+def n_of(size: Fraction | int, n_rows: int) -> int:
+    """Return how many of some rows a share or a budget is: rounded down, one at least.
+
+    Examples
+    --------
+    >>> n_of(Fraction("0.29"), 100), n_of(Fraction("0.001"), 10), n_of(50, 10), n_of(1, 0)
+    (29, 1, 10, 0)
+    """
+    wanted = int(size * n_rows) if isinstance(size, Fraction) else size
+    return min(max(wanted, 1), n_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Twenty kept shares of the rows that reach the last stage; ``cuts`` has their last rows."""
+
+    n_eligible: int
+    counts: tuple[int, ...]
+    cuts: tuple[Cut, ...]
+
+
+def make_shares(rows: CorpusRows) -> Shares:
+    """Return the shares .05, .10, ..., 1 of the rows that are left."""
+    ranking = rows.ranking()
+    n_eligible = len(ranking)
+    if not n_eligible:
+        return Shares(0, (), ())
+    counts = tuple(n_of(Fraction(j, N_SHARES), n_eligible) for j in range(1, N_SHARES + 1))
+    return Shares(n_eligible, counts, tuple(ranking.cuts(counts)))
+
+
+def keep_best(rows: CorpusRows, n_kept: int) -> Cut | None:
+    """Drop all rows but the best n that are left; return the last one that is kept."""
+    ranking = rows.ranking()
+    (cut,) = ranking.cuts([n_kept]) if n_kept else [None]
+    last = rows.stages.last
+    for start in range(0, len(rows), 1 << 20):
+        own = slice(start, min(start + (1 << 20), len(rows)))
+        dropped = rows.is_eligible(own)
+        if cut is not None:
+            dropped &= ~ranking.is_kept(cut, own)
+        rows.drop(start + np.flatnonzero(dropped), last)
+    return cut
+
+
+def decide(
+    rows: CorpusRows,
+    request: FilterRequest,
+    *,
+    near_duplicates: Callable[[], Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]],
+) -> list[QuotaCount]:
+    """Run the stages before the last one.
+
+    Parameters
+    ----------
+    near_duplicates : callable
+        Finds near-duplicates by ROUGE-L, if they are asked for.
+
+    Returns
+    -------
+    list of QuotaCount
+        Empty without a quota.
+    """
+    if request.duplicates.kind == "exact" and rows.stages.duplicates.kind == "exact":
+        drop_exact_duplicates(rows)
+    elif rows.stages.duplicates.kind == "rouge_l":
+        drop_found_duplicates(rows, near_duplicates())
+    if request.top_k is not None:
+        drop_below_top_k(rows, request.top_k)
+    quota = request.quotas
+    return [] if quota is None else apply_quota(rows, quota, request.n_or_share)
+
+
+def group_counts(rows: CorpusRows) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """Return the rows of each row's group, and the kept ones; the hashes of ids are given up.
+
+    Both lie where the hashes were: 8 bytes a row.
+    """
+    assert rows.group is not None
+    both = rows.tie.view(np.uint32).reshape(-1, 2)
+    for members in rows.groups():
+        _, codes = np.unique(rows.group[members], return_inverse=True)
+        size = np.bincount(codes)
+        kept = np.bincount(codes, weights=rows.reason[members] == KEPT, minlength=len(size))
+        both[members, 0] = size[codes]
+        both[members, 1] = kept[codes].astype(np.uint32)
+    return both[:, 0], both[:, 1]

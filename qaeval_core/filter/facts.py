@@ -1,0 +1,290 @@
+"""Facts: what a filter must know of each row, from a few columns of some rows.
+
+The first pass over a corpus: 33 bytes a row come out, and what needs the row alone is decided
+here, in the order of the stages: quarantined, undefined, rules, keep.
+
+But: duplicates, top-k, quotas and shares need all rows: `decide`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from qaeval_core.errors import RunError
+from qaeval_core.filter import texts
+from qaeval_core.filter.request import NearDuplicates
+from qaeval_core.planning.columns import readable
+from qaeval_core.schema import QUARANTINE_REASON, is_list
+from qaeval_core.study.inputs import flat_columns, numbers, select_rows
+
+# Liu et al. 2022 (QRelScore), section 3.3: questions of 6 to 30 words are kept.
+MIN_WORDS, MAX_WORDS = 6, 30
+KEPT = 0
+MAX_VALUES = 1 << 16
+NO_DUPLICATES = NearDuplicates("none")
+
+
+class Rank(Protocol):
+    """What "best" means."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that it reads."""
+
+    @property
+    def name(self) -> str:
+        """What reasons and pages call it."""
+
+    def values(self, frame: pl.DataFrame) -> NDArray[np.float64]:
+        """Return a value of each row, higher is better; NaN where it is undefined."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRank:
+    """One column, or its negative where lower is better."""
+
+    name: str
+    higher_is_better: bool = True
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The column."""
+        return (self.name,)
+
+    def values(self, frame: pl.DataFrame) -> NDArray[np.float64]:
+        """Return its numbers; infinite ones are undefined."""
+        own = numbers(frame, self.name)
+        return own if self.higher_is_better else -own
+
+
+@dataclass(frozen=True, slots=True)
+class NoRank:
+    """No order but that of the hashes of ids."""
+
+    columns: tuple[str, ...] = ()
+    name: str = ""
+
+    def values(self, frame: pl.DataFrame) -> NDArray[np.float64]:
+        """Return zeros."""
+        return np.zeros(frame.height)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """What is decided of rows, with the columns it is decided by.
+
+    Attributes
+    ----------
+    question, context, answer : str, optional
+        Columns of the roles, where there are any.
+    rules : tuple of str
+        Names of `RULE_REASONS` that hold.
+    group, quota : str, optional
+        Columns whose equal values belong together; None where nothing is grouped.
+    seed : int
+        Of the hashes that break ties.
+    """
+
+    rank: Rank
+    undefined: str = "drop"
+    rules: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    keep_columns: tuple[str, ...] = ()
+    duplicates: NearDuplicates = NO_DUPLICATES
+    group: str | None = None
+    quota: str | None = None
+    question: str | None = None
+    context: str | None = None
+    answer: str | None = None
+    seed: int = 0
+    last: str = "share"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that the first pass reads, without the id."""
+        wanted = [*self.rank.columns, *self.keep_columns, self.group, self.quota]
+        if self.rules or self.duplicates.kind != "none":
+            wanted.append(self.question)
+        if {"answer_in_question", "answer_not_in_context"} & set(self.rules):
+            wanted.append(self.answer)
+        if "answer_not_in_context" in self.rules:
+            wanted.append(self.context)
+        return tuple(dict.fromkeys(name for name in wanted if name))
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Reasons by code; the first is that of kept rows."""
+        undefined = dict.fromkeys(f"undefined_{name}" for name in (self.rank.name, *self.columns))
+        rules = RULE_REASONS if self.rules else ()
+        return ("", "quarantined", *undefined, *rules, "keep", *LATE_REASONS, self.last)
+
+    def code(self, reason: str) -> int:
+        """Return the code of a reason."""
+        return self.reasons.index(reason)
+
+
+RULE_REASONS = ("too_short", "too_long", "answer_in_question", "answer_not_in_context")
+LATE_REASONS = ("duplicate", "top_k", "quota")
+
+
+@dataclass(slots=True)
+class Facts:
+    """What is known of some neighbouring rows; arrays of shape (n_rows,), None if not asked for.
+
+    Attributes
+    ----------
+    reason : uint8 ndarray
+        Codes of ``Stages.reasons``; 0 of rows that later stages decide.
+    rank : float64 ndarray
+        -inf where it is undefined.
+    tie, group, question : uint64 ndarray
+        Hashes of id, group and the question's tokens.
+    value : int ndarray
+        Place in ``values`` of the quota's value.
+    tokens : pl.Series, optional
+        Of questions, as one text.
+    """
+
+    reason: NDArray[np.uint8]
+    rank: NDArray[np.float64]
+    tie: NDArray[np.uint64]
+    group: NDArray[np.uint64] | None = None
+    question: NDArray[np.uint64] | None = None
+    value: NDArray[np.int64] | None = None
+    values: Sequence[str] = ()
+    tokens: pl.Series | None = None
+
+
+def row_facts(table: pa.Table, ids: pa.ChunkedArray, stages: Stages) -> Facts:
+    """Return what is known of rows.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        With the columns of the stages, and ``quarantine_reason`` where there is one.
+    ids : pyarrow.ChunkedArray
+        Ids as texts.
+    stages : Stages
+
+    Raises
+    ------
+    ConfigError
+        If a condition cannot be told of these rows.
+    """
+    decided = _Decided(table, stages)
+    frame = _numbers_and_texts(table, stages)
+    rank = decided.rank(frame)
+    question = _tokens(table, stages.question) if stages.question in stages.columns else None
+    if QUARANTINE_REASON in table.column_names:
+        decided.drop("quarantined", np.asarray(table[QUARANTINE_REASON].is_valid()))
+    decided.undefined(stages.rank.name, np.isneginf(rank))
+    for name in (stages.question, stages.answer, stages.context, stages.group, stages.quota):
+        if name in stages.columns:
+            decided.undefined(name, ~np.asarray(table[name].is_valid()))
+    kept = _conditions(frame, stages, decided)
+    _apply_rules(table, question, stages, decided)
+    decided.drop("keep", ~kept)
+    facts = Facts(decided.reason, rank, texts.tie_hashes(ids, stages.seed))
+    if stages.group is not None:
+        facts.group, is_there = texts.column_hashes(table[stages.group])
+        # Without a group it stands alone: no two of these share a hash but by chance.
+        facts.group = np.where(is_there, facts.group, ~facts.tie)
+    if stages.duplicates.kind != "none" and question is not None:
+        facts.question = texts.text_hashes(pa.array(question).cast(pa.large_binary()).to_pylist())
+        facts.tokens = question
+    if stages.quota is not None:
+        coded = texts.text_column(table[stages.quota]).combine_chunks().dictionary_encode()
+        facts.values = [*coded.dictionary.to_pylist(), ""]
+        facts.value = coded.indices.fill_null(len(facts.values) - 1).to_numpy().astype(np.int64)
+    return facts
+
+
+class _Decided:
+    """Reasons of rows so far: the first one that is found of a row stays."""
+
+    def __init__(self, table: pa.Table, stages: Stages) -> None:
+        self._stages = stages
+        self.reason = np.zeros(table.num_rows, np.uint8)
+
+    def drop(self, reason: str, chosen: NDArray[np.bool_]) -> None:
+        """Drop rows that are not dropped yet."""
+        self.reason[chosen & (self.reason == KEPT)] = self._stages.code(reason)
+
+    def undefined(self, name: str, chosen: NDArray[np.bool_]) -> None:
+        """Do with rows that lack a value what the user said."""
+        if self._stages.undefined != "keep":
+            self.drop(f"undefined_{name}", chosen)
+
+    def rank(self, frame: pl.DataFrame) -> NDArray[np.float64]:
+        """Return rank values; rows without one come after all others, if they are kept at all."""
+        values = self._stages.rank.values(frame)
+        return np.where(np.isnan(values), -np.inf, values)
+
+
+def _numbers_and_texts(table: pa.Table, stages: Stages) -> pl.DataFrame:
+    """Return the columns that ranks and conditions read."""
+    names = dict.fromkeys((*stages.rank.columns, *stages.keep_columns))
+    columns = {name: readable(table[name]) for name in names}
+    if not columns:
+        return pl.DataFrame({"": np.zeros(table.num_rows)})
+    return flat_columns(pl.DataFrame(pl.from_arrow(pa.table(columns))))
+
+
+def _conditions(frame: pl.DataFrame, stages: Stages, decided: _Decided) -> NDArray[np.bool_]:
+    """Return which rows fulfil all conditions; what SQL calls unknown is undefined, not false."""
+    kept = np.ones(frame.height, dtype=bool)
+    for expression in stages.keep:
+        try:
+            chosen = select_rows(frame, expression, "--keep")
+        except pl.exceptions.PolarsError as error:
+            raise RunError(f"--keep {expression!r}: {error}") from None
+        is_unknown = chosen.is_null().to_numpy()
+        for name in stages.keep_columns:
+            own = [column for column in frame.columns if column.partition(".")[0] == name]
+            is_null = frame.select(pl.any_horizontal(pl.col(own).is_null())).to_series().to_numpy()
+            decided.undefined(name, is_unknown & is_null)
+        kept &= chosen.fill_null(stages.undefined == "keep").to_numpy()
+    return kept
+
+
+def _tokens(table: pa.Table, name: str | None) -> pl.Series:
+    """Return tokens as one text a row; no run of them spans two passages of a list."""
+    assert name is not None
+    column = table[name]
+    if not is_list(column.type):
+        return texts.joined(texts.tokens(_texts(table, name)))
+    # As bytes: what is no UTF-8 may be in there, too.
+    rows = column.cast(pa.large_list(pa.large_binary())).to_pylist()
+    parts = [[(part or b"").decode("utf-8", "replace") for part in row or ()] for row in rows]
+    own = pl.Series([text for row in parts for text in row], dtype=pl.String)
+    flat = iter(texts.joined(texts.tokens(own)).to_list())
+    return pl.Series([" \n ".join(next(flat) for _ in row) for row in parts], dtype=pl.String)
+
+
+def _texts(table: pa.Table, name: str) -> pl.Series:
+    return pl.Series(pl.from_arrow(texts.text_column(table[name]))).cast(pl.String)
+
+
+def _apply_rules(
+    table: pa.Table, question: pl.Series | None, stages: Stages, decided: _Decided
+) -> None:
+    if not stages.rules or question is None or stages.question is None:
+        return
+    n_words = texts.n_words(_texts(table, stages.question))
+    found = {"too_short": n_words < MIN_WORDS, "too_long": n_words > MAX_WORDS}
+    if stages.answer in stages.columns:
+        answer = _tokens(table, stages.answer)
+        found["answer_in_question"] = texts.holds_run(question, answer)
+        if stages.context in stages.columns:
+            context = _tokens(table, stages.context)
+            found["answer_not_in_context"] = ~texts.holds_run(context, answer)
+    for reason, chosen in found.items():
+        if reason in stages.rules:
+            decided.drop(reason, chosen.fill_null(False).to_numpy())

@@ -1,0 +1,204 @@
+"""Order: exact cuts of a corpus's ranking, in memory that does not grow with it.
+
+Rows are ordered by rank value, highest first; equal values by a hash of the row's id, and equal
+hashes by place. The n-th row of that order is found digit by digit (a radix selection), so that
+nothing is copied or sorted: temporary arrays are of one chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+UInt64 = NDArray[np.uint64]
+
+_CHUNK = 1 << 20
+# Rows of equal rank values that are looked at together; their sort takes some 50 bytes each.
+_MAX_TIED = 1 << 18
+_DIGIT_BITS = 16
+_N_DIGITS = 1 << _DIGIT_BITS
+_SIGN = np.uint64(1 << 63)
+
+
+class Cut(NamedTuple):
+    """The last row that is kept: rows at or before it in the order are.
+
+    Attributes
+    ----------
+    rank : float
+        Rank value of the row; -inf where it is undefined.
+    tie : int
+        Hash of its id.
+    row : int
+        Its number over the whole corpus.
+    """
+
+    rank: float
+    tie: int
+    row: int
+
+
+class Ranking:
+    """The order of some rows of a corpus.
+
+    Parameters
+    ----------
+    rank : float64 ndarray of shape (n_rows,)
+        Higher is better; no NaN.
+    tie : uint64 ndarray of shape (n_rows,)
+    is_member : callable
+        Takes a slice of rows and returns a bool ndarray: which of them are ordered at all.
+
+    Examples
+    --------
+    >>> rank = np.array([0.5, 0.9, 0.5, 0.1])
+    >>> ranking = Ranking(rank, np.array([7, 1, 3, 0], np.uint64), lambda rows: rank[rows] > 0.2)
+    >>> [cut.row for cut in ranking.cuts([1, 2, 3])]
+    [1, 2, 0]
+    """
+
+    def __init__(
+        self,
+        rank: NDArray[np.float64],
+        tie: UInt64,
+        is_member: Callable[[slice], NDArray[np.bool_]],
+    ) -> None:
+        self._rank = rank
+        self._tie = tie
+        self._is_member = is_member
+
+    def __len__(self) -> int:
+        return sum(int(self._is_member(rows).sum()) for rows in self._slices())
+
+    def cuts(self, counts: Sequence[int]) -> list[Cut]:
+        """Return the n-th row of the order, for each of some n from 1 to the number of rows."""
+        found = _select(self._keys, counts)
+        n_tied = {key: n_equal for key, _, n_equal in found}
+        if sum(n_tied.values()) <= _MAX_TIED:
+            tied = self._tied_rows(sorted(n_tied))
+            rows = [
+                int(tied[key][count - n_before - 1])
+                for (key, n_before, _), count in zip(found, counts, strict=True)
+            ]
+        else:
+            rows = [
+                self._nth_tied(key, count - n_before)
+                for (key, n_before, _), count in zip(found, counts, strict=True)
+            ]
+        return [Cut(float(self._rank[row]), int(self._tie[row]), row) for row in rows]
+
+    def is_kept(self, cut: Cut, rows: slice) -> NDArray[np.bool_]:
+        """Return which of some rows stand at or before a cut, members or not."""
+        return at_or_before(cut, self._rank[rows], self._tie[rows], first_row=rows.start)
+
+    def _slices(self) -> Iterator[slice]:
+        for start in range(0, len(self._rank), _CHUNK):
+            yield slice(start, min(start + _CHUNK, len(self._rank)))
+
+    def _keys(self) -> Iterator[UInt64]:
+        for rows in self._slices():
+            yield _ascending(self._rank[rows][self._is_member(rows)])
+
+    def _tied_rows(self, keys: Sequence[int]) -> dict[int, NDArray[np.intp]]:
+        """Return the rows of each of some rank values, in order; one walk for all of them."""
+        wanted = np.array(keys, np.uint64)
+        parts: list[NDArray[np.intp]] = []
+        for rows in self._slices():
+            own = np.flatnonzero(self._is_member(rows))
+            is_tied = np.isin(_ascending(self._rank[rows][own]), wanted)
+            parts.append(rows.start + own[is_tied])
+        ordered = sorted_rows(np.concatenate(parts), self._rank, self._tie)
+        found = _ascending(self._rank[ordered])
+        return {key: ordered[found == np.uint64(key)] for key in keys}
+
+    def _nth_tied(self, key: int, n: int) -> int:
+        """Return the n-th row, from 1, of a rank value that very many rows have."""
+
+        def ties() -> Iterator[UInt64]:
+            for rows in self._slices():
+                yield self._tie[rows][self._is_member(rows) & (_ascending(self._rank[rows]) == key)]
+
+        ((tie, n_before, _),) = _select(ties, [n])
+        return self._nth_row(key, tie, n - n_before)
+
+    def _nth_row(self, key: int, tie: int, n: int) -> int:
+        """Return the n-th row, from 1, of a rank and a hash."""
+        for rows in self._slices():
+            is_tied = (_ascending(self._rank[rows]) == key) & (self._tie[rows] == tie)
+            own = np.flatnonzero(is_tied & self._is_member(rows))
+            if n <= len(own):
+                return int(rows.start + own[n - 1])
+            n -= len(own)
+        raise AssertionError("fewer rows than counted")
+
+
+def at_or_before(
+    cut: Cut, rank: NDArray[np.float64], tie: UInt64, *, first_row: int
+) -> NDArray[np.bool_]:
+    """Return which of neighbouring rows stand at or before a cut."""
+    place = np.arange(first_row, first_row + len(rank))
+    same = rank == cut.rank
+    earlier = (tie < np.uint64(cut.tie)) | ((tie == np.uint64(cut.tie)) & (place <= cut.row))
+    kept: NDArray[np.bool_] = (rank > cut.rank) | (same & earlier)
+    return kept
+
+
+def sorted_rows(
+    rows: NDArray[np.intp], rank: NDArray[np.float64], tie: UInt64, *groups: UInt64
+) -> NDArray[np.intp]:
+    """Return rows in order, best first inside of each group; arrays are of all rows.
+
+    Parameters
+    ----------
+    rows : int ndarray
+        Ascending.
+    groups : uint64 ndarray
+        The first is the outermost.
+    """
+    keys = [tie[rows], _ascending(rank[rows]), *(own[rows] for own in reversed(groups))]
+    return rows[np.lexsort(keys)]
+
+
+def _ascending(rank: NDArray[np.float64]) -> UInt64:
+    """Return whole numbers that are the smaller the higher a float is; -0.0 is 0.0."""
+    bits = (rank + 0.0).view(np.uint64)
+    ordered = np.where(bits & _SIGN, ~bits, bits | _SIGN)
+    return ~ordered
+
+
+def _select(
+    chunks: Callable[[], Iterator[UInt64]], counts: Sequence[int]
+) -> list[tuple[int, int, int]]:
+    """Return the n-th smallest of values, how many are smaller and equal, for each n from 1.
+
+    One walk over the values for each of four digits, whatever the number of counts.
+    """
+    prefixes = np.zeros(len(counts), np.uint64)
+    left = np.array(counts, np.int64)
+    n_equal = np.zeros(len(counts), np.int64)
+    for shift in range(64 - _DIGIT_BITS, -1, -_DIGIT_BITS):
+        known = np.unique(prefixes)
+        histogram = np.zeros((len(known), _N_DIGITS), np.int64)
+        for values in chunks():
+            digits = values >> np.uint64(shift)
+            heads = digits >> np.uint64(_DIGIT_BITS) if shift < 48 else np.zeros_like(digits)
+            slot = np.searchsorted(known, heads)
+            slot[slot == len(known)] = 0
+            is_wanted = known[slot] == heads
+            tails = (digits[is_wanted] & np.uint64(_N_DIGITS - 1)).astype(np.int64)
+            flat = slot[is_wanted] * _N_DIGITS + tails
+            histogram += np.bincount(flat, minlength=histogram.size).reshape(histogram.shape)
+        for i, prefix in enumerate(prefixes):
+            own = histogram[np.searchsorted(known, prefix)]
+            cumulated = np.cumsum(own)
+            digit = int(np.searchsorted(cumulated, left[i]))
+            n_equal[i] = own[digit]
+            left[i] -= cumulated[digit - 1] if digit else 0
+            prefixes[i] = (prefix << np.uint64(_DIGIT_BITS)) | np.uint64(digit)
+    return [
+        (int(prefix), count - int(rest), int(equal))
+        for prefix, count, rest, equal in zip(prefixes, counts, left, n_equal, strict=True)
+    ]

@@ -1,0 +1,212 @@
+"""Request: what is to be kept, as a person says it, checked for what needs no data."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from fractions import Fraction
+from typing import Any, Literal, TypeAlias
+
+from qaeval_core.errors import ConfigError, nearest
+from qaeval_core.signature import hash_text
+
+RULES = ("paper", "extractive", "none")
+UNDEFINED = ("drop", "keep", "fail")
+QUOTAS = ("proportional", "equal")
+# Roles that rules and groups read.
+ROLE_NAMES = ("id", "question", "context", "answer")
+
+QuotaKind: TypeAlias = Literal["proportional", "equal", "most"]
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """How many rows each value of a column may have; ``most`` is ``n`` a value."""
+
+    column: str
+    kind: QuotaKind
+    n: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NearDuplicates:
+    """Which questions of a group count as one.
+
+    ``threshold`` is of ROUGE-L's F1, as written: a question that reaches it is a duplicate.
+    """
+
+    kind: Literal["none", "exact", "rouge_l"]
+    threshold: Fraction = Fraction(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterRequest:
+    """One filter; the command line's words.
+
+    Attributes
+    ----------
+    share, budget : str or float, int; optional
+        The share of the rows that reach the last stage, in (0, 1], or their number.
+    labels, label : str, optional
+        A table with a column ``id``, and the column or condition that says which rows are good.
+    columns : mapping of role to column
+        For id, question, context and answer, where the names are others.
+    """
+
+    rules: str = "paper"
+    keep: tuple[str, ...] = ()
+    rank_by: str | None = None
+    near_duplicates: str | None = None
+    group: str | None = None
+    top_k: int | None = None
+    share: str | float | None = None
+    budget: int | None = None
+    quota: str | None = None
+    undefined: str = "drop"
+    precision: float | None = None
+    labels: str | None = None
+    label: str | None = None
+    confidence: float = 0.95
+    learn: tuple[str, ...] = ()
+    label_sheet: int | None = None
+    seed: int = 0
+    partial: bool = False
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_choice("--rules", self.rules, RULES)
+        _check_choice("--undefined", self.undefined, UNDEFINED)
+        for role in self.columns:
+            if role not in ROLE_NAMES:
+                raise ConfigError(f"--column: no role {role!r}{nearest(role, ROLE_NAMES)}")
+        for name, value in (("--top-k", self.top_k), ("--budget", self.budget)):
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} is {value}, needs 1 or more")
+        if self.label_sheet is not None and self.label_sheet < 1:
+            raise ConfigError(f"--label-sheet is {self.label_sheet}, needs 1 or more")
+        if self.seed < 0:
+            raise ConfigError(f"--seed is {self.seed}, needs 0 or more")
+        self._check_sizes()
+        self._check_labels()
+        # Whatever they raise.
+        _ = self.exact_share, self.duplicates, self.quotas
+
+    def _check_sizes(self) -> None:
+        given = [
+            name
+            for name, value in (
+                ("--share", self.share),
+                ("--budget", self.budget),
+                ("--precision", self.precision),
+            )
+            if value is not None
+        ]
+        if len(given) > 1:
+            raise ConfigError(f"{' and '.join(given)}: give one of them")
+        if self.precision is not None and not 0 < self.precision < 1:
+            raise ConfigError(f"--precision is {self.precision:g}, needs a number between 0 and 1")
+        if not 0.5 <= self.confidence < 1:
+            raise ConfigError(f"--confidence is {self.confidence:g}, needs 0.5 or more, below 1")
+        quota = self.quotas
+        if quota is not None and quota.kind != "most" and self.n_or_share is None:
+            raise ConfigError(f"--quota {self.quota} needs --share or --budget to divide")
+
+    def _check_labels(self) -> None:
+        if (self.labels is None) != (self.label is None):
+            raise ConfigError("--labels FILE and --label EXPR go together")
+        if self.precision is not None and self.labels is None:
+            raise ConfigError("--precision needs --labels FILE and --label EXPR")
+        if self.learn and self.labels is None:
+            raise ConfigError("--learn needs --labels FILE and --label EXPR")
+        if self.learn and self.rank_by is not None:
+            raise ConfigError("--learn is the rank: leave --rank-by out")
+        if len(set(self.learn)) < len(self.learn):
+            raise ConfigError(f"--learn names a column twice: {', '.join(self.learn)}")
+        if self.labels is not None and self.precision is None and not self.learn:
+            raise ConfigError("--labels is for --precision or --learn: give one of them")
+        if self.label_sheet is not None and self.labels is not None:
+            raise ConfigError(
+                "--label-sheet is written before there are labels: leave --labels out"
+            )
+
+    @property
+    def exact_share(self) -> Fraction | None:
+        """The share as it was written: 0.29 of 100 rows are 29, whatever floats make of it."""
+        if self.share is None:
+            return None
+        text = str(self.share).strip()
+        try:
+            share = Fraction(text[:-1]) / 100 if text.endswith("%") else Fraction(text)
+        except (ValueError, ZeroDivisionError):
+            raise ConfigError(f"--share is {text!r}, needs a number above 0, up to 1") from None
+        if not 0 < share <= 1:
+            raise ConfigError(f"--share is {text}, needs a number above 0, up to 1")
+        return share
+
+    @property
+    def n_or_share(self) -> Fraction | int | None:
+        """The share, or the budget as a number of rows; None where all are kept."""
+        return self.exact_share if self.share is not None else self.budget
+
+    @property
+    def duplicates(self) -> NearDuplicates:
+        """What counts as a duplicate; exact ones unless told."""
+        text = self.near_duplicates or "exact"
+        if text in ("none", "exact"):
+            return NearDuplicates("none" if text == "none" else "exact")
+        name, _, value = text.partition("=")
+        if name != "rouge_l":
+            known = ("none", "exact", "rouge_l=0.7")
+            raise ConfigError(f"--near-duplicates: no {text!r}{nearest(text, known)}")
+        try:
+            threshold = Fraction(value)
+        except (ValueError, ZeroDivisionError):
+            threshold = Fraction(0)
+        if not 0 < threshold <= 1:
+            raise ConfigError(f"--near-duplicates {text}: needs a number above 0, up to 1")
+        return NearDuplicates("rouge_l", threshold)
+
+    @property
+    def quotas(self) -> Quota | None:
+        """How many rows a value of a column may have."""
+        if self.quota is None:
+            return None
+        column, separator, value = self.quota.rpartition("=")
+        if separator and column and value in QUOTAS:
+            return Quota(column, "equal" if value == "equal" else "proportional")
+        if separator and column and re.fullmatch(r"[0-9]+", value) and int(value) > 0:
+            return Quota(column, "most", int(value))
+        raise ConfigError(
+            f"--quota is {self.quota!r}, needs COLUMN=proportional, COLUMN=equal or COLUMN=N"
+        )
+
+    @property
+    def delta(self) -> float:
+        """How often a certificate may be wrong."""
+        return 1.0 - self.confidence
+
+    def content(self) -> dict[str, Any]:
+        """Return all that was asked for, as JSON has it."""
+        return {
+            own.name: _plain(getattr(self, own.name))
+            for own in fields(self)
+            if own.name != "columns"
+        } | {"columns": dict(self.columns)}
+
+    @property
+    def short_hash(self) -> str:
+        """Hash of all that was asked for."""
+        return hash_text(repr(sorted(self.content().items())))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _check_choice(option: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(f"{option}: no {value!r}{nearest(value, known)}")
