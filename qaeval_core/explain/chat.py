@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow as pa
 
 from qaeval_core.errors import ReconcileError, RunError
-from qaeval_core.explain.finished_run import StoredRow
-from qaeval_core.explain.parts import Block, Part, Passage, on_one_line, short
+from qaeval_core.explain.parts import Part, on_one_line, short
 from qaeval_core.explain.recompute import instances_of
+from qaeval_core.explain.stored_row import StoredRow
 from qaeval_core.families.chat.family import (
     ChatFamily,
     ChatFamilyPlan,
@@ -33,6 +33,7 @@ from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import JournalEntry
 from qaeval_core.metrics.chat import UNPARSABLE
 from qaeval_core.planning.run_plan import InstancePlan
+from qaeval_core.report.html import Block, Passage
 from qaeval_core.running.chat_asker import endpoint_of, read_entry
 from qaeval_core.schema import QUARANTINE_REASON
 

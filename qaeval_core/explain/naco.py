@@ -6,14 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from qaeval_core.explain.chat import ChatRun, run_data, run_part
-from qaeval_core.explain.parts import (
-    Block,
-    Fields,
-    Part,
-    number,
-    short,
-)
+from qaeval_core.explain.parts import Part, number, short
 from qaeval_core.planning.run_plan import InstancePlan
+from qaeval_core.report.html import Block, Fields
 
 Data = Mapping[str, Any]
 

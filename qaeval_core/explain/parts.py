@@ -8,54 +8,14 @@ no family.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
+from qaeval_core.report.html import Block
 from qaeval_core.terminal import visible
 
-NO_PIECE = "·"  # a token that is a part of the character before
 _MAX_TEXT_CHARS = 72
-
-
-@dataclass(frozen=True, slots=True)
-class Strip:
-    """A text whose tokens are coloured by a value, one value per piece; ``unit`` is of values."""
-
-    label: str
-    pieces: Sequence[str]
-    values: Sequence[float]
-    unit: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table; the first cell of each row names the row, ``numbers`` are columns of numbers."""
-
-    caption: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    numbers: Collection[int] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """Named values."""
-
-    caption: str
-    values: Sequence[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """A text of somebody else's, such as a reply, under a label; or a remark, by its tone."""
-
-    text: str
-    label: str = ""
-    tone: Literal["text", "plain", "soft", "good", "bad"] = "text"
-
-
-Block: TypeAlias = Strip | Table | Fields | Passage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

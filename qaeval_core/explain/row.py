@@ -19,16 +19,6 @@ import pyarrow as pa
 from qaeval_core.errors import ReconcileError
 from qaeval_core.explain.chat import read_chats
 from qaeval_core.explain.families import explain_chat, explain_family
-from qaeval_core.explain.finished_run import (
-    FinishedRun,
-    StoredRow,
-    changed_files,
-    find_row,
-    make_same_job,
-    quarantine_message,
-    read_row,
-    read_run,
-)
 from qaeval_core.explain.parts import (
     Explanation,
     FamilyExplanation,
@@ -43,8 +33,17 @@ from qaeval_core.explain.recompute import (
     compare,
     recompute,
 )
+from qaeval_core.explain.stored_row import (
+    StoredRow,
+    changed_files,
+    find_row,
+    make_same_job,
+    quarantine_message,
+    read_row,
+)
 from qaeval_core.join import score_rows
 from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.running.finished_run import FinishedRun, read_run
 from qaeval_core.schema import POSITION, QUARANTINE_REASON
 from qaeval_core.signature import environment
 

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from qaeval_core.explain.parts import NO_PIECE, Part, Strip, Table, number
+from qaeval_core.explain.parts import Part, number
+from qaeval_core.report.html import NO_PIECE, Strip, Table
 
 FloatArray = NDArray[np.float64]
 

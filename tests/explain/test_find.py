@@ -9,7 +9,7 @@ import pytest
 from helpers import write_parquet
 
 from qaeval_core.errors import ConfigError, InputError
-from qaeval_core.explain.finished_run import RowPlace, find_row
+from qaeval_core.explain.stored_row import RowPlace, find_row
 
 
 @pytest.fixture

@@ -186,7 +186,7 @@ def test_explain_takes_artifacts_of_the_user_alone(
         assert not compare_model, "no file of a model that a stranger names is read"
         raise artifacts.ArtifactMissingError("not there")
 
-    monkeypatch.setattr("qaeval_core.explain.finished_run.find_artifact", find)
+    monkeypatch.setattr("qaeval_core.explain.stored_row.find_artifact", find)
     monkeypatch.setenv("QAEVAL_ARTIFACTS", str(tmp_path / "cache"))
     forge(out, metrics={"sas": {"metric": "sas"}}, models={"artifacts_path": "/foreign"})
     code, shown = explain(out)

@@ -1,0 +1,171 @@
+"""Pages: HTML that needs nothing else: no script, no font, no link.
+
+All text of rows is escaped here, and a policy in the page forbids whatever might still load. A page
+is made of sections, a section of blocks of four kinds.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from qaeval_core.terminal import visible
+
+NO_PIECE = "·"  # a token that is a part of the character before
+# Stronger colour would make the text on it hard to read in one of the two schemes.
+_MAX_ALPHA = 0.55
+_MIN_ALPHA = 0.04
+
+# Colours of tokens are blue and orange: told apart by nearly everybody, readable in both schemes.
+STYLE = """
+:root { color-scheme: light dark; --ink: #1c1c1e; --paper: #ffffff; --soft: #5c5c66;
+  --line: #d5d5dc; --up: 41 98 196; --down: 214 108 20; --bad: #a4161a; --good: #1b6e3c; }
+@media (prefers-color-scheme: dark) { :root { --ink: #ececf0; --paper: #17171a; --soft: #a9a9b4;
+  --line: #3a3a42; --up: 96 152 255; --down: 255 150 66; --bad: #ff8a80; --good: #7fd69b; } }
+body { color: var(--ink); background: var(--paper); margin: 0 auto; max-width: 72rem;
+  padding: 1.5rem; font: 1rem/1.55 system-ui, sans-serif; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2rem; } h3 { font-size: 1rem; }
+.soft, caption, dt { color: var(--soft); } .bad { color: var(--bad); } .good { color: var(--good); }
+.text, .strip { white-space: pre-wrap; overflow-wrap: anywhere; }
+.strip span { border-radius: .2em; } .up { background: rgb(var(--up) / var(--a)); }
+.down { background: rgb(var(--down) / var(--a)); text-decoration: underline dotted; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; margin: .5rem 0; }
+caption { text-align: left; padding: .2rem 0; }
+th, td { border: 1px solid var(--line); padding: .15rem .5rem; text-align: left;
+  vertical-align: top; white-space: pre-wrap; } td.number { text-align: right;
+  font-variant-numeric: tabular-nums; } dd { margin: 0 0 .5rem 0; }
+code { overflow-wrap: anywhere; }
+"""
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<main>
+{sections}
+</main>
+</body>
+</html>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """A text whose tokens are coloured by a value, one value per piece; ``unit`` is of values."""
+
+    label: str
+    pieces: Sequence[str]
+    values: Sequence[float]
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table; the first cell of each row names the row, ``numbers`` are columns of numbers."""
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numbers: Collection[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Named values."""
+
+    caption: str
+    values: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A text of somebody else's, such as a reply, under a label; or a remark, by its tone."""
+
+    text: str
+    label: str = ""
+    tone: Literal["text", "plain", "soft", "good", "bad"] = "text"
+
+
+Block: TypeAlias = Strip | Table | Fields | Passage
+
+
+def page(title: str, sections: Sequence[str]) -> str:
+    """Return a page of sections, which are HTML."""
+    return _PAGE.format(title=escaped(title), style=STYLE, sections="\n".join(sections))
+
+
+def details(title: str, shown: str) -> str:
+    """Return HTML that is shown when somebody opens its title."""
+    return f"<details><summary>{escaped(title)}</summary>{shown}</details>"
+
+
+def block_html(block: Block) -> str:
+    """Return the HTML of one block."""
+    match block:
+        case Strip():
+            return _strip(block)
+        case Fields():
+            return _table(Table(block.caption, ("what", "value"), block.values))
+        case Table():
+            return _table(block)
+        case Passage():
+            return _passage(block)
+
+
+def _strip(strip: Strip) -> str:
+    """Return a text whose tokens are coloured by a value: blue above 0, orange below."""
+    largest = max((abs(value) for value in strip.values), default=0.0) or 1.0
+    spans = []
+    for piece, value in zip(strip.pieces, strip.values, strict=True):
+        alpha = abs(value) / largest * _MAX_ALPHA
+        title = escaped(f"{value:+.4g} {strip.unit}".strip())
+        colour = f'class="{"up" if value > 0 else "down"}" style="--a:{alpha:.2f}" '
+        is_plain = alpha < _MIN_ALPHA
+        spans.append(f'<span {"" if is_plain else colour}title="{title}">')
+        spans.append(f"{escaped(piece or NO_PIECE)}</span>")
+    label = block_html(Passage(strip.label, tone="soft"))
+    return f'{label}\n<p class="strip" dir="auto">{"".join(spans)}</p>'
+
+
+def _table(table: Table) -> str:
+    lines = ['<div class="wide">', "<table>", f"<caption>{escaped(table.caption)}</caption>"]
+    names = "".join(f'<th scope="col">{escaped(name)}</th>' for name in table.head)
+    lines.append(f"<thead><tr>{names}</tr></thead>")
+    lines.append("<tbody>")
+    for name, *values in table.rows:
+        cells = [f'<th scope="row" dir="auto">{escaped(name)}</th>']
+        for i, cell in enumerate(values, start=1):
+            kind = ' class="number"' if i in table.numbers else ' dir="auto"'
+            cells.append(f"<td{kind}>{escaped(cell)}</td>")
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return "\n".join([*lines, "</tbody>", "</table>", "</div>"])
+
+
+def _passage(passage: Passage) -> str:
+    shown = escaped(passage.text)
+    if passage.tone == "plain":
+        return f"<p>{shown}</p>"
+    if passage.tone != "text":
+        return f'<p class="{passage.tone}">{shown}</p>'
+    label = f'<p class="soft">{escaped(passage.label)}</p>\n' if passage.label else ""
+    return f'{label}<p class="text" dir="auto">{shown or "(empty)"}</p>'
+
+
+def escaped(text: str) -> str:
+    """Return a text as HTML shows it, also inside of attributes; controls as their pictures.
+
+    Examples
+    --------
+    >>> escaped('<b title="x">')
+    '&lt;b title=&quot;x&quot;&gt;'
+    """
+    return html.escape(visible(text, keep="\n\t"), quote=True)

@@ -1,0 +1,102 @@
+"""Finished run: what a run wrote about itself, read again.
+
+Reads OUT/run.json, OUT/plan.parquet and OUT/report.json; computes nothing. They may come from
+anybody: they say what was scored, not where to go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from qaeval_core.configure import RunConfig, make_config
+from qaeval_core.errors import ConfigError
+from qaeval_core.models.session import Device
+from qaeval_core.running.run_files import read_json
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """What a finished run wrote about itself.
+
+    Attributes
+    ----------
+    families : mapping of family key to signature
+    instances : mapping of instance name to signature
+    file_ids : mapping of relative path to file identity at the time of the run
+    stopped : mapping of family key to why it ended early; empty where the run is whole
+    """
+
+    out: Path
+    config: RunConfig
+    families: Mapping[str, str]
+    instances: Mapping[str, str]
+    file_ids: Mapping[str, str]
+    stopped: Mapping[str, str]
+    device: Device
+    environment: Mapping[str, Any]
+
+
+def read_run(out: Path) -> FinishedRun:
+    """Return what a run wrote about itself: one that finished, or in which a family ended early.
+
+    Raises
+    ------
+    ConfigError
+        If this is no OUT of ``qaeval score``, or its scores are not those of its last run.
+    """
+    content = read_json(out / "run.json")
+    if content is None:
+        raise ConfigError(f"{out} holds no run.json: name the --out folder of a qaeval score")
+    stopped = _stopped_families(out, content)
+    if not (out / "_SUCCESS").exists() and not stopped:
+        raise ConfigError(f"{out} is not complete; run the same qaeval score again to go on")
+    for key in ("config", "families", "instances"):
+        if not isinstance(content.get(key), dict):
+            raise ConfigError(f"{out / 'run.json'} is damaged: {key} is no mapping")
+    if content.get("device") not in ("cpu", "cuda"):
+        raise ConfigError(f"{out / 'run.json'} is damaged: device is {content.get('device')!r}")
+    return FinishedRun(
+        out=out,
+        config=make_config(content["config"]),
+        families=_texts(content["families"]),
+        instances=_texts(content["instances"]),
+        file_ids=_planned_files(out / "plan.parquet"),
+        stopped=stopped,
+        device=content["device"],
+        environment=_mapping(content.get("environment")),
+    )
+
+
+def _planned_files(path: Path) -> dict[str, str]:
+    try:
+        planned = pq.read_table(path, columns=["relative", "file_id"])
+    except (OSError, pa.ArrowException) as error:
+        raise ConfigError(f"{path} is damaged: {error}") from None
+    pairs = zip(planned["relative"].to_pylist(), planned["file_id"].to_pylist(), strict=True)
+    return dict(pairs)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _texts(value: object) -> dict[str, str]:
+    return {str(key): str(text) for key, text in _mapping(value).items()}
+
+
+def _stopped_families(out: Path, run: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return why families of an OUT ended early, by key; nothing where a run is whole or killed."""
+    report = read_json(out / "report.json")
+    if report is None or (out / "_SUCCESS").exists():
+        return {}
+    reported = {
+        key: _mapping(own).get("signature") for key, own in _mapping(report.get("families")).items()
+    }
+    # Otherwise the report, and the scores, are those of a run before the last one.
+    return _texts(report.get("stopped")) if reported == run.get("families") else {}
