@@ -28,6 +28,7 @@ class FinishedRun:
     ----------
     families : mapping of family key to signature
     instances : mapping of instance name to signature
+    columns : mapping of role to input column
     file_ids : mapping of relative path to file identity at the time of the run
     stopped : mapping of family key to why it ended early; empty where the run is whole
     """
@@ -36,14 +37,20 @@ class FinishedRun:
     config: RunConfig
     families: Mapping[str, str]
     instances: Mapping[str, str]
+    columns: Mapping[str, str]
     file_ids: Mapping[str, str]
     stopped: Mapping[str, str]
     device: Device
     environment: Mapping[str, Any]
 
 
-def read_run(out: Path) -> FinishedRun:
+def read_run(out: Path, *, is_partial: bool = False) -> FinishedRun:
     """Return what a run wrote about itself: one that finished, or in which a family ended early.
+
+    Parameters
+    ----------
+    is_partial : bool, default False
+        Whether a run that was cut off will do.
 
     Raises
     ------
@@ -54,7 +61,7 @@ def read_run(out: Path) -> FinishedRun:
     if content is None:
         raise ConfigError(f"{out} holds no run.json: name the --out folder of a qaeval score")
     stopped = _stopped_families(out, content)
-    if not (out / "_SUCCESS").exists() and not stopped:
+    if not (out / "_SUCCESS").exists() and not stopped and not is_partial:
         raise ConfigError(f"{out} is not complete; run the same qaeval score again to go on")
     for key in ("config", "families", "instances"):
         if not isinstance(content.get(key), dict):
@@ -66,6 +73,7 @@ def read_run(out: Path) -> FinishedRun:
         config=make_config(content["config"]),
         families=_texts(content["families"]),
         instances=_texts(content["instances"]),
+        columns=_texts(content.get("columns")),
         file_ids=_planned_files(out / "plan.parquet"),
         stopped=stopped,
         device=content["device"],

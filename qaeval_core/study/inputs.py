@@ -331,7 +331,17 @@ def _read(file: Path) -> pl.DataFrame:
 def _described(file: Path) -> dict[str, ScoreColumn]:
     if file.suffix != ".parquet":
         return {}
-    text = (pq.read_schema(file).metadata or {}).get(COLUMNS_METADATA)
+    return described_columns((pq.read_schema(file).metadata or {}).get(COLUMNS_METADATA), file)
+
+
+def described_columns(text: bytes | None, file: str | Path) -> dict[str, ScoreColumn]:
+    """Return what a file's metadata say of its columns of scores; nothing where there are none.
+
+    Raises
+    ------
+    UnreadableFileError
+        If they are damaged.
+    """
     if text is None:
         return {}
     try:

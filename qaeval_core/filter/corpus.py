@@ -1,0 +1,519 @@
+"""Corpus: the scores of a finished run beside their input, or a table of scores of another tool.
+
+Footers are read, and what the run wrote about itself; rows are read by `RangeReader`, scores and
+input of the same rows at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from qaeval_core.errors import ConfigError, InputChangedError, InputError, SchemaError, nearest
+from qaeval_core.filter.request import ROLE_NAMES
+from qaeval_core.filter.texts import text_column
+from qaeval_core.outages import Outages
+from qaeval_core.planning.inputs import InputFile, find_inputs
+from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, stretches
+from qaeval_core.running.finished_run import FinishedRun, read_run
+from qaeval_core.running.reader import ShardReader
+from qaeval_core.running.run_files import read_json
+from qaeval_core.schema import COLUMNS_METADATA, fits_role
+from qaeval_core.study.inputs import ScoreColumn, described_columns
+
+ROWS_PER_RANGE = 1 << 18
+# What is in hand at once of each side.
+_LIMITS = ReadLimits(shard_bytes=64 << 20)
+ROWS_PER_READ = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusFile:
+    """One file of rows.
+
+    Attributes
+    ----------
+    source : InputFile
+        The input; of a table of scores, the table.
+    scores : InputFile, optional
+        Scores of its first ``n_rows`` rows; None if they are in ``source``.
+    start : int
+        Number of its first row over the whole corpus.
+    compares_ids : bool
+        Whether each row's id shows that it is the row that was scored: the file lies elsewhere now.
+    """
+
+    source: InputFile
+    scores: InputFile | None
+    n_rows: int
+    start: int
+    compares_ids: bool = False
+
+    @property
+    def relative(self) -> str:
+        """Name, as in OUT/scores."""
+        return self.source.relative
+
+
+@dataclass(frozen=True, slots=True)
+class RangeTask:
+    """Neighbouring rows of one file that are read at once: whole row groups."""
+
+    number: int
+    file: CorpusFile
+    rows: RowRange
+
+    @property
+    def start(self) -> int:
+        """Number of its first row over the whole corpus."""
+        return self.file.start + self.rows.start
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the first of its file."""
+        return self.rows.start == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    """Rows and what is known of their columns.
+
+    Attributes
+    ----------
+    id_column : str, optional
+        Of the source; None: a row's id is its file and row number.
+    roles : mapping of role to column
+        Of question, context and answer, as far as there are any.
+    score_names : tuple of str
+        Columns of the scores that the source does not have.
+    described : mapping of column to ScoreColumn
+        What the metadata say of columns; empty for tables without them.
+    instances : mapping of instance name to signature
+    is_complete : bool
+        False if OUT has no ``_SUCCESS``.
+    """
+
+    out: Path
+    files: tuple[CorpusFile, ...]
+    id_column: str | None
+    roles: Mapping[str, str]
+    score_names: tuple[str, ...]
+    described: Mapping[str, ScoreColumn]
+    instances: Mapping[str, str] = field(default_factory=dict)
+    is_complete: bool = True
+    has_run: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of all files."""
+        return sum(file.n_rows for file in self.files)
+
+    @property
+    def names(self) -> list[str]:
+        """Columns that conditions and ranks may name: of every file."""
+        common = [set(file.source.schema.names) for file in self.files]
+        first = self.files[0].source.schema.names
+        own = [name for name in first if all(name in names for names in common)]
+        return [*own, *self.score_names]
+
+    def field(self, name: str) -> pa.Field:
+        """Return the field of a column, in the first file."""
+        file = self.files[0]
+        scores = file.scores or file.source
+        schema = scores.schema if name in self.score_names else file.source.schema
+        return schema.field(name)
+
+    def tasks(self) -> list[RangeTask]:
+        """Return the rows in ranges of row groups; the same whoever works on them."""
+        found: list[RangeTask] = []
+        for file in self.files:
+            own = [
+                RowRange(stretch.rows.start, min(stretch.rows.stop, file.n_rows))
+                for stretch in stretches(file.source.row_groups, rows_per_shard=ROWS_PER_RANGE)
+            ]
+            for rows in [rows for rows in own if rows.n_rows > 0] or [RowRange(0, 0)]:
+                found.append(RangeTask(len(found), file, rows))
+        return found
+
+
+def open_corpus(
+    out: Path,
+    *,
+    columns: Mapping[str, str],
+    partial: bool = False,
+    inputs: Sequence[str] = (),
+) -> Corpus:
+    """Return the rows of a finished run, or of a folder or file of scores.
+
+    Parameters
+    ----------
+    columns : mapping of role to column
+        As the user says it; the run's own otherwise.
+    partial : bool, default False
+        Take a run that is not complete.
+    inputs : sequence of str, default ()
+        Where the input lies, if not where the run had it.
+
+    Raises
+    ------
+    ConfigError
+        If the run is not complete, or the input is on a server that the user did not name.
+    InputChangedError
+        If an input is another one than when it was scored.
+    InputError
+        If files or columns are missing.
+    """
+    if read_json(out / "run.json") is None:
+        if (out / "scores").is_dir():
+            raise ConfigError(f"{out} holds scores, but no run.json that can be read")
+        return _open_table(out, columns)
+    run = _read_run(out, partial=partial)
+    return _open_run(run, columns=columns, partial=partial, inputs=inputs)
+
+
+def _read_run(out: Path, *, partial: bool) -> FinishedRun:
+    is_complete = (out / "_SUCCESS").exists()
+    if not is_complete and not partial:
+        raise ConfigError(
+            f"{out} is not complete: it has no _SUCCESS. Run the same qaeval score again to go on, "
+            "or take what is there with --partial"
+        )
+    return read_run(out, is_partial=partial)
+
+
+def _open_table(path: Path, columns: Mapping[str, str]) -> Corpus:
+    files, problems = find_inputs([str(path)])
+    _check_same_columns(files)
+    found = []
+    start = 0
+    for file in files:
+        found.append(CorpusFile(file, None, file.n_rows, start))
+        start += file.n_rows
+    names = _common_names(files)
+    id_column = columns.get("id") or ("id" if "id" in names else None)
+    roles = {
+        role: columns.get(role, role)
+        for role in ROLE_NAMES
+        if role != "id" and (role in columns or role in names)
+    }
+    _check_roles(files, {**roles, **({"id": id_column} if id_column else {})})
+    return Corpus(
+        out=path,
+        files=tuple(found),
+        id_column=id_column,
+        roles=roles,
+        score_names=(),
+        described=_described(files),
+        has_run=False,
+        notes=tuple(problems),
+    )
+
+
+def _open_run(
+    run: FinishedRun, *, columns: Mapping[str, str], partial: bool, inputs: Sequence[str]
+) -> Corpus:
+    remote = [path for path in run.config.input.paths if "://" in path]
+    if remote and not inputs:
+        raise ConfigError(
+            f"the run read its input from {remote[0]}: filter goes to no server that a file names; "
+            "if it is yours, name it with --input"
+        )
+    try:
+        sources, problems = find_inputs(
+            list(inputs or run.config.input.paths),
+            skip_unreadable=run.config.input.skip_unreadable,
+        )
+    except InputError as error:
+        raise InputError(
+            f"the input of this run: {error} (relative paths start from where it ran; --input PATH "
+            "names another place)"
+        ) from None
+    notes = list(problems)
+    files: list[CorpusFile] = []
+    id_column = columns.get("id") or run.columns.get("id")
+    _check_known(run, sources)
+    for source in sources:
+        # Elsewhere a file has another place and time: its ids tell whether it is the same.
+        is_moved = bool(inputs) and run.file_ids[source.relative] != source.file_id
+        compares_ids = is_moved and id_column is not None
+        _check_unchanged(run, source, compares_ids=compares_ids)
+        scores = _scores_of(run.out, source)
+        if scores is None:
+            if not partial:
+                raise InputError(f"{source.relative} has no scores in {run.out}")
+            notes.append(f"{source.relative} has no scores yet: left out")
+            continue
+        start = files[-1].start + files[-1].n_rows if files else 0
+        files.append(CorpusFile(source, scores, scores.n_rows, start, compares_ids))
+    if not files:
+        raise InputError(f"{run.out} has no scores of any input file")
+    scored = [file.scores for file in files if file.scores is not None]
+    given = set(run.config.output.carry)
+    score_names = tuple(
+        name for name in scored[0].schema.names if name != "id" and name not in given
+    )
+    own = [file.source for file in files]
+    _check_names(own, score_names)
+    roles = _roles(run, columns, _common_names(own))
+    _check_roles(own, {**roles, **({"id": id_column} if id_column else {})})
+    is_complete = (run.out / "_SUCCESS").exists()
+    if not is_complete:
+        notes.append(f"{run.out} is not complete: this is a part of the corpus")
+    return Corpus(
+        out=run.out,
+        files=tuple(files),
+        id_column=id_column,
+        roles=roles,
+        score_names=score_names,
+        described=_described(scored),
+        instances=run.instances,
+        is_complete=is_complete,
+        notes=tuple(notes),
+    )
+
+
+def _check_known(run: FinishedRun, sources: Sequence[InputFile]) -> None:
+    names = {source.relative for source in sources}
+    for relative in run.file_ids:
+        if relative not in names:
+            raise InputError(f"{relative} was scored and is no input any more; --input names it")
+    for relative in sorted(names - set(run.file_ids)):
+        raise InputError(f"{relative} was never scored: run the same qaeval score again to add it")
+
+
+def _check_unchanged(run: FinishedRun, source: InputFile, *, compares_ids: bool) -> None:
+    if run.file_ids[source.relative] == source.file_id or compares_ids:
+        return
+    raise InputChangedError(
+        f"{source.relative} has changed since it was scored; run the same qaeval score again"
+    )
+
+
+def _scores_of(out: Path, source: InputFile) -> InputFile | None:
+    path = out / "scores" / source.relative
+    if not path.is_file():
+        return None
+    (scores,), _ = find_inputs([str(path)])
+    if scores.n_rows > source.n_rows:
+        raise InputError(
+            f"{path} has {scores.n_rows:,} rows, its input {source.n_rows:,}: run qaeval score "
+            "again"
+        )
+    return scores
+
+
+def _roles(run: FinishedRun, columns: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Return the columns of question, context and answer."""
+    # Of generated questions, the question is the candidate, whatever else the input holds.
+    scored = dict(run.columns)
+    if "question" not in scored and "candidate" in scored:
+        scored["question"] = scored["candidate"]
+    mapped = {**run.config.input.columns, **scored, **columns}
+    return {
+        role: mapped.get(role, role)
+        for role in ROLE_NAMES
+        if role != "id" and (role in mapped or role in names)
+    }
+
+
+def _common_names(files: Sequence[InputFile]) -> list[str]:
+    return [
+        name for name in files[0].schema.names if all(name in file.schema.names for file in files)
+    ]
+
+
+def _check_roles(files: Sequence[InputFile], roles: Mapping[str, str]) -> None:
+    for file in files:
+        for role, column in roles.items():
+            names = file.schema.names
+            if column not in names:
+                raise SchemaError(
+                    f"{file.relative}: no column {column!r} for the role {role}"
+                    f"{nearest(column, names)}"
+                )
+            if names.count(column) > 1:
+                raise SchemaError(f"{file.relative}: column {column!r} stands there twice")
+            kind = file.schema.field(column).type
+            if role != "id" and not fits_role(kind, role):
+                raise SchemaError(f"{file.relative}: column {column!r} is {kind}, no {role}")
+
+
+def _check_names(files: Sequence[InputFile], score_names: Sequence[str]) -> None:
+    for file in files:
+        if both := sorted(set(file.schema.names) & set(score_names)):
+            raise SchemaError(
+                f"{file.relative}: column {both[0]!r} is named like a score: kept rows have both; "
+                "rename it, or score under another instance name"
+            )
+
+
+def _check_same_columns(files: Sequence[InputFile]) -> None:
+    for file in files:
+        if differing := sorted(set(file.schema.names) ^ set(files[0].schema.names)):
+            raise SchemaError(
+                f"{file.relative} and {files[0].relative} have different columns: "
+                f"{', '.join(differing[:8])}"
+            )
+
+
+def _described(files: Sequence[InputFile]) -> dict[str, ScoreColumn]:
+    found: dict[str, ScoreColumn] = {}
+    for file in files:
+        text = (file.schema.metadata or {}).get(COLUMNS_METADATA)
+        for name, column in described_columns(text, file.uri).items():
+            if found.setdefault(name, column).signature != column.signature:
+                raise SchemaError(
+                    f"{file.relative}: {name} was made in another way than in the files before; "
+                    "run the same qaeval score again"
+                )
+    return found
+
+
+class RangeRows(NamedTuple):
+    """Some neighbouring rows; ``ids`` as texts."""
+
+    rows: RowRange
+    table: pa.Table
+    ids: pa.ChunkedArray
+
+
+class RangeReader:
+    """Reads columns of source and scores of the same rows.
+
+    Parameters
+    ----------
+    task : RangeTask
+    names : sequence of str, optional
+        Columns; default all, the source's first.
+    score_names : sequence of str
+        Which columns are the scores'.
+    id_column : str, optional
+        Of the source; without one a row's id is its file and row number.
+    outages : Outages
+
+    Raises
+    ------
+    InputChangedError, StorageError, UnreadableFileError
+        While rows are read, as `ShardReader` does.
+    """
+
+    def __init__(
+        self,
+        task: RangeTask,
+        *,
+        names: Sequence[str] | None = None,
+        score_names: Sequence[str] = (),
+        id_column: str | None = None,
+        outages: Outages,
+    ) -> None:
+        file = task.file
+        self._task, self._id_column = task, id_column
+        self._names = file.source.schema.names if names is None else list(names)
+        if names is None:
+            self._names = [*self._names, *score_names]
+        own = [name for name in self._names if name not in score_names]
+        others = [name for name in self._names if name in score_names]
+        needs_id = id_column is not None and (file.scores is None or file.compares_ids)
+        if needs_id and id_column is not None and id_column not in own:
+            own.append(id_column)
+        self._sides = [_Side(file.source, own, task.rows, outages)] if own else []
+        self._scores: _Side | None = None
+        if file.scores is not None:
+            self._scores = _Side(file.scores, ["id", *others], task.rows, outages)
+            self._sides.append(self._scores)
+
+    def __iter__(self) -> Iterator[RangeRows]:
+        start, stop = self._task.rows
+        while start < stop:
+            rows = RowRange(start, min(start + ROWS_PER_READ, stop))
+            tables = [side.read(rows) for side in self._sides]
+            n_rows = min([table.num_rows for table in tables], default=rows.n_rows)
+            rows = RowRange(start, start + n_rows)
+            columns: dict[str, pa.ChunkedArray] = {}
+            for side, table in zip(self._sides, tables, strict=True):
+                side.took(table, n_rows)
+                own = table.slice(0, n_rows)
+                columns |= {
+                    name: own[name]
+                    for name in own.column_names
+                    if side is not self._scores or name != "id"
+                }
+            ids = self._ids(rows, columns, tables[-1].slice(0, n_rows) if tables else None)
+            chosen = {name: columns[name] for name in self._names}
+            yield RangeRows(rows, pa.table(chosen) if chosen else _no_columns(n_rows), ids)
+            start += n_rows
+
+    def _ids(
+        self, rows: RowRange, columns: Mapping[str, pa.ChunkedArray], scores: pa.Table | None
+    ) -> pa.ChunkedArray:
+        relative = self._task.file.relative
+        name = self._id_column
+        own = text_column(columns[name]) if name is not None and name in columns else None
+        if self._scores is None or scores is None:
+            if own is not None:
+                return own
+            return pa.chunked_array([[f"{relative}#{row}" for row in range(*rows)]], pa.string())
+        ids = text_column(scores["id"])
+        if self._task.file.compares_ids and own is not None and not own.equals(ids):
+            raise InputChangedError(
+                f"{relative}: ids of rows {rows.start}-{rows.stop - 1} are not those that were "
+                "scored; run qaeval score on it"
+            )
+        return ids
+
+    def close(self) -> None:
+        """Close what is open."""
+        for side in self._sides:
+            side.close()
+
+
+def _no_columns(n_rows: int) -> pa.Table:
+    """Return a table of rows without a column that anybody reads."""
+    return pa.table({"": pa.nulls(n_rows)})
+
+
+class _Side:
+    """One of the files of a range, read in order; what was read too far is kept."""
+
+    def __init__(
+        self, file: InputFile, names: Sequence[str], rows: RowRange, outages: Outages
+    ) -> None:
+        self._reader = ShardReader(names, outages=outages)
+        groups = [
+            i
+            for i, group in enumerate(file.row_groups)
+            if group.start < rows.stop and group.start + group.n_rows > rows.start
+        ]
+        first = groups[0] if groups else 0
+        self._piece = Piece(
+            families=(),
+            file_id=file.file_id,
+            relative=file.relative,
+            version=file.version,
+            first_group=first,
+            stop_group=groups[-1] + 1 if groups else 0,
+            first_row=file.row_groups[first].start if groups else 0,
+            shards=(),
+            limits=_LIMITS,
+        )
+        self._left: pa.Table | None = None
+
+    def read(self, rows: RowRange) -> pa.Table:
+        """Return the first of some rows: all, or as many as fit in memory."""
+        if self._left is not None and self._left.num_rows:
+            return self._left.slice(0, rows.n_rows)
+        return self._reader.read(self._piece, rows)
+
+    def took(self, table: pa.Table, n_rows: int) -> None:
+        """Keep what was read beyond some rows."""
+        before = self._left if self._left is not None and self._left.num_rows else table
+        self._left = before.slice(n_rows)
+
+    def close(self) -> None:
+        """Close it."""
+        self._reader.close()

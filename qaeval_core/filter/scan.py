@@ -1,0 +1,221 @@
+"""Scan: the first pass: the facts of each row, and what later steps look up, put aside.
+
+One range of rows in, some arrays out; ids and questions go to scratch files, for they are too large
+for one machine's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from qaeval_core import files
+from qaeval_core.checksums import is_file_intact
+from qaeval_core.errors import ReconcileError
+from qaeval_core.filter.corpus import CorpusFile, RangeReader, RangeTask
+from qaeval_core.filter.facts import KEPT, Facts, Stages, row_facts
+from qaeval_core.filter.near import near_duplicates
+from qaeval_core.outages import Outages
+from qaeval_core.schema import QUARANTINE_REASON
+
+# Rows whose questions are compared in one task, on average.
+_ROWS_PER_BUCKET = 1 << 17
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanPlan:
+    """What every range of a scan needs to know.
+
+    Attributes
+    ----------
+    work : str
+        Folder for scratch files.
+    n_buckets : int
+        Into how many parts questions are sorted by group, for near-duplicates.
+    wanted_ids : tuple of str
+        Rows of these ids are reported: they have labels.
+    features : tuple of str
+        Columns of theirs that are reported.
+    """
+
+    stages: Stages
+    score_names: tuple[str, ...]
+    id_column: str | None
+    work: str = ""
+    n_buckets: int = 1
+    wanted_ids: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    retry_s: float = 0.0
+
+    @property
+    def outages(self) -> Outages:
+        """How long stores are tried."""
+        return Outages(retry_s=self.retry_s)
+
+
+@dataclass(slots=True)
+class Scanned:
+    """The facts of a range, and its rows of wanted ids: numbers over the corpus, and ids."""
+
+    facts: Facts
+    wanted_rows: NDArray[np.int64]
+    wanted: list[str]
+
+
+def n_buckets(n_rows: int) -> int:
+    """Return into how many parts the questions of a corpus are sorted."""
+    return max(-(-n_rows // _ROWS_PER_BUCKET), 1)
+
+
+def scan_range(task: RangeTask, plan: ScanPlan) -> Scanned:
+    """Return what is known of the rows of a range.
+
+    Raises
+    ------
+    ReconcileError
+        If a bit of the scores has turned since they were written.
+    InputChangedError, StorageError, UnreadableFileError
+        If rows cannot be read.
+    """
+    outages = plan.outages
+    if task.is_first:
+        _check_intact(task.file, outages)
+    stages = plan.stages
+    names = list(stages.columns)
+    if task.file.scores is not None:
+        names.append(QUARANTINE_REASON)
+    parts: list[Facts] = []
+    ids: list[pa.ChunkedArray] = []
+    reader = RangeReader(
+        task, names=names, score_names=plan.score_names, id_column=plan.id_column, outages=outages
+    )
+    wanted = pa.array(plan.wanted_ids, pa.string())
+    rows_found: list[NDArray[np.int64]] = []
+    found: list[str] = []
+    for rows, table, own_ids in reader:
+        parts.append(row_facts(table, own_ids, stages))
+        if stages.duplicates.kind != "none":
+            ids.append(own_ids)
+        if plan.wanted_ids:
+            is_wanted = np.asarray(pc.is_in(own_ids, value_set=wanted))
+            rows_found.append(task.file.start + rows.start + np.flatnonzero(is_wanted))
+            found += own_ids.filter(pa.array(is_wanted)).to_pylist()
+    reader.close()
+    facts = _joined(parts, stages)
+    if stages.duplicates.kind != "none":
+        _put_ids_aside(task, plan, ids)
+    if stages.duplicates.kind == "rouge_l":
+        _put_questions_aside(task, plan, facts)
+    return Scanned(
+        replace(facts, tokens=None),
+        np.concatenate([np.zeros(0, np.int64), *rows_found]),
+        found,
+    )
+
+
+def _check_intact(file: CorpusFile, outages: Outages) -> None:
+    if file.scores is None:
+        return
+    path = Path(file.scores.uri)
+    intact = outages.call(
+        lambda: is_file_intact(path), store=str(path.parent), what=f"cannot read {path}"
+    )
+    if not intact:
+        raise ReconcileError(f"{path} is damaged (its checksum is another one); score again")
+
+
+def _joined(parts: Sequence[Facts], stages: Stages) -> Facts:
+    """Return the facts of neighbouring parts as one; of none, if there are no rows."""
+
+    def whole(name: str, kind: type) -> Any:
+        return np.concatenate([np.zeros(0, kind), *(getattr(part, name) for part in parts)])
+
+    joined = Facts(whole("reason", np.uint8), whole("rank", np.float64), whole("tie", np.uint64))
+    if stages.group is not None:
+        joined.group = whole("group", np.uint64)
+    if stages.duplicates.kind != "none":
+        joined.question = whole("question", np.uint64)
+        tokens = [part.tokens for part in parts if part.tokens is not None]
+        joined.tokens = pl.concat(tokens) if tokens else pl.Series([], dtype=pl.String)
+    if stages.quota is not None:
+        numbers: dict[str, int] = {}
+        codes = [
+            np.array([numbers.setdefault(text, len(numbers)) for text in part.values])[part.value]
+            for part in parts
+        ]
+        joined.values = list(numbers)
+        joined.value = np.concatenate([np.zeros(0, np.int64), *codes])
+    return joined
+
+
+def ids_path(work: str, number: int) -> Path:
+    """Return where the ids of a range lie."""
+    return Path(work) / "ids" / f"{number}.arrow"
+
+
+def _questions_path(work: str, number: int) -> Path:
+    return Path(work) / "questions" / f"{number}.arrow"
+
+
+def _put_ids_aside(task: RangeTask, plan: ScanPlan, ids: Sequence[pa.ChunkedArray]) -> None:
+    chunks = [chunk.cast(pa.large_string()) for column in ids for chunk in column.chunks]
+    column = pa.chunked_array(chunks, pa.large_string()).combine_chunks()
+    _write_batches(ids_path(plan.work, task.number), [pa.record_batch({"id": column})], plan)
+
+
+def _put_questions_aside(task: RangeTask, plan: ScanPlan, facts: Facts) -> None:
+    """Write the questions that are left, a batch a bucket of groups."""
+    assert facts.tokens is not None
+    left = np.flatnonzero(facts.reason == KEPT)
+    group = facts.group if facts.group is not None else np.zeros(len(facts.reason), np.uint64)
+    bucket = group[left] % np.uint64(plan.n_buckets)
+    batches = []
+    for number in range(plan.n_buckets):
+        own = left[bucket == number]
+        batches.append(
+            pa.record_batch(
+                {
+                    "group": group[own],
+                    "rank": facts.rank[own],
+                    "tie": facts.tie[own],
+                    "row": task.start + own.astype(np.int64),
+                    "tokens": facts.tokens.gather(own).to_arrow().cast(pa.large_string()),
+                }
+            )
+        )
+    _write_batches(_questions_path(plan.work, task.number), batches, plan)
+
+
+def _write_batches(path: Path, batches: Sequence[pa.RecordBatch], plan: ScanPlan) -> None:
+    def write() -> None:
+        with files.writer(path) as sink, pa.ipc.new_file(sink, batches[0].schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+
+    plan.outages.call(write, store=plan.work, what=f"cannot write {path}")
+
+
+def find_near_duplicates(
+    bucket: int, plan: ScanPlan, n_tasks: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the near-duplicates among the groups of a bucket: rows, and their twins."""
+    batches = []
+    for number in range(n_tasks):
+        path = _questions_path(plan.work, number)
+        with pa.memory_map(str(path)) as source:
+            batches.append(pa.ipc.open_file(source).get_batch(bucket))
+    table = pa.Table.from_batches(batches)
+    own = {name: table[name].to_numpy() for name in ("group", "rank", "tie", "row")}
+    return near_duplicates(
+        **own,
+        tokens=table["tokens"].to_pylist(),
+        threshold=plan.stages.duplicates.threshold,
+    )

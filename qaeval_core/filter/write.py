@@ -1,0 +1,388 @@
+"""Write: the second pass: kept rows, and what was decided of every row.
+
+A range of rows and its decisions in, two parts of Parquet files out, and sums for the yield curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from qaeval_core import files
+from qaeval_core.filter.corpus import RangeReader, RangeRows, RangeTask
+from qaeval_core.filter.decide import N_SHARES, NO_TWIN
+from qaeval_core.filter.facts import KEPT
+from qaeval_core.filter.order import Cut
+from qaeval_core.filter.scan import ids_path
+from qaeval_core.outages import Outages
+from qaeval_core.parquet_parts import join_parts
+from qaeval_core.schema import COLUMNS_METADATA
+
+DECISIONS_SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string()),
+        pa.field("kept", pa.bool_(), nullable=False),
+        pa.field("reason", pa.string()),
+        pa.field("rank_value", pa.float64()),
+        pa.field("duplicate_of", pa.string()),
+        pa.field("group_size", pa.int64()),
+        pa.field("group_kept", pa.int64()),
+    ]
+)
+_ROWS_PER_GROUP = 1 << 16
+_GROUP_BYTES = 64 << 20
+NO_BIN = 255
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritePlan:
+    """What every range needs to know.
+
+    Attributes
+    ----------
+    metrics : tuple of str
+        Columns that are averaged.
+    roles : mapping of role to column
+        Texts that examples show.
+    starts : tuple of int
+        Number of the first row of each range, over the whole corpus.
+    keeps : bool
+        Whether kept rows are written at all.
+    """
+
+    reasons: tuple[str, ...]
+    score_names: tuple[str, ...]
+    id_column: str | None
+    metrics: tuple[str, ...]
+    roles: Mapping[str, str]
+    starts: tuple[int, ...]
+    work: str
+    keeps: bool = True
+    has_rank: bool = True
+    columns_metadata: bytes = b""
+    retry_s: float = 0.0
+
+    @property
+    def outages(self) -> Outages:
+        """How long stores are tried."""
+        return Outages(retry_s=self.retry_s)
+
+
+@dataclass(slots=True)
+class Decisions:
+    """What was decided of neighbouring rows; arrays of shape (n_rows,).
+
+    Attributes
+    ----------
+    share : uint8 ndarray
+        The smallest of the kept shares that has the row; ``NO_BIN`` of rows that an earlier stage
+        dropped.
+    examples : sequence of int
+        Rows, over the whole corpus, whose texts are wanted.
+    """
+
+    reason: NDArray[np.uint8]
+    rank: NDArray[np.float64]
+    share: NDArray[np.uint8]
+    twin: NDArray[np.int64] | None = None
+    group_size: NDArray[np.uint32] | None = None
+    group_kept: NDArray[np.uint32] | None = None
+    examples: Sequence[int] = ()
+
+
+@dataclass(slots=True)
+class Sums:
+    """Sums of metrics over some rows.
+
+    Attributes
+    ----------
+    by_share, n_by_share : ndarray of shape (n_metrics, N_SHARES)
+        Sums, and numbers of defined values, by smallest share.
+    kept, dropped, n_kept, n_dropped : ndarray of shape (n_metrics,)
+    """
+
+    by_share: NDArray[np.float64]
+    n_by_share: NDArray[np.int64]
+    kept: NDArray[np.float64]
+    n_kept: NDArray[np.int64]
+    dropped: NDArray[np.float64]
+    n_dropped: NDArray[np.int64]
+
+    @classmethod
+    def none(cls, n_metrics: int) -> Sums:
+        """Return those of no rows."""
+        return cls(
+            np.zeros((n_metrics, N_SHARES)),
+            np.zeros((n_metrics, N_SHARES), np.int64),
+            np.zeros(n_metrics),
+            np.zeros(n_metrics, np.int64),
+            np.zeros(n_metrics),
+            np.zeros(n_metrics, np.int64),
+        )
+
+    def add(self, other: Sums) -> None:
+        """Add those of other rows."""
+        self.by_share += other.by_share
+        self.n_by_share += other.n_by_share
+        self.kept += other.kept
+        self.n_kept += other.n_kept
+        self.dropped += other.dropped
+        self.n_dropped += other.n_dropped
+
+
+@dataclass(slots=True)
+class Written:
+    """What was written of a range; examples by row."""
+
+    number: int
+    sums: Sums
+    examples: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+
+def write_range(task: RangeTask, decisions: Decisions, plan: WritePlan) -> Written:
+    """Write the parts of a range.
+
+    Raises
+    ------
+    InputChangedError, StorageError, UnreadableFileError
+        If rows cannot be read, or the disk refuses for as long as it is tried.
+    """
+    outages = plan.outages
+
+    def write() -> Written:
+        return _write_parts(task, decisions, plan, outages)
+
+    return outages.call(write, store=plan.work, what=f"cannot write below {plan.work}")
+
+
+def _write_parts(
+    task: RangeTask, decisions: Decisions, plan: WritePlan, outages: Outages
+) -> Written:
+    written = Written(task.number, Sums.none(len(plan.metrics)))
+    reader = RangeReader(
+        task,
+        names=None if plan.keeps else _needed(plan),
+        score_names=plan.score_names,
+        id_column=plan.id_column,
+        outages=outages,
+    )
+    schema = kept_schema(task, plan)
+    with (
+        files.writer(part_path(plan.work, "decisions", task.number)) as decided_sink,
+        files.writer(part_path(plan.work, "kept", task.number)) as kept_sink,
+        pq.ParquetWriter(decided_sink, DECISIONS_SCHEMA, compression="zstd") as decided,
+        pq.ParquetWriter(kept_sink, schema, compression="zstd") as kept,
+    ):
+        kept_groups, decided_groups = _Grouped(kept), _Grouped(decided)
+        for part in reader:
+            own = slice(part.rows.start - task.rows.start, part.rows.stop - task.rows.start)
+            chosen = decisions.reason[own] == KEPT
+            _add_sums(written.sums, part.table, decisions.share[own], chosen, plan)
+            _add_examples(written, task, part, decisions, plan)
+            decided_groups.add(_decided_rows(part, own, decisions, plan))
+            if plan.keeps and chosen.any():
+                table = _with_id(part, schema).filter(pa.array(chosen))
+                kept_groups.add(table.cast(schema))
+        kept_groups.flush()
+        decided_groups.flush()
+    reader.close()
+    return written
+
+
+class _Grouped:
+    """Writes tables as row groups of a useful size."""
+
+    def __init__(self, writer: pq.ParquetWriter) -> None:
+        self._writer = writer
+        self._tables: list[pa.Table] = []
+
+    def add(self, table: pa.Table) -> None:
+        self._tables.append(table)
+        n_rows = sum(own.num_rows for own in self._tables)
+        if n_rows >= _ROWS_PER_GROUP or sum(own.nbytes for own in self._tables) >= _GROUP_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._tables:
+            self._writer.write_table(pa.concat_tables(self._tables))
+            self._tables = []
+
+
+def part_path(work: str, what: str, number: int) -> Path:
+    """Return where a part of an output file lies."""
+    return Path(work) / what / f"{number}.parquet"
+
+
+def _needed(plan: WritePlan) -> list[str]:
+    return list(dict.fromkeys([*plan.metrics, *plan.roles.values()]))
+
+
+def kept_schema(task: RangeTask, plan: WritePlan) -> pa.Schema:
+    """Return the columns of kept rows: the source's, and the scores."""
+    source = task.file.source.schema
+    fields = list(source)
+    if plan.id_column is None and "id" not in source.names:
+        fields.insert(0, pa.field("id", pa.string()))
+    if task.file.scores is not None:
+        fields += [task.file.scores.schema.field(name) for name in plan.score_names]
+    metadata = dict(source.metadata or {})
+    if plan.columns_metadata:
+        metadata[COLUMNS_METADATA] = plan.columns_metadata
+    return pa.schema(fields, metadata=metadata or None)
+
+
+def _with_id(part: RangeRows, schema: pa.Schema) -> pa.Table:
+    if "id" in schema.names and "id" not in part.table.column_names:
+        return part.table.add_column(0, "id", part.ids)
+    return part.table
+
+
+def _decided_rows(part: RangeRows, own: slice, decisions: Decisions, plan: WritePlan) -> pa.Table:
+    codes = decisions.reason[own]
+    rank = decisions.rank[own]
+    names = pa.array([None, *plan.reasons[1:]], pa.string())
+    n_rows = len(codes)
+    columns = {
+        "id": part.ids.cast(pa.string()),
+        "kept": pa.array((codes == KEPT) & plan.keeps),
+        "reason": names.take(pa.array(codes)),
+        "rank_value": pa.array(rank, mask=np.isneginf(rank) | (not plan.has_rank)),
+        "duplicate_of": _twin_ids(decisions.twin, own, plan),
+        "group_size": _counts(decisions.group_size, own, n_rows),
+        "group_kept": _counts(decisions.group_kept, own, n_rows),
+    }
+    return pa.table(columns, schema=DECISIONS_SCHEMA)
+
+
+def _counts(values: NDArray[np.uint32] | None, own: slice, n_rows: int) -> pa.Array:
+    return pa.nulls(n_rows, pa.int64()) if values is None else pa.array(values[own].astype("i8"))
+
+
+def _twin_ids(twins: NDArray[np.int64] | None, own: slice, plan: WritePlan) -> pa.Array:
+    """Return the ids of twins, from where the first pass put them."""
+    n_rows = own.stop - own.start
+    if twins is None:
+        return pa.nulls(n_rows, pa.string())
+    rows = twins[own]
+    places = np.flatnonzero(rows != NO_TWIN)
+    if not len(places):
+        return pa.nulls(n_rows, pa.string())
+    wanted = rows[places]
+    numbers = np.searchsorted(np.array(plan.starts), wanted, side="right") - 1
+    found: list[pa.Array] = []
+    taken: list[NDArray[np.intp]] = []
+    for number in np.unique(numbers):
+        chosen = numbers == number
+        with pa.memory_map(str(ids_path(plan.work, int(number)))) as source:
+            ids = pa.ipc.open_file(source).get_batch(0).column(0)
+            found.append(ids.take(pa.array(wanted[chosen] - plan.starts[number])))
+        taken.append(places[chosen])
+    order = np.full(n_rows, -1, np.int64)
+    order[np.concatenate(taken)] = np.arange(len(wanted))
+    texts = pa.concat_arrays(found).cast(pa.string())
+    return texts.take(pa.array(order, mask=order < 0))
+
+
+def _add_sums(
+    sums: Sums,
+    table: pa.Table,
+    share: NDArray[np.uint8],
+    kept: NDArray[np.bool_],
+    plan: WritePlan,
+) -> None:
+    eligible = share != NO_BIN
+    for i, name in enumerate(plan.metrics):
+        column = table[name].cast(pa.float64()).to_numpy()
+        defined = np.isfinite(column)
+        chosen = eligible & defined
+        sums.by_share[i] += np.bincount(share[chosen], column[chosen], minlength=N_SHARES)
+        sums.n_by_share[i] += np.bincount(share[chosen], minlength=N_SHARES)
+        for total, count, own in (
+            (sums.kept, sums.n_kept, kept & defined),
+            (sums.dropped, sums.n_dropped, ~kept & defined),
+        ):
+            total[i] += column[own].sum()
+            count[i] += int(own.sum())
+
+
+def _add_examples(
+    written: Written, task: RangeTask, part: RangeRows, decisions: Decisions, plan: WritePlan
+) -> None:
+    first = task.file.start + part.rows.start
+    for row in decisions.examples:
+        if not first <= row < first + part.rows.n_rows:
+            continue
+        place = row - first
+        in_range = row - task.start
+        texts = {
+            role: part.table[name][place].as_py()
+            for role, name in plan.roles.items()
+            if name in part.table.column_names
+        }
+        rank = float(decisions.rank[in_range])
+        written.examples[row] = {
+            "file": task.file.relative,
+            "row": part.rows.start + place,
+            "id": part.ids[place].as_py(),
+            "kept": bool(decisions.reason[in_range] == KEPT) and plan.keeps,
+            "reason": plan.reasons[decisions.reason[in_range]] or None,
+            "rank_value": rank if plan.has_rank and np.isfinite(rank) else None,
+            "texts": texts,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FileTask:
+    """An output file and the numbers of its parts."""
+
+    relative: str
+    numbers: tuple[int, ...]
+
+
+def join_file(task: FileTask, folder: str, what: str, plan: WritePlan) -> int:
+    """Put the parts of an output file together; return its bytes."""
+    path = Path(folder) / what / task.relative
+    parts = [part_path(plan.work, what, number) for number in task.numbers]
+
+    def write() -> int:
+        if len(parts) == 1:
+            files.make_folder(path.parent)
+            files.move(parts[0], path)
+            files.flush_folder(path.parent)
+        else:
+            with files.writer(path) as sink:
+                join_parts(parts, sink)
+        return path.stat().st_size
+
+    return plan.outages.call(write, store=folder, what=f"cannot write {path}")
+
+
+def share_of_rows(
+    rank: NDArray[np.float64],
+    tie: NDArray[np.uint64],
+    cuts: Sequence[Cut],
+    *,
+    first_row: int,
+) -> NDArray[np.uint8]:
+    """Return the number of the first cut, from 0, that keeps each of some neighbouring rows."""
+    if not cuts:
+        return np.full(len(rank), NO_BIN, np.uint8)
+    ranks = np.array([-cut.rank for cut in cuts])
+    found = np.searchsorted(ranks, -rank, side="left")
+    # Rows of a cut's very value: by hash, then by place.
+    tied = np.flatnonzero(np.isin(rank, -ranks))
+    found[tied] = len(cuts)
+    for j, cut in reversed(list(enumerate(cuts))):
+        earlier = (tie[tied] < np.uint64(cut.tie)) | (
+            (tie[tied] == np.uint64(cut.tie)) & (first_row + tied <= cut.row)
+        )
+        is_kept = (rank[tied] > cut.rank) | ((rank[tied] == cut.rank) & earlier)
+        found[tied[is_kept]] = j
+    return np.where(found < len(cuts), found, NO_BIN).astype(np.uint8)
