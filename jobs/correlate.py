@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from jobs import options
-from qaeval_core.errors import QAEvalError
+from qaeval_core.errors import ConfigError, QAEvalError
 from qaeval_core.study.output import check_out, study_lines, write_study
 from qaeval_core.study.plots import check_matplotlib
 from qaeval_core.study.records import StudyRequest
@@ -21,7 +21,9 @@ EPILOG = """Examples:
 
   qaeval correlate out --human rating
 
-  qaeval correlate out --with ratings.csv --on id --human fluency,relevance --compare all
+  qaeval correlate out --labels ratings.csv --human fluency,relevance --compare all
+
+  qaeval correlate out --with ratings.csv --on id=row_id --human fluency
 
   qaeval correlate pairs.jsonl --human label --metrics f1 --subset 'f1 == 0' --auc 'label > 0'
 
@@ -49,6 +51,9 @@ def correlate(
     ] = None,
     on: Annotated[
         str | None, typer.Option(help="key of both tables: id, or id_here=id_there")
+    ] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="table of ratings with a column id: as --with FILE --on id")
     ] = None,
     subset: Annotated[
         list[str] | None, typer.Option(help="also of rows that fulfil a condition: 'f1 == 0'")
@@ -88,12 +93,14 @@ def correlate(
 ) -> None:
     """Correlate scores with human ratings, with intervals and paired comparisons."""
     try:
+        if labels is not None and (ratings is not None or on is not None):
+            raise ConfigError("--labels FILE is --with FILE --on id: give one of them")
         request = StudyRequest(
             scores=tuple(scores),
             human=_words(human),
             metrics=_words(metrics),
-            ratings=ratings,
-            on=on,
+            ratings=ratings if labels is None else labels,
+            on=on if labels is None else "id",
             subsets=tuple(subset or ()),
             by=by,
             system=system,

@@ -63,10 +63,11 @@ class Subset:
         return values if self.columns[metric].higher_is_better else -values
 
 
-def read_study(paths: Sequence[str]) -> StudyTable:
+def read_study(paths: Sequence[str], *, text: str | None = None) -> StudyTable:
     """Read tables below each other: files, folders, globs, or the OUT of ``qaeval score``.
 
-    Struct columns appear as ``column.field``; NaN is null.
+    Struct columns appear as ``column.field``; NaN is null. The column ``text`` is not taken for
+    numbers, where a file does not say what it holds.
 
     Raises
     ------
@@ -77,7 +78,7 @@ def read_study(paths: Sequence[str]) -> StudyTable:
     """
     # Each file once: rows that count twice would make intervals too narrow.
     files = list(dict.fromkeys(file.resolve() for path in paths for file in _files(path)))
-    frames = [_read(file) for file in files]
+    frames = [_read(file, text) for file in files]
     _check_same_columns(files, frames)
     try:
         frame = pl.concat(frames, how="vertical_relaxed")
@@ -113,32 +114,58 @@ def join_ratings(table: StudyTable, path: str, *, on: str) -> StudyTable:
     """
     here, _, there = on.partition("=")
     there = there or here
-    other = read_study([path]).frame
-    check_key(table.frame, here, "--on")
-    check_key(other, there, f"--on, in {path},")
-    # Ids are often numbers in one table and text in the other.
+    check_key(table.frame, here, f"join on {on}:")
+    # A table of scores in CSV has lost the zeros that ids began with: so must its partner.
+    is_number = table.frame[here].dtype.is_numeric()
+    right, n_without = read_keyed(path, there, as_written=not is_number)
     left = table.frame.with_columns(pl.col(here).cast(pl.String))
-    right = other.with_columns(pl.col(there).cast(pl.String)).filter(pl.col(there).is_not_null())
-    if right[there].n_unique() < right.height:
-        twice = right[there].value_counts().sort("count", descending=True)[there][0]
-        raise SchemaError(f"{path}: {there} {twice!r} stands there more than once")
     same = [name for name in right.columns if name in left.columns and name != there]
     joined = left.join(
         right, left_on=here, right_on=there, how="inner", suffix="_with", maintain_order="left"
     )
     if left.height and not joined.height:
         raise SchemaError(
-            f"--on {on}: no row has a rating; keys are such as {left[here].head(2).to_list()} here "
-            f"and {right[there].head(2).to_list()} in {path}"
+            f"join on {on}: no row has a rating; keys are such as {left[here].head(2).to_list()} "
+            f"here and {right[there].head(2).to_list()} in {path}"
         )
     matched = int(right[there].is_in(left[here].drop_nulls().implode()).sum())
     notes = [
         f"join on {on}: {joined.height:,} rows of {left.height:,} have ratings, "
         f"{left.height - joined.height:,} left out; {right.height - matched:,} ratings unused"
     ]
+    if n_without:
+        notes.append(f"{path}: {n_without:,} rows without {there} are left out")
     if same:
         notes.append(f"columns of both tables; {path}'s end in _with: {', '.join(same)}")
     return StudyTable(joined, table.described, [*table.notes, *notes])
+
+
+def read_keyed(path: str, key: str, *, as_written: bool = True) -> tuple[pl.DataFrame, int]:
+    """Return a table whose rows a key names, and how many rows were without and are left out.
+
+    Parameters
+    ----------
+    path : str
+        As `read_study` reads it.
+    key : str
+        Column; it is returned as text, for ids are often numbers in one table and text in another.
+    as_written : bool, default True
+        Whether CSV keeps a key such as 007, or reads a number.
+
+    Raises
+    ------
+    UnreadableFileError
+        If nothing is found, or a file cannot be read.
+    SchemaError
+        If the column is missing, names the nearest; or a key stands there twice.
+    """
+    frame = read_study([path], text=key if as_written else None).frame
+    check_key(frame, key, f"{path}:")
+    keyed = frame.with_columns(pl.col(key).cast(pl.String)).filter(pl.col(key).is_not_null())
+    if keyed[key].n_unique() < keyed.height:
+        twice = keyed[key].value_counts().sort("count", key, descending=[True, False])[key][0]
+        raise SchemaError(f"{path}: {key} {twice!r} stands there more than once")
+    return keyed, frame.height - keyed.height
 
 
 def check_column(frame: pl.DataFrame, name: str, option: str) -> None:
@@ -313,7 +340,7 @@ def _files(path: str) -> list[Path]:
     return found
 
 
-def _read(file: Path) -> pl.DataFrame:
+def _read(file: Path, text: str | None) -> pl.DataFrame:
     try:
         if file.suffix == ".parquet":
             if is_file_intact(file) is False:
@@ -322,7 +349,8 @@ def _read(file: Path) -> pl.DataFrame:
         if file.suffix == ".jsonl":
             return pl.read_ndjson(file, infer_schema_length=None)
         if file.suffix == ".csv":
-            return pl.read_csv(file, infer_schema_length=None)
+            kinds = {text: pl.String} if text is not None else None
+            return pl.read_csv(file, infer_schema_length=None, schema_overrides=kinds)
     except (pl.exceptions.PolarsError, pa.ArrowException, OSError, ValueError) as error:
         raise UnreadableFileError(f"cannot read {file}: {error}") from None
     raise UnreadableFileError(f"{file}: not one of {', '.join(SUFFIXES)}")

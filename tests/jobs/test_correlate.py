@@ -210,6 +210,8 @@ def _run(*words: object) -> tuple[int, str]:
         ("--human rating --resamples 0", "--resamples is 0"),
         ("--human rating --min-gap -1", "--min-gap is -1"),
         ("--human rating --with missing.csv --on id", "missing.csv: no table there"),
+        ("--human rating --labels missing.csv", "missing.csv: no table there"),
+        ("--human rating --labels a.csv --with b.csv --on id", "give one of them"),
     ],
 )
 def test_bad_request_exits_2_and_says_what_to_write(
@@ -262,6 +264,54 @@ def test_ratings_of_a_second_table_are_joined_and_losses_said(tmp_path: Path) ->
     code, shown = _run(*words)
     assert code == 2
     assert "key '5' stands there more than once" in shown
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_labels_are_joined_by_id_as_text_and_losses_said(tmp_path: Path, suffix: str) -> None:
+    """Protects from ids read as numbers, 007 as 7, and from labels that vanish without a word."""
+    scores, labels = tmp_path / "scores.parquet", tmp_path / f"labels{suffix}"
+    ids = [f"{i:03d}" for i in range(10)]
+    pl.DataFrame({"id": ids, "good": np.arange(10.0)}).write_parquet(scores)
+    frame = pl.DataFrame(
+        {"id": [*ids[5:], "999", None], "rating": [1, 2, 3, 5, 4, 1, 1]},
+        schema_overrides={"id": pl.String},
+    )
+    write = {".csv": frame.write_csv, ".jsonl": frame.write_ndjson, ".parquet": frame.write_parquet}
+    write[suffix](labels)
+    words = (scores, "--labels", labels, "--human", "rating", "--metrics", "good")
+    code, shown = _run(*words, "--resamples", "20")
+    assert code == 0, shown
+    assert "5 rows of 10 have ratings, 5 left out; 1 ratings unused" in shown
+    assert f"{labels}: 1 rows without id are left out" in shown
+    assert "0.900" in shown
+
+
+def test_labels_with_numbers_for_ids_meet_a_run_with_numbers(tmp_path: Path) -> None:
+    """Protects from `7` in one file that is not 7 in the other."""
+    scores, labels = tmp_path / "scores.csv", tmp_path / "labels.csv"
+    scores.write_text("id,good\n007,1\n008,2\n009,3\n", encoding="utf-8")
+    labels.write_text("id,rating\n007,1\n008,2\n009,4\n", encoding="utf-8")
+    words = (scores, "--labels", labels, "--human", "rating", "--metrics", "good")
+    code, shown = _run(*words, "--resamples", "20")
+    assert (code, "3 rows of 3 have ratings" in shown) == (0, True), shown
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ids,rating\nrow 1,2\n", "no column 'id'; did you mean 'ids'?"),
+        ("id,rating\nrow 1,2\nrow 2,3\nrow 1,4\n", "id 'row 1' stands there more than once"),
+        ("id,rating\nx,2\ny,3\n", "no row has a rating; keys are such as ['row 0', 'row 1'] here"),
+    ],
+)
+def test_labels_that_cannot_be_joined_exit_2(
+    scores: Path, tmp_path: Path, text: str, message: str
+) -> None:
+    """Protects from a rating that counts for the wrong row, or for two."""
+    path = tmp_path / "labels.csv"
+    path.write_text(text, encoding="utf-8")
+    code, shown = _run(scores, "--labels", path, "--human", "rating")
+    assert (code, message in shown) == (2, True), shown
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 2])
