@@ -220,7 +220,7 @@ def forward_selection(
     -----
     n_repeats * n_folds * n_metrics * (n_metrics + 1) / 2 least-squares fits.
     """
-    check_sklearn()
+    check_sklearn("forward selection")
     from sklearn.model_selection import KFold
 
     variance = float(human.var())
@@ -261,11 +261,9 @@ def _held_out_mse(features: NDArray[np.float64], human: NDArray[np.float64], fol
     return squares / len(human)
 
 
-def check_sklearn() -> None:
-    """Raise ConfigError, saying what to install, if there is no scikit-learn."""
+def check_sklearn(what: str) -> None:
+    """Raise ConfigError, saying what to install for ``what``, if there is no scikit-learn."""
     try:
         import sklearn.linear_model  # noqa: F401
     except ImportError:
-        raise ConfigError(
-            "forward selection needs scikit-learn: pip install 'qaeval[correlate]'"
-        ) from None
+        raise ConfigError(f"{what} needs scikit-learn: pip install 'qaeval[correlate]'") from None

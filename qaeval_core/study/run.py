@@ -280,7 +280,7 @@ def _check(request: StudyRequest, table: StudyTable) -> list[str]:
     if request.auc is not None:
         inputs.binary_labels(frame, request.auc)
     if request.forward_selection:
-        check_sklearn()
+        check_sklearn("forward selection")
     _pairs(request, metrics)
     return metrics
 
