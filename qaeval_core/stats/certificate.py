@@ -32,8 +32,7 @@ Differs from Korn and Graubard
 - deff is at least what one context more, all of it bad, would make it, with s = sum_c n_c^2 / n
   labels. Bad labels come together, and few of them do not show how much so: all good labels show
   nothing (v = 0), and theirs then take deff for 1. Here all good labels of m contexts of one size
-  count as m. Without it, p values of .0025 or less come up in 0 to 16 % of draws; with it in less
-  than .2 % (DECISIONS.md, 103).
+  count as m at the most. DECISIONS.md, 103, has what it costs and what else was tried.
 - Labels of a single context certify nothing.
 
 But: a bound on the precision of the rows that the labels were drawn from, ranked as they were then;
@@ -321,8 +320,8 @@ def certify(
     confidence : float
         In (.5, 1): at least the chance that no share is certified wrongly.
     clusters : int ndarray of shape (n_labels,), optional
-        Number of each label's context, from 0. None only where single rows were drawn at random,
-        whatever context they are of.
+        Number of each label's context, from 0. None where single rows were drawn at random: then
+        labels are as good as independent, though some may share a context by chance.
 
     Returns
     -------

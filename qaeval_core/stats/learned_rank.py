@@ -320,7 +320,8 @@ def _check(features: FloatArray, names: Sequence[str], labels: FloatArray, n_gro
 def _scaled(values: FloatArray, mean: Any, sd: Any) -> FloatArray:
     """Return z of the docstring of the module; 0 where missing or infinite, and where sd is 0."""
     is_used = np.isfinite(values) & (np.asarray(sd) > 0)
-    return np.divide(values - mean, sd, out=np.zeros_like(values), where=is_used)
+    scaled: FloatArray = np.divide(values - mean, sd, out=np.zeros_like(values), where=is_used)
+    return scaled
 
 
 def _moments(values: FloatArray) -> tuple[float, float]:

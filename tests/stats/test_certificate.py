@@ -346,7 +346,7 @@ def test_p_values_and_certified_shares_are_those_of_mapie(
 # Draws of labels whose truth is known
 
 
-@pytest.mark.parametrize("n_contexts", [10, 20, 40])
+@pytest.mark.parametrize("n_contexts", [10, 40])
 @pytest.mark.parametrize("likeness", [0.05, 0.3, 0.7, 0.99])
 @pytest.mark.parametrize("target", [0.8, 0.9])
 def test_p_values_of_labels_by_context_keep_their_level(
@@ -357,7 +357,7 @@ def test_p_values_of_labels_by_context_keep_their_level(
     Contexts are alike inside from hardly to wholly; at .99 many draws are all good. The levels are
     those of a single test and of Holm's first step.
     """
-    n_draws, levels = 2000, np.array([DELTA, DELTA / N_SHARES])
+    n_draws, levels = 1000, np.array([DELTA, DELTA / N_SHARES])
     rng = np.random.default_rng(n_contexts)
     shape = 1 / likeness - 1
     found, careless = np.zeros(2), np.zeros(2)
@@ -373,3 +373,37 @@ def test_p_values_of_labels_by_context_keep_their_level(
     assert (found / n_draws <= levels + 3 * error).all()
     if likeness >= 0.3:
         assert careless[0] / n_draws > 2 * DELTA, "draws that need no correction test none"
+
+
+@pytest.mark.parametrize("ranked_by", ["row", "context"])
+@pytest.mark.parametrize(
+    ("n_contexts", "size", "likeness", "target"),
+    [(20, 15, 0.5, 0.9), (40, 10, 0.7, 0.85), (40, 4, 0.9, 0.85)],
+)
+def test_shares_that_miss_the_target_are_rarely_certified(
+    n_contexts: int, size: int, likeness: float, target: float, ranked_by: str
+) -> None:
+    """Protects from the luckiest of 20 shares, each as precise as the target: any one is a miss.
+
+    With Korn and Graubard's deff alone, 2 to 20 % of such draws are certified (DECISIONS.md, 103).
+    """
+    n_draws = 500
+    rng = np.random.default_rng(size)
+    shape = 1 / likeness - 1
+    n_missed = n_careless = 0
+    for _ in range(n_draws):
+        sizes = np.maximum(1, rng.poisson(size, size=n_contexts))
+        quality = rng.beta(target * shape, (1 - target) * shape, size=n_contexts)
+        clusters = np.repeat(np.arange(n_contexts), sizes)
+        is_good = rng.random(len(clusters)) < quality[clusters]
+        places = rng.integers(N_SHARES, size=len(clusters))
+        if ranked_by == "context":
+            places = rng.integers(N_SHARES, size=n_contexts)[clusters]
+        by_context = certify(
+            places, is_good, target=target, confidence=1 - DELTA, clusters=clusters
+        )
+        n_missed += by_context.chosen is not None
+        by_row = certify(places, is_good, target=target, confidence=1 - DELTA)
+        n_careless += by_row.chosen is not None
+    assert n_missed / n_draws <= DELTA
+    assert n_careless / n_draws > 2 * DELTA, "draws that need no correction test none"
