@@ -321,7 +321,8 @@ def certify(
         In (.5, 1): at least the chance that no share is certified wrongly.
     clusters : int ndarray of shape (n_labels,), optional
         Number of each label's context, from 0. None where single rows were drawn at random: then
-        labels are as good as independent, though some may share a context by chance.
+        labels are as good as independent, though some may share a context by chance. Labels that
+        `learned_rank.is_learning` leaves are of some contexts alone: pass their numbers.
 
     Returns
     -------
