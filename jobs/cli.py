@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from jobs import calibrate, correlate, demo, explain, export, metrics, options, score, train
+from jobs import filter as filter_verb
 from jobs.net import DEBUG, caught
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ app = typer.Typer(
 app.command(epilog=score.EPILOG)(caught(score.score))
 app.command(epilog=calibrate.EPILOG)(caught(calibrate.calibrate))
 app.command(epilog=correlate.EPILOG)(caught(correlate.correlate))
+app.command("filter", epilog=filter_verb.EPILOG)(caught(filter_verb.filter_rows))
 app.command(epilog=explain.EPILOG)(caught(explain.explain))
 app.command(
     epilog=export.EPILOG,

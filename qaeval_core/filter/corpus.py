@@ -17,7 +17,7 @@ from qaeval_core.errors import ConfigError, InputChangedError, InputError, Schem
 from qaeval_core.filter.request import ROLE_NAMES
 from qaeval_core.filter.texts import text_column
 from qaeval_core.outages import Outages
-from qaeval_core.planning.inputs import InputFile, find_inputs
+from qaeval_core.planning.inputs import InputFile, find_inputs, open_filesystem, read_footer
 from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, stretches
 from qaeval_core.running.finished_run import FinishedRun, read_run
 from qaeval_core.running.reader import ShardReader
@@ -372,6 +372,16 @@ def _described(files: Sequence[InputFile]) -> dict[str, ScoreColumn]:
                     "run the same qaeval score again"
                 )
     return found
+
+
+def column_bytes(file: InputFile, name: str) -> int:
+    """Return the bytes that a column's chunks take unpacked, by the footer."""
+    filesystem, path = open_filesystem(file.uri)
+    with filesystem.open_input_file(path) as source:
+        _, footer, _ = read_footer(source)
+    return sum(
+        chunk.n_bytes for group in footer.groups for chunk in group.chunks if chunk.column == name
+    )
 
 
 class RangeRows(NamedTuple):

@@ -42,6 +42,10 @@ class Rank(Protocol):
     def name(self) -> str:
         """What reasons and pages call it."""
 
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether values that people see are the better the higher they are."""
+
     def values(self, frame: pl.DataFrame) -> NDArray[np.float64]:
         """Return a value of each row, higher is better; NaN where it is undefined."""
 
@@ -62,18 +66,6 @@ class ColumnRank:
         """Return its numbers; infinite ones are undefined."""
         own = numbers(frame, self.name)
         return own if self.higher_is_better else -own
-
-
-@dataclass(frozen=True, slots=True)
-class NoRank:
-    """No order but that of the hashes of ids."""
-
-    columns: tuple[str, ...] = ()
-    name: str = ""
-
-    def values(self, frame: pl.DataFrame) -> NDArray[np.float64]:
-        """Return zeros."""
-        return np.zeros(frame.height)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

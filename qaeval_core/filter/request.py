@@ -116,7 +116,7 @@ class FilterRequest:
     def _check_labels(self) -> None:
         if (self.labels is None) != (self.label is None):
             raise ConfigError("--labels FILE and --label EXPR go together")
-        if self.precision is not None and self.labels is None:
+        if self.precision is not None and self.labels is None and self.label_sheet is None:
             raise ConfigError("--precision needs --labels FILE and --label EXPR")
         if self.learn and self.labels is None:
             raise ConfigError("--learn needs --labels FILE and --label EXPR")

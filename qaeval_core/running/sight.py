@@ -11,7 +11,7 @@ import contextlib
 import re
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -129,7 +129,7 @@ def marked(job: Job, outages: Outages) -> Iterator[tuple[Job, Sight]]:
             files.write(folder / mark.name, b"")
             folders.append(folder)
     sight = Sight(
-        mark, tuple(map(str, folders)), tuple(_given_files(job)), tuple(_one_a_folder(job.files))
+        mark, tuple(map(str, folders)), tuple(_given_files(job)), tuple(one_a_folder(job.files))
     )
     try:
         yield replace(job, store=Store(out, mark=mark, outages=outages)), sight
@@ -155,7 +155,8 @@ def _given_files(job: Job) -> Iterator[str]:
         yield from plan.given_files
 
 
-def _one_a_folder(inputs: tuple[InputFile, ...]) -> list[str]:
+def one_a_folder(inputs: Sequence[InputFile]) -> list[str]:
+    """Return the place of one file of each folder, of so many that it is quickly looked at."""
     by_folder: dict[str, str] = {}
     for file in inputs:
         by_folder.setdefault(file.uri.rpartition("/")[0], file.uri)

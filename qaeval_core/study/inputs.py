@@ -295,7 +295,7 @@ def select_rows(frame: pl.DataFrame, expression: str, option: str) -> pl.Series:
     return chosen
 
 
-def binary_labels(frame: pl.DataFrame, label: str) -> NDArray[np.float64]:
+def binary_labels(frame: pl.DataFrame, label: str, option: str = "--auc") -> NDArray[np.float64]:
     """Return labels of rows: a column of 0 and 1 or booleans, or an expression.
 
     Returns
@@ -304,12 +304,12 @@ def binary_labels(frame: pl.DataFrame, label: str) -> NDArray[np.float64]:
         1.0 for positive rows, 0.0 for negative ones, NaN where undefined.
     """
     if label not in frame.columns:
-        return numbers(frame.select(select_rows(frame, label, "--auc").alias("_")), "_")
-    check_numeric(frame, label, "--auc")
+        return numbers(frame.select(select_rows(frame, label, option).alias("_")), "_")
+    check_numeric(frame, label, option)
     values = numbers(frame, label)
     if others := sorted(set(values[~np.isnan(values)].tolist()) - {0.0, 1.0}):
         raise ConfigError(
-            f"--auc {label}: holds {others[0]:g}, not only 0 and 1; give a condition, such as "
+            f"{option} {label}: holds {others[0]:g}, not only 0 and 1; give a condition, such as "
             f"'{label} >= {others[-1]:g}'"
         )
     return values

@@ -1,0 +1,115 @@
+"""Tasks: ranges of rows worked on by stateless Ray tasks, results in order, some at a time."""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+
+from jobs.cluster import Nodes
+from qaeval_core import files
+from qaeval_core.errors import QAEvalError
+from qaeval_core.running.progress import Counts, ProgressPrinter
+from qaeval_core.running.sight import Sight
+from qaeval_core.store.store import Mark
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# Tasks that wait beside each that runs, so that no core does.
+_AHEAD = 2
+
+
+class Progress:
+    """Prints the progress of one label after another.
+
+    Parameters
+    ----------
+    interval_s : float
+        Seconds between two lines.
+    """
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._label = ""
+        self._printer: ProgressPrinter | None = None
+
+    def __call__(self, label: str, n_done: int, n_total: int) -> None:
+        """Take how far the work of a label is."""
+        if self._printer is None or label != self._label:
+            self._label = label
+            self._printer = ProgressPrinter(
+                label, n_rows_total=n_total, interval_s=self._interval_s
+            )
+        is_last = n_done >= n_total
+        self._printer.update(Counts(n_rows=n_done), is_last=is_last)
+        if is_last:
+            self._printer = None
+
+
+class RayTasks:
+    """Works on the connected cluster.
+
+    Parameters
+    ----------
+    tell : callable
+        Gets the label, the rows done and all rows after each item.
+    say : callable
+        Gets one line for each node that cannot be used.
+    """
+
+    def __init__(self, tell: Callable[[str, int, int], None], say: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._nodes = Nodes(say)
+
+    def begin(self, folder: Path, inputs: Sequence[str]) -> None:
+        """Look whether every node sees a folder and some files.
+
+        Raises
+        ------
+        BlindNodeError
+            If one does not; it names node and path.
+        """
+        mark = Mark(f".{uuid.uuid4().hex}.mark")
+        files.write(folder / mark.name, b"")
+        self._nodes.begin(Sight(mark, (str(folder),), inputs=tuple(inputs)))
+
+    def map(
+        self, function: Callable[[T], R], items: Sequence[T], *, label: str, n_rows: Sequence[int]
+    ) -> Iterator[R]:
+        """Yield what a function returns of each item, in their order.
+
+        Raises
+        ------
+        QAEvalError
+            The first, in their order, that an item raised.
+        """
+        most = max(int(ray.cluster_resources().get("CPU", 1)), 1) * _AHEAD
+        waiting: deque[Any] = deque()
+        shared = ray.put(function)
+        n_done, n_started, total = 0, 0, sum(n_rows)
+        self._nodes.look_around()
+        task = _call.options(**self._nodes.ray_options())
+        for n in n_rows:
+            while n_started < len(items) and len(waiting) < most:
+                waiting.append(task.remote(shared, items[n_started]))
+                n_started += 1
+            result, error = ray.get(waiting.popleft())
+            if error is not None:
+                raise error
+            n_done += n
+            self._tell(label, n_done, total)
+            yield result
+
+
+@ray.remote(num_cpus=1, max_retries=3)  # type: ignore[untyped-decorator]
+def _call(function: Callable[[Any], Any], item: Any) -> tuple[Any, QAEvalError | None]:
+    """Return a result, or an error that a user understands: Ray would wrap it into a trace."""
+    try:
+        return function(item), None
+    except QAEvalError as error:
+        return None, error

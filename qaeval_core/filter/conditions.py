@@ -1,0 +1,76 @@
+"""Conditions: expressions of ``--keep``, which see one row at a time and no file.
+
+The grammar is SQL's, read by polars. Rows are looked at some at a time, so an expression that
+looks at others (an average, a rank) would depend on how many; and SQL can name files to read. Only
+functions that are known to see one value are let through.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import polars as pl
+import pyarrow as pa
+
+from qaeval_core.errors import ConfigError, nearest
+from qaeval_core.study.inputs import flat_columns, select_rows
+
+# Of polars' SQL, as its documentation lists them: those of one row.
+FUNCTIONS = frozenset(
+    """
+    abs ceil ceiling exp floor ln log log10 log2 mod pow power round sign sqrt
+    bit_length char_length character_length concat concat_ws contains ends_with initcap left
+    length lower lpad ltrim octet_length position regexp_like replace reverse right rpad rtrim
+    split_part starts_with strpos strptime substr substring trim upper
+    coalesce greatest if ifnull least nullif cast try_cast
+    array_contains array_length array_get date day extract hour minute month second year
+    """.split()
+)
+# Words of SQL that a parenthesis may follow.
+_WORDS = frozenset(
+    """
+    and or not in is like ilike between when then else case on as by any all
+    """.split()
+)
+_QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"")
+_CALL = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\s*\(")
+_REFUSED = re.compile(r"\b(select|over|from|unnest|explode|values|table)\b", re.IGNORECASE)
+# EXTRACT(YEAR FROM x), SUBSTRING(x FROM 1) and TRIM(x FROM y) are SQL's own words.
+_OWN_FROM = re.compile(r"\b((?:extract|substring|trim)\s*\([^()]*?)\bfrom\b", re.IGNORECASE)
+
+
+def check_condition(expression: str, fields: Sequence[pa.Field]) -> list[str]:
+    """Return the columns that a condition reads.
+
+    Parameters
+    ----------
+    expression : str
+    fields : sequence of pyarrow.Field
+        Columns that it may name.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be read, names no column that is there, is not true or false, or looks at
+        more than one row.
+    """
+    option = "--keep"
+    plain = _QUOTED.sub(lambda found: '""' if found[0][0] == '"' else "''", expression)
+    calls = {name.lower() for name in _CALL.findall(plain)} - _WORDS
+    if refused := _REFUSED.search(_OWN_FROM.sub(r"\1", plain)):
+        raise ConfigError(
+            f"{option} {expression!r}: {refused[1].upper()} looks at more than one row; conditions "
+            "are of one row"
+        )
+    if unknown := sorted(calls - FUNCTIONS):
+        raise ConfigError(
+            f"{option} {expression!r}: {unknown[0]!r} is no function of one row"
+            f"{nearest(unknown[0], sorted(FUNCTIONS))}"
+        )
+    empty = pl.DataFrame(pl.from_arrow(pa.schema(list(fields)).empty_table()))
+    select_rows(flat_columns(empty), expression, option)
+    names = [name.partition(".")[0] for name in pl.sql_expr(expression).meta.root_names()]
+    if not names:
+        raise ConfigError(f"{option} {expression!r} names no column")
+    return list(dict.fromkeys(names))

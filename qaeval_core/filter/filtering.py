@@ -1,0 +1,207 @@
+"""Filtering: a filter under way: its plan, its folder, who works for it, and its first pass."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from qaeval_core import files
+from qaeval_core.errors import RunError, SchemaError
+from qaeval_core.filter.corpus import RangeTask
+from qaeval_core.filter.decide import CorpusRows, QuotaCount, decide
+from qaeval_core.filter.labels import LabelledRows, Labels, labelled_rows
+from qaeval_core.filter.learn import Learned, learn_rank, look_up
+from qaeval_core.filter.plan import FilterPlan
+from qaeval_core.filter.scan import ScanPlan, find_near_duplicates, n_buckets, scan_range
+from qaeval_core.outages import Outages
+from qaeval_core.running.sight import one_a_folder
+from qaeval_core.store.store import Store
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+WORK = ".work"
+OUTPUTS = ("kept", "decisions")
+RETRY_S = 60.0
+
+
+class Executor(Protocol):
+    """Who works on ranges."""
+
+    def begin(self, folder: Path, inputs: Sequence[str]) -> None:
+        """Look whether whoever works sees a folder and some files."""
+
+    def map(
+        self, function: Callable[[T], R], items: Sequence[T], *, label: str, n_rows: Sequence[int]
+    ) -> Iterator[R]:
+        """Yield what a function returns of each item, in their order."""
+
+
+class LocalExecutor:
+    """Works in one process, one item after another.
+
+    Parameters
+    ----------
+    tell : callable, optional
+        Gets the label, the rows done and all rows after each item.
+    """
+
+    def __init__(self, tell: Callable[[str, int, int], None] | None = None) -> None:
+        self._tell = tell or (lambda label, done, total: None)
+
+    def begin(self, folder: Path, inputs: Sequence[str]) -> None:
+        """See what the caller sees."""
+
+    def map(
+        self, function: Callable[[T], R], items: Sequence[T], *, label: str, n_rows: Sequence[int]
+    ) -> Iterator[R]:
+        """Yield what a function returns of each item, in their order."""
+        done = 0
+        for item, n in zip(items, n_rows, strict=True):
+            result = function(item)
+            done += n
+            self._tell(label, done, sum(n_rows))
+            yield result
+
+
+@dataclass(slots=False)
+class Filtering:
+    """A filter under way; ``retry_s`` is how long stores are tried."""
+
+    plan: FilterPlan
+    folder: Path
+    executor: Executor
+    say: Callable[[str], None]
+    retry_s: float = RETRY_S
+
+    @property
+    def work(self) -> Path:
+        """Folder for what is not whole yet."""
+        return self.folder / WORK
+
+    @cached_property
+    def store(self) -> Store:
+        """KEPT."""
+        return Store(self.folder, outages=Outages(retry_s=self.retry_s))
+
+    @cached_property
+    def tasks(self) -> list[RangeTask]:
+        """All rows, in ranges."""
+        return self.plan.corpus.tasks()
+
+    def map_ranges(
+        self, function: Callable[[Any], R], label: str, items: Sequence[Any] | None = None
+    ) -> Iterator[R]:
+        """Yield what a function returns of each range, in order."""
+        n_rows = [task.rows.n_rows for task in self.tasks]
+        return self.executor.map(function, items or self.tasks, label=label, n_rows=n_rows)
+
+    def scan_plan(
+        self, *, wanted_ids: Sequence[str] = (), features: Sequence[str] = ()
+    ) -> ScanPlan:
+        """Return what ranges need to know for the first pass."""
+        corpus = self.plan.corpus
+        return ScanPlan(
+            stages=self.plan.stages,
+            score_names=corpus.score_names,
+            id_column=corpus.id_column,
+            work=str(self.work),
+            n_buckets=n_buckets(corpus.n_rows),
+            wanted_ids=tuple(wanted_ids),
+            features=tuple(features),
+            retry_s=self.retry_s,
+        )
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Make an empty folder for work, and take it away at the end."""
+        self.store.check_inside(self.work / "any")
+
+        def make() -> None:
+            if self.work.is_symlink():
+                raise RunError(f"{self.work} is a link; remove it")
+            if self.work.exists():
+                shutil.rmtree(self.work)
+            for name in ("ids", "questions", *OUTPUTS):
+                files.make_folder(self.work / name)
+
+        self.store.call(make, f"cannot write below {self.folder}")
+        given = [
+            own for file in self.plan.corpus.files for own in (file.source, file.scores) if own
+        ]
+        self.executor.begin(self.work, one_a_folder(given))
+        try:
+            yield
+        finally:
+            # What counts is in its place by now, or an error is on its way.
+            with contextlib.suppress(OSError):
+                shutil.rmtree(self.work)
+
+
+def learn(run: Filtering, labels: Labels) -> Learned:
+    """Learn the rank from half of the labelled groups; the plan ranks by it from then on."""
+    plan = run.plan
+    work = run.scan_plan(wanted_ids=sorted(labels.is_good), features=plan.request.learn)
+    parts = list(run.map_ranges(partial(look_up, plan=work), "labels"))
+    learned = learn_rank(plan, pa.concat_tables(parts), labels)
+    for line in learned.lines():
+        run.say(line)
+    run.plan = replace(plan, stages=replace(plan.stages, rank=learned.combined()))
+    return learned
+
+
+def scan(run: Filtering, labels: Labels | None) -> tuple[CorpusRows, LabelledRows | None]:
+    """Return the facts of all rows, and the labelled ones.
+
+    Raises
+    ------
+    SchemaError
+        If labels are of no row; or a value is missing and the user wants none to be.
+    """
+    work = run.scan_plan(wanted_ids=sorted(labels.is_good) if labels else ())
+    rows = CorpusRows(run.plan.corpus.n_rows, run.plan.stages)
+    found: list[tuple[int, str]] = []
+    scanned = run.map_ranges(partial(scan_range, plan=work), "scan")
+    for task, own in zip(run.tasks, scanned, strict=True):
+        rows.put(task.start, own.facts)
+        found += zip(own.wanted_rows.tolist(), own.wanted, strict=True)
+    if run.plan.request.undefined == "fail":
+        _check_undefined(rows, run.tasks)
+    if labels is None:
+        return rows, None
+    return rows, labelled_rows(labels, found, str(run.plan.request.labels))
+
+
+def _check_undefined(rows: CorpusRows, tasks: Sequence[RangeTask]) -> None:
+    missing = {name: n for name, n in rows.counts().items() if n and name.startswith("undefined_")}
+    if not missing:
+        return
+    reason, n = max(missing.items(), key=lambda item: item[1])
+    row = int(np.flatnonzero(rows.reason == rows.stages.code(reason))[0])
+    task = next(task for task in reversed(tasks) if task.start <= row)
+    raise SchemaError(
+        f"--undefined fail: {n:,} rows are {reason}, the first is row {row - task.file.start} of "
+        f"{task.file.relative}"
+    )
+
+
+def decide_early(run: Filtering, rows: CorpusRows) -> list[QuotaCount]:
+    """Run the stages before the last one."""
+
+    def find() -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        work = run.scan_plan()
+        buckets = list(range(work.n_buckets))
+        compare = partial(find_near_duplicates, plan=work, n_tasks=len(run.tasks))
+        n_rows = [len(rows) // len(buckets)] * len(buckets)
+        return list(run.executor.map(compare, buckets, label="near-duplicates", n_rows=n_rows))
+
+    return decide(rows, run.plan.request, near_duplicates=find)

@@ -1,0 +1,166 @@
+"""Labels: which rows people found good, and a sheet of rows for them to judge.
+
+A sheet is a simple random sample of the rows that a filter could keep, so that a certificate holds;
+scores are not on it, for they would tell the judge what to find.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qaeval_core.errors import ConfigError, SchemaError
+from qaeval_core.filter.decide import CorpusRows
+from qaeval_core.study.inputs import binary_labels, read_keyed
+
+LABEL_COLUMN = "good"
+SHEET_NAME = "label_sheet.csv"
+# What spreadsheets take for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_ESCAPE = "'"
+_SAMPLE_SALT = np.uint64(0x9E3779B97F4A7C15)
+_N_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Labelled ids, and which are good."""
+
+    is_good: Mapping[str, bool]
+    n_unlabelled: int
+
+    def __len__(self) -> int:
+        return len(self.is_good)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledRows:
+    """Labelled rows of a corpus; arrays of shape (n_labels,), ``rows`` ascending."""
+
+    rows: NDArray[np.int64]
+    is_good: NDArray[np.bool_]
+
+
+def read_labels(path: str, expression: str) -> Labels:
+    """Return the labels of a table with a column ``id``.
+
+    Raises
+    ------
+    UnreadableFileError, SchemaError, ConfigError
+        If there is no such table or column, an id stands there twice, or the label is neither a
+        column of 0 and 1 nor a condition.
+    """
+    frame, _ = read_keyed(path, "id")
+    ids = [_without_escape(text) for text in frame["id"].to_list()]
+    values = binary_labels(frame, expression, "--label")
+    is_labelled = ~np.isnan(values)
+    labelled = zip(ids, values, is_labelled, strict=True)
+    good = {name: bool(value) for name, value, is_known in labelled if is_known}
+    if not good:
+        raise ConfigError(f"{path}: no row has a label by {expression!r}")
+    return Labels(good, int((~is_labelled).sum()))
+
+
+def labelled_rows(labels: Labels, found: Iterable[tuple[int, str]], path: str) -> LabelledRows:
+    """Return the rows that labels name.
+
+    Parameters
+    ----------
+    found : iterable of (row, id)
+        All rows of labelled ids.
+    path : str
+        Of the labels, for messages.
+
+    Raises
+    ------
+    SchemaError
+        If a labelled id is of no row, or of several.
+    """
+    pairs = sorted(found)
+    times = Counter(name for _, name in pairs)
+    if missing := sorted(set(labels.is_good) - set(times)):
+        raise SchemaError(
+            f"{path}: {len(missing):,} of {len(labels):,} labelled ids are of no row, such as "
+            f"{', '.join(map(repr, missing[:_N_SHOWN]))}"
+        )
+    if twice := sorted(name for name, n in times.items() if n > 1):
+        raise SchemaError(
+            f"{path}: {len(twice):,} labelled ids are of several rows, such as "
+            f"{', '.join(map(repr, twice[:_N_SHOWN]))}"
+        )
+    rows = np.array([row for row, _ in pairs], np.int64)
+    return LabelledRows(rows, np.array([labels.is_good[name] for _, name in pairs], dtype=bool))
+
+
+def sample_rows(rows: CorpusRows, n: int) -> NDArray[np.intp]:
+    """Return a simple random sample of the rows that are left, ascending; all if they are fewer.
+
+    The hashes of ids decide, mixed: the order that breaks ties would favour what is kept.
+    """
+    best: NDArray[np.intp] = np.zeros(0, np.intp)
+    step = 1 << 20
+    for start in range(0, len(rows), step):
+        own = slice(start, min(start + step, len(rows)))
+        best = np.concatenate([best, start + np.flatnonzero(rows.is_eligible(own))])
+        best = best[np.lexsort([best, _mixed(rows.tie[best])])][:n]
+    return np.sort(best)
+
+
+def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return a permutation of 64-bit numbers: the finaliser of splitmix64 (Steele et al. 2014)."""
+    mixed = values + _SAMPLE_SALT
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return np.asarray(mixed ^ (mixed >> np.uint64(31)))
+
+
+def sheet_text(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return a table to label as CSV.
+
+    Parameters
+    ----------
+    rows : sequence of mappings
+        ``id`` and the texts that a judge must see.
+
+    Examples
+    --------
+    >>> print(sheet_text([{"id": "q1", "question": "=SUM(A1)"}]), end="")
+    "id","good","question"
+    "q1","","'=SUM(A1)"
+    """
+    names = [name for name in rows[0] if name != "id"] if rows else []
+    sink = io.StringIO()
+    writer = csv.writer(sink, quoting=csv.QUOTE_ALL, lineterminator="\n")
+    writer.writerow(["id", LABEL_COLUMN, *names])
+    for row in rows:
+        texts = [_cell(row[name]) for name in names]
+        writer.writerow([_cell(row["id"]), "", *texts])
+    return sink.getvalue()
+
+
+def _cell(value: object) -> str:
+    text = "\n\n".join(map(str, value)) if isinstance(value, list) else str(value or "")
+    return _ESCAPE + text if text.startswith(_FORMULA) else text
+
+
+def _without_escape(text: str) -> str:
+    is_escaped = text.startswith(_ESCAPE) and text[1:].startswith(_FORMULA)
+    return text[1:] if is_escaped else text
+
+
+def check_no_sheet(path: Path, content: str) -> bool:
+    """Return whether a sheet is still to be written; ConfigError if another one lies there."""
+    if not path.exists():
+        return True
+    if path.read_text(encoding="utf-8") == content:
+        return False
+    raise ConfigError(
+        f"{path} is there already, and may hold labels: move it, or name another --to"
+    )

@@ -1,0 +1,156 @@
+"""Output: KEPT's files: kept rows, decisions and yields, each whole or not there."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from qaeval_core.filter.corpus import Corpus, RangeTask
+from qaeval_core.filter.decide import CorpusRows, group_counts
+from qaeval_core.filter.filtering import OUTPUTS, Filtering
+from qaeval_core.filter.write import (
+    Decisions,
+    FileTask,
+    WritePlan,
+    Written,
+    join_file,
+    write_range,
+)
+from qaeval_core.schema import COLUMNS_METADATA
+
+
+class RangeDecisions(Sequence[tuple[RangeTask, Decisions]]):
+    """Ranges with their decisions, made when they are asked for: all at once are a copy of all.
+
+    Parameters
+    ----------
+    tasks : sequence of RangeTask
+    rows : CorpusRows
+        Decided; their hashes of ids are given up.
+    share : uint8 ndarray
+        Of `smallest_shares`.
+    examples : sequence of int
+        Rows whose texts are wanted.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[RangeTask],
+        rows: CorpusRows,
+        share: NDArray[np.uint8],
+        examples: Sequence[int],
+    ) -> None:
+        self._tasks, self._rows, self._share, self._examples = tasks, rows, share, examples
+        self._sizes = group_counts(rows) if rows.group is not None else None
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __getitem__(self, i: Any) -> Any:
+        task, rows = self._tasks[i], self._rows
+        own = slice(task.start, task.start + task.rows.n_rows)
+        decisions = Decisions(
+            rows.reason[own],
+            rows.rank[own],
+            self._share[own],
+            twin=rows.twin[own] if rows.twin is not None else None,
+            group_size=self._sizes[0][own] if self._sizes else None,
+            group_kept=self._sizes[1][own] if self._sizes else None,
+            examples=[row for row in self._examples if own.start <= row < own.stop],
+        )
+        return task, decisions
+
+
+def write_plan(run: Filtering, *, keeps: bool) -> WritePlan:
+    """Return what ranges need to know for the second pass."""
+    corpus, stages = run.plan.corpus, run.plan.stages
+    return WritePlan(
+        reasons=stages.reasons,
+        score_names=corpus.score_names,
+        id_column=corpus.id_column,
+        metrics=run.plan.metrics,
+        roles=corpus.roles,
+        starts=tuple(task.start for task in run.tasks),
+        work=str(run.work),
+        keeps=keeps,
+        columns_metadata=_columns_metadata(corpus),
+        retry_s=run.retry_s,
+    )
+
+
+def write_rows(
+    run: Filtering,
+    rows: CorpusRows,
+    share: NDArray[np.uint8],
+    examples: Sequence[int],
+    *,
+    keeps: bool,
+) -> tuple[list[Written], dict[str, dict[str, Any]]]:
+    """Write kept rows and decisions; return what was summed, and the sizes of files."""
+    plan = write_plan(run, keeps=keeps)
+    pairs = RangeDecisions(run.tasks, rows, share, examples)
+    written = list(run.map_ranges(partial(_write_pair, plan=plan), "write", pairs))
+    return written, _join(run, plan)
+
+
+def _write_pair(pair: tuple[RangeTask, Decisions], plan: WritePlan) -> Written:
+    return write_range(*pair, plan)
+
+
+def _columns_metadata(corpus: Corpus) -> bytes:
+    for file in corpus.files:
+        metadata = (file.scores or file.source).schema.metadata or {}
+        if COLUMNS_METADATA in metadata:
+            return bytes(metadata[COLUMNS_METADATA])
+    return b""
+
+
+def _join(run: Filtering, plan: WritePlan) -> dict[str, dict[str, Any]]:
+    """Put the parts of each output file together, and delete what is no file of this filter."""
+    numbers: dict[str, list[int]] = {}
+    for task in run.tasks:
+        numbers.setdefault(task.file.relative, []).append(task.number)
+    made = [FileTask(name, tuple(own)) for name, own in numbers.items()]
+    sizes: dict[str, dict[str, Any]] = {name: {"bytes": {}} for name in numbers}
+    for what in OUTPUTS:
+        run.store.check_inside(run.folder / what / "any")
+        if what == "kept" and not plan.keeps:
+            _delete_others(run, what, ())
+            continue
+        join = partial(join_file, folder=str(run.folder), what=what, plan=plan)
+        found = run.executor.map(join, made, label=f"join {what}", n_rows=[1] * len(made))
+        for own, n_bytes in zip(made, found, strict=True):
+            sizes[own.relative]["bytes"][what] = n_bytes
+        _delete_others(run, what, tuple(numbers))
+    for name in numbers:
+        sizes[name]["sha256"] = hash_of(run.folder / "decisions" / name)
+    return sizes
+
+
+def _delete_others(run: Filtering, what: str, names: Sequence[str]) -> None:
+    folder = run.folder / what
+    own = {folder / name for name in names}
+    for path in sorted(folder.rglob("*")) if folder.is_dir() and not folder.is_symlink() else ():
+        if path not in own and (path.is_file() or path.is_symlink()):
+            run.store.delete(path)
+
+
+def write_yields(run: Filtering, table: pl.DataFrame) -> None:
+    """Write yield.parquet."""
+    buffer = io.BytesIO()
+    table.write_parquet(buffer)
+    run.store.write(run.folder / "yield.parquet", buffer.getvalue())
+
+
+def hash_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

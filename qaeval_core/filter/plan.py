@@ -1,0 +1,333 @@
+"""Plan: a request and a corpus to stages: which columns decide what, and in which direction.
+
+Whatever can be wrong with a request is found here, from footers alone, before a row is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import psutil
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from qaeval_core import files
+from qaeval_core.errors import ConfigError, SchemaError, nearest
+from qaeval_core.filter.conditions import check_condition
+from qaeval_core.filter.corpus import Corpus
+from qaeval_core.filter.decide import BYTES_PER_ROW
+from qaeval_core.filter.facts import RULE_REASONS, ColumnRank, Rank, Stages
+from qaeval_core.filter.request import FilterRequest, NearDuplicates
+from qaeval_core.signature import hash_text
+from qaeval_core.stats.learned_rank import LearnedRank
+from qaeval_core.study.inputs import numbers
+
+# What a filter does is in the fingerprint of what it wrote.
+VERSION = "1"
+_MAX_MEMORY_SHARE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class CombinedRank:
+    """A learned combination of columns."""
+
+    learned: LearnedRank
+    name: str = "combine"
+    higher_is_better: bool = True
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that it weighs."""
+        return tuple(column.name for column in self.learned.columns)
+
+    def values(self, frame: pl.DataFrame) -> NDArray[np.float64]:
+        """Return logits; a missing value weighs what it was learned to."""
+        return self.learned.score(features_of(frame, self.columns))
+
+
+def features_of(frame: pl.DataFrame, names: Iterable[str]) -> NDArray[np.float64]:
+    """Return columns as floats, of shape (n_rows, n_columns); NaN where there is no number."""
+    return np.asarray(np.column_stack([numbers(frame, name) for name in names]))
+
+
+@dataclass(frozen=True, slots=True)
+class FilterPlan:
+    """A checked request.
+
+    Attributes
+    ----------
+    stages : Stages
+    metrics : tuple of str
+        Columns whose means a yield curve shows.
+    signatures : mapping of column to signature
+        Of the columns that decide; empty texts where the table does not say.
+    notes : tuple of str
+        What a user should know.
+    """
+
+    request: FilterRequest
+    corpus: Corpus
+    stages: Stages
+    metrics: tuple[str, ...]
+    signatures: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory that all rows take on the machine that decides."""
+        return BYTES_PER_ROW * self.corpus.n_rows
+
+    def fingerprint(self) -> str:
+        """Return a hash of all that the result depends on."""
+        given = (self.request.labels, self.request.rank_by if _is_file(self.request) else None)
+        content: dict[str, Any] = {
+            "version": VERSION,
+            "request": self.request.content(),
+            "files": [
+                (
+                    file.relative,
+                    file.source.file_id,
+                    file.n_rows,
+                    file.scores.version.footer if file.scores else "",
+                )
+                for file in self.corpus.files
+            ],
+            "complete": self.corpus.is_complete,
+            "signatures": dict(self.signatures),
+            "given": [_hash_given(path) for path in given if path is not None],
+        }
+        return hash_text(json.dumps(content, sort_keys=True, default=str), n_chars=64)
+
+
+def make_plan(request: FilterRequest, corpus: Corpus) -> FilterPlan:
+    """Return what a request means for a corpus.
+
+    Raises
+    ------
+    ConfigError, SchemaError
+        If columns are missing or do not fit, or options clash; names the nearest column.
+    """
+    notes = list(corpus.notes)
+    rank = _rank(request, corpus)
+    keep_columns = _keep_columns(request, corpus)
+    duplicates = _duplicates(request, corpus, notes)
+    group = _group(request, corpus, duplicates)
+    rules = _rules(request, corpus, notes)
+    quota = request.quotas
+    if quota is not None:
+        _check_value_column(corpus, quota.column, "--quota")
+    stages = Stages(
+        rank=rank,
+        undefined=request.undefined,
+        rules=rules,
+        keep=request.keep,
+        keep_columns=keep_columns,
+        duplicates=duplicates,
+        group=group,
+        quota=quota.column if quota else None,
+        question=corpus.roles.get("question"),
+        context=corpus.roles.get("context"),
+        answer=corpus.roles.get("answer"),
+        seed=request.seed,
+        last=_last_stage(request),
+    )
+    if corpus.id_column is None:
+        notes.append(
+            "no id column: rows are named by file and row number, so what is kept depends on how "
+            "rows are laid out in files; --column id=NAME names one"
+        )
+    deciding = dict.fromkeys((*rank.columns, *request.learn, *keep_columns))
+    return FilterPlan(
+        request,
+        corpus,
+        stages,
+        _metrics(corpus, rank),
+        {name: _signature(corpus, name) for name in deciding},
+        tuple(notes),
+    )
+
+
+def check_memory(plan: FilterPlan) -> None:
+    """Raise ConfigError if this machine's free memory does not hold what is known of all rows."""
+    free = int(psutil.virtual_memory().available * _MAX_MEMORY_SHARE)
+    if plan.n_bytes > free:
+        raise ConfigError(
+            f"{plan.corpus.n_rows:,} rows take {plan.n_bytes / 1e9:.1f} GB of memory here, of "
+            f"{free / 1e9:.1f} GB that are free: use a machine with more, or filter parts"
+        )
+
+
+def _is_file(request: FilterRequest) -> bool:
+    return request.rank_by is not None and request.rank_by.endswith(".json")
+
+
+def _hash_given(path: str) -> str:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return path  # A folder or a glob: its rows are read and checked anyway.
+
+
+def _last_stage(request: FilterRequest) -> str:
+    if request.precision is not None:
+        return "precision"
+    return "budget" if request.budget is not None else "share"
+
+
+def _signature(corpus: Corpus, name: str) -> str:
+    described = corpus.described.get(name)
+    return described.signature if described is not None else ""
+
+
+def _metrics(corpus: Corpus, rank: Rank) -> tuple[str, ...]:
+    described = [name for name in corpus.described if name in corpus.names]
+    chosen = dict.fromkeys([*(described or ()), *rank.columns])
+    return tuple(name for name in chosen if _is_number(corpus.field(name).type))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def _check_number(corpus: Corpus, name: str, option: str) -> None:
+    if name not in corpus.names:
+        raise SchemaError(f"{option}: no column {name!r}{nearest(name, corpus.names)}")
+    kind = corpus.field(name).type
+    if not _is_number(kind):
+        raise SchemaError(f"{option}: column {name!r} is {kind}, not a number")
+
+
+def _rank(request: FilterRequest, corpus: Corpus) -> Rank:
+    if request.learn:
+        for name in request.learn:
+            _check_number(corpus, name, "--learn")
+        # Its weights are known once labelled rows were read.
+        return ColumnRank(request.learn[0])
+    if _is_file(request):
+        return _read_combination(str(request.rank_by), corpus)
+    if request.rank_by is not None:
+        _check_number(corpus, request.rank_by, "--rank-by")
+        return _column_rank(corpus, request.rank_by)
+    return _column_rank(corpus, _only_score(corpus))
+
+
+def _column_rank(corpus: Corpus, name: str) -> ColumnRank:
+    described = corpus.described.get(name)
+    return ColumnRank(name, described is None or described.higher_is_better)
+
+
+def _only_score(corpus: Corpus) -> str:
+    """Return the one column that could be meant."""
+    names = list(corpus.instances)
+    if len(names) == 1 and names[0] in corpus.score_names:
+        return names[0]
+    choices = [
+        name
+        for name in (corpus.described or corpus.names)
+        if name in corpus.names and _is_number(corpus.field(name).type)
+    ]
+    if not corpus.has_run and len(choices) == 1:
+        return choices[0]
+    what = f"{len(names)} metrics" if len(names) > 1 else "no column that is the score"
+    raise ConfigError(
+        f"{corpus.out} has {what}: name the rank with --rank-by; numbers are: "
+        f"{', '.join(choices) or 'none'}"
+    )
+
+
+def _read_combination(path: str, corpus: Corpus) -> CombinedRank:
+    try:
+        learned = LearnedRank.from_json(json.loads(files.read_given(path)))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--rank-by {path}: {error}") from None
+    except ConfigError as error:
+        raise ConfigError(f"--rank-by {path}: {error}") from None
+    for column in learned.columns:
+        _check_number(corpus, column.name, f"--rank-by {path}")
+    try:
+        learned.check_signatures({name: _signature(corpus, name) for name in corpus.names})
+    except ConfigError as error:
+        raise ConfigError(f"--rank-by {path}: {error}") from None
+    return CombinedRank(learned)
+
+
+def _keep_columns(request: FilterRequest, corpus: Corpus) -> tuple[str, ...]:
+    fields = [corpus.field(name) for name in corpus.names]
+    names = [name for text in request.keep for name in check_condition(text, fields)]
+    return tuple(dict.fromkeys(names))
+
+
+def _duplicates(request: FilterRequest, corpus: Corpus, notes: list[str]) -> NearDuplicates:
+    wanted = request.duplicates
+    if wanted.kind == "none":
+        return wanted
+    lacks = "question" if "question" not in corpus.roles else None
+    if lacks is None and request.group is None and "context" not in corpus.roles:
+        lacks = "context"
+    if lacks is None:
+        return wanted
+    said = f"no {lacks} column"
+    way_out = "--group names one" if lacks == "context" else "--column question=NAME names one"
+    if request.near_duplicates is not None:
+        raise ConfigError(f"--near-duplicates {request.near_duplicates}: {said}; {way_out}")
+    notes.append(f"{said}: duplicates are not looked for; {way_out}")
+    return NearDuplicates("none")
+
+
+def _group(request: FilterRequest, corpus: Corpus, duplicates: NearDuplicates) -> str | None:
+    """Return the column whose equal values are a group, where groups matter."""
+    if request.group is not None:
+        column = corpus.roles.get(request.group, request.group)
+        if column not in corpus.names:
+            known = [*corpus.roles, *corpus.names]
+            raise SchemaError(f"--group: no column {column!r}{nearest(column, known)}")
+        if column != corpus.roles.get("context"):
+            _check_value_column(corpus, column, "--group")
+        return column
+    context = corpus.roles.get("context")
+    if context is None and request.top_k is not None:
+        raise ConfigError("--top-k is of a group: no context column; --group names one")
+    is_needed = (
+        duplicates.kind != "none"
+        or request.top_k is not None
+        or request.labels is not None
+        or request.label_sheet is not None
+    )
+    return context if is_needed else None
+
+
+def _check_value_column(corpus: Corpus, name: str, option: str) -> None:
+    if name not in corpus.names:
+        raise SchemaError(f"{option}: no column {name!r}{nearest(name, corpus.names)}")
+    kind = corpus.field(name).type
+    if pa.types.is_nested(kind):
+        raise SchemaError(f"{option}: column {name!r} is {kind}, not one value a row")
+
+
+def _rules(request: FilterRequest, corpus: Corpus, notes: list[str]) -> tuple[str, ...]:
+    if request.rules == "none":
+        return ()
+    if "question" not in corpus.roles:
+        raise ConfigError(
+            f"--rules {request.rules}: no question column; --column question=NAME names one, "
+            "--rules none does without"
+        )
+    if request.rules == "extractive":
+        for role in ("answer", "context"):
+            if role not in corpus.roles:
+                raise ConfigError(
+                    f"--rules extractive: no {role} column; --column {role}=NAME names one"
+                )
+        return RULE_REASONS
+    if "answer" not in corpus.roles:
+        notes.append("no answer column: whether a question holds its answer is not looked at")
+        return RULE_REASONS[:2]
+    return RULE_REASONS[:3]

@@ -1,0 +1,303 @@
+"""Result: what ``filter.json`` says of a filter: how it was asked, what it kept, and how surely."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from qaeval_core.filter.corpus import column_bytes
+from qaeval_core.filter.decide import BYTES_PER_ROW, CorpusRows, QuotaCount, Shares
+from qaeval_core.filter.facts import KEPT
+from qaeval_core.filter.order import Cut
+from qaeval_core.filter.plan import FilterPlan
+from qaeval_core.filter.scan import n_buckets
+from qaeval_core.filter.write import Sums
+from qaeval_core.stats.certificate import Certificate, Outlook, labels_needed
+from qaeval_core.stats.learned_rank import LearnedRank
+
+_N_BINS = 20
+_STEP = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FilterResult:
+    """What a filter did; ``content`` is what filter.json says."""
+
+    content: dict[str, Any]
+    is_new: bool = True
+
+    @property
+    def is_certified(self) -> bool:
+        """False only if a precision was asked for and no share has it."""
+        return self.content["certified"] is not False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What was found and chosen, before it is said.
+
+    Attributes
+    ----------
+    cut : Cut, optional
+        The last row that is kept; None if none is.
+    n_groups : int, optional
+        Groups with kept rows.
+    examples : sequence of mappings
+        Rows at the margin.
+    """
+
+    shares: Shares
+    cut: Cut | None
+    certificate: Certificate | None
+    is_certified: bool
+    quotas: Sequence[QuotaCount]
+    learned: LearnedRank | None
+    sums: Sums
+    n_groups: int | None
+    examples: Sequence[Mapping[str, Any]]
+
+
+def result_content(
+    plan: FilterPlan,
+    rows: CorpusRows,
+    found: Outcome,
+    *,
+    table: pl.DataFrame,
+    files: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return what ``filter.json`` says; nothing in it depends on time or on workers."""
+    request, stages = plan.request, plan.stages
+    sign = 1.0 if stages.rank.higher_is_better else -1.0
+    counts = rows.counts()
+    n_kept = counts.pop("")
+    has_cut = found.cut is not None and np.isfinite(found.cut.rank)
+    return {
+        "request": request.content(),
+        "rows": len(rows),
+        "kept": n_kept,
+        "groups_kept": found.n_groups,
+        "reasons": {name: n for name, n in counts.items() if n},
+        "eligible": found.shares.n_eligible,
+        "rank": {
+            "name": stages.rank.name,
+            "columns": list(stages.rank.columns),
+            "higher_is_better": stages.rank.higher_is_better,
+        },
+        "cut": sign * found.cut.rank if found.cut is not None and has_cut else None,
+        "columns": {
+            "id": plan.corpus.id_column,
+            **plan.corpus.roles,
+            "group": stages.group,
+            "quota": stages.quota,
+        },
+        "rules": list(stages.rules),
+        "duplicates": stages.duplicates.kind,
+        "signatures": dict(plan.signatures),
+        "certified": found.is_certified if request.precision is not None else None,
+        "certificate": _certificate(found.certificate, request.precision),
+        "learned": found.learned.to_json() if found.learned is not None else None,
+        "quota": [asdict(own) | {"shortfall": own.shortfall} for own in found.quotas],
+        "means": _means(plan.metrics, found.sums),
+        "histogram": _histogram(rows, sign),
+        "yields": table.to_dicts(),
+        "examples": list(found.examples),
+        "notes": list(plan.notes),
+        "files": dict(files),
+    }
+
+
+def _certificate(found: Certificate | None, target: float | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    chosen = found.chosen if target is not None else None
+    needed = labels_needed(found) if target is not None else ()
+    return {
+        "target": target,
+        "confidence": found.confidence,
+        "n_labels": found.n_labels,
+        "n_contexts": found.n_contexts,
+        "share": chosen.share if chosen else None,
+        "precision": chosen.precision if chosen else None,
+        "lower_bound": chosen.lower_bound if chosen else None,
+        "p_value": chosen.p_value if chosen else None,
+        "labels_needed": min((n for n in needed if n is not None), default=None),
+        "holds_for": (
+            "rows of this corpus, ranked by columns of these signatures under the other options of "
+            "this request; labels must be a random sample of the rows that could be kept"
+        ),
+    }
+
+
+def _means(metrics: Sequence[str], sums: Sums) -> dict[str, dict[str, float | None]]:
+    def mean(total: float, count: int) -> float | None:
+        return float(total / count) if count else None
+
+    return {
+        name: {
+            "kept": mean(sums.kept[i], sums.n_kept[i]),
+            "dropped": mean(sums.dropped[i], sums.n_dropped[i]),
+        }
+        for i, name in enumerate(metrics)
+    }
+
+
+def _histogram(rows: CorpusRows, sign: float) -> dict[str, Any]:
+    """Return how the rank values of kept and of dropped rows are spread, in bins of one width."""
+    edges = _edges(rows)
+    if edges is None:
+        return {"edges": [], "kept": [], "dropped": []}
+    kept = np.zeros(_N_BINS, np.int64)
+    dropped = np.zeros(_N_BINS, np.int64)
+    for start in range(0, len(rows), _STEP):
+        own = slice(start, start + _STEP)
+        rank = rows.rank[own]
+        is_kept = rows.reason[own] == KEPT
+        defined = np.isfinite(rank)
+        kept += np.histogram(rank[is_kept & defined], edges)[0]
+        dropped += np.histogram(rank[~is_kept & defined], edges)[0]
+    if sign < 0:
+        return {
+            "edges": [float(-edge) for edge in edges[::-1]],
+            "kept": kept[::-1].tolist(),
+            "dropped": dropped[::-1].tolist(),
+        }
+    return {
+        "edges": [float(edge) for edge in edges],
+        "kept": kept.tolist(),
+        "dropped": dropped.tolist(),
+    }
+
+
+def _edges(rows: CorpusRows) -> NDArray[np.float64] | None:
+    low, high = np.inf, -np.inf
+    for start in range(0, len(rows), _STEP):
+        rank = rows.rank[start : start + _STEP]
+        defined = rank[np.isfinite(rank)]
+        if len(defined):
+            low, high = min(low, defined.min()), max(high, defined.max())
+    if low > high:
+        return None
+    return np.linspace(low, high if high > low else low + 1.0, _N_BINS + 1)
+
+
+def result_lines(content: Mapping[str, Any], folder: object) -> Iterator[str]:
+    """Yield what a person wants to see first."""
+    if "sheet" in content:
+        yield from _sheet_lines(content)
+        return
+    n_rows, n_kept = content["rows"], content["kept"]
+    share = n_kept / n_rows if n_rows else 0.0
+    groups = "" if content["groups_kept"] is None else f", of {content['groups_kept']:,} groups"
+    yield f"kept {n_kept:,} of {n_rows:,} rows ({share:.1%}){groups}: {folder}/kept"
+    for reason, n in sorted(content["reasons"].items(), key=lambda item: -item[1]):
+        yield f"  {reason}: {n:,}"
+    if content["cut"] is not None:
+        sign = ">=" if content["rank"]["higher_is_better"] else "<="
+        yield f"cut: {content['rank']['name']} {sign} {content['cut']:.6g}"
+    for own in content["quota"]:
+        if own["shortfall"]:
+            yield f"  {own['value']}: {own['n_kept']:,} rows, {own['shortfall']:,} below its quota"
+    yield from _certificate_lines(content)
+    yield f"why: {folder}/filter.html"
+
+
+def _sheet_lines(content: Mapping[str, Any]) -> Iterator[str]:
+    yield (
+        f"{content['n_labels']:,} of {content['n_eligible']:,} rows that could be kept: "
+        f"{content['sheet']}"
+    )
+    yield "fill its column good with 1 and 0, then: --labels FILE --label 'good == 1'"
+    found: Outlook | None = content["outlook"]
+    if found is not None and found.smallest_share is None:
+        yield (
+            f"these are too few for that precision: {found.least_labels:,} labels of the kept part "
+            "are the least that can certify it, all of them good"
+        )
+    elif found is not None:
+        yield (
+            f"at best, all labels good, these certify kept shares of {found.smallest_share:.0%} and "
+            "more"
+        )
+
+
+def _certificate_lines(content: Mapping[str, Any]) -> Iterator[str]:
+    found = content["certificate"]
+    if found is None or found["target"] is None:
+        return
+    confidence = f"{found['confidence']:.0%}"
+    if content["certified"]:
+        yield (
+            f"precision above {found['target']:g} is certified at {confidence} confidence for the "
+            f"best {found['share']:.0%}; {found['precision']:.3f} of its labels are good, the "
+            f"lower bound for all shares at once is {found['lower_bound']:.3f}"
+        )
+        yield f"it holds for {found['holds_for']}"
+        return
+    needed = found["labels_needed"]
+    way_out = (
+        "no share looks good enough, whatever the number of labels"
+        if needed is None
+        else f"about {needed:,} labels would do if precision stays as it looks"
+    )
+    yield (
+        f"precision above {found['target']:g} is not reachable with these {found['n_labels']:,} "
+        f"labels at {confidence} confidence: {way_out}. Nothing is kept"
+    )
+
+
+def dry_run_lines(plan: FilterPlan) -> Iterator[str]:
+    """Yield what a filter would read and need; footers alone are known."""
+    corpus, stages = plan.corpus, plan.stages
+    tasks = corpus.tasks()
+    yield (
+        f"{corpus.n_rows:,} rows of {len(corpus.files):,} files, in {len(tasks):,} tasks; two "
+        "passes"
+    )
+    yield f"rank: {stages.rank.name}, {_direction(plan)}"
+    yield f"stages: {', '.join(_stage_names(plan))}"
+    yield f"memory here: {plan.n_bytes / 1e6:,.1f} MB, {BYTES_PER_ROW} bytes a row"
+    if stages.duplicates.kind == "rouge_l":
+        n_bytes = _column_bytes(plan, str(stages.question))
+        yield (
+            f"near-duplicates: questions are sorted by group in {n_buckets(corpus.n_rows):,} parts "
+            f"on disk, {n_bytes / 1e6:,.1f} MB of text and 32 bytes a row; each is compared with the "
+            "kept ones of its group: quadratic in a group's questions"
+        )
+    yield from (f"note: {note}" for note in plan.notes)
+
+
+def _direction(plan: FilterPlan) -> str:
+    if plan.request.learn:
+        return f"learned from {', '.join(plan.request.learn)}"
+    return "highest first" if plan.stages.rank.higher_is_better else "lowest first"
+
+
+def _stage_names(plan: FilterPlan) -> Iterator[str]:
+    request, stages = plan.request, plan.stages
+    yield f"undefined ({stages.undefined})"
+    if stages.rules:
+        yield f"rules ({', '.join(stages.rules)})"
+    yield from (f"keep ({expression})" for expression in stages.keep)
+    if stages.duplicates.kind != "none":
+        yield f"duplicates ({request.near_duplicates or 'exact'}, inside {stages.group})"
+    if request.top_k is not None:
+        yield f"top {request.top_k} of {stages.group}"
+    if request.quota is not None:
+        yield f"quota ({request.quota})"
+    for name in ("share", "budget", "precision"):
+        if getattr(request, name) is not None:
+            yield f"{name} ({getattr(request, name)})"
+
+
+def _column_bytes(plan: FilterPlan, name: str) -> int:
+    """Return the bytes that a column takes unpacked, by the footers; about that of its text."""
+    total = 0
+    for file in plan.corpus.files:
+        own = file.scores if name in plan.corpus.score_names else file.source
+        total += column_bytes(own or file.source, name)
+    return total

@@ -1,0 +1,269 @@
+"""Run: a filter from its request to ``_SUCCESS``, whoever works on the ranges.
+
+Two passes over the rows; between them everything is decided on one machine. Nothing in KEPT looks
+finished before it is: ``_SUCCESS`` leaves first and comes last, and what is not whole lies in a
+folder of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qaeval_core.errors import ConfigError
+from qaeval_core.filter.corpus import Corpus
+from qaeval_core.filter.decide import CorpusRows, QuotaCount, Shares, keep_best, make_shares, n_of
+from qaeval_core.filter.facts import KEPT
+from qaeval_core.filter.filtering import (
+    OUTPUTS,
+    RETRY_S,
+    WORK,
+    Executor,
+    Filtering,
+    LocalExecutor,
+    decide_early,
+    learn,
+    scan,
+)
+from qaeval_core.filter.labels import SHEET_NAME, LabelledRows, read_labels
+from qaeval_core.filter.learn import Learned
+from qaeval_core.filter.output import hash_of, write_rows, write_yields
+from qaeval_core.filter.page import filter_page
+from qaeval_core.filter.plan import FilterPlan, check_memory, make_plan
+from qaeval_core.filter.request import FilterRequest
+from qaeval_core.filter.result import FilterResult, Outcome, result_content
+from qaeval_core.filter.sheet import write_sheet
+from qaeval_core.filter.write import Sums
+from qaeval_core.filter.yields import certificate, groups_by_share, smallest_shares, yield_table
+from qaeval_core.running.run_files import read_json
+from qaeval_core.stats.certificate import Certificate
+from qaeval_core.store.lock import RunLock
+
+N_EXAMPLES = 20
+
+
+def run_filter(
+    plan: FilterPlan,
+    folder: Path,
+    executor: Executor,
+    *,
+    say: Callable[[str], None],
+    retry_s: float = RETRY_S,
+) -> FilterResult:
+    """Filter a corpus into a folder, or find that it was done.
+
+    Parameters
+    ----------
+    folder : Path
+        KEPT; made, or one that a filter made.
+    say : callable
+        Gets one line per fact that a user should know.
+
+    Returns
+    -------
+    FilterResult
+
+    Raises
+    ------
+    ConfigError, InputError
+        If labels, groups or values do not fit the request.
+    StorageError, InputChangedError, StoreLockedError
+        What is whole then is of the run before, or nothing.
+    """
+    check_memory(plan)
+    for note in plan.notes:
+        say(f"note: {note}")
+    run = Filtering(plan, folder, executor, say, retry_s)
+    _check_folder(folder, plan.corpus)
+    with RunLock(folder) as lock:
+        if plan.request.label_sheet is not None:
+            return write_sheet(run)
+        fingerprint = plan.fingerprint()
+        done = _finished(folder, fingerprint)
+        if done is not None:
+            say(f"nothing to do: {folder} is complete")
+            return FilterResult(done, is_new=False)
+        run.store.delete(folder / "_SUCCESS")
+        with run.working():
+            content = _filter(run)
+            lock.check()
+            _finish(run, content, fingerprint)
+        return FilterResult(content)
+
+
+def _check_folder(folder: Path, corpus: Corpus) -> None:
+    """Raise ConfigError unless a folder is a filter's own, or nobody's."""
+    own, out = folder.resolve(), corpus.out.resolve()
+    if own == out or own.is_relative_to(out) or out.is_relative_to(own):
+        raise ConfigError(f"--to {folder}: name a folder outside of {corpus.out}")
+    for file in corpus.files:
+        if "://" not in file.source.uri and Path(file.source.uri).resolve().is_relative_to(own):
+            raise ConfigError(f"--to {folder} holds the input {file.source.uri}")
+    if not folder.is_dir():
+        return
+    names = {path.name for path in folder.iterdir()} - {SHEET_NAME, ".lock", WORK}
+    is_own = (folder / "filter.json").is_file() or not names
+    # Killed before the first one was finished.
+    if not is_own and not names <= {*OUTPUTS, "combine.json", "yield.parquet", "filter.html"}:
+        raise ConfigError(
+            f"--to {folder} holds other files, such as {min(names)}: name a new folder"
+        )
+
+
+def _finished(folder: Path, fingerprint: str) -> dict[str, Any] | None:
+    """Return what filter.json says, if it is of the same filter and whole."""
+    marker = read_json(folder / "_SUCCESS") or {}
+    content = read_json(folder / "filter.json")
+    if marker.get("fingerprint") != fingerprint or content is None:
+        return None
+    if marker.get("filter") != hash_of(folder / "filter.json"):
+        return None
+    is_whole = all(
+        (folder / what / name).is_file() and (folder / what / name).stat().st_size == size
+        for name, sizes in content["files"].items()
+        for what, size in sizes["bytes"].items()
+    )
+    return content if is_whole else None
+
+
+def _filter(run: Filtering) -> dict[str, Any]:
+    """Return what filter.json says; kept rows and decisions are written."""
+    request = run.plan.request
+    labels = None
+    if request.labels is not None and request.label is not None:
+        labels = read_labels(request.labels, request.label)
+    learned = learn(run, labels) if request.learn and labels is not None else None
+    rows, labelled = scan(run, labels)
+    quotas = decide_early(run, rows)
+    if learned is not None and labelled is not None:
+        labelled = learned.certifying(labelled)
+    return _choose_and_write(run, rows, quotas, labelled, learned)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the last stage keeps.
+
+    Attributes
+    ----------
+    n_kept : int
+    certificate : Certificate, optional
+        Where there are labels.
+    is_certified : bool
+        False only if a precision was asked for and no share has it.
+    """
+
+    n_kept: int
+    certificate: Certificate | None = None
+    is_certified: bool = True
+
+
+def _choose(request: FilterRequest, shares: Shares, found: Certificate | None) -> Choice:
+    if request.precision is None:
+        quota = request.quotas
+        divided = quota is not None and quota.kind != "most"
+        size = None if divided else request.n_or_share
+        n = shares.n_eligible
+        return Choice(n_of(size, n) if size is not None else n, found)
+    chosen = found.chosen if found is not None else None
+    if chosen is None or found is None:
+        return Choice(0, found, is_certified=False)
+    return Choice(shares.counts[found.shares.index(chosen)], found)
+
+
+def _choose_and_write(
+    run: Filtering,
+    rows: CorpusRows,
+    quotas: Sequence[QuotaCount],
+    labelled: LabelledRows | None,
+    learned: Learned | None,
+) -> dict[str, Any]:
+    plan, request = run.plan, run.plan.request
+    shares = make_shares(rows)
+    share = smallest_shares(rows, shares)
+    found = None
+    if labelled is not None:
+        target, confidence = request.precision or 0.5, request.confidence
+        found = certificate(rows, share, labelled, target=target, confidence=confidence)
+    choice = _choose(request, shares, found)
+    examples = _example_rows(rows, choice.n_kept, shares.n_eligible)
+    cut = keep_best(rows, choice.n_kept)
+    n_groups = groups_by_share(rows, share)
+    n_kept_groups = _n_kept_groups(rows)
+    written, sizes = write_rows(run, rows, share, examples, keeps=choice.is_certified)
+    sums = Sums.none(len(plan.metrics))
+    for own in written:
+        sums.add(own.sums)
+    table = yield_table(
+        shares,
+        sums,
+        plan.metrics,
+        n_groups=n_groups,
+        higher_is_better=plan.stages.rank.higher_is_better,
+        certificate=found,
+        has_target=request.precision is not None,
+    )
+    write_yields(run, table)
+    outcome = Outcome(
+        shares=shares,
+        cut=cut,
+        certificate=found,
+        is_certified=choice.is_certified,
+        quotas=quotas,
+        learned=learned.rank if learned is not None else None,
+        sums=sums,
+        n_groups=n_kept_groups,
+        examples=[own.examples[row] for own in written for row in sorted(own.examples)],
+    )
+    return result_content(plan, rows, outcome, table=table, files=sizes)
+
+
+def _n_kept_groups(rows: CorpusRows) -> int | None:
+    """Return how many groups have kept rows; call it before the groups' counts are made."""
+    if rows.group is None:
+        return None
+    return sum(
+        len(np.unique(rows.group[members[rows.reason[members] == KEPT]]))
+        for members in rows.groups()
+    )
+
+
+def _example_rows(rows: CorpusRows, n_kept: int, n_eligible: int) -> list[int]:
+    """Return the rows at the margin: the last that are kept, and the first that are not."""
+    first = max(n_kept - N_EXAMPLES // 2, 0)
+    last = min(n_kept + N_EXAMPLES // 2, n_eligible)
+    if first >= last:
+        return []
+    return sorted(cut.row for cut in rows.ranking().cuts(range(first + 1, last + 1)))
+
+
+def _finish(run: Filtering, content: dict[str, Any], fingerprint: str) -> None:
+    if content["learned"] is None:
+        run.store.delete(run.folder / "combine.json")
+    else:
+        run.store.write_json(run.folder / "combine.json", content["learned"])
+    run.store.write(run.folder / "filter.html", filter_page(content).encode())
+    run.store.write_json(run.folder / "filter.json", content)
+    if content["certified"] is False:
+        return
+    marker = {"fingerprint": fingerprint, "filter": hash_of(run.folder / "filter.json")}
+    run.store.write(run.folder / "_SUCCESS", json.dumps(marker).encode())
+
+
+def filter_corpus(
+    request: FilterRequest,
+    corpus: Corpus,
+    folder: Path,
+    *,
+    executor: Executor | None = None,
+    say: Callable[[str], None] = lambda _: None,
+    retry_s: float = RETRY_S,
+) -> FilterResult:
+    """Plan and run a filter; see `make_plan` and `run_filter` for what can be wrong."""
+    plan = make_plan(request, corpus)
+    return run_filter(plan, folder, executor or LocalExecutor(), say=say, retry_s=retry_s)

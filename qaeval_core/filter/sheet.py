@@ -1,0 +1,83 @@
+"""Sheet: a sample of the rows that a filter could keep, for people to label."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qaeval_core.filter.corpus import RangeReader, RangeTask
+from qaeval_core.filter.filtering import Filtering, decide_early, scan
+from qaeval_core.filter.labels import SHEET_NAME, check_no_sheet, sample_rows, sheet_text
+from qaeval_core.filter.result import FilterResult
+from qaeval_core.filter.scan import ScanPlan
+from qaeval_core.stats.certificate import outlook
+
+
+def write_sheet(run: Filtering) -> FilterResult:
+    """Write a simple random sample of the rows that reach the last stage.
+
+    Raises
+    ------
+    ConfigError
+        If another sheet lies there: it may hold labels.
+    """
+    request = run.plan.request
+    assert request.label_sheet is not None
+    with run.working():
+        rows, _ = scan(run, None)
+        decide_early(run, rows)
+        chosen = sample_rows(rows, request.label_sheet)
+        own = [_rows_of(task, chosen) for task in run.tasks]
+        wanted = [pair for pair in zip(run.tasks, own, strict=True) if pair[1]]
+        read = partial(_read_texts, plan=run.scan_plan(), roles=dict(run.plan.corpus.roles))
+        n_rows = [task.rows.n_rows for task, _ in wanted]
+        found = run.executor.map(read, wanted, label="sheet", n_rows=n_rows)
+        texts = [row for part in found for row in part]
+    content = sheet_text(texts)
+    path = run.folder / SHEET_NAME
+    if check_no_sheet(path, content):
+        run.store.write(path, content.encode())
+    target = request.precision
+    return FilterResult(
+        {
+            "sheet": str(path),
+            "n_labels": len(texts),
+            "n_eligible": rows.counts()[""],
+            "certified": None,
+            "outlook": None
+            if target is None
+            else outlook(len(texts), target=target, confidence=request.confidence),
+        }
+    )
+
+
+def _rows_of(task: RangeTask, chosen: NDArray[np.intp]) -> list[int]:
+    first, stop = np.searchsorted(chosen, [task.start, task.start + task.rows.n_rows])
+    return [int(row) - task.start for row in chosen[first:stop]]
+
+
+def _read_texts(
+    wanted: tuple[RangeTask, list[int]], plan: ScanPlan, roles: dict[str, str]
+) -> list[dict[str, Any]]:
+    """Return the ids and texts of some rows of a range."""
+    task, places = wanted
+    reader = RangeReader(
+        task,
+        names=list(dict.fromkeys(roles.values())),
+        score_names=plan.score_names,
+        id_column=plan.id_column,
+        outages=plan.outages,
+    )
+    found = []
+    for rows, table, ids in reader:
+        first = rows.start - task.rows.start
+        for place in places:
+            if first <= place < first + rows.n_rows:
+                i = place - first
+                texts = {role: table[name][i].as_py() for role, name in roles.items()}
+                found.append({"id": ids[i].as_py(), **texts})
+    reader.close()
+    return found
