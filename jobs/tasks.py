@@ -45,6 +45,8 @@ class Progress:
             self._printer = ProgressPrinter(
                 label, n_rows_total=n_total, interval_s=self._interval_s
             )
+            # The clock starts now, not with the first rows that are done.
+            self._printer.update(Counts())
         is_last = n_done >= n_total
         self._printer.update(Counts(n_rows=n_done), is_last=is_last)
         if is_last:
@@ -92,6 +94,7 @@ class RayTasks:
         waiting: deque[Any] = deque()
         shared = ray.put(function)
         n_done, n_started, total = 0, 0, sum(n_rows)
+        self._tell(label, 0, total)
         self._nodes.look_around()
         task = _call.options(**self._nodes.ray_options())
         for n in n_rows:

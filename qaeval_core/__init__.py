@@ -1,23 +1,27 @@
 """qaeval: score question-answering and question-generation data in bulk.
 
-``score_table`` scores rows in memory; `Scorer` keeps its models loaded between calls. Jobs over
-Parquet are in ``jobs``.
+``score_table`` scores rows in memory; `Scorer` keeps its models loaded between calls.
+``filter_table`` chooses the rows of a table of scores that are worth training on. Jobs over Parquet
+are in ``jobs``.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from qaeval_core.filter.table import filter_table
     from qaeval_core.scorer import Scorer, score_table
 
-__all__ = ["Scorer", "score_table"]
+__all__ = ["Scorer", "filter_table", "score_table"]
+
+_MODULES = {"filter_table": "qaeval_core.filter.table"}
 
 
 def __getattr__(name: str) -> object:
     # Loaded on first use: importing the package must stay cheap for `--help`.
     if name in __all__:
-        from qaeval_core import scorer
-
-        return getattr(scorer, name)
+        module = importlib.import_module(_MODULES.get(name, "qaeval_core.scorer"))
+        return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,13 +25,13 @@ FUNCTIONS = frozenset(
     split_part starts_with strpos strptime substr substring trim upper
     coalesce greatest if ifnull least nullif cast try_cast
     array_contains array_length array_get date day extract hour minute month second year
-    """.split()
+    """.split()  # noqa: SIM905
 )
 # Words of SQL that a parenthesis may follow.
 _WORDS = frozenset(
     """
     and or not in is like ilike between when then else case on as by any all
-    """.split()
+    """.split()  # noqa: SIM905
 )
 _QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"")
 _CALL = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\s*\(")

@@ -66,6 +66,7 @@ class LocalExecutor:
     ) -> Iterator[R]:
         """Yield what a function returns of each item, in their order."""
         done = 0
+        self._tell(label, 0, sum(n_rows))
         for item, n in zip(items, n_rows, strict=True):
             result = function(item)
             done += n

@@ -113,6 +113,16 @@ def sample_rows(rows: CorpusRows, n: int) -> NDArray[np.intp]:
     return np.sort(best)
 
 
+def is_sheet(rows: CorpusRows, labelled: LabelledRows) -> bool:
+    """Return whether labels are those of all rows of a sheet, and of no others.
+
+    Call it before the last stage: a sheet is of the rows that reach it. What is left blank may
+    have been left for a reason, so a part of a sheet is none.
+    """
+    n = len(labelled.rows)
+    return n > 0 and np.array_equal(sample_rows(rows, n), labelled.rows)
+
+
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return a permutation of 64-bit numbers: the finaliser of splitmix64 (Steele et al. 2014)."""
     mixed = values + _SAMPLE_SALT

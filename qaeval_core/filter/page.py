@@ -40,8 +40,9 @@ def _head(content: Mapping[str, Any]) -> str:
             Passage(
                 f"Precision above {found['target']:g} is certified at {found['confidence']:.0%} "
                 f"confidence for the best {found['share']:.0%} of the rows that reached the last "
-                f"stage: {found['precision']:.3f} of their labels are good, the lower bound for all "
-                f"shares at once is {found['lower_bound']:.3f}. It holds for {found['holds_for']}.",
+                f"stage: {found['precision']:.3f} of their labels are good, the lower bound for "
+                f"all shares at once is {found['lower_bound']:.3f}. It holds for "
+                f"{found['holds_for']}.",
                 tone="good",
             ),
         )
@@ -112,7 +113,8 @@ def _chart(
         dash = ' stroke-dasharray="2 3"' if i else ""
         shown = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in points))
         parts.append(
-            f'<polyline points="{shown}" fill="none" stroke="rgb(var(--up))" stroke-width="2"{dash}>'
+            f'<polyline points="{shown}" fill="none" stroke="rgb(var(--up))" '
+            f'stroke-width="2"{dash}>'
             f"<title>{escaped(name)}</title></polyline>"
         )
     names = " · ".join(f"{name} ({'dotted' if i else 'solid'})" for i, name in enumerate(lines))
@@ -192,7 +194,7 @@ def _histogram(content: Mapping[str, Any]) -> str:
     own = content["histogram"]
     if not own["edges"]:
         return block_html(Passage("No row has a rank value.", tone="soft"))
-    most = max(max(own["kept"]), max(own["dropped"]), 1)
+    most = max(*own["kept"], *own["dropped"], 1)
     n = len(own["kept"])
     width = (_WIDTH - _LEFT - 8) / n
     bars = []
@@ -203,7 +205,8 @@ def _histogram(content: Mapping[str, Any]) -> str:
             span = f"{own['edges'][i]:.4g} to {own['edges'][i + 1]:.4g}"
             bars.append(
                 f'<rect x="{x:.1f}" y="{y:.1f}" width="{width / 2 - 1:.1f}" height="{height:.1f}" '
-                f'fill="rgb(var(--{colour}))"><title>{name}, {span}: {own[name][i]:,}</title></rect>'
+                f'fill="rgb(var(--{colour}))">'
+                f"<title>{name}, {span}: {own[name][i]:,}</title></rect>"
             )
     ends = (own["edges"][0], own["edges"][-1])
     bars.append(f'<text x="{_LEFT}" y="{_HEIGHT - 8}">{ends[0]:.4g}</text>')
@@ -232,8 +235,8 @@ def _learned(content: Mapping[str, Any]) -> list[str]:
     ]
     rows.append(["combination", "", _shown(found["cv_auc"])])
     table = Table(
-        f"Learned on {found['n_rows']:,} labels of {found['n_groups']:,} groups; AUC of groups held "
-        f"out, {found['n_folds']} folds",
+        f"Learned on {found['n_rows']:,} labels of {found['n_groups']:,} groups; AUC of groups "
+        f"held out, {found['n_folds']} folds",
         ("column", "weight", "AUC"),
         rows,
         numbers=(1, 2),

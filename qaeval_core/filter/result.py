@@ -220,8 +220,8 @@ def _sheet_lines(content: Mapping[str, Any]) -> Iterator[str]:
         )
     elif found is not None:
         yield (
-            f"at best, all labels good, these certify kept shares of {found.smallest_share:.0%} and "
-            "more"
+            f"at best, all labels good, these certify kept shares of {found.smallest_share:.0%} "
+            "and more"
         )
 
 
@@ -265,8 +265,8 @@ def dry_run_lines(plan: FilterPlan) -> Iterator[str]:
         n_bytes = _column_bytes(plan, str(stages.question))
         yield (
             f"near-duplicates: questions are sorted by group in {n_buckets(corpus.n_rows):,} parts "
-            f"on disk, {n_bytes / 1e6:,.1f} MB of text and 32 bytes a row; each is compared with the "
-            "kept ones of its group: quadratic in a group's questions"
+            f"on disk, {n_bytes / 1e6:,.1f} MB of text and 32 bytes a row; each is compared with "
+            "the kept ones of its group: quadratic in a group's questions"
         )
     yield from (f"note: {note}" for note in plan.notes)
 

@@ -9,7 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from qaeval_core.filter.decide import N_SHARES, CorpusRows, Shares
-from qaeval_core.filter.labels import LabelledRows
+from qaeval_core.filter.labels import LabelledRows, is_sheet
 from qaeval_core.filter.write import NO_BIN, Sums, share_of_rows
 from qaeval_core.stats.certificate import Certificate, certify
 
@@ -53,12 +53,13 @@ def certificate(
 ) -> Certificate:
     """Return what labels of rows that could be kept say of each share.
 
-    Labels of other rows say nothing of these. Where labels share a group they count as fewer.
+    Labels of other rows say nothing of these. Where labels share a group they count as fewer, but
+    for those of a whole label sheet: its rows were drawn one by one.
     """
     is_eligible = share[labelled.rows] != NO_BIN
     chosen = labelled.rows[is_eligible]
     clusters = None
-    if rows.group is not None:
+    if rows.group is not None and not is_sheet(rows, labelled):
         _, codes = np.unique(rows.group[chosen], return_inverse=True)
         clusters = codes if len(chosen) and np.bincount(codes).max() > 1 else None
     return certify(

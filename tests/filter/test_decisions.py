@@ -1,0 +1,272 @@
+"""What is kept, against an oracle that sorts whole tables row by row."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qaeval_core import filter_table
+from qaeval_core.filter import corpus, decide, order
+from qaeval_core.filter.corpus import open_corpus
+from qaeval_core.filter.request import FilterRequest
+from qaeval_core.filter.run import filter_corpus
+
+
+def tie(identity: object, seed: int) -> bytes:
+    return hashlib.sha256(f"{identity}\0{seed}".encode()).digest()
+
+
+def oracle(
+    rows: list[dict[str, object]],
+    *,
+    seed: int = 0,
+    undefined: str = "drop",
+    duplicates: bool = True,
+    top_k: int | None = None,
+    share: str | None = None,
+    budget: int | None = None,
+    quota: int | None = None,
+) -> dict[object, tuple[str | None, object]]:
+    """Return the reason and twin of each id, as the page of the command says it."""
+    found: dict[object, tuple[str | None, object]] = {}
+    left = []
+    for row in rows:
+        score = row["score"]
+        known = score is not None and np.isfinite(score)
+        if not known and undefined == "drop":
+            found[row["id"]] = ("undefined_score", None)
+        elif row["context"] is None and undefined == "drop":
+            found[row["id"]] = ("undefined_context", None)
+        else:
+            # A row without a group stands alone.
+            own = row if row["context"] is not None else {**row, "context": ("alone", row["id"])}
+            left.append((-np.inf if not known else score, own))
+    left.sort(key=lambda pair: (-pair[0], tie(pair[1]["id"], seed)))
+    if duplicates:
+        first: dict[tuple[object, ...], object] = {}
+        stays = []
+        for rank, row in left:
+            words = "".join(
+                c if c.isalnum() or c == "_" else " " for c in str(row["question"]).lower()
+            )
+            key = (row["context"], *words.split())
+            if key in first:
+                found[row["id"]] = ("duplicate", first[key])
+            else:
+                first[key] = row["id"]
+                stays.append((rank, row))
+        left = stays
+    for what, column, most in (("top_k", "context", top_k), ("quota", "topic", quota)):
+        if most is not None:
+            seen: Counter[object] = Counter()
+            stays = []
+            for rank, row in left:
+                seen[row[column]] += 1
+                if seen[row[column]] > most:
+                    found[row["id"]] = (what, None)
+                else:
+                    stays.append((rank, row))
+            left = stays
+    n = len(left)
+    if share is not None:
+        n = min(max(int(Fraction(share) * len(left)), 1), len(left))
+    if budget is not None:
+        n = min(budget, len(left))
+    for i, (_, row) in enumerate(left):
+        found[row["id"]] = (None if i < n else "share" if share else "budget", None)
+    return found
+
+
+def random_rows(n: int, seed: int) -> list[dict[str, object]]:
+    rng = np.random.default_rng(seed)
+    scores = np.round(rng.normal(size=n), 1).astype(object)
+    for i in np.flatnonzero(rng.random(n) < 0.1):
+        scores[i] = [None, np.nan, np.inf, -np.inf][rng.integers(4)]
+    questions = ["Who won?", "who  won", "When?", "WHEN", "Why not_now?", "Где?", "где", "İs it?"]
+    return [
+        {
+            "id": f"q{i}",
+            "score": scores[i],
+            "context": None if rng.random() < 0.02 else f"passage {rng.integers(max(n // 20, 1))}",
+            "question": questions[rng.integers(len(questions))],
+            "topic": f"t{rng.integers(5)}",
+        }
+        for i in range(n)
+    ]
+
+
+def frame(rows: list[dict[str, object]]) -> pl.DataFrame:
+    schema = {"id": pl.String, "score": pl.Float64, "context": pl.String, "question": pl.String,
+              "topic": pl.String}  # fmt: skip
+    return pl.DataFrame(rows, schema=schema, strict=False)
+
+
+OPTIONS: list[dict[str, object]] = [
+    {"share": "0.3"},
+    {"share": "0.29", "top_k": 3},
+    {"budget": 57, "undefined": "keep", "seed": 3},
+    {"top_k": 2, "quota": 40},
+    {"duplicates": False, "top_k": 1, "share": "1/3"},
+    {"duplicates": False, "budget": 10**6},
+]
+
+
+def as_request(options: dict[str, object]) -> dict[str, object]:
+    own = {name: value for name, value in options.items() if name != "duplicates"}
+    if "quota" in own:
+        own["quota"] = f"topic={own['quota']}"
+    kind = "exact" if options.get("duplicates", True) else "none"
+    return {"rank_by": "score", "rules": "none", "near_duplicates": kind, "group": "context", **own}
+
+
+def found_of(decisions: pl.DataFrame) -> dict[object, tuple[str | None, object]]:
+    assert (decisions["kept"] == decisions["reason"].is_null()).all()
+    pairs = zip(decisions["reason"], decisions["duplicate_of"], strict=True)
+    return dict(zip(decisions["id"], pairs, strict=True))
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_random_rows_with_ties_and_nulls(options: dict[str, object]) -> None:
+    rows = random_rows(3000, seed=1)
+    found = filter_table(frame(rows), **as_request(options))
+    expected = oracle(rows, **options)  # type: ignore[arg-type]
+    assert found_of(found.decisions) == expected
+    kept = [row["id"] for row in rows if expected[row["id"]][0] is None]
+    assert found.kept["id"].to_list() == kept
+    counts = Counter(reason for reason, _ in expected.values())
+    assert found.content["kept"] == counts.pop(None) == len(kept)
+    assert found.content["reasons"] == dict(counts)
+
+
+@given(data=st.data(), n=st.integers(1, 40))
+@settings(max_examples=40, deadline=None)
+def test_any_few_rows(data: st.DataObject, n: int) -> None:
+    rows = random_rows(n, seed=data.draw(st.integers(0, 10**6)))
+    options = data.draw(st.sampled_from(OPTIONS))
+    found = filter_table(frame(rows), **as_request(options))
+    assert found_of(found.decisions) == oracle(rows, **options)  # type: ignore[arg-type]
+
+
+def test_a_hundred_thousand_rows_by_share_and_group() -> None:
+    rows = random_rows(100_000, seed=2)
+    for options in ({"share": "0.17"}, {"top_k": 4, "budget": 9_999}):
+        found = filter_table(frame(rows), **as_request(options))
+        assert found_of(found.decisions) == oracle(rows, **options)  # type: ignore[arg-type]
+
+
+def test_layout_makes_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows shuffled, in 1 or 7 files, in ranges and buckets of any size: the same ids."""
+    rows = random_rows(2000, seed=4)
+    options = {"top_k": 3, "share": "0.4"}
+    expected = oracle(rows, **options)  # type: ignore[arg-type]
+    table = frame(rows)
+    for number, n_files in enumerate((1, 7)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        shuffled = table.sample(fraction=1.0, shuffle=True, seed=n_files)
+        for i in range(n_files):
+            path = folder / f"part{i}.parquet"
+            shuffled[i::n_files].write_parquet(path, row_group_size=97)
+        if n_files > 1:
+            monkeypatch.setattr(corpus, "ROWS_PER_RANGE", 150)
+            monkeypatch.setattr(corpus, "ROWS_PER_READ", 64)
+            monkeypatch.setattr(decide, "_ROWS_PER_BUCKET", 100)
+            monkeypatch.setattr(order, "_CHUNK", 77)
+        request = FilterRequest(**as_request(options))  # type: ignore[arg-type]
+        kept = tmp_path / f"kept{number}"
+        filter_corpus(request, open_corpus(folder, columns={}), kept)
+        decisions = pl.concat(pl.read_parquet(path) for path in (kept / "decisions").iterdir())
+        assert found_of(decisions) == expected
+        for path in (kept / "decisions").iterdir():
+            source = pl.read_parquet(folder / path.name)
+            own = pl.read_parquet(path)
+            assert own["id"].to_list() == source["id"].to_list()
+            assert pl.read_parquet(kept / "kept" / path.name).equals(source.filter(own["kept"]))
+
+
+def test_groups_are_counted() -> None:
+    rows = random_rows(500, seed=5)
+    decisions = filter_table(frame(rows), **as_request({"top_k": 2, "share": "0.5"})).decisions
+    table = decisions.join(frame(rows).select("id", "context"), on="id").drop_nulls("context")
+    own = table.group_by("context").agg(
+        size=pl.len(), kept=pl.col("kept").sum(), told=pl.col("group_size").unique(),
+        told_kept=pl.col("group_kept").unique(),
+    )  # fmt: skip
+    assert own["told"].list.len().max() == 1 and own["told_kept"].list.len().max() == 1
+    assert own["told"].list.first().to_list() == own["size"].to_list()
+    assert own["told_kept"].list.first().to_list() == own["kept"].to_list()
+
+
+def test_rank_values_and_yields_are_exact() -> None:
+    rows = random_rows(1000, seed=6)
+    found = filter_table(frame(rows), **as_request({"share": "0.5"}))
+    by_id = {row["id"]: row["score"] for row in rows}
+    for identity, value in found.decisions.select("id", "rank_value").iter_rows():
+        score = by_id[identity]
+        assert value == (score if score is not None and np.isfinite(score) else None)
+    reaching = found.decisions.filter(pl.col("reason").is_null() | (pl.col("reason") == "share"))
+    scores = sorted(reaching["rank_value"].to_list(), reverse=True)
+    for j, own in enumerate(found.content["yields"], start=1):
+        n = max(len(scores) * j // 20, 1)
+        assert (own["share"], own["rows"], own["cut"]) == (j / 20, n, scores[n - 1])
+        assert own["mean_score"] == pytest.approx(np.mean(scores[:n]), abs=1e-12)
+    contexts = {row["id"]: row["context"] for row in rows}
+    kept = [contexts[identity] for identity in found.kept["id"]]
+    assert found.content["yields"][9]["groups"] == len(set(kept)) == found.content["groups_kept"]
+    assert found.content["cut"] == min(found.kept["score"])
+
+
+@pytest.mark.parametrize(("quota", "options"), [
+    ("topic=proportional", {"share": "0.3"}), ("topic=proportional", {"budget": 101}),
+    ("topic=equal", {"budget": 101}), ("topic=equal", {"share": "0.9"}),
+])  # fmt: skip
+def test_quotas_divide(quota: str, options: dict[str, object]) -> None:
+    rows = random_rows(400, seed=7)
+    rows = [row | {"topic": "rare"} if i < 3 else row for i, row in enumerate(rows)]
+    request = as_request({"duplicates": False}) | {"quota": quota} | options
+    found = filter_table(frame(rows), **request)
+    reaching = defaultdict(list)
+    for row in rows:
+        if row["score"] is not None and np.isfinite(row["score"]) and row["context"] is not None:
+            reaching[row["topic"]].append((-row["score"], tie(row["id"], 0), row["id"]))
+    total = sum(map(len, reaching.values()))
+    size = int(Fraction(str(options["share"])) * total) if "share" in options else options["budget"]
+    kept = Counter(found.kept["topic"])
+    counts = {own["value"]: own for own in found.content["quota"]}
+    for topic, own in reaching.items():
+        best = {identity for _, _, identity in sorted(own)[: kept[topic]]}
+        assert best == set(found.kept.filter(pl.col("topic") == topic)["id"])
+        if quota == "topic=equal":
+            assert counts[topic]["n_allowed"] == size // len(reaching)
+            assert kept[topic] == min(size // len(reaching), len(own))
+        elif "share" in options:
+            assert kept[topic] == max(int(Fraction("0.3") * len(own)), 1)
+        else:
+            assert abs(kept[topic] - size * len(own) / total) < 1
+    if quota == "topic=proportional" and "budget" in options:
+        assert found.kept.height == size
+    if quota == "topic=equal":
+        assert counts["rare"]["shortfall"] == size // len(reaching) - len(reaching["rare"]) > 0
+
+
+@pytest.mark.shared_data
+def test_qgeval_keeps_1075_of_exact_duplicates(shared_data: Path) -> None:
+    table = pl.read_parquet(shared_data / "qgeval" / "qgeval_squad.parquet").select(
+        "question", "answer", context="passage", number=-pl.int_range(pl.len())
+    )
+    request = {"rank_by": "number", "rules": "none"}
+    found = filter_table(table, **request, near_duplicates="exact")
+    assert (found.content["kept"], found.content["reasons"]) == (1075, {"duplicate": 425})
+    near = filter_table(table, **request, near_duplicates="rouge_l=0.7")
+    assert near.content["kept"] == 646
+    # The best of each stays, and it is its twins' twin.
+    twins = near.decisions.filter(pl.col("reason") == "duplicate")["duplicate_of"]
+    assert set(twins) <= set(near.decisions.filter("kept")["id"])
