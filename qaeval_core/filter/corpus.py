@@ -12,8 +12,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from qaeval_core.errors import ConfigError, InputChangedError, InputError, SchemaError, nearest
+from qaeval_core.errors import (
+    ConfigError,
+    InputChangedError,
+    InputError,
+    RunError,
+    SchemaError,
+    nearest,
+)
 from qaeval_core.filter.request import ROLE_NAMES
 from qaeval_core.filter.texts import text_column
 from qaeval_core.outages import Outages
@@ -161,8 +169,10 @@ def open_corpus(
 
     Raises
     ------
+    RunError
+        If the run is not complete.
     ConfigError
-        If the run is not complete, or the input is on a server that the user did not name.
+        If the input is on a server that the user did not name.
     InputChangedError
         If an input is another one than when it was scored.
     InputError
@@ -179,7 +189,7 @@ def open_corpus(
 def _read_run(out: Path, *, partial: bool) -> FinishedRun:
     is_complete = (out / "_SUCCESS").exists()
     if not is_complete and not partial:
-        raise ConfigError(
+        raise RunError(
             f"{out} is not complete: it has no _SUCCESS. Run the same qaeval score again to go on, "
             "or take what is there with --partial"
         )
@@ -239,7 +249,8 @@ def _open_run(
     _check_known(run, sources)
     for source in sources:
         # Elsewhere a file has another place and time: its ids tell whether it is the same.
-        is_moved = bool(inputs) and run.file_ids[source.relative] != source.file_id
+        before = run.file_ids.get(source.relative, source.file_id)
+        is_moved = bool(inputs) and before != source.file_id
         compares_ids = is_moved and id_column is not None
         _check_unchanged(run, source, compares_ids=compares_ids)
         scores = _scores_of(run.out, source)
@@ -278,16 +289,22 @@ def _open_run(
 
 
 def _check_known(run: FinishedRun, sources: Sequence[InputFile]) -> None:
+    """Raise InputError unless the input is the files that were scored."""
     names = {source.relative for source in sources}
     for relative in run.file_ids:
         if relative not in names:
             raise InputError(f"{relative} was scored and is no input any more; --input names it")
     for relative in sorted(names - set(run.file_ids)):
-        raise InputError(f"{relative} was never scored: run the same qaeval score again to add it")
+        path = run.out / "scores" / relative
+        # Of a file without rows, and of those beyond a limit, no shard was planned.
+        if not (path.is_file() and pq.read_metadata(path).num_rows == 0):
+            raise InputError(
+                f"{relative} was never scored: run the same qaeval score again to add it"
+            )
 
 
 def _check_unchanged(run: FinishedRun, source: InputFile, *, compares_ids: bool) -> None:
-    if run.file_ids[source.relative] == source.file_id or compares_ids:
+    if run.file_ids.get(source.relative, source.file_id) == source.file_id or compares_ids:
         return
     raise InputChangedError(
         f"{source.relative} has changed since it was scored; run the same qaeval score again"

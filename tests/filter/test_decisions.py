@@ -24,6 +24,52 @@ def tie(identity: object, seed: int) -> bytes:
     return hashlib.sha256(f"{identity}\0{seed}".encode()).digest()
 
 
+Rows = list[tuple[float, dict[str, object]]]
+Found = dict[object, tuple[str | None, object]]
+
+
+def defined(rows: list[dict[str, object]], undefined: str, found: Found) -> Rows:
+    left: Rows = []
+    for row in rows:
+        score, context = row["score"], row["context"]
+        known = score is not None and np.isfinite(score)
+        if undefined == "drop" and not known:
+            found[row["id"]] = ("undefined_score", None)
+        elif undefined == "drop" and context is None:
+            found[row["id"]] = ("undefined_context", None)
+        else:
+            # A row without a group stands alone.
+            own = row if context is not None else {**row, "context": ("alone", row["id"])}
+            left.append((score if known else -np.inf, own))
+    return left
+
+
+def distinct(rows: Rows, found: Found) -> Rows:
+    first: dict[tuple[object, ...], object] = {}
+    left = []
+    for rank, row in rows:
+        text = str(row["question"]).lower()
+        words = "".join(c if c.isalnum() or c == "_" else " " for c in text).split()
+        twin = first.setdefault((row["context"], *words), row["id"])
+        if twin == row["id"]:
+            left.append((rank, row))
+        else:
+            found[row["id"]] = ("duplicate", twin)
+    return left
+
+
+def at_most(rows: Rows, what: str, column: str, n: int, found: Found) -> Rows:
+    seen: Counter[object] = Counter()
+    left = []
+    for rank, row in rows:
+        seen[row[column]] += 1
+        if seen[row[column]] > n:
+            found[row["id"]] = (what, None)
+        else:
+            left.append((rank, row))
+    return left
+
+
 def oracle(
     rows: list[dict[str, object]],
     *,
@@ -34,52 +80,17 @@ def oracle(
     share: str | None = None,
     budget: int | None = None,
     quota: int | None = None,
-) -> dict[object, tuple[str | None, object]]:
-    """Return the reason and twin of each id, as the page of the command says it."""
-    found: dict[object, tuple[str | None, object]] = {}
-    left = []
-    for row in rows:
-        score = row["score"]
-        known = score is not None and np.isfinite(score)
-        if not known and undefined == "drop":
-            found[row["id"]] = ("undefined_score", None)
-        elif row["context"] is None and undefined == "drop":
-            found[row["id"]] = ("undefined_context", None)
-        else:
-            # A row without a group stands alone.
-            own = row if row["context"] is not None else {**row, "context": ("alone", row["id"])}
-            left.append((-np.inf if not known else score, own))
+) -> Found:
+    """Return the reason and twin of each id, stage by stage, over sorted rows."""
+    found: Found = {}
+    left = defined(rows, undefined, found)
     left.sort(key=lambda pair: (-pair[0], tie(pair[1]["id"], seed)))
-    if duplicates:
-        first: dict[tuple[object, ...], object] = {}
-        stays = []
-        for rank, row in left:
-            words = "".join(
-                c if c.isalnum() or c == "_" else " " for c in str(row["question"]).lower()
-            )
-            key = (row["context"], *words.split())
-            if key in first:
-                found[row["id"]] = ("duplicate", first[key])
-            else:
-                first[key] = row["id"]
-                stays.append((rank, row))
-        left = stays
-    for what, column, most in (("top_k", "context", top_k), ("quota", "topic", quota)):
-        if most is not None:
-            seen: Counter[object] = Counter()
-            stays = []
-            for rank, row in left:
-                seen[row[column]] += 1
-                if seen[row[column]] > most:
-                    found[row["id"]] = (what, None)
-                else:
-                    stays.append((rank, row))
-            left = stays
-    n = len(left)
+    left = distinct(left, found) if duplicates else left
+    left = at_most(left, "top_k", "context", top_k, found) if top_k else left
+    left = at_most(left, "quota", "topic", quota, found) if quota else left
+    n = min(budget or len(left), len(left))
     if share is not None:
         n = min(max(int(Fraction(share) * len(left)), 1), len(left))
-    if budget is not None:
-        n = min(budget, len(left))
     for i, (_, row) in enumerate(left):
         found[row["id"]] = (None if i < n else "share" if share else "budget", None)
     return found

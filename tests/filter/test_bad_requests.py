@@ -1,0 +1,312 @@
+"""Bad requests and bad input: a clear error or a counted decision, and nothing that looks whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from filter_corpora import files_of, filtered, score_again, scored
+from helpers import full_disk
+
+from qaeval_core.errors import (
+    ConfigError,
+    InputChangedError,
+    InputError,
+    QAEvalError,
+    ReconcileError,
+    SchemaError,
+    StorageError,
+)
+from qaeval_core.filter.request import FilterRequest
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return scored(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return scored(tmp_path_factory.mktemp("corpus"), f1="f1", em="exact_match")
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"share": "0"}, "--share is 0, needs a number above 0, up to 1"),
+    ({"share": "1.01"}, "--share is 1.01, needs"),
+    ({"share": "half"}, "--share is 'half', needs"),
+    ({"share": "1/0"}, "--share is '1/0', needs"),
+    ({"share": "0.5", "budget": 3}, "--share and --budget: give one of them"),
+    ({"share": "0.5", "precision": 0.9, "labels": "l", "label": "g"}, "--share and --precision"),
+    ({"precision": 0.9}, "--precision needs --labels FILE and --label EXPR"),
+    ({"precision": 1.5, "labels": "l", "label": "g"}, "--precision is 1.5, needs a number between"),
+    ({"labels": "l"}, "--labels FILE and --label EXPR go together"),
+    ({"labels": "l", "label": "g"}, "--labels is for --precision or --learn"),
+    ({"learn": ("f1",)}, "--learn needs --labels FILE"),
+    ({"learn": ("f1",), "labels": "l", "label": "g", "rank_by": "f1"}, "leave --rank-by out"),
+    ({"rules": "papper"}, "--rules: no 'papper'; did you mean 'paper'?"),
+    ({"undefined": "dropp"}, "--undefined: no 'dropp'; did you mean 'drop'?"),
+    ({"near_duplicates": "rouge=0.7"},
+     "--near-duplicates: no 'rouge=0.7'; did you mean 'rouge_l=0.7'?"),
+    ({"near_duplicates": "rouge_l=7"}, "--near-duplicates rouge_l=7: needs a number above 0"),
+    ({"near_duplicates": "rouge_l=x"}, "--near-duplicates rouge_l=x: needs a number above 0"),
+    ({"quota": "topic"}, "needs COLUMN=proportional, COLUMN=equal or COLUMN=N"),
+    ({"quota": "topic=0"}, "needs COLUMN=proportional, COLUMN=equal or COLUMN=N"),
+    ({"quota": "topic=equal"}, "--quota topic=equal needs --share or --budget to divide"),
+    ({"top_k": 0}, "--top-k is 0, needs 1 or more"),
+    ({"budget": -1}, "--budget is -1, needs 1 or more"),
+    ({"label_sheet": 0}, "--label-sheet is 0, needs 1 or more"),
+    ({"seed": -1}, "--seed is -1, needs 0 or more"),
+    ({"confidence": 1.0, "share": 1}, "--confidence is 1, needs 0.5 or more, below 1"),
+    ({"columns": {"questoin": "q"}}, "--column: no role 'questoin'; did you mean 'question'?"),
+])  # fmt: skip
+def test_wrong_words(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        FilterRequest(**options)  # type: ignore[arg-type]
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"rank_by": "f1_recal"}, "--rank-by: no column 'f1_recal'; did you mean 'f1_recall'?"),
+    ({"rank_by": "topic"}, "--rank-by: column 'topic' is large_string, not a number"),
+    ({"keep": ("f1_recal > 0.5",)}, "no column 'f1_recal'; did you mean 'f1_recall'?"),
+    ({"keep": ("f1",)}, "is Float64, not true or false"),
+    ({"keep": ("f1 >",)}, "unable to parse"),
+    ({"keep": ("f1 > avg(f1)",)}, "'avg' is no function of one row"),
+    ({"keep": ("f1 > (select 1 from read_csv('/etc/passwd'))",)},
+     "SELECT looks at more than one row"),
+    ({"keep": ("read_parquet('x') > 1",)}, "'read_parquet' is no function of one row"),
+    ({"keep": ("1 = 1",)}, "names no column"),
+    ({"group": "contxt"}, "--group: no column 'contxt'; did you mean 'context'?"),
+    ({"quota": "topik=3"}, "--quota: no column 'topik'; did you mean 'topic'?"),
+    ({"quota": "topic=equal", "budget": 2}, "2 rows are fewer than the 3 values of topic"),
+    ({"columns": {"question": "quesion"}},
+     "no column 'quesion' for the role question; did you mean"),
+    ({"rank_by": "combine.json"}, "--rank-by combine.json: "),
+    ({"labels": "nowhere.csv", "label": "g", "precision": 0.8}, "nowhere.csv: no table there"),
+])  # fmt: skip
+def test_wrong_columns(out: Path, tmp_path: Path, options: dict[str, object], message: str) -> None:
+    with pytest.raises(QAEvalError) as raised:
+        filtered(out, tmp_path / "kept", **options)
+    assert message in str(raised.value)
+    assert not (tmp_path / "kept" / "_SUCCESS").exists()
+    assert not (tmp_path / "kept" / "kept").exists()
+
+
+def test_several_instances_need_a_rank(two: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"has 2 metrics: name the rank with --rank-by; .*f1.*em"):
+        filtered(two, tmp_path / "kept", share="0.5")
+
+
+def test_a_run_that_is_not_complete(tmp_path: Path) -> None:
+    out = scored(tmp_path, n_files=3)
+    (out / "_SUCCESS").unlink()
+    with pytest.raises(QAEvalError, match="it has no _SUCCESS") as raised:
+        filtered(out, tmp_path / "kept", share="0.5")
+    assert not isinstance(raised.value, ConfigError)
+    (out / "scores" / "part1.parquet").unlink()
+    result, said = filtered(out, tmp_path / "kept", share="0.5", partial=True)
+    assert result.content["rows"] == 80
+    assert any("part1.parquet has no scores yet: left out" in line for line in said)
+    assert "is not complete" in json.dumps(result.content["notes"])
+
+
+def test_input_that_changed_is_refused(tmp_path: Path) -> None:
+    out = scored(tmp_path)
+    path = tmp_path / "source" / "part1.parquet"
+    pl.read_parquet(path).reverse().write_parquet(path)
+    with pytest.raises(InputChangedError, match=r"part1\.parquet has changed since it was scored"):
+        filtered(out, tmp_path / "kept", share="0.5")
+    # Elsewhere, ids tell; and a row that is another one is found.
+    shutil.move(tmp_path / "source", tmp_path / "moved")
+    with pytest.raises(InputChangedError, match="ids of rows 0-"):
+        filtered(out, tmp_path / "kept", share="0.5", inputs=(str(tmp_path / "moved"),))
+    assert not (tmp_path / "kept" / "_SUCCESS").exists()
+
+
+def test_input_that_was_moved_is_known_by_its_ids(tmp_path: Path) -> None:
+    out = scored(tmp_path)
+    filtered(out, tmp_path / "before", share="0.5")
+    shutil.copytree(tmp_path / "source", tmp_path / "moved")
+    shutil.rmtree(tmp_path / "source")
+    with pytest.raises(InputError, match="--input PATH"):
+        filtered(out, tmp_path / "kept", share="0.5")
+    filtered(out, tmp_path / "kept", share="0.5", inputs=(str(tmp_path / "moved"),))
+    for name in ("part0", "part1"):
+        before, now = (tmp_path / k / "kept" / f"{name}.parquet" for k in ("before", "kept"))
+        assert before.read_bytes() == now.read_bytes()
+
+
+def test_files_that_came_or_went(tmp_path: Path) -> None:
+    out = scored(tmp_path)
+    source = tmp_path / "source"
+    shutil.copy(source / "part0.parquet", source / "part9.parquet")
+    with pytest.raises(InputError, match=r"part9\.parquet was never scored"):
+        filtered(out, tmp_path / "kept", share="0.5")
+    (source / "part9.parquet").unlink()
+    (source / "part0.parquet").unlink()
+    with pytest.raises(InputError, match=r"part0\.parquet was scored and is no input any more"):
+        filtered(out, tmp_path / "kept", share="0.5")
+
+
+def test_scores_with_a_turned_bit(tmp_path: Path) -> None:
+    out = scored(tmp_path)
+    path = out / "scores" / "part0.parquet"
+    content = bytearray(path.read_bytes())
+    content[100] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(ReconcileError, match=r"part0\.parquet is damaged"):
+        filtered(out, tmp_path / "kept", share="0.5")
+
+
+def test_a_column_named_like_a_score(tmp_path: Path) -> None:
+    out = scored(tmp_path)
+    for path in (tmp_path / "source").iterdir():
+        pl.read_parquet(path).with_columns(f1=pl.lit(1.0)).write_parquet(path)
+    score_again(tmp_path)
+    with pytest.raises(SchemaError, match="'f1' is named like a score"):
+        filtered(out, tmp_path / "kept", share="0.5")
+
+
+def test_kept_inside_of_out_or_among_the_input(out: Path, tmp_path: Path) -> None:
+    for folder in (out / "kept", out, out.parent, out / "scores"):
+        with pytest.raises(ConfigError, match="name a folder outside of|holds the input"):
+            filtered(out, folder, share="0.5")
+    with pytest.raises(ConfigError, match="holds the input"):
+        filtered(out, out.parent / "source", share="0.5")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("all of it")
+    with pytest.raises(ConfigError, match=r"holds other files, such as thesis\.tex"):
+        filtered(out, tmp_path / "mine", share="0.5")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+def test_a_link_out_of_kept_is_not_followed(out: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "precious.parquet").write_bytes(b"x")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "decisions").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(QAEvalError, match="leads out of"):
+        filtered(out, tmp_path / "kept", share="0.5")
+    assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["precious.parquet"]
+
+
+def test_a_full_disk_leaves_nothing_that_looks_whole(out: Path, tmp_path: Path) -> None:
+    filtered(out, tmp_path / "kept", share="0.5")
+    before = files_of(tmp_path / "kept")
+    with full_disk(3000), pytest.raises(StorageError, match="File too large"):
+        filtered(out, tmp_path / "kept", share="0.25")
+    assert not (tmp_path / "kept" / "_SUCCESS").exists()
+    assert not (tmp_path / "kept" / ".work").exists()
+    filtered(out, tmp_path / "kept", share="0.5")
+    assert files_of(tmp_path / "kept") == before
+
+
+LABELS = [
+    (lambda ids: pl.DataFrame({"id": ids[:30], "good": [2] * 30}), "holds 2, not only 0 and 1"),
+    (lambda ids: pl.DataFrame({"id": ids[:30], "good": ["y"] * 30}), "is String, not a number"),
+    (lambda ids: pl.DataFrame({"id": [*ids[:9], "nobody"], "good": [1] * 10}),
+     "1 of 10 labelled ids are of no row, such as 'nobody'"),
+    (lambda ids: pl.DataFrame({"id": ["q1", "q1"], "good": [1, 0]}),
+     "'q1' stands there more than once"),
+    (lambda ids: pl.DataFrame({"ids": ids[:9], "good": [1] * 9}),
+     "no column 'id'; did you mean 'ids'?"),
+    (lambda ids: pl.DataFrame({"id": ids[:9], "goot": [1] * 9}),
+     "no column 'good'; did you mean 'goot'?"),
+    (lambda ids: pl.DataFrame({"id": ids[:9], "good": pl.Series([None] * 9, dtype=pl.Int64)}),
+     "no row has a label"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "message"), LABELS)
+def test_bad_labels(out: Path, tmp_path: Path, make: object, message: str) -> None:
+    ids = [f"q{i}" for i in range(120)]
+    make(ids).write_parquet(tmp_path / "labels.parquet")  # type: ignore[operator]
+    given = {"labels": str(tmp_path / "labels.parquet"), "label": "good"}
+    for options in ({"precision": 0.8}, {"learn": ("f1",)}):
+        with pytest.raises(QAEvalError) as raised:
+            filtered(out, tmp_path / "kept", **given, **options)
+        assert message in str(raised.value)
+        assert not (tmp_path / "kept" / "_SUCCESS").exists()
+
+
+@pytest.mark.parametrize("value", [0, 1])
+def test_labels_of_one_kind(out: Path, tmp_path: Path, value: int) -> None:
+    ids = [f"q{i}" for i in range(0, 120, 5)]
+    pl.DataFrame({"id": ids, "good": [value] * len(ids)}).write_csv(tmp_path / "labels.csv")
+    given = {"labels": str(tmp_path / "labels.csv"), "label": "good == 1"}
+    with pytest.raises(ConfigError, match=f"{12 * value} of 12 labels are good"):
+        filtered(out, tmp_path / "kept", **given, learn=("f1",))
+    # All good ones may certify; all bad ones never do.
+    result, _ = filtered(out, tmp_path / "kept", **given, precision=0.5)
+    assert result.is_certified == bool(value)
+    assert (tmp_path / "kept" / "_SUCCESS").exists() == bool(value)
+
+
+def test_another_signature_in_combine_json(out: Path, tmp_path: Path) -> None:
+    ids = [f"q{i}" for i in range(120)]
+    good = np.arange(120) % 3 > 0
+    pl.DataFrame({"id": ids, "good": good}).write_parquet(tmp_path / "labels.parquet")
+    given = {"labels": str(tmp_path / "labels.parquet"), "label": "good"}
+    filtered(out, tmp_path / "kept", **given, learn=("f1", "f1_recall"), share="0.5")
+    combine = tmp_path / "combine.json"
+    shutil.copy(tmp_path / "kept" / "combine.json", combine)
+    result, _ = filtered(out, tmp_path / "again", rank_by=str(combine), share="0.5")
+    kept, again = (pl.read_parquet(tmp_path / k / "decisions") for k in ("kept", "again"))
+    assert kept.equals(again) and result.content["kept"] > 0
+    content = json.loads(combine.read_text())
+    content["columns"][0]["signature"] = "f1|v:0"
+    combine.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match="'f1' is not made as it was when the rank was learned"):
+        filtered(out, tmp_path / "other", rank_by=str(combine), share="0.5")
+    combine.write_text("{}")
+    with pytest.raises(ConfigError, match="no learned rank"):
+        filtered(out, tmp_path / "other", rank_by=str(combine), share="0.5")
+
+
+def test_groups_and_quotas_that_are_null(tmp_path: Path) -> None:
+    out = scored(tmp_path)
+    for path in (tmp_path / "source").iterdir():
+        table = pl.read_parquet(path)
+        is_odd = pl.int_range(pl.len()) % 2 == 1
+        table.with_columns(topic=pl.when(is_odd).then("topic")).write_parquet(path)
+    score_again(tmp_path)
+    for options in ({"group": "topic", "top_k": 2}, {"quota": "topic=100"}):
+        result, _ = filtered(out, tmp_path / "kept", near_duplicates="none", **options)
+        assert result.content["reasons"]["undefined_topic"] == 60
+    result, _ = filtered(out, tmp_path / "kept", group="topic", top_k=1, undefined="keep")
+    # Whoever has no group stands alone; the ten words' groups have one row each.
+    assert result.content["kept"] == 60 + 3
+    with pytest.raises(
+        SchemaError, match="60 rows are undefined_topic, the first is row 0 of part0"
+    ):
+        filtered(out, tmp_path / "other", group="topic", top_k=1, undefined="fail")
+
+
+def test_empty_files_and_empty_corpora(tmp_path: Path) -> None:
+    out = scored(tmp_path, n_rows=10, n_files=3)
+    empty = tmp_path / "source" / "part9.parquet"
+    pl.read_parquet(tmp_path / "source" / "part0.parquet")[:0].write_parquet(empty)
+    score_again(tmp_path)
+    result, _ = filtered(out, tmp_path / "kept", share="0.5", near_duplicates="none")
+    assert (result.content["rows"], result.content["kept"]) == (10, 5)
+    names = ["part0.parquet", "part1.parquet", "part2.parquet", "part9.parquet"]
+    for folder in ("kept", "decisions"):
+        own = tmp_path / "kept" / folder
+        assert sorted(path.name for path in own.iterdir()) == names
+        assert pl.read_parquet(own / "part9.parquet").height == 0
+    result, _ = filtered(out, tmp_path / "none", keep=("f1 > 2",), share="0.5")
+    assert result.content["kept"] == 0 and result.content["reasons"] == {"keep": 10}
+    assert pl.read_parquet(tmp_path / "none" / "kept").height == 0
+
+
+def test_reading_and_writing_as_somebody_else(out: Path, tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    (tmp_path / "shut").mkdir(mode=0o500)
+    with pytest.raises(QAEvalError, match="Permission denied"):
+        filtered(out, tmp_path / "shut" / "kept", share="0.5")
