@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from qaeval_core import files
 from qaeval_core.errors import ConfigError
 from qaeval_core.filter.corpus import Corpus
 from qaeval_core.filter.decide import CorpusRows, QuotaCount, Shares, keep_best, make_shares, n_of
@@ -22,7 +23,6 @@ from qaeval_core.filter.facts import KEPT
 from qaeval_core.filter.filtering import (
     OUTPUTS,
     RETRY_S,
-    WORK,
     Executor,
     Filtering,
     LocalExecutor,
@@ -81,6 +81,7 @@ def run_filter(
     run = Filtering(plan, folder, executor, say, retry_s)
     _check_folder(folder, plan.corpus)
     with RunLock(folder) as lock:
+        _remove_leftovers(run)
         if plan.request.label_sheet is not None:
             return write_sheet(run)
         fingerprint = plan.fingerprint()
@@ -96,6 +97,17 @@ def run_filter(
         return FilterResult(content)
 
 
+def _remove_leftovers(run: Filtering) -> None:
+    """Delete what killed writers left, and nothing else."""
+
+    def remove() -> None:
+        files.remove_temporaries(run.folder, is_deep=False)
+        for name in OUTPUTS:
+            files.remove_temporaries(run.folder / name)
+
+    run.store.call(remove, f"cannot write below {run.folder}")
+
+
 def _check_folder(folder: Path, corpus: Corpus) -> None:
     """Raise ConfigError unless a folder is a filter's own, or nobody's."""
     own, out = folder.resolve(), corpus.out.resolve()
@@ -106,7 +118,8 @@ def _check_folder(folder: Path, corpus: Corpus) -> None:
             raise ConfigError(f"--to {folder} holds the input {file.source.uri}")
     if not folder.is_dir():
         return
-    names = {path.name for path in folder.iterdir()} - {SHEET_NAME, ".lock", WORK}
+    # What begins with a dot is a lock, work, or what a killed writer left.
+    names = {path.name for path in folder.iterdir() if path.name[0] != "."} - {SHEET_NAME}
     is_own = (folder / "filter.json").is_file() or not names
     # Killed before the first one was finished.
     if not is_own and not names <= {*OUTPUTS, "combine.json", "yield.parquet", "filter.html"}:
