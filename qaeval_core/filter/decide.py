@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.filter.facts import KEPT, MAX_VALUES, Facts, Stages
-from qaeval_core.filter.order import Cut, Ranking, sorted_rows
+from qaeval_core.filter.order import Cut, Ranking, at_or_before, sorted_rows
 from qaeval_core.filter.request import FilterRequest, Quota
 
 # Kept shares that a yield curve shows, and a certificate chooses from.
 N_SHARES = 20
 _ROWS_PER_BUCKET = 1 << 18
+_STEP = 1 << 20
 BYTES_PER_ROW = 40
 NO_TWIN = -1
 
@@ -111,9 +112,8 @@ def rows_of_bucket(
     """Return the rows whose groups are in one of some buckets, ascending."""
     assert group is not None, "nothing is grouped"
     found = []
-    step = 1 << 20
-    for start in range(0, len(group), step):
-        own = group[start : start + step] % np.uint64(n_buckets) == bucket
+    for start in range(0, len(group), _STEP):
+        own = group[start : start + _STEP] % np.uint64(n_buckets) == bucket
         found.append(np.flatnonzero(own) + start)
     return np.concatenate(found) if found else np.zeros(0, np.intp)
 
@@ -194,8 +194,8 @@ def apply_quota(rows: CorpusRows, quota: Quota, size: Fraction | int | None) -> 
     """
     assert rows.value is not None
     reaching = np.zeros(max(len(rows.values), 1), np.int64)
-    for start in range(0, len(rows), 1 << 20):
-        own = slice(start, start + (1 << 20))
+    for start in range(0, len(rows), _STEP):
+        own = slice(start, start + (_STEP))
         reaching += np.bincount(rows.value[own][rows.is_eligible(own)], minlength=len(reaching))
     there = [(name, code) for name, code in sorted(rows.values.items()) if reaching[code]]
     allowed = _allowed(quota, size, [int(reaching[code]) for _, code in there])
@@ -216,8 +216,8 @@ def _cut_value(rows: CorpusRows, code: int, n_kept: int) -> None:
     assert rows.value is not None
     ranking = rows.ranking(value=code)
     (cut,) = ranking.cuts([n_kept]) if n_kept else [None]
-    for start in range(0, len(rows), 1 << 20):
-        own = slice(start, min(start + (1 << 20), len(rows)))
+    for start in range(0, len(rows), _STEP):
+        own = slice(start, min(start + (_STEP), len(rows)))
         dropped = rows.is_eligible(own) & (rows.value[own] == code)
         if cut is not None:
             dropped &= ~ranking.is_kept(cut, own)
@@ -286,18 +286,15 @@ def make_shares(rows: CorpusRows) -> Shares:
     return Shares(n_eligible, counts, tuple(ranking.cuts(counts)))
 
 
-def keep_best(rows: CorpusRows, n_kept: int) -> Cut | None:
-    """Drop all rows but the best n that are left; return the last one that is kept."""
-    ranking = rows.ranking()
-    (cut,) = ranking.cuts([n_kept]) if n_kept else [None]
+def keep_best(rows: CorpusRows, cut: Cut | None) -> None:
+    """Drop the rows that are left behind a cut; without one, all."""
     last = rows.stages.last
-    for start in range(0, len(rows), 1 << 20):
-        own = slice(start, min(start + (1 << 20), len(rows)))
+    for start in range(0, len(rows), _STEP):
+        own = slice(start, min(start + _STEP, len(rows)))
         dropped = rows.is_eligible(own)
         if cut is not None:
-            dropped &= ~ranking.is_kept(cut, own)
+            dropped &= ~at_or_before(cut, rows.rank[own], rows.tie[own], first_row=start)
         rows.drop(start + np.flatnonzero(dropped), last)
-    return cut
 
 
 def decide(

@@ -189,7 +189,7 @@ def row_facts(table: pa.Table, ids: pa.ChunkedArray, stages: Stages) -> Facts:
         # Without a group it stands alone: no two of these share a hash but by chance.
         facts.group = np.where(is_there, facts.group, ~facts.tie)
     if stages.duplicates.kind != "none" and question is not None:
-        facts.question = texts.text_hashes(pa.array(question).cast(pa.large_binary()).to_pylist())
+        facts.question = texts.text_hashes(question.to_arrow().cast(pa.large_binary()).to_pylist())
         facts.tokens = question
     if stages.quota is not None:
         coded = texts.text_column(table[stages.quota]).combine_chunks().dictionary_encode()
@@ -246,10 +246,18 @@ def _conditions(frame: pl.DataFrame, stages: Stages, decided: _Decided) -> NDArr
     return kept
 
 
-def _tokens(table: pa.Table, name: str | None) -> pl.Series:
-    """Return tokens as one text a row; no run of them spans two passages of a list."""
+def _tokens(table: pa.Table, name: str | None, *, is_shared: bool = False) -> pl.Series:
+    """Return tokens as one text a row; no run of them spans two passages of a list.
+
+    Texts that neighbours share are looked at once.
+    """
     assert name is not None
     column = table[name]
+    if is_shared and not is_list(column.type):
+        codes = _texts(table, name).to_arrow().dictionary_encode()
+        distinct = pl.Series(pl.from_arrow(codes.dictionary), dtype=pl.String)
+        own = texts.joined(texts.tokens(distinct))
+        return own.gather(pl.Series(pl.from_arrow(codes.indices)))
     if not is_list(column.type):
         return texts.joined(texts.tokens(_texts(table, name)))
     # As bytes: what is no UTF-8 may be in there, too.
@@ -261,7 +269,8 @@ def _tokens(table: pa.Table, name: str | None) -> pl.Series:
 
 
 def _texts(table: pa.Table, name: str) -> pl.Series:
-    return pl.Series(pl.from_arrow(texts.text_column(table[name]))).cast(pl.String)
+    # In one piece: for each chunk polars would build its patterns anew.
+    return pl.Series(pl.from_arrow(texts.text_column(table[name]))).cast(pl.String).rechunk()
 
 
 def _apply_rules(
@@ -274,8 +283,8 @@ def _apply_rules(
     if stages.answer in stages.columns:
         answer = _tokens(table, stages.answer)
         found["answer_in_question"] = texts.holds_run(question, answer)
-        if stages.context in stages.columns:
-            context = _tokens(table, stages.context)
+        if "answer_not_in_context" in stages.rules:
+            context = _tokens(table, stages.context, is_shared=True)
             found["answer_not_in_context"] = ~texts.holds_run(context, answer)
     for reason, chosen in found.items():
         if reason in stages.rules:

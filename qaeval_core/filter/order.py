@@ -174,25 +174,28 @@ def _select(
 ) -> list[tuple[int, int, int]]:
     """Return the n-th smallest of values, how many are smaller and equal, for each n from 1.
 
-    One walk over the values for each of four digits, whatever the number of counts.
+    One walk over the values for each of two digits, whatever the number of counts, and one that
+    gathers those of the same two digits; where these are too many, one for each digit that is left.
     """
     prefixes = np.zeros(len(counts), np.uint64)
     left = np.array(counts, np.int64)
     n_equal = np.zeros(len(counts), np.int64)
     for shift in range(64 - _DIGIT_BITS, -1, -_DIGIT_BITS):
         known = np.unique(prefixes)
-        histogram = np.zeros((len(known), _N_DIGITS), np.int64)
-        for values in chunks():
-            digits = values >> np.uint64(shift)
-            heads = digits >> np.uint64(_DIGIT_BITS) if shift < 48 else np.zeros_like(digits)
-            slot = np.searchsorted(known, heads)
-            slot[slot == len(known)] = 0
-            is_wanted = known[slot] == heads
-            tails = (digits[is_wanted] & np.uint64(_N_DIGITS - 1)).astype(np.int64)
-            flat = slot[is_wanted] * _N_DIGITS + tails
-            histogram += np.bincount(flat, minlength=histogram.size).reshape(histogram.shape)
+        head = np.uint64(shift + _DIGIT_BITS)
+        if shift < 32 and int(n_equal.sum()) <= _MAX_TIED:
+            return _among(chunks, prefixes, left, counts, shift=head)
+        histogram = np.zeros(len(known) * _N_DIGITS, np.int64)
+        for chunk in chunks():
+            values, slot = (chunk, np.zeros(1, np.intp))
+            if shift < 48:
+                values, slot = _of_heads(chunk, known, head)
+            tails = (values >> np.uint64(shift)) & np.uint64(_N_DIGITS - 1)
+            flat = slot * _N_DIGITS + tails.astype(np.intp)
+            histogram += np.bincount(flat, minlength=len(histogram))
         for i, prefix in enumerate(prefixes):
-            own = histogram[np.searchsorted(known, prefix)]
+            first = int(np.searchsorted(known, prefix)) * _N_DIGITS
+            own = histogram[first : first + _N_DIGITS]
             cumulated = np.cumsum(own)
             digit = int(np.searchsorted(cumulated, left[i]))
             n_equal[i] = own[digit]
@@ -202,3 +205,33 @@ def _select(
         (int(prefix), count - int(rest), int(equal))
         for prefix, count, rest, equal in zip(prefixes, counts, left, n_equal, strict=True)
     ]
+
+
+def _of_heads(values: UInt64, known: UInt64, shift: np.uint64) -> tuple[UInt64, NDArray[np.intp]]:
+    """Return the values whose first digits are known, and the number of each one's digits."""
+    heads = values >> shift
+    slot = np.searchsorted(known, heads)
+    slot[slot == len(known)] = 0
+    is_known = known[slot] == heads
+    return values[is_known], slot[is_known]
+
+
+def _among(
+    chunks: Callable[[], Iterator[UInt64]],
+    prefixes: UInt64,
+    left: NDArray[np.int64],
+    counts: Sequence[int],
+    *,
+    shift: np.uint64,
+) -> list[tuple[int, int, int]]:
+    """Return what `_select` does, of the few values that begin as the wanted ones do."""
+    known = np.unique(prefixes)
+    gathered = np.sort(np.concatenate([_of_heads(own, known, shift)[0] for own in chunks()]))
+    heads = gathered >> shift
+    found = []
+    for prefix, rest, count in zip(prefixes, left, counts, strict=True):
+        value = gathered[np.searchsorted(heads, prefix) + int(rest) - 1]
+        first, stop = np.searchsorted(gathered, value), np.searchsorted(gathered, value, "right")
+        n_before = count - int(rest) + int(first - np.searchsorted(heads, prefix))
+        found.append((int(value), n_before, int(stop - first)))
+    return found

@@ -32,6 +32,7 @@ from qaeval_core.filter.filtering import (
 )
 from qaeval_core.filter.labels import SHEET_NAME, LabelledRows, read_labels
 from qaeval_core.filter.learn import Learned
+from qaeval_core.filter.order import Cut
 from qaeval_core.filter.output import hash_of, write_rows, write_yields
 from qaeval_core.filter.page import filter_page
 from qaeval_core.filter.plan import FilterPlan, check_memory, make_plan
@@ -204,8 +205,8 @@ def _choose_and_write(
         target, confidence = request.precision or 0.5, request.confidence
         found = certificate(rows, share, labelled, target=target, confidence=confidence)
     choice = _choose(request, shares, found)
-    examples = _example_rows(rows, choice.n_kept, shares.n_eligible)
-    cut = keep_best(rows, choice.n_kept)
+    cut, examples = _margin(rows, choice.n_kept, shares.n_eligible)
+    keep_best(rows, cut)
     n_groups = groups_by_share(rows, share)
     n_kept_groups = _n_kept_groups(rows)
     written, sizes = write_rows(run, rows, share, examples, keeps=choice.is_certified)
@@ -246,13 +247,12 @@ def _n_kept_groups(rows: CorpusRows) -> int | None:
     )
 
 
-def _example_rows(rows: CorpusRows, n_kept: int, n_eligible: int) -> list[int]:
-    """Return the rows at the margin: the last that are kept, and the first that are not."""
+def _margin(rows: CorpusRows, n_kept: int, n_eligible: int) -> tuple[Cut | None, list[int]]:
+    """Return the last row that is kept, and the rows on both sides of the cut."""
     first = max(n_kept - N_EXAMPLES // 2, 0)
     last = min(n_kept + N_EXAMPLES // 2, n_eligible)
-    if first >= last:
-        return []
-    return sorted(cut.row for cut in rows.ranking().cuts(range(first + 1, last + 1)))
+    cuts = rows.ranking().cuts(range(first + 1, last + 1)) if first < last else []
+    return (cuts[n_kept - first - 1] if n_kept else None), sorted(cut.row for cut in cuts)
 
 
 def _finish(run: Filtering, content: dict[str, Any], fingerprint: str) -> None:

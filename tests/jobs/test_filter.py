@@ -1,0 +1,141 @@
+"""qaeval filter as people run it: on Ray and in one process, from the sheet to the certificate."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+from filter_corpora import files_of, scored
+from helpers import REPOSITORY, qaeval
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return scored(tmp_path_factory.mktemp("corpus"), n_rows=2000, n_files=3)
+
+
+@pytest.mark.ray
+def test_ray_and_one_process_write_the_same_bytes(out: Path, tmp_path: Path) -> None:
+    words = ["--rank-by", "f1", "--rules", "none", "--top-k", "3", "--share", "0.5"]
+    near = ["--near-duplicates", "rouge_l=0.7", "--keep", "f1 > 0.1", "--quota", "topic=200"]
+    said = qaeval("filter", out, "--to", tmp_path / "ray", *words, *near)
+    assert "kept " in said and "rows/s" in said and "warning" not in said.lower()
+    qaeval("filter", out, "--to", tmp_path / "local", "--local", *words, *near)
+    assert files_of(tmp_path / "ray") == files_of(tmp_path / "local")
+    content = json.loads((tmp_path / "ray" / "filter.json").read_text())
+    assert set(content["reasons"]) == {"keep", "duplicate", "top_k", "quota", "share"}
+    assert content["kept"] + sum(content["reasons"].values()) == content["rows"] == 2000
+    assert "nothing to do" in qaeval("filter", out, "--to", tmp_path / "ray", *words, *near)
+    # Another seed is another filter.
+    qaeval("filter", out, "--to", tmp_path / "ray", "--local", *words, *near, "--seed", "1")
+    assert files_of(tmp_path / "ray") != files_of(tmp_path / "local")
+
+
+@pytest.mark.ray
+def test_as_a_module_on_a_table_of_another_tool(tmp_path: Path) -> None:
+    table = pl.DataFrame(
+        {"qid": [7, 8, 9], "q": ["a", "b", "A"], "p": ["x", "x", "x"], "s": [1, 2, 3]}
+    )
+    (tmp_path / "table").mkdir()
+    table.write_parquet(tmp_path / "table" / "t.parquet")
+    words = ["--column", "id=qid", "--column", "question=q", "--column", "context=p"]
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.filter", tmp_path / "table", "--to", tmp_path / "kept",
+         "--rank-by", "s", "--rules", "none", *words],
+        capture_output=True, text=True, cwd=REPOSITORY, check=True,
+    )  # fmt: skip
+    assert "kept 2 of 3 rows (66.7%), of 1 groups" in done.stdout
+    kept = pl.read_parquet(tmp_path / "kept" / "kept" / "t.parquet")
+    assert kept.equals(table[1:])
+    decisions = pl.read_parquet(tmp_path / "kept" / "decisions" / "t.parquet")
+    assert decisions["duplicate_of"].to_list() == ["9", None, None]
+
+
+def test_from_the_sheet_to_the_certificate(out: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    ranked = ["--rank-by", "f1", "--rules", "none", "--local", "--to", kept]
+    said = qaeval("filter", out, *ranked, "--label-sheet", "300", "--precision", "0.6")
+    sheet = kept / "label_sheet.csv"
+    assert str(sheet) in said and "at best, all labels good, these certify" in said
+    assert sorted(path.name for path in kept.iterdir()) == ["label_sheet.csv"]
+    table = pl.read_csv(sheet, infer_schema=False)
+    assert table.columns == ["id", "good", "question", "context", "answer"]
+    assert table.height == 300 == table["id"].n_unique()
+    # The same command again finds its sheet; with labels in it, it is left alone.
+    qaeval("filter", out, *ranked, "--label-sheet", "300")
+    scores = (
+        pl.read_parquet(out / "scores")
+        .select("id", "f1")
+        .with_columns(pl.col("id").cast(pl.String))
+    )
+    labels = table.drop("good").join(scores, on="id").with_columns(good=pl.col("f1") > 0.45)
+    labels.select("id", pl.col("good").cast(pl.Int8)).write_csv(sheet)
+    said = qaeval("filter", out, *ranked, "--label-sheet", "300", expect=2)
+    assert "may hold labels" in said
+    given = ["--labels", sheet, "--label", "good == 1"]
+    said = qaeval("filter", out, *ranked, *given, "--precision", "0.8")
+    assert "precision above 0.8 is certified at 95% confidence for the best" in said
+    content = json.loads((kept / "filter.json").read_text())
+    rows = pl.read_parquet(kept / "kept").join(scores.rename({"f1": "_"}), on="id")
+    assert (rows["f1"] > 0.45).mean() > 0.8
+    assert content["certificate"]["n_contexts"] is None  # All of a sheet: drawn row by row.
+    yields = pl.read_parquet(kept / "yield.parquet")
+    assert yields.filter("certified")["share"].max() == content["certificate"]["share"]
+    # Labels that somebody chose share contexts, and count as fewer.
+    some = pl.read_csv(sheet).head(200)
+    some.write_csv(tmp_path / "some.csv")
+    qaeval("filter", out, *ranked, "--labels", tmp_path / "some.csv", "--label", "good",
+           "--precision", "0.7")  # fmt: skip
+    assert json.loads((kept / "filter.json").read_text())["certificate"]["n_contexts"] > 1
+    # Too much to ask: decisions and yields are there, and nothing is kept.
+    said = qaeval("filter", out, *ranked, *given, "--precision", "0.999", expect=1)
+    assert "is not reachable with these 300 labels" in said and "Nothing is kept" in said
+    assert not (kept / "_SUCCESS").exists() and not list((kept / "kept").glob("*"))
+    decisions = pl.read_parquet(kept / "decisions")
+    assert decisions.height == 2000 and not decisions["kept"].any()
+    assert pl.read_parquet(kept / "yield.parquet").height == 20
+    assert "Not reachable with these labels" in (kept / "filter.html").read_text()
+
+
+def test_what_it_would_take(out: Path, tmp_path: Path) -> None:
+    said = qaeval("filter", out, "--dry-run", "--near-duplicates", "rouge_l=0.7", "--top-k", "2")
+    assert "2,000 rows of 3 files, in 3 tasks; two passes" in said
+    assert "memory here: 0.1 MB, 40 bytes a row" in said
+    assert "quadratic in a group's questions" in said
+    assert qaeval("filter", out, "--share", "0.5", expect=2).count("give --to KEPT") == 1
+    said = qaeval("filter", "--help")
+    assert said.count("qaeval filter out --to kept") == 4
+
+
+def test_exit_codes(out: Path, tmp_path: Path) -> None:
+    assert "needs a number above 0" in qaeval(
+        "filter", out, "--to", tmp_path / "kept", "--share", "0", expect=2
+    )
+    assert "no such file or folder" in qaeval(
+        "filter", tmp_path / "nowhere", "--to", tmp_path / "kept", expect=2
+    )
+    (tmp_path / "empty").mkdir()
+    assert "no .parquet file below" in qaeval(
+        "filter", tmp_path / "empty", "--to", tmp_path / "kept", expect=2
+    )
+    broken = scored(tmp_path)
+    (broken / "_SUCCESS").unlink()
+    assert "has no _SUCCESS" in qaeval("filter", broken, "--to", tmp_path / "kept", expect=1)
+    assert not (tmp_path / "kept").exists()
+
+
+def test_the_page_stands_alone(out: Path, tmp_path: Path) -> None:
+    qaeval("filter", out, "--to", tmp_path, "--share", "0.5", "--rules", "none", "--local")
+    page = (tmp_path / "filter.html").read_text()
+    assert "<script" not in page and "http" not in page.replace("http-equiv", "")
+    assert "default-src 'none'" in page and page.count("<svg") == 2
+    for title in ("Yield", "Reasons", "Kept and dropped", "At the margin"):
+        assert f"<h2>{title}</h2>" in page
+    content = json.loads((tmp_path / "filter.json").read_text())
+    assert len(content["examples"]) == 20
+    assert [own["kept"] for own in content["examples"]].count(True) == 10
+    assert sum(content["histogram"]["kept"]) == content["kept"]
