@@ -18,7 +18,8 @@ README, DOCS = REPOSITORY / "README.md", REPOSITORY / "docs"
 # In this order, in one folder: what one page makes, those behind it use.
 RUN = (
     README,
-    *(DOCS / f"{name}.md" for name in ("scoring", "metrics", "correlation", "language-models")),
+    *(DOCS / f"{name}.md" for name in ("scoring", "filter", "metrics", "correlation")),
+    DOCS / "language-models.md",
     *(DOCS / f"{name}.md" for name in ("training", "settings", "cluster")),
 )
 PAGES = (README, *sorted(DOCS.glob("*.md")))
