@@ -55,8 +55,9 @@ _READING = """\
 - **undefined**: rows without a score (an empty text, no words); they are left out of that line's
   figures alone.
 - **rows/s**: a whole call of a `Scorer` whose model is loaded, one metric alone, on {n_threads}
-  threads. Rows that share a passage or a pair share its work, so the rate is that of the set. It
-  stands at a metric's first line.
+  threads, the fastest of three (of two where it takes long) on 100 rows or more, as many as take 2
+  seconds. Rows that share a passage or a pair share its work, so the rate is that of the set's
+  first rows. It stands at a metric's first line.
 - {seen}: the shipped model was trained on texts of the set; the counts are below the table.
   {named}: MiniLM, the base of every shipped model, names the set's source among its data.
   {fitted}: the formula's weights were chosen on ratings of this kind. No shipped model was trained
@@ -70,8 +71,8 @@ _LIMITS = """\
   same metrics may agree more, or less.
 - One set is one kind of text, in English: short answers of SQuAD, answers of two systems,
   questions about Wikipedia. An order of metrics that holds in one set need not hold in another.
-- People disagree, too: a set's value is the mean of two or more raters, or one teacher's verdict
-  (quiz_design), so no metric can reach 1.
+- People disagree, too: a set's value is one label or the mean of a few raters, so no metric can
+  reach 1.
 - What the base models were trained on is known from their cards alone. MiniLM's names SQuAD (87,599
   pairs, as many as its training half has questions) and MS MARCO; nothing can be told of the causal
   model's web pages.
@@ -195,6 +196,10 @@ def _reworded(name: str, own: Record, rates: Record) -> str:
         )
         for column, rate in _with_rates(order, columns, rates)
     ]
+    fewer = {one["metric"]: one["n_rows"] for one in columns.values()}
+    slow = [metric for metric, n_rows in fewer.items() if n_rows < own["n_rows"]]
+    named = ", ".join(f"`{metric}`" for metric in slow)
+    sampled = f"{named}: of {min(fewer.values()):,} new questions"
     return "\n".join(
         [
             f"## {name}",
@@ -206,6 +211,11 @@ def _reworded(name: str, own: Record, rates: Record) -> str:
             "| --- | --- | --- | --- | --- | --- | --- |",
             *rows,
             "",
+            *(
+                [f"{sampled}, those of every fourth original, for they take long.", ""]
+                if slow
+                else []
+            ),
             *_footnotes(name, own),
         ]
     )
