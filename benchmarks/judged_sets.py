@@ -27,7 +27,7 @@ _RATED = ("answerability", "consistency", "answer_consistency")
 _OF_ANSWERS = ("kpqa",)
 _OF_QUESTIONS = ("q_bleu",)
 # Of the re-worded questions, the ones that the slowest metrics read: minutes instead of an hour.
-SLOW_EVERY = 4
+SLOW_EVERY = 8
 # What is asked of a language model, and what no set has the columns for.
 _ENDPOINT = "endpoint"
 

@@ -44,13 +44,10 @@ _SEED = 0
 _PACKAGES = ("scipy", "polars", "tokenizers", "nltk")
 # A difference below this is rounding: scores of models have 32 bits.
 _NO_DIFFERENCE = 1e-6
-# A metric is timed on as many rows as take it this long, in this range.
+# A metric is timed on as many rows as take it this long, and no fewer than these.
 _TIMED_S = 2.0
-_FEWEST_TIMED = 100
-# Slower than this on the fewest rows: timed once more, and not three times.
-_LONG_S = 8.0
+_FEWEST_TIMED = 20
 _N_REPEATS = 3
-_N_WARM = 20
 
 FloatArray = NDArray[np.float64]
 
@@ -278,18 +275,17 @@ def run_speed(*, names: Sequence[str], n_threads: int) -> dict[str, Any]:
 
 def _rate(metric: str, rows: pl.DataFrame, *, n_threads: int) -> tuple[int, float]:
     scorer = Scorer([metric], n_threads=n_threads)
-    scorer.score(rows.head(_N_WARM))
 
     def seconds(n_rows: int) -> float:
         started = time.perf_counter()
         scorer.score(rows.head(n_rows))
         return time.perf_counter() - started
 
-    fewest = min(_FEWEST_TIMED, rows.height)
-    first = seconds(fewest)
-    if first > _LONG_S:
-        return fewest, fewest / min(first, seconds(fewest))
-    n_rows = int(min(max(fewest, fewest * _TIMED_S / first), rows.height))
+    seconds(_FEWEST_TIMED)  # loads the model
+    first = seconds(_FEWEST_TIMED)
+    if first > _TIMED_S:
+        return _FEWEST_TIMED, _FEWEST_TIMED / min(first, seconds(_FEWEST_TIMED))
+    n_rows = int(min(_FEWEST_TIMED * _TIMED_S / first, rows.height))
     # The fastest: others use the machine, and nothing makes a call faster than it is.
     return n_rows, n_rows / min(seconds(n_rows) for _ in range(_N_REPEATS))
 

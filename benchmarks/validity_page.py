@@ -55,9 +55,9 @@ _READING = """\
 - **undefined**: rows without a score (an empty text, no words); they are left out of that line's
   figures alone.
 - **rows/s**: a whole call of a `Scorer` whose model is loaded, one metric alone, on {n_threads}
-  threads, the fastest of three (of two where it takes long) on 100 rows or more, as many as take 2
-  seconds. Rows that share a passage or a pair share its work, so the rate is that of the set's
-  first rows. It stands at a metric's first line.
+  threads; the fastest of three (of two where it takes long) on as many rows as take 2 seconds, and
+  no fewer than 20. Rows that share a passage or a pair share its work, so the rate is that of the
+  set's first rows. It stands at a metric's first line.
 - {seen}: the shipped model was trained on texts of the set; the counts are below the table.
   {named}: MiniLM, the base of every shipped model, names the set's source among its data.
   {fitted}: the formula's weights were chosen on ratings of this kind. No shipped model was trained
@@ -76,7 +76,8 @@ _LIMITS = """\
 - What the base models were trained on is known from their cards alone. MiniLM's names SQuAD (87,599
   pairs, as many as its training half has questions) and MS MARCO; nothing can be told of the causal
   model's web pages.
-- quiz_design has 22 passages of 7 documents, so its intervals are rough.
+- quiz_design has 22 passages of 7 documents, so its intervals are rough. An interval such as
+  [1.000, 1.000] says that no resample changes the figure, not that it is certain.
 - The share of good rows decides what an AUC is worth to a filter: see the curves of your own rows.
 """
 
@@ -212,7 +213,7 @@ def _reworded(name: str, own: Record, rates: Record) -> str:
             *rows,
             "",
             *(
-                [f"{sampled}, those of every fourth original, for they take long.", ""]
+                [f"{sampled}, those of every eighth original, for they take long.", ""]
                 if slow
                 else []
             ),

@@ -15,8 +15,10 @@ from qaeval_core.metrics.base import AnyMetric
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.planning.compile import compile_run
+from qaeval_core.report.guide import advice_for
 from qaeval_core.schema import ROLES
 
+NO_ADVICE = "not judged: no set at hand has people's verdicts and what it reads"
 _REDUCTIONS = {
     "mean": "mean of rows",
     "sum_of_statistics": "from statistics summed over rows, and mean of rows",
@@ -59,6 +61,7 @@ def _lines(spec: AnyMetric) -> Iterator[str]:
     yield f"  symmetric   {'yes' if spec.is_symmetric else 'no'}"
     yield f"  references  {spec.over_references}"
     yield f"  corpus      {_REDUCTIONS[spec.over_examples]}"
+    yield f"  worth       {advice_for(spec.name) or NO_ADVICE}"
     yield "  reads"
     for role in spec.roles:
         yield f"    {role:<20} {ROLES[role]}"

@@ -79,4 +79,94 @@ def _short(value: float) -> str:
     return text.replace("0.", ".", 1) if text.startswith(("0.", "-0.")) else text
 
 
-GUIDE: tuple[Advice, ...] = ()
+# The first figure is that of a metric to use, the second of the best to use it rather than. "Rather
+# than" is said where their intervals do not meet.
+GUIDE: tuple[Advice, ...] = (
+    Advice(
+        job="short answers beside gold ones",
+        use=("sas", "bertscore"),
+        rather_than=("bleu_2", "bleu_3", "bleu_4", "exact_match"),
+        figures=(
+            Figure("sas", "bertscore_f1", "auc", 0.904, 0.88, 0.926),
+            Figure("sas", "bleu_2", "auc", 0.649, 0.623, 0.675),
+        ),
+    ),
+    Advice(
+        job="the same without a model",
+        use=("f1", "rouge_l"),
+        rather_than=("bleu_2", "bleu_3", "bleu_4", "adapted_bleu_4", "exact_match"),
+        figures=(
+            Figure("sas", "rouge_l", "auc", 0.868, 0.842, 0.893),
+            Figure("sas", "bleu_2", "auc", 0.649, 0.623, 0.675),
+        ),
+    ),
+    Advice(
+        job="answers in sentences, the question at hand",
+        use=("sas", "kpqa"),
+        rather_than=("bertscore", "f1", "rouge_l", "adapted_rouge_l", "cider"),
+        figures=(
+            Figure("kpqa_marco", "sas", "auc", 0.886, 0.853, 0.912),
+            Figure("kpqa_marco", "bertscore_f1", "auc", 0.741, 0.696, 0.782),
+        ),
+    ),
+    Advice(
+        job="answers about a story",
+        use=("kpqa", "sas", "bertscore", "bi_encoder", "moverscore"),
+        rather_than=("bleu_1", "bleu_2", "bleu_3", "bleu_4", "exact_match"),
+        figures=(
+            Figure("kpqa_narrative", "kpqa_bertscore", "auc", 0.951, 0.931, 0.97),
+            Figure("kpqa_narrative", "bleu_1", "auc", 0.825, 0.786, 0.861),
+        ),
+    ),
+    Advice(
+        job="generated questions beside a reference",
+        use=("ref_qrelscore", "bertscore", "meteor"),
+        rather_than=("bleu_4", "exact_match"),
+        figures=(
+            Figure("qgeval", "ref_qrelscore_reference", "auc", 0.725, 0.662, 0.788),
+            Figure("qgeval", "bleu_4", "auc", 0.614, 0.569, 0.661),
+        ),
+    ),
+    Advice(
+        job="generated questions without a reference: right for their answer",
+        use=("roundtrip",),
+        rather_than=("qrelscore", "bertscore_free", "q_bleu_free"),
+        figures=(
+            Figure("qgeval", "roundtrip", "auc", 0.7, 0.646, 0.753),
+            Figure("qgeval", "bertscore_free_precision", "auc", 0.563, 0.504, 0.623),
+        ),
+    ),
+    Advice(
+        job="generated questions that a teacher takes: hardly told by any",
+        use=("bertscore_free",),
+        rather_than=(),
+        figures=(Figure("quiz_design", "bertscore_free_f1", "auc", 0.572, 0.541, 0.611),),
+    ),
+    Advice(
+        job="questions that lost words",
+        use=("bertscore", "moverscore", "bi_encoder"),
+        rather_than=("q_bleu", "f1", "meteor", "bleu_4"),
+        figures=(
+            Figure("answerability", "bertscore_f1", "auc", 0.786, 0.754, 0.817),
+            Figure("answerability", "q_bleu", "auc", 0.639, 0.602, 0.675),
+        ),
+    ),
+    Advice(
+        job="good questions in other words than the reference",
+        use=("bi_encoder", "bertscore", "sas"),
+        rather_than=("meteor", "rouge_l", "bleu_4", "exact_match"),
+        figures=(
+            Figure("naco", "bi_encoder", "cost", 0.225, 0.215, 0.236),
+            Figure("naco", "meteor", "cost", 0.557, 0.541, 0.573),
+        ),
+    ),
+    Advice(
+        job="questions about another passage, without a reference",
+        use=("bertscore_free", "roundtrip", "qrelscore"),
+        rather_than=("q_bleu_free",),
+        figures=(
+            Figure("naco", "bertscore_free_precision", "beats_wrong", 1.0, 1.0, 1.0),
+            Figure("naco", "q_bleu_free_answerability", "beats_wrong", 0.922, 0.904, 0.938),
+        ),
+    ),
+)

@@ -17,6 +17,7 @@ from pydantic_core import PydanticUndefined
 
 from qaeval_core.metrics.base import AnyMetric
 from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.report.guide import GUIDE
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -78,9 +79,22 @@ def _description(field: FieldInfo) -> str:
     return f"{text} ({', '.join(f'`{choice}`' for choice in choices)})" if choices[1:] else text
 
 
+def guide_table() -> Iterator[str]:
+    """Yield the lines of the guide, with the figures that they stand on."""
+    yield "| job | use | rather than | figures of docs/validity.md |"
+    yield "| --- | --- | --- | --- |"
+    for line in GUIDE:
+        use, others = (
+            ", ".join(f"`{name}`" for name in names) for names in (line.use, line.rather_than)
+        )
+        figures = ", ".join(str(figure) for figure in line.figures)
+        yield f"| {line.job} | {use} | {others} | {line.figures[0].judged_set}: {figures} |"
+
+
 TABLES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "columns": ("metrics.md", columns_table),
     "settings": ("settings.md", settings_table),
+    "guide": ("../README.md", guide_table),
 }
 
 

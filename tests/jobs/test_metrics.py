@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
 
 from jobs.cli import app
 from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.report.guide import GUIDE, advice_for
 
 
 def shown(*words: str, code: int = 0) -> str:
@@ -41,6 +43,18 @@ def test_a_metric_is_described_with_definition_options_and_signature(name: str) 
             assert f"{name}.{key}=" in output
             assert field.description
             assert field.description in output
+
+
+def test_a_metric_says_what_it_is_worth_with_a_figure() -> None:
+    """Protects from a choice by name: the line is that of the README."""
+    for line in GUIDE:
+        for name in (*line.use, *line.rather_than):
+            worth = next(row for row in shown(name).splitlines() if row.startswith("  worth "))
+            assert worth.removeprefix("  worth ").strip() == str(advice_for(name))
+            assert re.search(r"\[-?\d?\.\d{3}, ", worth)
+    assert advice_for("roundtrip").use[0] == "roundtrip"
+    for name in ("naco", "judge", "top_n_accuracy"):
+        assert "worth       not judged" in shown(name)
 
 
 def test_an_unknown_metric_names_the_nearest() -> None:
