@@ -53,7 +53,9 @@ class Advice:
     def __str__(self) -> str:
         others = f" rather than {', '.join(self.rather_than)}" if self.rather_than else ""
         figures = ", ".join(map(str, self.figures))
-        return f"{self.job}: {', '.join(self.use)}{others}; {self.figures[0].judged_set}: {figures}"
+        return (
+            f"{self.job}: {', '.join(self.use)}{others}; on {self.figures[0].judged_set}: {figures}"
+        )
 
 
 def advice_for(metric: str) -> Advice | None:
@@ -92,7 +94,7 @@ GUIDE: tuple[Advice, ...] = (
         ),
     ),
     Advice(
-        job="the same without a model",
+        job="short answers beside gold ones, without a model",
         use=("f1", "rouge_l"),
         rather_than=("bleu_2", "bleu_3", "bleu_4", "adapted_bleu_4", "exact_match"),
         figures=(
@@ -161,7 +163,7 @@ GUIDE: tuple[Advice, ...] = (
         ),
     ),
     Advice(
-        job="questions about another passage, without a reference",
+        job="telling questions about another passage, without a reference",
         use=("bertscore_free", "roundtrip", "qrelscore"),
         rather_than=("q_bleu_free",),
         figures=(

@@ -88,7 +88,7 @@ def guide_table() -> Iterator[str]:
             ", ".join(f"`{name}`" for name in names) for names in (line.use, line.rather_than)
         )
         figures = ", ".join(str(figure) for figure in line.figures)
-        yield f"| {line.job} | {use} | {others} | {line.figures[0].judged_set}: {figures} |"
+        yield f"| {line.job} | {use} | {others} | on {line.figures[0].judged_set}: {figures} |"
 
 
 TABLES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
