@@ -18,6 +18,7 @@ import functools
 import json
 import os
 import re
+import shutil
 import stat
 import uuid
 from collections.abc import Iterable, Iterator
@@ -218,6 +219,12 @@ def _write_exclusively(path: Path, content: bytes) -> bool:
 def delete(path: Path) -> None:
     """Delete a file, if it is there."""
     path.unlink(missing_ok=True)
+
+
+def delete_folder(path: Path) -> None:
+    """Delete a folder and all that is in it, if it is there; links are not followed."""
+    if path.exists():
+        shutil.rmtree(path)
 
 
 def remove_temporaries(folder: Path, *, is_deep: bool = True) -> None:

@@ -1,15 +1,15 @@
 """Corpus: the scores of a finished run beside their input, or a table of scores of another tool.
 
-Footers are read, and what the run wrote about itself; rows are read by `RangeReader`, scores and
-input of the same rows at once.
+Footers are read, and what the run wrote about itself.
+
+But: rows are read by `ranges`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,20 +23,14 @@ from qaeval_core.errors import (
     nearest,
 )
 from qaeval_core.filter.request import ROLE_NAMES
-from qaeval_core.filter.texts import text_column
-from qaeval_core.outages import Outages
 from qaeval_core.planning.inputs import InputFile, find_inputs, open_filesystem, read_footer
-from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, stretches
+from qaeval_core.planning.shards import RowRange, stretches
 from qaeval_core.running.finished_run import FinishedRun, read_run
-from qaeval_core.running.reader import ShardReader
 from qaeval_core.running.run_files import read_json
 from qaeval_core.schema import COLUMNS_METADATA, fits_role
 from qaeval_core.study.inputs import ScoreColumn, described_columns
 
 ROWS_PER_RANGE = 1 << 18
-# What is in hand at once of each side.
-_LIMITS = ReadLimits(shard_bytes=64 << 20)
-ROWS_PER_READ = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,148 +393,3 @@ def column_bytes(file: InputFile, name: str) -> int:
     return sum(
         chunk.n_bytes for group in footer.groups for chunk in group.chunks if chunk.column == name
     )
-
-
-class RangeRows(NamedTuple):
-    """Some neighbouring rows; ``ids`` as texts."""
-
-    rows: RowRange
-    table: pa.Table
-    ids: pa.ChunkedArray
-
-
-class RangeReader:
-    """Reads columns of source and scores of the same rows.
-
-    Parameters
-    ----------
-    task : RangeTask
-    names : sequence of str, optional
-        Columns; default all, the source's first.
-    score_names : sequence of str
-        Which columns are the scores'.
-    id_column : str, optional
-        Of the source; without one a row's id is its file and row number.
-    outages : Outages
-
-    Raises
-    ------
-    InputChangedError, StorageError, UnreadableFileError
-        While rows are read, as `ShardReader` does.
-    """
-
-    def __init__(
-        self,
-        task: RangeTask,
-        *,
-        names: Sequence[str] | None = None,
-        score_names: Sequence[str] = (),
-        id_column: str | None = None,
-        outages: Outages,
-    ) -> None:
-        file = task.file
-        self._task, self._id_column = task, id_column
-        self._names = file.source.schema.names if names is None else list(names)
-        if names is None:
-            self._names = [*self._names, *score_names]
-        own = [name for name in self._names if name not in score_names]
-        others = [name for name in self._names if name in score_names]
-        needs_id = id_column is not None and (file.scores is None or file.compares_ids)
-        if needs_id and id_column is not None and id_column not in own:
-            own.append(id_column)
-        self._sides = [_Side(file.source, own, task.rows, outages)] if own else []
-        self._scores: _Side | None = None
-        if file.scores is not None:
-            self._scores = _Side(file.scores, ["id", *others], task.rows, outages)
-            self._sides.append(self._scores)
-
-    def __iter__(self) -> Iterator[RangeRows]:
-        start, stop = self._task.rows
-        while start < stop:
-            rows = RowRange(start, min(start + ROWS_PER_READ, stop))
-            tables = [side.read(rows) for side in self._sides]
-            n_rows = min([table.num_rows for table in tables], default=rows.n_rows)
-            rows = RowRange(start, start + n_rows)
-            columns: dict[str, pa.ChunkedArray] = {}
-            for side, table in zip(self._sides, tables, strict=True):
-                side.took(table, n_rows)
-                own = table.slice(0, n_rows)
-                columns |= {
-                    name: own[name]
-                    for name in own.column_names
-                    if side is not self._scores or name != "id"
-                }
-            ids = self._ids(rows, columns, tables[-1].slice(0, n_rows) if tables else None)
-            chosen = {name: columns[name] for name in self._names}
-            yield RangeRows(rows, pa.table(chosen) if chosen else _no_columns(n_rows), ids)
-            start += n_rows
-
-    def _ids(
-        self, rows: RowRange, columns: Mapping[str, pa.ChunkedArray], scores: pa.Table | None
-    ) -> pa.ChunkedArray:
-        relative = self._task.file.relative
-        name = self._id_column
-        own = text_column(columns[name]) if name is not None and name in columns else None
-        if self._scores is None or scores is None:
-            if own is not None:
-                return own
-            return pa.chunked_array([[f"{relative}#{row}" for row in range(*rows)]], pa.string())
-        ids = text_column(scores["id"])
-        if self._task.file.compares_ids and own is not None and not own.equals(ids):
-            raise InputChangedError(
-                f"{relative}: ids of rows {rows.start}-{rows.stop - 1} are not those that were "
-                "scored; run qaeval score on it"
-            )
-        return ids
-
-    def close(self) -> None:
-        """Close what is open."""
-        for side in self._sides:
-            side.close()
-
-
-def _no_columns(n_rows: int) -> pa.Table:
-    """Return a table of rows without a column that anybody reads."""
-    return pa.table({"": pa.nulls(n_rows)})
-
-
-class _Side:
-    """One of the files of a range, read in order; what was read too far is kept."""
-
-    def __init__(
-        self, file: InputFile, names: Sequence[str], rows: RowRange, outages: Outages
-    ) -> None:
-        self._reader = ShardReader(names, outages=outages)
-        groups = [
-            i
-            for i, group in enumerate(file.row_groups)
-            if group.start < rows.stop and group.start + group.n_rows > rows.start
-        ]
-        first = groups[0] if groups else 0
-        self._piece = Piece(
-            families=(),
-            file_id=file.file_id,
-            relative=file.relative,
-            version=file.version,
-            first_group=first,
-            stop_group=groups[-1] + 1 if groups else 0,
-            first_row=file.row_groups[first].start if groups else 0,
-            shards=(),
-            limits=_LIMITS,
-        )
-        self._left: pa.Table | None = None
-
-    def read(self, rows: RowRange) -> pa.Table:
-        """Return the first of some rows: all, or as many as fit in memory."""
-        if self._left is not None and self._left.num_rows:
-            return self._left.slice(0, rows.n_rows)
-        return self._reader.read(self._piece, rows)
-
-    def took(self, table: pa.Table, n_rows: int) -> None:
-        """Keep what was read beyond some rows."""
-        before = self._left if self._left is not None and self._left.num_rows else table
-        self._left = before.slice(n_rows)
-
-    def close(self) -> None:
-        """Close it."""
-        self._reader.close()

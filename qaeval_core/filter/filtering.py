@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -130,8 +129,7 @@ class Filtering:
         def make() -> None:
             if self.work.is_symlink():
                 raise RunError(f"{self.work} is a link; remove it")
-            if self.work.exists():
-                shutil.rmtree(self.work)
+            files.delete_folder(self.work)
             for name in ("ids", "questions", *OUTPUTS):
                 files.make_folder(self.work / name)
 
@@ -145,7 +143,7 @@ class Filtering:
         finally:
             # What counts is in its place by now, or an error is on its way.
             with contextlib.suppress(OSError):
-                shutil.rmtree(self.work)
+                files.delete_folder(self.work)
 
 
 def learn(run: Filtering, labels: Labels) -> Learned:

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from qaeval_core import files
 from qaeval_core.checksums import is_file_intact
 from qaeval_core.errors import ReconcileError
-from qaeval_core.filter.corpus import CorpusFile, RangeReader, RangeTask
+from qaeval_core.filter.corpus import CorpusFile, RangeTask
 from qaeval_core.filter.facts import KEPT, Facts, Stages, row_facts
 from qaeval_core.filter.near import near_duplicates
+from qaeval_core.filter.ranges import RangeReader
 from qaeval_core.outages import Outages
 from qaeval_core.schema import QUARANTINE_REASON
 

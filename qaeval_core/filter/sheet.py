@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qaeval_core.filter.corpus import RangeReader, RangeTask
+from qaeval_core.filter.corpus import RangeTask
 from qaeval_core.filter.filtering import Filtering, decide_early, scan
 from qaeval_core.filter.labels import SHEET_NAME, check_no_sheet, sample_rows, sheet_text
+from qaeval_core.filter.ranges import RangeReader
 from qaeval_core.filter.result import FilterResult
 from qaeval_core.filter.scan import ScanPlan
 from qaeval_core.stats.certificate import outlook

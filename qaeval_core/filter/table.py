@@ -12,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from qaeval_core import files
 from qaeval_core.errors import ConfigError, nearest
 from qaeval_core.filter.corpus import open_corpus
 from qaeval_core.filter.filtering import LocalExecutor
@@ -96,8 +97,8 @@ def filter_table(
     with tempfile.TemporaryDirectory(prefix="qaeval-filter-") as name:
         folder = Path(name)
         source = folder / "source" / _NAME
-        source.parent.mkdir()
-        pq.write_table(table.to_arrow() if is_polars else table, source)
+        with files.writer(source) as sink:
+            pq.write_table(table.to_arrow() if is_polars else table, sink)
         plan = make_plan(request, open_corpus(source.parent, columns=request.columns))
         result = run_filter(plan, folder / "kept", LocalExecutor(), say=lambda _: None)
         kept = folder / "kept" / "kept" / _NAME

@@ -5,7 +5,8 @@ A range of rows and its decisions in, two parts of Parquet files out, and sums f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from qaeval_core import files
-from qaeval_core.filter.corpus import RangeReader, RangeRows, RangeTask
+from qaeval_core.filter.corpus import RangeTask
 from qaeval_core.filter.decide import N_SHARES, NO_TWIN
 from qaeval_core.filter.facts import KEPT
 from qaeval_core.filter.order import Cut
+from qaeval_core.filter.ranges import RangeReader, RangeRows
 from qaeval_core.filter.scan import ids_path
 from qaeval_core.outages import Outages
 from qaeval_core.parquet_parts import join_parts
@@ -175,10 +177,8 @@ def _write_parts(
     )
     schema = kept_schema(task, plan)
     with (
-        files.writer(part_path(plan.work, "decisions", task.number)) as decided_sink,
-        files.writer(part_path(plan.work, "kept", task.number)) as kept_sink,
-        pq.ParquetWriter(decided_sink, DECISIONS_SCHEMA, compression="zstd") as decided,
-        pq.ParquetWriter(kept_sink, schema, compression="zstd") as kept,
+        _writing(part_path(plan.work, "decisions", task.number), DECISIONS_SCHEMA) as decided,
+        _writing(part_path(plan.work, "kept", task.number), schema) as kept,
     ):
         kept_groups, decided_groups = _Grouped(kept), _Grouped(decided)
         for part in reader:
@@ -194,6 +194,12 @@ def _write_parts(
         decided_groups.flush()
     reader.close()
     return written
+
+
+@contextlib.contextmanager
+def _writing(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
+    with files.writer(path) as sink, pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+        yield writer
 
 
 class _Grouped:

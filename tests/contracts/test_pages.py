@@ -109,9 +109,9 @@ def test_code_blocks_run_in_order(tmp_path: Path, artifacts_root: Path) -> None:
             assert done.returncode == 0, f"{body}\n{done.stdout}\n{done.stderr}"
 
 
-def test_the_metric_of_the_readme_can_be_added(tmp_path: Path) -> None:
+def test_the_metric_of_the_map_can_be_added(tmp_path: Path) -> None:
     """One module and one line are all that a metric costs."""
-    ((_, module),) = blocks(README, "py")
+    ((_, module),) = blocks(DOCS / "ARCHITECTURE.md", "py")
     shutil.copytree(REPOSITORY / "qaeval_core", tmp_path / "qaeval_core")
     first, _, _ = module.partition("\n")
     (tmp_path / first.removeprefix("# ")).write_text(module, encoding="utf-8")

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qaeval_core import filter_table
-from qaeval_core.filter import corpus, decide, order
+from qaeval_core.filter import corpus, decide, order, ranges
 from qaeval_core.filter.corpus import open_corpus
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.run import filter_corpus
@@ -188,7 +188,7 @@ def test_layout_makes_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             shuffled[i::n_files].write_parquet(path, row_group_size=97)
         if n_files > 1:
             monkeypatch.setattr(corpus, "ROWS_PER_RANGE", 150)
-            monkeypatch.setattr(corpus, "ROWS_PER_READ", 64)
+            monkeypatch.setattr(ranges, "ROWS_PER_READ", 64)
             monkeypatch.setattr(decide, "_ROWS_PER_BUCKET", 100)
             monkeypatch.setattr(order, "_CHUNK", 77)
         request = FilterRequest(**as_request(options))  # type: ignore[arg-type]
