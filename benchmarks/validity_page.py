@@ -59,7 +59,8 @@ _READING = """\
   no fewer than 20. Rows that share a passage or a pair share its work, so the rate is that of the
   set's first rows. It stands at a metric's first line.
 - {seen}: the shipped model was trained on texts of the set; the counts are below the table.
-  {named}: MiniLM, the base of every shipped model, names the set's source among its data.
+  {named}: the card of MiniLM, the base of every model here but the causal one, names the set's
+  source among its data.
   {fitted}: the formula's weights were chosen on ratings of this kind. No shipped model was trained
   on a human verdict of these sets.
 """
