@@ -61,7 +61,8 @@ def _lines(spec: AnyMetric) -> Iterator[str]:
     yield f"  symmetric   {'yes' if spec.is_symmetric else 'no'}"
     yield f"  references  {spec.over_references}"
     yield f"  corpus      {_REDUCTIONS[spec.over_examples]}"
-    yield f"  worth       {advice_for(spec.name) or NO_ADVICE}"
+    for line in advice_for(spec.name) or (NO_ADVICE,):
+        yield f"  worth       {line}"
     yield "  reads"
     for role in spec.roles:
         yield f"    {role:<20} {ROLES[role]}"

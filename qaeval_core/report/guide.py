@@ -58,11 +58,11 @@ class Advice:
         )
 
 
-def advice_for(metric: str) -> Advice | None:
-    """Return the line that a metric is used in, else the one that names another instead of it."""
+def advice_for(metric: str) -> tuple[Advice, ...]:
+    """Return the first line that a metric is used in, and the first that names others instead."""
     used = [line for line in GUIDE if metric in line.use]
-    named = [line for line in GUIDE if metric in line.rather_than]
-    return next(iter([*used, *named]), None)
+    instead = [line for line in GUIDE if metric in line.rather_than]
+    return (*used[:1], *instead[:1])
 
 
 def figure(value: float, low: float, high: float) -> str:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from jobs.cli import app
 from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.report.describe import NO_ADVICE
 from qaeval_core.report.guide import GUIDE, advice_for
 
 
@@ -47,12 +48,17 @@ def test_a_metric_is_described_with_definition_options_and_signature(name: str) 
 
 def test_a_metric_says_what_it_is_worth_with_a_figure() -> None:
     """Protects from a choice by name: the line is that of the README."""
-    for line in GUIDE:
-        for name in (*line.use, *line.rather_than):
-            worth = next(row for row in shown(name).splitlines() if row.startswith("  worth "))
-            assert worth.removeprefix("  worth ").strip() == str(advice_for(name))
-            assert re.search(r"\[-?\d?\.\d{3}, ", worth)
-    assert advice_for("roundtrip").use[0] == "roundtrip"
+    for name in METRICS:
+        worth = [row for row in shown(name).splitlines() if row.startswith("  worth ")]
+        told = [row.removeprefix("  worth ").strip() for row in worth]
+        lines = [line for line in GUIDE if name in (*line.use, *line.rather_than)]
+        assert told == ([str(line) for line in advice_for(name)] or [NO_ADVICE])
+        assert set(advice_for(name)) <= set(lines)
+        assert bool(lines) == all(re.search(r"\[-?\d?\.\d{3}, ", row) for row in told)
+    # What it is good for, and what it is not.
+    used, instead = advice_for("qrelscore")
+    assert "qrelscore" in used.use
+    assert "roundtrip" in instead.use
     for name in ("naco", "judge", "top_n_accuracy"):
         assert "worth       not judged" in shown(name)
 
