@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -28,7 +29,7 @@ from qaeval_core.store.store import Store
 T = TypeVar("T")
 R = TypeVar("R")
 
-WORK = ".work"
+WORK = ".work-"
 OUTPUTS = ("kept", "decisions")
 RETRY_S = 60.0
 
@@ -83,10 +84,10 @@ class Filtering:
     say: Callable[[str], None]
     retry_s: float = RETRY_S
 
-    @property
+    @cached_property
     def work(self) -> Path:
-        """Folder for what is not whole yet."""
-        return self.folder / WORK
+        """Folder for what is not whole yet; workers of a killed run may still write to theirs."""
+        return self.folder / f"{WORK}{uuid.uuid4().hex}"
 
     @cached_property
     def store(self) -> Store:
@@ -124,12 +125,12 @@ class Filtering:
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
         """Make an empty folder for work, and take it away at the end."""
-        self.store.check_inside(self.work / "any")
 
         def make() -> None:
-            if self.work.is_symlink():
-                raise RunError(f"{self.work} is a link; remove it")
-            files.delete_folder(self.work)
+            for path in self.folder.glob(f"{WORK}*"):
+                if path.is_symlink():
+                    raise RunError(f"{path} is a link; remove it")
+                files.delete_folder(path)
             for name in ("ids", "questions", *OUTPUTS):
                 files.make_folder(self.work / name)
 

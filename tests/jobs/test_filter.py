@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from filter_corpora import files_of, scored
-from helpers import REPOSITORY, qaeval
+from helpers import REPOSITORY, processes, qaeval, start_qaeval, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +53,48 @@ def test_as_a_module_on_a_table_of_another_tool(tmp_path: Path) -> None:
     assert kept.equals(table[1:])
     decisions = pl.read_parquet(tmp_path / "kept" / "decisions" / "t.parquet")
     assert decisions["duplicate_of"].to_list() == ["9", None, None]
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of a million rows in row groups of 20,000, so that tasks can be met at work."""
+    folder = tmp_path_factory.mktemp("large")
+    n = 1_000_000
+    number = pl.int_range(n, eager=True)
+    table = pl.DataFrame(
+        {
+            "id": number.cast(pl.String),
+            "question": "what is " + (number % 9_973).cast(pl.String) + "?",
+            "context": "passage " + (number // 50).cast(pl.String),
+            "s": (number * 7_919 % 1_000_003).cast(pl.Float64),
+        }
+    )
+    table.write_parquet(folder / "table.parquet", row_group_size=20_000)
+    return folder
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["driver", "worker"])
+def test_whoever_is_killed_on_ray_the_bytes_are_the_same(
+    large: Path, tmp_path: Path, victim: str
+) -> None:
+    words = ["--rank-by", "s", "--rules", "none", "--top-k", "20", "--share", "0.7"]
+    qaeval("filter", large, "--to", tmp_path / "local", *words, "--local")
+    kept = tmp_path / "ray"
+    process = start_qaeval("filter", large, "--to", kept, *words)
+    wait_until(lambda: any(kept.glob(".work-*/ids/*.arrow")), process)
+    if victim == "driver":
+        process.kill()
+        process.communicate()
+        assert not (kept / "_SUCCESS").exists()
+        qaeval("filter", large, "--to", kept, *words)
+    else:
+        wait_until(lambda: bool(processes(process.pid, title="ray::_call")), process)
+        processes(process.pid, title="ray::_call")[0].kill()
+        said, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, said
+    assert files_of(kept) == files_of(tmp_path / "local")
 
 
 def test_from_the_sheet_to_the_certificate(out: Path, tmp_path: Path) -> None:
