@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 not certified, or OUT is not complete, or the disk refused
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +21,7 @@ from qaeval_core.filter.plan import FilterPlan, make_plan
 from qaeval_core.filter.request import ROLE_NAMES, FilterRequest
 from qaeval_core.filter.result import FilterResult, dry_run_lines, result_lines
 from qaeval_core.filter.run import run_filter
+from qaeval_core.models.session import available_cpus
 
 EPILOG = """Examples:
 
@@ -104,7 +106,9 @@ def filter_rows(
     address: Annotated[
         str | None, typer.Option(help="Ray cluster; default: start a local one")
     ] = None,
-    local: Annotated[bool, typer.Option("--local", help="one process, no Ray")] = False,
+    local: Annotated[
+        bool, typer.Option("--local", help="this machine's processes, no Ray")
+    ] = False,
 ) -> None:
     """Keep the rows of a scored corpus that are worth training on; say why of every row."""
     try:
@@ -166,7 +170,9 @@ def _run(plan: FilterPlan, folder: Path, *, address: str | None, local: bool) ->
 
     tell = Progress(_PROGRESS_S)
     if local:
-        return run_filter(plan, folder, LocalExecutor(tell), say=options.say)
+        executor = LocalExecutor(tell, n_processes=available_cpus())
+        with contextlib.closing(executor):
+            return run_filter(plan, folder, executor, say=options.say)
     from jobs.cluster import connected
 
     with connected(ClusterSection(address=address)):

@@ -41,7 +41,7 @@ def temporary_path(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def writer(path: Path, *, is_private: bool = False) -> Iterator[BinaryIO]:
+def writer(path: Path, *, is_private: bool = False, is_flushed: bool = True) -> Iterator[BinaryIO]:
     """Yield a file to write to; it takes the path's name at the regular end, flushed.
 
     After an error the path is as it was, and nothing is left behind.
@@ -50,6 +50,8 @@ def writer(path: Path, *, is_private: bool = False) -> Iterator[BinaryIO]:
     ----------
     is_private : bool, default False
         Whether nobody else may read it; else the umask says who may.
+    is_flushed : bool, default True
+        Whether it survives the machine; False for what is done again then.
 
     Raises
     ------
@@ -64,14 +66,16 @@ def writer(path: Path, *, is_private: bool = False) -> Iterator[BinaryIO]:
                 os.fchmod(file.fileno(), _PRIVATE)
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if is_flushed:
+                os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         # The error counts, not that the disk refuses this, too.
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
-    flush_folder(path.parent)
+    if is_flushed:
+        flush_folder(path.parent)
 
 
 def write(path: Path, content: bytes) -> None:
@@ -331,6 +335,12 @@ class AppendFile:
 
 def _refused(path: Path, error: OSError) -> RunError:
     return RunError(f"cannot write {path}: {error.strerror}")
+
+
+def flush_file(path: Path) -> None:
+    """Return when a file's content is on the disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def flush_folder(path: Path) -> None:

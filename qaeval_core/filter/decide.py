@@ -22,6 +22,7 @@ from qaeval_core.filter.request import FilterRequest, Quota
 # Kept shares that a yield curve shows, and a certificate chooses from.
 N_SHARES = 20
 _ROWS_PER_BUCKET = 1 << 18
+_BUCKETS_PER_WALK = 8
 _STEP = 1 << 20
 BYTES_PER_ROW = 40
 NO_TWIN = -1
@@ -100,39 +101,65 @@ class CorpusRows:
         return dict(zip(self.stages.reasons, map(int, found), strict=True))
 
     def groups(self) -> Iterator[NDArray[np.intp]]:
-        """Yield the rows of some whole groups at a time, ascending; each row once."""
+        """Yield the rows of some whole groups at a time, ascending; each row once.
+
+        Hashes are spread evenly: equal ranges of them have about as many rows. One walk over all
+        rows finds those of several ranges.
+        """
+        assert self.group is not None, "nothing is grouped"
         n_buckets = max(-(-len(self) // _ROWS_PER_BUCKET), 1)
-        for bucket in range(n_buckets):
-            yield rows_of_bucket(self.group, bucket, n_buckets)
+        for first in range(0, n_buckets, _BUCKETS_PER_WALK):
+            rows, codes = [], []
+            for start in range(0, len(self), _STEP):
+                own = bucket_of(self.group[start : start + _STEP], n_buckets) - np.uint64(first)
+                # What is before the first wraps around.
+                chosen = np.flatnonzero(own < np.uint64(_BUCKETS_PER_WALK))
+                rows.append(start + chosen)
+                codes.append(own[chosen].astype(np.uint8))
+            found, code = np.concatenate(rows), np.concatenate(codes)
+            ordered = found[np.argsort(code, kind="stable")]
+            yield from np.split(ordered, np.cumsum(np.bincount(code))[:-1])
 
 
-def rows_of_bucket(
-    group: NDArray[np.uint64] | None, bucket: int, n_buckets: int
-) -> NDArray[np.intp]:
-    """Return the rows whose groups are in one of some buckets, ascending."""
-    assert group is not None, "nothing is grouped"
-    found = []
-    for start in range(0, len(group), _STEP):
-        own = group[start : start + _STEP] % np.uint64(n_buckets) == bucket
-        found.append(np.flatnonzero(own) + start)
-    return np.concatenate(found) if found else np.zeros(0, np.intp)
+def bucket_of(group: NDArray[np.uint64], n_buckets: int) -> NDArray[np.uint64]:
+    """Return in which of some equal ranges hashes lie."""
+    half = np.uint64(32)
+    return np.asarray(((group >> half) * np.uint64(n_buckets)) >> half)
 
 
-def drop_exact_duplicates(rows: CorpusRows) -> None:
-    """Drop questions whose tokens are those of a better one of their group."""
+def _drop_exact_duplicates(rows: CorpusRows, left: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Drop questions whose tokens are those of a better one of their group; return the others."""
     assert rows.twin is not None
     assert rows.group is not None
     question = rows.twin.view(np.uint64)
+    ordered = sorted_rows(left, rows.rank, rows.tie, rows.group, question)
+    group, own = rows.group[ordered], question[ordered]
+    is_first = np.ones(len(ordered), dtype=bool)
+    is_first[1:] = (group[1:] != group[:-1]) | (own[1:] != own[:-1])
+    best = ordered[np.maximum.accumulate(np.where(is_first, np.arange(len(ordered)), 0))]
+    rows.twin[ordered[~is_first]] = best[~is_first]
+    rows.drop(ordered[~is_first], "duplicate")
+    return ordered[is_first]
+
+
+def _drop_below_top_k(rows: CorpusRows, left: NDArray[np.intp], k: int) -> None:
+    """Drop all but the k best rows of each group."""
+    assert rows.group is not None
+    ordered = sorted_rows(left, rows.rank, rows.tie, rows.group)
+    rows.drop(ordered[_places(rows.group[ordered]) >= k], "top_k")
+
+
+def _decide_groups(rows: CorpusRows, *, has_exact: bool, top_k: int | None) -> None:
+    """Run the stages inside of groups."""
     for members in rows.groups():
         left = members[rows.reason[members] == KEPT]
-        ordered = sorted_rows(left, rows.rank, rows.tie, rows.group, question)
-        group, own = rows.group[ordered], question[ordered]
-        is_first = np.ones(len(ordered), dtype=bool)
-        is_first[1:] = (group[1:] != group[:-1]) | (own[1:] != own[:-1])
-        best = ordered[np.maximum.accumulate(np.where(is_first, np.arange(len(ordered)), 0))]
-        rows.twin[members] = NO_TWIN
-        rows.twin[ordered[~is_first]] = best[~is_first]
-        rows.drop(ordered[~is_first], "duplicate")
+        if has_exact and rows.twin is not None:
+            dropped = np.setdiff1d(members, left, assume_unique=True)
+            left = _drop_exact_duplicates(rows, left)
+            # Until now hashes of questions lay here.
+            rows.twin[left] = rows.twin[dropped] = NO_TWIN
+        if top_k is not None:
+            _drop_below_top_k(rows, left, top_k)
 
 
 def drop_found_duplicates(
@@ -144,15 +171,6 @@ def drop_found_duplicates(
     for duplicates, twins in found:
         rows.twin[duplicates] = twins
         rows.drop(duplicates, "duplicate")
-
-
-def drop_below_top_k(rows: CorpusRows, k: int) -> None:
-    """Drop all but the k best rows of each group."""
-    assert rows.group is not None
-    for members in rows.groups():
-        left = members[rows.reason[members] == KEPT]
-        ordered = sorted_rows(left, rows.rank, rows.tie, rows.group)
-        rows.drop(ordered[_places(rows.group[ordered]) >= k], "top_k")
 
 
 def _places(sorted_groups: NDArray[np.uint64]) -> NDArray[np.intp]:
@@ -315,27 +333,59 @@ def decide(
     list of QuotaCount
         Empty without a quota.
     """
-    if request.duplicates.kind == "exact" and rows.stages.duplicates.kind == "exact":
-        drop_exact_duplicates(rows)
-    elif rows.stages.duplicates.kind == "rouge_l":
+    kind = rows.stages.duplicates.kind
+    if kind == "rouge_l":
         drop_found_duplicates(rows, near_duplicates())
-    if request.top_k is not None:
-        drop_below_top_k(rows, request.top_k)
+    if kind == "exact" or request.top_k is not None:
+        _decide_groups(rows, has_exact=kind == "exact", top_k=request.top_k)
     quota = request.quotas
     return [] if quota is None else apply_quota(rows, quota, request.n_or_share)
 
 
-def group_counts(rows: CorpusRows) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """Return the rows of each row's group, and the kept ones; the hashes of ids are given up.
+@dataclass(frozen=True, slots=True)
+class GroupCounts:
+    """What is counted of groups.
 
-    Both lie where the hashes were: 8 bytes a row.
+    Attributes
+    ----------
+    size, kept : uint32 ndarray of shape (n_rows,)
+        Rows of each row's group, and the kept ones.
+    n_kept : int
+        Groups with kept rows.
+    n_by_share : tuple of int
+        Groups of which each kept share has rows.
     """
-    assert rows.group is not None
+
+    size: NDArray[np.uint32]
+    kept: NDArray[np.uint32]
+    n_kept: int
+    n_by_share: tuple[int, ...]
+
+
+def count_groups(rows: CorpusRows, share: NDArray[np.uint8]) -> GroupCounts | None:
+    """Count groups, if there are any; the hashes of ids are given up, counts lie in their place.
+
+    Parameters
+    ----------
+    share : uint8 ndarray of shape (n_rows,)
+        The smallest share that has a row; ``N_SHARES`` or more of rows that none has.
+    """
+    if rows.group is None:
+        return None
     both = rows.tie.view(np.uint32).reshape(-1, 2)
+    n_kept, first = 0, np.zeros(N_SHARES, np.int64)
     for members in rows.groups():
-        _, codes = np.unique(rows.group[members], return_inverse=True)
-        size = np.bincount(codes)
-        kept = np.bincount(codes, weights=rows.reason[members] == KEPT, minlength=len(size))
-        both[members, 0] = size[codes]
-        both[members, 1] = kept[codes].astype(np.uint32)
-    return both[:, 0], both[:, 1]
+        if not len(members):
+            continue
+        ordered = members[np.argsort(rows.group[members])]
+        group = rows.group[ordered]
+        starts = np.flatnonzero(np.concatenate([[True], group[1:] != group[:-1]]))
+        sizes = np.diff(starts, append=len(ordered))
+        kept = np.add.reduceat((rows.reason[ordered] == KEPT).astype(np.uint32), starts)
+        smallest = np.minimum.reduceat(share[ordered], starts)
+        both[ordered, 0] = np.repeat(sizes, sizes)
+        both[ordered, 1] = np.repeat(kept, sizes)
+        n_kept += int((kept > 0).sum())
+        first += np.bincount(smallest[smallest < N_SHARES], minlength=N_SHARES)
+    n_by_share = tuple(int(n) for n in np.cumsum(first))
+    return GroupCounts(both[:, 0], both[:, 1], n_kept, n_by_share)

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
+import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -32,6 +39,9 @@ R = TypeVar("R")
 WORK = ".work-"
 OUTPUTS = ("kept", "decisions")
 RETRY_S = 60.0
+# Starting processes takes as long as a few hundred thousand rows.
+_ROWS_FOR_PROCESSES = 500_000
+_LOOK_S = 0.5
 
 
 class Executor(Protocol):
@@ -47,16 +57,22 @@ class Executor(Protocol):
 
 
 class LocalExecutor:
-    """Works in one process, one item after another.
+    """Works in this process, or in a few of this machine's.
 
     Parameters
     ----------
     tell : callable, optional
         Gets the label, the rows done and all rows after each item.
+    n_processes : int, default 1
+        With more, processes are started where the rows are worth it.
     """
 
-    def __init__(self, tell: Callable[[str, int, int], None] | None = None) -> None:
+    def __init__(
+        self, tell: Callable[[str, int, int], None] | None = None, *, n_processes: int = 1
+    ) -> None:
         self._tell = tell or (lambda label, done, total: None)
+        self._n_processes = n_processes
+        self._pool: ProcessPoolExecutor | None = None
 
     def begin(self, folder: Path, inputs: Sequence[str]) -> None:
         """See what the caller sees."""
@@ -65,13 +81,55 @@ class LocalExecutor:
         self, function: Callable[[T], R], items: Sequence[T], *, label: str, n_rows: Sequence[int]
     ) -> Iterator[R]:
         """Yield what a function returns of each item, in their order."""
-        done = 0
-        self._tell(label, 0, sum(n_rows))
-        for item, n in zip(items, n_rows, strict=True):
-            result = function(item)
+        done, total = 0, sum(n_rows)
+        self._tell(label, 0, total)
+        if self._n_processes > 1 and len(items) > 1 and total >= _ROWS_FOR_PROCESSES:
+            results = self._map_apart(function, items)
+        else:
+            results = (function(items[i]) for i in range(len(items)))
+        for result, n in zip(results, n_rows, strict=True):
             done += n
-            self._tell(label, done, sum(n_rows))
+            self._tell(label, done, total)
             yield result
+
+    def _map_apart(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+        if self._pool is None:
+            # Not forked: threads of Arrow and polars would not be there.
+            self._pool = ProcessPoolExecutor(
+                self._n_processes,
+                mp_context=get_context("spawn"),
+                initializer=_end_with,
+                initargs=(os.getpid(),),
+            )
+        waiting: deque[Future[R]] = deque()
+        n_started = 0
+        try:
+            for _ in range(len(items)):
+                while n_started < len(items) and len(waiting) < 2 * self._n_processes:
+                    waiting.append(self._pool.submit(function, items[n_started]))
+                    n_started += 1
+                yield waiting.popleft().result()
+        except BrokenProcessPool:
+            raise RunError(
+                "a worker process died (out of memory, or killed); run the same command again"
+            ) from None
+
+    def close(self) -> None:
+        """End its processes."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+
+def _end_with(parent: int) -> None:
+    """Let this process end soon after its parent does, however that dies."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @dataclass(slots=False)

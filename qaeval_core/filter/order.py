@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 UInt64 = NDArray[np.uint64]
@@ -158,8 +159,13 @@ def sorted_rows(
     groups : uint64 ndarray
         The first is the outermost.
     """
-    keys = [tie[rows], _ascending(rank[rows]), *(own[rows] for own in reversed(groups))]
-    return rows[np.lexsort(keys)]
+    # The place comes last: the sort is not stable, and eight times as fast as one that is.
+    keys = [*(own[rows] for own in groups), rank[rows] + 0.0, tie[rows], rows]
+    frame = pl.DataFrame({str(i): key for i, key in enumerate(keys)})
+    descending = [i == len(groups) for i in range(len(keys))]
+    order = frame.select(pl.arg_sort_by(frame.columns, descending=descending)).to_series()
+    found: NDArray[np.intp] = rows[order.to_numpy()]
+    return found
 
 
 def _ascending(rank: NDArray[np.float64]) -> UInt64:

@@ -14,7 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from qaeval_core.filter.corpus import Corpus, RangeTask
-from qaeval_core.filter.decide import CorpusRows, group_counts
+from qaeval_core.filter.decide import CorpusRows, GroupCounts
 from qaeval_core.filter.filtering import OUTPUTS, Filtering
 from qaeval_core.filter.write import (
     Decisions,
@@ -34,9 +34,10 @@ class RangeDecisions(Sequence[tuple[RangeTask, Decisions]]):
     ----------
     tasks : sequence of RangeTask
     rows : CorpusRows
-        Decided; their hashes of ids are given up.
+        Decided.
     share : uint8 ndarray
         Of `smallest_shares`.
+    groups : GroupCounts, optional
     examples : sequence of int
         Rows whose texts are wanted.
     """
@@ -46,10 +47,11 @@ class RangeDecisions(Sequence[tuple[RangeTask, Decisions]]):
         tasks: Sequence[RangeTask],
         rows: CorpusRows,
         share: NDArray[np.uint8],
+        groups: GroupCounts | None,
         examples: Sequence[int],
     ) -> None:
-        self._tasks, self._rows, self._share, self._examples = tasks, rows, share, examples
-        self._sizes = group_counts(rows) if rows.group is not None else None
+        self._tasks, self._rows, self._share = tasks, rows, share
+        self._groups, self._examples = groups, examples
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -62,8 +64,8 @@ class RangeDecisions(Sequence[tuple[RangeTask, Decisions]]):
             rows.rank[own],
             self._share[own],
             twin=rows.twin[own] if rows.twin is not None else None,
-            group_size=self._sizes[0][own] if self._sizes else None,
-            group_kept=self._sizes[1][own] if self._sizes else None,
+            group_size=self._groups.size[own] if self._groups is not None else None,
+            group_kept=self._groups.kept[own] if self._groups is not None else None,
             examples=[row for row in self._examples if own.start <= row < own.stop],
         )
         return task, decisions
@@ -90,13 +92,14 @@ def write_rows(
     run: Filtering,
     rows: CorpusRows,
     share: NDArray[np.uint8],
+    groups: GroupCounts | None,
     examples: Sequence[int],
     *,
     keeps: bool,
 ) -> tuple[list[Written], dict[str, dict[str, Any]]]:
     """Write kept rows and decisions; return what was summed, and the sizes of files."""
     plan = write_plan(run, keeps=keeps)
-    pairs = RangeDecisions(run.tasks, rows, share, examples)
+    pairs = RangeDecisions(run.tasks, rows, share, groups, examples)
     written = list(run.map_ranges(partial(_write_pair, plan=plan), "write", pairs))
     return written, _join(run, plan)
 

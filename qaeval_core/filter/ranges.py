@@ -18,6 +18,8 @@ from qaeval_core.running.reader import ShardReader
 # What is in hand at once of each side.
 _LIMITS = ReadLimits(shard_bytes=64 << 20)
 ROWS_PER_READ = 1 << 16
+# Wide rows are read fewer at once: the reader looks at the footer.
+_ROWS_PER_BATCH = 1 << 13
 
 
 class RangeRows(NamedTuple):
@@ -129,7 +131,7 @@ class _Side:
     def __init__(
         self, file: InputFile, names: Sequence[str], rows: RowRange, outages: Outages
     ) -> None:
-        self._reader = ShardReader(names, outages=outages)
+        self._reader = ShardReader(names, outages=outages, max_rows=_ROWS_PER_BATCH)
         groups = [
             i
             for i, group in enumerate(file.row_groups)

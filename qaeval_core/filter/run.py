@@ -13,13 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from qaeval_core import files
 from qaeval_core.errors import ConfigError
 from qaeval_core.filter.corpus import Corpus
-from qaeval_core.filter.decide import CorpusRows, QuotaCount, Shares, keep_best, make_shares, n_of
-from qaeval_core.filter.facts import KEPT
+from qaeval_core.filter.decide import (
+    CorpusRows,
+    QuotaCount,
+    Shares,
+    count_groups,
+    keep_best,
+    make_shares,
+    n_of,
+)
 from qaeval_core.filter.filtering import (
     OUTPUTS,
     RETRY_S,
@@ -40,7 +45,7 @@ from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.result import FilterResult, Outcome, result_content
 from qaeval_core.filter.sheet import write_sheet
 from qaeval_core.filter.write import Sums
-from qaeval_core.filter.yields import certificate, groups_by_share, smallest_shares, yield_table
+from qaeval_core.filter.yields import certificate, smallest_shares, yield_table
 from qaeval_core.running.run_files import read_json
 from qaeval_core.stats.certificate import Certificate
 from qaeval_core.store.lock import RunLock
@@ -207,9 +212,8 @@ def _choose_and_write(
     choice = _choose(request, shares, found)
     cut, examples = _margin(rows, choice.n_kept, shares.n_eligible)
     keep_best(rows, cut)
-    n_groups = groups_by_share(rows, share)
-    n_kept_groups = _n_kept_groups(rows)
-    written, sizes = write_rows(run, rows, share, examples, keeps=choice.is_certified)
+    groups = count_groups(rows, share)
+    written, sizes = write_rows(run, rows, share, groups, examples, keeps=choice.is_certified)
     sums = Sums.none(len(plan.metrics))
     for own in written:
         sums.add(own.sums)
@@ -217,7 +221,7 @@ def _choose_and_write(
         shares,
         sums,
         plan.metrics,
-        n_groups=n_groups,
+        n_groups=groups.n_by_share if groups is not None else None,
         higher_is_better=plan.stages.rank.higher_is_better,
         certificate=found,
         has_target=request.precision is not None,
@@ -231,20 +235,10 @@ def _choose_and_write(
         quotas=quotas,
         learned=learned.rank if learned is not None else None,
         sums=sums,
-        n_groups=n_kept_groups,
+        n_groups=groups.n_kept if groups is not None else None,
         examples=[own.examples[row] for own in written for row in sorted(own.examples)],
     )
     return result_content(plan, rows, outcome, table=table, files=sizes)
-
-
-def _n_kept_groups(rows: CorpusRows) -> int | None:
-    """Return how many groups have kept rows; call it before the groups' counts are made."""
-    if rows.group is None:
-        return None
-    return sum(
-        len(np.unique(rows.group[members[rows.reason[members] == KEPT]]))
-        for members in rows.groups()
-    )
 
 
 def _margin(rows: CorpusRows, n_kept: int, n_eligible: int) -> tuple[Cut | None, list[int]]:

@@ -21,6 +21,7 @@ from qaeval_core import files
 from qaeval_core.checksums import is_file_intact
 from qaeval_core.errors import ReconcileError
 from qaeval_core.filter.corpus import CorpusFile, RangeTask
+from qaeval_core.filter.decide import bucket_of
 from qaeval_core.filter.facts import KEPT, Facts, Stages, row_facts
 from qaeval_core.filter.near import near_duplicates
 from qaeval_core.filter.ranges import RangeReader
@@ -177,7 +178,7 @@ def _put_questions_aside(task: RangeTask, plan: ScanPlan, facts: Facts) -> None:
     assert facts.tokens is not None
     left = np.flatnonzero(facts.reason == KEPT)
     group = facts.group if facts.group is not None else np.zeros(len(facts.reason), np.uint64)
-    bucket = group[left] % np.uint64(plan.n_buckets)
+    bucket = bucket_of(group[left], plan.n_buckets)
     batches = []
     for number in range(plan.n_buckets):
         own = left[bucket == number]
@@ -197,7 +198,10 @@ def _put_questions_aside(task: RangeTask, plan: ScanPlan, facts: Facts) -> None:
 
 def _write_batches(path: Path, batches: Sequence[pa.RecordBatch], plan: ScanPlan) -> None:
     def write() -> None:
-        with files.writer(path) as sink, pa.ipc.new_file(sink, batches[0].schema) as writer:
+        with (
+            files.writer(path, is_flushed=False) as sink,
+            pa.ipc.new_file(sink, batches[0].schema) as writer,
+        ):
             for batch in batches:
                 writer.write_batch(batch)
 

@@ -177,8 +177,8 @@ def _write_parts(
     )
     schema = kept_schema(task, plan)
     with (
-        _writing(part_path(plan.work, "decisions", task.number), DECISIONS_SCHEMA) as decided,
-        _writing(part_path(plan.work, "kept", task.number), schema) as kept,
+        _writing(part_path(plan.work, "decisions", task.number), DECISIONS_SCHEMA, "id") as decided,
+        _writing(part_path(plan.work, "kept", task.number), schema, plan.id_column) as kept,
     ):
         kept_groups, decided_groups = _Grouped(kept), _Grouped(decided)
         for part in reader:
@@ -197,9 +197,28 @@ def _write_parts(
 
 
 @contextlib.contextmanager
-def _writing(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
-    with files.writer(path) as sink, pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+def _writing(path: Path, schema: pa.Schema, id_column: str | None) -> Iterator[pq.ParquetWriter]:
+    # Flushed once it is in its place, or as a part of what is.
+    with (
+        files.writer(path, is_flushed=False) as sink,
+        pq.ParquetWriter(
+            sink, schema, compression="zstd", use_dictionary=_repeating(schema, id_column)
+        ) as writer,
+    ):
         yield writer
+
+
+def _repeating(schema: pa.Schema, id_column: str | None) -> list[str]:
+    """Return the columns whose values repeat: others cost time and space."""
+    buffer = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), buffer)
+    columns = pq.ParquetFile(pa.BufferReader(buffer.getvalue())).schema
+    own = [columns.column(i) for i in range(len(columns))]
+    return [
+        column.path
+        for column in own
+        if column.physical_type not in ("FLOAT", "DOUBLE") and column.path != id_column
+    ]
 
 
 class _Grouped:
@@ -360,6 +379,7 @@ def join_file(task: FileTask, folder: str, what: str, plan: WritePlan) -> int:
     def write() -> int:
         if len(parts) == 1:
             files.make_folder(path.parent)
+            files.flush_file(parts[0])
             files.move(parts[0], path)
             files.flush_folder(path.parent)
         else:

@@ -29,20 +29,6 @@ def smallest_shares(rows: CorpusRows, shares: Shares) -> NDArray[np.uint8]:
     return found
 
 
-def groups_by_share(rows: CorpusRows, share: NDArray[np.uint8]) -> list[int] | None:
-    """Return how many groups each share has rows of; None where nothing is grouped."""
-    if rows.group is None:
-        return None
-    first = np.zeros(N_SHARES, np.int64)
-    for members in rows.groups():
-        left = members[share[members] != NO_BIN]
-        _, codes = np.unique(rows.group[left], return_inverse=True)
-        smallest = np.full(codes.max() + 1 if len(codes) else 0, N_SHARES - 1)
-        np.minimum.at(smallest, codes, share[left])
-        first += np.bincount(smallest, minlength=N_SHARES)
-    return [int(n) for n in np.cumsum(first)]
-
-
 def certificate(
     rows: CorpusRows,
     share: NDArray[np.uint8],

@@ -42,6 +42,7 @@ from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, plan_file
 
 # Column chunks of a large row group are read through a buffer of this size, not whole.
 _BUFFER_BYTES = 8 << 20
+_MAX_ROWS = 1024
 
 
 class ShardReader:
@@ -53,9 +54,18 @@ class ShardReader:
         Columns to read.
     outages : Outages, optional
         How long a store is tried; default once.
+    max_rows : int, default 1024
+        Decoded at once; fewer where rows are large.
     """
 
-    def __init__(self, columns: Sequence[str], *, outages: Outages | None = None) -> None:
+    def __init__(
+        self,
+        columns: Sequence[str],
+        *,
+        outages: Outages | None = None,
+        max_rows: int = _MAX_ROWS,
+    ) -> None:
+        self._max_rows = max_rows
         self._columns = list(dict.fromkeys(columns))
         self._outages = outages or Outages()
         self._key: tuple[str, int] | None = None
@@ -173,7 +183,12 @@ class ShardReader:
         groups = list(range(piece.first_group, piece.stop_group))
         self._batches = parquet.iter_batches(
             batch_size=rows_per_batch(
-                source.file, footer, groups, self._columns, n_bytes=piece.version.size_bytes
+                source.file,
+                footer,
+                groups,
+                self._columns,
+                n_bytes=piece.version.size_bytes,
+                max_rows=self._max_rows,
             ),
             row_groups=groups,
             columns=self._columns,
@@ -337,7 +352,6 @@ def _as_os_error(error: Exception) -> OSError:
     return error if isinstance(error, OSError) else OSError(str(error))
 
 
-_MAX_ROWS = 1024
 _BATCH_BYTES = 1 << 30
 # Encodings that store every value by itself: what is decoded is as large as what is stored.
 # PLAIN, RLE, BIT_PACKED, DELTA_BINARY_PACKED, DELTA_LENGTH_BYTE_ARRAY, BYTE_STREAM_SPLIT
@@ -348,9 +362,15 @@ _DICTIONARY_PAGE = 2
 
 
 def rows_per_batch(
-    source: Any, footer: Footer, groups: Sequence[int], columns: Sequence[str], *, n_bytes: int
+    source: Any,
+    footer: Footer,
+    groups: Sequence[int],
+    columns: Sequence[str],
+    *,
+    n_bytes: int,
+    max_rows: int = _MAX_ROWS,
 ) -> int:
-    """Return how many rows take a gibibyte at most when they are decoded, 1 to 1,024.
+    """Return how many rows take a gibibyte at most when they are decoded, 1 to ``max_rows``.
 
     Parameters
     ----------
@@ -361,7 +381,7 @@ def rows_per_batch(
     n_bytes : int
         Of the file.
     """
-    n_rows = _MAX_ROWS
+    n_rows = max_rows
     for group in (footer.groups[number] for number in groups):
         if group.n_rows < 1:
             continue
