@@ -1,8 +1,8 @@
 """Benchmark of filter: rows/s beside a plain copy of the same rows, and beside a polars script.
 
 Rows are generated: five questions a context, a tenth of them repeated with other case and marks,
-six score columns, in files of a million rows. Both commands run as people run them, on a local Ray
-with all cores, start included. The copy is pyarrow's, by two processes that know which rows are
+six score columns, in files of a million rows. The command runs as people run it on one machine,
+with all cores and start included. The copy is pyarrow's, by two processes that know which rows are
 kept, which is all that it does not have to find out. The script is what people write with polars
 where memory holds the corpus; it must keep the same ids. Run ``python -m benchmarks.filter --rows
 1000000``. Prints numbers and never judges one.
@@ -116,7 +116,7 @@ class PeakMemory:
             try:
                 self.driver_bytes = max(self.driver_bytes, self._own(self._process))
                 for child in self._process.children(recursive=True):
-                    if "ray::" in " ".join(child.cmdline()):
+                    if "spawn_main" in " ".join(child.cmdline()):
                         self.worker_bytes = max(self.worker_bytes, self._own(child))
             except psutil.Error:
                 continue
@@ -136,6 +136,7 @@ def run_filter(source: Path, kept: Path, words: Sequence[str]) -> tuple[float, P
     """Run the command; return its seconds and memory."""
     shutil.rmtree(kept, ignore_errors=True)
     command = [sys.executable, "-m", "jobs.filter", str(source), "--to", str(kept), *words]
+    command.append("--local")
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     memory = PeakMemory(process.pid)

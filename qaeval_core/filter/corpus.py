@@ -30,7 +30,8 @@ from qaeval_core.running.run_files import read_json
 from qaeval_core.schema import COLUMNS_METADATA, fits_role
 from qaeval_core.study.inputs import ScoreColumn, described_columns
 
-ROWS_PER_RANGE = 1 << 18
+# Of files that are no larger nothing is put together from parts.
+ROWS_PER_RANGE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,8 @@ class RangeReader:
         Columns; default all, the source's first.
     score_names : sequence of str
         Which columns are the scores'.
+    shared : str, optional
+        Column of texts that neighbours share, such as the context: it comes as a dictionary.
     id_column : str, optional
         Of the source; without one a row's id is its file and row number.
     outages : Outages
@@ -56,6 +58,7 @@ class RangeReader:
         *,
         names: Sequence[str] | None = None,
         score_names: Sequence[str] = (),
+        shared: str | None = None,
         id_column: str | None = None,
         outages: Outages,
     ) -> None:
@@ -69,7 +72,11 @@ class RangeReader:
         needs_id = id_column is not None and (file.scores is None or file.compares_ids)
         if needs_id and id_column is not None and id_column not in own:
             own.append(id_column)
+        coded = [name for name in own if name == shared and _is_plain_text(file.source, name)]
+        own = [name for name in own if name not in coded]
         self._sides = [_Side(file.source, own, task.rows, outages)] if own else []
+        if coded:
+            self._sides.append(_Side(file.source, coded, task.rows, outages, are_coded=True))
         self._scores: _Side | None = None
         if file.scores is not None:
             self._scores = _Side(file.scores, ["id", *others], task.rows, outages)
@@ -125,13 +132,25 @@ def _no_columns(n_rows: int) -> pa.Table:
     return pa.table({"": pa.nulls(n_rows)})
 
 
+def _is_plain_text(file: InputFile, name: str) -> bool:
+    kind = file.schema.field(name).type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
 class _Side:
     """One of the files of a range, read in order; what was read too far is kept."""
 
     def __init__(
-        self, file: InputFile, names: Sequence[str], rows: RowRange, outages: Outages
+        self,
+        file: InputFile,
+        names: Sequence[str],
+        rows: RowRange,
+        outages: Outages,
+        *,
+        are_coded: bool = False,
     ) -> None:
-        self._reader = ShardReader(names, outages=outages, max_rows=_ROWS_PER_BATCH)
+        max_rows = ROWS_PER_READ if are_coded else _ROWS_PER_BATCH
+        self._reader = ShardReader(names, outages=outages, max_rows=max_rows, are_coded=are_coded)
         groups = [
             i
             for i, group in enumerate(file.row_groups)

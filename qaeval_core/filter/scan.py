@@ -97,7 +97,12 @@ def scan_range(task: RangeTask, plan: ScanPlan) -> Scanned:
     parts: list[Facts] = []
     ids: list[pa.ChunkedArray] = []
     reader = RangeReader(
-        task, names=names, score_names=plan.score_names, id_column=plan.id_column, outages=outages
+        task,
+        names=names,
+        score_names=plan.score_names,
+        shared=stages.group,
+        id_column=plan.id_column,
+        outages=outages,
     )
     wanted = pa.array(plan.wanted_ids, pa.string())
     rows_found: list[NDArray[np.int64]] = []

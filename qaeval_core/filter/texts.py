@@ -92,6 +92,8 @@ def column_hashes(column: pa.ChunkedArray) -> tuple[UInt64, NDArray[np.bool_]]:
             None if row is None else _LIST_END.join(part or b"" for part in row) for row in rows
         ]
         return text_hashes(texts), np.array([text is not None for text in texts], dtype=bool)
+    if pa.types.is_dictionary(column.type):
+        return _coded_hashes(column)
     # Neighbours share contexts: each is hashed once.
     coded = text_column(column).cast(pa.large_binary()).combine_chunks().dictionary_encode()
     own = text_hashes(coded.dictionary.to_pylist())
@@ -99,6 +101,18 @@ def column_hashes(column: pa.ChunkedArray) -> tuple[UInt64, NDArray[np.bool_]]:
     codes = coded.indices.fill_null(0).to_numpy(zero_copy_only=False)
     hashes = own[codes] if len(own) else np.zeros(len(codes), np.uint64)
     return np.where(is_there, hashes, np.uint64(0)), is_there
+
+
+def _coded_hashes(column: pa.ChunkedArray) -> tuple[UInt64, NDArray[np.bool_]]:
+    """Return what `column_hashes` does, of a column of dictionaries."""
+    found: list[UInt64] = [np.zeros(0, np.uint64)]
+    for chunk in column.chunks:
+        texts = text_column(pa.chunked_array([chunk.dictionary])).cast(pa.large_binary())
+        own = np.append(text_hashes(texts.to_pylist()), np.uint64(0))
+        # The last one stands for null.
+        codes = chunk.indices.fill_null(len(own) - 1).to_numpy(zero_copy_only=False)
+        found.append(own[codes])
+    return np.concatenate(found), np.asarray(column.is_valid())
 
 
 _LIST_END = b"\x1e"

@@ -56,6 +56,8 @@ class ShardReader:
         How long a store is tried; default once.
     max_rows : int, default 1024
         Decoded at once; fewer where rows are large.
+    are_coded : bool, default False
+        Whether texts come as dictionaries: what rows share is decoded, and held, once.
     """
 
     def __init__(
@@ -64,8 +66,9 @@ class ShardReader:
         *,
         outages: Outages | None = None,
         max_rows: int = _MAX_ROWS,
+        are_coded: bool = False,
     ) -> None:
-        self._max_rows = max_rows
+        self._max_rows, self._are_coded = max_rows, are_coded
         self._columns = list(dict.fromkeys(columns))
         self._outages = outages or Outages()
         self._key: tuple[str, int] | None = None
@@ -179,6 +182,7 @@ class ShardReader:
             buffer_size=_BUFFER_BYTES,
             pre_buffer=False,
             page_checksum_verification=True,
+            read_dictionary=self._columns if self._are_coded else None,
         )
         groups = list(range(piece.first_group, piece.stop_group))
         self._batches = parquet.iter_batches(
@@ -189,6 +193,7 @@ class ShardReader:
                 self._columns,
                 n_bytes=piece.version.size_bytes,
                 max_rows=self._max_rows,
+                are_coded=self._are_coded,
             ),
             row_groups=groups,
             columns=self._columns,
@@ -369,6 +374,7 @@ def rows_per_batch(
     *,
     n_bytes: int,
     max_rows: int = _MAX_ROWS,
+    are_coded: bool = False,
 ) -> int:
     """Return how many rows take a gibibyte at most when they are decoded, 1 to ``max_rows``.
 
@@ -389,6 +395,9 @@ def rows_per_batch(
         for chunk in group.chunks:
             if chunk.column in columns:
                 has_page = 0 < chunk.start <= n_bytes - _HEADER_BYTES
+                if are_coded:
+                    bytes_of_row += max(chunk.n_bytes, 1) / group.n_rows
+                    continue
                 page = _dictionary_bytes(source, chunk) if has_page else None
                 bytes_of_row += _bytes_of_row(chunk, page, n_rows=group.n_rows)
         n_rows = min(n_rows, int(_BATCH_BYTES / max(bytes_of_row, 1.0)))
