@@ -39,7 +39,9 @@ class Progress:
         self._printer: ProgressPrinter | None = None
 
     def __call__(self, label: str, n_done: int, n_total: int) -> None:
-        """Take how far the work of a label is."""
+        """Take how far the work of a label is; work without one is not worth a line."""
+        if not label:
+            return
         if self._printer is None or label != self._label:
             self._label = label
             self._printer = ProgressPrinter(

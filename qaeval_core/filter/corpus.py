@@ -240,7 +240,12 @@ def _open_run(
         ) from None
     notes = list(problems)
     files: list[CorpusFile] = []
-    id_column = columns.get("id") or run.columns.get("id")
+    id_column = run.columns.get("id")
+    if columns.get("id", id_column) != id_column:
+        raise ConfigError(
+            f"--column id={columns['id']}: the scores have the ids of "
+            f"{id_column or 'files and row numbers'}; score with that column to change it"
+        )
     _check_known(run, sources)
     for source in sources:
         # Elsewhere a file has another place and time: its ids tell whether it is the same.

@@ -125,12 +125,13 @@ def _join(run: Filtering, plan: WritePlan) -> dict[str, dict[str, Any]]:
     n_rows = [sum(run.tasks[i].rows.n_rows for i in own) for own in numbers.values()]
     sizes: dict[str, dict[str, Any]] = {name: {"bytes": {}} for name in numbers}
     for what in OUTPUTS:
-        run.store.check_inside(run.folder / what / "any")
+        for name in ("any", *numbers):
+            run.store.check_inside(run.folder / what / name)
         if what == "kept" and not plan.keeps:
             _delete_others(run, what, ())
             continue
         join = partial(join_file, folder=str(run.folder), what=what, plan=plan)
-        found = run.executor.map(join, made, label=f"join {what}", n_rows=n_rows)
+        found = run.executor.map(join, made, label="", n_rows=n_rows)
         for own, n_bytes in zip(made, found, strict=True):
             sizes[own.relative]["bytes"][what] = n_bytes
         _delete_others(run, what, tuple(numbers))

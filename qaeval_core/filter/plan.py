@@ -32,6 +32,8 @@ from qaeval_core.study.inputs import numbers
 # What a filter does is in the fingerprint of what it wrote.
 VERSION = "1"
 _MAX_MEMORY_SHARE = 0.8
+# A reason is a byte of each row.
+_MAX_REASONS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,8 @@ def make_plan(request: FilterRequest, corpus: Corpus) -> FilterPlan:
         seed=request.seed,
         last=_last_stage(request),
     )
+    if len(stages.reasons) > _MAX_REASONS:
+        raise ConfigError(f"--keep reads {len(keep_columns):,} columns, too many to name one a row")
     if corpus.id_column is None:
         notes.append(
             "no id column: rows are named by file and row number, so what is kept depends on how "

@@ -86,6 +86,7 @@ def test_wrong_words(options: dict[str, object], message: str) -> None:
     ({"quota": "topic=equal", "budget": 2}, "2 rows are fewer than the 3 values of topic"),
     ({"columns": {"question": "quesion"}},
      "no column 'quesion' for the role question; did you mean"),
+    ({"columns": {"id": "topic"}}, "--column id=topic: the scores have the ids of id"),
     ({"rank_by": "combine.json"}, "--rank-by combine.json: "),
     ({"labels": "nowhere.csv", "label": "g", "precision": 0.8}, "nowhere.csv: no table there"),
 ])  # fmt: skip
