@@ -193,6 +193,7 @@ def _read_run(out: Path, *, partial: bool) -> FinishedRun:
 
 def _open_table(path: Path, columns: Mapping[str, str]) -> Corpus:
     files, problems = find_inputs([str(path)])
+    _check_unique(files)
     _check_same_columns(files)
     found = []
     start = 0
@@ -269,6 +270,7 @@ def _open_run(
         name for name in scored[0].schema.names if name != "id" and name not in given
     )
     own = [file.source for file in files]
+    _check_unique(own)
     _check_names(own, score_names)
     roles = _roles(run, columns, _common_names(own))
     _check_roles(own, {**roles, **({"id": id_column} if id_column else {})})
@@ -367,6 +369,13 @@ def _check_names(files: Sequence[InputFile], score_names: Sequence[str]) -> None
                 f"{file.relative}: column {both[0]!r} is named like a score: kept rows have both; "
                 "rename it, or score under another instance name"
             )
+
+
+def _check_unique(files: Sequence[InputFile]) -> None:
+    for file in files:
+        names = file.schema.names
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise SchemaError(f"{file.relative}: column {twice[0]!r} stands there twice")
 
 
 def _check_same_columns(files: Sequence[InputFile]) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 from filter_corpora import files_of, filtered, score_again, scored
-from helpers import full_disk
+from helpers import full_disk, write_parquet
 
 from qaeval_core.errors import (
     ConfigError,
@@ -171,6 +172,13 @@ def test_a_column_named_like_a_score(tmp_path: Path) -> None:
     score_again(tmp_path)
     with pytest.raises(SchemaError, match="'f1' is named like a score"):
         filtered(out, tmp_path / "kept", share="0.5")
+
+
+def test_a_column_that_stands_there_twice(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array([1.0]), pa.array([2.0])], names=["s", "s"])
+    write_parquet(tmp_path / "table" / "t.parquet", table)
+    with pytest.raises(SchemaError, match=r"t\.parquet: column 's' stands there twice"):
+        filtered(tmp_path / "table", tmp_path / "kept", rank_by="s")
 
 
 def test_kept_inside_of_out_or_among_the_input(out: Path, tmp_path: Path) -> None:
