@@ -2,8 +2,9 @@
 
 A checkpoint holds the trained weights, the optimizer, the random state and the step; a mark
 written last says that it is whole. Dev scores are computed when an epoch ends, and the weights of
-the lowest dev loss are kept beside the checkpoints. Batches hold rows of like length, in an order
-that the seed and the epoch's number decide: a resumed epoch meets the same batches.
+the lowest dev loss, or of the last epoch where that is asked for, are kept beside the checkpoints.
+Batches hold rows of like length, in an order that the seed and the epoch's number decide: a resumed
+epoch meets the same batches.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from qaeval_core import files
 from qaeval_core.errors import RunError, RunStoppedError
 from qaeval_core.terminal import duration, say
 
-_BEST_FILE = "best.safetensors"
+_KEPT_FILE = "best.safetensors"
 _COMPLETE = "_COMPLETE"
 # Sorted this many batches at a time: padding is low and neighbours still change between epochs.
 _N_BATCHES_SORTED = 50
@@ -97,7 +98,7 @@ def train(task: Task, model: Any, options: TrainingOptions, folder: Path) -> lis
     Parameters
     ----------
     model : PreTrainedModel
-        Holds the best weights afterwards.
+        Holds the weights to keep afterwards: the best ones, or the last.
     folder : Path
         Of the checkpoints.
 
@@ -134,7 +135,7 @@ def train(task: Task, model: Any, options: TrainingOptions, folder: Path) -> lis
     history = _dev_history(log)
     if not all(math.isfinite(entry["dev"]["loss"]) for entry in history):
         raise RunError(f"the loss is no number: lower --learning-rate {options.learning_rate:g}")
-    trainer.model.load_state_dict(load_file(folder / _BEST_FILE))
+    trainer.model.load_state_dict(load_file(folder / _KEPT_FILE))
     return history
 
 
@@ -295,7 +296,7 @@ class _TaskTrainer(Trainer):  # type: ignore[misc]
 
 
 class _Checkpoints(TrainerCallback):  # type: ignore[misc]
-    """Says when a checkpoint is due, marks whole ones, judges epochs and keeps the best weights.
+    """Says when a checkpoint is due, marks whole ones, judges epochs and keeps weights.
 
     Each checkpoint is written once: what is whole is not written over.
     """
@@ -310,6 +311,7 @@ class _Checkpoints(TrainerCallback):  # type: ignore[misc]
         self._steps_per_epoch = len(trainer.loader)
         self._evaluate = evaluate
         self._interval = options.checkpoint_steps
+        self._keeps_last = options.keep_last
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """Checkpoint where it is due, or the last one; an epoch's end brings its own."""
@@ -325,9 +327,9 @@ class _Checkpoints(TrainerCallback):  # type: ignore[misc]
         scores = self._evaluate()
         epoch = state.global_step // self._steps_per_epoch
         earlier = [entry["dev"]["loss"] for entry in _dev_history(state.log_history)]
-        if all(scores["loss"] < loss for loss in earlier):
+        if self._keeps_last or all(scores["loss"] < loss for loss in earlier):
             # Readers see the old file or the whole new one.
-            files.write(Path(args.output_dir) / _BEST_FILE, save(self._model.state_dict()))
+            files.write(Path(args.output_dir) / _KEPT_FILE, save(self._model.state_dict()))
         state.log_history.append({"epoch": epoch, "step": state.global_step, "dev": scores})
         say(f"epoch {epoch}/{args.num_train_epochs:g}: dev {shown(scores)}")
         control.should_save = True

@@ -96,6 +96,9 @@ class TrainingOptions:
     dev : Path or None
     dev_share : float
         Held out where no dev file is given.
+    keep_last : bool
+        Keep the weights of the last epoch, whatever its dev loss: trainings of equal length stay
+        of equal length.
     """
 
     out: Annotated[Path, typer.Option(metavar="DIR", help="folder of the results")]
@@ -124,6 +127,9 @@ class TrainingOptions:
     bf16: Annotated[bool, typer.Option("--bf16", help="train in bfloat16 (scores stay fp32)")] = (
         False
     )
+    keep_last: Annotated[
+        bool, typer.Option("--keep-last", help="keep the last epoch's weights, not the best one's")
+    ] = False
     checkpoint_steps: Annotated[int, typer.Option(min=1, help="steps between checkpoints")] = 200
     threads: Annotated[int | None, typer.Option(min=1, help="of the CPU; default all")] = None
     dry_run: Annotated[

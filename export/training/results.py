@@ -65,6 +65,8 @@ def make_record(
             "--dev-share": None if task.files["--dev"] else options.dev_share,
             "--seed": options.seed,
             "--bf16": options.bf16,
+            # Null where it is not asked for: folders begun before the option was there go on.
+            "--keep-last": options.keep_last or None,
             **task.settings,
         },
         "data": {
@@ -90,14 +92,14 @@ def write_results(
     Parameters
     ----------
     model : PreTrainedModel
-        Holds the best weights.
+        Holds the weights to keep.
     adapter : PeftModel or None
         None if all weights were trained.
     history : list of dict
         Dev scores of each epoch.
     """
     trained = task.evaluate(model)
-    best = min(history, key=lambda entry: entry["dev"]["loss"])
+    best = history[-1] if options.keep_last else min(history, key=lambda own: own["dev"]["loss"])
     metrics: dict[str, Any] = {
         "kind": task.kind,
         "n_train": task.n_train,
@@ -125,7 +127,7 @@ def write_results(
         _write_model(task, merged, folder)
         metrics["model_sha256"] = file_sha256(folder / "model.safetensors")
     write_json(out.path / "metrics.json", metrics)
-    say(f"best epoch {best['epoch']}: dev {shown(metrics['dev'])}")
+    say(f"kept epoch {best['epoch']}: dev {shown(metrics['dev'])}")
 
 
 def _write_adapter(
@@ -191,7 +193,7 @@ def _card_text(
         _command(record),
         "```",
         "",
-        "The weights are those of the epoch with the lowest dev loss:",
+        f"The weights are those of the {_kept_epoch(options)}:",
         "",
         *_table(metrics["epochs"], names=list(metrics["dev"])),
         "",
@@ -203,6 +205,10 @@ def _card_text(
         "",
     ]
     return "\n".join(lines)
+
+
+def _kept_epoch(options: TrainingOptions) -> str:
+    return "last epoch" if options.keep_last else "epoch with the lowest dev loss"
 
 
 def _table(epochs: list[dict[str, Any]], *, names: list[str]) -> list[str]:

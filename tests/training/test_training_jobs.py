@@ -30,7 +30,7 @@ from export.training.inputs import Pairs, Question
 from export.training.loop import LengthGroupedBatches, newest
 from export.training.model import load_merged, load_task_model, load_tokenizer
 from export.training.options import parse_options
-from export.training.reader import reader_windows
+from export.training.reader import ReaderTask, reader_windows
 from export.training.results import make_record
 from qaeval_core.errors import ConfigError, StoreLockedError
 from qaeval_core.models.registry import resolve_model
@@ -148,6 +148,24 @@ def test_a_reader_learns_where_answers_stand(tmp_path: Path) -> None:
     assert model.config.architectures == ["BertForQuestionAnswering"]
     stored = load_file(tmp_path / "out" / "adapter" / "adapter_model.safetensors")
     assert any("qa_outputs" in name for name in stored)
+
+
+def test_the_last_weights_are_kept_where_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trainings of equal length stay so; else the epoch of the lowest dev loss is kept."""
+    heads = {}
+    for out, words in (("best", []), ("last", ["--keep-last"])):
+        # The second epoch is the worse one, whatever it learnt.
+        losses = iter([1.0, 2.0, *[2.0] * 9])
+        monkeypatch.setattr(ReaderTask, "evaluate", lambda *_, own=losses: {"loss": next(own)})
+        run([*command("reader", tmp_path, out=out), *words])
+        metrics = json.loads((tmp_path / out / "metrics.json").read_text())
+        assert (metrics["best_epoch"], metrics["n_steps"]) == ((2, 32) if words else (1, 32))
+        heads[out] = load_file(tmp_path / out / "model" / "model.safetensors")["qa_outputs.weight"]
+    assert not torch.equal(heads["best"], heads["last"])
+    card = (tmp_path / "last" / "adapter" / "README.md").read_text()
+    assert "those of the last epoch" in card and "--keep-last" in card
 
 
 def test_every_answer_is_whole_in_a_window(tmp_path: Path) -> None:
