@@ -1,0 +1,271 @@
+"""The pure parts of the downstream benchmark: parts, spoiling, halves, steps."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from benchmarks import downstream, spoilt_questions
+from benchmarks.downstream import (
+    Settings,
+    Work,
+    difference,
+    draw_labels,
+    epochs_for,
+    keep_half,
+    learn,
+)
+from benchmarks.spoilt_questions import (
+    CLEAN,
+    KINDS,
+    shares_words,
+    shorten,
+    split_articles,
+    spoil,
+)
+
+PEOPLE = ("Ann Lee", "Bo Hart", "Cy Moss", "Di Fenn", "Ed Vale", "Flo Reed")
+
+
+def squad(n_articles: int = 6, *, n_passages: int = 3) -> pl.DataFrame:
+    """Return passages with three questions each, one with two annotators, one without an answer."""
+    rows = []
+    for article in range(n_articles):
+        for passage in range(n_passages):
+            number = 10 * article + passage
+            person, year = PEOPLE[number % len(PEOPLE)], 1800 + number
+            # Every passage has the word of one answer, so that its donors are known: mill 7.
+            context = f"In {year} {person} of Hill {number} sold mill {number + 100} near mill 7."
+            asked = {
+                f"Who sold a mill to Mr Gray in {year}?": [person, f"{person} of Hill {number}"],
+                f"When did {person} sell the mill of Old Tom?": [str(year)],
+                f"What lay near the mill of {person} in article {article}?": ["mill 7"],
+                "What was never said?": [],
+            }
+            rows += [
+                {
+                    "id": f"{article}-{passage}-{place}",
+                    "title": f"article {article}",
+                    "context": context,
+                    "question": question,
+                    "answers": answers,
+                    "answer_starts": [context.index(answer) for answer in answers],
+                }
+                for place, (question, answers) in enumerate(asked.items())
+            ]
+    return pl.DataFrame(rows, schema_overrides={"answer_starts": pl.List(pl.Int64)})
+
+
+@pytest.mark.parametrize("module", [downstream, spoilt_questions])
+def test_examples_are_true(module: ModuleType) -> None:
+    found = doctest.testmod(module)
+    assert found.attempted > 0 and found.failed == 0
+
+
+def answerable(**options: int) -> pl.DataFrame:
+    return squad(**options).filter(pl.col("answers").list.len() > 0)
+
+
+def pairs(seed: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return rows before and after."""
+    rows = answerable()
+    after = spoil(rows, share=0.5, seed=seed)
+    assert after["id"].equals(rows["id"])
+    return list(zip(rows.iter_rows(named=True), after.iter_rows(named=True), strict=True))
+
+
+def test_no_article_is_in_two_parts() -> None:
+    """A reader that has seen the passages that judge it proves nothing."""
+    rows = answerable()
+    sizes = {"a": 12, "b": 9, "c": 7}
+    parts = split_articles(rows, sizes=sizes, seed=3)
+    assert {name: len(part) for name, part in parts.items()} == sizes
+    for column in ("title", "context", "id"):
+        seen = [set(part[column]) for part in parts.values()]
+        assert len(set.union(*seen)) == sum(map(len, seen))
+    again = split_articles(rows.reverse().sort("id"), sizes=sizes, seed=3)
+    assert all(again[name].equals(part) for name, part in parts.items())
+    with pytest.raises(ValueError, match="9 questions are left for c, not 28"):
+        split_articles(rows, sizes={**sizes, "b": 27, "c": 28}, seed=3)
+
+
+def test_stretches_keep_answers_where_they_stand() -> None:
+    """A cut passage is whole sentences, and every annotator's answer is in its stretch."""
+    context = "Ann left in 1901. Bo stayed. Cy sold the old mill to Di. Nobody came."
+    answers = [["1901"], ["Bo", "Bo stayed"], ["Ann", "Cy"], ["mill"], []]
+    rows = pl.DataFrame(
+        {
+            "id": list("abcde"),
+            "title": ["t"] * 5,
+            "context": [context] * 5,
+            "question": ["?"] * 5,
+            "answers": answers,
+            "answer_starts": [[context.index(own) for own in given] for given in answers],
+        }
+    )
+    cut = shorten(rows, count_tokens=lambda text: len(text.split()), max_tokens=6)
+    assert dict(zip(cut["id"], cut["context"], strict=True)) == {
+        "a": "Ann left in 1901. Bo stayed.",
+        "b": "Ann left in 1901. Bo stayed.",
+    }
+    long = shorten(rows, count_tokens=lambda text: len(text.split()), max_tokens=7)
+    assert long["id"].to_list() == ["a", "b", "d"]
+    for row in long.iter_rows(named=True):
+        for answer, start in zip(row["answers"], row["answer_starts"], strict=True):
+            assert row["context"][start : start + len(answer)] == answer
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_half_is_spoilt_a_third_each_way_and_never_stays_right(seed: int) -> None:
+    """Each way changes what it says and nothing else; the answer is wrong and in the passage."""
+    n_seen = dict.fromkeys((CLEAN, *KINDS), 0)
+    donors = {row["question"]: row for row in answerable().iter_rows(named=True)}
+    for before, after in pairs(seed):
+        how = after["how"]
+        n_seen[how] += 1
+        start = after["answer_start"]
+        assert after["context"] == before["context"]
+        assert after["context"][start:].startswith(after["answer"])
+        if how == "wrong_span":
+            assert after["question"] == before["question"]
+            assert not shares_words(after["answer"], before["answers"])
+            continue
+        assert (after["answer"], start) == (before["answers"][0], before["answer_starts"][0])
+        assert (after["question"] == before["question"]) == (how == CLEAN)
+        if how == "entity_swap":
+            old, new = set(before["question"].split()), set(after["question"].split())
+            put_in = new - old
+            assert put_in and not any(word.strip("?") in before["context"] for word in put_in)
+        if how == "other_question":
+            donor = donors[after["question"]]
+            assert donor["context"] != before["context"]
+            assert not any(answer in before["context"] for answer in donor["answers"])
+    assert n_seen == {CLEAN: 27, **dict.fromkeys(KINDS, 9)}
+
+
+def test_a_question_whose_answer_the_passage_has_spoils_nothing() -> None:
+    """Mill 7 lies in every passage: asking for it is a question of each."""
+    for seed in range(8):
+        swapped = [after for _, after in pairs(seed) if after["how"] == "other_question"]
+        assert not any(after["question"].startswith("What lay near") for after in swapped)
+
+
+def test_an_answer_inside_a_right_one_is_not_wrong() -> None:
+    """A second annotator's longer answer counts: a part of it is no wrong span."""
+    context = "The old mill of Ann Lee burnt. Bo came."
+    rows = pl.DataFrame(
+        {
+            "id": ["a", "b", "c"],
+            "title": ["t"] * 3,
+            "context": [context] * 3,
+            "question": ["What burnt?", "Whose mill burnt?", "Who came?"],
+            "answers": [["mill", "The old mill of Ann Lee"], ["Ann Lee"], ["Bo"]],
+            "answer_starts": [[8, 0], [16], [31]],
+        }
+    )
+    corpus = spoilt_questions._Corpus(list(rows.iter_rows(named=True)))
+    found = {
+        spoilt_questions._wrong_span(corpus.rows[0], corpus, np.random.default_rng(seed))["answer"]
+        for seed in range(20)
+    }
+    assert found == {"Bo"}
+
+
+def test_spoiling_is_decided_by_the_seed() -> None:
+    """The same seed gives the same rows; another one others."""
+    rows = answerable()
+    one, again, other = (spoil(rows, share=0.5, seed=seed) for seed in (1, 1, 2))
+    assert one.equals(again) and not one.equals(other)
+    assert one["how"].to_list() != other["how"].to_list()
+    with pytest.raises(ValueError, match="too few questions can be spoilt"):
+        spoil(rows.head(1), share=1.0, seed=0)
+
+
+def test_every_condition_takes_as_many_steps() -> None:
+    """A half is gone through twice; what cannot come to the same steps is refused."""
+    own = {"n_examples": 1500, "batch_size": 16, "n_steps": 94}
+    for n_rows in (1500, 750, 500):
+        epochs = epochs_for(n_rows, **own) if n_rows != 500 else 0
+        assert epochs * n_rows == (1500 if epochs else 0)
+    with pytest.raises(ValueError, match="500 rows in batches of 16"):
+        epochs_for(500, **own)  # 3 x 32 steps
+    with pytest.raises(ValueError, match="700 rows"):
+        epochs_for(700, **own)
+
+
+def test_the_better_half_depends_on_no_order() -> None:
+    """Ties are cut by id: shuffled rows give the same half, of the same size."""
+    draw = np.random.default_rng(0)
+    ids = [f"row {i}" for i in range(101)]
+    scores = draw.integers(0, 3, size=101).astype(float)
+    scores[:9] = np.nan
+    kept = keep_half(scores, ids, seed=0)
+    assert kept.sum() == 50 and not kept[:9].any()
+    assert scores[kept].min() >= np.nanmax(scores[9:][~kept[9:]])
+    order = draw.permutation(101)
+    shuffled = keep_half(scores[order], [ids[row] for row in order], seed=0)
+    assert (shuffled == kept[order]).all()
+    tied = np.zeros(101)
+    halves = {tuple(keep_half(tied, ids, seed=seed)) for seed in range(3)}
+    assert len(halves) == 3 and all(0 < sum(half[:50]) < 50 for half in halves)
+
+
+def test_what_is_learned_from_shares_no_passage_with_what_certifies() -> None:
+    """And labels of rows that are not learned from change no score."""
+    contexts = [f"passage {i // 3}" for i in range(300)]
+    labelled = draw_labels(contexts, n_labels=90, seed=1)
+    rows = [*labelled.learned, *labelled.held]
+    assert len(set(rows)) == 90
+    learned, held = ({contexts[row] for row in part} for part in (labelled.learned, labelled.held))
+    assert learned and held and not learned & held
+    draw = np.random.default_rng(0)
+    is_clean = draw.random(300) < 0.5
+    features = np.column_stack([is_clean + draw.normal(size=300), draw.normal(size=300)])
+    features[5, 0] = np.nan
+    scores = learn(features, is_clean, labelled.learned)
+    assert scores[is_clean].mean() > scores[~is_clean].mean() + 0.5
+    other = is_clean.copy()
+    other[np.setdiff1d(np.arange(300), labelled.learned)] ^= True
+    assert np.array_equal(learn(features, other, labelled.learned), scores)
+
+
+def test_a_difference_is_paired_by_question() -> None:
+    """Equal gains on every question leave no doubt; the spread is that of the seeds."""
+    low = np.tile([0.0, 0.5], 20)
+    runs = {
+        seed: {
+            "left": {"f1": float(low.mean()) + gain, "rows": {"f1": (low + gain).tolist()}},
+            "right": {"f1": float(low.mean()), "rows": {"f1": low.tolist()}},
+        }
+        for seed, gain in enumerate((0.1, 0.2, 0.3))
+    }
+    found = difference(runs, "left", "right", passages=np.arange(40) // 4)
+    assert found["mean"] == pytest.approx(0.2) and found["spread"] == pytest.approx(0.1)
+    assert found["interval"] == pytest.approx([0.2, 0.2])
+
+
+def test_a_work_folder_of_other_settings_is_refused(tmp_path: Path) -> None:
+    """Results of two settings must not meet in one table."""
+    squad(12).write_parquet(tmp_path / "squad.parquet")
+    given = dict.fromkeys(Settings.__dataclass_fields__, 1)
+    given |= {"n_a": 9, "n_b": 9, "n_c": 9, "n_dev": 9, "passage_tokens": 64}
+
+    def begin(**changed: int) -> Work:
+        return Work(
+            tmp_path / "work",
+            Settings(**{**given, **changed}),
+            squad=tmp_path / "squad.parquet",
+            n_threads=1,
+        )
+
+    parts = begin().parts
+    assert not set(parts["a"]["context"]) & set(parts["c"]["context"])
+    assert all(parts[name].equals(rows) for name, rows in begin().parts.items())
+    with pytest.raises(SystemExit, match=r"begun with other settings \(n_labels, rank\)"):
+        begin(rank=2, n_labels=3)
