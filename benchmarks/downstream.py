@@ -6,8 +6,9 @@ kept of B: all of it, a random half, the better half by a score, or the clean ha
 knows. The parts are articles of SQuAD 2.0 dev. ``python -m benchmarks.downstream`` takes hours; it
 keeps what is done in ``--work`` and goes on from there. Prints numbers and never judges one.
 
-The scores of B: ``roundtrip`` by the reader of A, ``qrelscore`` of the embedded models, and a
-logistic regression over both, learned from labels ("is it spoilt?") of a random sample of rows.
+The scores of B: ``roundtrip`` by the reader of A, ``qrelscore`` of the embedded models, and a rank
+learned from both with labels ("is it spoilt?") of a random sample of rows. The halves are those of
+``qaeval filter``.
 
 But: what spoils a question here is not what a generator does wrong, and one base model is no other.
 """
@@ -31,7 +32,6 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from scipy.stats import beta
 
 from benchmarks.data import SQUAD
 from benchmarks.measure import environment
@@ -41,11 +41,13 @@ from export.training.loop import dev_batches
 from export.training.model import load_task_model, load_tokenizer
 from export.training.options import ReaderOptions
 from export.training.reader import best_span
-from qaeval_core import Scorer
+from qaeval_core import Scorer, filter_table
 from qaeval_core.configure import load_config
 from qaeval_core.files import write_json
 from qaeval_core.models.registry import resolve_model
 from qaeval_core.stats.bootstrap import bootstrap, percentile_interval
+from qaeval_core.stats.certificate import lower_bound
+from qaeval_core.stats.learned_rank import fit_rank, is_learning
 from qaeval_core.stats.ranking import auc
 from qaeval_core.terminal import say
 
@@ -55,7 +57,7 @@ CONDITIONS = ("unfiltered", "random", *RANKED, "oracle")
 # Those that need no slow score come first, for all seeds: a run that is cut short has them.
 _ORDER = (("unfiltered", "random", "roundtrip", "oracle"), ("qrelscore", "learned"))
 FEATURES = ("roundtrip", "roundtrip_confidence", "roundtrip_null_margin", "qrelscore")
-_CONFIDENCE = 0.95
+_DELTA = 0.05
 _N_DEV_FEW = 32
 _N_RESAMPLES = 1000
 
@@ -212,20 +214,18 @@ def epochs_for(n_rows: int, *, n_examples: int, batch_size: int, n_steps: int) -
 
 
 def keep_half(scores: FloatArray, ids: Sequence[str], *, seed: int) -> NDArray[np.bool_]:
-    """Return which rows are the better half; an undefined score is the worst.
-
-    Equal scores are ordered by a hash of the id: the order of the rows says nothing.
+    """Return which rows ``qaeval filter`` keeps of a table where it may keep half of them.
 
     Examples
     --------
     >>> keep_half(np.array([0.1, np.nan, 0.9, 0.5]), ["a", "b", "c", "d"], seed=0).tolist()
     [False, False, True, True]
     """
-    worth = np.where(np.isnan(scores), -np.inf, scores)
-    ties = [hashlib.sha256(f"{seed}:{identity}".encode()).digest() for identity in ids]
-    order = sorted(range(len(ids)), key=lambda row: (-worth[row], ties[row]))
-    kept = np.zeros(len(ids), dtype=bool)
-    kept[order[: len(ids) // 2]] = True
+    rows = pl.DataFrame({"id": ids, "score": pl.Series(scores).fill_nan(None)})
+    filtered = filter_table(
+        rows, rank_by="score", budget=len(ids) // 2, rules="none", near_duplicates="none", seed=seed
+    )
+    kept: NDArray[np.bool_] = filtered.decisions["kept"].to_numpy()
     return kept
 
 
@@ -239,31 +239,28 @@ class Labelled:
 
 def draw_labels(contexts: Sequence[str], *, n_labels: int, seed: int) -> Labelled:
     """Return a simple random sample of rows, cut in two by passage."""
-    draw = np.random.default_rng([seed, 2])
-    rows = draw.permutation(len(contexts))[:n_labels]
-    passages = sorted({contexts[row] for row in rows})
-    half = {passages[place] for place in draw.permutation(len(passages))[: len(passages) // 2]}
-    is_learned = np.array([contexts[row] in half for row in rows])
+    rows = np.random.default_rng([seed, 2]).permutation(len(contexts))[:n_labels]
+    is_learned = is_learning([contexts[row] for row in rows], seed)
     return Labelled(rows[is_learned], rows[~is_learned])
 
 
-def learn(features: FloatArray, is_clean: NDArray[np.bool_], rows: NDArray[np.intp]) -> FloatArray:
-    """Return the logit of each row, of a regression on some of them.
-
-    Columns are scaled by the rows that are learned from; a missing value is their mean.
-    """
-    from sklearn.linear_model import LogisticRegression
-
-    mean, deviation = np.nanmean(features[rows], axis=0), np.nanstd(features[rows], axis=0)
-    scaled = np.nan_to_num((features - mean) / np.where(deviation > 0, deviation, 1.0))
-    fitted = LogisticRegression(C=1.0).fit(scaled[rows], is_clean[rows])
-    logits: FloatArray = fitted.decision_function(scaled)
-    return logits
-
-
-def lower_bound(n_good: int, n: int) -> float:
-    """Return Clopper and Pearson's one-sided lower bound of a share, at a confidence of .95."""
-    return float(beta.ppf(1 - _CONFIDENCE, n_good, n - n_good + 1)) if n_good else 0.0
+def learn(
+    features: FloatArray,
+    is_clean: NDArray[np.bool_],
+    rows: NDArray[np.intp],
+    *,
+    contexts: Sequence[str],
+    seed: int,
+) -> FloatArray:
+    """Return the logit of each row, of a rank learned from some of them."""
+    learned = fit_rank(
+        features[rows],
+        dict.fromkeys(FEATURES, ""),
+        is_good=is_clean[rows],
+        groups=[contexts[row] for row in rows],
+        seed=seed,
+    )
+    return learned.score(features)
 
 
 def seed_rows(work: Work, seed: int) -> pl.DataFrame:
@@ -320,8 +317,9 @@ def scores_of(work: Work, seed: int, rows: pl.DataFrame, name: str, reader: Path
         return found["roundtrip"].cast(pl.Float64).to_numpy()
     columns = [*(found[own].cast(pl.Float64).to_numpy() for own in FEATURES[:-1])]
     features = np.column_stack([*columns, qrelscores(work, rows)])
-    labelled = draw_labels(rows["context"].to_list(), n_labels=work.settings.n_labels, seed=seed)
-    return learn(features, is_clean, labelled.learned)
+    contexts = rows["context"].to_list()
+    labelled = draw_labels(contexts, n_labels=work.settings.n_labels, seed=seed)
+    return learn(features, is_clean, labelled.learned, contexts=contexts, seed=seed)
 
 
 def choose(work: Work, seed: int, condition: str, reader: Path) -> tuple[pl.DataFrame, Any]:

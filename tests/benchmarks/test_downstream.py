@@ -226,13 +226,14 @@ def test_what_is_learned_from_shares_no_passage_with_what_certifies() -> None:
     assert learned and held and not learned & held
     draw = np.random.default_rng(0)
     is_clean = draw.random(300) < 0.5
-    features = np.column_stack([is_clean + draw.normal(size=300), draw.normal(size=300)])
+    features = np.column_stack([is_clean + draw.normal(size=300), draw.normal(size=(300, 3))])
     features[5, 0] = np.nan
-    scores = learn(features, is_clean, labelled.learned)
+    own = {"contexts": contexts, "seed": 1}
+    scores = learn(features, is_clean, labelled.learned, **own)
     assert scores[is_clean].mean() > scores[~is_clean].mean() + 0.5
     other = is_clean.copy()
     other[np.setdiff1d(np.arange(300), labelled.learned)] ^= True
-    assert np.array_equal(learn(features, other, labelled.learned), scores)
+    assert np.array_equal(learn(features, other, labelled.learned, **own), scores)
 
 
 def test_a_difference_is_paired_by_question() -> None:
