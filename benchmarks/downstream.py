@@ -350,7 +350,7 @@ def choose(work: Work, seed: int, condition: str, reader: Path) -> tuple[pl.Data
     facts["held_labels"] = {
         "n": len(held),
         "clean": n_good,
-        "bound": lower_bound(n_good, len(held)),
+        "bound": float(lower_bound(len(held), n_good, _DELTA)),
     }
     return rows.filter(pl.Series(kept)), facts
 
