@@ -13,13 +13,19 @@ import pytest
 
 from benchmarks import downstream, spoilt_questions
 from benchmarks.downstream import (
+    CONDITIONS,
+    FEATURES,
+    RANKED,
     Settings,
     Work,
+    choose,
     difference,
     draw_labels,
     epochs_for,
     keep_half,
     learn,
+    summarise,
+    table,
 )
 from benchmarks.spoilt_questions import (
     CLEAN,
@@ -251,22 +257,75 @@ def test_a_difference_is_paired_by_question() -> None:
     assert found["interval"] == pytest.approx([0.2, 0.2])
 
 
+def begin(folder: Path, **changed: int) -> Work:
+    """Open a work folder of a few rows; nothing is trained."""
+    if not (folder / "squad.parquet").is_file():
+        squad(12).write_parquet(folder / "squad.parquet")
+    given = dict.fromkeys(Settings.__dataclass_fields__, 1)
+    given |= {"n_a": 9, "n_b": 54, "n_c": 9, "n_dev": 9, "passage_tokens": 64, "n_labels": 20}
+    return Work(
+        folder / "work",
+        Settings(**{**given, **changed}),
+        squad=folder / "squad.parquet",
+        n_threads=1,
+    )
+
+
 def test_a_work_folder_of_other_settings_is_refused(tmp_path: Path) -> None:
     """Results of two settings must not meet in one table."""
-    squad(12).write_parquet(tmp_path / "squad.parquet")
-    given = dict.fromkeys(Settings.__dataclass_fields__, 1)
-    given |= {"n_a": 9, "n_b": 9, "n_c": 9, "n_dev": 9, "passage_tokens": 64}
-
-    def begin(**changed: int) -> Work:
-        return Work(
-            tmp_path / "work",
-            Settings(**{**given, **changed}),
-            squad=tmp_path / "squad.parquet",
-            n_threads=1,
-        )
-
-    parts = begin().parts
+    parts = begin(tmp_path).parts
     assert not set(parts["a"]["context"]) & set(parts["c"]["context"])
-    assert all(parts[name].equals(rows) for name, rows in begin().parts.items())
+    assert all(parts[name].equals(rows) for name, rows in begin(tmp_path).parts.items())
     with pytest.raises(SystemExit, match=r"begun with other settings \(n_labels, rank\)"):
-        begin(rank=2, n_labels=3)
+        begin(tmp_path, rank=2, n_labels=3)
+
+
+def test_halves_are_of_the_rows_that_a_seed_spoilt(tmp_path: Path) -> None:
+    """And what is said of a half is true of it."""
+    work = begin(tmp_path)
+    whole, facts = choose(work, 0, "unfiltered", tmp_path)
+    assert len(whole) == 54 and facts == {"share_clean": 0.5}
+    oracle, facts = choose(work, 0, "oracle", tmp_path)
+    assert set(oracle["how"]) == {CLEAN} and facts["share_clean"] == facts["auc"] == 1.0
+    held = facts["held_labels"]
+    assert held["n"] == held["clean"] > 0
+    assert held["bound"] == pytest.approx(0.05 ** (1 / held["n"]))
+    random, facts = choose(work, 0, "random", tmp_path)
+    assert len(random) == 27 == sum(facts["kept"].values())
+    assert facts["share_clean"] == (random["how"] == CLEAN).mean()
+    other, _ = choose(work, 1, "random", tmp_path)
+    assert random["id"].to_list() != other["id"].to_list()
+
+
+def test_learned_scores_read_both_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank learned from one good and one useless column keeps more clean rows than chance."""
+    work = begin(tmp_path, n_labels=54)
+    is_clean = (downstream.seed_rows(work, 0)["how"] == CLEAN).to_numpy()
+    draw = np.random.default_rng(0)
+    columns = {name: draw.random(54) for name in FEATURES}
+    columns["qrelscore"] += 2.0 * is_clean
+    found = pl.DataFrame({name: columns[name] for name in FEATURES[:-1]})
+    monkeypatch.setattr(downstream, "roundtrip_scores", lambda *_: found)
+    monkeypatch.setattr(downstream, "qrelscores", lambda *_: columns["qrelscore"])
+    shares = {name: choose(work, 0, name, tmp_path)[1]["share_clean"] for name in RANKED}
+    assert shares["learned"] > 0.9 > shares["roundtrip"] and shares["qrelscore"] == 1.0
+
+
+def test_the_table_shows_means_and_spreads(tmp_path: Path) -> None:
+    """Over seeds, in percent; the random half is what the others are compared with."""
+    work = begin(tmp_path)
+
+    def result(condition: str, seed: int) -> dict[str, Any]:
+        f1 = 0.5 + 0.01 * seed + (0.1 if condition == "oracle" else 0.0)
+        facts = {"em": 0.25, "f1": f1, "share_clean": 0.5, "rows": {"f1": [f1] * 9}}
+        if condition != "unfiltered":
+            facts |= {"auc": 0.75, "auc_by_kind": dict.fromkeys(KINDS, 0.75), "held_labels": {}}
+        return facts
+
+    runs = {seed: {name: result(name, seed) for name in CONDITIONS} for seed in range(3)}
+    summary = summarise(work, {"base": {"em": 0.2, "f1": 0.4}, "seeds": runs})
+    lines = table(summary, n_seeds=3).splitlines()
+    assert lines[2] == "| nothing | 20.0 | 40.0 | | | |"
+    assert "| oracle | 25.0 ± 0.0 | 61.0 ± 1.0 | 50.0 ± 0.0 |  | +10.0 [+10.0, +10.0] |" in lines
+    assert "| roundtrip | 25.0 ± 0.0 | 51.0 ± 1.0 | 50.0 ± 0.0 | 0.750 ± 0.000 |" in lines[5]
+    assert len(lines) == 3 + len(CONDITIONS)
