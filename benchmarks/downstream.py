@@ -420,12 +420,13 @@ def read_answers(folder: Path, rows: pl.DataFrame, *, max_tokens: int) -> list[s
     return found
 
 
-def run(work: Work, seeds: Sequence[int]) -> dict[str, Any]:
+def run(work: Work, seeds: Sequence[int], conditions: Sequence[str]) -> dict[str, Any]:
     """Return every result; what is done already is read."""
     reader = work.reader()
     seen: dict[int, dict[str, Any]] = {seed: {} for seed in seeds}
     base = work.kept(work.folder / f"{BASE}.json", lambda: judge(work, reader))
-    for seed, condition in [(seed, own) for part in _ORDER for seed in seeds for own in part]:
+    order = [(seed, own) for part in _ORDER for seed in seeds for own in part if own in conditions]
+    for seed, condition in order:
         path = work.folder / f"seed-{seed}" / f"{condition}.json"
         make = partial(run_condition, work, seed, condition, reader)
         seen[seed][condition] = work.kept(path, make)
@@ -464,12 +465,16 @@ def difference(
     return {"mean": mean, "spread": spread, "interval": [interval.low, interval.high]}
 
 
+def _done(runs: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    return [name for name in CONDITIONS if all(name in own for own in runs.values())]
+
+
 def summarise(work: Work, found: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is printed: means, spreads and differences."""
     runs = found["seeds"]
     passages = np.unique(work.parts["c"]["context"].to_numpy(), return_inverse=True)[1]
     summary: dict[str, Any] = {BASE: {"em": found[BASE]["em"], "f1": found[BASE]["f1"]}}
-    for condition in CONDITIONS:
+    for condition in _done(runs):
         own = [by_condition[condition] for by_condition in runs.values()]
         summary[condition] = {
             name: mean_spread([one[name] for one in own])
@@ -482,7 +487,7 @@ def summarise(work: Work, found: Mapping[str, Any]) -> dict[str, Any]:
             }
             summary[condition]["held_labels"] = [one["held_labels"] for one in own]
         for other in ("unfiltered", "random"):
-            if other != condition:
+            if other != condition and other in _done(runs):
                 summary[condition][f"less_{other}"] = difference(
                     runs, condition, other, passages=passages
                 )
@@ -500,7 +505,7 @@ def table(summary: Mapping[str, Any], *, n_seeds: int) -> str:
         "| --- | --- | --- | --- | --- | --- |",
         f"| nothing | {100 * summary[BASE]['em']:.1f} | {100 * summary[BASE]['f1']:.1f} | | | |",
     ]
-    for condition in CONDITIONS:
+    for condition in (name for name in CONDITIONS if name in summary):
         own = summary[condition]
         less = own.get("less_random")
         low, high = (100 * end for end in less["interval"]) if less else (0.0, 0.0)
@@ -519,6 +524,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--squad", type=Path, default=SQUAD, help="Parquet of SQuAD 2.0 dev")
     add("--work", type=Path, default=Path("build/downstream"), help="default %(default)s")
     add("--seeds", default="0,1,2", help="default %(default)s")
+    add("--conditions", default=",".join(CONDITIONS), help="default %(default)s")
     add("--n-a", type=int, default=2000, help="questions of A; default %(default)s")
     add("--n-b", type=int, default=1500, help="questions of B; default %(default)s")
     add("--n-c", type=int, default=1000, help="questions of C; default %(default)s")
@@ -536,15 +542,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--threads", type=int, default=1, help="default %(default)s")
     add("--json", type=Path, help="write all numbers to this file")
     asked = parser.parse_args(arguments)
+    conditions = asked.conditions.split(",")
+    if unknown := set(conditions) - set(CONDITIONS):
+        parser.error(f"no such condition: {', '.join(sorted(unknown))}")
     names = Settings.__dataclass_fields__
     settings = Settings(**{name: value for name, value in vars(asked).items() if name in names})
     torch.set_num_threads(asked.threads)
     work = Work(asked.work, settings, squad=asked.squad, n_threads=asked.threads)
-    found = run(work, [int(seed) for seed in asked.seeds.split(",")])
+    found = run(work, [int(seed) for seed in asked.seeds.split(",")], conditions)
     summary = summarise(work, found)
     print(json.dumps(environment(asked.threads)))
     print(table(summary, n_seeds=len(found["seeds"])))
-    for condition in RANKED:
+    for condition in (name for name in RANKED if name in summary):
         own = {kind: value[0] for kind, value in summary[condition]["auc_by_kind"].items()}
         print(f"{condition}: AUC " + ", ".join(f"{kind} {area:.3f}" for kind, area in own.items()))
     if asked.json:
