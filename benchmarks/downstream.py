@@ -22,7 +22,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.data import SQUAD
+from benchmarks.downstream_table import BASE, CONDITIONS, RANKED, summarise, table
 from benchmarks.measure import environment
 from benchmarks.spoilt_questions import CLEAN, KINDS, shorten, split_articles, spoil
 from export.training.job import run_job
@@ -45,21 +46,16 @@ from qaeval_core import Scorer, filter_table
 from qaeval_core.configure import load_config
 from qaeval_core.files import write_json
 from qaeval_core.models.registry import resolve_model
-from qaeval_core.stats.bootstrap import bootstrap, percentile_interval
 from qaeval_core.stats.certificate import lower_bound
 from qaeval_core.stats.learned_rank import fit_rank, is_learning
 from qaeval_core.stats.ranking import auc
 from qaeval_core.terminal import say
 
-BASE = "base"
-RANKED = ("roundtrip", "qrelscore", "learned")
-CONDITIONS = ("unfiltered", "random", *RANKED, "oracle")
 # Those that need no slow score come first, for all seeds: a run that is cut short has them.
 _ORDER = (("unfiltered", "random", "roundtrip", "oracle"), ("qrelscore", "learned"))
 FEATURES = ("roundtrip", "roundtrip_confidence", "roundtrip_null_margin", "qrelscore")
 _DELTA = 0.05
 _N_DEV_FEW = 32
-_N_RESAMPLES = 1000
 
 FloatArray = NDArray[np.float64]
 
@@ -434,89 +430,6 @@ def run(work: Work, seeds: Sequence[int], conditions: Sequence[str]) -> dict[str
     return {BASE: base, "seeds": seen}
 
 
-def mean_spread(values: Sequence[float]) -> tuple[float, float]:
-    """Return mean and standard deviation (n - 1) of a number over seeds; NaN for one seed.
-
-    Examples
-    --------
-    >>> mean_spread([0.5, 0.7, 0.6])
-    (0.6, 0.1)
-    """
-    mean = float(np.mean(values))
-    spread = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
-    return round(mean, 12), round(spread, 12)
-
-
-def difference(
-    runs: Mapping[int, Mapping[str, Any]], left: str, right: str, *, passages: NDArray[np.intp]
-) -> dict[str, Any]:
-    """Return F1 of one condition less another's: over seeds, and an interval over C's passages."""
-    per_seed = [own[left]["f1"] - own[right]["f1"] for own in runs.values()]
-    rows = np.mean(
-        [np.subtract(own[left]["rows"]["f1"], own[right]["rows"]["f1"]) for own in runs.values()],
-        axis=0,
-    )
-    drawn = bootstrap(
-        lambda weights: rows @ weights / weights.sum(axis=0),
-        len(rows), n_resamples=_N_RESAMPLES, seed=0, clusters=passages,
-    )  # fmt: skip
-    interval = percentile_interval(drawn)
-    mean, spread = mean_spread(per_seed)
-    return {"mean": mean, "spread": spread, "interval": [interval.low, interval.high]}
-
-
-def _done(runs: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    return [name for name in CONDITIONS if all(name in own for own in runs.values())]
-
-
-def summarise(work: Work, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is printed: means, spreads and differences."""
-    runs = found["seeds"]
-    passages = np.unique(work.parts["c"]["context"].to_numpy(), return_inverse=True)[1]
-    summary: dict[str, Any] = {BASE: {"em": found[BASE]["em"], "f1": found[BASE]["f1"]}}
-    for condition in _done(runs):
-        own = [by_condition[condition] for by_condition in runs.values()]
-        summary[condition] = {
-            name: mean_spread([one[name] for one in own])
-            for name in ("em", "f1", "share_clean", "auc")
-            if name in own[0]
-        }
-        if "auc_by_kind" in own[0]:
-            summary[condition]["auc_by_kind"] = {
-                kind: mean_spread([one["auc_by_kind"][kind] for one in own]) for kind in KINDS
-            }
-            summary[condition]["held_labels"] = [one["held_labels"] for one in own]
-        for other in ("unfiltered", "random"):
-            if other != condition and other in _done(runs):
-                summary[condition][f"less_{other}"] = difference(
-                    runs, condition, other, passages=passages
-                )
-    return summary
-
-
-def table(summary: Mapping[str, Any], *, n_seeds: int) -> str:
-    """Return the summary as a table of Markdown, in percent."""
-
-    def shown(value: Sequence[float] | None) -> str:
-        return "" if value is None else f"{100 * value[0]:.1f} ± {100 * value[1]:.1f}"
-
-    lines = [
-        f"| trained further on | EM | F1 | clean | AUC | F1 less random ({n_seeds} seeds) |",
-        "| --- | --- | --- | --- | --- | --- |",
-        f"| nothing | {100 * summary[BASE]['em']:.1f} | {100 * summary[BASE]['f1']:.1f} | | | |",
-    ]
-    for condition in (name for name in CONDITIONS if name in summary):
-        own = summary[condition]
-        less = own.get("less_random")
-        low, high = (100 * end for end in less["interval"]) if less else (0.0, 0.0)
-        gain = f"{100 * less['mean']:+.1f} [{low:+.1f}, {high:+.1f}]" if less else ""
-        cells = [shown(own[name]) for name in ("em", "f1", "share_clean")]
-        area = own.get("auc") if condition in RANKED else None
-        cells += [f"{area[0]:.3f} ± {area[1]:.3f}" if area else "", gain]
-        lines.append(f"| {condition} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is not done yet and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.downstream")
@@ -550,7 +463,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(asked.threads)
     work = Work(asked.work, settings, squad=asked.squad, n_threads=asked.threads)
     found = run(work, [int(seed) for seed in asked.seeds.split(",")], conditions)
-    summary = summarise(work, found)
+    summary = summarise(found, contexts=work.parts["c"]["context"].to_numpy())
     print(json.dumps(environment(asked.threads)))
     print(table(summary, n_seeds=len(found["seeds"])))
     for condition in (name for name in RANKED if name in summary):

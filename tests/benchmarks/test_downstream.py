@@ -11,22 +11,18 @@ import numpy as np
 import polars as pl
 import pytest
 
-from benchmarks import downstream, spoilt_questions
+from benchmarks import downstream, downstream_table, spoilt_questions
 from benchmarks.downstream import (
-    CONDITIONS,
     FEATURES,
-    RANKED,
     Settings,
     Work,
     choose,
-    difference,
     draw_labels,
     epochs_for,
     keep_half,
     learn,
-    summarise,
-    table,
 )
+from benchmarks.downstream_table import CONDITIONS, RANKED, difference, summarise, table
 from benchmarks.spoilt_questions import (
     CLEAN,
     KINDS,
@@ -68,7 +64,7 @@ def squad(n_articles: int = 6, *, n_passages: int = 3) -> pl.DataFrame:
     return pl.DataFrame(rows, schema_overrides={"answer_starts": pl.List(pl.Int64)})
 
 
-@pytest.mark.parametrize("module", [downstream, spoilt_questions])
+@pytest.mark.parametrize("module", [downstream, downstream_table, spoilt_questions])
 def test_examples_are_true(module: ModuleType) -> None:
     found = doctest.testmod(module)
     assert found.attempted > 0 and found.failed == 0
@@ -311,9 +307,8 @@ def test_learned_scores_read_both_metrics(tmp_path: Path, monkeypatch: pytest.Mo
     assert shares["learned"] > 0.9 > shares["roundtrip"] and shares["qrelscore"] == 1.0
 
 
-def test_the_table_shows_means_and_spreads(tmp_path: Path) -> None:
+def test_the_table_shows_means_and_spreads() -> None:
     """Over seeds, in percent; the random half is what the others are compared with."""
-    work = begin(tmp_path)
 
     def result(condition: str, seed: int) -> dict[str, Any]:
         f1 = 0.5 + 0.01 * seed + (0.1 if condition == "oracle" else 0.0)
@@ -323,7 +318,9 @@ def test_the_table_shows_means_and_spreads(tmp_path: Path) -> None:
         return facts
 
     runs = {seed: {name: result(name, seed) for name in CONDITIONS} for seed in range(3)}
-    summary = summarise(work, {"base": {"em": 0.2, "f1": 0.4}, "seeds": runs})
+    summary = summarise(
+        {"base": {"em": 0.2, "f1": 0.4}, "seeds": runs}, contexts=np.array(list("aaabbbccc"))
+    )
     lines = table(summary, n_seeds=3).splitlines()
     assert lines[2] == "| nothing | 20.0 | 40.0 | | | |"
     assert "| oracle | 25.0 ± 0.0 | 61.0 ± 1.0 | 50.0 ± 0.0 |  | +10.0 [+10.0, +10.0] |" in lines
