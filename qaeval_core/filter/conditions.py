@@ -68,7 +68,11 @@ def check_condition(expression: str, fields: Sequence[pa.Field]) -> list[str]:
             f"{option} {expression!r}: {unknown[0]!r} is no function of one row"
             f"{nearest(unknown[0], sorted(FUNCTIONS))}"
         )
-    empty = pl.DataFrame(pl.from_arrow(pa.schema(list(fields)).empty_table()))
+    plain_fields = [
+        pa.field(field.name, field.type.value_type) if pa.types.is_dictionary(field.type) else field
+        for field in fields
+    ]
+    empty = pl.DataFrame(pl.from_arrow(pa.schema(plain_fields).empty_table()))
     select_rows(flat_columns(empty), expression, option)
     names = [name.partition(".")[0] for name in pl.sql_expr(expression).meta.root_names()]
     if not names:

@@ -189,7 +189,9 @@ def row_facts(table: pa.Table, ids: pa.ChunkedArray, stages: Stages) -> Facts:
         # Without a group it stands alone: no two of these share a hash but by chance.
         facts.group = np.where(is_there, facts.group, ~facts.tie)
     if stages.duplicates.kind != "none" and question is not None:
-        facts.question = texts.text_hashes(question.to_arrow().cast(pa.large_binary()).to_pylist())
+        hashes = texts.text_hashes(question.to_arrow().cast(pa.large_binary()).to_pylist())
+        # A row without a question is nobody's duplicate.
+        facts.question = np.where(question.is_null().to_numpy(), ~facts.tie, hashes)
         facts.tokens = question
     if stages.quota is not None:
         coded = texts.text_column(table[stages.quota]).combine_chunks().dictionary_encode()
@@ -223,7 +225,7 @@ class _Decided:
 def _numbers_and_texts(table: pa.Table, stages: Stages) -> pl.DataFrame:
     """Return the columns that ranks and conditions read."""
     names = dict.fromkeys((*stages.rank.columns, *stages.keep_columns))
-    columns = {name: readable(table[name]) for name in names}
+    columns = {name: readable(texts.decoded(table[name])) for name in names}
     if not columns:
         return pl.DataFrame({"": np.zeros(table.num_rows)})
     return flat_columns(pl.DataFrame(pl.from_arrow(pa.table(columns))))

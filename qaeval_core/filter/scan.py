@@ -181,7 +181,7 @@ def _put_ids_aside(task: RangeTask, plan: ScanPlan, ids: Sequence[pa.ChunkedArra
 def _put_questions_aside(task: RangeTask, plan: ScanPlan, facts: Facts) -> None:
     """Write the questions that are left, a batch a bucket of groups."""
     assert facts.tokens is not None
-    left = np.flatnonzero(facts.reason == KEPT)
+    left = np.flatnonzero((facts.reason == KEPT) & facts.tokens.is_not_null().to_numpy())
     group = facts.group if facts.group is not None else np.zeros(len(facts.reason), np.uint64)
     bucket = bucket_of(group[left], plan.n_buckets)
     batches = []

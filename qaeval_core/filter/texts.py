@@ -127,11 +127,16 @@ def tie_hashes(ids: pa.ChunkedArray, seed: int) -> UInt64:
     return np.frombuffer(digests, dtype=">u8")[::4].astype(np.uint64)
 
 
+def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column whose values stand in it themselves, not in a dictionary."""
+    kind = column.type
+    return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
+
+
 def text_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column as readable texts: ids, groups and quotas are compared as such."""
+    column = decoded(column)
     kind = column.type
-    if pa.types.is_dictionary(kind):
-        return text_column(column.cast(kind.value_type))
     if is_text(kind):
         return readable(column.cast(pa.string()) if pa.types.is_null(kind) else column)
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):

@@ -281,3 +281,65 @@ def test_qgeval_keeps_1075_of_exact_duplicates(shared_data: Path) -> None:
     # The best of each stays, and it is its twins' twin.
     twins = near.decisions.filter(pl.col("reason") == "duplicate")["duplicate_of"]
     assert set(twins) <= set(near.decisions.filter("kept")["id"])
+
+
+def test_rows_without_a_question_are_nobodys_duplicates() -> None:
+    table = pl.DataFrame(
+        {
+            "id": ["a", "b", "c", "d"],
+            "question": [None, None, "Why?", "why"],
+            "context": ["x"] * 4,
+            "score": [4.0, 3.0, 2.0, 1.0],
+        }
+    )
+    for kind in ("exact", "rouge_l=0.5"):
+        request = {"rank_by": "score", "rules": "none", "near_duplicates": kind}
+        found = filter_table(table, **request, undefined="keep")
+        assert found.decisions["reason"].to_list() == [None, None, None, "duplicate"]
+        found = filter_table(table, **request)
+        undefined = ["undefined_question"] * 2
+        assert found.decisions["reason"].to_list() == [*undefined, None, "duplicate"]
+
+
+def test_conditions_on_what_groups_and_dictionaries_hold() -> None:
+    context = ["short", "a longer one", "short", "a longer one"]
+    rows = {"id": ["a", "b", "c", "d"], "context": context, "score": [1.0, 2.0, 3.0, 4.0]}
+    for table in (
+        pl.DataFrame(rows),
+        pl.DataFrame(rows).with_columns(pl.col("context").cast(pl.Categorical)),
+    ):
+        found = filter_table(
+            table, rank_by="score", rules="none", keep="length(context) > 5", top_k=1
+        )
+        assert found.decisions["reason"].to_list() == ["keep", "top_k", "keep", None]
+        assert found.kept.equals(table[3:])
+
+
+def test_rules_of_the_paper_and_extractive_ones() -> None:
+    five, six = "who was it who won", "who was it who won it"
+    long = " ".join(["word"] * 31)
+    rows = [
+        (five, "Ann", "Ann won.", "too_short"),
+        (six, "Ann", "Ann won.", None),
+        (long, "Ann", "Ann won.", "too_long"),
+        (six + " in Bergen", "bergen!", "In Bergen.", "answer_in_question"),
+        (six + " in Bergenhus", "Bergen", "In Bergen.", None),
+        (six, "Bergen Ann", "Ann, of Bergen.", "answer_not_in_context"),
+        (six, "", "Ann", "answer_not_in_context"),
+        (six, None, "Ann", "undefined_answer"),
+        (None, "Ann", "Ann", "undefined_question"),
+    ]
+    table = pl.DataFrame(rows, schema=["question", "answer", "context", "said"], orient="row")
+    table = table.with_columns(score=pl.lit(1.0), id=pl.int_range(pl.len()).cast(pl.String))
+    request = {"rank_by": "score", "near_duplicates": "none"}
+    found = filter_table(table, **request, rules="extractive")
+    assert found.decisions["reason"].to_list() == table["said"].to_list()
+    paper = filter_table(table, **request).decisions["reason"].to_list()
+    assert paper == [None if own == "answer_not_in_context" else own for own in table["said"]]
+    # The passages of a list are looked at one by one.
+    lists = table.with_columns(context=pl.concat_list(pl.col("context").str.split(" ")))
+    found = filter_table(
+        lists[5:6].with_columns(answer=pl.lit("Ann of")), **request, rules="extractive"
+    )
+    assert found.decisions["reason"].to_list() == ["answer_not_in_context"]
+    assert filter_table(lists[1:2], **request, rules="extractive").kept.height == 1
