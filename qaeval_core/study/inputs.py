@@ -340,7 +340,7 @@ def _files(path: str) -> list[Path]:
     return found
 
 
-def _read(file: Path, text: str | None) -> pl.DataFrame:
+def _read(file: Path, text: str | None = None) -> pl.DataFrame:
     try:
         if file.suffix == ".parquet":
             if is_file_intact(file) is False:
