@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from qaeval_core.errors import ConfigError, nearest
-from qaeval_core.study.inputs import flat_columns, select_rows
+from qaeval_core.study.inputs import QUOTED, flat_columns, select_rows
 
 # Of polars' SQL, as its documentation lists them: those of one row.
 FUNCTIONS = frozenset(
@@ -33,7 +33,6 @@ _WORDS = frozenset(
     and or not in is like ilike between when then else case on as by any all
     """.split()  # noqa: SIM905
 )
-_QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"")
 _CALL = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\s*\(")
 _REFUSED = re.compile(r"\b(select|over|from|unnest|explode|values|table)\b", re.IGNORECASE)
 # EXTRACT(YEAR FROM x), SUBSTRING(x FROM 1) and TRIM(x FROM y) are SQL's own words.
@@ -56,7 +55,7 @@ def check_condition(expression: str, fields: Sequence[pa.Field]) -> list[str]:
         more than one row.
     """
     option = "--keep"
-    plain = _QUOTED.sub(lambda found: '""' if found[0][0] == '"' else "''", expression)
+    plain = QUOTED.sub(lambda found: '""' if found[0][0] == '"' else "''", expression)
     calls = {name.lower() for name in _CALL.findall(plain)} - _WORDS
     if refused := _REFUSED.search(_OWN_FROM.sub(r"\1", plain)):
         raise ConfigError(

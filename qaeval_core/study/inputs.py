@@ -7,6 +7,7 @@ chosen and labelled by conditions as a person writes them.
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -268,6 +269,11 @@ def statistics_of(frame: pl.DataFrame, name: str) -> NDArray[np.float64] | None:
     return np.array([blank if row is None else row for row in rows], dtype=np.float64)
 
 
+# Texts and names in quotes.
+QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"")
+_SUB_QUERY = re.compile(r"\bselect\b", re.IGNORECASE)
+
+
 def select_rows(frame: pl.DataFrame, expression: str, option: str) -> pl.Series:
     """Return a boolean column: SQL's comparison operators, and Python's ``==`` and ``!=``.
 
@@ -277,6 +283,8 @@ def select_rows(frame: pl.DataFrame, expression: str, option: str) -> pl.Series:
         If the expression cannot be read, names an unknown column or is not true or false.
     """
     hint = 'quote names with signs, as in "BLEU-1" > 0.5'
+    if _SUB_QUERY.search(QUOTED.sub("''", expression)):
+        raise ConfigError(f"{option} {expression!r}: no sub-queries: they could read any file")
     try:
         parsed = pl.sql_expr(expression)
         roots = parsed.meta.root_names()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -56,3 +57,15 @@ def test_a_name_with_a_sign_must_be_quoted_and_the_error_says_so(table: StudyTab
     """Protects from BLEU-1 read as BLEU less 1 without a word."""
     with pytest.raises(ConfigError, match="no column .BLEU.*quote names with signs"):
         select_rows(table.frame, "BLEU-1 > 0.5", "--subset")
+
+
+def test_conditions_read_no_file(tmp_path: Path) -> None:
+    (tmp_path / "secret.csv").write_text("x\n1\n")
+    frame = pl.DataFrame({"f1": [0.1, 0.9]})
+    text = f"f1 < (select max(x) from read_csv('{tmp_path / 'secret.csv'}'))"
+    with pytest.raises(ConfigError, match="no sub-queries"):
+        select_rows(frame, text, "--subset")
+    assert select_rows(frame, "'select' = 'select' and f1 > 0.5", "--subset").to_list() == [
+        False,
+        True,
+    ]
