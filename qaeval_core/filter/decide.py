@@ -311,7 +311,8 @@ def keep_best(rows: CorpusRows, cut: Cut | None) -> None:
         own = slice(start, min(start + _STEP, len(rows)))
         dropped = rows.is_eligible(own)
         if cut is not None:
-            dropped &= ~at_or_before(cut, rows.rank[own], rows.tie[own], first_row=start)
+            numbers = np.arange(own.start, own.stop)
+            dropped &= ~at_or_before(cut, rows.rank[own], rows.tie[own], numbers)
         rows.drop(start + np.flatnonzero(dropped), last)
 
 

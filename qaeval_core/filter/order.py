@@ -93,7 +93,8 @@ class Ranking:
 
     def is_kept(self, cut: Cut, rows: slice) -> NDArray[np.bool_]:
         """Return which of some rows stand at or before a cut, members or not."""
-        return at_or_before(cut, self._rank[rows], self._tie[rows], first_row=rows.start)
+        numbers = np.arange(rows.start, rows.stop)
+        return at_or_before(cut, self._rank[rows], self._tie[rows], numbers)
 
     def _slices(self) -> Iterator[slice]:
         for start in range(0, len(self._rank), _CHUNK):
@@ -137,12 +138,11 @@ class Ranking:
 
 
 def at_or_before(
-    cut: Cut, rank: NDArray[np.float64], tie: UInt64, *, first_row: int
+    cut: Cut, rank: NDArray[np.float64], tie: UInt64, rows: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
-    """Return which of neighbouring rows stand at or before a cut."""
-    place = np.arange(first_row, first_row + len(rank))
+    """Return which rows stand at or before a cut, by their rank values, hashes and numbers."""
     same = rank == cut.rank
-    earlier = (tie < np.uint64(cut.tie)) | ((tie == np.uint64(cut.tie)) & (place <= cut.row))
+    earlier = (tie < np.uint64(cut.tie)) | ((tie == np.uint64(cut.tie)) & (rows <= cut.row))
     kept: NDArray[np.bool_] = (rank > cut.rank) | (same & earlier)
     return kept
 

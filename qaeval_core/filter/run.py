@@ -156,6 +156,8 @@ def _filter(run: Filtering) -> dict[str, Any]:
     labels = None
     if request.labels is not None and request.label is not None:
         labels = read_labels(request.labels, request.label)
+        if labels.n_unlabelled:
+            run.say(f"{request.labels}: {labels.n_unlabelled:,} rows without a label are left out")
     learned = learn(run, labels) if request.learn and labels is not None else None
     rows, labelled = scan(run, labels)
     quotas = decide_early(run, rows)

@@ -20,7 +20,7 @@ from qaeval_core import files
 from qaeval_core.filter.corpus import RangeTask
 from qaeval_core.filter.decide import N_SHARES, NO_TWIN
 from qaeval_core.filter.facts import KEPT
-from qaeval_core.filter.order import Cut
+from qaeval_core.filter.order import Cut, at_or_before
 from qaeval_core.filter.ranges import RangeReader, RangeRows
 from qaeval_core.filter.scan import ids_path
 from qaeval_core.outages import Outages
@@ -406,9 +406,6 @@ def share_of_rows(
     tied = np.flatnonzero(np.isin(rank, -ranks))
     found[tied] = len(cuts)
     for j, cut in reversed(list(enumerate(cuts))):
-        earlier = (tie[tied] < np.uint64(cut.tie)) | (
-            (tie[tied] == np.uint64(cut.tie)) & (first_row + tied <= cut.row)
-        )
-        is_kept = (rank[tied] > cut.rank) | ((rank[tied] == cut.rank) & earlier)
+        is_kept = at_or_before(cut, rank[tied], tie[tied], first_row + tied)
         found[tied[is_kept]] = j
     return np.where(found < len(cuts), found, NO_BIN).astype(np.uint8)

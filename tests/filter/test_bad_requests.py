@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from qaeval_core.errors import (
     InputError,
     QAEvalError,
     ReconcileError,
+    RunError,
     SchemaError,
     StorageError,
 )
@@ -313,9 +313,18 @@ def test_empty_files_and_empty_corpora(tmp_path: Path) -> None:
     assert pl.read_parquet(tmp_path / "none" / "kept").height == 0
 
 
-def test_reading_and_writing_as_somebody_else(out: Path, tmp_path: Path) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may write everywhere")
-    (tmp_path / "shut").mkdir(mode=0o500)
-    with pytest.raises(QAEvalError, match="Permission denied"):
-        filtered(out, tmp_path / "shut" / "kept", share="0.5")
+def test_kept_where_no_folder_can_be(out: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for folder in (tmp_path / "file", tmp_path / "file" / "kept"):
+        with pytest.raises(RunError, match="cannot write below"):
+            filtered(out, folder, share="0.5")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_rows_without_a_label_are_counted(out: Path, tmp_path: Path) -> None:
+    table = pl.DataFrame({"id": [f"q{i}" for i in range(60)], "good": [1] * 50 + [None] * 10})
+    table.write_csv(tmp_path / "labels.csv")
+    given = {"labels": str(tmp_path / "labels.csv"), "label": "good == 1", "precision": 0.5}
+    result, said = filtered(out, tmp_path / "kept", **given)
+    assert any("10 rows without a label are left out" in line for line in said)
+    assert result.content["certificate"]["n_labels"] <= 50
