@@ -35,6 +35,7 @@ from qaeval_core.families.plan import Engine, FamilyPlan
 from qaeval_core.models.artifact import Artifact, default_root, load_artifact
 from qaeval_core.models.session import Device
 from qaeval_core.planning.inputs import FileVersion
+from qaeval_core.planning.sample import Sample
 from qaeval_core.planning.shards import Piece, ReadLimits, RowRange
 from qaeval_core.running.passes import load_frequencies
 from qaeval_core.running.piece_worker import Done, PieceWorker, worker_store
@@ -206,10 +207,20 @@ class PieceActor(ABC):
     account: str | None = None  # of calls
     n_streams_opened = 0  # of files
 
-    def __init__(self, *, out: str, coordinator: Any, sight: Sight, retry_storage_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        out: str,
+        coordinator: Any,
+        sight: Sight,
+        retry_storage_s: float,
+        sample: Sample | None,
+    ) -> None:
         self._lookout = Lookout(sight, coordinator)
         self._supervisor = RemoteSupervisor(coordinator)
-        self._store = worker_store(Path(out), sight.mark, self._supervisor, retry_s=retry_storage_s)
+        self._store = worker_store(
+            Path(out), sight.mark, self._supervisor, retry_s=retry_storage_s, sample=sample
+        )
 
     @abstractmethod
     def run(self, pieces: Sequence[Piece]) -> Iterable[Done]:

@@ -25,6 +25,7 @@ from qaeval_core.metrics.calibrated import write_baselines, write_complexity
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.planning.compile import check_key_use
 from qaeval_core.running.progress import ProgressCounter, ProgressPrinter
+from qaeval_core.running.sampling import with_sample
 
 EPILOG = """Examples:
 
@@ -117,7 +118,7 @@ def _calibrate_baselines(
 
     try:
         _check_no_baseline(config.metrics)
-        found = read_inputs(config, needs_out=False)
+        found = with_sample(config, read_inputs(config, needs_out=False))
         job = make_job(config, found, device=local_device(config.cluster))
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_BAD_REQUEST)
@@ -149,11 +150,13 @@ def _calibrate_complexity(
         config = with_journal(config, path.with_suffix(".journal"))
         found = read_inputs(config, needs_out=False, roles=calibration_roles(config))
         key_lines = check_key_use(config)
+        found = with_sample(config, found)
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_BAD_REQUEST)
     for line in key_lines:
         options.say(f"note: {line}")
-    n_asked = min(n_questions, sum(file.n_rows for file in found.files))
+    n_rows = sum(file.n_rows for file in found.files)
+    n_asked = min(n_questions, n_rows if found.sample is None else found.sample.n_rows)
     counter = ProgressCounter()
     (name,) = config.metrics
     printer = ProgressPrinter(name, n_rows_total=n_asked, interval_s=config.scoring.progress_s)

@@ -157,6 +157,7 @@ class _Pass(ABC):
             "coordinator": coordinator,
             "sight": executor.nodes.sight,
             "retry_storage_s": job.config.scoring.retry_storage_s,
+            "sample": job.sample,
         }
         self.accounts: set[str] = set()
         self.run_name = uuid.uuid4().hex

@@ -13,7 +13,6 @@ import ray
 from jobs.cluster import Nodes
 from qaeval_core import files
 from qaeval_core.errors import QAEvalError
-from qaeval_core.running.progress import Counts, ProgressPrinter
 from qaeval_core.running.sight import Sight
 from qaeval_core.store.store import Mark
 
@@ -22,37 +21,6 @@ R = TypeVar("R")
 
 # Tasks that wait beside each that runs, so that no core does.
 _AHEAD = 2
-
-
-class Progress:
-    """Prints the progress of one label after another.
-
-    Parameters
-    ----------
-    interval_s : float
-        Seconds between two lines.
-    """
-
-    def __init__(self, interval_s: float) -> None:
-        self._interval_s = interval_s
-        self._label = ""
-        self._printer: ProgressPrinter | None = None
-
-    def __call__(self, label: str, n_done: int, n_total: int) -> None:
-        """Take how far the work of a label is; work without one is not worth a line."""
-        if not label:
-            return
-        if self._printer is None or label != self._label:
-            self._label = label
-            self._printer = ProgressPrinter(
-                label, n_rows_total=n_total, interval_s=self._interval_s
-            )
-            # The clock starts now, not with the first rows that are done.
-            self._printer.update(Counts())
-        is_last = n_done >= n_total
-        self._printer.update(Counts(n_rows=n_done), is_last=is_last)
-        if is_last:
-            self._printer = None
 
 
 class RayTasks:
@@ -70,8 +38,8 @@ class RayTasks:
         self._tell = tell
         self._nodes = Nodes(say)
 
-    def begin(self, folder: Path, inputs: Sequence[str]) -> None:
-        """Look whether every node sees a folder and some files.
+    def begin(self, folder: Path | None, inputs: Sequence[str]) -> None:
+        """Look whether every node sees a folder, if there is one, and some files.
 
         Raises
         ------
@@ -79,8 +47,10 @@ class RayTasks:
             If one does not; it names node and path.
         """
         mark = Mark(f".{uuid.uuid4().hex}.mark")
-        files.write(folder / mark.name, b"")
-        self._nodes.begin(Sight(mark, (str(folder),), inputs=tuple(inputs)))
+        folders = () if folder is None else (str(folder),)
+        for own in folders:
+            files.write(Path(own, mark.name), b"")
+        self._nodes.begin(Sight(mark, folders, inputs=tuple(inputs)))
 
     def map(
         self, function: Callable[[T], R], items: Sequence[T], *, label: str, n_rows: Sequence[int]

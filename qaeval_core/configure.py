@@ -67,6 +67,12 @@ class InputSection(Section):
     paths: tuple[str, ...] = Field((), description="files, folders, globs or filesystem URIs")
     columns: dict[str, str] = Field({}, description="role -> column name")
     limit: int | None = Field(None, ge=0, description="score only the first rows")
+    sample_groups: int | None = Field(
+        None,
+        ge=1,
+        description="score only the rows of so many contexts, those of smallest hash; the others "
+        "are `not_sampled`",
+    )
     skip_unreadable: bool = Field(
         False, description="leave files out that are not readable Parquet, instead of stopping"
     )
@@ -87,6 +93,9 @@ class OutputSection(Section):
     )
     replies: bool = Field(
         True, description="keep the texts of language models' replies; false: what was read of them"
+    )
+    texts: bool = Field(
+        True, description="show texts of rows of lowest and highest score in report.html"
     )
 
 
@@ -185,7 +194,7 @@ def load_config(
     >>> load_config(overrides={"qrelscore.profile": "authors"}).metrics["qrelscore"].profile
     'authors'
     """
-    tree = _read_yaml(Path(path)) if path is not None else {}
+    tree = read_yaml(Path(path)) if path is not None else {}
     metrics = tree.get("metrics")
     if isinstance(metrics, Sequence) and not isinstance(metrics, str):
         tree["metrics"] = {str(name): {} for name in metrics}
@@ -262,14 +271,14 @@ def make_config(tree: Mapping[str, Any]) -> RunConfig:
             try:
                 metrics[name] = kind.model_validate(settings)
             except ValidationError as error:
-                problems += _explained(error, kind, where=("metrics", name))
+                problems += explained(error, kind, where=("metrics", name))
         tree["metrics"] = metrics
     else:
         tree.pop("metrics", None)
     try:
         config = RunConfig.model_validate(tree)
     except ValidationError as error:
-        problems += _explained(error, RunConfig)
+        problems += explained(error, RunConfig)
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
     if not config.metrics:
@@ -297,7 +306,14 @@ def _check_metric(instance: str, metric: str) -> None:
         )
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the sections of a YAML file.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be read, or holds no mapping.
+    """
     try:
         tree = load_yaml(read_given(path))
     except OSError as error:
@@ -355,7 +371,7 @@ def _put(tree: dict[str, Any], parts: Sequence[str], value: object) -> None:
     tree[parts[-1]] = value
 
 
-def _explained(
+def explained(
     error: ValidationError, section: type[BaseModel], *, where: Sequence[str] = ()
 ) -> list[str]:
     """Return what is wrong with a section, a line a setting."""

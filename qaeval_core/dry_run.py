@@ -11,9 +11,9 @@ from qaeval_core.families.chat.family import is_chat
 from qaeval_core.families.model_family import is_model
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.families.plan import FamilyPlan, Prepared
-from qaeval_core.families.validate import table_rows
-from qaeval_core.job import Inputs, Job
-from qaeval_core.running.reader import ShardReader
+from qaeval_core.job import Inputs, Job, count_rows
+from qaeval_core.planning.sample import chosen_values, sampled_rows
+from qaeval_core.running.piece_worker import open_reader
 
 # Tokenising is cheap beside scoring, not beside reading: estimate from so many rows.
 _MAX_ROWS = 20_000
@@ -26,12 +26,15 @@ def input_lines(inputs: Inputs, config: RunConfig) -> Iterator[str]:
     yield f"input: {len(inputs.files):,} files, {n_rows:,} rows, {n_bytes / 2**20:,.1f} MiB"
     if config.input.limit is not None:
         yield f"limit: the first {min(config.input.limit, n_rows):,} rows"
+    if inputs.sample is not None:
+        yield inputs.sample.line(sum(count_rows(inputs.files, config.input.limit).values()))
     yield from (f"note: {problem}" for problem in inputs.problems)
     yield "columns: " + ", ".join(f"{role}={name}" for role, name in inputs.columns.items())
 
 
 def dry_run_lines(job: Job) -> Iterator[str]:
     """Yield, per family, what is left to do: shards, rows, distinct units, tokens."""
+    verb = "score" if job.sample is None else "look at"
     for families in job.run.passes:
         pieces = job.pieces(families, n_actors=1)
         for family in families:
@@ -40,7 +43,7 @@ def dry_run_lines(job: Job) -> Iterator[str]:
             n_shards = sum(len(piece.shards) for piece in own)
             done = job.n_rows_total - n_rows
             yield (
-                f"{family.title}: {n_rows:,} rows to score in {n_shards:,} shards, {done:,} "
+                f"{family.title}: {n_rows:,} rows to {verb} in {n_shards:,} shards, {done:,} "
                 "committed"
             )
             if own and is_model(family):
@@ -55,17 +58,17 @@ def dry_run_lines(job: Job) -> Iterator[str]:
 def _laid_out(job: Job, family: FamilyPlan) -> Iterator[Prepared[Any]]:
     """Yield parts of the rows that are left to score, laid out."""
     layout = family.open_layout()
-    reader = ShardReader(list(family.columns.values()))
+    reader = open_reader(family.columns, job.store)
     n_rows = 0
     for piece in job.pieces([family], n_actors=1):
         for rows in piece.shards:
             if n_rows >= _MAX_ROWS:
                 return
             for _, table in reader.parts(piece, rows):
-                max_bytes = piece.limits.text_bytes
-                values = table_rows(table, columns=family.columns, max_bytes=max_bytes)
-                prepared = layout.prepare(values)
-                n_rows += prepared.n_rows
+                chosen, max_bytes = sampled_rows(table, job.sample), piece.limits.text_bytes
+                values = chosen_values(table, chosen, columns=family.columns, max_bytes=max_bytes)
+                prepared = layout.prepare(values, chosen=chosen)
+                n_rows += prepared.stats.n_rows
                 yield prepared
 
 
@@ -74,7 +77,7 @@ def _units_line(laid_out: Iterable[Prepared[Work]], *, n_rows: int) -> str:
     for prepared in laid_out:
         stats.add(prepared.stats)
         n_tokens += int(prepared.work.units.lengths.sum())
-    factor = n_rows / max(stats.n_rows, 1)
+    factor = n_rows / max(stats.n_rows + stats.n_not_sampled, 1)
     about = "" if factor == 1 else f" (estimated from {stats.n_rows:,} rows)"
     return (
         f"  {stats.n_units * factor:,.0f} distinct units of "

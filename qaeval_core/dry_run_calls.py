@@ -25,6 +25,7 @@ class Calls:
     """What rows would ask for; ``keys`` tells equal requests of several shards apart."""
 
     n_rows: int = 0
+    n_not_sampled: int = 0
     n_quarantined: int = 0
     n_asked: int = 0
     n_unshared: int = 0
@@ -48,7 +49,7 @@ def call_lines(
         All rows that are left.
     """
     calls = _measure(plan, laid_out)
-    factor = n_left / max(calls.n_rows, 1)
+    factor = n_left / max(calls.n_rows + calls.n_not_sampled, 1)
     about = "" if factor == 1 else f" (estimated from {calls.n_rows:,} rows)"
     n_calls = calls.n_calls * factor
     n_completion = n_calls * plan.settings.max_tokens
@@ -108,7 +109,8 @@ def _measure(plan: ChatFamilyPlan, laid_out: Iterable[Prepared[ChatWork]]) -> Ca
     journal = _existing_journal(plan)
     calls = Calls()
     for prepared in laid_out:
-        calls.n_rows += prepared.n_rows
+        calls.n_rows += prepared.stats.n_rows
+        calls.n_not_sampled += prepared.stats.n_not_sampled
         calls.n_quarantined += prepared.stats.n_quarantined
         calls.n_asked += sum(len(request.rows) for request in prepared.work.requests)
         calls.n_unshared += prepared.stats.n_units_unshared

@@ -23,6 +23,7 @@ from qaeval_core.planning.columns import check_carried, check_copied, resolve_co
 from qaeval_core.planning.compile import compile_run, needed_roles, optional_roles
 from qaeval_core.planning.inputs import InputFile, find_inputs
 from qaeval_core.planning.run_plan import CompiledRun, check_output_names
+from qaeval_core.planning.sample import Sample
 from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, cover, plan_file
 from qaeval_core.signature import hash_text
 from qaeval_core.store.store import Store
@@ -51,6 +52,16 @@ class Job:
     def n_rows_total(self) -> int:
         """Rows that count, over all files."""
         return sum(self.n_rows.values())
+
+    @property
+    def sample(self) -> Sample | None:
+        """Rows that are scored; None where all are."""
+        return self.store.sample
+
+    @property
+    def n_rows_wanted(self) -> int:
+        """Rows that are to be scored: of the sample, or all."""
+        return self.n_rows_total if self.sample is None else self.sample.n_rows
 
     def rows_per_shard(self, family: FamilyPlan) -> int:
         """Return the shard size of a family."""
@@ -105,7 +116,7 @@ class Job:
     @property
     def fingerprint(self) -> str:
         """Hash of everything that the scores depend on: the finished run's identity."""
-        content = {
+        content: dict[str, object] = {
             "files": [(file.relative, file.file_id) for file in self.files],
             "n_rows": dict(self.n_rows),
             "instances": {plan.name: str(plan.signature) for plan in self.run.instances},
@@ -114,6 +125,8 @@ class Job:
             "carry": self.config.output.carry,
             "statistics": self.config.output.statistics,
         }
+        if self.sample is not None:
+            content["sample"] = self.sample.name
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -125,6 +138,7 @@ class Inputs:
     files: tuple[InputFile, ...]
     columns: Mapping[str, str]
     problems: tuple[str, ...]
+    sample: Sample | None = None  # of `running.sampling`, where one is asked for
 
 
 def read_inputs(
@@ -181,6 +195,8 @@ def make_job(
     QAEvalError
         For whatever is wrong with models, baselines or output columns.
     """
+    if (inputs.sample is None) != (config.input.sample_groups is None):
+        raise ValueError("a sample that is asked for is to be found before: with_sample")
     root = Path(config.models.artifacts_path or default_root())
     resolve_artifact = resolve_artifact or partial(ensure_artifact, root, build=config.models.build)
     n_rows = count_rows(inputs.files, config.input.limit)
@@ -189,7 +205,7 @@ def make_job(
         columns=inputs.columns,
         device=device,
         resolve_artifact=resolve_artifact,
-        corpus=_corpus_hash(inputs.files, n_rows),
+        corpus=_scored_hash(inputs, n_rows),
     )
     check_output_names(run, carry=config.output.carry)
     return Job(
@@ -198,7 +214,7 @@ def make_job(
         n_rows=n_rows,
         columns=inputs.columns,
         run=run,
-        store=inputs.store,
+        store=Store(inputs.store.out, sample=inputs.sample),
         device=device,
         notes=(*inputs.problems, *_precision_notes(run)),
     )
@@ -236,9 +252,17 @@ def _check_out_not_among_inputs(paths: Sequence[str], out: Path) -> None:
             raise ConfigError(f"--out {out} lies inside the input folder {folder}")
 
 
-def _corpus_hash(files: Sequence[InputFile], n_rows: Mapping[str, int]) -> str:
+def corpus_hash(files: Sequence[InputFile], n_rows: Mapping[str, int], *more: str) -> str:
     """Return a hash of which rows a run reads, by their files' identities."""
-    return hash_text("\n".join(f"{file.file_id} {n_rows[file.file_id]}" for file in files))
+    lines = [f"{file.file_id} {n_rows[file.file_id]}" for file in files]
+    return hash_text("\n".join([*lines, *more]))
+
+
+def _scored_hash(inputs: Inputs, n_rows: Mapping[str, int]) -> str:
+    """Return a hash of which rows statistics of the corpus count: of a sample, its rows alone."""
+    sample = inputs.sample
+    own = () if sample is None else (sample.name,)
+    return corpus_hash(inputs.files, n_rows, *own)
 
 
 def count_rows(files: Sequence[InputFile], limit: int | None) -> dict[str, int]:

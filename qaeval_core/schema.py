@@ -36,6 +36,8 @@ ROLES = MappingProxyType(
 POSITION = "position"
 QUARANTINE_REASON = "quarantine_reason"
 QUARANTINE_MESSAGE = "quarantine_message"
+# In the place of a reason: a row that a sample leaves out, which nobody looked at.
+NOT_SAMPLED = "not_sampled"
 # Key of a score file's schema metadata: what each score column is, as JSON.
 COLUMNS_METADATA = b"qaeval.columns"
 

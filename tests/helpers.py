@@ -25,6 +25,7 @@ from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.planning.compile import needed_requests
 from qaeval_core.run import Outcome, run_job
 from qaeval_core.running.local_executor import LocalExecutor
+from qaeval_core.running.sampling import with_sample
 from qaeval_core.sample import sample_table
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -121,7 +122,7 @@ def run_locally(overrides: Mapping[str, object]) -> tuple[Outcome, list[str]]:
     """Run a score job in this process; return its outcome and what it said."""
     config = load_config(overrides=overrides)
     build_needed(config)
-    job = make_job(config, read_inputs(config), device="cpu")
+    job = make_job(config, with_sample(config, read_inputs(config)), device="cpu")
     said: list[str] = []
     return run_job(job, LocalExecutor(), say=said.append), said
 

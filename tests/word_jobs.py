@@ -14,6 +14,7 @@ from qaeval_core.configure import load_config
 from qaeval_core.job import make_job, read_inputs
 from qaeval_core.run import Outcome, run_job
 from qaeval_core.running.local_executor import LocalExecutor
+from qaeval_core.running.sampling import with_sample
 
 N_ROWS = 64
 ROWS_PER_GROUP = 16
@@ -71,6 +72,6 @@ def run(
 ) -> tuple[Outcome, list[str]]:
     """Run a job here; after so many shards, call back. Return its outcome and what it said."""
     config = load_config(overrides=overrides)
-    job = make_job(config, read_inputs(config), device="cpu")
+    job = make_job(config, with_sample(config, read_inputs(config)), device="cpu")
     said: list[str] = []
     return run_job(job, Watched(after, then), say=said.append), said

@@ -23,6 +23,7 @@ from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.metrics.targets import Targets
 from qaeval_core.planning.run_plan import InstancePlan
 from qaeval_core.running.reader import draw_rows, read_rows
+from qaeval_core.running.sampling import rows_of_sample
 from qaeval_core.stats.bootstrap import summarise
 from qaeval_core.text.tokenise import words
 
@@ -49,7 +50,8 @@ def draw_pairs(job: Job, *, n_pairs: int, seed: int) -> RandomPairs:
     """
     rng = np.random.default_rng(seed)
     # Four times as many rows as pairs: few pairs are dropped for overlap.
-    chosen = draw_rows(job.n_rows_total, n_rows=4 * n_pairs, rng=rng)
+    sampled = rows_of_sample(job.files, job.n_rows, job.sample)
+    chosen = draw_rows(job.n_rows_total, n_rows=4 * n_pairs, rng=rng, among=sampled)
     questions, contexts = _read_texts(job, chosen)
     if len(set(contexts)) < 2:
         raise InputError("calibration needs rows with at least two different contexts")

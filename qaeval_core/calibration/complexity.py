@@ -21,6 +21,7 @@ from qaeval_core.planning.compile import plan_chat
 from qaeval_core.planning.shards import ReadLimits
 from qaeval_core.running.local_calls import ChatRunner
 from qaeval_core.running.reader import draw_rows, read_rows
+from qaeval_core.running.sampling import rows_of_sample
 
 
 def calibration_roles(config: RunConfig) -> tuple[str, str]:
@@ -80,9 +81,11 @@ def calibrate_complexity(
     """
     name, settings = _only(config)
     counts = count_rows(inputs.files, config.input.limit)
+    sampled = rows_of_sample(inputs.files, counts, inputs.sample)
+    rng = np.random.default_rng(seed)
     values = read_rows(
         inputs.files,
-        draw_rows(sum(counts.values()), n_rows=n_questions, rng=np.random.default_rng(seed)),
+        draw_rows(sum(counts.values()), n_rows=n_questions, rng=rng, among=sampled),
         n_rows=counts,
         columns=inputs.columns,
         limits=ReadLimits(config.scoring.max_shard_bytes, config.scoring.max_text_bytes),

@@ -28,9 +28,9 @@ from qaeval_core.families.chat.family import (
     is_chat,
 )
 from qaeval_core.families.plan import statistics_table
-from qaeval_core.llm.client import Message
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import JournalEntry
+from qaeval_core.llm.message import Message
 from qaeval_core.metrics.chat import UNPARSABLE
 from qaeval_core.planning.run_plan import InstancePlan
 from qaeval_core.report.html import Block, Passage

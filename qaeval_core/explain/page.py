@@ -14,6 +14,9 @@ from qaeval_core.explain.parts import (
     short,
 )
 from qaeval_core.report.html import Fields, Passage, Table, block_html, details, escaped, page
+from qaeval_core.schema import NOT_SAMPLED
+
+_NOT_SAMPLED = "its context is not in the run's sample (input.sample_groups)"
 
 
 def explanation_page(explanation: Explanation) -> str:
@@ -35,7 +38,9 @@ def _head(explanation: Explanation, name: str) -> str:
         f'<p class="soft">{escaped(explanation.file)}, row {explanation.row} (the first is 0)</p>',
     ]
     remarks = [Passage(note, tone="plain") for note in explanation.notes]
-    if explanation.quarantine_reason is not None:
+    if explanation.quarantine_reason == NOT_SAMPLED:
+        remarks.insert(0, Passage(f"Not scored: {_NOT_SAMPLED}", tone="plain"))
+    elif explanation.quarantine_reason is not None:
         message = explanation.quarantine_message
         why = explanation.quarantine_reason + (f": {message}" if message else "")
         remarks.insert(0, Passage(f"Quarantined, not scored: {why}", tone="bad"))
@@ -131,7 +136,9 @@ def explanation_lines(explanation: Explanation) -> Iterator[str]:
     yield f"row{name}: {explanation.file}, row {explanation.row}"
     for role, value in explanation.texts.items():
         yield f"  {role}: {short(value)}"
-    if explanation.quarantine_reason is not None:
+    if explanation.quarantine_reason == NOT_SAMPLED:
+        yield f"not sampled: {_NOT_SAMPLED}"
+    elif explanation.quarantine_reason is not None:
         message = explanation.quarantine_message
         yield f"quarantined: {explanation.quarantine_reason}{f' ({message})' if message else ''}"
     for instance in explanation.instances:

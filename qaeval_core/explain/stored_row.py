@@ -7,7 +7,7 @@ alone, in batches: scores may have more rows than fit memory.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -91,7 +91,7 @@ def make_same_job(
     root = artifacts or default_root()
     config = _with_own_places(config, out=run.out, artifacts=root, inputs=inputs)
     try:
-        found = read_inputs(config)
+        found = replace(read_inputs(config), sample=run.sample)
     except InputError as error:
         raise InputError(
             f"the input of this run: {error} (relative paths start from where it ran; --input PATH "

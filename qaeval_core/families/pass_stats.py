@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class PassStats:
-    """What a pass cost; all counts are sums, so stats of shards add up."""
+    """What a pass cost; all counts are sums, so stats of shards add up.
+
+    Rows that a sample leaves out are ``n_not_sampled``, and in no other count.
+    """
 
     n_rows: int = 0
     n_quarantined: int = 0
@@ -19,6 +22,7 @@ class PassStats:
     n_padded_tokens: int = 0
     n_truncated: int = 0
     n_halvings: int = 0
+    n_not_sampled: int = 0
     calls: dict[str, int] = field(default_factory=dict)  # to a language model, by what came of them
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -48,8 +52,9 @@ class PassStats:
     def counts_json(self) -> str:
         """Return the counts without the seconds: the same work gives the same bytes."""
         counts = {name: getattr(self, name) for name in self.__slots__ if name != "seconds"}
-        if not self.calls:
-            del counts["calls"]
+        for name in ("calls", "n_not_sampled"):
+            if not counts[name]:
+                del counts[name]
         return json.dumps(counts)
 
     @classmethod

@@ -11,17 +11,18 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from qaeval_core.configure import ModelsSection, RunConfig
 from qaeval_core.families.pass_stats import PassStats
-from qaeval_core.families.validate import Validated, validate_rows
+from qaeval_core.families.validate import IntArray, Validated, validate_rows
 from qaeval_core.families.words.frequencies import DocumentFrequencies
 from qaeval_core.families.words.rows import ShardTexts
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.models.session import Device
-from qaeval_core.schema import POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
+from qaeval_core.schema import NOT_SAMPLED, POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
 from qaeval_core.signature import Signature
 
 ResolveArtifact = Callable[[ArtifactRequest], Artifact]
@@ -109,7 +110,11 @@ class Layout(ABC, Generic[W]):
         """Return the work of good rows."""
 
     def prepare(
-        self, rows: Mapping[str, Sequence[object]], texts: ShardTexts | None = None
+        self,
+        rows: Mapping[str, Sequence[object]],
+        texts: ShardTexts | None = None,
+        *,
+        chosen: NDArray[np.bool_] | None = None,
     ) -> Prepared[W]:
         """Validate and lay out a shard; CPU work that can run beside a runner.
 
@@ -118,6 +123,8 @@ class Layout(ABC, Generic[W]):
         rows : mapping of role to values
         texts : ShardTexts, optional
             Of this shard, where other families read it too.
+        chosen : bool ndarray of shape (n_rows,), optional
+            Which rows of the shard these are, where a sample leaves others out.
         """
         started = time.perf_counter()
         check = validate_rows if texts is None else texts.validate
@@ -131,8 +138,12 @@ class Layout(ABC, Generic[W]):
             n_units_unshared=work.n_units_unshared,
             n_truncated=work.n_truncated,
         )
+        n_rows = stats.n_rows
+        if chosen is not None:
+            n_rows, validated = len(chosen), _placed(validated, np.flatnonzero(chosen))
+            stats.n_not_sampled = n_rows - stats.n_rows
         stats.spend("encode", time.perf_counter() - started)
-        return Prepared(stats.n_rows, validated, work, stats)
+        return Prepared(n_rows, validated, work, stats)
 
     def quarantined(self, *, n_rows: int, reason: str, message: str) -> Prepared[W]:
         """Return a shard all of whose rows are quarantined."""
@@ -140,6 +151,16 @@ class Layout(ABC, Generic[W]):
         prepared.n_rows = prepared.stats.n_rows = prepared.stats.n_quarantined = n_rows
         prepared.validated.quarantined.update(dict.fromkeys(range(n_rows), (reason, message)))
         return prepared
+
+
+def _placed(validated: Validated, places: IntArray) -> Validated:
+    """Return the same rows by their places in the shard."""
+    rows = places.tolist()
+    return Validated(
+        [rows[i] for i in validated.good],
+        validated.values,
+        {rows[i]: why for i, why in validated.quarantined.items()},
+    )
 
 
 class Runner(ABC):
@@ -337,15 +358,17 @@ OnBatch = Callable[[int, int, float], None]
 
 
 def statistics_table(prepared: Prepared[W], *, first_position: int) -> pa.Table:
-    """Return one row of statistics per input row, quarantined rows with nulls."""
+    """Return one row of statistics per input row; nulls where it is quarantined or not sampled."""
     validated = prepared.validated
-    quarantined = validated.quarantined
-    rows = range(prepared.n_rows)
-    reasons = [quarantined[i][0] if i in quarantined else None for i in rows]
-    messages = [quarantined[i][1] if i in quarantined else None for i in rows]
+    why: list[tuple[str | None, str | None]] = [(NOT_SAMPLED, None)] * prepared.n_rows
+    for i in validated.good:
+        why[i] = (None, None)
+    for i, reason in validated.quarantined.items():
+        why[i] = reason
+    reasons, messages = [own[0] for own in why], [own[1] for own in why]
     slots = np.full(prepared.n_rows, -1, dtype=np.int64)
     slots[validated.good] = np.arange(len(validated.good))
-    # Taking a null index gives a null: that is a quarantined row.
+    # Taking a null index gives a null.
     indices = pa.array(slots, mask=slots < 0)
     columns = {
         POSITION: pa.array(np.arange(first_position, first_position + prepared.n_rows)),

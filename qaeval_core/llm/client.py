@@ -27,6 +27,7 @@ import httpx
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.llm.key import ApiKey, account_name
+from qaeval_core.llm.message import Message
 from qaeval_core.llm.responses import (
     ACCEPT,
     ChatFailure,
@@ -44,8 +45,6 @@ _KEEP_ALIVE_S = 2.5
 _MAX_CONNECT_S = 10.0
 # JSON of more bytes is read in a thread: 8 MB take a third of a second.
 _MAX_BYTES_AT_ONCE = 64 << 10
-
-Message = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,13 @@ But: schemas and values are PyArrow's.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 _TRUTHS = (1, 2)  # true and false: the type of a field is its value
 _MAX_DEPTH = 32
+# Physical types: whoever reads chunks tells numbers from texts by them.
+BYTE_ARRAY, FIXED_LEN_BYTE_ARRAY = 6, 7
 
 
 class Chunk(NamedTuple):
@@ -26,6 +28,8 @@ class Chunk(NamedTuple):
     n_values: int
     n_bytes: int  # uncompressed
     start: int  # of its first page in the file
+    is_flat: bool  # no part of a list or struct
+    kind: int  # physical type of its values
 
 
 class Group(NamedTuple):
@@ -59,7 +63,9 @@ def parse_footer(content: bytes) -> Footer:
     """
     try:
         fields = _Reader(content).struct(depth=0)
-        groups = tuple(_group(given) for given in fields[4])
+        # Of the schema's elements, those without children have a type, and chunks in their order.
+        types = [given[1] for given in fields[2] if 1 in given and not given.get(5)]
+        groups = tuple(_group(given, types) for given in fields[4])
         return Footer(int(fields[3]), groups)
     except (IndexError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
         raise ValueError(f"no footer of Parquet: {error!r}") from None
@@ -86,12 +92,14 @@ def page_header(content: bytes) -> tuple[int, int]:
         raise ValueError(f"no header of a page: {error!r}") from None
 
 
-def _group(fields: dict[int, Any]) -> Group:
-    chunks = tuple(_chunk(given[3]) for given in fields[1])
+def _group(fields: dict[int, Any], types: Sequence[int]) -> Group:
+    if len(fields[1]) != len(types):
+        raise ValueError(f"a row group of {len(fields[1])} columns, in a file of {len(types)}")
+    chunks = tuple(_chunk(given[3], kind) for given, kind in zip(fields[1], types, strict=True))
     return Group(int(fields[3]), int(fields[2]), chunks)
 
 
-def _chunk(fields: dict[int, Any]) -> Chunk:
+def _chunk(fields: dict[int, Any], kind: int) -> Chunk:
     starts = [int(fields[9]), int(fields.get(11, 0))]
     return Chunk(
         column=fields[3][0].decode("utf-8"),
@@ -99,6 +107,8 @@ def _chunk(fields: dict[int, Any]) -> Chunk:
         n_values=int(fields[5]),
         n_bytes=int(fields[6]),
         start=min((start for start in starts if start > 0), default=0),
+        is_flat=len(fields[3]) == 1,
+        kind=kind,
     )
 
 

@@ -18,18 +18,18 @@ from typing import Any, TypeVar
 from qaeval_core.errors import QAEvalError, RunError, RunStoppedError, UnreadableFileError
 from qaeval_core.families.chat.family import ChatFamilyPlan, ChatWork
 from qaeval_core.families.plan import Prepared, statistics_table
-from qaeval_core.families.validate import table_rows
 from qaeval_core.llm.asker import Asker
 from qaeval_core.llm.governor import Status
 from qaeval_core.llm.governor_client import GovernorClient
 from qaeval_core.llm.limits import dollars
+from qaeval_core.planning.sample import chosen_values, sampled_rows
 from qaeval_core.planning.shards import Piece, RowRange
 from qaeval_core.running.chat_asker import (
     OpenGovernor,
     ask_shard,
     open_asker,
 )
-from qaeval_core.running.piece_worker import UNREADABLE, Done, Supervisor
+from qaeval_core.running.piece_worker import UNREADABLE, Done, Supervisor, open_reader
 from qaeval_core.running.reader import ShardReader
 from qaeval_core.store.store import Store
 
@@ -124,7 +124,7 @@ class CallWorker:
 
     async def _run_pieces(self, pieces: list[Piece], done: queue.SimpleQueue[Done | None]) -> None:
         asker = await self._open()
-        reader = ShardReader(list(self.plan.columns.values()), outages=self._store.outages)
+        reader = open_reader(self.plan.columns, self._store)
         own: set[asyncio.Task[None]] = set()
         try:
             todo = deque((piece, rows) for piece in pieces for rows in piece.shards)
@@ -198,8 +198,11 @@ class CallWorker:
             return rows, self._layout.quarantined(
                 n_rows=rows.n_rows, reason=UNREADABLE, message=str(error)
             )
-        values = table_rows(table, columns=self.plan.columns, max_bytes=piece.limits.text_bytes)
-        prepared = self._layout.prepare(values)
+        chosen = sampled_rows(table, self._store.sample)
+        values = chosen_values(
+            table, chosen, columns=self.plan.columns, max_bytes=piece.limits.text_bytes
+        )
+        prepared = self._layout.prepare(values, chosen=chosen)
         prepared.stats.spend("read", time.perf_counter() - started)
         return RowRange(rows.start, rows.start + table.num_rows), prepared
 

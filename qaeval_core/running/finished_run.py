@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from qaeval_core.configure import RunConfig, make_config
 from qaeval_core.errors import ConfigError
 from qaeval_core.models.session import Device
+from qaeval_core.planning.sample import Sample, read_sample
 from qaeval_core.running.run_files import read_json
 
 
@@ -31,6 +32,7 @@ class FinishedRun:
     columns : mapping of role to input column
     file_ids : mapping of relative path to file identity at the time of the run
     stopped : mapping of family key to why it ended early; empty where the run is whole
+    sample : rows that were scored; None where all were
     """
 
     out: Path
@@ -42,6 +44,7 @@ class FinishedRun:
     stopped: Mapping[str, str]
     device: Device
     environment: Mapping[str, Any]
+    sample: Sample | None = None
 
 
 def read_run(out: Path, *, is_partial: bool = False) -> FinishedRun:
@@ -68,9 +71,12 @@ def read_run(out: Path, *, is_partial: bool = False) -> FinishedRun:
             raise ConfigError(f"{out / 'run.json'} is damaged: {key} is no mapping")
     if content.get("device") not in ("cpu", "cuda"):
         raise ConfigError(f"{out / 'run.json'} is damaged: device is {content.get('device')!r}")
+    config, sample = make_config(content["config"]), read_sample(content.get("sample"))
+    if (sample is None) != (config.input.sample_groups is None):
+        raise ConfigError(f"{out / 'run.json'} is damaged: it does not say which rows are sampled")
     return FinishedRun(
         out=out,
-        config=make_config(content["config"]),
+        config=config,
         families=_texts(content["families"]),
         instances=_texts(content["instances"]),
         columns=_texts(content.get("columns")),
@@ -78,6 +84,7 @@ def read_run(out: Path, *, is_partial: bool = False) -> FinishedRun:
         stopped=stopped,
         device=content["device"],
         environment=_mapping(content.get("environment")),
+        sample=sample,
     )
 
 

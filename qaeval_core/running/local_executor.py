@@ -101,6 +101,7 @@ class LocalExecutor:
             job.store.mark,
             supervisor,
             retry_s=job.config.scoring.retry_storage_s,
+            sample=job.sample,
         )
         try:
             with self._worker(replace(job, store=store), families, supervisor) as worker:

@@ -227,9 +227,9 @@ def _shard_counter(
 def check_quarantined(job: Job, n_quarantined: int) -> None:
     """Raise TooManyQuarantinedError if more rows are quarantined than the run allows."""
     allowed = job.config.scoring.max_quarantined
-    if n_quarantined > allowed * job.n_rows_total:
+    if n_quarantined > allowed * job.n_rows_wanted:
         raise TooManyQuarantinedError(
-            f"{n_quarantined:,} of {job.n_rows_total:,} rows are quarantined, more than "
+            f"{n_quarantined:,} of {job.n_rows_wanted:,} rows are quarantined, more than "
             f"--max-quarantined {allowed:g}; reasons are in the commits of {job.store.out}"
         )
 

@@ -12,17 +12,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.families.plan import Prepared, Runner, statistics_table
-from qaeval_core.families.validate import table_rows
 from qaeval_core.families.words.rows import ShardTexts, Tokenisers
 from qaeval_core.outages import Outages
+from qaeval_core.planning.sample import Sample, chosen_values, sampled_rows
 from qaeval_core.planning.shards import Piece, RowRange, cover, open_ranges, split
+from qaeval_core.running.other_samples import OtherSamples, left_to_do, taken_over
 from qaeval_core.running.reader import ShardReader
 from qaeval_core.store.store import Mark, Store
 
@@ -53,12 +57,25 @@ Costs = dict[str, PassStats]
 Done = tuple[Piece, RowRange, Costs]
 
 
-def worker_store(out: Path, mark: Mark | None, supervisor: Supervisor, *, retry_s: float) -> Store:
+def worker_store(
+    out: Path,
+    mark: Mark | None,
+    supervisor: Supervisor,
+    *,
+    retry_s: float,
+    sample: Sample | None = None,
+) -> Store:
     """Return a worker's store: what it waits for is in the line of progress."""
     outages = Outages(
         retry_s=retry_s, tell=supervisor.set_status, look=lambda: supervisor.report(0.0, 0, 0)
     )
-    return Store(out, mark=mark, outages=outages)
+    return Store(out, mark=mark, outages=outages, sample=sample)
+
+
+def open_reader(columns: Mapping[str, str], store: Store) -> ShardReader:
+    """Return a reader of the columns of some roles, and of contexts where they are sampled."""
+    sampled = [store.sample.column] if store.sample is not None else []
+    return ShardReader([*columns.values(), *sampled], outages=store.outages)
 
 
 class _Job(NamedTuple):
@@ -68,6 +85,8 @@ class _Job(NamedTuple):
     prepared: dict[str, Prepared[Any]] | None  # by family
     read_s: float = 0.0
     left: RowRange = RowRange(0, 0)  # of the shard, if it is larger than what is read at once
+    known: Mapping[str, pa.Table | None] = MappingProxyType({})  # of other samples, by family
+    sampled: NDArray[np.bool_] | None = None
 
 
 def _cut(rows: RowRange, n_rows: int) -> tuple[RowRange, RowRange]:
@@ -93,7 +112,8 @@ class PieceWorker:
         self._columns: dict[str, str] = {}
         for runner in self._runners.values():
             self._columns.update(runner.plan.columns)
-        self._reader = ShardReader(list(self._columns.values()), outages=store.outages)
+        self._reader = open_reader(self._columns, store)
+        self._others = OtherSamples(store)
         self._tokenisers = Tokenisers()
 
     @property
@@ -144,15 +164,23 @@ class PieceWorker:
             table = self._reader.read(piece, rows)
         except UnreadableFileError as error:
             return _Job(piece, rows, n_attempts, self._all(piece, rows, UNREADABLE, str(error)))
-        values = table_rows(table, columns=self._columns, max_bytes=piece.limits.text_bytes)
         rows, left = _cut(rows, table.num_rows)
+        families = self._open_families(piece, rows)
+        known = {family: self._others.known(family, piece.file_id, rows) for family in families}
+        sampled = sampled_rows(table, self._store.sample)
+        chosen = left_to_do(sampled, known.values())
+        values = chosen_values(
+            table, chosen, columns=self._columns, max_bytes=piece.limits.text_bytes
+        )
         read_s = time.perf_counter() - started
         texts = ShardTexts(self._tokenisers)
         prepared = {
-            family: self._runners[family].layout.prepare(self._own(family, values), texts)
-            for family in self._open_families(piece, rows)
+            family: self._runners[family].layout.prepare(
+                self._own(family, values), texts, chosen=chosen
+            )
+            for family in families
         }
-        return _Job(piece, rows, n_attempts, prepared, read_s, left)
+        return _Job(piece, rows, n_attempts, prepared, read_s, left, known, sampled)
 
     def _own(self, family: str, values: Mapping[str, list[object]]) -> dict[str, list[object]]:
         return {role: values[role] for role in self._runners[family].plan.columns}
@@ -181,6 +209,9 @@ class PieceWorker:
         self._runners[family].run(prepared, on_batch)
         started = time.perf_counter()
         table = statistics_table(prepared, first_position=job.rows.start)
+        known = job.known.get(family)
+        if known is not None:
+            table = taken_over(table, known, sampled=job.sampled, stats=prepared.stats)
         self._commit(job, family, table, prepared.stats)
         prepared.stats.spend("commit", time.perf_counter() - started)
         self._supervisor.report(share - done, 0, 0)

@@ -157,3 +157,34 @@ def progress_line(label: str, counts: Counts, *, n_rows_total: int, elapsed_s: f
     if counts.note:
         parts.append(counts.note)
     return ", ".join(parts)
+
+
+class LabelProgress:
+    """Prints the progress of one label after another.
+
+    Parameters
+    ----------
+    interval_s : float
+        Seconds between two lines.
+    """
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._label = ""
+        self._printer: ProgressPrinter | None = None
+
+    def __call__(self, label: str, n_done: int, n_total: int) -> None:
+        """Take how far the work of a label is; work without one is not worth a line."""
+        if not label:
+            return
+        if self._printer is None or label != self._label:
+            self._label = label
+            self._printer = ProgressPrinter(
+                label, n_rows_total=n_total, interval_s=self._interval_s
+            )
+            # The clock starts now, not with the first rows that are done.
+            self._printer.update(Counts())
+        is_last = n_done >= n_total
+        self._printer.update(Counts(n_rows=n_done), is_last=is_last)
+        if is_last:
+            self._printer = None

@@ -28,7 +28,7 @@ from pyarrow import fs
 from qaeval_core.errors import InputChangedError, UnreadableFileError
 from qaeval_core.families.validate import IntArray, table_rows
 from qaeval_core.outages import Outages
-from qaeval_core.planning.footer import Chunk, Footer, page_header
+from qaeval_core.planning.footer import Footer
 from qaeval_core.planning.inputs import (
     FileVersion,
     InputFile,
@@ -39,6 +39,7 @@ from qaeval_core.planning.inputs import (
     store_of,
 )
 from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, plan_file
+from qaeval_core.running.batch_rows import rows_per_batch
 
 # Column chunks of a large row group are read through a buffer of this size, not whole.
 _BUFFER_BYTES = 8 << 20
@@ -188,6 +189,7 @@ class ShardReader:
         self._batches = parquet.iter_batches(
             batch_size=rows_per_batch(
                 source.file,
+                metadata,
                 footer,
                 groups,
                 self._columns,
@@ -357,82 +359,16 @@ def _as_os_error(error: Exception) -> OSError:
     return error if isinstance(error, OSError) else OSError(str(error))
 
 
-_BATCH_BYTES = 1 << 30
-# Encodings that store every value by itself: what is decoded is as large as what is stored.
-# PLAIN, RLE, BIT_PACKED, DELTA_BINARY_PACKED, DELTA_LENGTH_BYTE_ARRAY, BYTE_STREAM_SPLIT
-_WHOLE = frozenset({0, 3, 4, 5, 6, 9})
-_DICTIONARIES = frozenset({2, 8})  # PLAIN_DICTIONARY, RLE_DICTIONARY
-_HEADER_BYTES = 64
-_DICTIONARY_PAGE = 2
-
-
-def rows_per_batch(
-    source: Any,
-    footer: Footer,
-    groups: Sequence[int],
-    columns: Sequence[str],
-    *,
-    n_bytes: int,
-    max_rows: int = _MAX_ROWS,
-    are_coded: bool = False,
-) -> int:
-    """Return how many rows take a gibibyte at most when they are decoded, 1 to ``max_rows``.
-
-    Parameters
-    ----------
-    source : file
-        Of the footer; its place is moved.
-    groups, columns : sequence of int, str
-        What is to be read.
-    n_bytes : int
-        Of the file.
-    """
-    n_rows = max_rows
-    for group in (footer.groups[number] for number in groups):
-        if group.n_rows < 1:
-            continue
-        bytes_of_row = 0.0
-        for chunk in group.chunks:
-            if chunk.column in columns:
-                has_page = 0 < chunk.start <= n_bytes - _HEADER_BYTES
-                if are_coded:
-                    bytes_of_row += max(chunk.n_bytes, 1) / group.n_rows
-                    continue
-                page = _dictionary_bytes(source, chunk) if has_page else None
-                bytes_of_row += _bytes_of_row(chunk, page, n_rows=group.n_rows)
-        n_rows = min(n_rows, int(_BATCH_BYTES / max(bytes_of_row, 1.0)))
-    return max(n_rows, 1)
-
-
-def _bytes_of_row(chunk: Chunk, dictionary_bytes: int | None, *, n_rows: int) -> float:
-    """Return what a row of a column takes: on average, or at most where values are repeated."""
-    stored = max(chunk.n_bytes, 1)
-    on_average = stored / n_rows
-    if chunk.encodings <= _WHOLE:
-        return on_average
-    # With prefixes of others (DELTA_BYTE_ARRAY), a value may be as long as all that is stored.
-    largest = stored
-    if chunk.encodings <= _WHOLE | _DICTIONARIES:
-        largest = min(dictionary_bytes or stored, stored)
-    return max(on_average, largest * max(chunk.n_values / n_rows, 1.0))
-
-
-def _dictionary_bytes(source: Any, chunk: Chunk) -> int | None:
-    """Return the size of the dictionary that a column chunk begins with; None without one."""
-    source.seek(chunk.start)
-    try:
-        kind, n_bytes = page_header(source.read(_HEADER_BYTES))
-    except ValueError:
-        return None
-    return n_bytes if kind == _DICTIONARY_PAGE else None
-
-
 _ROWS_PER_READ = 4096
 
 
-def draw_rows(n_total: int, *, n_rows: int, rng: np.random.Generator) -> IntArray:
-    """Return numbers of rows drawn without replacement, ascending."""
-    return np.sort(rng.choice(n_total, size=min(n_total, n_rows), replace=False))
+def draw_rows(
+    n_total: int, *, n_rows: int, rng: np.random.Generator, among: IntArray | None = None
+) -> IntArray:
+    """Return numbers of rows drawn without replacement, ascending; ``among`` some, or of all."""
+    n_total = n_total if among is None else len(among)
+    drawn = np.sort(rng.choice(n_total, size=min(n_total, n_rows), replace=False))
+    return drawn if among is None else among[drawn]
 
 
 def read_rows(
@@ -442,6 +378,7 @@ def read_rows(
     n_rows: Mapping[str, int],
     columns: Mapping[str, str],
     limits: ReadLimits,
+    outages: Outages | None = None,
 ) -> dict[str, list[object]]:
     """Return the values of chosen rows by role, in order of the input.
 
@@ -454,8 +391,10 @@ def read_rows(
     columns : mapping of role to column
     limits : ReadLimits
         How much is read at once.
+    outages : Outages, optional
+        How long a store is tried; default once.
     """
-    reader = ShardReader(list(columns.values()))
+    reader = ShardReader(list(columns.values()), outages=outages)
     values: dict[str, list[object]] = {role: [] for role in columns}
     offset = 0
     for file in files:

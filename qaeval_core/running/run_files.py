@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 
 from qaeval_core.files import read_own
 from qaeval_core.job import Job
+from qaeval_core.planning.sample import read_sample
 from qaeval_core.planning.shards import RowRange
 from qaeval_core.signature import environment
 
@@ -55,6 +57,10 @@ def changes(job: Job) -> list[str]:
     if gone:
         lines.append(f"{len(gone)} files of earlier runs are no input now; their scores stay")
     old = read_json(job.store.out / "run.json") or {}
+    if old and read_sample(old.get("sample")) != job.sample:
+        lines.append(
+            "another sample than in the last run: what was computed of its rows is taken over"
+        )
     families = {plan.key for plan in job.run.families}
     given = old.get("families")
     earlier: dict[str, Any] = given if isinstance(given, dict) else {}
@@ -101,6 +107,7 @@ def write_run_files(job: Job, *, n_actors: int) -> None:
             "columns": dict(job.columns),
             "instances": {plan.name: str(plan.signature) for plan in job.run.instances},
             "families": {plan.key: str(plan.signature) for plan in job.run.families},
+            "sample": asdict(job.sample) if job.sample is not None else None,
             "device": job.device,
             "environment": environment(),
         },

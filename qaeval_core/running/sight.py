@@ -132,7 +132,7 @@ def marked(job: Job, outages: Outages) -> Iterator[tuple[Job, Sight]]:
         mark, tuple(map(str, folders)), tuple(_given_files(job)), tuple(one_a_folder(job.files))
     )
     try:
-        yield replace(job, store=Store(out, mark=mark, outages=outages)), sight
+        yield replace(job, store=Store(out, mark=mark, outages=outages, sample=job.sample)), sight
     finally:
         for folder in folders:
             with contextlib.suppress(OSError):

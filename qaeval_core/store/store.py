@@ -24,6 +24,7 @@ from qaeval_core import checksums, files
 from qaeval_core.errors import ReconcileError, RunError
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.outages import Outages
+from qaeval_core.planning.sample import Sample
 from qaeval_core.planning.shards import RowRange
 from qaeval_core.schema import POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
 from qaeval_core.signature import hash_text
@@ -33,7 +34,9 @@ T = TypeVar("T")
 # What lies below OUT and is a run's own.
 OWN_FOLDERS = ("families", "scores", "quarantine", "corpus", "journal")
 
-_COMMIT_NAME = re.compile(r"^(?P<file>[0-9a-f]+)-(?P<start>\d+)-(?P<stop>\d+)\.parquet$")
+_COMMIT_NAME = re.compile(
+    r"^(?P<file>[0-9a-f]+)-(?P<start>\d+)-(?P<stop>\d+)(?P<sample>-[0-9a-f]{16})?\.parquet$"
+)
 _STATS = b"qaeval.stats"
 _SIGNATURE = b"qaeval.signature"
 _QUARANTINE_COLUMNS = (QUARANTINE_REASON, QUARANTINE_MESSAGE)
@@ -68,13 +71,22 @@ class Store:
         Of the run; nothing is read or written where OUT does not hold it.
     outages : Outages, optional
         How long the disk is tried; default once.
+    sample : Sample, optional
+        Whose rows alone are scored: its name is part of the names of commits, in which the other
+        rows are nulls.
     """
 
     def __init__(
-        self, out: Path, *, mark: Mark | None = None, outages: Outages | None = None
+        self,
+        out: Path,
+        *,
+        mark: Mark | None = None,
+        outages: Outages | None = None,
+        sample: Sample | None = None,
     ) -> None:
         self.out = out
         self.mark = mark
+        self.sample = sample
         self.outages = outages or Outages()
 
     def family_folder(self, family: str) -> Path:
@@ -83,8 +95,12 @@ class Store:
 
     def commit_path(self, family: str, file_id: str, rows: RowRange) -> Path:
         """Return where the statistics of a shard lie."""
-        name = f"{file_id}-{rows.start:012d}-{rows.stop:012d}.parquet"
+        name = f"{file_id}-{rows.start:012d}-{rows.stop:012d}{self._suffix}.parquet"
         return self.family_folder(family) / name
+
+    @property
+    def _suffix(self) -> str:
+        return "" if self.sample is None else f"-{self.sample.name}"
 
     def commit(
         self,
@@ -171,19 +187,33 @@ class Store:
         return self.outages.call(in_sight, store=str(self.out), what=what)
 
     def committed(self, family: str) -> dict[str, list[RowRange]]:
-        """Return the committed ranges of every file of a family, by names alone."""
+        """Return the committed ranges of every file of a family, by names alone.
+
+        Those of another sample, or of all rows where there is one, are left out.
+        """
+        ranges: dict[str, list[RowRange]] = {}
+        for match in self._names(family):
+            if (match["sample"] or "") == self._suffix:
+                ranges.setdefault(match["file"], []).append(_rows_of(match))
+        return ranges
+
+    def committed_otherwise(self, family: str) -> dict[tuple[str, RowRange], list[Path]]:
+        """Return the commits of a family under other samples, by file and range."""
+        found: dict[tuple[str, RowRange], list[Path]] = {}
+        for match in self._names(family):
+            if (match["sample"] or "") != self._suffix:
+                path = self.family_folder(family) / match.string
+                found.setdefault((match["file"], _rows_of(match)), []).append(path)
+        return found
+
+    def _names(self, family: str) -> list[re.Match[str]]:
         folder = self.family_folder(family)
 
         def names() -> list[str]:
             return os.listdir(folder) if folder.is_dir() else []
 
-        ranges: dict[str, list[RowRange]] = {}
-        for name in self.call(names, f"cannot list {folder}"):
-            match = _COMMIT_NAME.match(name)
-            if match:
-                rows = RowRange(int(match["start"]), int(match["stop"]))
-                ranges.setdefault(match["file"], []).append(rows)
-        return ranges
+        found = self.call(names, f"cannot list {folder}")
+        return [match for match in map(_COMMIT_NAME.match, sorted(found)) if match]
 
     def is_committed(self, family: str, file_id: str, rows: RowRange) -> bool:
         """Return whether a shard is committed."""
@@ -202,7 +232,12 @@ class Store:
         StorageError
             If the disk does not give its bytes for as long as it is tried.
         """
-        path = self.commit_path(family, file_id, rows)
+        return self.read_commit(self.commit_path(family, file_id, rows), family, rows, columns)
+
+    def read_commit(
+        self, path: Path, family: str, rows: RowRange, columns: list[str] | None = None
+    ) -> pa.Table:
+        """Return what `read` does, of a commit that may be another sample's."""
         content = self.call(path.read_bytes, f"cannot read {path}")
         self._check_intact(path, checksums.is_intact(content))
         try:
@@ -315,6 +350,10 @@ class Store:
         path = self.family_folder(family) / "family.json"
         if not path.exists():
             self.write_json(path, content)
+
+
+def _rows_of(match: re.Match[str]) -> RowRange:
+    return RowRange(int(match["start"]), int(match["stop"]))
 
 
 def _has_positions(table: pa.Table, rows: RowRange) -> bool:

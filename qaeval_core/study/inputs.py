@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from qaeval_core.checksums import is_file_intact
 from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableFileError, nearest
-from qaeval_core.schema import COLUMNS_METADATA
+from qaeval_core.schema import COLUMNS_METADATA, NOT_SAMPLED, QUARANTINE_REASON
 
 SUFFIXES = (".parquet", ".jsonl", ".csv")
 
@@ -97,7 +97,17 @@ def read_study(paths: Sequence[str], *, text: str | None = None) -> StudyTable:
             known = described.setdefault(name, column)
             if known.signature != column.signature:
                 notes.append(f"{file}: {name} was made in another way than in the files before")
-    return StudyTable(flat_columns(frame), described, notes)
+    return StudyTable(flat_columns(_sampled(frame, notes)), described, notes)
+
+
+def _sampled(frame: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
+    """Return the rows that a run's sample has: the others say nothing of a metric."""
+    if frame.schema.get(QUARANTINE_REASON) != pl.String:
+        return frame
+    kept = frame.filter(pl.col(QUARANTINE_REASON).ne_missing(NOT_SAMPLED))
+    if kept.height < frame.height:
+        notes.append(f"{frame.height - kept.height:,} rows are not sampled and left out")
+    return kept
 
 
 def join_ratings(table: StudyTable, path: str, *, on: str) -> StudyTable:

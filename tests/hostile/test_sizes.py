@@ -19,6 +19,7 @@ from word_jobs import ROWS_PER_GROUP, is_whole, request, rows, run
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.planning.inputs import find_inputs
 from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, plan_file
+from qaeval_core.running import reader
 from qaeval_core.running.reader import ShardReader
 
 MEGABYTE = "word " * 200_000
@@ -72,6 +73,34 @@ def test_a_kilobyte_of_input_takes_no_gigabytes(tmp_path: Path, has_large_ids: b
     assert code == 0
     assert peak_kib < 4 << 20
     assert read_scores(tmp_path / "out")["exact_match"].sum() == 5000
+
+
+@pytest.mark.parametrize(
+    ("largest", "n_rows"), [("x" * 60, 8192), ("x" * 200_000, (1 << 30) // 200_000)]
+)
+def test_a_batch_is_bounded_by_the_largest_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest: str, n_rows: int
+) -> None:
+    """Any row may have it; all other entries of a dictionary of a megabyte say nothing."""
+    texts = [f"{i:060}" for i in range(15_000)]
+    numbers = [*map(float, range(15_001))]
+    table = pa.table(
+        {"a": [*texts, largest], "b": [*texts, None], "n": numbers, "lists": [["x"]] * 15_001}
+    )
+    path = write_bomb(tmp_path / "in.parquet", table)
+    sizes: list[int] = []
+    own = reader.rows_per_batch
+
+    def told(*given: Any, **options: Any) -> int:
+        sizes.append(own(*given, **options))
+        return sizes[-1]
+
+    monkeypatch.setattr(reader, "rows_per_batch", told)
+    (piece, *_) = pieces_of(path, ReadLimits(1 << 30))
+    shards = ShardReader(table.column_names, max_rows=8192)
+    found = [part for _, part in shards.parts(piece, RowRange(0, 15_001))]
+    assert sizes[0] == pytest.approx(n_rows, rel=0.01)
+    assert pa.concat_tables(found).equals(table)
 
 
 def pieces_of(path: Path, limits: ReadLimits) -> list[Piece]:

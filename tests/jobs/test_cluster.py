@@ -117,10 +117,12 @@ class DeadlyPieces(ScorePieces):
         return worker
 
 
-def _prepare_or_die(prepare: Any, rows: Mapping[str, Sequence[object]], *others: Any) -> Any:
+def _prepare_or_die(
+    prepare: Any, rows: Mapping[str, Sequence[object]], *others: Any, **options: Any
+) -> Any:
     if any(POISON in str(text) for text in rows.get("candidate", ())):
         os.kill(os.getpid(), signal.SIGKILL)
-    return prepare(rows, *others)
+    return prepare(rows, *others, **options)
 
 
 # Ray Data warns of its own defaults while it copies its context.

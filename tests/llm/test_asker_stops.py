@@ -178,6 +178,7 @@ def test_a_server_that_answers_nobody_ends_the_run_and_no_row(
     assert n_calls < 40
 
 
+@pytest.mark.slow
 def test_an_address_with_nobody_behind_it_ends_the_run(tmp_path: Path) -> None:
     """Also with one row, whose calls all fail."""
     with LlmServer() as server:

@@ -101,6 +101,7 @@ def test_baseline_exponent_and_layers_run_no_model(job: dict, tmp_path: Path) ->
     assert np.allclose(rescaled["qrelscore_lrm"].to_numpy(), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_other_matchings_are_passes_of_their_own(job: dict, tmp_path: Path) -> None:
     """Protects from an ablation that scores the default in silence."""
     run_locally(job)

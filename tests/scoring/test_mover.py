@@ -86,6 +86,7 @@ def layer_precision(folder: Path, question: str, context: str) -> NDArray[np.flo
     return np.array(found)
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_linear_program(tmp_path: Path) -> None:
     """Protects from layers, tokens or windows that go into another pair's plan."""
     encoder = save_small("bert", tmp_path / "bert")

@@ -24,7 +24,7 @@ from qaeval_core.families.plan import (
 from qaeval_core.families.words.frequencies import DocumentFrequencies
 from qaeval_core.families.words.rows import ShardTexts
 from qaeval_core.files import check_out_path
-from qaeval_core.llm.client import Message
+from qaeval_core.llm.message import Message
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.metrics.chat import ChatSettings, chat_settings
 from qaeval_core.signature import Signature
