@@ -16,12 +16,13 @@ import typer
 from jobs import options
 from qaeval_core.configure import RunConfig
 from qaeval_core.dry_run import dry_run_lines, input_lines
-from qaeval_core.errors import ArtifactMissingError, QAEvalError, RunStoppedError
+from qaeval_core.errors import ArtifactMissingError, QAEvalError, RunError, RunStoppedError
 from qaeval_core.job import Inputs, make_job, read_inputs
 from qaeval_core.planning.compile import check_chat, check_key_use
 from qaeval_core.report.report import summary_lines
 from qaeval_core.run import Outcome, run_job
 from qaeval_core.running.local_executor import LocalExecutor
+from qaeval_core.running.sampling import with_sample
 
 EPILOG = """Examples:
 
@@ -82,6 +83,9 @@ def score(
         bool,
         typer.Option("--no-replies", help="keep what was read of LLM replies, not their texts"),
     ] = False,
+    no_texts: Annotated[
+        bool, typer.Option("--no-texts", help="show no text of a row in report.html")
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="show shards, units, tokens, calls, money; write nothing"),
@@ -92,6 +96,7 @@ def score(
         "output.path": out,
         "output.carry": carry.split(",") if carry else None,
         "output.replies": False if no_replies else None,
+        "output.texts": False if no_texts else None,
         "scoring.rows_per_shard": rows_per_shard,
         "input.limit": limit,
         "scoring.max_quarantined": max_quarantined,
@@ -114,6 +119,12 @@ def score(
         options.fail(error, code=options.EXIT_BAD_REQUEST)
     for line in key_lines:
         options.say(f"note: {line}")
+    try:
+        found = with_sample(resolved, found)
+    except RunError as error:
+        options.fail(error, code=options.EXIT_INCOMPLETE)
+    except QAEvalError as error:
+        options.fail(error, code=options.EXIT_BAD_REQUEST)
     if dry_run:
         show_plan(resolved, found)
     elif local:

@@ -1,8 +1,8 @@
 """qaeval: score question-answering and question-generation data in bulk.
 
 ``score_table`` scores rows in memory; `Scorer` keeps its models loaded between calls.
-``filter_table`` chooses the rows of a table of scores that are worth training on. Jobs over Parquet
-are in ``jobs``.
+``filter_table`` chooses the rows of a table of scores that are worth training on. ``audit_tables``
+tells whether scores moved from one table to the next. Jobs over Parquet are in ``jobs``.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from qaeval_core.audit.tables import audit_tables
     from qaeval_core.filter.table import filter_table
     from qaeval_core.scorer import Scorer, score_table
 
-__all__ = ["Scorer", "filter_table", "score_table"]
+__all__ = ["Scorer", "audit_tables", "filter_table", "score_table"]
 
-_MODULES = {"filter_table": "qaeval_core.filter.table"}
+_MODULES = {
+    "audit_tables": "qaeval_core.audit.tables",
+    "filter_table": "qaeval_core.filter.table",
+}
 
 
 def __getattr__(name: str) -> object:

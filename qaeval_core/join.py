@@ -11,9 +11,8 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +24,7 @@ from qaeval_core.checksums import SealedFile
 from qaeval_core.errors import ReconcileError, UnreadableFileError
 from qaeval_core.metrics.base import Scores
 from qaeval_core.metrics.targets import IntArray, Targets
+from qaeval_core.overview import Overview
 from qaeval_core.planning.columns import hashes, readable, text_of
 from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.run_plan import (
@@ -34,54 +34,20 @@ from qaeval_core.planning.run_plan import (
     columns_metadata,
     score_fields,
 )
+from qaeval_core.planning.sample import sampled_rows
 from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, Stretch, split, stretches
 from qaeval_core.running.piece_worker import UNREADABLE
 from qaeval_core.running.reader import ShardReader, check_unchanged
-from qaeval_core.schema import QUARANTINE_MESSAGE, QUARANTINE_REASON, QUARANTINE_SCHEMA
+from qaeval_core.schema import (
+    NOT_SAMPLED,
+    QUARANTINE_MESSAGE,
+    QUARANTINE_REASON,
+    QUARANTINE_SCHEMA,
+)
 from qaeval_core.store.store import FamilyStream, Store
+from qaeval_core.totals import Totals
 
 _CHUNK_ROWS = 16_384
-
-
-@dataclass(slots=True)
-class Totals:
-    """What the report needs of all joined rows."""
-
-    n_rows: int = 0
-    n_duplicate_ids: int = 0
-    quarantined: Counter[str] = field(default_factory=Counter)
-    undefined: dict[str, Counter[str]] = field(default_factory=dict)
-    n_scored: Counter[str] = field(default_factory=Counter)
-    sums: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # by instance
-    texts: dict[str, Counter[str]] = field(default_factory=dict)  # by column
-
-    def add(self, other: Totals) -> None:
-        """Add what was counted of other rows."""
-        self.n_rows += other.n_rows
-        self.n_duplicate_ids += other.n_duplicate_ids
-        for mine, theirs in (
-            (self.quarantined, other.quarantined),
-            (self.n_scored, other.n_scored),
-        ):
-            mine.update(theirs)
-        for by_name, others in ((self.undefined, other.undefined), (self.texts, other.texts)):
-            for name, counts in others.items():
-                by_name.setdefault(name, Counter()).update(counts)
-        for name, own in other.sums.items():
-            self.sums[name] = self.sums.get(name, 0.0) + own
-
-    def count_instance(self, plan: InstancePlan, scores: Scores) -> None:
-        """Count the scores of some rows of an instance."""
-        counts = Counter(reason for reason in scores.reasons if reason is not None)
-        self.undefined.setdefault(plan.name, Counter()).update(counts)
-        self.n_scored[plan.name] += len(scores.reasons) - sum(counts.values())
-        for own in plan.columns:
-            if own.kind == "word":
-                counted = self.texts.setdefault(plan.column(own.name), Counter())
-                counted.update(map(str, scores.columns[own.name]))
-        if scores.sums is not None:
-            own = np.nansum(scores.sums, axis=0)
-            self.sums[plan.name] = self.sums.get(plan.name, 0.0) + own
 
 
 def score_rows(
@@ -90,6 +56,7 @@ def score_rows(
     totals: Totals | None = None,
     *,
     with_statistics: bool = False,
+    chosen: NDArray[np.bool_] | None = None,
 ) -> pa.Table:
     """Return the score columns of rows from their statistics, quarantined rows with nulls.
 
@@ -102,6 +69,8 @@ def score_rows(
         Counted up.
     with_statistics : bool, default False
         Also return what corpus scores are summed from.
+    chosen : bool ndarray of shape (n_rows,), optional
+        Which rows are in the sample: the others have nulls, whatever is known of them.
 
     Returns
     -------
@@ -109,6 +78,8 @@ def score_rows(
         The fields of `score_columns.score_fields`.
     """
     reasons = _quarantine_reasons(statistics)
+    for i in [] if chosen is None else np.flatnonzero(~chosen).tolist():
+        reasons[i] = NOT_SAMPLED
     good = np.array([reason is None for reason in reasons], dtype=bool)
     slots = np.where(good, np.cumsum(good) - 1, -1)
     indices = pa.array(slots, mask=~good)
@@ -126,7 +97,9 @@ def score_rows(
             totals.count_instance(plan, scores)
     if totals is not None:
         totals.n_rows += len(reasons)
-        totals.quarantined.update(reason for reason in reasons if reason is not None)
+        counts = Counter(reason for reason in reasons if reason is not None)
+        totals.n_not_sampled += counts.pop(NOT_SAMPLED, 0)
+        totals.quarantined.update(counts)
     columns[QUARANTINE_REASON] = pa.array(reasons, pa.string())
     return pa.table(columns)
 
@@ -167,9 +140,17 @@ def _quarantine_reasons(statistics: Mapping[str, pa.Table]) -> list[str | None]:
 class _Joined:
     """What is known of a file once its scores are written."""
 
+    overview: Overview
     totals: Totals = field(default_factory=Totals)
     quarantine: list[pa.Table] = field(default_factory=list)
     hashes: list[NDArray[np.uint64]] = field(default_factory=list)  # of ids
+
+
+class _Given(NamedTuple):
+    """Id and carried columns of some rows; which are in the sample, None where all are."""
+
+    table: pa.Table
+    chosen: NDArray[np.bool_] | None = None
 
 
 class FileJoin:
@@ -223,6 +204,7 @@ class FileJoin:
         n_rows: int,
         ranges: Mapping[str, Sequence[RowRange]],
         totals: Totals,
+        overview: Overview,
     ) -> None:
         """Write the scores and quarantine records of a file, each whole or not at all.
 
@@ -231,6 +213,10 @@ class FileJoin:
         ranges : mapping of family key to committed ranges
             They tile the file's rows, but for families that ask: rows that are missing there have
             no score, and the reason ``pending``.
+        totals : Totals
+            Counted up.
+        overview : Overview
+            Counted up.
 
         Raises
         ------
@@ -241,20 +227,26 @@ class FileJoin:
         """
         path = self.path(file)
         joined = self._store.call(
-            partial(self._write, file, n_rows=n_rows, ranges=ranges), f"cannot write {path}"
+            lambda: self._write(file, _Joined(overview.empty()), n_rows=n_rows, ranges=ranges),
+            f"cannot write {path}",
         )
         self._write_quarantine(file, joined.quarantine)
         totals.add(joined.totals)
+        overview.add(joined.overview)
 
     def _write(
-        self, file: InputFile, *, n_rows: int, ranges: Mapping[str, Sequence[RowRange]]
+        self,
+        file: InputFile,
+        joined: _Joined,
+        *,
+        n_rows: int,
+        ranges: Mapping[str, Sequence[RowRange]],
     ) -> _Joined:
         """Write the scores of a file; what is counted of them counts if they are whole."""
         streams = {
             key: FamilyStream(self._store, key, file.file_id, own, schema=self._schemas.get(key))
             for key, own in ranges.items()
         }
-        joined = _Joined()
         self._store.check_inside(self.path(file))
         with files.writer(self.path(file)) as opened:
             sink = SealedFile(opened)
@@ -277,7 +269,8 @@ class FileJoin:
             writer: pq.ParquetWriter | None = None
             for given in self._given_columns(file, n_rows):
                 try:
-                    statistics = {key: own.take(given.num_rows) for key, own in streams.items()}
+                    n_given = given.table.num_rows
+                    statistics = {key: own.take(n_given) for key, own in streams.items()}
                     rows = self._score(given, statistics, joined)
                 except (KeyError, pa.ArrowException) as error:
                     raise ReconcileError(
@@ -289,23 +282,30 @@ class FileJoin:
                         pq.ParquetWriter(sink, rows.schema, compression="zstd")
                     )
                 writer.write_table(rows)
+                first_row = joined.totals.n_rows - rows.num_rows
+                joined.overview.count(
+                    rows, joined.hashes[-1], file=file.relative, first_row=first_row
+                )
             if writer is None:
                 pq.write_table(self._empty(file), sink)
 
     def _score(
-        self, given: pa.Table, statistics: Mapping[str, pa.Table], joined: _Joined
+        self, given: _Given, statistics: Mapping[str, pa.Table], joined: _Joined
     ) -> pa.Table:
         """Return given columns and scores of some rows, and count them."""
+        table, chosen, has_more = *given, self._with_statistics
         scores = score_rows(
-            self._run, statistics, joined.totals, with_statistics=self._with_statistics
+            self._run, statistics, joined.totals, with_statistics=has_more, chosen=chosen
         )
-        joined.quarantine.append(_quarantine_rows(given, scores, statistics))
-        joined.hashes.append(hashes(given.column("id")))
-        return _beside(_readable(given), scores).replace_schema_metadata(self._metadata)
+        joined.quarantine.append(_quarantine_rows(table, scores, statistics))
+        joined.hashes.append(hashes(table.column("id")))
+        return _beside(_readable(table), scores).replace_schema_metadata(self._metadata)
 
-    def _given_columns(self, file: InputFile, n_rows: int) -> Iterator[pa.Table]:
+    def _given_columns(self, file: InputFile, n_rows: int) -> Iterator[_Given]:
         """Yield id and carried columns in chunks; nulls where the input cannot be read."""
         wanted = [*([self._id_column] if self._id_column else []), *self._carry]
+        if self._store.sample is not None:
+            wanted.append(self._store.sample.column)
         reader = ShardReader(wanted, outages=self._store.outages)
         for stretch in stretches(file.row_groups, rows_per_shard=_CHUNK_ROWS):
             rows = RowRange(stretch.rows.start, min(stretch.rows.stop, n_rows))
@@ -316,26 +316,25 @@ class FileJoin:
                 while left.n_rows > 0:
                     given = self._given(file, reader, _as_piece(file, stretch), left)
                     yield given
-                    left = RowRange(left.start + given.num_rows, left.stop)
+                    left = RowRange(left.start + given.table.num_rows, left.stop)
         reader.close()
 
-    def _given(
-        self, file: InputFile, reader: ShardReader, piece: Piece, chunk: RowRange
-    ) -> pa.Table:
+    def _given(self, file: InputFile, reader: ShardReader, piece: Piece, chunk: RowRange) -> _Given:
         """Return given columns of a chunk's rows: of all, or as many as are read at once."""
-        if self._id_column is None and not self._carry:
-            return pa.table({"id": _row_ids(file, chunk)})
+        sample = self._store.sample
+        if self._id_column is None and not self._carry and sample is None:
+            return _Given(pa.table({"id": _row_ids(file, chunk)}))
         try:
             table = reader.read(piece, chunk)
         except UnreadableFileError:
             # Its rows are quarantined or scored by now; only what is copied is missing.
-            return self._empty_given(file, chunk)
+            return _Given(self._empty_given(file, chunk))
         chunk = RowRange(chunk.start, chunk.start + table.num_rows)
         columns = {"id": _row_ids(file, chunk)}
         if self._id_column is not None:
             columns["id"] = table.column(self._id_column)
         columns.update({name: table.column(name) for name in self._carry})
-        return pa.table(columns)
+        return _Given(pa.table(columns), sampled_rows(table, sample))
 
     def _empty_given(self, file: InputFile, chunk: RowRange) -> pa.Table:
         columns = {}
@@ -416,7 +415,7 @@ def _quarantine_rows(
         (key, table.column(QUARANTINE_MESSAGE).to_pylist()) for key, table in statistics.items()
     ]
     for i, reason in enumerate(reasons):
-        if reason is None:
+        if reason in (None, NOT_SAMPLED):
             continue
         key, message = next((key, own[i]) for key, own in messages if own[i] is not None)
         kinds = (UNREADABLE, "killed_worker")

@@ -6,6 +6,7 @@ accounted for.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,22 +15,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ReconcileError, RunStoppedError
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.job import Job
-from qaeval_core.join import FileJoin, Totals
+from qaeval_core.join import FileJoin
 from qaeval_core.llm.journal import JournalTotals, journal_totals
 from qaeval_core.outages import Outages
+from qaeval_core.overview import Overview
 from qaeval_core.planning.shards import RowRange
-from qaeval_core.report.report import make_report
+from qaeval_core.report.examples import N_EXAMPLES, example_places, read_texts
+from qaeval_core.report.page import PAGE, PROFILE, report_page
+from qaeval_core.report.report import make_report, sample_content
 from qaeval_core.running.passes import Executor, RunCosts, check_quarantined, run_passes
 from qaeval_core.running.run_files import changes, read_json, take_over_old_commits, write_run_files
 from qaeval_core.running.sight import marked
 from qaeval_core.signature import hash_file
 from qaeval_core.store.lock import RunLock
 from qaeval_core.store.store import Store, tiles
+from qaeval_core.totals import Totals
 
 
 @dataclass(slots=True)
@@ -79,6 +86,8 @@ def _run_locked(job: Job, executor: Executor, lock: RunLock, say: Callable[[str]
         return Outcome(read_json(job.store.out / "report.json"), 0, is_new=False)
     for line in changes(job):
         say(line)
+    if job.sample is not None:
+        say(job.sample.line(job.n_rows_total))
     with marked(job, _outages(job, executor, say)) as (marked_job, sight):
         executor.begin(sight)
         take_over_old_commits(marked_job, say)
@@ -111,6 +120,7 @@ def _finish(job: Job, done: RunCosts, lock: RunLock) -> Outcome:
     lock.check()
     committed, ranges = reconcile(job, pending=done.stopped)
     totals = Totals()
+    overview = Overview.of_run(job.run, by=_slicing_columns(job))
     join = FileJoin(
         job.store,
         job.run,
@@ -120,7 +130,9 @@ def _finish(job: Job, done: RunCosts, lock: RunLock) -> Outcome:
     )
     for file in job.files:
         own = {key: by_file[file.file_id] for key, by_file in ranges.items()}
-        join.write(file, n_rows=job.n_rows[file.file_id], ranges=own, totals=totals)
+        join.write(
+            file, n_rows=job.n_rows[file.file_id], ranges=own, totals=totals, overview=overview
+        )
     for file in job.files:
         job.store.check_scores(join.path(file))
     journals = _journals(job)
@@ -135,10 +147,16 @@ def _finish(job: Job, done: RunCosts, lock: RunLock) -> Outcome:
         journals=journals,
         notes=[*job.notes, *{note for own in journals.values() for note in own.notes}],
     )
+    if job.sample is not None:
+        report["sample"] = sample_content(job.sample)
+    report |= overview.content()
     check_report(report, n_rows=job.n_rows_total)
     check_quarantined(job, report["quarantined"])
+    shown = _page(job, report, overview)
     lock.check()
+    job.store.write(job.store.out / PROFILE, _bytes(overview.profile.to_table()))
     job.store.write_json(job.store.out / "report.json", report)
+    job.store.write(job.store.out / PAGE, shown.encode())
     if not done.stopped:
         marker = {
             "fingerprint": job.fingerprint,
@@ -148,6 +166,33 @@ def _finish(job: Job, done: RunCosts, lock: RunLock) -> Outcome:
         job.store.write(job.store.out / "_SUCCESS", json.dumps(marker).encode())
     n_shards = sum(stats.n_batches > 0 or stats.n_rows > 0 for stats in done.this_run.values())
     return Outcome(report, n_shards, is_new=True, stopped=done.stopped)
+
+
+def _slicing_columns(job: Job) -> list[str]:
+    """Return carried columns whose values may be slices: those that serve no role are no texts."""
+    serving = set(job.columns.values())
+    return [name for name in job.config.output.carry if name not in serving]
+
+
+def _page(job: Job, report: Mapping[str, Any], overview: Overview) -> str:
+    """Return the page of a run; its texts are those of a few rows, read again."""
+    texts = None
+    if job.config.output.texts:
+        texts = read_texts(
+            example_places(report, n=N_EXAMPLES),
+            files=job.files,
+            n_rows=job.n_rows,
+            columns=job.columns,
+            limits=job.read_limits(),
+            outages=job.store.outages,
+        )
+    return report_page(report, read_json(job.store.out / "run.json") or {}, overview.profile, texts)
+
+
+def _bytes(table: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
 
 
 def _journals(job: Job) -> dict[str, JournalTotals]:
@@ -201,9 +246,10 @@ def reconcile(
 
 
 def check_report(report: Mapping[str, Any], *, n_rows: int) -> None:
-    """Raise ReconcileError unless rows in = scored + undefined + quarantined, per instance."""
+    """Raise ReconcileError unless every row is scored, undefined, quarantined or not sampled."""
     for name, counts in report["instances"].items():
-        n_out = counts["scored"] + counts["undefined"] + counts["quarantined"]
+        kinds = ("scored", "undefined", "quarantined", "not_sampled")
+        n_out = sum(counts[kind] for kind in kinds)
         if n_out != n_rows or report["rows"] != n_rows:
             raise ReconcileError(f"{name}: {n_rows:,} rows went in, {n_out:,} came out")
 
@@ -216,4 +262,13 @@ def _is_finished(job: Job, success: Path) -> bool:
         marker.get("fingerprint") == job.fingerprint
         and report.is_file()
         and marker.get("report") == hash_file(report)
+        and _shows_texts_as_asked(job)
     )
+
+
+def _shows_texts_as_asked(job: Job) -> bool:
+    """Whether the page, if there is one, was made with texts or without as it is asked now."""
+    if not (job.store.out / PAGE).exists():  # OUT is of a version that wrote none.
+        return True
+    output = (read_json(job.store.out / "run.json") or {}).get("config", {}).get("output", {})
+    return bool(output.get("texts", True) == job.config.output.texts)

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 from qaeval_core.terminal import visible
 
+MAX_CHARS = 400  # of a text of a row
 NO_PIECE = "·"  # a token that is a part of the character before
 # Stronger colour would make the text on it hard to read in one of the two schemes.
 _MAX_ALPHA = 0.55
@@ -36,7 +37,17 @@ caption { text-align: left; padding: .2rem 0; }
 th, td { border: 1px solid var(--line); padding: .15rem .5rem; text-align: left;
   vertical-align: top; white-space: pre-wrap; } td.number { text-align: right;
   font-variant-numeric: tabular-nums; } dd { margin: 0 0 .5rem 0; }
-code { overflow-wrap: anywhere; }
+code, h1, h2, h3, p, dd, summary { overflow-wrap: anywhere; }
+.charts { display: grid; gap: 1rem 2rem;
+  grid-template-columns: repeat(auto-fill, minmax(min(100%, 20rem), 1fr)); }
+.charts > *, figure { min-width: 0; margin: 0; } figcaption { font-weight: 600; }
+svg { display: block; height: auto; font-size: 11px; fill: var(--ink); }
+svg.chart { width: 100%; max-width: 30rem; } svg.spark { width: 6rem; }
+.a { fill: rgb(var(--up)); } .b { fill: rgb(var(--down)); } .legend { margin: 0; }
+.key.a { color: rgb(var(--up)); } .key.b { color: rgb(var(--down)); }
+.line { fill: none; stroke: rgb(var(--up)); stroke-width: 2; } .dotted { stroke-dasharray: 2 3; }
+.grid { stroke: var(--line); } .band { fill: rgb(var(--up) / .15); }
+.level { stroke: rgb(var(--down)); stroke-dasharray: 4 4; }
 """
 
 
@@ -56,6 +67,9 @@ _PAGE = """<!doctype html>
 </body>
 </html>
 """
+
+
+Tone: TypeAlias = Literal["text", "plain", "soft", "good", "bad"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +106,7 @@ class Passage:
 
     text: str
     label: str = ""
-    tone: Literal["text", "plain", "soft", "good", "bad"] = "text"
+    tone: Tone = "text"
 
 
 Block: TypeAlias = Strip | Table | Fields | Passage
@@ -101,6 +115,11 @@ Block: TypeAlias = Strip | Table | Fields | Passage
 def page(title: str, sections: Sequence[str]) -> str:
     """Return a page of sections, which are HTML."""
     return _PAGE.format(title=escaped(title), style=STYLE, sections="\n".join(sections))
+
+
+def section(title: str, parts: Sequence[str]) -> str:
+    """Return a section of parts, which are HTML."""
+    return "\n".join(["<section>", f"<h2>{escaped(title)}</h2>", *parts, "</section>"])
 
 
 def details(title: str, shown: str) -> str:
@@ -158,6 +177,18 @@ def _passage(passage: Passage) -> str:
         return f'<p class="{passage.tone}">{shown}</p>'
     label = f'<p class="soft">{escaped(passage.label)}</p>\n' if passage.label else ""
     return f'{label}<p class="text" dir="auto">{shown or "(empty)"}</p>'
+
+
+def cut(value: object) -> str:
+    r"""Return a text of a row, or its list of texts, as pages show it: at most 400 characters.
+
+    Examples
+    --------
+    >>> cut(["one", "two"]), cut(None), len(cut("long" * 200))
+    ('one\ntwo', '', 400)
+    """
+    text = "\n".join(map(str, value)) if isinstance(value, list) else str(value or "")
+    return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
 
 
 def escaped(text: str) -> str:

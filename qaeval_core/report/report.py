@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.families.plan import FamilyPlan
-from qaeval_core.join import Totals
 from qaeval_core.llm.journal import JournalTotals
 from qaeval_core.planning.run_plan import CompiledRun, InstancePlan
+from qaeval_core.planning.sample import Sample
 from qaeval_core.signature import environment
 from qaeval_core.stats.bootstrap import summarise
+from qaeval_core.totals import Totals
 
 
 def make_report(
@@ -51,9 +52,10 @@ def make_report(
         What the journals of families that ask hold, whichever run paid for it.
     """
     n_quarantined = sum(totals.quarantined.values())
+    n_without = n_quarantined + totals.n_not_sampled
     columns = {
         plan.column(output): _column(
-            plan, output, totals, read_scores(plan.column(output)), n_quarantined=n_quarantined
+            plan, output, totals, read_scores(plan.column(output)), n_without=n_without
         )
         for plan in run.instances
         for output in (own.name for own in plan.columns if own.is_score)
@@ -62,6 +64,7 @@ def make_report(
         "rows": totals.n_rows,
         "quarantined": n_quarantined,
         "quarantined_by_reason": dict(totals.quarantined.most_common()),
+        "not_sampled": totals.n_not_sampled,
         "duplicate_ids": totals.n_duplicate_ids,
         "instances": {
             plan.name: {
@@ -69,6 +72,7 @@ def make_report(
                 "scored": totals.n_scored[plan.name],
                 "undefined": sum(totals.undefined.get(plan.name, {}).values()),
                 "quarantined": n_quarantined,
+                "not_sampled": totals.n_not_sampled,
                 "undefined_by_reason": dict(totals.undefined.get(plan.name, {})),
                 **_text_counts(plan, totals),
             }
@@ -94,15 +98,26 @@ def _column(
     totals: Totals,
     values: NDArray[np.floating],
     *,
-    n_quarantined: int,
+    n_without: int,
 ) -> dict[str, Any]:
     """Return what the report says of one column of scores."""
     content = {**asdict(summarise(values)), "signature": str(plan.signature)}
-    content["n_undefined"] -= n_quarantined  # They are counted by themselves.
+    content["n_undefined"] -= n_without  # They are counted by themselves.
     if output == "" and plan.name in totals.sums:
         corpus = float(plan.metric.corpus(plan.settings, totals.sums[plan.name]))
         content["corpus"] = None if math.isnan(corpus) else corpus
     return content
+
+
+def sample_content(sample: Sample) -> dict[str, Any]:
+    """Return what the report says of a sample: which rows were scored."""
+    return {
+        "groups": sample.n_groups,
+        "contexts": sample.n_contexts,
+        "rows": sample.n_rows,
+        "rows_without_context": sample.n_without,
+        "column": sample.column,
+    }
 
 
 def _text_counts(plan: InstancePlan, totals: Totals) -> dict[str, dict[str, int]]:
@@ -166,7 +181,7 @@ def summary_lines(report: Mapping[str, Any], out: Path) -> Iterator[str]:
     if report["duplicate_ids"]:
         yield f"duplicate ids inside files: {report['duplicate_ids']:,}"
     yield f"scores: {out / 'scores'}"
-    yield f"report: {out / 'report.json'}"
+    yield f"report: {out / 'report.html'}"
 
 
 def _instance_lines(
@@ -181,6 +196,8 @@ def _instance_lines(
         if counts[kind]:
             reasons = ", ".join(f"{reason} {n:,}" for reason, n in by_reason.items())
             parts.append(f"{counts[kind]:,} {kind} ({reasons})")
+    if counts["not_sampled"]:
+        parts.append(f"{counts['not_sampled']:,} not sampled")
     yield f"{name}: {report['rows']:,} rows: {', '.join(parts)}"
     if any(reason.startswith("llm_") for reason in undefined):
         yield "  calls failed (llm_...): --retry-quarantined asks for those rows again"

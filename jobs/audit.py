@@ -1,0 +1,151 @@
+"""audit: whether the scores of a corpus moved between two runs, and not by chance.
+
+Exit codes: 0 no alert; 3 alert; 1 OUT is not complete, there is no reference, or the run broke;
+2 bad request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jobs import options
+from qaeval_core.audit.output import dry_run_lines, outcome_lines, write_report
+from qaeval_core.audit.request import AuditRequest, load_settings
+from qaeval_core.audit.run import AuditOutcome, prepare_audit, run_audit
+from qaeval_core.configure import ClusterSection
+from qaeval_core.errors import ConfigError, QAEvalError, RunError
+from qaeval_core.files import check_out_path
+from qaeval_core.filter.filtering import RETRY_S, LocalExecutor
+from qaeval_core.models.session import available_cpus
+from qaeval_core.outages import Outages
+from qaeval_core.running.progress import LabelProgress
+from qaeval_core.store.store import Store
+
+EPILOG = """Examples:
+
+  qaeval audit out --history audits --to report --pin
+
+  qaeval audit out --history audits --to report
+
+  qaeval audit out --history audits --to report --by system --cluster topic \\
+    --kept 'f1 >= 0.5' --config audit.yaml
+
+  qaeval audit out --history audits --to report --reference last --warn-only
+
+Exit codes: 0 no alert; 3 alert; 1 OUT is not complete, or there is nothing to compare it with;
+2 bad request. An alert needs an effect of at least its tolerance, and evidence.
+"""
+
+EXIT_ALERT = 3
+_PROGRESS_S = 5.0
+
+
+def audit_run(
+    out: Annotated[str, typer.Argument(help="OUT of qaeval score")],
+    history: Annotated[
+        Path, typer.Option(help="folder of profiles, one a run; this run's is added")
+    ],
+    to: Annotated[Path | None, typer.Option(help="folder for the report")] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(help="OUT, profile, last or pinned; default pinned, else the oldest run"),
+    ] = None,
+    pin: Annotated[
+        bool, typer.Option("--pin", help="this run is the reference of those to come")
+    ] = False,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(help="carried column whose values are slices; repeatable"),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="role or carried column of rows that belong together; default context"),
+    ] = None,
+    watch: Annotated[
+        str | None, typer.Option(help="columns of scores: a,b,c; default all of them")
+    ] = None,
+    kept: Annotated[
+        str | None, typer.Option(help="condition whose share of rows is audited: 'f1 >= 0.5'")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="YAML: alpha, draws, tolerances, columns")
+    ] = None,
+    inputs: Annotated[
+        list[str] | None, typer.Option("--input", help="where the input lies now; repeatable")
+    ] = None,
+    warn_only: Annotated[
+        bool, typer.Option("--warn-only", help="exit with 0 where there is an alert")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="show what would be read and compared; write nothing")
+    ] = False,
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster; default: this machine's processes, no Ray")
+    ] = None,
+) -> None:
+    """Compare a run with an earlier one: an alert when the data moved, not when chance did."""
+    try:
+        request = AuditRequest(
+            reference=reference,
+            pin=pin,
+            by=tuple(by or ()),
+            cluster=cluster,
+            watch=tuple(name.strip() for name in (watch or "").split(",") if name.strip()),
+            kept=kept,
+            inputs=tuple(inputs or ()),
+            settings=load_settings(config),
+        )
+        folder = check_out_path(str(history))
+        if dry_run:
+            for line in dry_run_lines(prepare_audit(Path(out), request, history=folder)):
+                options.show(line)
+            return
+        if to is None:
+            raise ConfigError("no folder for the report: give --to REPORT")
+        report = Store(check_out_path(str(to)), outages=Outages(retry_s=RETRY_S))
+        outcome = _run(Path(out), request, folder, address=address)
+        write_report(outcome, report, name=folder.name)
+        for line in outcome_lines(outcome, report.out):
+            options.show(line)
+    except RunError as error:
+        options.fail(error, code=options.EXIT_INCOMPLETE)
+    except QAEvalError as error:
+        options.fail(error, code=options.EXIT_BAD_REQUEST)
+    sys.exit(_exit_code(outcome, warn_only=warn_only))
+
+
+def _exit_code(outcome: AuditOutcome, *, warn_only: bool) -> int:
+    if outcome.status == "alert":
+        return 0 if warn_only else EXIT_ALERT
+    is_done = outcome.status == "ok" or (outcome.status == "first_run" and outcome.request.pin)
+    return 0 if is_done else options.EXIT_INCOMPLETE
+
+
+def _run(out: Path, request: AuditRequest, history: Path, *, address: str | None) -> AuditOutcome:
+    tell = LabelProgress(_PROGRESS_S)
+    if address is None:
+        executor = LocalExecutor(tell, n_processes=available_cpus())
+        with contextlib.closing(executor):
+            return run_audit(out, request, executor, history=history)
+    # Imported here: Ray takes half a second that others need not pay.
+    from jobs.cluster import connected
+    from jobs.tasks import RayTasks
+
+    with connected(ClusterSection(address=address)):
+        return run_audit(out, request, RayTasks(tell, options.say), history=history)
+
+
+def main() -> None:
+    """Run ``python -m jobs.audit``."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(epilog=EPILOG)(audit_run)
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""Output: what REPORT holds of an audit: audit.json, audit.parquet and audit.prom, each whole.
+
+Prometheus' format is that of the node exporter's textfile collector. It refuses two files with the
+same series, so that each has the name of its history as a label.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from qaeval_core.audit.drift import moments_of
+from qaeval_core.audit.profile import Profile
+from qaeval_core.audit.run import Audit, AuditOutcome
+from qaeval_core.audit.run_profile import RunProfile
+from qaeval_core.audit.runs import time_of
+from qaeval_core.store.store import Store
+
+STATUSES = ("ok", "alert", "first_run", "incomplete")
+_MAX_SHOWN = 20
+
+
+def write_report(outcome: AuditOutcome, store: Store, *, name: str) -> None:
+    """Write the files of an audit.
+
+    Parameters
+    ----------
+    outcome : AuditOutcome
+    store : Store
+        Of REPORT.
+    name : str
+        Of the history, for Prometheus.
+
+    Raises
+    ------
+    StorageError
+        If the disk refuses.
+    """
+    buffer = pa.BufferOutputStream()
+    pq.write_table(outcome.result.table(), buffer, compression="zstd")
+    store.write(store.out / "audit.parquet", buffer.getvalue().to_pybytes())
+    text = "".join(f"{line}\n" for line in prometheus_lines(outcome, name=name))
+    store.write(store.out / "audit.prom", text.encode("utf-8", "replace"))
+    # The last one: who waits for it finds the others.
+    store.write_json(store.out / "audit.json", content(outcome))
+
+
+def content(outcome: AuditOutcome) -> dict[str, Any]:
+    """Return what ``audit.json`` holds, alerts first."""
+    result, settings = outcome.result, outcome.request.settings
+    return {
+        "status": outcome.status,
+        "why": outcome.why,
+        "alerts": [asdict(alert) for alert in result.alerts],
+        "too_few": result.is_too_few,
+        "run": _described(outcome.run, outcome.profile) | {"out": str(outcome.out)},
+        "reference": _described(outcome.reference, outcome.reference_profile)
+        if outcome.reference
+        else None,
+        "signatures": _signatures(outcome),
+        "columns": {name: _column(own) for name, own in _columns(outcome.profile).items()},
+        "notes": [*outcome.notes, *result.notes],
+        "settings": {
+            "alpha": settings.alpha,
+            "draws": settings.n_draws,
+            "seed": settings.seed,
+            "min_clusters": settings.min_clusters,
+            "tolerances": dict(settings.tolerances),
+            "columns": {name: dict(own) for name, own in settings.columns.items()},
+        },
+        "earlier_runs": [run for run, _ in outcome.earlier],
+        "tests": [asdict(row) for row in result.rows],
+    }
+
+
+def _columns(profile: RunProfile | None) -> Mapping[str, Profile]:
+    return profile.columns if profile is not None else {}
+
+
+def _described(name: str, profile: RunProfile | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"id": name}
+    if profile is not None:
+        rates = {own: counts[:, 0].sum(axis=1).tolist() for own, counts in profile.rates.items()}
+        found |= {
+            "rows": rates["rows"][0],
+            **{own: n_true for own, (n_true, _) in rates.items() if own != "rows"},
+            "cluster": profile.cluster,
+            "clusters": int(profile.clusters.counts()[0]),
+        }
+    return found
+
+
+def _signatures(outcome: AuditOutcome) -> dict[str, dict[str, str | None]]:
+    before, now = _columns(outcome.reference_profile), _columns(outcome.profile)
+    return {
+        name: {
+            "reference": before[name].signature if name in before else None,
+            "current": now[name].signature if name in now else None,
+        }
+        for name in dict.fromkeys([*now, *before])
+    }
+
+
+def _column(profile: Profile) -> dict[str, Any]:
+    """Return counts and mean over all rows, and what the mean can be at most.
+
+    ``bounds``: the mean if all undefined values were the lowest or the highest.
+    """
+    counts = profile.counts[0].sum(axis=0, dtype="int64")
+    n, n_undefined = int(counts[:-1].sum()), int(counts[-1])
+    mean = moments_of(profile, 0)[0]
+    total = 0.0 if math.isnan(mean) else mean * n
+    ends = (profile.low, profile.high)
+    has_bounds = n + n_undefined > 0 and all(map(math.isfinite, ends))
+    return {
+        "n": n,
+        "undefined": n_undefined,
+        "undefined_by_reason": {
+            reason: n_rows
+            for reason, own in sorted(profile.reasons.items())
+            if (n_rows := int(own[0].sum()))
+        },
+        "mean": None if math.isnan(mean) else mean,
+        "bounds": [(total + end * n_undefined) / (n + n_undefined) for end in ends]
+        if has_bounds
+        else None,
+    }
+
+
+def prometheus_lines(outcome: AuditOutcome, *, name: str) -> Iterator[str]:
+    """Yield the gauges of an audit, without line ends."""
+    own = {"audit": name}
+    yield from _gauge(
+        "qaeval_audit_status",
+        "1 for the status of the last audit.",
+        [({**own, "status": status}, float(status == outcome.status)) for status in STATUSES],
+    )
+    yield from _gauge(
+        "qaeval_audit_timestamp_seconds", "When the last audit ended.", [(own, time.time())]
+    )
+    if outcome.run:
+        yield from _gauge(
+            "qaeval_audit_run_timestamp_seconds",
+            "When the audited run was complete.",
+            [(own, time_of(outcome.run).timestamp())],
+        )
+    if outcome.status in ("ok", "alert"):
+        yield from _gauge(
+            "qaeval_audit_alerts",
+            "Alerts of the last audit.",
+            [(own, float(len(outcome.result.alerts)))],
+        )
+    means, shares = [], []
+    for column, profile in _columns(outcome.profile).items():
+        for code, part in enumerate(outcome.profile.slices.all if outcome.profile else ()):
+            labels = {**own, "column": column, "slice": str(part)}
+            counts = profile.counts[code].sum(axis=0, dtype="int64")
+            if counts.sum():
+                shares.append((labels, float(counts[-1] / counts.sum())))
+                means.append((labels, moments_of(profile, code)[0]))
+    yield from _gauge("qaeval_score_mean", "Mean of the defined scores.", means)
+    yield from _gauge("qaeval_score_undefined_share", "Undefined among the scored rows.", shares)
+    yield from _gauge(
+        "qaeval_score_drift_effect",
+        "What is compared with a tolerance: standard deviations, PSI, or shares.",
+        [
+            (
+                {**own, "column": row.column, "slice": row.slice, "statistic": row.statistic},
+                row.effect,
+            )
+            for row in outcome.result.rows
+            if row.effect is not None
+        ],
+    )
+
+
+def _gauge(name: str, meaning: str, samples: list[tuple[dict[str, str], float]]) -> Iterator[str]:
+    known = [(labels, value) for labels, value in samples if not math.isnan(value)]
+    if not known:
+        return
+    yield f"# HELP {name} {meaning}"
+    yield f"# TYPE {name} gauge"
+    for labels, value in known:
+        told = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        yield f"{name}{{{told}}} {float(value)!r}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def outcome_lines(outcome: AuditOutcome, report: Path) -> Iterator[str]:
+    """Yield what a person wants to see of an audit."""
+    result = outcome.result
+    yield _verdict(outcome)
+    yield from (f"alert: {own.text}" for own in result.alerts[:_MAX_SHOWN])
+    if len(result.alerts) > _MAX_SHOWN:
+        yield f"and {len(result.alerts) - _MAX_SHOWN} alerts more"
+    if result.is_too_few:
+        yield (
+            f"fewer than {outcome.request.settings.min_clusters} clusters: scores have no verdict"
+        )
+    yield from (f"note: {note}" for note in (*outcome.notes, *result.notes)[:_MAX_SHOWN])
+    yield f"report: {report / 'audit.json'}"
+
+
+def _verdict(outcome: AuditOutcome) -> str:
+    if outcome.status == "incomplete":
+        return f"incomplete: {outcome.why}"
+    if outcome.status == "first_run":
+        kept = "pinned as the reference" if outcome.request.pin else "the profile is kept"
+        return f"first_run: nothing to compare {outcome.run} with; {kept}"
+    n_alerts, n_tests = len(outcome.result.alerts), len(outcome.result.rows)
+    found = "no alert" if not n_alerts else f"{n_alerts} alert{'s' if n_alerts > 1 else ''}"
+    runs = f"{outcome.run} against {outcome.reference}"
+    return f"{outcome.status}: {found} in {n_tests:,} tests of {runs}"
+
+
+def dry_run_lines(audit: Audit) -> Iterator[str]:
+    """Yield what an audit would do."""
+    source, like = audit.source, audit.reference
+    tasks = source.corpus.tasks()
+    n_rows, n_files = source.corpus.n_rows, len(source.corpus.files)
+    yield f"{audit.out}: {n_rows:,} rows of {n_files:,} files, in {len(tasks):,} tasks"
+    yield f"columns: {', '.join(source.rows.watch) or 'none'}"
+    yield f"slices: {', '.join(source.rows.by) or 'none'}; clusters: {source.cluster}"
+    yield f"run: {audit.run}; reference: {like.name or 'none: this would be a first run'}"
+    yield from (f"note: {note}" for note in source.notes)

@@ -1,0 +1,297 @@
+"""Run: one audit from its request to its report.
+
+Statuses: ``ok``; ``alert``; ``first_run``, with nothing to compare with; ``incomplete``, where the
+run is not complete or the reference cannot be had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from qaeval_core.audit.compare import AuditResult, compare
+from qaeval_core.audit.count import profile_source
+from qaeval_core.audit.history import RunMeans, run_means
+from qaeval_core.audit.request import REFERENCES, AuditRequest
+from qaeval_core.audit.run_profile import RunProfile
+from qaeval_core.audit.runs import Runs, read_profile, run_id
+from qaeval_core.audit.source import Source, open_source
+from qaeval_core.errors import ConfigError, RunError, UnreadableFileError, nearest
+from qaeval_core.filter.filtering import RETRY_S, Executor
+from qaeval_core.outages import Outages
+from qaeval_core.running.finished_run import FinishedRun, read_run
+from qaeval_core.running.sight import one_a_folder
+from qaeval_core.store.store import Store
+
+Status = Literal["ok", "alert", "first_run", "incomplete"]
+# What comes before says little of the next run, and each is read.
+_MAX_EARLIER = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditOutcome:
+    """What an audit found, and what it was found from.
+
+    Attributes
+    ----------
+    status : str
+    why : str
+        Why it is incomplete; "" where it is not.
+    run, reference : str
+        Ids of runs, or the path that the user named; "" where there is none.
+    profile, reference_profile : RunProfile, optional
+    earlier : sequence of (id, RunMeans)
+        Runs before this one, the oldest first.
+    """
+
+    status: Status
+    out: Path
+    request: AuditRequest
+    why: str = ""
+    run: str = ""
+    reference: str = ""
+    profile: RunProfile | None = None
+    reference_profile: RunProfile | None = None
+    result: AuditResult = field(default_factory=AuditResult)
+    earlier: Sequence[tuple[str, RunMeans]] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """What a run is compared with, and whose cells and slices it is counted in."""
+
+    name: str = ""
+    profile: RunProfile | None = None
+    out: Path | None = None
+    cells_of: RunProfile | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """An audit of one run, checked: nothing is counted yet.
+
+    Attributes
+    ----------
+    run : str
+        Its id.
+    """
+
+    out: Path
+    request: AuditRequest
+    runs: Runs
+    run: str
+    reference: _Reference
+    source: Source
+    retry_s: float
+
+    def finish(self, executor: Executor) -> AuditOutcome:
+        """Count the rows, keep the profile, compare.
+
+        Raises
+        ------
+        RunError, InputError
+            If rows cannot be read, or the profile not be written.
+        """
+        executor.begin(None, _looked_at(self.source))
+        before = self._reference_profile(executor)
+        profile = profile_source(
+            self.source,
+            executor,
+            reference=before if before is not None else self.reference.cells_of,
+            retry_s=self.retry_s,
+        )
+        first = AuditOutcome(
+            status="first_run",
+            out=self.out,
+            request=self.request,
+            run=self.run,
+            profile=profile,
+            notes=(*self.source.notes, *self._keep(profile)),
+        )
+        return first if before is None else self._compared(first, before, profile)
+
+    def _compared(
+        self, first: AuditOutcome, before: RunProfile, profile: RunProfile
+    ) -> AuditOutcome:
+        earlier, unread = self._earlier()
+        result = compare(
+            before, profile, self.request.settings, history=[means for _, means in earlier]
+        )
+        return replace(
+            first,
+            status="alert" if result.alerts else "ok",
+            reference=self.reference.name,
+            reference_profile=before,
+            result=result,
+            earlier=earlier,
+            notes=(*first.notes, *unread, *_uncompared(before, profile)),
+        )
+
+    def _reference_profile(self, executor: Executor) -> RunProfile | None:
+        if self.reference.out is None:
+            return self.reference.profile
+        asked = replace(self.request, cluster=self.source.cluster, inputs=())
+        source = open_source(_complete(self.reference.out), asked, by=self.source.rows.by)
+        executor.begin(None, _looked_at(source))
+        return profile_source(
+            source, executor, reference=self.reference.cells_of, retry_s=self.retry_s
+        )
+
+    def _keep(self, profile: RunProfile) -> Iterator[str]:
+        """Put the profile into the history; yield what is to be said of that."""
+        if not self.runs.add(self.run, profile) and self._differs(profile):
+            yield (
+                f"{self.runs.path(self.run)} was made with other columns, slices or clusters, and "
+                "stays as it is"
+            )
+        if self.request.pin:
+            self.runs.pin(self.run)
+
+    def _differs(self, profile: RunProfile) -> bool:
+        try:
+            kept = self.runs.read(self.run)
+        except UnreadableFileError as error:
+            raise RunError(str(error)) from None
+        pairs = [
+            (own.slices, own.cluster, own.columns.keys(), own.rates.keys())
+            for own in (kept, profile)
+        ]
+        return pairs[0] != pairs[1]
+
+    def _earlier(self) -> tuple[list[tuple[str, RunMeans]], list[str]]:
+        """Return the runs before this one, and notes of those that cannot be read."""
+        found, notes = [], []
+        for run in [own for own in self.runs.ids() if own < self.run][-_MAX_EARLIER:]:
+            try:
+                found.append((run, run_means(self.runs.read(run))))
+            except UnreadableFileError as error:
+                notes.append(f"left out of the history: {error}")
+        return found, notes
+
+
+def prepare_audit(
+    out: Path, request: AuditRequest, *, history: Path, retry_s: float = RETRY_S
+) -> Audit:
+    """Return an audit that can begin; only footers and profiles are read.
+
+    Parameters
+    ----------
+    out : Path
+        OUT of ``qaeval score``.
+    history : Path
+        Folder of profiles.
+    retry_s : float
+        How long stores are tried.
+
+    Raises
+    ------
+    RunError
+        If a run is not complete, or the reference cannot be had.
+    ConfigError
+        If the request does not fit the run.
+    InputError
+        If files are not there or cannot be read.
+    """
+    run = _complete(out)
+    runs = Runs(Store(history, outages=Outages(retry_s=retry_s)))
+    own = runs.known(run_id(out))
+    try:
+        reference = _find_reference(request, runs, own)
+    except UnreadableFileError as error:
+        raise RunError(f"no reference: {error}") from None
+    like = reference.profile or reference.cells_of
+    source = open_source(
+        run,
+        request,
+        by=tuple(like.slices.values) if like is not None else (),
+        cluster=like.cluster if like is not None else "",
+    )
+    _check_same_clusters(source, reference)
+    _check_tolerances(request, source, reference.profile)
+    return Audit(out, request, runs, own, reference, source, retry_s)
+
+
+def _complete(out: Path) -> FinishedRun:
+    if (out / "run.json").is_file() and not (out / "_SUCCESS").exists():
+        raise RunError(
+            f"{out} is not complete: it has no _SUCCESS. Run the same qaeval score again to go on"
+        )
+    return read_run(out)
+
+
+def _find_reference(request: AuditRequest, runs: Runs, run: str) -> _Reference:
+    choice = request.reference
+    if choice is None or choice in REFERENCES:
+        found = runs.reference(choice, run)
+        if found is None and choice == "pinned" and set(runs.ids()) - {run}:
+            raise RunError(
+                f"no reference: nothing is pinned in {runs.folder}; pin a run with --pin"
+            )
+        return _Reference() if found is None else _Reference(found, runs.read(found))
+    path = Path(choice)
+    if path.is_dir():
+        base = runs.reference(None, run)
+        cells_of = runs.read(base) if base is not None else None
+        return _Reference(choice, None, path, cells_of)
+    if path.is_file():
+        return _Reference(choice, read_profile(path, Store(path.parent)))
+    if choice in runs.ids():
+        return _Reference(choice, runs.read(choice))
+    raise ConfigError(
+        f"--reference {choice}: neither an OUT nor a profile, nor a run of {runs.folder}"
+        f"{nearest(choice, [*REFERENCES, *runs.ids()])}"
+    )
+
+
+def _check_same_clusters(source: Source, reference: _Reference) -> None:
+    like = reference.profile
+    if like is not None and like.cluster != source.cluster:
+        raise ConfigError(
+            f"--cluster {source.cluster}: the clusters of the reference {reference.name} are "
+            f"{like.cluster}; name that, or another reference"
+        )
+
+
+def _check_tolerances(request: AuditRequest, source: Source, before: RunProfile | None) -> None:
+    known = {*source.rows.watch, *([source.rows.kept] if source.rows.kept else [])}
+    if before is not None:
+        known |= before.columns.keys()
+    for name in request.settings.columns:
+        if name not in known:
+            raise ConfigError(
+                f"tolerances of {name!r}: no such column is audited{nearest(name, sorted(known))}"
+            )
+
+
+def _looked_at(source: Source) -> list[str]:
+    files = source.corpus.files
+    return one_a_folder([own for file in files for own in (file.source, file.scores) if own])
+
+
+def _uncompared(before: RunProfile, now: RunProfile) -> list[str]:
+    names = sorted(before.rates.keys() ^ now.rates.keys())
+    return [f"{name} is of one of the two runs alone, and not compared" for name in names]
+
+
+def run_audit(
+    out: Path,
+    request: AuditRequest,
+    executor: Executor,
+    *,
+    history: Path,
+    retry_s: float = RETRY_S,
+) -> AuditOutcome:
+    """Return what an audit finds; ``incomplete`` where the run or its reference is not there.
+
+    Raises
+    ------
+    ConfigError, InputError
+        As `prepare_audit` does.
+    """
+    try:
+        return prepare_audit(out, request, history=history, retry_s=retry_s).finish(executor)
+    except RunError as error:
+        return AuditOutcome(status="incomplete", out=out, request=request, why=str(error))

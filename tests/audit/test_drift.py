@@ -1,0 +1,208 @@
+"""Drift: error rates on real clustered scores, and draws against loops over buckets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from audit_runs import cells_of, clustered, hashes_of, run_of
+from scipy import stats
+
+from qaeval_core.audit.compare import compare
+from qaeval_core.audit.drift import Pair, Test, adjusted
+from qaeval_core.audit.profile import N_BUCKETS
+from qaeval_core.audit.settings import AuditSettings
+
+PEERS = [
+    "peer_QRelScore",
+    "peer_BERTScore",
+    "peer_ROUGE-L",
+    "peer_BLEU-4",
+    "peer_METEOR",
+    "peer_BLEURT",
+    "peer_BARTScore-src",
+    "peer_RQUGE",
+]
+VERDICTS = ("mean", "wasserstein", "psi")
+
+
+class Halves:
+    """Random halves of QGEval's passages."""
+
+    def __init__(self, shared_data: Path) -> None:
+        table = pl.read_parquet(shared_data / "qgeval" / "qgeval_squad.parquet")
+        self.values = {name: table[name].to_numpy() for name in PEERS}
+        self.passages = np.unique(table["passage"].to_numpy(), return_inverse=True)[1]
+        self.hashes = hashes_of(self.passages)
+        self.cells = cells_of(self.values)
+        self.rng = np.random.default_rng(0)
+
+    def split(self) -> np.ndarray:
+        return np.isin(self.passages, self.rng.permutation(100)[:50])
+
+    def tests(self, half: np.ndarray, *, shift: float, n_draws: int, seed: int) -> list[Test]:
+        """Return all tests of one half against the other, QRelScore of that one shifted."""
+        runs = []
+        for chosen, by in ((half, 0.0), (~half, shift)):
+            values = {name: own[chosen] for name, own in self.values.items()}
+            first = self.values[PEERS[0]]
+            values[PEERS[0]] = values[PEERS[0]] + by * first.std()
+            runs.append(run_of(values, self.hashes[chosen], self.cells))
+        pair = Pair.of(*runs, n_draws=n_draws, seed=seed)
+        return [test for name in PEERS for test in pair.column(name, (0, 0), "", is_few=False)]
+
+
+def rates_of(halves: Halves, n_splits: int, n_draws: int, shift: float = 0.0) -> dict[str, float]:
+    """Return shares of splits with p at most .05: of columns, of the family, of rows."""
+    single: dict[str, list[bool]] = {"mean": [], "wasserstein": [], "ks": [], "psi": []}
+    family, found, by_row = [], [], []
+    for seed in range(n_splits):
+        half = halves.split()
+        tests = halves.tests(half, shift=shift, n_draws=n_draws, seed=seed)
+        for test in tests:
+            if test.statistic in single:
+                single[test.statistic].append(test.p <= 0.05)
+        p_adjusted = adjusted(tests)
+        family.append(np.nanmin(p_adjusted) <= 0.05)
+        found += [
+            p <= 0.05
+            for test, p in zip(tests, p_adjusted, strict=True)
+            if test.column == PEERS[0] and test.statistic == "wasserstein"
+        ]
+        by_row += [
+            stats.ks_2samp(own[half], own[~half]).pvalue < 0.05 for own in halves.values.values()
+        ]
+    rates = {name: float(np.mean(own)) for name, own in single.items()}
+    return rates | {
+        "family": float(np.mean(family)),
+        "found": float(np.mean(found)),
+        "rows": float(np.mean(by_row)),
+    }
+
+
+@pytest.mark.shared_data
+def test_halves_of_one_corpus_are_the_same(shared_data: Path) -> None:
+    """A quick look at what the slow test says precisely."""
+    rates = rates_of(Halves(shared_data), 25, 199)
+    assert all(rates[name] <= 0.12 for name in ("mean", "wasserstein", "ks", "psi"))
+    assert rates["family"] <= 0.15
+    assert rates["rows"] > 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.shared_data
+def test_false_alarms_on_halves_are_as_many_as_promised(shared_data: Path) -> None:
+    """500 splits: .05 of tests, .05 of families; a test of rows cries wolf on most."""
+    rates = rates_of(Halves(shared_data), 500, 499)
+    assert all(0.02 <= rates[name] <= 0.08 for name in ("mean", "wasserstein", "ks", "psi")), rates
+    assert 0.01 <= rates["family"] <= 0.09, rates
+    assert rates["rows"] > 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.shared_data
+def test_a_shift_of_one_column_is_found_among_eight(shared_data: Path) -> None:
+    assert rates_of(Halves(shared_data), 200, 499, shift=0.4)["found"] > 0.4
+
+
+def test_draws_are_those_of_a_loop_over_buckets() -> None:
+    """The null process, its statistics and max-T, written out one draw at a time."""
+    rng = np.random.default_rng(3)
+    values, clusters = {}, []
+    for part in range(2):
+        score, own = clustered(60 + 10 * part, 5, seed=part)
+        score[rng.random(len(score)) < 0.1 * (part + 1)] = np.nan
+        values[part] = {"score": score, "other": score**2}
+        clusters.append(own)
+    cells = cells_of(values[0])
+    runs = [run_of(values[part], clusters[part], cells) for part in range(2)]
+    pair = Pair.of(*runs, n_draws=49, seed=1)
+    tests = [t for name in cells for t in pair.column(name, (0, 0), "", is_few=False)]
+    buckets = [(own % np.uint64(N_BUCKETS)).astype(int) for own in clusters]
+    nulls: dict[tuple[str, str], np.ndarray] = {}
+    for name, grid in cells.items():
+        codes = [grid.codes(values[part][name]) for part in range(2)]
+        spread = np.nanstd(values[0][name])
+
+        def describe(part: int, weights: np.ndarray, name: str = name, codes=codes) -> tuple:
+            rows = weights[buckets[part]]
+            is_defined = ~np.isnan(values[part][name])
+            mass = np.bincount(codes[part], rows, minlength=cells[name].n_cells)[:-1]
+            mean = np.average(values[part][name][is_defined], weights=rows[is_defined])
+            return np.cumsum(mass) / mass.sum(), mean, rows[~is_defined].sum() / rows.sum()
+
+        whole = [describe(part, np.ones(N_BUCKETS)) for part in range(2)]
+        found: dict[str, list[float]] = {"undefined": [], "mean": [], "wasserstein": [], "ks": []}
+        for draw in range(49):
+            own = [describe(part, pair.weights[part][draw]) for part in range(2)]
+            gap, mean, undefined = (
+                (own[1][i] - whole[1][i]) - (own[0][i] - whole[0][i]) for i in range(3)
+            )
+            found["undefined"].append(abs(undefined))
+            found["mean"].append(abs(mean) / spread)
+            area = (np.abs(gap)[:-1] * np.diff(grid.centres)).sum()
+            found["wasserstein"].append(area / spread)
+            found["ks"].append(np.abs(gap).max())
+        nulls |= {(name, statistic): np.array(own) for statistic, own in found.items()}
+    for test in tests:
+        if (test.column, test.statistic) in nulls:
+            assert test.null == pytest.approx(nulls[test.column, test.statistic], rel=1e-5)
+            n = int((nulls[test.column, test.statistic] >= test.observed).sum())
+            assert test.p == (1 + n) / 50
+    family = [t for t in tests if t.statistic not in ("ks", "js")]
+    for test, p in zip(tests, adjusted(tests), strict=True):
+        if test not in family:
+            assert np.isnan(p)
+            continue
+        n_as_large = 0
+        for draw in range(49):
+            largest = max((t.null[draw] - t.null.mean()) / t.null.std() for t in family)
+            n_as_large += largest >= (test.observed - test.null.mean()) / test.null.std()
+        assert p == max((1 + n_as_large) / 50, test.p)
+
+
+def test_buckets_of_the_run_are_drawn_as_often_as_there_are() -> None:
+    score, clusters = clustered(40, 3)
+    run = run_of({"score": score}, clusters, cells_of({"score": score}))
+    pair = Pair.of(run, run, n_draws=99, seed=0)
+    occupied = np.unique(clusters % np.uint64(N_BUCKETS)).astype(int)
+    for weights in pair.weights:
+        assert (weights.sum(axis=1) == len(occupied)).all()
+        assert (np.delete(weights, occupied, axis=1) == 0).all()
+    assert (pair.weights[0] != pair.weights[1]).any()
+
+
+def test_a_shift_needs_effect_and_evidence() -> None:
+    """Large and sure; sure and small; large and unsure."""
+    before, clusters = clustered(200, 20)
+    cells = cells_of({"score": before})
+    settings = AuditSettings(n_draws=199)
+    reference = run_of({"score": before}, clusters, cells)
+
+    def status(now: np.ndarray, own: np.ndarray, settings: AuditSettings = settings) -> str:
+        result = compare(reference, run_of({"score": now}, own, cells), settings)
+        return {row.statistic: row.status for row in result.rows}["mean"]
+
+    assert status(before + 1.0, clusters) == "alert"
+    small = AuditSettings(n_draws=199, tolerances={"mean": 2.0, "wasserstein": 2.0})
+    assert status(before + 1.0, clusters, small) == "no_alert"
+    few, own = clustered(35, 2, shift=0.3, seed=4)
+    assert status(few, own) == "not_excluded"
+    fewer, own = clustered(29, 20, shift=3.0, seed=4)
+    assert status(fewer, own) == "too_few"
+
+
+def test_survivors_do_not_hide_what_is_undefined() -> None:
+    """0 to 60 % undefined by chance, and the same values left."""
+    score, clusters = clustered(100, 10)
+    now = score.copy()
+    now[np.random.default_rng(0).random(len(now)) < 0.6] = np.nan
+    cells = cells_of({"score": score})
+    result = compare(
+        run_of({"score": score}, clusters, cells), run_of({"score": now}, clusters, cells)
+    )
+    assert [alert.kind for alert in result.alerts if alert.kind in ("undefined", "mean", "ks")] == [
+        "undefined"
+    ]

@@ -1,0 +1,181 @@
+"""Tables in memory: what is watched, paired and refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from audit_runs import hashes_of
+
+from qaeval_core import audit_tables
+from qaeval_core.audit.paired import PARITY, match_rows, pair_columns, paired_alerts
+from qaeval_core.audit.settings import AuditSettings
+from qaeval_core.errors import ConfigError, SchemaError
+from qaeval_core.schema import COLUMNS_METADATA
+
+N = 600
+
+
+def rows(seed: int = 0) -> pl.DataFrame:
+    rng = np.random.default_rng(seed)
+    passages = np.repeat(np.arange(100), 6)
+    score = rng.normal(size=100)[passages] + rng.normal(size=N)
+    return pl.DataFrame(
+        {
+            "id": [f"r{seed}.{i}" for i in range(N)],
+            "context": [f"passage {seed}.{i}" for i in passages],
+            "system": ["a", "b"] * (N // 2),
+            "sas": score,
+            "sas_truncated": np.zeros(N, np.int32),
+        }
+    )
+
+
+def described(frame: pl.DataFrame, signature: str = "s") -> pa.Table:
+    said = {"sas": {"metric": "sas", "low": -5.0, "high": 5.0, "signature": signature}}
+    said["sas_truncated"] = {"metric": "sas", "signature": signature}
+    return frame.to_arrow().replace_schema_metadata({COLUMNS_METADATA: json.dumps(said).encode()})
+
+
+def test_the_same_corpus_drawn_again_is_no_alert_and_a_spoilt_one_is() -> None:
+    before, now = rows(0), rows(1)
+    found = audit_tables(before, now, watch="sas", by="system", n_draws=199)
+    assert found.alerts == [] and found.paired == []
+    assert isinstance(found.tests, pl.DataFrame)
+    assert set(found.tests["slice"]) == {"", "system=a", "system=b"}
+    assert found.profiles[0].clusters.counts()[0] == 100
+    worse = now.with_columns(
+        sas=pl.when(pl.col("system") == "a").then(pl.col("sas") - 2).otherwise(pl.col("sas"))
+    )
+    found = audit_tables(before, worse, watch="sas", by="system", kept="sas > 0", n_draws=199)
+    moved = {(alert.kind, alert.slice) for alert in found.alerts}
+    assert {("mean", "system=a"), ("kept", "system=a")} <= moved
+    assert not any(label == "system=b" for _, label in moved)
+
+
+def test_described_columns_are_watched_in_the_range_they_say() -> None:
+    found = audit_tables(described(rows(0)), described(rows(1)), n_draws=99)
+    assert isinstance(found.tests, pa.Table)
+    assert set(found.tests["column"].to_pylist()) == {"", "sas"}
+    cells = found.profiles[1].columns["sas"].cells
+    assert (cells.low, cells.high) == (-5.0, 5.0)
+    assert {alert.kind for alert in found.alerts} == set()
+    found = audit_tables(described(rows(0)), described(rows(1), "t"), n_draws=99)
+    assert {alert.kind for alert in found.alerts} == {"signature_changed"}
+
+
+def test_what_a_run_says_of_its_rows_is_counted() -> None:
+    """Quarantined and unsampled rows are in no column; cut ones are a rate."""
+    table = rows(0).with_columns(
+        sas=pl.when(pl.int_range(N) < 100).then(None).otherwise(pl.col("sas")),
+        sas_truncated=(pl.int_range(N) % 2).cast(pl.Int32),
+        sas_reason=pl.when(pl.int_range(N) < 30).then(pl.lit("empty")),
+        quarantine_reason=pl.when(pl.int_range(N).is_between(60, 99))
+        .then(pl.lit("null_text"))
+        .when(pl.int_range(N).is_between(30, 59))
+        .then(pl.lit("not_sampled")),
+    )
+    found = audit_tables(table, table, watch=["sas"], n_draws=99)
+    profile = found.profiles[0]
+    counts = profile.columns["sas"].counts[0].sum(axis=0)
+    assert (counts.sum(), counts[-1]) == (N - 70, 30)
+    assert profile.columns["sas"].reasons["empty"][0].sum() == 30
+    assert profile.rates["quarantined"][:, 0].sum(axis=1).tolist() == [40, N - 30]
+    assert profile.rates["not_sampled"][:, 0].sum(axis=1).tolist() == [30, N]
+    assert profile.rates["truncated.sas"][:, 0].sum(axis=1).tolist() == [265, N - 70]
+    assert found.alerts == [] and set(found.tests["effect"].drop_nulls()) == {0.0}
+
+
+def test_shared_rows_are_compared_in_pairs() -> None:
+    before = rows(0)
+    rng = np.random.default_rng(9)
+    now = before.with_columns(sas=pl.col("sas") + rng.choice([0.0, 0.0, 0.6, -0.02], N))
+    now = now.with_columns(sas=pl.when(pl.col("id") == "r0.7").then(None).otherwise(pl.col("sas")))
+    now = pl.concat([now[:400], rows(1)[:200]]).sample(fraction=1.0, shuffle=True, seed=0)
+    found = audit_tables(before, now, watch="sas", n_draws=199)
+    (own,) = found.paired
+    assert (own.n_pairs, own.n_both, own.n_vanished, own.n_appeared) == (400, 399, 1, 0)
+    joined = before.join(now, on="id").with_columns(change=pl.col("sas_right") - pl.col("sas"))
+    change = joined["change"].drop_nulls()
+    assert own.difference == pytest.approx(change.mean())
+    assert own.low < own.difference < own.high
+    assert own.share_up == pytest.approx((change > PARITY).mean())
+    assert own.share_down == pytest.approx((change < -PARITY).mean())
+    assert len(own.largest) == 20
+    assert all(each.current - each.reference == pytest.approx(0.6) for each in own.largest)
+    sampling = {alert.kind for alert in found.alerts}
+    assert sampling == {"paired"}, "too small for runs of other rows"
+    assert audit_tables(before, now[:299], watch="sas", n_draws=99).paired == []
+
+
+def test_paired_intervals_hold_the_truth() -> None:
+    """Clusters that change together: 95 % of intervals hold no change, as far as 200 tell."""
+    held = []
+    ids = pa.chunked_array([[str(i) for i in range(300)]])
+    codes = np.repeat(np.arange(60), 5)
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        change = rng.normal(size=60)[codes] + rng.normal(size=300)
+        before = rng.normal(size=300)
+        (own,) = pair_columns(
+            {"x": (before, before + change)},
+            ids,
+            hashes_of(codes, seed),
+            AuditSettings(n_draws=199),
+        )
+        held.append(own.low <= 0 <= own.high)
+    assert 0.89 <= np.mean(held) <= 0.98
+
+
+def test_values_that_nothing_explains_are_not_reproducible() -> None:
+    ids = pa.chunked_array([[str(i) for i in range(6)]])
+    before = np.array([1.0, 1.0, np.nan, 1.0, np.inf, 1.0])
+    now = np.array([1.0, 1.0 + 5e-6, 1.0, 1.1, np.inf, 1.1])
+    same = np.array([True] * 5 + [False])
+    settings = AuditSettings(n_draws=99)
+    (own,) = pair_columns(
+        {"x": (before, now)}, ids, hashes_of(np.arange(6)), settings, is_same={"x": same}
+    )
+    assert own.n_not_reproduced == 2
+    (alert,) = paired_alerts([own], settings)
+    assert alert.kind == "not_reproducible"
+    assert alert.text.startswith("2 of 6 values of x differ")
+    (own,) = pair_columns({"x": (before, now)}, ids, hashes_of(np.arange(6)), settings)
+    assert paired_alerts([own], settings) == []
+
+
+def test_an_id_that_stands_there_twice_pairs_nothing() -> None:
+    ids = [pa.chunked_array([own]) for own in (["a", "a", "b", None], ["b", "a", "c", None])]
+    found = match_rows(*ids)
+    assert (found.reference.tolist(), found.current.tolist()) == ([2], [0])
+    assert found.share == 0.25
+    empty = pa.chunked_array([pa.array([], pa.string())])
+    assert not match_rows(empty, empty).is_enough
+
+
+@pytest.mark.parametrize("n_rows", [0, 1])
+def test_tables_of_hardly_a_row_have_a_result(n_rows: int) -> None:
+    found = audit_tables(rows(0)[:n_rows], rows(0)[:n_rows], watch="sas", by="system")
+    assert found.alerts == [] and found.is_too_few
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"watch": "sass"}, SchemaError, "did you mean 'sas'"),
+        ({"watch": "system"}, SchemaError, "no column 'system' of numbers"),
+        ({}, SchemaError, "Numeric columns: sas, sas_truncated"),
+        ({"watch": "sas", "by": "sistem"}, SchemaError, "did you mean 'system'"),
+        ({"watch": "sas", "cluster": "contexts"}, SchemaError, "did you mean 'context'"),
+        ({"watch": "sas", "kept": "sass > 0"}, ConfigError, "did you mean 'sas'"),
+        ({"watch": "sas", "alfa": 0.1}, ConfigError, "did you mean 'alpha'"),
+    ],
+)
+def test_wrong_names_are_told_with_the_nearest(
+    options: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        audit_tables(rows(0), rows(1), **options)

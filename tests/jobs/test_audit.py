@@ -1,0 +1,396 @@
+"""qaeval audit as people and cron run it: exit codes, files, and what it does when things break."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+from audit_weeks import N_ROWS, a_table, audited, week
+from helpers import REPOSITORY, qaeval, start_qaeval
+from ray_head import running_head
+
+from qaeval_core import checksums
+from qaeval_core.audit.run_profile import METADATA
+from qaeval_core.audit.runs import Runs
+from qaeval_core.store.store import Store
+
+
+@pytest.fixture(scope="module")
+def weeks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with out1, out2 like it, and out3, spoilt in one slice."""
+    folder = tmp_path_factory.mktemp("weeks")
+    week(folder, 1)
+    week(folder, 2)
+    week(folder, 3, spoilt="bay")
+    return folder
+
+
+def profiles(folder: Path) -> list[Path]:
+    return sorted((folder / "history").glob("*.profile.parquet"))
+
+
+def test_every_exit_code_of_the_real_command(weeks: Path, tmp_path: Path) -> None:
+    given = ["--history", tmp_path / "history", "--to", tmp_path / "report"]
+    report = tmp_path / "report" / "audit.json"
+    said = qaeval("audit", weeks / "out1", *given, "--by", "topic", expect=1)
+    assert "first_run: nothing to compare" in said
+    assert json.loads(report.read_text())["status"] == "first_run"
+    said = qaeval("audit", weeks / "out2", *given)
+    assert "ok: no alert in" in said
+    said = qaeval("audit", weeks / "out3", *given, expect=3)
+    assert "alert: the mean of f1 in topic=bay fell from" in said
+    assert qaeval("audit", weeks / "out2", *given, "--watch", "f1_recal", expect=2).startswith(
+        "error: --watch: no column 'f1_recal'; did you mean 'f1_recall'?"
+    )
+
+
+def test_a_spoilt_slice_is_named_and_others_are_not(weeks: Path, tmp_path: Path) -> None:
+    content, _ = audited(weeks / "out1", tmp_path, "--by", "topic", "--pin")
+    assert content["status"] == "first_run" and content["reference"] is None
+    content, _ = audited(weeks / "out2", tmp_path)
+    assert content["status"] == "ok" and content["alerts"] == []
+    content, _ = audited(weeks / "out3", tmp_path, expect=3)
+    assert content["status"] == "alert"
+    slices = {alert["slice"] for alert in content["alerts"]}
+    assert "topic=bay" in slices and slices <= {"", "topic=bay"}
+    assert [row["alert"] for row in content["tests"]] == sorted(
+        (row["alert"] for row in content["tests"]), reverse=True
+    )
+    assert content["reference"]["id"] == profiles(tmp_path)[0].name.partition(".profile")[0]
+    assert content["run"]["rows"] == N_ROWS and content["run"]["cluster"] == "context"
+    assert content["run"]["clusters"] == N_ROWS // 5
+    table = pl.read_parquet(tmp_path / "report" / "audit.parquet")
+    assert table.to_dicts() == content["tests"]
+    # The effect is that of the scores themselves.
+    means = [
+        pl.read_parquet(weeks / name / "scores").filter(topic="bay")["f1"].mean()
+        for name in ("out1", "out3")
+    ]
+    own = table.filter(column="f1", slice="topic=bay", statistic="mean")
+    assert own["reference"].item() == pytest.approx(means[0], abs=1e-6)
+    assert own["current"].item() == pytest.approx(means[1], abs=1e-6)
+    content, _ = audited(weeks / "out3", tmp_path, "--warn-only")
+    assert content["status"] == "alert"
+    assert len(profiles(tmp_path)) == 3
+
+
+def test_prometheus_reads_the_gauges(weeks: Path, tmp_path: Path) -> None:
+    topics = {"bay": 'b"a\\y\nz', "ash": "é"}
+    for number in (1, 2):
+        table = a_table(number, spoilt="bay" if number == 2 else None)
+        table = table.with_columns(pl.col("topic").replace(topics))
+        week(tmp_path, number, table=table)
+    audited(tmp_path / "out1", tmp_path, "--by", "topic", "--pin")
+    content, _ = audited(tmp_path / "out2", tmp_path, expect=3)
+    text = (tmp_path / "report" / "audit.prom").read_text()
+    # Exposition format 0.0.4: a backslash, quotes and line ends of labels are escaped.
+    label = r'[a-z_]+="(?:[^"\\\n]|\\\\|\\"|\\n)*"'
+    number = r"(?:-?\d+(?:\.\d+)?(?:e[+-]\d+)?)"
+    sample = re.compile(rf"^([a-z_]+)\{{{label}(?:,{label})*\}} {number}$")
+    lines = text.splitlines()
+    names = {name for line in lines if not line.startswith("#") for name in [sample.match(line)[1]]}
+    assert names >= {"qaeval_score_mean", "qaeval_score_undefined_share", "qaeval_audit_alerts"}
+    assert {line.split()[2] for line in lines if line.startswith("# TYPE")} == names
+    assert text.endswith("\n") and 'slice="topic=b\\"a\\\\y\\nz"' in text
+    n_alerts = len(content["alerts"])
+    assert f'qaeval_audit_alerts{{audit="history"}} {float(n_alerts)}\n' in text
+
+
+def test_undefined_scores_raise_an_alert(tmp_path: Path) -> None:
+    """Evidently and NannyML drop them before they test: 0 to 60 % is no drift there."""
+    table = a_table(1).with_columns(pl.concat_list("reference"))
+    week(tmp_path, 1, table=table)
+    has_none = pl.int_range(N_ROWS) % 10 < 6
+    none = pl.lit([], dtype=pl.List(pl.String))
+    spoilt = pl.when(has_none).then(none).otherwise("reference")
+    week(tmp_path, 2, table=table.with_columns(reference=spoilt))
+    audited(tmp_path / "out1", tmp_path, "--pin")
+    content, said = audited(tmp_path / "out2", tmp_path, expect=3)
+    assert {"undefined"} <= {alert["kind"] for alert in content["alerts"]}
+    assert "from 0.0% to 60.0%" in said
+    assert "no_references" in said
+    own = content["columns"]["f1"]
+    assert own["undefined_by_reason"] == {"no_references": N_ROWS * 6 // 10}
+    assert own["bounds"] == pytest.approx([own["mean"] * 0.4, own["mean"] * 0.4 + 0.6])
+
+
+def test_a_run_that_is_not_complete_has_a_report(weeks: Path, tmp_path: Path) -> None:
+    shutil.copytree(weeks / "out1", tmp_path / "out")
+    (tmp_path / "out" / "_SUCCESS").unlink()
+    content, said = audited(tmp_path / "out", tmp_path, expect=1)
+    assert content["status"] == "incomplete" and "no _SUCCESS" in content["why"]
+    assert "incomplete:" in said and not profiles(tmp_path)
+    assert 'status="incomplete"} 1.0' in (tmp_path / "report" / "audit.prom").read_text()
+    audited(weeks / "out2", tmp_path, "--pin")
+    content, _ = audited(weeks / "out1", tmp_path, "--reference", tmp_path / "out", expect=1)
+    assert content["status"] == "incomplete"
+    assert "no run.json" in audited(tmp_path, tmp_path, expect=2)[1]
+
+
+def test_references_as_people_name_them(weeks: Path, tmp_path: Path) -> None:
+    spoilt, first = weeks / "out3", weeks / "out1"
+    content, _ = audited(spoilt, tmp_path, "--reference", spoilt)
+    assert content["status"] == "ok" and {row["effect"] for row in content["tests"]} == {0.0}
+    content, _ = audited(spoilt, tmp_path, "--reference", first, expect=3)
+    assert content["reference"]["id"] == str(first)
+    audited(first, tmp_path / "other", "--pin")
+    content, _ = audited(spoilt, tmp_path, "--reference", profiles(tmp_path / "other")[0], expect=3)
+    assert content["reference"]["rows"] == N_ROWS
+    said = audited(spoilt, tmp_path, "--reference", "pined", expect=2)[1]
+    assert "did you mean 'pinned'" in said
+    # Alone in its history it has no reference, whatever is asked for.
+    assert audited(spoilt, tmp_path, expect=1)[0]["status"] == "first_run"
+    assert audited(spoilt, tmp_path, "--reference", "last", expect=1)[0]["status"] == "first_run"
+    audited(weeks / "out2", tmp_path, expect=3)
+    content, _ = audited(weeks / "out2", tmp_path, "--reference", "pinned", expect=1)
+    assert content["status"] == "incomplete" and "nothing is pinned" in content["why"]
+
+
+def test_a_history_of_another_version_is_named(weeks: Path, tmp_path: Path) -> None:
+    audited(weeks / "out1", tmp_path, "--pin")
+    audited(weeks / "out2", tmp_path)
+    for path in profiles(tmp_path):
+        table = pq.read_table(path)
+        metadata = {METADATA: table.schema.metadata[METADATA]}
+        metadata[METADATA] = metadata[METADATA].replace(b'"version": 1', b'"version": 0')
+        pq.write_table(table.replace_schema_metadata(metadata), path)
+    content, _ = audited(weeks / "out3", tmp_path, expect=1)
+    assert content["status"] == "incomplete"
+    assert str(profiles(tmp_path)[0]) in content["why"] and "another version" in content["why"]
+    # A reference that can be read does not need the others, but says that they are left out.
+    content, _ = audited(weeks / "out3", tmp_path, "--reference", weeks / "out2", expect=1)
+    (tmp_path / "history" / "pinned.json").unlink()
+    profiles(tmp_path)[0].unlink()
+    audited(weeks / "out1", tmp_path / "other", "--pin")
+    content, _ = audited(
+        weeks / "out3", tmp_path, "--reference", profiles(tmp_path / "other")[0], expect=3
+    )
+    assert any("left out of the history" in note for note in content["notes"])
+
+
+def test_slices_and_columns_come_and_go(tmp_path: Path) -> None:
+    week(tmp_path, 1, f1="f1", rouge_l="rouge_l")
+    table = a_table(2).filter(pl.col("topic") != "ash")
+    table = pl.concat([table, table.with_columns(topic=pl.lit("new"))])[:N_ROWS]
+    week(tmp_path, 2, table=table, f1="f1", meteor="meteor")
+    audited(tmp_path / "out1", tmp_path, "--by", "topic", "--pin")
+    content, _ = audited(tmp_path / "out2", tmp_path, expect=3)
+    kinds = {(alert["kind"], alert["column"], alert["slice"]) for alert in content["alerts"]}
+    assert ("slice_missing", "", "topic=ash") in kinds
+    assert ("column_missing", "rouge_l", "") in kinds
+    assert any("meteor is new" in note for note in content["notes"])
+    assert any("topic=new is new" in note for note in content["notes"])
+    assert content["signatures"]["meteor"]["reference"] is None
+
+
+def test_a_run_without_score_columns_has_its_rows_audited(weeks: Path, tmp_path: Path) -> None:
+    for number in (1, 2):
+        shutil.copytree(weeks / f"out{number}", tmp_path / f"out{number}")
+        for path in (tmp_path / f"out{number}" / "scores").glob("*"):
+            table = pq.read_table(path).slice(0, 450 if number == 1 else 100)
+            table = table.replace_schema_metadata({checksums.KEY: checksums.PLACEHOLDER})
+            with path.open("w+b") as file:
+                sink = checksums.SealedFile(file)
+                pq.write_table(table, sink)
+                sink.seal()
+    content, said = audited(tmp_path / "out1", tmp_path, "--cluster", "topic", "--pin")
+    assert "no column is described as a score" in said and content["columns"] == {}
+    content, _ = audited(tmp_path / "out2", tmp_path, expect=3)
+    assert [alert["kind"] for alert in content["alerts"]] == ["rows"]
+
+
+def test_turned_bits_in_the_scores_are_seen(weeks: Path, tmp_path: Path) -> None:
+    shutil.copytree(weeks / "out1", tmp_path / "out")
+    path = tmp_path / "out" / "scores" / "part1.parquet"
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
+    found, _ = audited(tmp_path / "out", tmp_path, "--cluster", "topic", expect=1)
+    assert found["status"] == "incomplete" and f"{path} is damaged" in found["why"]
+    assert not profiles(tmp_path)
+
+
+def test_without_the_input_another_cluster_is_offered(tmp_path: Path) -> None:
+    out = week(tmp_path, 1)
+    shutil.move(tmp_path / "source1", tmp_path / "moved")
+    said = audited(out, tmp_path, "--cluster", "context", expect=2)[1]
+    assert str(tmp_path / "source1") in said and "--cluster topic" in said and "--input" in said
+    assert not profiles(tmp_path)
+    content, _ = audited(out, tmp_path, "--input", tmp_path / "moved", "--pin")
+    assert (content["run"]["cluster"], content["run"]["clusters"]) == ("context", N_ROWS // 5)
+    said = audited(out, tmp_path, "--cluster", "topic", expect=2)[1]
+    assert "the clusters of the reference" in said
+    content, _ = audited(out, tmp_path / "other", "--cluster", "topic", "--pin")
+    assert content["run"]["clusters"] == 3 and not content["too_few"]
+    content, _ = audited(out, tmp_path / "other")
+    assert content["too_few"] and {row["status"] for row in content["tests"]} >= {"too_few"}
+    content, _ = audited(out, tmp_path / "ids", "--cluster", "id", "--pin")
+    assert content["run"]["clusters"] == pytest.approx(N_ROWS, rel=0.2)
+
+
+def test_the_share_of_kept_rows_is_audited(weeks: Path, tmp_path: Path) -> None:
+    words = ["--kept", "f1 >= 0.4", "--by", "topic"]
+    audited(weeks / "out1", tmp_path, *words, "--pin")
+    content, _ = audited(weeks / "out3", tmp_path, *words, expect=3)
+    own = [row for row in content["tests"] if row["statistic"] == "kept" and not row["slice"]]
+    scores = [pl.read_parquet(weeks / name / "scores")["f1"] for name in ("out1", "out3")]
+    assert [own[0]["reference"], own[0]["current"]] == [(each >= 0.4).mean() for each in scores]
+    assert ("kept", "topic=bay") in {(one["kind"], one["slice"]) for one in content["alerts"]}
+    # Shares of two conditions say nothing of each other.
+    content, _ = audited(weeks / "out2", tmp_path, "--kept", "f1 >= 0.1")
+    assert not [row for row in content["tests"] if row["statistic"] == "kept"]
+    assert any("kept.f1 >= 0.4 is of one of the two runs" in note for note in content["notes"])
+
+
+def test_settings_of_a_file(weeks: Path, tmp_path: Path) -> None:
+    path = tmp_path / "audit.yaml"
+    audited(weeks / "out1", tmp_path, "--pin")
+    path.write_text("tolerances: {mean: 9, wasserstein: 9, psi: 9}\nalpha: 0.05\ndraws: 199\n")
+    content, _ = audited(weeks / "out3", tmp_path, "--config", path)
+    assert content["settings"]["draws"] == 199 and content["settings"]["alpha"] == 0.05
+    for text, hint in (
+        ("alhpa: 0.1", "unknown key 'alhpa'; did you mean 'alpha'?"),
+        ("tolerances: {means: 1}", "no tolerance of 'means'; did you mean 'mean'?"),
+        ("columns: {f1_recal: {mean: 1}}", "no such column is audited; did you mean 'f1_recall'"),
+        ("columns: {f1: {mean: -1}}", "not at least 0"),
+        ("alpha: 0.001\ndraws: 99", "alpha is 0.001"),
+        ("- 1", "must hold a mapping"),
+    ):
+        path.write_text(text)
+        assert hint in audited(weeks / "out3", tmp_path, "--config", path, expect=2)[1]
+
+
+def test_a_run_unlike_those_before_it_is_told(weeks: Path, tmp_path: Path) -> None:
+    """Eight earlier runs of one mean: the next one is nowhere near."""
+    audited(weeks / "out1", tmp_path, "--pin")
+    runs = Runs(Store(tmp_path / "history"))
+    for day in range(1, 8):
+        runs.add(f"2020010{day}T000000.000000Z-{day:012x}", runs.read(runs.pinned() or ""))
+    content, _ = audited(weeks / "out2", tmp_path)
+    assert len(content["earlier_runs"]) == 8
+    content, said = audited(weeks / "out3", tmp_path, expect=3)
+    assert "unusual_run" in {alert["kind"] for alert in content["alerts"]}
+    assert "after 9 earlier runs it is expected from" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--by", "topc"], "did you mean 'topic'"),
+        (["--by", "topic", "--by", "topic"], "--by names 'topic' twice"),
+        (["--cluster", "contxt"], "did you mean 'context'"),
+        (["--watch", "topic"], "not a number"),
+        (["--kept", "f1_recal > 1"], "no column 'f1_recal'; did you mean 'f1_recall'"),
+        (["--kept", "avg(f1) > 1"], "--kept"),
+    ],
+)
+def test_bad_requests(weeks: Path, tmp_path: Path, words: list[str], hint: str) -> None:
+    assert hint in audited(weeks / "out1", tmp_path, *words, expect=2)[1]
+    assert not (tmp_path / "history").exists() and not (tmp_path / "report").exists()
+
+
+def test_a_dry_run_writes_nothing(weeks: Path, tmp_path: Path) -> None:
+    said = audited(weeks / "out1", tmp_path, "--dry-run", "--by", "topic")[1]
+    assert f"{N_ROWS:,} rows of 2 files, in 2 tasks" in said and "clusters: context" in said
+    assert "reference: none: this would be a first run" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_audits_at_once_keep_both_profiles(weeks: Path, tmp_path: Path) -> None:
+    given = ["--history", tmp_path / "history"]
+    running = [
+        start_qaeval("audit", weeks / f"out{i}", *given, "--to", tmp_path / f"report{i}", "--pin")
+        for i in (1, 2)
+    ]
+    said = [process.communicate(timeout=300)[0] for process in running]
+    assert [process.returncode for process in running] == [0, 0], said
+    runs = Runs(Store(tmp_path / "history"))
+    assert len(runs.ids()) == 2 and runs.pinned() in runs.ids()
+    assert all(runs.read(run).rates["rows"][0].sum() == N_ROWS for run in runs.ids())
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+left = int(sys.argv.pop(1))
+def dying(action):
+    def act(*given, **named):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return action(*given, **named)
+    return act
+for name in ("replace", "rename", "unlink"):
+    setattr(Path, name, dying(getattr(Path, name)))
+os.link = dying(os.link)
+from jobs.cli import main
+main()
+"""
+
+
+def killed_at(number: int, out: Path, folder: Path) -> bool:
+    """Run an audit that dies right before its N-th change of names; return whether it did."""
+    words = ["audit", out, "--history", folder / "history", "--to", folder / "report", "--pin"]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(number), *map(str, words)],
+        capture_output=True, text=True, check=False,
+        cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
+    assert done.returncode in (0, -9), done.stderr
+    return done.returncode == -9
+
+
+def check_kill(weeks: Path, folder: Path, number: int) -> bool:
+    audited(weeks / "out1", folder, "--pin")
+    was_killed = killed_at(number, weeks / "out2", folder)
+    runs = Runs(Store(folder / "history"))
+    assert runs.pinned() in runs.ids()
+    assert all(runs.read(run).rates["rows"][0].sum() == N_ROWS for run in runs.ids())
+    assert json.loads((folder / "report" / "audit.json").read_text())["status"] in (
+        "first_run",
+        "ok",
+    )
+    audited(weeks / "out2", folder, "--pin")
+    assert len(profiles(folder)) == 2
+    return was_killed
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_kill_while_the_history_is_written_leaves_nothing_that_counts(
+    weeks: Path, tmp_path: Path, number: int
+) -> None:
+    assert check_kill(weeks, tmp_path, number)
+
+
+@pytest.mark.slow
+def test_a_kill_anywhere_leaves_nothing_that_counts(weeks: Path, tmp_path: Path) -> None:
+    number = 1
+    while check_kill(weeks, tmp_path / str(number), number):
+        number += 1
+    assert number > 6
+
+
+@pytest.mark.ray
+@pytest.mark.slow  # A cluster of its own, and jobs that start in it.
+@pytest.mark.timeout(420)
+def test_a_submitted_job_counts_the_same_on_ray(weeks: Path, tmp_path: Path) -> None:
+    given = ["--history", tmp_path / "history", "--to", tmp_path / "report", "--address", "auto"]
+    audit = ("python", "-m", "jobs.audit")
+    with running_head("token") as head:
+        code, log = head.submit(*audit, weeks / "out1", *given, "--pin", "--by", "topic")
+        assert code == 0, log
+        code, log = head.submit(*audit, weeks / "out3", *given)
+    # Ray makes 1 of every exit code but 0; that of the driver is in its message and the report.
+    assert code != 0 and "exit code 3" in log, log
+    assert json.loads((tmp_path / "report" / "audit.json").read_text())["status"] == "alert"
+    audited(weeks / "out1", tmp_path / "here", "--pin", "--by", "topic")
+    assert profiles(tmp_path)[0].read_bytes() == profiles(tmp_path / "here")[0].read_bytes()

@@ -1,0 +1,147 @@
+"""Pages in a browser, where there is one: readable on a phone and on a desk.
+
+Chromium opens a document that holds the page in a frame, opens all that is folded, and writes down
+what lies where. The page's own policy forbids scripts; the document around it may have one.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from explain.test_page import make_explanation
+from filter_corpora import questions
+from helpers import qaeval, run_locally
+
+from qaeval_core.explain.page import explanation_page
+
+WIDTHS = (400, 1400)
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium in PATH (Debian: chromium)"),
+]
+
+_MEASURE = """
+const frame = document.getElementById("frame");
+window.addEventListener("load", () => {
+  const page = frame.contentDocument, root = page.documentElement, problems = [];
+  page.querySelectorAll("details").forEach((one) => { one.open = true; });
+  const say = (what, node, own, room) => problems.push(
+    what + ": " + node.textContent.slice(0, 80) +
+    " [" + [own.left, own.right, room.left, room.right].map(Math.round).join(" ") + "]");
+  const beyond = (own, room) => own.left < room.left - 1.5 || own.right > room.right + 1.5;
+  let nTexts = 0;
+  const walker = page.createTreeWalker(page.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    if (!node.data.trim() || node.parentElement.closest("svg title")) continue;
+    const range = page.createRange();
+    range.selectNodeContents(node);
+    const own = range.getBoundingClientRect();
+    if (!own.width) continue;
+    nTexts += 1;
+    let box = node.parentElement.closest("svg") || node.parentElement;
+    const style = (one) => frame.contentWindow.getComputedStyle(one);
+    while (style(box).display.startsWith("inline")) box = box.parentElement;
+    if (beyond(own, box.getBoundingClientRect())) {
+      say("text", node, own, box.getBoundingClientRect());
+    }
+    // What is in a part that scrolls may be wider than it; nothing else is.
+    for (let one = box; one !== page.body && !one.matches(".wide"); one = one.parentElement) {
+      if (one.parentElement.closest("table")) continue;
+      const around = one.parentElement;
+      if (around.matches(".wide")) break;
+      if (beyond(one.getBoundingClientRect(), around.getBoundingClientRect())) {
+        say("box", one, one.getBoundingClientRect(), around.getBoundingClientRect());
+      }
+    }
+  }
+  const found = { scroll: root.scrollWidth, client: root.clientWidth, texts: nTexts, problems };
+  const said = document.createElement("pre");
+  said.id = "found";
+  said.textContent = JSON.stringify(found);
+  frame.remove();
+  document.body.append(said);
+});
+"""
+
+
+def measured(page: str, width: int, folder: Path) -> dict[str, Any]:
+    """Return how wide a page is in a frame of some pixels, and what lies beyond what holds it."""
+    around = folder / "around.html"
+    around.write_text(
+        f'<!doctype html><meta charset="utf-8"><body style="margin: 0">'
+        f'<iframe id="frame" style="border: 0; width: {width}px; height: 900px" '
+        f'srcdoc="{html.escape(page, quote=True)}"></iframe><script>{_MEASURE}</script>'
+    )
+    done = subprocess.run(
+        [str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+         f"--user-data-dir={folder / 'profile'}", f"--window-size={width},900",
+         "--virtual-time-budget=20000", "--dump-dom", around.as_uri()],
+        capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, "HOME": str(folder)},
+    )  # fmt: skip
+    found = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert found, done.stderr[-2000:] + done.stdout[:500]
+    content: dict[str, Any] = json.loads(html.unescape(found[1]))
+    return content
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Pages of a run, a filter and an explanation; with long words, and marks of other scripts."""
+    folder = tmp_path_factory.mktemp("pages")
+    row = pl.int_range(pl.len())
+    table = questions(400).with_columns(
+        pl.when(row % 9 == 0).then(pl.lit("W" * 300)).otherwise(pl.col("context")).alias("context"),
+        pl.when(row % 9 == 1).then(pl.lit("שלום עולם " * 30)).otherwise(pl.col("reference"))
+        .alias("reference"),
+        pl.when(row % 3 == 1).then(pl.lit("W" * 70)).otherwise(pl.col("topic")).alias("topic"),
+    )  # fmt: skip
+    table.write_parquet(folder / "q.parquet")
+    run_locally(
+        {
+            **{f"metrics.{name}.metric": name for name in ("f1", "rouge_l", "cider", "q_bleu")},
+            "input.paths": [str(folder / "q.parquet")],
+            "input.columns.references": "reference",
+            "output.path": str(folder / "out"),
+            "output.carry": ["topic"],
+        }
+    )
+    words = ["--rank-by", "f1", "--share", "0.5", "--rules", "none", "--local"]
+    qaeval("filter", folder / "out", "--to", folder / "kept", *words)
+    return {
+        "report": (folder / "out" / "report.html").read_text(),
+        "filter": (folder / "kept" / "filter.html").read_text(),
+        "explain": explanation_page(make_explanation(id="W" * 200)),
+    }
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", ["report", "filter", "explain"])
+def test_nothing_is_beyond_what_holds_it(
+    pages: dict[str, str], tmp_path: Path, name: str, width: int
+) -> None:
+    """A page that scrolls sideways cannot be read on a phone."""
+    found = measured(pages[name], width, tmp_path)
+    assert width - 20 <= found["client"] <= width
+    assert found["texts"] > 20, "a check that sees nothing would make this one worthless"
+    assert found["scroll"] <= found["client"]
+    assert found["problems"] == []
+
+
+def test_a_page_that_scrolls_would_be_seen(pages: dict[str, str], tmp_path: Path) -> None:
+    """A check that sees nothing would make the one above worthless."""
+    wide = '<p style="width: 200px; white-space: nowrap">' + "wide " * 200 + "</p></main>"
+    found = measured(pages["explain"].replace("</main>", wide), 400, tmp_path)
+    assert found["scroll"] > 400 and found["problems"]
