@@ -15,13 +15,14 @@ import typer
 from jobs import options
 from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import ConfigError, QAEvalError, RunError, nearest
-from qaeval_core.filter.corpus import open_corpus
 from qaeval_core.filter.filtering import LocalExecutor
+from qaeval_core.filter.opening import open_corpus
 from qaeval_core.filter.plan import FilterPlan, make_plan
 from qaeval_core.filter.request import ROLE_NAMES, FilterRequest
 from qaeval_core.filter.result import FilterResult, dry_run_lines, result_lines
 from qaeval_core.filter.run import run_filter
 from qaeval_core.models.session import available_cpus
+from qaeval_core.running.progress import LabelProgress
 
 EPILOG = """Examples:
 
@@ -35,8 +36,8 @@ EPILOG = """Examples:
   qaeval filter out --to kept --learn roundtrip,qrelscore --labels labels.csv --label 'good == 1' \\
     --precision 0.85
 
-Stages, in this order: quarantined, undefined, rules, keep, duplicates, top-k, quota, share. Every
-input row is in KEPT/decisions with the one reason that dropped it.
+Stages, in this order: not sampled, quarantined, undefined, rules, keep, duplicates, top-k, quota,
+share. Every input row is in KEPT/decisions with the one reason that dropped it.
 """
 
 _PROGRESS_S = 5.0
@@ -165,15 +166,14 @@ def _columns(words: list[str] | tuple[str, ...]) -> dict[str, str]:
 
 
 def _run(plan: FilterPlan, folder: Path, *, address: str | None, local: bool) -> FilterResult:
-    # Imported here: Ray takes a second that --help and --dry-run need not pay.
-    from jobs.tasks import Progress, RayTasks
-
-    tell = Progress(_PROGRESS_S)
+    tell = LabelProgress(_PROGRESS_S)
     if local:
         executor = LocalExecutor(tell, n_processes=available_cpus())
         with contextlib.closing(executor):
             return run_filter(plan, folder, executor, say=options.say)
+    # Imported here: Ray takes half a second that --help, --dry-run and --local need not pay.
     from jobs.cluster import connected
+    from jobs.tasks import RayTasks
 
     with connected(ClusterSection(address=address)):
         return run_filter(plan, folder, RayTasks(tell, options.say), say=options.say)

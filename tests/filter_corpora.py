@@ -9,8 +9,9 @@ import numpy as np
 import polars as pl
 from helpers import run_locally
 
-from qaeval_core.filter.corpus import Corpus, open_corpus
+from qaeval_core.filter.corpus import Corpus
 from qaeval_core.filter.filtering import Executor
+from qaeval_core.filter.opening import open_corpus
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.result import FilterResult
 from qaeval_core.filter.run import filter_corpus

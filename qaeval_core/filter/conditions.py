@@ -39,7 +39,9 @@ _REFUSED = re.compile(r"\b(select|over|from|unnest|explode|values|table)\b", re.
 _OWN_FROM = re.compile(r"\b((?:extract|substring|trim)\s*\([^()]*?)\bfrom\b", re.IGNORECASE)
 
 
-def check_condition(expression: str, fields: Sequence[pa.Field]) -> list[str]:
+def check_condition(
+    expression: str, fields: Sequence[pa.Field], option: str = "--keep"
+) -> list[str]:
     """Return the columns that a condition reads.
 
     Parameters
@@ -47,6 +49,8 @@ def check_condition(expression: str, fields: Sequence[pa.Field]) -> list[str]:
     expression : str
     fields : sequence of pyarrow.Field
         Columns that it may name.
+    option : str
+        What the user wrote it behind.
 
     Raises
     ------
@@ -54,7 +58,6 @@ def check_condition(expression: str, fields: Sequence[pa.Field]) -> list[str]:
         If it cannot be read, names no column that is there, is not true or false, or looks at
         more than one row.
     """
-    option = "--keep"
     plain = QUOTED.sub(lambda found: '""' if found[0][0] == '"' else "''", expression)
     calls = {name.lower() for name in _CALL.findall(plain)} - _WORDS
     if refused := _REFUSED.search(_OWN_FROM.sub(r"\1", plain)):

@@ -7,22 +7,36 @@ corpus; they grow with its largest group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.filter.facts import KEPT, MAX_VALUES, Facts, Stages
-from qaeval_core.filter.order import Cut, Ranking, at_or_before, sorted_rows
+from qaeval_core.filter.order import (
+    Cut,
+    Ranking,
+    at_or_before,
+    have_equals,
+    sorted_places,
+    sorted_rows,
+)
 from qaeval_core.filter.request import FilterRequest, Quota
+
+T = TypeVar("T")
 
 # Kept shares that a yield curve shows, and a certificate chooses from.
 N_SHARES = 20
 _ROWS_PER_BUCKET = 1 << 18
 _BUCKETS_PER_WALK = 8
+# The sorts in them are of two and more already.
+_N_THREADS = 2
 _STEP = 1 << 20
 BYTES_PER_ROW = 40
 NO_TWIN = -1
@@ -44,6 +58,8 @@ class CorpusRows:
     twin : int64 ndarray, optional
         Row that a duplicate is one of; ``NO_TWIN`` of others. Until duplicates are known, the
         hashes of questions lie here.
+    find_ties : callable, optional
+        Puts the hashes that break ties into ``tie``, as long as some are 0 there.
     """
 
     def __init__(self, n_rows: int, stages: Stages) -> None:
@@ -51,6 +67,7 @@ class CorpusRows:
         self.reason = np.zeros(n_rows, np.uint8)
         self.rank = np.zeros(n_rows, np.float64)
         self.tie = np.zeros(n_rows, np.uint64)
+        self.find_ties: Callable[[], None] | None = None
         has_duplicates = stages.duplicates.kind != "none"
         self.group = np.zeros(n_rows, np.uint64) if stages.group or has_duplicates else None
         self.twin = np.zeros(n_rows, np.int64) if has_duplicates else None
@@ -63,7 +80,9 @@ class CorpusRows:
     def put(self, start: int, facts: Facts) -> None:
         """Put the facts of some rows into their place."""
         rows = slice(start, start + len(facts.reason))
-        self.reason[rows], self.rank[rows], self.tie[rows] = facts.reason, facts.rank, facts.tie
+        self.reason[rows], self.rank[rows] = facts.reason, facts.rank
+        if facts.tie is not None:
+            self.tie[rows] = facts.tie
         if self.group is not None and facts.group is not None:
             self.group[rows] = facts.group
         if self.twin is not None and facts.question is not None:
@@ -80,16 +99,37 @@ class CorpusRows:
         """Return which of some rows no stage has dropped."""
         return np.asarray(self.reason[rows] == KEPT)
 
-    def ranking(self, *, value: int | None = None) -> Ranking:
-        """Return the order of rows that are left, or of those of one value of the quota."""
+    def ranking(
+        self,
+        *,
+        value: int | None = None,
+        shares: tuple[NDArray[np.uint8], int, int] | None = None,
+    ) -> Ranking:
+        """Return the order of rows that are left, or of some of them.
+
+        Parameters
+        ----------
+        value : int, optional
+            Only rows of this value of the quota.
+        shares : (uint8 ndarray of shape (n_rows,), int, int), optional
+            The smallest share that has a row, and the first and last of those to take.
+        """
 
         def is_member(rows: slice) -> NDArray[np.bool_]:
             left = self.is_eligible(rows)
-            if value is None or self.value is None:
-                return left
-            return np.asarray(left & (self.value[rows] == value))
+            if value is not None and self.value is not None:
+                left &= self.value[rows] == value
+            if shares is not None:
+                left &= (shares[0][rows] >= shares[1]) & (shares[0][rows] <= shares[2])
+            return left
 
-        return Ranking(self.rank, self.tie, is_member)
+        return Ranking(self.rank, self.tie, is_member, find_ties=self.look_up_ties)
+
+    def look_up_ties(self) -> None:
+        """Have the hashes that break ties of all rows."""
+        if self.find_ties is not None:
+            self.find_ties()
+            self.find_ties = None
 
     def drop(self, rows: NDArray[np.intp] | slice | NDArray[np.bool_], reason: str) -> None:
         """Drop rows for a reason."""
@@ -99,6 +139,17 @@ class CorpusRows:
         """Return how many rows each reason dropped; those of "" are kept."""
         found = np.bincount(self.reason, minlength=len(self.stages.reasons))
         return dict(zip(self.stages.reasons, map(int, found), strict=True))
+
+    def rank_range(self) -> tuple[float, float]:
+        """Return the lowest and the highest rank value; 0 and 1 if no row has one."""
+        low, high = np.inf, -np.inf
+        for start in range(0, len(self), _STEP):
+            rank = self.rank[start : start + _STEP]
+            high = max(high, rank.max())
+            low = min(low, np.min(rank, where=np.isfinite(rank), initial=np.inf))
+        if low > high:
+            return 0.0, 1.0
+        return float(low), float(high if high > low else low + 1.0)
 
     def groups(self) -> Iterator[NDArray[np.intp]]:
         """Yield the rows of some whole groups at a time, ascending; each row once.
@@ -120,6 +171,29 @@ class CorpusRows:
             ordered = found[np.argsort(code, kind="stable")]
             yield from np.split(ordered, np.cumsum(np.bincount(code))[:-1])
 
+    def each_group(
+        self, work: Callable[[NDArray[np.intp]], T], *, chosen: Collection[int] | None = None
+    ) -> Iterator[T]:
+        """Yield what a function returns of the rows of some whole groups, all in turn.
+
+        A few threads call it, none of them twice with a row: arrays may be written to.
+
+        Parameters
+        ----------
+        chosen : collection of int, optional
+            Which turns to take; default all.
+        """
+        waiting: deque[Future[T]] = deque()
+        with ThreadPoolExecutor(_N_THREADS) as pool:
+            for turn, members in enumerate(self.groups()):
+                if chosen is not None and turn not in chosen:
+                    continue
+                waiting.append(pool.submit(work, members))
+                if len(waiting) > _N_THREADS:
+                    yield waiting.popleft().result()
+            for future in waiting:
+                yield future.result()
+
 
 def bucket_of(group: NDArray[np.uint64], n_buckets: int) -> NDArray[np.uint64]:
     """Return in which of some equal ranges hashes lie."""
@@ -127,39 +201,57 @@ def bucket_of(group: NDArray[np.uint64], n_buckets: int) -> NDArray[np.uint64]:
     return np.asarray(((group >> half) * np.uint64(n_buckets)) >> half)
 
 
-def _drop_exact_duplicates(rows: CorpusRows, left: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Drop questions whose tokens are those of a better one of their group; return the others."""
+def _drop_exact_duplicates(
+    rows: CorpusRows, members: NDArray[np.intp], ordered: NDArray[np.intp]
+) -> NDArray[np.intp]:
+    """Drop questions whose tokens are those of a better one of their group; return the others.
+
+    Parameters
+    ----------
+    members, ordered : int ndarray
+        Rows of some groups; those that are left, best first inside of each group.
+    """
     assert rows.twin is not None
     assert rows.group is not None
-    question = rows.twin.view(np.uint64)
-    ordered = sorted_rows(left, rows.rank, rows.tie, rows.group, question)
-    group, own = rows.group[ordered], question[ordered]
-    is_first = np.ones(len(ordered), dtype=bool)
-    is_first[1:] = (group[1:] != group[:-1]) | (own[1:] != own[:-1])
-    best = ordered[np.maximum.accumulate(np.where(is_first, np.arange(len(ordered)), 0))]
-    rows.twin[ordered[~is_first]] = best[~is_first]
-    rows.drop(ordered[~is_first], "duplicate")
-    return ordered[is_first]
-
-
-def _drop_below_top_k(rows: CorpusRows, left: NDArray[np.intp], k: int) -> None:
-    """Drop all but the k best rows of each group."""
-    assert rows.group is not None
-    ordered = sorted_rows(left, rows.rank, rows.tie, rows.group)
-    rows.drop(ordered[_places(rows.group[ordered]) >= k], "top_k")
+    # Until now hashes of questions lie here.
+    group, question = rows.group[ordered], rows.twin[ordered].view(np.uint64)
+    rows.twin[members] = NO_TWIN
+    places = np.flatnonzero(have_equals(group, question))
+    places = places[sorted_places(group[places], question[places])]
+    group, question = group[places], question[places]
+    is_first = np.ones(len(places), dtype=bool)
+    is_first[1:] = (group[1:] != group[:-1]) | (question[1:] != question[:-1])
+    best = places[np.maximum.accumulate(np.where(is_first, np.arange(len(places)), 0))]
+    twins, best = places[~is_first], best[~is_first]
+    rows.twin[ordered[twins]] = ordered[best]
+    rows.drop(ordered[twins], "duplicate")
+    return np.delete(ordered, twins)
 
 
 def _decide_groups(rows: CorpusRows, *, has_exact: bool, top_k: int | None) -> None:
     """Run the stages inside of groups."""
-    for members in rows.groups():
+    assert rows.group is not None
+    hashes = rows.group
+
+    def work(members: NDArray[np.intp]) -> bool:
+        """Return False, and do nothing, if hashes of ids are wanted first."""
         left = members[rows.reason[members] == KEPT]
-        if has_exact and rows.twin is not None:
-            dropped = np.setdiff1d(members, left, assume_unique=True)
-            left = _drop_exact_duplicates(rows, left)
-            # Until now hashes of questions lay here.
-            rows.twin[left] = rows.twin[dropped] = NO_TWIN
+        ordered = sorted_rows(left, rows.rank, rows.tie, hashes)
+        group, rank, is_unknown = hashes[ordered], rows.rank[ordered], rows.tie[ordered] == 0
+        is_tied = (group[1:] == group[:-1]) & (rank[1:] == rank[:-1])
+        if rows.find_ties is not None and (is_tied & (is_unknown[1:] | is_unknown[:-1])).any():
+            return False
+        if has_exact:
+            ordered = _drop_exact_duplicates(rows, members, ordered)
         if top_k is not None:
-            _drop_below_top_k(rows, left, top_k)
+            rows.drop(ordered[_places(hashes[ordered]) >= top_k], "top_k")
+        return True
+
+    is_done = list(rows.each_group(work))
+    if not all(is_done):
+        rows.look_up_ties()
+        left = {turn for turn, done in enumerate(is_done) if not done}
+        assert all(rows.each_group(work, chosen=left))
 
 
 def drop_found_duplicates(
@@ -374,19 +466,25 @@ def count_groups(rows: CorpusRows, share: NDArray[np.uint8]) -> GroupCounts | No
     if rows.group is None:
         return None
     both = rows.tie.view(np.uint32).reshape(-1, 2)
-    n_kept, first = 0, np.zeros(N_SHARES, np.int64)
-    for members in rows.groups():
+    hashes = rows.group
+
+    def work(members: NDArray[np.intp]) -> tuple[int, NDArray[np.int64]]:
         if not len(members):
-            continue
-        ordered = members[np.argsort(rows.group[members])]
-        group = rows.group[ordered]
+            return 0, np.zeros(N_SHARES, np.int64)
+        # Neighbours often share a group: then a stable sort is the faster one.
+        ordered = members[np.argsort(hashes[members], kind="stable")]
+        group = hashes[ordered]
         starts = np.flatnonzero(np.concatenate([[True], group[1:] != group[:-1]]))
         sizes = np.diff(starts, append=len(ordered))
         kept = np.add.reduceat((rows.reason[ordered] == KEPT).astype(np.uint32), starts)
         smallest = np.minimum.reduceat(share[ordered], starts)
         both[ordered, 0] = np.repeat(sizes, sizes)
         both[ordered, 1] = np.repeat(kept, sizes)
-        n_kept += int((kept > 0).sum())
-        first += np.bincount(smallest[smallest < N_SHARES], minlength=N_SHARES)
+        return int((kept > 0).sum()), np.bincount(smallest[smallest < N_SHARES], minlength=N_SHARES)
+
+    n_kept, first = 0, np.zeros(N_SHARES, np.int64)
+    for n, by_share in rows.each_group(work):
+        n_kept += n
+        first += by_share
     n_by_share = tuple(int(n) for n in np.cumsum(first))
     return GroupCounts(both[:, 0], both[:, 1], n_kept, n_by_share)

@@ -1,7 +1,7 @@
 """Facts: what a filter must know of each row, from a few columns of some rows.
 
 The first pass over a corpus: 33 bytes a row come out, and what needs the row alone is decided
-here, in the order of the stages: quarantined, undefined, rules, keep.
+here, in the order of the stages: not sampled, quarantined, undefined, rules, keep.
 
 But: duplicates, top-k, quotas and shares need all rows: `decide`.
 """
@@ -15,13 +15,15 @@ from typing import Protocol
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from qaeval_core.errors import RunError
 from qaeval_core.filter import texts
 from qaeval_core.filter.request import NearDuplicates
 from qaeval_core.planning.columns import readable
-from qaeval_core.schema import QUARANTINE_REASON, is_list
+from qaeval_core.planning.text_hashes import column_hashes, decoded, text_column
+from qaeval_core.schema import NOT_SAMPLED, QUARANTINE_REASON, is_list
 from qaeval_core.study.inputs import flat_columns, numbers, select_rows
 
 # Liu et al. 2022 (QRelScore), section 3.3: questions of 6 to 30 words are kept.
@@ -82,6 +84,11 @@ class Stages:
         Columns whose equal values belong together; None where nothing is grouped.
     seed : int
         Of the hashes that break ties.
+    salt : int
+        Of the hashes of questions: who makes questions does not know it.
+    has_ties : bool
+        Whether the hashes that break ties are wanted of every row; otherwise of those that have
+        an equal in their group, as far as one range of rows tells.
     """
 
     rank: Rank
@@ -96,6 +103,8 @@ class Stages:
     context: str | None = None
     answer: str | None = None
     seed: int = 0
+    salt: int = 0
+    has_ties: bool = True
     last: str = "share"
 
     @property
@@ -115,7 +124,16 @@ class Stages:
         """Reasons by code; the first is that of kept rows."""
         undefined = dict.fromkeys(f"undefined_{name}" for name in (self.rank.name, *self.columns))
         rules = RULE_REASONS if self.rules else ()
-        return ("", "quarantined", *undefined, *rules, "keep", *LATE_REASONS, self.last)
+        return (
+            "",
+            NOT_SAMPLED,
+            "quarantined",
+            *undefined,
+            *rules,
+            "keep",
+            *LATE_REASONS,
+            self.last,
+        )
 
     def code(self, reason: str) -> int:
         """Return the code of a reason."""
@@ -136,17 +154,17 @@ class Facts:
         Codes of ``Stages.reasons``; 0 of rows that later stages decide.
     rank : float64 ndarray
         -inf where it is undefined.
-    tie, group, question : uint64 ndarray
-        Hashes of id, group and the question's tokens.
+    tie, group, question : uint64 ndarray, optional
+        Hashes of id, group and the question's tokens; a 0 in ``tie`` is not known.
     value : int ndarray
         Place in ``values`` of the quota's value.
     tokens : pl.Series, optional
-        Of questions, as one text.
+        Of questions, as one text; where these are compared.
     """
 
     reason: NDArray[np.uint8]
     rank: NDArray[np.float64]
-    tie: NDArray[np.uint64]
+    tie: NDArray[np.uint64] | None = None
     group: NDArray[np.uint64] | None = None
     question: NDArray[np.uint64] | None = None
     value: NDArray[np.int64] | None = None
@@ -154,7 +172,7 @@ class Facts:
     tokens: pl.Series | None = None
 
 
-def row_facts(table: pa.Table, ids: pa.ChunkedArray, stages: Stages) -> Facts:
+def row_facts(table: pa.Table, ids: pa.ChunkedArray, stages: Stages, *, first_row: int) -> Facts:
     """Return what is known of rows.
 
     Parameters
@@ -162,8 +180,10 @@ def row_facts(table: pa.Table, ids: pa.ChunkedArray, stages: Stages) -> Facts:
     table : pyarrow.Table
         With the columns of the stages, and ``quarantine_reason`` where there is one.
     ids : pyarrow.ChunkedArray
-        Ids as texts.
+        Ids as texts; empty where hashes of them are not wanted.
     stages : Stages
+    first_row : int
+        Number of the first row over the whole corpus.
 
     Raises
     ------
@@ -175,7 +195,9 @@ def row_facts(table: pa.Table, ids: pa.ChunkedArray, stages: Stages) -> Facts:
     rank = decided.rank(frame)
     question = _tokens(table, stages.question) if stages.question in stages.columns else None
     if QUARANTINE_REASON in table.column_names:
-        decided.drop("quarantined", np.asarray(table[QUARANTINE_REASON].is_valid()))
+        why = table[QUARANTINE_REASON]
+        decided.drop(NOT_SAMPLED, np.asarray(pc.equal(why, NOT_SAMPLED).fill_null(False)))
+        decided.drop("quarantined", np.asarray(why.is_valid()))
     decided.undefined(stages.rank.name, np.isneginf(rank))
     for name in (stages.question, stages.answer, stages.context, stages.group, stages.quota):
         if name in stages.columns:
@@ -183,18 +205,21 @@ def row_facts(table: pa.Table, ids: pa.ChunkedArray, stages: Stages) -> Facts:
     kept = _conditions(frame, stages, decided)
     _apply_rules(table, question, stages, decided)
     decided.drop("keep", ~kept)
-    facts = Facts(decided.reason, rank, texts.tie_hashes(ids, stages.seed))
+    facts = Facts(decided.reason, rank)
+    # Of rows without a group or question: two share such a hash by chance only.
+    alone = pl.int_range(first_row, first_row + table.num_rows, eager=True).hash(stages.salt)
+    if stages.has_ties:
+        facts.tie = texts.tie_hashes(ids, stages.seed)
     if stages.group is not None:
-        facts.group, is_there = texts.column_hashes(table[stages.group])
-        # Without a group it stands alone: no two of these share a hash but by chance.
-        facts.group = np.where(is_there, facts.group, ~facts.tie)
+        facts.group, is_there = column_hashes(table[stages.group])
+        facts.group = np.where(is_there, facts.group, alone)
     if stages.duplicates.kind != "none" and question is not None:
-        hashes = texts.text_hashes(question.to_arrow().cast(pa.large_binary()).to_pylist())
-        # A row without a question is nobody's duplicate.
-        facts.question = np.where(question.is_null().to_numpy(), ~facts.tie, hashes)
-        facts.tokens = question
+        hashes = question.hash(stages.salt).to_numpy()
+        facts.question = np.where(question.is_null().to_numpy(), alone, hashes)
+        if stages.duplicates.kind == "rouge_l":
+            facts.tokens = question
     if stages.quota is not None:
-        coded = texts.text_column(table[stages.quota]).combine_chunks().dictionary_encode()
+        coded = text_column(table[stages.quota]).combine_chunks().dictionary_encode()
         facts.values = [*coded.dictionary.to_pylist(), ""]
         facts.value = coded.indices.fill_null(len(facts.values) - 1).to_numpy().astype(np.int64)
     return facts
@@ -225,7 +250,7 @@ class _Decided:
 def _numbers_and_texts(table: pa.Table, stages: Stages) -> pl.DataFrame:
     """Return the columns that ranks and conditions read."""
     names = dict.fromkeys((*stages.rank.columns, *stages.keep_columns))
-    columns = {name: readable(texts.decoded(table[name])) for name in names}
+    columns = {name: readable(decoded(table[name])) for name in names}
     if not columns:
         return pl.DataFrame({"": np.zeros(table.num_rows)})
     return flat_columns(pl.DataFrame(pl.from_arrow(pa.table(columns))))
@@ -258,21 +283,21 @@ def _tokens(table: pa.Table, name: str | None, *, is_shared: bool = False) -> pl
     if is_shared and not is_list(column.type):
         codes = _texts(table, name).to_arrow().dictionary_encode()
         distinct = pl.Series(pl.from_arrow(codes.dictionary), dtype=pl.String)
-        own = texts.joined(texts.tokens(distinct))
+        own = texts.token_text(distinct)
         return own.gather(pl.Series(pl.from_arrow(codes.indices)))
     if not is_list(column.type):
-        return texts.joined(texts.tokens(_texts(table, name)))
+        return texts.token_text(_texts(table, name))
     # As bytes: what is no UTF-8 may be in there, too.
     rows = column.cast(pa.large_list(pa.large_binary())).to_pylist()
     parts = [[(part or b"").decode("utf-8", "replace") for part in row or ()] for row in rows]
     own = pl.Series([text for row in parts for text in row], dtype=pl.String)
-    flat = iter(texts.joined(texts.tokens(own)).to_list())
+    flat = iter(texts.token_text(own).to_list())
     return pl.Series([" \n ".join(next(flat) for _ in row) for row in parts], dtype=pl.String)
 
 
 def _texts(table: pa.Table, name: str) -> pl.Series:
     # In one piece: for each chunk polars would build its patterns anew.
-    return pl.Series(pl.from_arrow(texts.text_column(table[name]))).cast(pl.String).rechunk()
+    return pl.Series(pl.from_arrow(text_column(table[name]))).cast(pl.String).rechunk()
 
 
 def _apply_rules(

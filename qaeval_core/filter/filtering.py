@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
+import sys
 import threading
 import time
 import uuid
@@ -15,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from multiprocessing import get_context
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -28,7 +31,13 @@ from qaeval_core.filter.decide import CorpusRows, QuotaCount, decide
 from qaeval_core.filter.labels import LabelledRows, Labels, labelled_rows
 from qaeval_core.filter.learn import Learned, learn_rank, look_up
 from qaeval_core.filter.plan import FilterPlan
-from qaeval_core.filter.scan import ScanPlan, find_near_duplicates, n_buckets, scan_range
+from qaeval_core.filter.scan import (
+    ScanPlan,
+    find_near_duplicates,
+    hash_ids,
+    n_buckets,
+    scan_range,
+)
 from qaeval_core.outages import Outages
 from qaeval_core.running.sight import one_a_folder
 from qaeval_core.store.store import Store
@@ -47,8 +56,8 @@ _LOOK_S = 0.5
 class Executor(Protocol):
     """Who works on ranges."""
 
-    def begin(self, folder: Path, inputs: Sequence[str]) -> None:
-        """Look whether whoever works sees a folder and some files."""
+    def begin(self, folder: Path | None, inputs: Sequence[str]) -> None:
+        """Look whether whoever works sees a folder, if there is one, and some files."""
 
     def map(
         self, function: Callable[[T], R], items: Sequence[T], *, label: str, n_rows: Sequence[int]
@@ -74,7 +83,7 @@ class LocalExecutor:
         self._n_processes = n_processes
         self._pool: ProcessPoolExecutor | None = None
 
-    def begin(self, folder: Path, inputs: Sequence[str]) -> None:
+    def begin(self, folder: Path | None, inputs: Sequence[str]) -> None:
         """See what the caller sees."""
 
     def map(
@@ -101,11 +110,15 @@ class LocalExecutor:
                 initializer=_end_with,
                 initargs=(os.getpid(),),
             )
+            with _hidden_main():
+                for _ in range(self._n_processes):
+                    self._pool.submit(os.getpid)
         waiting: deque[Future[R]] = deque()
         n_started = 0
         try:
             for _ in range(len(items)):
-                while n_started < len(items) and len(waiting) < 2 * self._n_processes:
+                # One more than work: results wait here, and each is of a million rows.
+                while n_started < len(items) and len(waiting) <= self._n_processes:
                     waiting.append(self._pool.submit(function, items[n_started]))
                     n_started += 1
                 yield waiting.popleft().result()
@@ -119,6 +132,20 @@ class LocalExecutor:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
+
+
+@contextlib.contextmanager
+def _hidden_main() -> Iterator[None]:
+    """Let processes that start meanwhile not load this program's main module.
+
+    What they are given lies in others; the command line would take each of them half a second.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _end_with(parent: int) -> None:
@@ -148,6 +175,10 @@ class Filtering:
         return self.folder / f"{WORK}{uuid.uuid4().hex}"
 
     @cached_property
+    def _salt(self) -> int:
+        return secrets.randbits(64)
+
+    @cached_property
     def store(self) -> Store:
         """KEPT."""
         return Store(self.folder, outages=Outages(retry_s=self.retry_s))
@@ -170,7 +201,7 @@ class Filtering:
         """Return what ranges need to know for the first pass."""
         corpus = self.plan.corpus
         return ScanPlan(
-            stages=self.plan.stages,
+            stages=replace(self.plan.stages, salt=self._salt),
             score_names=corpus.score_names,
             id_column=corpus.id_column,
             work=str(self.work),
@@ -232,11 +263,19 @@ def scan(run: Filtering, labels: Labels | None) -> tuple[CorpusRows, LabelledRow
     for task, own in zip(run.tasks, scanned, strict=True):
         rows.put(task.start, own.facts)
         found += zip(own.wanted_rows.tolist(), own.wanted, strict=True)
+    if not run.plan.stages.has_ties:
+        rows.find_ties = partial(_find_ties, run, rows)
     if run.plan.request.undefined == "fail":
         _check_undefined(rows, run.tasks)
     if labels is None:
         return rows, None
     return rows, labelled_rows(labels, found, str(run.plan.request.labels))
+
+
+def _find_ties(run: Filtering, rows: CorpusRows) -> None:
+    hashed = run.map_ranges(partial(hash_ids, plan=run.scan_plan()), "ties")
+    for task, own in zip(run.tasks, hashed, strict=True):
+        rows.tie[task.start : task.start + len(own)] = own
 
 
 def _check_undefined(rows: CorpusRows, tasks: Sequence[RangeTask]) -> None:

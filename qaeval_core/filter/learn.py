@@ -20,7 +20,7 @@ from qaeval_core.filter.labels import LabelledRows, Labels, labelled_rows
 from qaeval_core.filter.plan import CombinedRank, FilterPlan, features_of
 from qaeval_core.filter.ranges import RangeReader
 from qaeval_core.filter.scan import ScanPlan
-from qaeval_core.filter.texts import column_hashes
+from qaeval_core.planning.text_hashes import column_hashes
 from qaeval_core.stats.learned_rank import LearnedRank, fit_rank, is_learning
 
 _ROW, _ID, _GROUP = "\0row", "\0id", "\0group"

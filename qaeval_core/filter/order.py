@@ -21,7 +21,9 @@ _CHUNK = 1 << 20
 _MAX_TIED = 1 << 18
 _DIGIT_BITS = 16
 _N_DIGITS = 1 << _DIGIT_BITS
-_SIGN = np.uint64(1 << 63)
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_LAST_DIGIT = np.uint64(_N_DIGITS - 1)
+_NO_SIGN = np.int64((1 << 63) - 1)
 
 
 class Cut(NamedTuple):
@@ -52,6 +54,8 @@ class Ranking:
     tie : uint64 ndarray of shape (n_rows,)
     is_member : callable
         Takes a slice of rows and returns a bool ndarray: which of them are ordered at all.
+    find_ties : callable, optional
+        Is called before hashes are looked at: only if a row that is asked for has an equal.
 
     Examples
     --------
@@ -66,7 +70,10 @@ class Ranking:
         rank: NDArray[np.float64],
         tie: UInt64,
         is_member: Callable[[slice], NDArray[np.bool_]],
+        *,
+        find_ties: Callable[[], None] = lambda: None,
     ) -> None:
+        self._find_ties = find_ties
         self._rank = rank
         self._tie = tie
         self._is_member = is_member
@@ -78,6 +85,8 @@ class Ranking:
         """Return the n-th row of the order, for each of some n from 1 to the number of rows."""
         found = _select(self._keys, counts)
         n_tied = {key: n_equal for key, _, n_equal in found}
+        if any(n > 1 for n in n_tied.values()):
+            self._find_ties()
         if sum(n_tied.values()) <= _MAX_TIED:
             tied = self._tied_rows(sorted(n_tied))
             rows = [
@@ -102,7 +111,7 @@ class Ranking:
 
     def _keys(self) -> Iterator[UInt64]:
         for rows in self._slices():
-            yield _ascending(self._rank[rows][self._is_member(rows)])
+            yield rank_keys(self._rank[rows][self._is_member(rows)])
 
     def _tied_rows(self, keys: Sequence[int]) -> dict[int, NDArray[np.intp]]:
         """Return the rows of each of some rank values, in order; one walk for all of them."""
@@ -110,10 +119,10 @@ class Ranking:
         parts: list[NDArray[np.intp]] = []
         for rows in self._slices():
             own = np.flatnonzero(self._is_member(rows))
-            is_tied = np.isin(_ascending(self._rank[rows][own]), wanted)
+            is_tied = np.isin(rank_keys(self._rank[rows][own]), wanted)
             parts.append(rows.start + own[is_tied])
         ordered = sorted_rows(np.concatenate(parts), self._rank, self._tie)
-        found = _ascending(self._rank[ordered])
+        found = rank_keys(self._rank[ordered])
         return {key: ordered[found == np.uint64(key)] for key in keys}
 
     def _nth_tied(self, key: int, n: int) -> int:
@@ -121,7 +130,7 @@ class Ranking:
 
         def ties() -> Iterator[UInt64]:
             for rows in self._slices():
-                yield self._tie[rows][self._is_member(rows) & (_ascending(self._rank[rows]) == key)]
+                yield self._tie[rows][self._is_member(rows) & (rank_keys(self._rank[rows]) == key)]
 
         ((tie, n_before, _),) = _select(ties, [n])
         return self._nth_row(key, tie, n - n_before)
@@ -129,7 +138,7 @@ class Ranking:
     def _nth_row(self, key: int, tie: int, n: int) -> int:
         """Return the n-th row, from 1, of a rank and a hash."""
         for rows in self._slices():
-            is_tied = (_ascending(self._rank[rows]) == key) & (self._tie[rows] == tie)
+            is_tied = (rank_keys(self._rank[rows]) == key) & (self._tie[rows] == tie)
             own = np.flatnonzero(is_tied & self._is_member(rows))
             if n <= len(own):
                 return int(rows.start + own[n - 1])
@@ -168,11 +177,34 @@ def sorted_rows(
     return found
 
 
-def _ascending(rank: NDArray[np.float64]) -> UInt64:
+def sorted_places(*keys: UInt64) -> NDArray[np.intp]:
+    """Return the places of some values in ascending order, equal ones in the order they have."""
+    frame = pl.DataFrame({str(i): key for i, key in enumerate([*keys, np.arange(len(keys[0]))])})
+    found: NDArray[np.intp] = frame.select(pl.arg_sort_by(frame.columns)).to_series().to_numpy()
+    return found
+
+
+def have_equals(first: UInt64, second: UInt64) -> NDArray[np.bool_]:
+    """Return which pairs of hashes another place has, too; few others as well, by chance.
+
+    Examples
+    --------
+    >>> group = np.array([1, 1, 2, 2], np.uint64)
+    >>> have_equals(group, rank_keys(np.array([0.5, 0.5, 0.5, 0.1]))).tolist()
+    [True, True, False, False]
+    """
+    return pl.Series(first ^ (second * _ODD)).is_duplicated().to_numpy()
+
+
+def rank_keys(rank: NDArray[np.float64]) -> UInt64:
     """Return whole numbers that are the smaller the higher a float is; -0.0 is 0.0."""
-    bits = (rank + 0.0).view(np.uint64)
-    ordered = np.where(bits & _SIGN, ~bits, bits | _SIGN)
-    return ~ordered
+    bits = (rank + 0.0).view(np.int64)
+    # All bits but the sign are turned of what is not negative; in place, for this takes time.
+    flips = bits >> 63
+    np.invert(flips, out=flips)
+    flips &= _NO_SIGN
+    bits ^= flips
+    return bits.view(np.uint64)
 
 
 def _select(
@@ -193,11 +225,12 @@ def _select(
             return _among(chunks, prefixes, left, counts, shift=head)
         histogram = np.zeros(len(known) * _N_DIGITS, np.int64)
         for chunk in chunks():
-            values, slot = (chunk, np.zeros(1, np.intp))
-            if shift < 48:
+            if head == 64:
+                flat = (chunk >> np.uint64(shift)).view(np.int64)
+            else:
                 values, slot = _of_heads(chunk, known, head)
-            tails = (values >> np.uint64(shift)) & np.uint64(_N_DIGITS - 1)
-            flat = slot * _N_DIGITS + tails.astype(np.intp)
+                flat = ((values >> np.uint64(shift)) & _LAST_DIGIT).view(np.int64)
+                flat += slot * _N_DIGITS
             histogram += np.bincount(flat, minlength=len(histogram))
         for i, prefix in enumerate(prefixes):
             first = int(np.searchsorted(known, prefix)) * _N_DIGITS
@@ -216,10 +249,16 @@ def _select(
 def _of_heads(values: UInt64, known: UInt64, shift: np.uint64) -> tuple[UInt64, NDArray[np.intp]]:
     """Return the values whose first digits are known, and the number of each one's digits."""
     heads = values >> shift
-    slot = np.searchsorted(known, heads)
-    slot[slot == len(known)] = 0
+    # By their last digit, which most values do not share: a search among the known is slow.
+    numbers = np.full(_N_DIGITS, -1, np.intp)
+    numbers[known & _LAST_DIGIT] = np.arange(len(known))
+    slot = numbers[heads & _LAST_DIGIT]
+    places = np.flatnonzero(slot >= 0)
+    heads, slot = heads[places], slot[places]
+    if np.count_nonzero(numbers >= 0) < len(known):
+        slot = np.minimum(np.searchsorted(known, heads), len(known) - 1)
     is_known = known[slot] == heads
-    return values[is_known], slot[is_known]
+    return values[places[is_known]], slot[is_known]
 
 
 def _among(

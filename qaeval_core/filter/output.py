@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,7 +69,7 @@ class RangeDecisions(Sequence[tuple[RangeTask, Decisions]]):
         return task, decisions
 
 
-def write_plan(run: Filtering, *, keeps: bool) -> WritePlan:
+def write_plan(run: Filtering, *, rank_range: tuple[float, float], keeps: bool) -> WritePlan:
     """Return what ranges need to know for the second pass."""
     corpus, stages = run.plan.corpus, run.plan.stages
     return WritePlan(
@@ -79,6 +77,7 @@ def write_plan(run: Filtering, *, keeps: bool) -> WritePlan:
         score_names=corpus.score_names,
         id_column=corpus.id_column,
         metrics=run.plan.metrics,
+        rank_range=rank_range,
         roles=corpus.roles,
         starts=tuple(task.start for task in run.tasks),
         work=str(run.work),
@@ -98,7 +97,7 @@ def write_rows(
     keeps: bool,
 ) -> tuple[list[Written], dict[str, dict[str, Any]]]:
     """Write kept rows and decisions; return what was summed, and the sizes of files."""
-    plan = write_plan(run, keeps=keeps)
+    plan = write_plan(run, rank_range=rows.rank_range(), keeps=keeps)
     pairs = RangeDecisions(run.tasks, rows, share, groups, examples)
     written = list(run.map_ranges(partial(_write_pair, plan=plan), "write", pairs))
     return written, _join(run, plan)
@@ -121,22 +120,21 @@ def _join(run: Filtering, plan: WritePlan) -> dict[str, dict[str, Any]]:
     numbers: dict[str, list[int]] = {}
     for task in run.tasks:
         numbers.setdefault(task.file.relative, []).append(task.number)
-    made = [FileTask(name, tuple(own)) for name, own in numbers.items()]
-    n_rows = [sum(run.tasks[i].rows.n_rows for i in own) for own in numbers.values()]
-    sizes: dict[str, dict[str, Any]] = {name: {"bytes": {}} for name in numbers}
     for what in OUTPUTS:
         for name in ("any", *numbers):
             run.store.check_inside(run.folder / what / name)
-        if what == "kept" and not plan.keeps:
-            _delete_others(run, what, ())
-            continue
-        join = partial(join_file, folder=str(run.folder), what=what, plan=plan)
-        found = run.executor.map(join, made, label="", n_rows=n_rows)
-        for own, n_bytes in zip(made, found, strict=True):
-            sizes[own.relative]["bytes"][what] = n_bytes
-        _delete_others(run, what, tuple(numbers))
-    for name in numbers:
-        sizes[name]["sha256"] = hash_of(run.folder / "decisions" / name)
+    written = [what for what in OUTPUTS if what == "decisions" or plan.keeps]
+    made = [FileTask(what, name, tuple(own)) for what in written for name, own in numbers.items()]
+    n_rows = [sum(run.tasks[i].rows.n_rows for i in own.numbers) for own in made]
+    sizes: dict[str, dict[str, Any]] = {name: {"bytes": {}} for name in numbers}
+    join = partial(join_file, folder=str(run.folder), plan=plan)
+    found = run.executor.map(join, made, label="", n_rows=n_rows)
+    for own, (n_bytes, sha256) in zip(made, found, strict=True):
+        sizes[own.relative]["bytes"][own.what] = n_bytes
+        if sha256:
+            sizes[own.relative]["sha256"] = sha256
+    for what in OUTPUTS:
+        _delete_others(run, what, tuple(numbers) if what in written else ())
     return sizes
 
 
@@ -153,9 +151,3 @@ def write_yields(run: Filtering, table: pl.DataFrame) -> None:
     buffer = io.BytesIO()
     table.write_parquet(buffer)
     run.store.write(run.folder / "yield.parquet", buffer.getvalue())
-
-
-def hash_of(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

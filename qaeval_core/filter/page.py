@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from qaeval_core.report.html import Fields, Passage, Table, block_html, details, escaped, page
-
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 260, 48, 28
+from qaeval_core.report import svg
+from qaeval_core.report.html import Fields, Passage, Table, block_html, cut, details, page, section
 
 
 def filter_page(content: Mapping[str, Any]) -> str:
     """Return the page of what filter.json says."""
     sections = [
         _head(content),
-        _section("Yield", [_yield_chart(content), _yield_table(content)]),
-        _section("Reasons", [_reasons(content), *_quotas(content)]),
-        _section("Kept and dropped", [_histogram(content), _means(content)]),
+        section("Yield", [_yield_chart(content), _yield_table(content)]),
+        section("Reasons", [_reasons(content), *_quotas(content)]),
+        section("Kept and dropped", [_histogram(content), _means(content)]),
         *_learned(content),
-        _section("At the margin", _examples(content)),
+        section("At the margin", _examples(content)),
         details("Request, columns and signatures", _origin(content)),
     ]
     return page("qaeval filter", sections)
-
-
-def _section(title: str, parts: Sequence[str]) -> str:
-    return "\n".join(["<section>", f"<h2>{escaped(title)}</h2>", *parts, "</section>"])
 
 
 def _head(content: Mapping[str, Any]) -> str:
@@ -72,74 +67,19 @@ def _yield_chart(content: Mapping[str, Any]) -> str:
             ],
         }
         target = (content["certificate"] or {}).get("target")
-        return _chart(lines, title="Precision by kept share", low=0.0, high=1.0, level=target)
+        title = "Precision by kept share"
+        return svg.curves(lines, title=title, y_range=(0.0, 1.0), level=target, x_shown=_percent)
     name = content["rank"]["name"]
     cuts = [(own["share"], own["cut"]) for own in yields if own["cut"] is not None]
     if not cuts:
         return block_html(Passage("No row reached the last stage.", tone="soft"))
-    values = [value for _, value in cuts]
-    low, high = min(values), max(values)
-    return _chart(
-        {f"cut of {name}": cuts},
-        title=f"Cut of {name} by kept share",
-        low=low,
-        high=high if high > low else low + 1.0,
-        level=content["cut"],
-    )
+    said = f"Cut of {name} by kept share"
+    chart = svg.curves({f"cut of {name}": cuts}, title=said, level=content["cut"], x_shown=_percent)
+    return chart + block_html(Passage(said, tone="soft"))
 
 
-def _chart(
-    lines: Mapping[str, Sequence[tuple[float, float]]],
-    *,
-    title: str,
-    low: float,
-    high: float,
-    level: float | None,
-) -> str:
-    def place(x: float, y: float) -> tuple[float, float]:
-        return (
-            _LEFT + x * (_WIDTH - _LEFT - 8),
-            8 + (1 - (y - low) / (high - low)) * (_HEIGHT - _BOTTOM - 8),
-        )
-
-    parts = [_axes(low, high)]
-    if level is not None and low <= level <= high:
-        (left, y), (right, _) = place(0, level), place(1, level)
-        parts.append(
-            f'<line x1="{left:.1f}" x2="{right:.1f}" y1="{y:.1f}" y2="{y:.1f}" '
-            'stroke="rgb(var(--down))" stroke-dasharray="4 4"/>'
-        )
-    for i, (name, points) in enumerate(lines.items()):
-        dash = ' stroke-dasharray="2 3"' if i else ""
-        shown = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in points))
-        parts.append(
-            f'<polyline points="{shown}" fill="none" stroke="rgb(var(--up))" '
-            f'stroke-width="2"{dash}>'
-            f"<title>{escaped(name)}</title></polyline>"
-        )
-    names = " · ".join(f"{name} ({'dotted' if i else 'solid'})" for i, name in enumerate(lines))
-    return _svg("".join(parts), title) + block_html(Passage(names, tone="soft"))
-
-
-def _svg(inner: str, title: str) -> str:
-    return (
-        f'<div class="wide"><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" role="img" '
-        f'aria-label="{escaped(title)}" font-size="11" fill="currentColor">{inner}</svg></div>'
-    )
-
-
-def _axes(low: float, high: float) -> str:
-    parts = []
-    for j in range(5):
-        y = 8 + (_HEIGHT - _BOTTOM - 8) * j / 4
-        value = high - (high - low) * j / 4
-        parts.append(
-            f'<line x1="{_LEFT}" x2="{_WIDTH - 8}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--line)"/>'
-            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>'
-        )
-        x = _LEFT + (_WIDTH - _LEFT - 8) * j / 4
-        parts.append(f'<text x="{x:.1f}" y="{_HEIGHT - 8}" text-anchor="middle">{25 * j} %</text>')
-    return "".join(parts)
+def _percent(share: float) -> str:
+    return f"{share:.0%}"
 
 
 def _yield_table(content: Mapping[str, Any]) -> str:
@@ -194,26 +134,10 @@ def _histogram(content: Mapping[str, Any]) -> str:
     own = content["histogram"]
     if not own["edges"]:
         return block_html(Passage("No row has a rank value.", tone="soft"))
-    most = max(*own["kept"], *own["dropped"], 1)
-    n = len(own["kept"])
-    width = (_WIDTH - _LEFT - 8) / n
-    bars = []
-    for i in range(n):
-        for j, (name, colour) in enumerate((("kept", "up"), ("dropped", "down"))):
-            height = own[name][i] / most * (_HEIGHT - _BOTTOM - 8)
-            x, y = _LEFT + i * width + j * width / 2, _HEIGHT - _BOTTOM - height
-            span = f"{own['edges'][i]:.4g} to {own['edges'][i + 1]:.4g}"
-            bars.append(
-                f'<rect x="{x:.1f}" y="{y:.1f}" width="{width / 2 - 1:.1f}" height="{height:.1f}" '
-                f'fill="rgb(var(--{colour}))">'
-                f"<title>{name}, {span}: {own[name][i]:,}</title></rect>"
-            )
-    ends = (own["edges"][0], own["edges"][-1])
-    bars.append(f'<text x="{_LEFT}" y="{_HEIGHT - 8}">{ends[0]:.4g}</text>')
-    bars.append(f'<text x="{_WIDTH - 8}" y="{_HEIGHT - 8}" text-anchor="end">{ends[1]:.4g}</text>')
-    name = content["rank"]["name"]
-    said = f"Rows by {name}: kept (blue) and dropped for whatever reason (orange)"
-    return _svg("".join(bars), said) + block_html(Passage(said, tone="soft"))
+    said = f"Rows by {content['rank']['name']}, kept and dropped for whatever reason"
+    series = {name: own[name] for name in ("kept", "dropped")}
+    chart = svg.histogram(own["edges"], series, title=said, is_share=False)
+    return chart + block_html(Passage(said, tone="soft"))
 
 
 def _means(content: Mapping[str, Any]) -> str:
@@ -241,7 +165,7 @@ def _learned(content: Mapping[str, Any]) -> list[str]:
         rows,
         numbers=(1, 2),
     )
-    return [_section("Learned rank", [block_html(table)])]
+    return [section("Learned rank", [block_html(table)])]
 
 
 def _examples(content: Mapping[str, Any]) -> list[str]:
@@ -260,21 +184,13 @@ def _examples(content: Mapping[str, Any]) -> list[str]:
                 str(own["id"]),
                 _shown(own["rank_value"]),
                 own["reason"] or "",
-                *(_text(own["texts"][name]) for name in names),
+                *(cut(own["texts"][name]) for name in names),
             ]
             for own in chosen
         ]
         head = ("id", content["rank"]["name"], "reason", *names)
         parts.append(block_html(Table(title, head, rows, numbers=(1,))))
     return parts
-
-
-_MAX_CHARS = 400
-
-
-def _text(value: object) -> str:
-    text = "\n".join(map(str, value)) if isinstance(value, list) else str(value or "")
-    return text if len(text) <= _MAX_CHARS else text[: _MAX_CHARS - 1] + "…"
 
 
 def _origin(content: Mapping[str, Any]) -> str:

@@ -138,6 +138,11 @@ def make_plan(request: FilterRequest, corpus: Corpus) -> FilterPlan:
         context=corpus.roles.get("context"),
         answer=corpus.roles.get("answer"),
         seed=request.seed,
+        has_ties=(
+            duplicates.kind == "rouge_l"
+            or request.labels is not None
+            or request.label_sheet is not None
+        ),
         last=_last_stage(request),
     )
     if len(stages.reasons) > _MAX_REASONS:

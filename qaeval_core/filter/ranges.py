@@ -9,21 +9,21 @@ import pyarrow as pa
 
 from qaeval_core.errors import InputChangedError
 from qaeval_core.filter.corpus import RangeTask
-from qaeval_core.filter.texts import text_column
 from qaeval_core.outages import Outages
 from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.shards import Piece, ReadLimits, RowRange
+from qaeval_core.planning.text_hashes import text_column
 from qaeval_core.running.reader import ShardReader
 
 # What is in hand at once of each side.
-_LIMITS = ReadLimits(shard_bytes=64 << 20)
+_LIMITS = ReadLimits(shard_bytes=1 << 24)
 ROWS_PER_READ = 1 << 16
 # Wide rows are read fewer at once: the reader looks at the footer.
-_ROWS_PER_BATCH = 1 << 13
+_ROWS_PER_BATCH = 1 << 12
 
 
 class RangeRows(NamedTuple):
-    """Some neighbouring rows; ``ids`` as texts."""
+    """Some neighbouring rows; ``ids`` as texts, empty where nobody asks for them."""
 
     rows: RowRange
     table: pa.Table
@@ -44,6 +44,8 @@ class RangeReader:
         Column of texts that neighbours share, such as the context: it comes as a dictionary.
     id_column : str, optional
         Of the source; without one a row's id is its file and row number.
+    has_ids : bool, default True
+        Whether ids are asked for.
     outages : Outages
 
     Raises
@@ -60,16 +62,18 @@ class RangeReader:
         score_names: Sequence[str] = (),
         shared: str | None = None,
         id_column: str | None = None,
+        has_ids: bool = True,
         outages: Outages,
     ) -> None:
         file = task.file
+        self._has_ids = has_ids or file.compares_ids
         self._task, self._id_column = task, id_column
         self._names = file.source.schema.names if names is None else list(names)
         if names is None:
             self._names = [*self._names, *score_names]
         own = [name for name in self._names if name not in score_names]
         others = [name for name in self._names if name in score_names]
-        needs_id = id_column is not None and (file.scores is None or file.compares_ids)
+        needs_id = self._has_ids and (file.scores is None or file.compares_ids)
         if needs_id and id_column is not None and id_column not in own:
             own.append(id_column)
         coded = [name for name in own if name == shared and _is_plain_text(file.source, name)]
@@ -79,7 +83,9 @@ class RangeReader:
             self._sides.append(_Side(file.source, coded, task.rows, outages, are_coded=True))
         self._scores: _Side | None = None
         if file.scores is not None:
-            self._scores = _Side(file.scores, ["id", *others], task.rows, outages)
+            if self._has_ids:
+                others = ["id", *others]
+            self._scores = _Side(file.scores, others, task.rows, outages)
             self._sides.append(self._scores)
 
     def __iter__(self) -> Iterator[RangeRows]:
@@ -106,6 +112,8 @@ class RangeReader:
     def _ids(
         self, rows: RowRange, columns: Mapping[str, pa.ChunkedArray], scores: pa.Table | None
     ) -> pa.ChunkedArray:
+        if not self._has_ids:
+            return pa.chunked_array([], pa.string())
         relative = self._task.file.relative
         name = self._id_column
         own = text_column(columns[name]) if name is not None and name in columns else None

@@ -8,20 +8,15 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from qaeval_core.filter.corpus import column_bytes
 from qaeval_core.filter.decide import BYTES_PER_ROW, CorpusRows, QuotaCount, Shares
-from qaeval_core.filter.facts import KEPT
 from qaeval_core.filter.order import Cut
 from qaeval_core.filter.plan import FilterPlan
 from qaeval_core.filter.scan import n_buckets
-from qaeval_core.filter.write import Sums
+from qaeval_core.filter.write import N_BINS, Sums
 from qaeval_core.stats.certificate import Certificate, Outlook, labels_needed
 from qaeval_core.stats.learned_rank import LearnedRank
-
-_N_BINS = 20
-_STEP = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +40,8 @@ class Outcome:
     ----------
     cut : Cut, optional
         The last row that is kept; None if none is.
+    rank_range : (float, float)
+        Lowest and highest rank value.
     n_groups : int, optional
         Groups with kept rows.
     examples : sequence of mappings
@@ -58,6 +55,7 @@ class Outcome:
     quotas: Sequence[QuotaCount]
     learned: LearnedRank | None
     sums: Sums
+    rank_range: tuple[float, float]
     n_groups: int | None
     examples: Sequence[Mapping[str, Any]]
 
@@ -103,7 +101,7 @@ def result_content(
         "learned": found.learned.to_json() if found.learned is not None else None,
         "quota": [asdict(own) | {"shortfall": own.shortfall} for own in found.quotas],
         "means": _means(plan.metrics, found.sums),
-        "histogram": _histogram(rows, sign),
+        "histogram": _histogram(found, sign),
         "yields": table.to_dicts(),
         "examples": list(found.examples),
         "notes": list(plan.notes),
@@ -146,43 +144,14 @@ def _means(metrics: Sequence[str], sums: Sums) -> dict[str, dict[str, float | No
     }
 
 
-def _histogram(rows: CorpusRows, sign: float) -> dict[str, Any]:
+def _histogram(found: Outcome, sign: float) -> dict[str, Any]:
     """Return how the rank values of kept and of dropped rows are spread, in bins of one width."""
-    edges = _edges(rows)
-    if edges is None:
+    if not found.sums.ranks.any():
         return {"edges": [], "kept": [], "dropped": []}
-    kept = np.zeros(_N_BINS, np.int64)
-    dropped = np.zeros(_N_BINS, np.int64)
-    for start in range(0, len(rows), _STEP):
-        own = slice(start, start + _STEP)
-        rank = rows.rank[own]
-        is_kept = rows.reason[own] == KEPT
-        defined = np.isfinite(rank)
-        kept += np.histogram(rank[is_kept & defined], edges)[0]
-        dropped += np.histogram(rank[~is_kept & defined], edges)[0]
-    if sign < 0:
-        return {
-            "edges": [float(-edge) for edge in edges[::-1]],
-            "kept": kept[::-1].tolist(),
-            "dropped": dropped[::-1].tolist(),
-        }
-    return {
-        "edges": [float(edge) for edge in edges],
-        "kept": kept.tolist(),
-        "dropped": dropped.tolist(),
-    }
-
-
-def _edges(rows: CorpusRows) -> NDArray[np.float64] | None:
-    low, high = np.inf, -np.inf
-    for start in range(0, len(rows), _STEP):
-        rank = rows.rank[start : start + _STEP]
-        defined = rank[np.isfinite(rank)]
-        if len(defined):
-            low, high = min(low, defined.min()), max(high, defined.max())
-    if low > high:
-        return None
-    return np.linspace(low, high if high > low else low + 1.0, _N_BINS + 1)
+    edges = sign * np.linspace(*found.rank_range, N_BINS + 1)
+    order = slice(None) if sign > 0 else slice(None, None, -1)
+    dropped, kept = (own[order].tolist() for own in found.sums.ranks)
+    return {"edges": edges[order].tolist(), "kept": kept, "dropped": dropped}
 
 
 def result_lines(content: Mapping[str, Any], folder: object) -> Iterator[str]:

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from qaeval_core import files
 from qaeval_core.errors import ConfigError
 from qaeval_core.filter.corpus import Corpus
@@ -38,13 +41,13 @@ from qaeval_core.filter.filtering import (
 from qaeval_core.filter.labels import SHEET_NAME, LabelledRows, read_labels
 from qaeval_core.filter.learn import Learned
 from qaeval_core.filter.order import Cut
-from qaeval_core.filter.output import hash_of, write_rows, write_yields
+from qaeval_core.filter.output import write_rows, write_yields
 from qaeval_core.filter.page import filter_page
 from qaeval_core.filter.plan import FilterPlan, check_memory, make_plan
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.result import FilterResult, Outcome, result_content
 from qaeval_core.filter.sheet import write_sheet
-from qaeval_core.filter.write import Sums
+from qaeval_core.filter.write import Sums, hash_of
 from qaeval_core.filter.yields import certificate, smallest_shares, yield_table
 from qaeval_core.running.run_files import read_json
 from qaeval_core.stats.certificate import Certificate
@@ -212,7 +215,7 @@ def _choose_and_write(
         target, confidence = request.precision or 0.5, request.confidence
         found = certificate(rows, share, labelled, target=target, confidence=confidence)
     choice = _choose(request, shares, found)
-    cut, examples = _margin(rows, choice.n_kept, shares.n_eligible)
+    cut, examples = _margin(rows, choice.n_kept, shares, share)
     keep_best(rows, cut)
     groups = count_groups(rows, share)
     written, sizes = write_rows(run, rows, share, groups, examples, keeps=choice.is_certified)
@@ -237,17 +240,26 @@ def _choose_and_write(
         quotas=quotas,
         learned=learned.rank if learned is not None else None,
         sums=sums,
+        rank_range=rows.rank_range(),
         n_groups=groups.n_kept if groups is not None else None,
         examples=[own.examples[row] for own in written for row in sorted(own.examples)],
     )
     return result_content(plan, rows, outcome, table=table, files=sizes)
 
 
-def _margin(rows: CorpusRows, n_kept: int, n_eligible: int) -> tuple[Cut | None, list[int]]:
+def _margin(
+    rows: CorpusRows, n_kept: int, shares: Shares, share: NDArray[np.uint8]
+) -> tuple[Cut | None, list[int]]:
     """Return the last row that is kept, and the rows on both sides of the cut."""
     first = max(n_kept - N_EXAMPLES // 2, 0)
-    last = min(n_kept + N_EXAMPLES // 2, n_eligible)
-    cuts = rows.ranking().cuts(range(first + 1, last + 1)) if first < last else []
+    last = min(n_kept + N_EXAMPLES // 2, shares.n_eligible)
+    if first >= last:
+        return None, []
+    # They are among the rows that the shares around them add.
+    lowest, highest = np.searchsorted(shares.counts, [first + 1, last])
+    n_before = shares.counts[lowest - 1] if lowest else 0
+    ranking = rows.ranking(shares=(share, int(lowest), int(highest)))
+    cuts = ranking.cuts(range(first + 1 - n_before, last + 1 - n_before))
     return (cuts[n_kept - first - 1] if n_kept else None), sorted(cut.row for cut in cuts)
 
 

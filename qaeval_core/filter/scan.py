@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 from qaeval_core import files
 from qaeval_core.checksums import is_file_intact
 from qaeval_core.errors import ReconcileError
-from qaeval_core.filter.corpus import CorpusFile, RangeTask
+from qaeval_core.filter import texts
+from qaeval_core.filter.corpus import RangeTask
 from qaeval_core.filter.decide import bucket_of
 from qaeval_core.filter.facts import KEPT, Facts, Stages, row_facts
 from qaeval_core.filter.near import near_duplicates
+from qaeval_core.filter.order import have_equals, rank_keys
 from qaeval_core.filter.ranges import RangeReader
 from qaeval_core.outages import Outages
 from qaeval_core.schema import QUARANTINE_REASON
@@ -88,8 +90,8 @@ def scan_range(task: RangeTask, plan: ScanPlan) -> Scanned:
         If rows cannot be read.
     """
     outages = plan.outages
-    if task.is_first:
-        _check_intact(task.file, outages)
+    if task.is_first and task.file.scores is not None:
+        check_intact(Path(task.file.scores.uri), outages)
     stages = plan.stages
     names = list(stages.columns)
     if task.file.scores is not None:
@@ -102,21 +104,25 @@ def scan_range(task: RangeTask, plan: ScanPlan) -> Scanned:
         score_names=plan.score_names,
         shared=stages.group,
         id_column=plan.id_column,
+        has_ids=stages.has_ties or stages.group is not None or bool(plan.wanted_ids),
         outages=outages,
     )
     wanted = pa.array(plan.wanted_ids, pa.string())
     rows_found: list[NDArray[np.int64]] = []
     found: list[str] = []
     for rows, table, own_ids in reader:
-        parts.append(row_facts(table, own_ids, stages))
-        if stages.duplicates.kind != "none":
+        first_row = task.file.start + rows.start
+        parts.append(row_facts(table, own_ids, stages, first_row=first_row))
+        if stages.group is not None:
             ids.append(own_ids)
         if plan.wanted_ids:
             is_wanted = np.asarray(pc.is_in(own_ids, value_set=wanted))
-            rows_found.append(task.file.start + rows.start + np.flatnonzero(is_wanted))
+            rows_found.append(first_row + np.flatnonzero(is_wanted))
             found += own_ids.filter(pa.array(is_wanted)).to_pylist()
     reader.close()
     facts = _joined(parts, stages)
+    if facts.tie is None and facts.group is not None:
+        facts.tie = _tied_hashes(facts, facts.group, ids, stages)
     if stages.duplicates.kind != "none":
         _put_ids_aside(task, plan, ids)
     if stages.duplicates.kind == "rouge_l":
@@ -128,10 +134,40 @@ def scan_range(task: RangeTask, plan: ScanPlan) -> Scanned:
     )
 
 
-def _check_intact(file: CorpusFile, outages: Outages) -> None:
-    if file.scores is None:
-        return
-    path = Path(file.scores.uri)
+def _tied_hashes(
+    facts: Facts, group: NDArray[np.uint64], ids: Sequence[pa.ChunkedArray], stages: Stages
+) -> NDArray[np.uint64]:
+    """Return hashes of the ids of rows that have an equal in their group, and 0 of the others."""
+    tied = have_equals(group, rank_keys(facts.rank)) & (facts.reason == KEPT)
+    chunks = [chunk.cast(pa.large_string()) for column in ids for chunk in column.chunks]
+    found = np.zeros(len(tied), np.uint64)
+    wanted = pa.chunked_array(chunks, pa.large_string()).filter(pa.array(tied))
+    found[tied] = texts.tie_hashes(wanted, stages.seed)
+    return found
+
+
+def hash_ids(task: RangeTask, plan: ScanPlan) -> NDArray[np.uint64]:
+    """Return the hashes that break ties, of the ids of a range.
+
+    Raises
+    ------
+    InputChangedError, StorageError, UnreadableFileError
+        If rows cannot be read.
+    """
+    reader = RangeReader(
+        task,
+        names=(),
+        score_names=plan.score_names,
+        id_column=plan.id_column,
+        outages=plan.outages,
+    )
+    parts = [texts.tie_hashes(ids, plan.stages.seed) for _, _, ids in reader]
+    reader.close()
+    return np.concatenate([np.zeros(0, np.uint64), *parts])
+
+
+def check_intact(path: Path, outages: Outages) -> None:
+    """Raise ReconcileError if a bit of a file of scores has turned since it was written."""
     intact = outages.call(
         lambda: is_file_intact(path), store=str(path.parent), what=f"cannot read {path}"
     )
@@ -145,11 +181,14 @@ def _joined(parts: Sequence[Facts], stages: Stages) -> Facts:
     def whole(name: str, kind: type) -> Any:
         return np.concatenate([np.zeros(0, kind), *(getattr(part, name) for part in parts)])
 
-    joined = Facts(whole("reason", np.uint8), whole("rank", np.float64), whole("tie", np.uint64))
+    joined = Facts(whole("reason", np.uint8), whole("rank", np.float64))
+    if stages.has_ties:
+        joined.tie = whole("tie", np.uint64)
     if stages.group is not None:
         joined.group = whole("group", np.uint64)
     if stages.duplicates.kind != "none":
         joined.question = whole("question", np.uint64)
+    if stages.duplicates.kind == "rouge_l":
         tokens = [part.tokens for part in parts if part.tokens is not None]
         joined.tokens = pl.concat(tokens) if tokens else pl.Series([], dtype=pl.String)
     if stages.quota is not None:
@@ -192,7 +231,7 @@ def _put_questions_aside(task: RangeTask, plan: ScanPlan, facts: Facts) -> None:
                 {
                     "group": group[own],
                     "rank": facts.rank[own],
-                    "tie": facts.tie[own],
+                    "tie": facts.tie[own] if facts.tie is not None else None,
                     "row": task.start + own.astype(np.int64),
                     "tokens": facts.tokens.gather(own).to_arrow().cast(pa.large_string()),
                 }

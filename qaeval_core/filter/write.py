@@ -6,6 +6,7 @@ A range of rows and its decisions in, two parts of Parquet files out, and sums f
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +42,7 @@ DECISIONS_SCHEMA = pa.schema(
 _ROWS_PER_GROUP = 1 << 16
 _GROUP_BYTES = 64 << 20
 NO_BIN = 255
+N_BINS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,8 @@ class WritePlan:
     ----------
     metrics : tuple of str
         Columns that are averaged.
+    rank_range : (float, float)
+        Lowest and highest rank value, between which ``N_BINS`` bins lie.
     roles : mapping of role to column
         Texts that examples show.
     starts : tuple of int
@@ -66,8 +70,8 @@ class WritePlan:
     roles: Mapping[str, str]
     starts: tuple[int, ...]
     work: str
+    rank_range: tuple[float, float]
     keeps: bool = True
-    has_rank: bool = True
     columns_metadata: bytes = b""
     retry_s: float = 0.0
 
@@ -108,6 +112,8 @@ class Sums:
     by_share, n_by_share : ndarray of shape (n_metrics, N_SHARES)
         Sums, and numbers of defined values, by smallest share.
     kept, dropped, n_kept, n_dropped : ndarray of shape (n_metrics,)
+    ranks : int64 ndarray of shape (2, N_BINS)
+        How many rows have a rank value in each bin: dropped ones and kept ones.
     """
 
     by_share: NDArray[np.float64]
@@ -116,6 +122,7 @@ class Sums:
     n_kept: NDArray[np.int64]
     dropped: NDArray[np.float64]
     n_dropped: NDArray[np.int64]
+    ranks: NDArray[np.int64]
 
     @classmethod
     def none(cls, n_metrics: int) -> Sums:
@@ -127,6 +134,7 @@ class Sums:
             np.zeros(n_metrics, np.int64),
             np.zeros(n_metrics),
             np.zeros(n_metrics, np.int64),
+            np.zeros((2, N_BINS), np.int64),
         )
 
     def add(self, other: Sums) -> None:
@@ -137,6 +145,7 @@ class Sums:
         self.n_kept += other.n_kept
         self.dropped += other.dropped
         self.n_dropped += other.n_dropped
+        self.ranks += other.ranks
 
 
 @dataclass(slots=True)
@@ -185,6 +194,7 @@ def _write_parts(
             own = slice(part.rows.start - task.rows.start, part.rows.stop - task.rows.start)
             chosen = decisions.reason[own] == KEPT
             _add_sums(written.sums, part.table, decisions.share[own], chosen, plan)
+            _count_ranks(written.sums, decisions.rank[own], chosen, plan)
             _add_examples(written, task, part, decisions, plan)
             decided_groups.add(_decided_rows(part, own, decisions, plan))
             if plan.keeps and chosen.any():
@@ -278,7 +288,7 @@ def _decided_rows(part: RangeRows, own: slice, decisions: Decisions, plan: Write
         "id": part.ids.cast(pa.string()),
         "kept": pa.array((codes == KEPT) & plan.keeps),
         "reason": names.take(pa.array(codes)),
-        "rank_value": pa.array(rank, mask=np.isneginf(rank) | (not plan.has_rank)),
+        "rank_value": pa.array(rank, mask=np.isneginf(rank)),
         "duplicate_of": _twin_ids(decisions.twin, own, plan),
         "group_size": _counts(decisions.group_size, own, n_rows),
         "group_kept": _counts(decisions.group_kept, own, n_rows),
@@ -337,6 +347,14 @@ def _add_sums(
             count[i] += int(own.sum())
 
 
+def _count_ranks(
+    sums: Sums, rank: NDArray[np.float64], kept: NDArray[np.bool_], plan: WritePlan
+) -> None:
+    defined = np.isfinite(rank)
+    for i, own in enumerate((~kept & defined, kept & defined)):
+        sums.ranks[i] += np.histogram(rank[own], N_BINS, plan.rank_range)[0]
+
+
 def _add_examples(
     written: Written, task: RangeTask, part: RangeRows, decisions: Decisions, plan: WritePlan
 ) -> None:
@@ -358,25 +376,26 @@ def _add_examples(
             "id": part.ids[place].as_py(),
             "kept": bool(decisions.reason[in_range] == KEPT) and plan.keeps,
             "reason": plan.reasons[decisions.reason[in_range]] or None,
-            "rank_value": rank if plan.has_rank and np.isfinite(rank) else None,
+            "rank_value": rank if np.isfinite(rank) else None,
             "texts": texts,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class FileTask:
-    """An output file and the numbers of its parts."""
+    """An output file, ``kept`` or ``decisions``, and the numbers of its parts."""
 
+    what: str
     relative: str
     numbers: tuple[int, ...]
 
 
-def join_file(task: FileTask, folder: str, what: str, plan: WritePlan) -> int:
-    """Put the parts of an output file together; return its bytes."""
-    path = Path(folder) / what / task.relative
-    parts = [part_path(plan.work, what, number) for number in task.numbers]
+def join_file(task: FileTask, folder: str, plan: WritePlan) -> tuple[int, str]:
+    """Put the parts of an output file together; return its bytes, and of decisions the SHA-256."""
+    path = Path(folder) / task.what / task.relative
+    parts = [part_path(plan.work, task.what, number) for number in task.numbers]
 
-    def write() -> int:
+    def write() -> tuple[int, str]:
         if len(parts) == 1:
             files.make_folder(path.parent)
             files.flush_file(parts[0])
@@ -385,9 +404,15 @@ def join_file(task: FileTask, folder: str, what: str, plan: WritePlan) -> int:
         else:
             with files.writer(path) as sink:
                 join_parts(parts, sink)
-        return path.stat().st_size
+        return path.stat().st_size, hash_of(path) if task.what == "decisions" else ""
 
     return plan.outages.call(write, store=folder, what=f"cannot write {path}")
+
+
+def hash_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def share_of_rows(
@@ -400,10 +425,12 @@ def share_of_rows(
     """Return the number of the first cut, from 0, that keeps each of some neighbouring rows."""
     if not cuts:
         return np.full(len(rank), NO_BIN, np.uint8)
-    ranks = np.array([-cut.rank for cut in cuts])
-    found = np.searchsorted(ranks, -rank, side="left")
+    found = np.zeros(len(rank), np.uint8)
+    for cut in cuts:
+        found += rank < cut.rank
     # Rows of a cut's very value: by hash, then by place.
-    tied = np.flatnonzero(np.isin(rank, -ranks))
+    ranks = np.array([*(cut.rank for cut in cuts), np.nan])
+    tied = np.flatnonzero(ranks[found] == rank)
     found[tied] = len(cuts)
     for j, cut in reversed(list(enumerate(cuts))):
         is_kept = at_or_before(cut, rank[tied], tie[tied], first_row + tied)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from qaeval_core import filter_table
 from qaeval_core.filter import corpus, decide, order, ranges
-from qaeval_core.filter.corpus import open_corpus
+from qaeval_core.filter.filtering import LocalExecutor
+from qaeval_core.filter.opening import open_corpus
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.run import filter_corpus
 
@@ -80,9 +81,11 @@ def oracle(
     share: str | None = None,
     budget: int | None = None,
     quota: int | None = None,
+    grouped: bool = True,
 ) -> Found:
     """Return the reason and twin of each id, stage by stage, over sorted rows."""
     found: Found = {}
+    rows = rows if grouped else [row | {"context": "any"} for row in rows]
     left = defined(rows, undefined, found)
     left.sort(key=lambda pair: (-pair[0], tie(pair[1]["id"], seed)))
     left = distinct(left, found) if duplicates else left
@@ -127,15 +130,18 @@ OPTIONS: list[dict[str, object]] = [
     {"top_k": 2, "quota": 40},
     {"duplicates": False, "top_k": 1, "share": "1/3"},
     {"duplicates": False, "budget": 10**6},
+    {"duplicates": False, "grouped": False, "share": "0.29", "seed": 1},
+    {"duplicates": False, "grouped": False, "quota": 40, "budget": 99},
 ]
 
 
 def as_request(options: dict[str, object]) -> dict[str, object]:
-    own = {name: value for name, value in options.items() if name != "duplicates"}
+    own = {name: own for name, own in options.items() if name not in ("duplicates", "grouped")}
     if "quota" in own:
         own["quota"] = f"topic={own['quota']}"
     kind = "exact" if options.get("duplicates", True) else "none"
-    return {"rank_by": "score", "rules": "none", "near_duplicates": kind, "group": "context", **own}
+    group = "context" if options.get("grouped", True) else None
+    return {"rank_by": "score", "rules": "none", "near_duplicates": kind, "group": group, **own}
 
 
 def found_of(decisions: pl.DataFrame) -> dict[object, tuple[str | None, object]]:
@@ -173,10 +179,12 @@ def test_a_hundred_thousand_rows_by_share_and_group() -> None:
         assert found_of(found.decisions) == oracle(rows, **options)  # type: ignore[arg-type]
 
 
-def test_layout_makes_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("options", [OPTIONS[1], OPTIONS[6]])
+def test_layout_makes_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, object]
+) -> None:
     """Rows shuffled, in 1 or 7 files, in ranges and buckets of any size: the same ids."""
     rows = random_rows(2000, seed=4)
-    options = {"top_k": 3, "share": "0.4"}
     expected = oracle(rows, **options)  # type: ignore[arg-type]
     table = frame(rows)
     for number, n_files in enumerate((1, 7)):
@@ -201,6 +209,32 @@ def test_layout_makes_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             own = pl.read_parquet(path)
             assert own["id"].to_list() == source["id"].to_list()
             assert pl.read_parquet(kept / "kept" / path.name).equals(source.filter(own["kept"]))
+
+
+@pytest.mark.parametrize(
+    ("n_values", "n_files", "looks"), [(2000, 1, False), (2000, 2, False), (9, 1, True)]
+)
+@pytest.mark.parametrize("group", [None, "context"])
+def test_ids_are_hashed_where_rank_values_tie(
+    tmp_path: Path, group: str | None, n_values: int, n_files: int, looks: bool
+) -> None:
+    """A pass over ids is the price of a cut among equals alone."""
+    rng = np.random.default_rng(0)
+    scores = rng.permutation(2000) % n_values / 7
+    rows = [row | {"score": scores[i]} for i, row in enumerate(random_rows(2000, seed=8))]
+    for i in range(n_files):
+        frame(rows[i::n_files]).write_parquet(tmp_path / f"part{i}.parquet")
+    told = []
+    executor = LocalExecutor(lambda label, done, total: told.append(label))
+    request = FilterRequest(
+        rank_by="score", rules="none", near_duplicates="none", group=group, share="0.5"
+    )
+    corpus = open_corpus(tmp_path, columns={})
+    filter_corpus(request, corpus, tmp_path.with_name("kept"), executor=executor)
+    assert ("ties" in told) == looks
+    tables = [pl.read_parquet(path) for path in tmp_path.with_name("kept").glob("decisions/*")]
+    expected = oracle(rows, duplicates=False, grouped=group is not None, share="0.5")
+    assert found_of(pl.concat(tables)) == expected
 
 
 def test_groups_are_counted() -> None:

@@ -62,6 +62,7 @@ def test_the_same_bytes_after_a_kill_anywhere(out: Path, tmp_path: Path) -> None
     assert number > 12
 
 
+@pytest.mark.slow
 def test_a_first_filter_that_was_killed_goes_on(out: Path, tmp_path: Path) -> None:
     filtered(out, tmp_path / "whole", **OPTIONS)
     for number in (1, 6, 12):

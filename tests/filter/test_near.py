@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qaeval_core.filter.near import near_duplicates
-from qaeval_core.filter.texts import column_hashes, joined, tokens
+from qaeval_core.filter.texts import token_text
+from qaeval_core.planning.text_hashes import column_hashes
 
 
 def rouge_l(left: list[str], right: list[str]) -> Fraction:
@@ -74,7 +75,7 @@ def test_qgeval_keeps_646_below_rouge_l_of_0_7(shared_data: Path) -> None:
         rank=-np.arange(n, dtype=float),
         tie=np.zeros(n, np.uint64),
         row=np.arange(n),
-        tokens=joined(tokens(table["question"])).to_list(),
+        tokens=token_text(table["question"]).to_list(),
         threshold=Fraction("0.7"),
     )
     assert n - len(duplicates) == 646

@@ -18,6 +18,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return scored(tmp_path_factory.mktemp("corpus"), n_rows=2000, n_files=3)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_ray_and_one_process_write_the_same_bytes(out: Path, tmp_path: Path) -> None:
     words = ["--rank-by", "f1", "--rules", "none", "--top-k", "3", "--share", "0.5"]
@@ -36,6 +37,7 @@ def test_ray_and_one_process_write_the_same_bytes(out: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_as_a_module_on_a_table_of_another_tool(tmp_path: Path) -> None:
     table = pl.DataFrame(
         {"qid": [7, 8, 9], "q": ["a", "b", "A"], "p": ["x", "x", "x"], "s": [1, 2, 3]}
@@ -97,6 +99,7 @@ def test_whoever_is_killed_on_ray_the_bytes_are_the_same(
     assert files_of(kept) == files_of(tmp_path / "local")
 
 
+@pytest.mark.slow
 def test_from_the_sheet_to_the_certificate(out: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     ranked = ["--rank-by", "f1", "--rules", "none", "--local", "--to", kept]
