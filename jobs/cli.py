@@ -8,7 +8,19 @@ from typing import Annotated
 
 import typer
 
-from jobs import calibrate, correlate, demo, explain, export, metrics, options, score, train
+from jobs import (
+    audit,
+    calibrate,
+    correlate,
+    demo,
+    explain,
+    export,
+    metrics,
+    options,
+    report,
+    score,
+    train,
+)
 from jobs import filter as filter_verb
 from jobs.net import DEBUG, caught
 
@@ -23,7 +35,9 @@ app.command(epilog=score.EPILOG)(caught(score.score))
 app.command(epilog=calibrate.EPILOG)(caught(calibrate.calibrate))
 app.command(epilog=correlate.EPILOG)(caught(correlate.correlate))
 app.command("filter", epilog=filter_verb.EPILOG)(caught(filter_verb.filter_rows))
+app.command("audit", epilog=audit.EPILOG)(caught(audit.audit_run))
 app.command(epilog=explain.EPILOG)(caught(explain.explain))
+app.command(epilog=report.EPILOG)(caught(report.report))
 app.command(
     epilog=export.EPILOG,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},

@@ -142,6 +142,7 @@ def test_calibrated_baseline_is_used_and_belongs_to_its_options(
     assert "calibrated for other models or options" in refused
 
 
+@pytest.mark.slow
 def test_calibrate_says_what_has_nothing_to_calibrate(words: list[str]) -> None:
     told = qaeval("calibrate", *words, "--corpus", "sample", "--metrics", "f1", expect=2)
     assert "f1 has nothing to calibrate" in told
