@@ -23,6 +23,9 @@ from qaeval_core.files import check_out_path
 from qaeval_core.filter.filtering import RETRY_S, LocalExecutor
 from qaeval_core.models.session import available_cpus
 from qaeval_core.outages import Outages
+from qaeval_core.overview import MAX_EXAMPLES
+from qaeval_core.report.again import run_examples
+from qaeval_core.report.examples import RunExamples
 from qaeval_core.running.progress import LabelProgress
 from qaeval_core.store.store import Store
 
@@ -78,6 +81,13 @@ def audit_run(
     inputs: Annotated[
         list[str] | None, typer.Option("--input", help="where the input lies now; repeatable")
     ] = None,
+    texts: Annotated[
+        int | None,
+        typer.Option(min=1, max=MAX_EXAMPLES, help="rows at each end of a score in audit.html"),
+    ] = None,
+    no_texts: Annotated[
+        bool, typer.Option("--no-texts", help="show no text of rows in audit.html")
+    ] = False,
     warn_only: Annotated[
         bool, typer.Option("--warn-only", help="exit with 0 where there is an alert")
     ] = False,
@@ -100,6 +110,8 @@ def audit_run(
             inputs=tuple(inputs or ()),
             settings=load_settings(config),
         )
+        if no_texts and texts is not None:
+            raise ConfigError("--texts and --no-texts: one of them")
         folder = check_out_path(str(history))
         if dry_run:
             for line in dry_run_lines(prepare_audit(Path(out), request, history=folder)):
@@ -109,7 +121,9 @@ def audit_run(
             raise ConfigError("no folder for the report: give --to REPORT")
         report = Store(check_out_path(str(to)), outages=Outages(retry_s=RETRY_S))
         outcome = _run(Path(out), request, folder, address=address)
-        write_report(outcome, report, name=folder.name)
+        write_report(
+            outcome, report, name=folder.name, examples=_examples(outcome, texts, no_texts=no_texts)
+        )
         for line in outcome_lines(outcome, report.out):
             options.show(line)
     except RunError as error:
@@ -117,6 +131,13 @@ def audit_run(
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_BAD_REQUEST)
     sys.exit(_exit_code(outcome, warn_only=warn_only))
+
+
+def _examples(outcome: AuditOutcome, n: int | None, *, no_texts: bool) -> RunExamples | None:
+    if outcome.profile is None:
+        return None
+    n_texts = 0 if no_texts else n
+    return run_examples(outcome.out, n_texts=n_texts, inputs=outcome.request.inputs)
 
 
 def _exit_code(outcome: AuditOutcome, *, warn_only: bool) -> int:

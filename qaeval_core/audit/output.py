@@ -1,4 +1,4 @@
-"""Output: what REPORT holds of an audit: audit.json, audit.parquet and audit.prom, each whole.
+"""Output: what REPORT holds of an audit: audit.json, .parquet, .html and .prom, each whole.
 
 Prometheus' format is that of the node exporter's textfile collector. It refuses two files with the
 same series, so that each has the name of its history as a label.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,17 +17,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from qaeval_core.audit.drift import moments_of
-from qaeval_core.audit.profile import Profile
+from qaeval_core.audit.page import PAGE, audit_page
 from qaeval_core.audit.run import Audit, AuditOutcome
-from qaeval_core.audit.run_profile import RunProfile
 from qaeval_core.audit.runs import time_of
+from qaeval_core.audit.summary import column_summary, columns_of, run_summary, signatures
+from qaeval_core.report.examples import RunExamples
 from qaeval_core.store.store import Store
 
 STATUSES = ("ok", "alert", "first_run", "incomplete")
 _MAX_SHOWN = 20
 
 
-def write_report(outcome: AuditOutcome, store: Store, *, name: str) -> None:
+def write_report(
+    outcome: AuditOutcome, store: Store, *, name: str, examples: RunExamples | None = None
+) -> None:
     """Write the files of an audit.
 
     Parameters
@@ -37,6 +40,8 @@ def write_report(outcome: AuditOutcome, store: Store, *, name: str) -> None:
         Of REPORT.
     name : str
         Of the history, for Prometheus.
+    examples : RunExamples, optional
+        Rows that the page shows.
 
     Raises
     ------
@@ -48,6 +53,7 @@ def write_report(outcome: AuditOutcome, store: Store, *, name: str) -> None:
     store.write(store.out / "audit.parquet", buffer.getvalue().to_pybytes())
     text = "".join(f"{line}\n" for line in prometheus_lines(outcome, name=name))
     store.write(store.out / "audit.prom", text.encode("utf-8", "replace"))
+    store.write(store.out / PAGE, audit_page(outcome, examples).encode("utf-8", "replace"))
     # The last one: who waits for it finds the others.
     store.write_json(store.out / "audit.json", content(outcome))
 
@@ -60,12 +66,12 @@ def content(outcome: AuditOutcome) -> dict[str, Any]:
         "why": outcome.why,
         "alerts": [asdict(alert) for alert in result.alerts],
         "too_few": result.is_too_few,
-        "run": _described(outcome.run, outcome.profile) | {"out": str(outcome.out)},
-        "reference": _described(outcome.reference, outcome.reference_profile)
+        "run": run_summary(outcome.run, outcome.profile) | {"out": str(outcome.out)},
+        "reference": run_summary(outcome.reference, outcome.reference_profile)
         if outcome.reference
         else None,
-        "signatures": _signatures(outcome),
-        "columns": {name: _column(own) for name, own in _columns(outcome.profile).items()},
+        "signatures": signatures(outcome),
+        "columns": {name: column_summary(own) for name, own in columns_of(outcome.profile).items()},
         "notes": [*outcome.notes, *result.notes],
         "settings": {
             "alpha": settings.alpha,
@@ -77,60 +83,6 @@ def content(outcome: AuditOutcome) -> dict[str, Any]:
         },
         "earlier_runs": [run for run, _ in outcome.earlier],
         "tests": [asdict(row) for row in result.rows],
-    }
-
-
-def _columns(profile: RunProfile | None) -> Mapping[str, Profile]:
-    return profile.columns if profile is not None else {}
-
-
-def _described(name: str, profile: RunProfile | None) -> dict[str, Any]:
-    found: dict[str, Any] = {"id": name}
-    if profile is not None:
-        rates = {own: counts[:, 0].sum(axis=1).tolist() for own, counts in profile.rates.items()}
-        found |= {
-            "rows": rates["rows"][0],
-            **{own: n_true for own, (n_true, _) in rates.items() if own != "rows"},
-            "cluster": profile.cluster,
-            "clusters": int(profile.clusters.counts()[0]),
-        }
-    return found
-
-
-def _signatures(outcome: AuditOutcome) -> dict[str, dict[str, str | None]]:
-    before, now = _columns(outcome.reference_profile), _columns(outcome.profile)
-    return {
-        name: {
-            "reference": before[name].signature if name in before else None,
-            "current": now[name].signature if name in now else None,
-        }
-        for name in dict.fromkeys([*now, *before])
-    }
-
-
-def _column(profile: Profile) -> dict[str, Any]:
-    """Return counts and mean over all rows, and what the mean can be at most.
-
-    ``bounds``: the mean if all undefined values were the lowest or the highest.
-    """
-    counts = profile.counts[0].sum(axis=0, dtype="int64")
-    n, n_undefined = int(counts[:-1].sum()), int(counts[-1])
-    mean = moments_of(profile, 0)[0]
-    total = 0.0 if math.isnan(mean) else mean * n
-    ends = (profile.low, profile.high)
-    has_bounds = n + n_undefined > 0 and all(map(math.isfinite, ends))
-    return {
-        "n": n,
-        "undefined": n_undefined,
-        "undefined_by_reason": {
-            reason: n_rows
-            for reason, own in sorted(profile.reasons.items())
-            if (n_rows := int(own[0].sum()))
-        },
-        "mean": None if math.isnan(mean) else mean,
-        "bounds": [(total + end * n_undefined) / (n + n_undefined) for end in ends]
-        if has_bounds
-        else None,
     }
 
 
@@ -158,7 +110,7 @@ def prometheus_lines(outcome: AuditOutcome, *, name: str) -> Iterator[str]:
             [(own, float(len(outcome.result.alerts)))],
         )
     means, shares = [], []
-    for column, profile in _columns(outcome.profile).items():
+    for column, profile in columns_of(outcome.profile).items():
         for code, part in enumerate(outcome.profile.slices.all if outcome.profile else ()):
             labels = {**own, "column": column, "slice": str(part)}
             counts = profile.counts[code].sum(axis=0, dtype="int64")
@@ -208,7 +160,7 @@ def outcome_lines(outcome: AuditOutcome, report: Path) -> Iterator[str]:
             f"fewer than {outcome.request.settings.min_clusters} clusters: scores have no verdict"
         )
     yield from (f"note: {note}" for note in (*outcome.notes, *result.notes)[:_MAX_SHOWN])
-    yield f"report: {report / 'audit.json'}"
+    yield f"report: {report / PAGE}"
 
 
 def _verdict(outcome: AuditOutcome) -> str:

@@ -14,6 +14,7 @@ from typing import Literal
 from qaeval_core.audit.compare import AuditResult, compare
 from qaeval_core.audit.count import profile_source
 from qaeval_core.audit.history import RunMeans, run_means
+from qaeval_core.audit.paired import PairedColumn
 from qaeval_core.audit.request import REFERENCES, AuditRequest
 from qaeval_core.audit.run_profile import RunProfile
 from qaeval_core.audit.runs import Runs, read_profile, run_id
@@ -57,6 +58,7 @@ class AuditOutcome:
     result: AuditResult = field(default_factory=AuditResult)
     earlier: Sequence[tuple[str, RunMeans]] = ()
     notes: tuple[str, ...] = ()
+    paired: tuple[PairedColumn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,20 @@ from qaeval_core.errors import (
     ConfigError,
     InputChangedError,
     InputError,
+    QAEvalError,
     UnreadableFileError,
     nearest,
 )
 from qaeval_core.planning.inputs import find_inputs
 from qaeval_core.planning.shards import ReadLimits
-from qaeval_core.report.examples import N_EXAMPLES, Place, Texts, example_places, read_texts
+from qaeval_core.report.examples import (
+    N_EXAMPLES,
+    Place,
+    RunExamples,
+    Texts,
+    example_places,
+    read_texts,
+)
 from qaeval_core.report.page import PROFILE, report_page
 from qaeval_core.running.finished_run import FinishedRun, read_run
 from qaeval_core.running.run_files import read_json
@@ -89,6 +97,44 @@ def _page(
         texts = _texts(run, places, inputs) if places else {}
     content = read_json(run.out / "run.json") or {}
     return report_page(report, content, profile, texts, by=by or None, n_examples=n_examples)
+
+
+def run_examples(
+    out: Path, *, n_texts: int | None = None, inputs: Sequence[str] = ()
+) -> RunExamples | None:
+    """Return the rows of lowest and highest score of a finished run; None where none were kept.
+
+    Texts that cannot be read are left out, and why is said: a page without them is better than
+    none.
+
+    Parameters
+    ----------
+    out : Path
+        Of ``qaeval score``.
+    n_texts : int, optional
+        Rows at each end, 0 for none of their texts; default as the run had it.
+    inputs : sequence of str
+        Where the input lies; () is where the run had it.
+
+    Raises
+    ------
+    ConfigError
+        If a run does not keep so many rows, or report.json is damaged.
+    """
+    run, report = read_run(out), read_json(out / "report.json") or {}
+    n_examples = n_texts or N_EXAMPLES
+    try:
+        places = example_places(report, n=n_examples) if "examples" in report else []
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{out / 'report.json'} is damaged: {error!r}") from None
+    if not places:
+        return None
+    if not (run.config.output.texts if n_texts is None else n_texts > 0):
+        return RunExamples(report, None, n_examples)
+    try:
+        return RunExamples(report, _texts(run, places, inputs), n_examples)
+    except QAEvalError as error:
+        return RunExamples(report, None, n_examples, why=str(error))
 
 
 def _check_slices(slices: Mapping[str, Any], by: Sequence[str]) -> None:

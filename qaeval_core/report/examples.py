@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,28 @@ N_EXAMPLES = 5  # rows shown at each end of a metric's main column
 
 Place = tuple[str, int]
 Texts = Mapping[Place, Mapping[str, object]]
+
+
+@dataclass(frozen=True, slots=True)
+class RunExamples:
+    """Rows of lowest and highest score of a finished run.
+
+    Attributes
+    ----------
+    report : mapping
+        Content of report.json, which says where they are.
+    texts : mapping of place to mapping of role to text, optional
+        None: none are shown.
+    n : int
+        Rows at each end.
+    why : str
+        Why texts that were wanted cannot be shown.
+    """
+
+    report: Mapping[str, Any]
+    texts: Texts | None
+    n: int
+    why: str = ""
 
 
 def main_columns(report: Mapping[str, Any]) -> list[str]:

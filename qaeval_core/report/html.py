@@ -37,7 +37,7 @@ caption { text-align: left; padding: .2rem 0; }
 th, td { border: 1px solid var(--line); padding: .15rem .5rem; text-align: left;
   vertical-align: top; white-space: pre-wrap; } td.number { text-align: right;
   font-variant-numeric: tabular-nums; } dd { margin: 0 0 .5rem 0; }
-code, h1, h2, h3, p, dd, summary { overflow-wrap: anywhere; }
+code, h1, h2, h3, p, li, dd, summary, figcaption { overflow-wrap: anywhere; }
 .charts { display: grid; gap: 1rem 2rem;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 20rem), 1fr)); }
 .charts > *, figure { min-width: 0; margin: 0; } figcaption { font-weight: 600; }
@@ -80,6 +80,12 @@ class Strip:
     pieces: Sequence[str]
     values: Sequence[float]
     unit: str = ""
+
+
+class Markup(str):
+    """HTML that this program made: what is not escaped where it stands in a cell."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +133,19 @@ def details(title: str, shown: str) -> str:
     return f"<details><summary>{escaped(title)}</summary>{shown}</details>"
 
 
+def figure(title: str, shown: str) -> str:
+    """Return HTML, such as a chart, under its title."""
+    return f"<figure><figcaption>{escaped(title)}</figcaption>{shown}</figure>"
+
+
+def left_out(n: int, what: str) -> str:
+    """Return the remark that some things have no room; nothing where all have."""
+    if n <= 0:
+        return ""
+    said = f"{n:,} more {what} are left out: the page would be too large."
+    return block_html(Passage(said, tone="soft"))
+
+
 def block_html(block: Block) -> str:
     """Return the HTML of one block."""
     match block:
@@ -164,7 +183,8 @@ def _table(table: Table) -> str:
         cells = [f'<th scope="row" dir="auto">{escaped(name)}</th>']
         for i, cell in enumerate(values, start=1):
             kind = ' class="number"' if i in table.numbers else ' dir="auto"'
-            cells.append(f"<td{kind}>{escaped(cell)}</td>")
+            inner = cell if isinstance(cell, Markup) else escaped(cell)
+            cells.append(f"<td{kind}>{inner}</td>")
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return "\n".join([*lines, "</tbody>", "</table>", "</div>"])
 
@@ -179,6 +199,30 @@ def _passage(passage: Passage) -> str:
     return f'{label}<p class="text" dir="auto">{shown or "(empty)"}</p>'
 
 
+def shown(value: float | int | None) -> str:
+    """Return a number as tables show it; nothing where there is none.
+
+    Examples
+    --------
+    >>> shown(0.123456), shown(12_345), shown(None)
+    ('0.1235', '12,345', '')
+    """
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
+
+
+def within(text: str, n_chars: int) -> str:
+    """Return a text of at most some characters.
+
+    Examples
+    --------
+    >>> within("signature", 5)
+    'sign…'
+    """
+    return text if len(text) <= n_chars else f"{text[: n_chars - 1]}…"
+
+
 def cut(value: object) -> str:
     r"""Return a text of a row, or its list of texts, as pages show it: at most 400 characters.
 
@@ -188,7 +232,7 @@ def cut(value: object) -> str:
     ('one\ntwo', '', 400)
     """
     text = "\n".join(map(str, value)) if isinstance(value, list) else str(value or "")
-    return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
+    return within(text, MAX_CHARS)
 
 
 def escaped(text: str) -> str:

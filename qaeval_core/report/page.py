@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from qaeval_core.audit.profile import IntArray, Profile
+from qaeval_core.audit.profile import Profile
 from qaeval_core.audit.run_profile import RunProfile
 from qaeval_core.report import svg
+from qaeval_core.report.bars import counted_bars
 from qaeval_core.report.examples import N_EXAMPLES, Texts, main_columns
 from qaeval_core.report.html import (
     Fields,
@@ -24,13 +23,16 @@ from qaeval_core.report.html import (
     cut,
     details,
     escaped,
+    figure,
+    left_out,
     page,
     section,
+    shown,
+    within,
 )
 
 PAGE, PROFILE = "report.html", "profile.parquet"
 MAX_BYTES = 300_000
-_N_BARS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +107,10 @@ def report_page(
     chosen = [name for name, own in slices.items() if own] if by is None else by
     content = Content(report, run, profile, texts, tuple(chosen), n_examples)
     for room in _ROOMS:
-        shown = page("qaeval report", list(_sections(content, room)))
-        if len(shown.encode()) < MAX_BYTES:
+        text = page("qaeval report", list(_sections(content, room)))
+        if len(text.encode()) < MAX_BYTES:
             break
-    return shown
+    return text
 
 
 def _sections(content: Content, room: _Room) -> Iterator[str]:
@@ -147,14 +149,14 @@ def _columns(content: Content) -> str:
     rows = []
     for name, own in content.report["columns"].items():
         points = [own["quantiles"].get(key) for key in ("0", "0.5", "1")]
-        cells = [_shown(own["mean"]), _interval(own["interval_95"]), _shown(own["n"])]
+        cells = [shown(own["mean"]), _interval(own["interval_95"]), shown(own["n"])]
         rows.append(
             [
                 name,
                 *cells,
-                _shown(own["n_undefined"]),
-                *map(_shown, points),
-                _shown(own.get("corpus")),
+                shown(own["n_undefined"]),
+                *map(shown, points),
+                shown(own.get("corpus")),
             ]
         )
     head = ("column", "mean", "95 % interval", "scored", "undefined", *names, "corpus")
@@ -169,42 +171,20 @@ def _charts(content: Content, room: _Room) -> Iterator[str]:
         return
     profiles = content.profile.columns
     own = [name for name in content.report["columns"] if name in profiles]
-    figures = [_figure(name, _distribution(name, profiles[name])) for name in own[: room.n_charts]]
+    figures = [figure(name, _distribution(name, profiles[name])) for name in own[: room.n_charts]]
     yield f'<div class="charts">{"".join(figures)}</div>'
-    yield _left_out(len(own) - room.n_charts, "distributions")
+    yield left_out(len(own) - room.n_charts, "distributions")
 
 
 def _distribution(name: str, profile: Profile) -> str:
-    counts = profile.counts.sum(axis=(0, 1), dtype=np.int64)
-    # The page's profiles have no atoms: below, equal cells, above, undefined.
-    below, equal, above, undefined = counts[0], counts[1:-2], counts[-2], counts[-1]
-    n = int(below + equal.sum() + above)
-    if not n:
-        said = f"No row has a score here ({undefined:,} undefined)."
+    bars = counted_bars([profile])
+    (own,) = bars.counted
+    if not own.n_defined:
+        said = f"No row has a score here ({own.n_undefined:,} undefined)."
         return block_html(Passage(said, tone="soft"))
-    edges, bars = _bars(profile, equal)
-    chart = svg.histogram(edges, {name: bars}, title=f"Distribution of {name}", is_share=False)
-    beyond = [f"{k:,} {where}" for k, where in ((below, "below"), (above, "above")) if k]
-    said = ", ".join([f"{n:,} rows", f"{undefined:,} undefined", *beyond])
-    return chart + block_html(Passage(said, tone="soft"))
-
-
-def _bars(profile: Profile, counts: IntArray) -> tuple[list[float], list[int]]:
-    """Return edges and counts of a few bars: over the metric's range, or that of the data."""
-    first, n_cells = 0, len(counts)
-    if not np.isfinite([profile.low, profile.high]).all() and counts.any():
-        held = np.flatnonzero(counts)
-        first, n_cells = int(held[0]), int(held[-1] - held[0]) + 1
-    step = -(-n_cells // _N_BARS)
-    n_bars = -(-n_cells // step)
-    own = np.zeros(n_bars * step, np.int64)
-    own[:n_cells] = counts[first : first + n_cells]
-    edges = profile.cells.low + profile.cells.width * (first + step * np.arange(n_bars + 1))
-    return edges.tolist(), own.reshape(n_bars, step).sum(axis=1).tolist()
-
-
-def _figure(title: str, shown: str) -> str:
-    return f"<figure><figcaption>{escaped(title)}</figcaption>{shown}</figure>"
+    title = f"Distribution of {name}"
+    chart = svg.histogram(bars.edges, {name: own.counts}, title=title, is_share=False)
+    return chart + block_html(Passage(own.remark, tone="soft"))
 
 
 def _reasons(content: Content) -> str:
@@ -237,7 +217,7 @@ def _slices(content: Content, room: _Room) -> Iterator[str]:
         yield f"<h3>{escaped(by)}</h3>"
         yield f'<div class="charts">{"".join(_dots(own, name) for name in names)}</div>'
         rows = [
-            [_label(one), _shown(one["rows"]), *(_mean(one["columns"][name]) for name in names)]
+            [_label(one), shown(one["rows"]), *(_mean(one["columns"][name]) for name in names)]
             for one in own
         ]
         head = (by, "rows", *names)
@@ -258,7 +238,7 @@ def _dots(slices: Sequence[Mapping[str, Any]], name: str) -> str:
     ]
     if not dots:
         return ""
-    return _figure(name, svg.interval_dots(dots, title=f"Mean of {name} by slice"))
+    return figure(name, svg.interval_dots(dots, title=f"Mean of {name} by slice"))
 
 
 def _label(one: Mapping[str, Any]) -> str:
@@ -268,7 +248,7 @@ def _label(one: Mapping[str, Any]) -> str:
 def _mean(own: Mapping[str, Any]) -> str:
     if own["mean"] is None:
         return "none"
-    return f"{_shown(own['mean'])} {_interval(own['interval_95'])} of {own['n']:,}".replace(
+    return f"{shown(own['mean'])} {_interval(own['interval_95'])} of {own['n']:,}".replace(
         "  ", " "
     )
 
@@ -278,21 +258,36 @@ def _examples(content: Content, room: _Room) -> Iterator[str]:
     if not content.n_examples or "examples" not in content.report:
         yield block_html(Passage("No rows were kept for this, or none are wanted.", tone="soft"))
         return
-    yield _left_out(content.n_examples - n, "rows of each end")
-    for name in main_columns(content.report):
-        for end, own in content.report["examples"][name].items():
+    yield left_out(content.n_examples - n, "rows of each end")
+    yield from example_tables(content.report, content.texts, n=n)
+
+
+def example_tables(report: Mapping[str, Any], texts: Texts | None, *, n: int) -> Iterator[str]:
+    """Yield tables of the rows at both ends of each metric's main column.
+
+    Parameters
+    ----------
+    report : mapping
+        Content of report.json.
+    texts : mapping of place to mapping of role to text, optional
+        Default no text is shown.
+    n : int
+        Rows at each end.
+    """
+    for name in main_columns(report):
+        for end, own in report["examples"][name].items():
             if own[:n]:
-                yield _example_table(content, f"{name}: {end}", own[:n])
+                yield _example_table(texts, f"{name}: {end}", own[:n])
 
 
-def _example_table(content: Content, title: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    if content.texts is None:
-        plain = [[f"{own['file']}:{own['row']}", _shown(own["value"])] for own in rows]
+def _example_table(known: Texts | None, title: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    if known is None:
+        plain = [[f"{own['file']}:{own['row']}", shown(own["value"])] for own in rows]
         return block_html(Table(title, ("row", "score"), plain, numbers=(1,)))
-    texts = [content.texts.get((own["file"], own["row"]), {}) for own in rows]
+    texts = [known.get((own["file"], own["row"]), {}) for own in rows]
     roles = list(dict.fromkeys(role for own in texts for role in own))
     cells = [
-        [str(own["id"]), _shown(own["value"]), *(cut(text.get(role)) for role in roles)]
+        [str(own["id"]), shown(own["value"]), *(cut(text.get(role)) for role in roles)]
         for own, text in zip(rows, texts, strict=True)
     ]
     table = block_html(Table(title, ("id", "score", *roles), cells, numbers=(1,)))
@@ -308,12 +303,12 @@ def _work(content: Content) -> Iterator[str]:
         rows = [
             [
                 key,
-                _shown(own["rows"]),
-                _shown(own["forward_sequences"]),
+                shown(own["rows"]),
+                shown(own["forward_sequences"]),
                 _share_avoided(own),
-                _shown(own["tokens"]),
+                shown(own["tokens"]),
                 f"{own['padding_share']:.1%}",
-                _shown(own["truncated"]),
+                shown(own["truncated"]),
             ]
             for key, own in computed.items()
         ]
@@ -325,7 +320,7 @@ def _work(content: Content) -> Iterator[str]:
     if speeds:
         titles = ("family", "rows", "seconds", "rows/s", "tokens/s")
         fields = ("rows", "wall_s", "rows_per_s", "tokens_per_s")
-        rows = [[key, *(_shown(own[name]) for name in fields)] for key, own in speeds.items()]
+        rows = [[key, *(shown(own[name]) for name in fields)] for key, own in speeds.items()]
         yield block_html(Table("The last run alone", titles, rows, numbers=(1, 2, 3, 4)))
     wall_s = content.report["wall_s"]
     yield block_html(Passage(f"{wall_s:,.1f} seconds for all passes of the last run.", tone="soft"))
@@ -345,7 +340,7 @@ def _calls(families: Mapping[str, Mapping[str, Any]]) -> str:
         failed, usd = sum(calls["failed"].values()), own.get("journal", {}).get("usd")
         money = ["" if one is None else f"{one:,.4f}" for one in (calls["usd"], usd)]
         numbers = [own["requests_avoided"], *(calls[name] for name in fields), failed]
-        rows.append([key, *map(_shown, numbers), *money])
+        rows.append([key, *map(shown, numbers), *money])
     head = (*head, "failed", "USD", "USD of the journal")
     return block_html(Table("Calls of language models", head, rows, numbers=range(1, len(head))))
 
@@ -358,12 +353,11 @@ def _origin(content: Content, room: _Room) -> Iterator[str]:
     carried = [("carried", ", ".join(config["output"]["carry"]))]
     yield block_html(Fields("Read", [*given, *columns, *carried]))
     signatures = [
-        (name, _within(own["signature"], room.n_chars)) for name, own in report["instances"].items()
+        (name, within(own["signature"], room.n_chars)) for name, own in report["instances"].items()
     ]
     yield block_html(Fields("Signatures: how each score is made", signatures))
     families = [
-        (key, _within(" ".join(_made(own)), room.n_chars))
-        for key, own in report["families"].items()
+        (key, within(" ".join(_made(own)), room.n_chars)) for key, own in report["families"].items()
     ]
     made = [("device", str(run.get("device")))]
     for key, value in report["environment"].items():
@@ -378,22 +372,5 @@ def _made(own: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"{name}: {own[name]}" for name in ("artifact", "precision") if name in own)
 
 
-def _within(text: str, n_chars: int) -> str:
-    return text if len(text) <= n_chars else f"{text[: n_chars - 1]}…"
-
-
-def _left_out(n: int, what: str) -> str:
-    if n <= 0:
-        return ""
-    said = f"{n:,} more {what} are left out: the page would be too large."
-    return block_html(Passage(said, tone="soft"))
-
-
 def _interval(own: Sequence[float] | None) -> str:
-    return "" if own is None else f"[{_shown(own[0])}, {_shown(own[1])}]"
-
-
-def _shown(value: float | int | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
+    return "" if own is None else f"[{shown(own[0])}, {shown(own[1])}]"

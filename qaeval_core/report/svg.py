@@ -61,7 +61,7 @@ def histogram(
     most = max((value for values in series.values() for value in values), default=0.0) or 1.0
     base, n_bins = height - _BOTTOM, len(edges) - 1
     step = _PLOT / max(n_bins, 1)
-    parts = [_grid(0.0, most, height=height, shown=_percent if is_share else _count)]
+    parts = [_grid(0.0, most, height=height, shown=_rough_percent if is_share else _count)]
     for j, (name, values) in enumerate(series.items()):
         width = step / len(series)
         for i, value in enumerate(values):
@@ -286,6 +286,17 @@ def _number(value: float) -> str:
 
 def _percent(value: float) -> str:
     return f"{100 * value:.3g} %"
+
+
+def _rough_percent(value: float) -> str:
+    """Return a share in the few letters that an axis has room for.
+
+    Examples
+    --------
+    >>> _rough_percent(0.3472), _rough_percent(0.0047), _rough_percent(1.0)
+    ('35 %', '0.47 %', '100 %')
+    """
+    return f"{100 * value:.0f} %" if value >= 0.1 or not value else f"{100 * value:.2g} %"
 
 
 def _count(value: float) -> str:

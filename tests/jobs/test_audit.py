@@ -16,6 +16,7 @@ import pytest
 from audit_weeks import N_ROWS, a_table, audited, week
 from helpers import REPOSITORY, qaeval, start_qaeval
 from ray_head import running_head
+from report.test_page import assert_stands_alone
 
 from qaeval_core import checksums
 from qaeval_core.audit.run_profile import METADATA
@@ -80,6 +81,33 @@ def test_a_spoilt_slice_is_named_and_others_are_not(weeks: Path, tmp_path: Path)
     content, _ = audited(weeks / "out3", tmp_path, "--warn-only")
     assert content["status"] == "alert"
     assert len(profiles(tmp_path)) == 3
+
+
+def test_a_page_shows_the_verdict_and_rows(weeks: Path, tmp_path: Path) -> None:
+    def page() -> str:
+        return (tmp_path / "report" / "audit.html").read_text()
+
+    question = pl.read_parquet(weeks / "source1" / "part0.parquet")["question"][0]
+    assert question
+    audited(weeks / "out1", tmp_path, "--pin", "--by", "topic", "--texts", "20")
+    assert_stands_alone(page())
+    assert "First run" in page() and "f1: lowest" in page()
+    content, said = audited(weeks / "out3", tmp_path, expect=3)
+    assert f"report: {tmp_path / 'report' / 'audit.html'}" in said
+    assert_stands_alone(page())
+    assert f">{len(content['alerts'])} alerts<" in page()
+    assert "the mean of f1 in topic=bay fell" in page() and "quite another text" in page()
+    audited(weeks / "out3", tmp_path, "--no-texts", "--warn-only")
+    assert "f1: lowest" in page() and "quite another text" not in page()
+    audited(weeks / "out3", tmp_path, "--no-texts", "--texts", "3", expect=2)
+
+
+def test_a_page_without_the_input_says_why_it_shows_no_texts(tmp_path: Path) -> None:
+    out = week(tmp_path, 1)
+    shutil.rmtree(tmp_path / "source1")
+    audited(out, tmp_path, "--pin", "--cluster", "topic")
+    page = (tmp_path / "report" / "audit.html").read_text()
+    assert "Without texts: the input of this run" in page and "f1: highest" in page
 
 
 def test_prometheus_reads_the_gauges(weeks: Path, tmp_path: Path) -> None:

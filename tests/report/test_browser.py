@@ -17,6 +17,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from audit_weeks import audited, week
 from explain.test_page import make_explanation
 from filter_corpora import questions
 from helpers import qaeval, run_locally
@@ -99,7 +100,7 @@ def measured(page: str, width: int, folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Pages of a run, a filter and an explanation; with long words, and marks of other scripts."""
+    """A page of each kind; with long words, and marks of other scripts."""
     folder = tmp_path_factory.mktemp("pages")
     row = pl.int_range(pl.len())
     table = questions(400).with_columns(
@@ -120,15 +121,21 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     )
     words = ["--rank-by", "f1", "--share", "0.5", "--rules", "none", "--local"]
     qaeval("filter", folder / "out", "--to", folder / "kept", *words)
+    spoilt = table.with_columns(reference=pl.lit("quite another text"))
+    for number, own in enumerate((table, table, spoilt)):
+        week(folder, number, table=own)
+        options = ("--pin", "--by", "topic") if not number else ()
+        audited(folder / f"out{number}", folder, *options, expect=3 * (number == 2))
     return {
         "report": (folder / "out" / "report.html").read_text(),
         "filter": (folder / "kept" / "filter.html").read_text(),
+        "audit": (folder / "report" / "audit.html").read_text(),
         "explain": explanation_page(make_explanation(id="W" * 200)),
     }
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["report", "filter", "explain"])
+@pytest.mark.parametrize("name", ["report", "filter", "audit", "explain"])
 def test_nothing_is_beyond_what_holds_it(
     pages: dict[str, str], tmp_path: Path, name: str, width: int
 ) -> None:

@@ -1,0 +1,141 @@
+"""audit.html of profiles: its numbers are those of the tests, and it is small and stands alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from audit_runs import cells_of, clustered, run_of
+from report.test_page import ATTACK, Page, assert_stands_alone
+
+from qaeval_core.audit.compare import compare
+from qaeval_core.audit.history import run_means
+from qaeval_core.audit.page import audit_page
+from qaeval_core.audit.request import AuditRequest
+from qaeval_core.audit.run import AuditOutcome, Status
+from qaeval_core.audit.run_profile import RunProfile
+from qaeval_core.audit.settings import AuditSettings
+from qaeval_core.report.bars import counted_bars
+from qaeval_core.report.page import MAX_BYTES
+
+
+def run(n_columns: int = 2, *, n_slices: int = 3, shift: float = 0.0, seed: int = 0) -> RunProfile:
+    """Return a run of slices of 40 clusters each, whose columns and slices attack pages."""
+    base, hashes = clustered(40 * n_slices, 5, seed=seed, shift=shift)
+    columns = [f"score{i} {ATTACK}" for i in range(n_columns)]
+    values = {name: base + i for i, name in enumerate(columns)}
+    values[columns[0]] = np.where(np.arange(len(base)) % 10, values[columns[0]], np.nan)
+    systems = [f"{ATTACK} {i // 200}" for i in range(len(base))]
+    cells = cells_of({name: np.linspace(-9, 9 + i, 99) for i, name in enumerate(columns)})
+    return run_of(values, hashes, cells, systems=systems, slices=list(dict.fromkeys(systems)))
+
+
+def outcome(
+    before: RunProfile,
+    now: RunProfile,
+    *,
+    n_earlier: int = 0,
+    settings: AuditSettings | None = None,
+) -> AuditOutcome:
+    earlier = [
+        (f"202401{i + 1:02d}T000000.000000Z-0123456789ab", run_means(before))
+        for i in range(n_earlier)
+    ]
+    request = AuditRequest(settings=settings or AuditSettings())
+    result = compare(before, now, request.settings, history=[means for _, means in earlier])
+    return AuditOutcome(
+        status="alert" if result.alerts else "ok",
+        out=Path("out"),
+        request=request,
+        run="20240501T000000.000000Z-0123456789ab",
+        reference="20240101T000000.000000Z-0123456789ab",
+        profile=now,
+        reference_profile=before,
+        result=result,
+        earlier=earlier,
+        notes=(ATTACK,),
+    )
+
+
+def test_numbers_are_those_of_the_tests() -> None:
+    own = outcome(run(), run(shift=1.0, seed=3), n_earlier=9)
+    text = audit_page(own)
+    assert_stands_alone(text)
+    page = Page(text)
+    assert "alert" in re.sub("<.*?>", "", text.partition("<h1")[2].partition("</h1>")[0])
+    shown = {row[0]: row for row in page.rows if len(row) == 8}
+    for test in own.result.rows:
+        if test.statistic != "mean" or test.slice:
+            continue
+        row = next(cells for name, cells in shown.items() if name.startswith(test.column[:6]))
+        assert row[2:4] == [f"{test.current:.4g}", f"{test.reference:.4g}"]
+        assert row[4] == f"{test.effect:+.3f} [{test.low:+.3f}, {test.high:+.3f}]"
+        assert row[7].startswith("alert: ") and "unusual_run" in row[7]
+    assert text.count('class="spark"') == 2 and text.count('class="band"') == 2
+    assert any("after 9 earlier runs it is expected" in one for one in text.split("<"))
+    # A dot for each slice that was tested, in a chart for each column.
+    slices = [row for row in own.result.rows if row.slice and row.statistic == "mean"]
+    assert len(slices) == 6
+    for test in slices:
+        said = f"{test.effect:.4g} [{test.low:.4g}, {test.high:.4g}]"
+        assert any(title.endswith(said) for title in page.titles), said
+
+
+def test_every_status_has_a_page() -> None:
+    whole = outcome(run(), run())
+    assert ">No alert<" in audit_page(whole)
+    cases: list[tuple[Status, RunProfile | None, str]] = [
+        ("first_run", run(), "First run"),
+        ("incomplete", None, "Incomplete"),
+    ]
+    for status, profile, said in cases:
+        own = AuditOutcome(
+            status=status, out=Path("out"), request=AuditRequest(), profile=profile, why=ATTACK,
+            run="20240501T000000.000000Z-0123456789ab" if profile else "",
+        )  # fmt: skip
+        text = audit_page(own)
+        assert_stands_alone(text)
+        assert said in text and (profile is None) == ("Distributions" not in text)
+
+
+@pytest.mark.parametrize("n_rows", [0, 1])
+def test_runs_of_hardly_any_row_have_a_page(n_rows: int) -> None:
+    values = {"f1": np.full(n_rows, np.inf)}
+    cells = cells_of({"f1": np.array([0.0, 1.0])})
+    few = run_of(values, np.arange(n_rows, dtype=np.uint64), cells)
+    text = audit_page(outcome(few, few))
+    assert_stands_alone(text)
+    assert "fewer than 30 clusters" in text
+
+
+def test_many_columns_and_slices_stay_small() -> None:
+    """What has no room is left out, and that is said."""
+    before, now = run(13, n_slices=20), run(13, n_slices=20, shift=1.0, seed=5)
+    own = outcome(before, now, n_earlier=20, settings=AuditSettings(n_draws=99, alpha=0.05))
+    assert len(own.result.alerts) > 400
+    text = audit_page(own)
+    assert len(text.encode()) < MAX_BYTES
+    assert_stands_alone(text)
+    for what in ("lines of alerts", "distributions", "tests (audit.parquet has all)"):
+        assert re.search(rf"[\d,]+ more {re.escape(what)}", text), what
+    # The reader's first question is answered all the same.
+    assert f"{len(own.result.alerts):,} alerts" in text
+
+
+def test_bars_count_each_row_once() -> None:
+    """Atoms are counted where they lie, and what is beyond the range is told."""
+    values = np.concatenate(
+        [np.zeros(50), np.ones(30), np.linspace(0.1, 0.9, 20), [-2.0, 5.0, np.inf, np.nan]]
+    )
+    cells = cells_of({"f1": values[:100]})
+    assert cells["f1"].atoms[:1] == (0.0,)
+    now = run_of({"f1": values}, np.arange(len(values), dtype=np.uint64), cells)
+    now.columns["f1"].low, now.columns["f1"].high = 0.0, 1.0
+    bars = counted_bars([now.columns["f1"]])
+    (own,) = bars.counted
+    expected, _ = np.histogram(values[:100], np.array(bars.edges))
+    assert own.counts == expected.tolist()
+    assert (own.n_below, own.n_above, own.n_undefined) == (1, 2, 1)
+    assert own.n_defined == len(values) - 1
