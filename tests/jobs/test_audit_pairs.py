@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from qaeval_core.audit.request import AuditRequest
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.audit.shared_rows import Side, pair_runs
 from qaeval_core.audit.source import open_source
+from qaeval_core.filter import filtering
 from qaeval_core.filter.filtering import LocalExecutor
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.running.finished_run import read_run
@@ -219,6 +221,17 @@ def test_rows_out_of_a_sample_have_no_part(first: Path, tmp_path: Path) -> None:
     content, _ = audited(tmp_path / "out80", tmp_path, "--reference", tmp_path / "out60")
     assert content["paired"]["share"] == 0.75 and in_pairs(content)["n_pairs"] == 300
     assert in_pairs(content)["n_same"] == 300 and "paired" not in kinds(content)
+
+
+@pytest.mark.slow  # Two processes that load what they need.
+def test_processes_find_the_same_pairs(first: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filtering, "_ROWS_FOR_PROCESSES", 0)
+    run = read_run(first / "out1")
+    side = Side(run, open_source(run, AuditRequest()))
+    with contextlib.closing(LocalExecutor(n_processes=2)) as executor:
+        apart = pair_runs(side, side, AuditSettings(n_draws=99), executor)
+    assert apart == pair_runs(side, side, AuditSettings(n_draws=99), LocalExecutor())
+    assert [own.n_same for own in apart.columns] == [N_ROWS] * 3
 
 
 @pytest.mark.parametrize(
