@@ -303,7 +303,9 @@ def test_fifty_thousand_slices_are_fifty_and_the_rest(first: Path, tmp_path: Pat
         return many.with_columns(id=pl.format("{}.{}", topic, row), topic=topic.cast(pl.String))
 
     out = changed(first / "out1", tmp_path / "many", spread)
-    words = ["--by", "topic", "--cluster", "id"]
+    (tmp_path / "audit.yaml").write_text("draws: 99\nalpha: 0.05\n")
+    words = ["--by", "topic", "--cluster", "id", "--watch", "f1"]
+    words += ["--config", str(tmp_path / "audit.yaml")]
     content, said = audited(out, tmp_path, *words, "--pin")
     note = "topic has more than 50 values: the 49,950 rows of all others are in the slice"
     assert f"note: {note} topic: other" in said
