@@ -42,6 +42,10 @@ EPILOG = """Examples:
 
 Exit codes: 0 no alert; 3 alert; 1 OUT is not complete, or there is nothing to compare it with;
 2 bad request. An alert needs an effect of at least its tolerance, and evidence.
+
+With --reference OUT rows whose ids are in both runs are compared one by one, too, if they are at
+least half: small changes are seen, and values that differ though their input does not. The history
+knows no rows. What the metrics read is read again, where it is still there.
 """
 
 EXIT_ALERT = 3

@@ -170,6 +170,10 @@ class _Comparison:
 
     def slices(self) -> None:
         """Test rates and columns in all slices that both runs have."""
+        before, now = (run.rates.keys() for run in self._runs)
+        for name in sorted(before ^ now):
+            text = f"{name} is of one of the two runs alone, and not compared"
+            self._notes.append(text)
         places = [{own: code for code, own in enumerate(run.slices.all)} for run in self._runs]
         for own in dict.fromkeys([*places[0], *places[1]]):
             codes = (places[0].get(own, -1), places[1].get(own, -1))

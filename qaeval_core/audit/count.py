@@ -110,7 +110,7 @@ def _cells(name: str, finder: CellsFinder, source: Source, *, retry_s: float) ->
         # Hardly ever: a value that nearly one row in a hundred has.
         alone = replace(source, others=(), rows=RowColumns(watch={name: source.rows.watch[name]}))
         for task in source.corpus.tasks():
-            for table, _ in _tables(task, alone, has_ids=False, retry_s=retry_s):
+            for table, _ in read_tables(task, alone, has_ids=False, retry_s=retry_s):
                 finder.count_again(score_values(table[name]))
     return finder.cells()
 
@@ -132,7 +132,7 @@ def survey_range(task: RangeTask, *, source: Source, retry_s: float) -> Survey:
     survey = Survey()
     finders = {name: CellsFinder(own.low, own.high) for name, own in source.rows.watch.items()}
     survey.finders = finders
-    for table, _ in _tables(task, source, has_ids=False, retry_s=retry_s):
+    for table, _ in read_tables(task, source, has_ids=False, retry_s=retry_s):
         survey.merge(Survey(source.rows.count_values(table)))
         for name, values in source.rows.values(table).items():
             finders[name].add(values)
@@ -147,14 +147,15 @@ def count_range(
     if task.is_first:
         check_intact(Path((task.file.scores or task.file.source).uri), outages)
     profile = empty_profile(source, cells, slices)
-    for table, ids in _tables(task, source, has_ids=True, retry_s=retry_s):
+    for table, ids in read_tables(task, source, has_ids=True, retry_s=retry_s):
         source.rows.add(profile, table.append_column(ROW_ID, ids))
     return profile
 
 
-def _tables(
+def read_tables(
     task: RangeTask, source: Source, *, has_ids: bool, retry_s: float
 ) -> Iterator[tuple[pa.Table, pa.ChunkedArray]]:
+    """Yield the columns that a source names, and ids as texts where they are asked for."""
     reader = RangeReader(
         task,
         names=source.names,

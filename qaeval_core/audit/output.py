@@ -72,6 +72,7 @@ def content(outcome: AuditOutcome) -> dict[str, Any]:
         else None,
         "signatures": signatures(outcome),
         "columns": {name: column_summary(own) for name, own in columns_of(outcome.profile).items()},
+        "paired": _paired(outcome),
         "notes": [*outcome.notes, *result.notes],
         "settings": {
             "alpha": settings.alpha,
@@ -84,6 +85,25 @@ def content(outcome: AuditOutcome) -> dict[str, Any]:
         "earlier_runs": [run for run, _ in outcome.earlier],
         "tests": [asdict(row) for row in result.rows],
     }
+
+
+def _paired(outcome: AuditOutcome) -> dict[str, Any] | None:
+    """Return what pairs say; None where the rows of the reference are not known."""
+    if outcome.share_matched is None:
+        return None
+    columns = [asdict(own) for own in outcome.paired]
+    return {"share": outcome.share_matched, "columns": _numbers(columns)}
+
+
+def _numbers(content: Any) -> Any:
+    """Return content as JSON has it: None for undefined, "inf" and "-inf" for infinite values."""
+    if isinstance(content, dict):
+        return {key: _numbers(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_numbers(value) for value in content]
+    if isinstance(content, float) and not math.isfinite(content):
+        return None if math.isnan(content) else str(content)
+    return content
 
 
 def prometheus_lines(outcome: AuditOutcome, *, name: str) -> Iterator[str]:
@@ -159,6 +179,8 @@ def outcome_lines(outcome: AuditOutcome, report: Path) -> Iterator[str]:
         yield (
             f"fewer than {outcome.request.settings.min_clusters} clusters: scores have no verdict"
         )
+    if outcome.paired:
+        yield f"in pairs: {outcome.paired[0].n_pairs:,} rows that both runs have"
     yield from (f"note: {note}" for note in (*outcome.notes, *result.notes)[:_MAX_SHOWN])
     yield f"report: {report / PAGE}"
 

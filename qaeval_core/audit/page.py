@@ -136,7 +136,7 @@ def _sections(own: _Page, examples: RunExamples | None) -> Iterator[str]:
         yield section("Distributions", list(_distributions(own)))
     if rates := _rates(own):
         yield section("Rows", [rates])
-    if own.outcome.paired:
+    if own.outcome.share_matched is not None:
         yield section("Rows that both runs have", list(_paired(own)))
     if own.outcome.earlier:
         yield section("Earlier runs", list(_history(own)))
@@ -344,19 +344,27 @@ def _rates(own: _Page) -> str:
 
 
 def _paired(own: _Page) -> Iterator[str]:
-    columns = own.outcome.paired
-    rows = [_pair(column) for column in columns[: own.room.n_columns]]
-    head = ("column", "rows", "difference", "p", "rose", "fell", "appeared", "vanished", "other")
-    caption = "Value by value; other: values that differ though input and signature are the same"
+    columns, room = own.outcome.paired, own.room
+    said = f"Both runs have {own.outcome.share_matched or 0.0:.1%} of the rows, by their ids"
+    if not columns:
+        yield block_html(Passage(f"{said}: no pairs were compared.", tone="soft"))
+        return
+    yield block_html(Passage(f"{said}.", tone="plain"))
+    rows = [_pair(column) for column in columns[: room.n_columns]]
+    head = ("column", "rows", "difference", "p", "rose", "fell", "appeared", "vanished", "differ")
+    caption = "Value by value; differ: though the input and how they are made are the same"
     yield block_html(Table(caption, head, rows, numbers=range(1, len(head))))
-    for column in columns[: own.room.n_charts]:
-        if column.largest:
-            changes = [
+    for column in columns[: room.n_charts]:
+        for title, changes in (
+            (f"Largest changes of {column.column}", column.largest),
+            (f"Not reproduced: {column.column}", column.not_reproduced),
+        ):
+            values = [
                 [change.id, shown(change.reference), shown(change.current)]
-                for change in column.largest[: own.room.n_tests]
+                for change in changes[: room.n_tests]
             ]
-            table = Table(column.column, ("id", "reference", "this run"), changes, numbers=(1, 2))
-            yield details(f"Largest changes of {column.column}", block_html(table))
+            table = Table(title, ("id", "reference", "this run"), values, numbers=(1, 2))
+            yield details(title, block_html(table)) if values else ""
 
 
 def _pair(column: PairedColumn) -> list[str]:
@@ -371,7 +379,7 @@ def _pair(column: PairedColumn) -> list[str]:
         f"{column.share_down:.2%}",
         f"{column.n_appeared:,}",
         f"{column.n_vanished:,}",
-        f"{column.n_not_reproduced:,}",
+        f"{column.n_not_reproduced:,} of {column.n_same:,}" if column.n_same else "not known",
     ]
 
 

@@ -7,6 +7,7 @@ same input scored by the same signature has the same values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,8 +24,10 @@ from qaeval_core.stats.bootstrap import resample_weights
 
 MIN_SHARE = 0.5
 MAX_CHANGES = 20
-# Other orders of sums give other last digits: as far apart may the same values be.
+# Other orders of sums give other last digits: as far apart may the same values be, beyond 1 as a
+# share of them, for a perplexity of 1,000 is stored in steps of 6e-5.
 PARITY = 1e-5
+_MAX_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,10 @@ class PairedColumn:
         Values that changed though input and signature did not.
     is_few : bool
         Whether there are too few clusters for a verdict.
+    n_same : int
+        Rows whose input and signature are known to be the same.
+    not_reproduced : tuple of Change
+        The 20 largest changes of these; those from or to undefined first.
     """
 
     column: str
@@ -129,6 +136,8 @@ class PairedColumn:
     largest: tuple[Change, ...]
     n_not_reproduced: int
     is_few: bool
+    n_same: int = 0
+    not_reproduced: tuple[Change, ...] = ()
 
 
 def pair_columns(
@@ -177,19 +186,21 @@ def _pair(
 ) -> PairedColumn:
     there = [~np.isnan(own) for own in (before, now)]
     # An infinite value has no difference from any other; the same one has not changed.
-    with np.errstate(invalid="ignore"):
-        change = np.where(before == now, 0.0, now - before)
-    is_measured = np.isfinite(before) & np.isfinite(now)
+    with np.errstate(invalid="ignore", over="ignore"):
+        is_equal = before == now
+        change = np.where(is_equal, 0.0, now - before)
+        reach = PARITY * np.maximum(1.0, np.minimum(np.abs(before), np.abs(now)))
+    is_measured = np.isfinite(before) & np.isfinite(now) & np.isfinite(change)
     places, weights = draws
     n = weights.shape[1]
     sums = np.bincount(places[is_measured], change[is_measured], minlength=n)
     counts = np.bincount(places[is_measured], minlength=n)
     difference, drawn = Drawn.of(np.stack([sums, counts], axis=1), weights).ratio(0, 1)
     test = shift(Test(name, "", "mean", np.nan, np.nan, difference), drawn)
-    spread = float(before[is_measured].std()) if is_measured.any() else 0.0
-    is_changed = np.abs(change) > PARITY  # infinite ones too, not those of undefined values
+    # Infinite ones too, not those of undefined values.
+    is_changed = ~is_equal & ((np.abs(change) > reach) | np.isinf(change))
     n_both = int((there[0] & there[1]).sum())
-    order = np.argsort(-np.where(is_changed, np.abs(change), 0.0), kind="stable")[:MAX_CHANGES]
+    is_other = same & (is_changed | (there[0] != there[1]))
     return PairedColumn(
         column=name,
         n_pairs=len(before),
@@ -198,18 +209,39 @@ def _pair(
         low=test.low,
         high=test.high,
         p=test.p,
-        effect=difference / spread if spread else float(np.sign(difference)),
+        effect=_effect(difference, before[is_measured]),
         share_up=float((is_changed & (change > 0)).sum()) / max(n_both, 1),
         share_down=float((is_changed & (change < 0)).sum()) / max(n_both, 1),
         n_appeared=int((~there[0] & there[1]).sum()),
         n_vanished=int((there[0] & ~there[1]).sum()),
-        largest=tuple(
-            Change(str(ids[row]), float(before[row]), float(now[row]))
-            for row in order.tolist()
-            if is_changed[row]
-        ),
-        n_not_reproduced=int((same & (is_changed | (there[0] != there[1]))).sum()),
+        largest=_largest(is_changed, ids, before, now),
+        n_not_reproduced=int(is_other.sum()),
         is_few=is_few,
+        n_same=int(same.sum()),
+        not_reproduced=_largest(is_other, ids, before, now),
+    )
+
+
+def _effect(difference: float, before: FloatArray) -> float:
+    """Return a mean difference in standard deviations; of one value alone, its direction."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        spread = float(before.std()) if len(before) else 0.0
+        is_one_value = spread <= PARITY * PARITY * float(np.abs(before).max(initial=1.0))
+    if not is_one_value:
+        return difference / spread
+    return float(np.sign(difference)) if not abs(difference) <= PARITY else 0.0
+
+
+def _largest(
+    chosen: NDArray[np.bool_], ids: pa.ChunkedArray, before: FloatArray, now: FloatArray
+) -> tuple[Change, ...]:
+    """Return the 20 largest changes of the chosen rows; those of undefined values come first."""
+    rows = np.flatnonzero(chosen)
+    with np.errstate(invalid="ignore", over="ignore"):
+        sizes = np.nan_to_num(np.abs(now[rows] - before[rows]), nan=np.inf)
+    order = rows[np.argsort(-sizes, kind="stable")[:MAX_CHANGES]]
+    return tuple(
+        Change(str(ids[row]), float(before[row]), float(now[row])) for row in order.tolist()
     )
 
 
@@ -222,9 +254,7 @@ def paired_alerts(found: Sequence[PairedColumn], settings: AuditSettings) -> lis
     alerts = []
     for own in found:
         if own.n_not_reproduced:
-            text = f"{own.n_not_reproduced:,} of {own.n_pairs:,} values of {own.column} differ"
-            text = f"{text}, though neither their input nor how they were made did"
-            alerts.append(Alert("not_reproducible", own.column, "", text))
+            alerts.append(Alert("not_reproducible", own.column, "", _not_reproduced(own)))
         tolerance = settings.tolerance(own.column, "mean") or 0.0
         p = min(1.0, own.p * len(found))
         if own.is_few or not (abs(own.effect) >= tolerance and p <= settings.alpha):
@@ -236,3 +266,20 @@ def paired_alerts(found: Sequence[PairedColumn], settings: AuditSettings) -> lis
         )
         alerts.append(Alert("paired", own.column, "", text))
     return alerts
+
+
+def _not_reproduced(own: PairedColumn) -> str:
+    named = [
+        f"{one.id} was {_shown(one.reference)} and is {_shown(one.current)}"
+        for one in own.not_reproduced[:_MAX_NAMED]
+    ]
+    left = own.n_not_reproduced - len(named)
+    return (
+        f"{own.n_not_reproduced:,} of {own.n_same:,} values of {own.column} differ, though neither "
+        f"their input nor how they were made did: {'; '.join(named)}"
+        f"{f'; and {left:,} more' if left else ''}"
+    )
+
+
+def _shown(value: float) -> str:
+    return "undefined" if math.isnan(value) else f"{value:.6g}"

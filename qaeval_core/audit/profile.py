@@ -125,7 +125,8 @@ class Profile:
         flat = self.counts.reshape(-1)
         for own in places.codes:
             np.add.at(flat, own * self.cells.n_cells + codes, np.uint32(1))
-        x = (values - self.centre) / self.half_width
+        with np.errstate(over="ignore"):  # What is infinite then is in no sum.
+            x = (values - self.centre) / self.half_width
         has_sum = np.abs(x) <= _MAX_X  # not of NaN
         if not has_sum.all():
             x, places = x[has_sum], places.chosen(has_sum)

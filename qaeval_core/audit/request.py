@@ -24,7 +24,8 @@ class AuditRequest:
     Attributes
     ----------
     reference : str, optional
-        ``last``, ``pinned``, an OUT or a profile; by default the pinned run, else the oldest.
+        ``last``, ``pinned``, an OUT or a profile; by default the pinned run, else the oldest. An
+        OUT alone has rows: those that both runs have are compared in pairs, too.
     pin : bool
         Whether this run is the reference from now on.
     by : tuple of str

@@ -96,12 +96,11 @@ class RowColumns:
 
     def add(self, run: RunProfile, table: pa.Table, *, first_row: int = 0) -> None:
         """Count the rows of a table in a profile of the same columns and slices."""
-        is_scored = np.ones(table.num_rows, dtype=bool)
+        is_scored = scored_rows(table)
         not_sampled = np.zeros(table.num_rows, dtype=bool)
         rates: dict[str, tuple[NDArray[np.bool_], NDArray[np.bool_] | None]] = {}
         if QUARANTINE_REASON in table.column_names:
             why = text_hashes.decoded(table[QUARANTINE_REASON])
-            is_scored = ~np.asarray(why.is_valid())
             not_sampled = np.asarray(pc.equal(why, NOT_SAMPLED).fill_null(False))
             rates["quarantined"] = (~is_scored & ~not_sampled, ~not_sampled)
         reasons = {name: own for name in self.watch if (own := _reasons(table, name)) is not None}
@@ -133,6 +132,16 @@ class RowColumns:
             select_rows(frame, condition, "--kept").fill_null(value=False).to_numpy()
         )
         return found
+
+
+def scored_rows(table: pa.Table) -> NDArray[np.bool_]:
+    """Return which rows are neither quarantined nor left out by a sample, (n_rows,)."""
+    if QUARANTINE_REASON not in table.column_names:
+        return np.ones(table.num_rows, dtype=bool)
+    is_none: NDArray[np.bool_] = ~np.asarray(
+        text_hashes.decoded(table[QUARANTINE_REASON]).is_valid()
+    )
+    return is_none
 
 
 def score_values(column: pa.ChunkedArray) -> FloatArray:

@@ -14,16 +14,16 @@ from typing import Literal
 from qaeval_core.audit.compare import AuditResult, compare
 from qaeval_core.audit.count import profile_source
 from qaeval_core.audit.history import RunMeans, run_means
-from qaeval_core.audit.paired import PairedColumn
+from qaeval_core.audit.paired import PairedColumn, paired_alerts
 from qaeval_core.audit.request import REFERENCES, AuditRequest
 from qaeval_core.audit.run_profile import RunProfile
 from qaeval_core.audit.runs import Runs, read_profile, run_id
+from qaeval_core.audit.shared_rows import Side, pair_runs
 from qaeval_core.audit.source import Source, open_source
 from qaeval_core.errors import ConfigError, RunError, UnreadableFileError, nearest
 from qaeval_core.filter.filtering import RETRY_S, Executor
 from qaeval_core.outages import Outages
 from qaeval_core.running.finished_run import FinishedRun, read_run
-from qaeval_core.running.sight import one_a_folder
 from qaeval_core.store.store import Store
 
 Status = Literal["ok", "alert", "first_run", "incomplete"]
@@ -45,6 +45,11 @@ class AuditOutcome:
     profile, reference_profile : RunProfile, optional
     earlier : sequence of (id, RunMeans)
         Runs before this one, the oldest first.
+    paired : tuple of PairedColumn
+        Differences of rows that both runs have; empty where fewer than half are in both.
+    share_matched : float, optional
+        Of the rows, those that both runs have; None where the reference is a profile: that knows
+        no rows.
     """
 
     status: Status
@@ -59,6 +64,7 @@ class AuditOutcome:
     earlier: Sequence[tuple[str, RunMeans]] = ()
     notes: tuple[str, ...] = ()
     paired: tuple[PairedColumn, ...] = ()
+    share_matched: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +103,9 @@ class Audit:
         RunError, InputError
             If rows cannot be read, or the profile not be written.
         """
-        executor.begin(None, _looked_at(self.source))
-        before = self._reference_profile(executor)
+        like = self._reference_source()
+        before = self._reference_profile(like, executor)
+        executor.begin(None, self.source.looked_at)
         profile = profile_source(
             self.source,
             executor,
@@ -111,9 +118,12 @@ class Audit:
             request=self.request,
             run=self.run,
             profile=profile,
-            notes=(*self.source.notes, *self._keep(profile)),
+            notes=(*self.source.notes, *profile.slice_notes(), *self._keep(profile)),
         )
-        return first if before is None else self._compared(first, before, profile)
+        if before is None:
+            return first
+        found = self._compared(first, before, profile)
+        return found if like is None else self._in_pairs(found, like, executor)
 
     def _compared(
         self, first: AuditOutcome, before: RunProfile, profile: RunProfile
@@ -129,17 +139,39 @@ class Audit:
             reference_profile=before,
             result=result,
             earlier=earlier,
-            notes=(*first.notes, *unread, *_uncompared(before, profile)),
+            notes=(*first.notes, *unread),
         )
 
-    def _reference_profile(self, executor: Executor) -> RunProfile | None:
+    def _in_pairs(self, found: AuditOutcome, like: Source, executor: Executor) -> AuditOutcome:
+        sides = (
+            Side(_complete(like.corpus.out), like),
+            Side(_complete(self.out), self.source, self.request.inputs),
+        )
+        settings = self.request.settings
+        shared = pair_runs(*sides, settings, executor, retry_s=self.retry_s)
+        alerts = [*found.result.alerts, *paired_alerts(shared.columns, settings)]
+        return replace(
+            found,
+            status="alert" if alerts else "ok",
+            result=replace(found.result, alerts=alerts),
+            notes=(*found.notes, *shared.notes),
+            paired=shared.columns,
+            share_matched=shared.share,
+        )
+
+    def _reference_source(self) -> Source | None:
+        """Return the rows of the reference; None where it is a profile alone."""
         if self.reference.out is None:
-            return self.reference.profile
+            return None
         asked = replace(self.request, cluster=self.source.cluster, inputs=())
-        source = open_source(_complete(self.reference.out), asked, by=self.source.rows.by)
-        executor.begin(None, _looked_at(source))
+        return open_source(_complete(self.reference.out), asked, by=self.source.rows.by)
+
+    def _reference_profile(self, like: Source | None, executor: Executor) -> RunProfile | None:
+        if like is None:
+            return self.reference.profile
+        executor.begin(None, like.looked_at)
         return profile_source(
-            source, executor, reference=self.reference.cells_of, retry_s=self.retry_s
+            like, executor, reference=self.reference.cells_of, retry_s=self.retry_s
         )
 
     def _keep(self, profile: RunProfile) -> Iterator[str]:
@@ -266,16 +298,6 @@ def _check_tolerances(request: AuditRequest, source: Source, before: RunProfile 
             raise ConfigError(
                 f"tolerances of {name!r}: no such column is audited{nearest(name, sorted(known))}"
             )
-
-
-def _looked_at(source: Source) -> list[str]:
-    files = source.corpus.files
-    return one_a_folder([own for file in files for own in (file.source, file.scores) if own])
-
-
-def _uncompared(before: RunProfile, now: RunProfile) -> list[str]:
-    names = sorted(before.rates.keys() ^ now.rates.keys())
-    return [f"{name} is of one of the two runs alone, and not compared" for name in names]
 
 
 def run_audit(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from qaeval_core.audit.cells import Cells
 from qaeval_core.audit.profile import N_BUCKETS, IntArray, Places, Profile
-from qaeval_core.audit.slices import Slices
+from qaeval_core.audit.slices import MAX_VALUES, Slices
 from qaeval_core.errors import UnreadableFileError
 
 UInt64 = NDArray[np.uint64]
@@ -215,6 +215,16 @@ class RunProfile:
         for name, counts in other.rates.items():
             self._add_rate(name, counts)
         self.clusters.merge(other.clusters)
+
+    def slice_notes(self) -> list[str]:
+        """Return a sentence for each column that has more values than slices."""
+        n_rows = self.rates["rows"][0].sum(axis=1)
+        return [
+            f"{own.by} has more than {MAX_VALUES} values: the {int(n):,} rows of all others are "
+            f"in the slice {own}"
+            for own, n in zip(self.slices.all, n_rows, strict=True)
+            if own.is_other and n
+        ]
 
     def to_table(self) -> pa.Table:
         """Return the profile as a table: a line for each column, slice and bucket with rows."""

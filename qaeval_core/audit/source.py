@@ -28,6 +28,7 @@ from qaeval_core.filter.corpus import Corpus, CorpusFile
 from qaeval_core.filter.opening import open_corpus
 from qaeval_core.planning.inputs import InputFile, find_inputs
 from qaeval_core.running.finished_run import FinishedRun
+from qaeval_core.running.sight import one_a_folder
 from qaeval_core.schema import COLUMNS_METADATA, QUARANTINE_REASON, ROLES, is_list
 
 DEFAULT_CLUSTER = "context"
@@ -74,6 +75,12 @@ class Source:
             wanted.append(self.rows.cluster)
         return list(dict.fromkeys(wanted))
 
+    @property
+    def looked_at(self) -> list[str]:
+        """Files that whoever works must see: one of each folder."""
+        files = self.corpus.files
+        return one_a_folder([own for file in files for own in (file.source, file.scores) if own])
+
 
 def open_source(
     run: FinishedRun, request: AuditRequest, *, by: Sequence[str] = (), cluster: str = ""
@@ -103,8 +110,8 @@ def open_source(
     for name in slices:
         _check_key(schema, name, "--by")
     others = [QUARANTINE_REASON]
-    for name in watch:
-        others += [_reason_column(name, ranges.get(name)), f"{name}_truncated"]
+    for name, own in watch.items():
+        others += [f"{instance_of(name, own)}_reason", f"{name}_truncated"]
     if request.kept is not None:
         others += check_condition(request.kept, list(schema), "--kept")
     given = request.cluster or cluster or DEFAULT_CLUSTER
@@ -170,9 +177,10 @@ def _is_number(kind: pa.DataType) -> bool:
     return any(check(kind) for check in checks)
 
 
-def _reason_column(name: str, own: ScoreRange | None) -> str:
-    output = own.output if own is not None else ""
-    return f"{name.removesuffix(f'_{output}') if output else name}_reason"
+def instance_of(name: str, own: Watched) -> str:
+    """Return the instance of a metric that wrote a column."""
+    output = own.output if isinstance(own, ScoreRange) else ""
+    return name.removesuffix(f"_{output}") if output else name
 
 
 def _check_key(schema: pa.Schema, name: str, option: str) -> None:

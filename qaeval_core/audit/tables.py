@@ -13,7 +13,7 @@ import pyarrow as pa
 from qaeval_core.audit.cells import choose_cells
 from qaeval_core.audit.compare import Alert, compare
 from qaeval_core.audit.paired import PairedColumn, match_rows, pair_columns, paired_alerts
-from qaeval_core.audit.rows import RowColumns, watched_columns
+from qaeval_core.audit.rows import RowColumns, scored_rows, watched_columns
 from qaeval_core.audit.run_profile import RunProfile
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.audit.slices import Slices, choose_values
@@ -116,7 +116,7 @@ def audit_tables(
     return AuditedTables(
         alerts,
         pl.from_arrow(result.table()) if is_polars else result.table(),
-        result.notes,
+        [*result.notes, *profiles[1].slice_notes()],
         paired,
         result.is_too_few,
         profiles,
@@ -182,7 +182,8 @@ def _paired(
     name = columns[0].id
     if name is None:
         return []
-    ids = [text_hashes.text_column(table[name]).cast(pa.string()) for table in tables]
+    tables = [table.filter(pa.array(scored_rows(table))) for table in tables]
+    ids = [text_hashes.text_column(table[name]).cast(pa.large_string()) for table in tables]
     matched = match_rows(ids[0], ids[1])
     if not matched.is_enough:
         return []

@@ -139,12 +139,69 @@ def test_values_that_nothing_explains_are_not_reproducible() -> None:
     (own,) = pair_columns(
         {"x": (before, now)}, ids, hashes_of(np.arange(6)), settings, is_same={"x": same}
     )
-    assert own.n_not_reproduced == 2
+    assert (own.n_not_reproduced, own.n_same) == (2, 5)
+    assert [each.id for each in own.not_reproduced] == ["2", "3"]
     (alert,) = paired_alerts([own], settings)
     assert alert.kind == "not_reproducible"
-    assert alert.text.startswith("2 of 6 values of x differ")
+    assert alert.text.startswith("2 of 5 values of x differ")
+    assert "2 was undefined and is 1; 3 was 1 and is 1.1" in alert.text
     (own,) = pair_columns({"x": (before, now)}, ids, hashes_of(np.arange(6)), settings)
     assert paired_alerts([own], settings) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "n_other"),
+    [
+        (1000.0, 1000.0 + 6e-5, 0),  # A step of float32.
+        (1000.0, 1000.1, 1),
+        (0.0, 2e-5, 1),
+        (np.inf, -np.inf, 1),
+        (1.0, np.inf, 1),
+        (1.7e308, -1.7e308, 1),
+        (np.nan, np.nan, 0),
+    ],
+)
+def test_how_far_apart_the_same_values_may_be(before: float, now: float, n_other: int) -> None:
+    ids = pa.chunked_array([["a", "b"]])
+    values = (np.array([before, 0.5]), np.array([now, 0.5]))
+    (own,) = pair_columns(
+        {"x": values},
+        ids,
+        hashes_of(np.arange(2)),
+        AuditSettings(n_draws=99),
+        is_same={"x": np.ones(2, dtype=bool)},
+    )
+    assert own.n_not_reproduced == len(own.not_reproduced) == n_other
+
+
+def test_last_digits_of_one_value_have_no_effect() -> None:
+    """The standard deviation of 0.1, a thousand times, is not 0."""
+    before = np.full(1000, 0.1)
+    ids = pa.chunked_array([[str(i) for i in range(1000)]])
+    for shift, effect in ((1e-9, 0.0), (0.01, 1.0), (-0.01, -1.0)):
+        (own,) = pair_columns(
+            {"x": (before, before + shift)}, ids, hashes_of(np.arange(1000)), AuditSettings()
+        )
+        assert own.effect == effect
+        assert bool(paired_alerts([own], AuditSettings())) == bool(effect)
+
+
+def test_rows_that_were_not_scored_are_in_no_pair() -> None:
+    """Half are quarantined now: of the others, all are in both."""
+    before = rows(0)
+    why = pl.when(pl.int_range(N) < N // 2).then(pl.lit("null_text"))
+    now = before.with_columns(quarantine_reason=why, sas=pl.when(why.is_null()).then("sas"))
+    found = audit_tables(before, now, watch="sas", n_draws=99)
+    assert (found.paired[0].n_pairs, found.paired[0].n_vanished) == (N // 2, 0)
+    assert "quarantined is of one of the two runs alone, and not compared" in found.notes
+
+
+def test_more_values_than_slices_are_said() -> None:
+    table = rows(0).with_columns(system=pl.format("s{}", pl.int_range(N) % 60))
+    found = audit_tables(table, table, watch="sas", by="system", n_draws=99)
+    assert found.notes == [
+        "system has more than 50 values: the 100 rows of all others are in the slice system: other"
+    ]
 
 
 def test_an_id_that_stands_there_twice_pairs_nothing() -> None:
