@@ -184,6 +184,7 @@ def test_two_weeks_the_second_one_spoilt_in_one_slice(tmp_path: Path) -> None:
     content = place.report("2026-W02")
     assert content["status"] == "alert" and not content["too_few"]
     assert content["run"]["not_sampled"] == N_ROWS - 5 * N_SAMPLED
+    assert content["run"]["clusters"] == pytest.approx(N_SAMPLED, rel=0.2)
     # All rows hold those of the slice; no other slice is accused.
     named = {(alert["column"], alert["slice"]) for alert in content["alerts"]}
     assert ("f1", "topic=bay") in named
