@@ -155,7 +155,9 @@ def test_help_of_every_verb_shows_examples() -> None:
 
     from jobs.cli import app
 
-    for verb in ("score", "calibrate", "correlate", "filter", "audit", "metrics", "explain", "demo"):
+    for verb in (
+        "score", "calibrate", "correlate", "filter", "audit", "metrics", "explain", "demo"
+    ):  # fmt: skip
         shown = CliRunner().invoke(app, [verb, "--help"])
         assert shown.exit_code == 0
         assert f"qaeval {verb}" in shown.output

@@ -168,7 +168,8 @@ def rules() -> list[dict[str, Any]]:
     return [rule for group in content["groups"] for rule in group["rules"]]
 
 
-@pytest.mark.slow  # Ten times a command that scores or audits.
+@pytest.mark.slow  # Commands of processes of their own, one after the other.
+@pytest.mark.timeout(1200)
 def test_two_weeks_the_second_one_spoilt_in_one_slice(tmp_path: Path) -> None:
     """Issue 16, point 4; a third week is like the first one, and then things break."""
     place = Place(tmp_path)
@@ -217,6 +218,7 @@ def test_two_weeks_the_second_one_spoilt_in_one_slice(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_what_breaks_is_no_verdict_and_leaves_the_gauges(tmp_path: Path) -> None:
     place = Place(tmp_path)
     assert firing({}) == {"QaevalAuditMissing"}
@@ -245,6 +247,14 @@ def test_what_breaks_is_no_verdict_and_leaves_the_gauges(tmp_path: Path) -> None
     place.runs("2026-W02", expect=1, SCORE=str(ends_with_3))
     place.runs("2026-W02", expect=0)
     assert place.report("2026-W02")["status"] == "ok"
+
+    # An audit that never began hands over nothing, not even what lies there of the one before.
+    (place.srv / "etc" / "audit.yaml").write_text("alhpa: 0.05\n")
+    before = place.gauges.read_bytes(), place.gauges.stat().st_mtime_ns
+    bad = str(place.srv / "etc" / "audit.yaml")
+    _, error = place.runs("2026-W02", expect=2, AUDIT_CONFIG=bad)
+    assert "qaeval audit broke (exit code 2)" in error and "did you mean 'alpha'" in error
+    assert (place.gauges.read_bytes(), place.gauges.stat().st_mtime_ns) == before
 
     # A reference that cannot be read: no verdict, and the gauges say so at once.
     pinned = min((place.srv / "history" / NAME).glob("*.profile.parquet"))
