@@ -40,8 +40,8 @@ EPILOG = """Examples:
 
   qaeval audit out --history audits --to report --reference last --warn-only
 
-Exit codes: 0 no alert; 3 alert; 1 OUT is not complete, or there is nothing to compare it with;
-2 bad request. An alert needs an effect of at least its tolerance, and evidence.
+Exit codes: 0 no alert; 3 alert; 1 OUT is not complete, or there is nothing to compare it with (0
+with --pin); 2 bad request. An alert needs an effect of at least its tolerance, and evidence.
 
 With --reference OUT rows whose ids are in both runs are compared one by one, too, if they are at
 least half: small changes are seen, and values that differ though their input does not. The history
@@ -67,11 +67,16 @@ def audit_run(
     ] = False,
     by: Annotated[
         list[str] | None,
-        typer.Option(help="carried column whose values are slices; repeatable"),
+        typer.Option(
+            help="carried column whose values are slices; repeatable; default: the reference's"
+        ),
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(help="role or carried column of rows that belong together; default context"),
+        typer.Option(
+            help="role or carried column of rows that belong together; default: the reference's, "
+            "else context"
+        ),
     ] = None,
     watch: Annotated[
         str | None, typer.Option(help="columns of scores: a,b,c; default all of them")

@@ -374,7 +374,7 @@ def _pair(column: PairedColumn) -> list[str]:
         column.column,
         f"{column.n_both:,} of {column.n_pairs:,}",
         difference,
-        f"{column.p:.3f}" if column.p == column.p else "",
+        f"{column.p_adjusted:.3f}" if column.p_adjusted == column.p_adjusted else "",
         f"{column.share_up:.2%}",
         f"{column.share_down:.2%}",
         f"{column.n_appeared:,}",

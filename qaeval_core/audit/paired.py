@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from qaeval_core.audit.compare import Alert
-from qaeval_core.audit.drift import Drawn, Test, shift
+from qaeval_core.audit.drift import Drawn, Test, adjusted, shift
 from qaeval_core.audit.profile import N_BUCKETS, FloatArray
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.stats.bootstrap import resample_weights
@@ -119,6 +119,8 @@ class PairedColumn:
         Rows whose input and signature are known to be the same.
     not_reproduced : tuple of Change
         The 20 largest changes of these; those from or to undefined first.
+    p_adjusted : float
+        For all columns together, by max-T; NaN where there are too few clusters.
     """
 
     column: str
@@ -138,6 +140,7 @@ class PairedColumn:
     is_few: bool
     n_same: int = 0
     not_reproduced: tuple[Change, ...] = ()
+    p_adjusted: float = math.nan
 
 
 def pair_columns(
@@ -166,12 +169,14 @@ def pair_columns(
     drawn = resample_weights(len(occupied), n_resamples=settings.n_draws, seed=settings.seed)
     weights = np.concatenate([np.empty((len(occupied), 0)), *drawn], axis=1).T
     is_few = len(np.unique(clusters)) < settings.min_clusters
-    found = []
+    found, tests = [], []
     for name, (before, now) in values.items():
         same = (is_same or {}).get(name, np.zeros(len(ids), dtype=bool))
         draws = (places, weights)
-        found.append(_pair(name, before, now, ids=ids, draws=draws, same=same, is_few=is_few))
-    return found
+        own, test = _pair(name, before, now, ids=ids, draws=draws, same=same, is_few=is_few)
+        found.append(own)
+        tests.append(test)
+    return [replace(own, p_adjusted=p) for own, p in zip(found, adjusted(tests), strict=True)]
 
 
 def _pair(
@@ -183,7 +188,7 @@ def _pair(
     draws: tuple[NDArray[np.intp], FloatArray],
     same: NDArray[np.bool_],
     is_few: bool,
-) -> PairedColumn:
+) -> tuple[PairedColumn, Test]:
     there = [~np.isnan(own) for own in (before, now)]
     # An infinite value has no difference from any other; the same one has not changed.
     with np.errstate(invalid="ignore", over="ignore"):
@@ -196,12 +201,12 @@ def _pair(
     sums = np.bincount(places[is_measured], change[is_measured], minlength=n)
     counts = np.bincount(places[is_measured], minlength=n)
     difference, drawn = Drawn.of(np.stack([sums, counts], axis=1), weights).ratio(0, 1)
-    test = shift(Test(name, "", "mean", np.nan, np.nan, difference), drawn)
+    test = shift(Test(name, "", "mean", np.nan, np.nan, difference, is_few=is_few), drawn)
     # Infinite ones too, not those of undefined values.
     is_changed = ~is_equal & ((np.abs(change) > reach) | np.isinf(change))
     n_both = int((there[0] & there[1]).sum())
     is_other = same & (is_changed | (there[0] != there[1]))
-    return PairedColumn(
+    paired = PairedColumn(
         column=name,
         n_pairs=len(before),
         n_both=n_both,
@@ -220,6 +225,7 @@ def _pair(
         n_same=int(same.sum()),
         not_reproduced=_largest(is_other, ids, before, now),
     )
+    return paired, test
 
 
 def _effect(difference: float, before: FloatArray) -> float:
@@ -248,7 +254,7 @@ def _largest(
 def paired_alerts(found: Sequence[PairedColumn], settings: AuditSettings) -> list[Alert]:
     """Return what of the pairs must be looked at.
 
-    A change needs effect and evidence, as without pairs; p is multiplied by the number of columns.
+    A change needs effect and evidence, as without pairs.
     Values that input and signature do not explain need neither.
     """
     alerts = []
@@ -256,7 +262,7 @@ def paired_alerts(found: Sequence[PairedColumn], settings: AuditSettings) -> lis
         if own.n_not_reproduced:
             alerts.append(Alert("not_reproducible", own.column, "", _not_reproduced(own)))
         tolerance = settings.tolerance(own.column, "mean") or 0.0
-        p = min(1.0, own.p * len(found))
+        p = own.p_adjusted
         if own.is_few or not (abs(own.effect) >= tolerance and p <= settings.alpha):
             continue
         moved = "rose" if own.difference > 0 else "fell"

@@ -50,6 +50,9 @@ class ClusterCounts:
 
     Keeps the 256 smallest hashes of each: Bar-Yossef et al., Counting Distinct Elements in a Data
     Stream, RANDOM 2002; (k - 1) / h_k of k of them, where h_k is the largest as a share of 2^64.
+
+    Hashes are mixed again before: a sample of contexts is those of smallest hash, whose own ones
+    would tell how many contexts it was drawn from.
     """
 
     smallest: list[UInt64]
@@ -63,6 +66,7 @@ class ClusterCounts:
         codes : sequence of int ndarray of shape (n_rows,)
             Slices that the rows are in.
         """
+        hashes = _mixed(hashes)
         for own in codes:
             full = np.uint64(2**64 - 1)
             limits = np.array(
@@ -90,6 +94,18 @@ class ClusterCounts:
         if len(hashes) < _MAX_HASHES:
             return len(hashes)
         return round((_MAX_HASHES - 1) / (float(hashes[-1]) / 2.0**64))
+
+
+def _mixed(hashes: UInt64) -> UInt64:
+    """Return other 64 bits of each hash, one to one.
+
+    The last steps of SplitMix64: Steele, Lea, Flood, Fast Splittable Pseudorandom Number
+    Generators, OOPSLA 2014.
+    """
+    mixed = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    found: UInt64 = mixed ^ (mixed >> np.uint64(31))
+    return found
 
 
 @dataclass(slots=True)

@@ -126,6 +126,14 @@ def test_clusters_are_counted_exactly_below_256() -> None:
     assert run.clusters.counts().tolist() == [255]
 
 
+def test_clusters_of_a_sample_are_those_of_the_sample() -> None:
+    """A sample is the contexts of smallest hash: of 50,000 these are 2,000, and no more."""
+    hashes = np.random.default_rng(0).integers(0, 2**64 - 1, 50_000, dtype=np.uint64)
+    run = RunProfile.of({}, Slices({}))
+    run.add({}, hashes, is_scored=hashes <= np.sort(hashes)[1_999])
+    assert run.clusters.counts()[0] == pytest.approx(2_000, rel=0.2)
+
+
 def test_a_profile_comes_back_from_its_table() -> None:
     whole = profile_of(rows(5_000))
     assert_same(RunProfile.from_table(whole.to_table()), whole)

@@ -236,3 +236,18 @@ def test_wrong_names_are_told_with_the_nearest(
 ) -> None:
     with pytest.raises(error, match=message):
         audit_tables(rows(0), rows(1), **options)
+
+
+def test_pairs_of_many_columns_can_be_told_apart() -> None:
+    """p times 40 columns would never be below alpha; those that chance moved stay quiet."""
+    rng = np.random.default_rng(0)
+    clusters = np.repeat(rng.integers(0, 2**64 - 1, 200, dtype=np.uint64), 5)
+    before = rng.normal(size=(40, 1000))
+    now = before + rng.normal(scale=0.5, size=before.shape)
+    now[:3] += 0.3
+    values = {f"score{i}": (before[i], now[i]) for i in range(40)}
+    ids = pa.chunked_array([pa.array(map(str, range(1000)))])
+    found = pair_columns(values, ids, clusters, AuditSettings(tolerances={"mean": 0.0}))
+    assert all(own.p <= own.p_adjusted for own in found)
+    alerts = paired_alerts(found, AuditSettings(tolerances={"mean": 0.0}))
+    assert [alert.column for alert in alerts] == ["score0", "score1", "score2"]

@@ -18,7 +18,7 @@ README, DOCS = REPOSITORY / "README.md", REPOSITORY / "docs"
 # In this order, in one folder: what one page makes, those behind it use.
 RUN = (
     README,
-    *(DOCS / f"{name}.md" for name in ("scoring", "filter", "metrics", "correlation")),
+    *(DOCS / f"{name}.md" for name in ("scoring", "filter", "audit", "metrics", "correlation")),
     DOCS / "language-models.md",
     *(DOCS / f"{name}.md" for name in ("training", "settings", "cluster")),
 )
@@ -155,7 +155,9 @@ def test_help_of_every_verb_shows_examples() -> None:
 
     from jobs.cli import app
 
-    for verb in ("score", "calibrate", "correlate", "metrics", "explain", "demo"):
+    for verb in (
+        "score", "calibrate", "correlate", "filter", "audit", "metrics", "explain", "demo"
+    ):  # fmt: skip
         shown = CliRunner().invoke(app, [verb, "--help"])
         assert shown.exit_code == 0
         assert f"qaeval {verb}" in shown.output

@@ -15,6 +15,8 @@ import pytest
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from qaeval_core.audit.request import AuditConfig
+from qaeval_core.audit.settings import TOLERANCES
 from qaeval_core.metrics.base import AnyMetric
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.report.guide import GUIDE
@@ -79,6 +81,16 @@ def _description(field: FieldInfo) -> str:
     return f"{text} ({', '.join(f'`{choice}`' for choice in choices)})" if choices[1:] else text
 
 
+def audit_table() -> Iterator[str]:
+    """Yield what a file of ``qaeval audit --config`` may hold."""
+    yield "| key | default | |"
+    yield "| --- | --- | --- |"
+    tolerances = ", ".join(f"{name}: {value:g}" for name, value in TOLERANCES.items())
+    for key, field in AuditConfig.model_fields.items():
+        default = f"`{{{tolerances}}}`" if key == "tolerances" else _default(field)
+        yield f"| `{key}` | {default} | {_description(field)} |"
+
+
 def guide_table() -> Iterator[str]:
     """Yield the lines of the guide, with the figures that they stand on."""
     yield "| job | use | rather than | figures of docs/validity.md |"
@@ -94,6 +106,7 @@ def guide_table() -> Iterator[str]:
 TABLES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "columns": ("metrics.md", columns_table),
     "settings": ("settings.md", settings_table),
+    "audit": ("settings.md", audit_table),
     "guide": ("../README.md", guide_table),
 }
 
