@@ -47,7 +47,9 @@ svg.chart { width: 100%; max-width: 30rem; } svg.spark { width: 6rem; }
 .key.a { color: rgb(var(--up)); } .key.b { color: rgb(var(--down)); }
 .line { fill: none; stroke: rgb(var(--up)); stroke-width: 2; } .dotted { stroke-dasharray: 2 3; }
 .grid { stroke: var(--line); } .band { fill: rgb(var(--up) / .15); }
-.level { stroke: rgb(var(--down)); stroke-dasharray: 4 4; }
+.level { stroke: rgb(var(--down)); stroke-dasharray: 4 4; } svg .soft { fill: var(--soft); }
+.line.b { stroke: rgb(var(--down)); } .cell { stroke: var(--line); }
+.box { fill: rgb(var(--up) / .3); stroke: rgb(var(--up)); }
 """
 
 
@@ -127,6 +129,19 @@ def details(title: str, shown: str) -> str:
     return f"<details><summary>{escaped(title)}</summary>{shown}</details>"
 
 
+def figure(title: str, shown: str) -> str:
+    """Return HTML, such as a chart, under its title."""
+    return f"<figure><figcaption>{escaped(title)}</figcaption>{shown}</figure>"
+
+
+def left_out(n: int, what: str) -> str:
+    """Return the remark that some things have no room; nothing where all have."""
+    if n <= 0:
+        return ""
+    said = f"{n:,} more {what} are left out: the page would be too large."
+    return block_html(Passage(said, tone="soft"))
+
+
 def block_html(block: Block) -> str:
     """Return the HTML of one block."""
     match block:
@@ -179,6 +194,30 @@ def _passage(passage: Passage) -> str:
     return f'{label}<p class="text" dir="auto">{shown or "(empty)"}</p>'
 
 
+def shown(value: float | int | None) -> str:
+    """Return a number as tables show it; nothing where there is none.
+
+    Examples
+    --------
+    >>> shown(0.123456), shown(12_345), shown(None)
+    ('0.1235', '12,345', '')
+    """
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
+
+
+def within(text: str, n_chars: int) -> str:
+    """Return a text of at most some characters.
+
+    Examples
+    --------
+    >>> within("signature", 5)
+    'sign…'
+    """
+    return text if len(text) <= n_chars else f"{text[: n_chars - 1]}…"
+
+
 def cut(value: object) -> str:
     r"""Return a text of a row, or its list of texts, as pages show it: at most 400 characters.
 
@@ -188,7 +227,7 @@ def cut(value: object) -> str:
     ('one\ntwo', '', 400)
     """
     text = "\n".join(map(str, value)) if isinstance(value, list) else str(value or "")
-    return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
+    return within(text, MAX_CHARS)
 
 
 def escaped(text: str) -> str:
