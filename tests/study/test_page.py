@@ -28,7 +28,7 @@ def page_of(study: Study) -> Page:
 
 
 def request(scores: Path | str, **given: object) -> StudyRequest:
-    defaults = {"human": ("rating",), "n_resamples": 40}
+    defaults = {"human": ("rating",), "n_resamples": 20}
     return StudyRequest(scores=(str(scores),), **{**defaults, **given})
 
 
@@ -152,8 +152,10 @@ def test_a_page_of_few_rows_says_that_they_are_too_few(tmp_path: Path, n_rows: i
     assert ("No row has a rating." in text) == (n_rows == 0)
 
 
-@pytest.mark.parametrize("name", ["metric", "長い名前の列" * 200])
-@pytest.mark.parametrize(("n_metrics", "n_subsets", "n_human"), [(40, 60, 1), (12, 3, 30)])
+@pytest.mark.parametrize(
+    "name", ["metric", pytest.param("長い名前の列" * 40, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize(("n_metrics", "n_subsets", "n_human"), [(40, 60, 1), (12, 3, 15)])
 def test_a_page_is_small_and_says_what_it_leaves_out(
     name: str, n_metrics: int, n_subsets: int, n_human: int
 ) -> None:
