@@ -37,7 +37,7 @@ caption { text-align: left; padding: .2rem 0; }
 th, td { border: 1px solid var(--line); padding: .15rem .5rem; text-align: left;
   vertical-align: top; white-space: pre-wrap; } td.number { text-align: right;
   font-variant-numeric: tabular-nums; } dd { margin: 0 0 .5rem 0; }
-code, h1, h2, h3, p, dd, summary, figcaption { overflow-wrap: anywhere; }
+code, h1, h2, h3, p, li, dd, summary, figcaption { overflow-wrap: anywhere; }
 .charts { display: grid; gap: 1rem 2rem;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 20rem), 1fr)); }
 .charts > *, figure { min-width: 0; margin: 0; } figcaption { font-weight: 600; }

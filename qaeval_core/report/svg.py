@@ -73,7 +73,7 @@ def histogram(
     most = max((value for values in series.values() for value in values), default=0.0) or 1.0
     base, n_bins = height - _BOTTOM, len(edges) - 1
     step = _PLOT / max(n_bins, 1)
-    parts = [_grid(0.0, most, height=height, shown=_percent if is_share else count_shown)]
+    parts = [_grid(0.0, most, height=height, shown=_percent if is_share else _count)]
     for j, (name, values) in enumerate(series.items()):
         width = step / len(series)
         for i, value in enumerate(values):
@@ -382,12 +382,12 @@ def _percent(value: float) -> str:
     return f"{100 * value:.3g} %"
 
 
-def count_shown(value: float) -> str:
+def _count(value: float) -> str:
     """Return a count in few letters.
 
     Examples
     --------
-    >>> count_shown(950), count_shown(12_400), count_shown(3_000_000)
+    >>> _count(950), _count(12_400), _count(3_000_000)
     ('950', '12.4k', '3M')
     """
     for unit, sign in ((1e9, "G"), (1e6, "M"), (1e3, "k")):

@@ -15,7 +15,6 @@ from qaeval_core.report.svg import (
     TOP,
     WIDTH,
     Rows,
-    count_shown,
     drawn,
     row_name,
     titled,
@@ -69,9 +68,8 @@ def boxes(sets: Sequence[Box], *, title: str) -> str:
     rows = Rows.over([value for value in known if value is not None], len(sets))
     parts = rows.frame()
     for i, own in enumerate(sets):
-        parts.append(
-            rows.name(i, f"{own.name}, n {count_shown(own.n)}", f"{own.name}, n {own.n:,}")
-        )
+        name = f"{own.name}, n {own.n:,}"
+        parts.append(rows.name(i, name, name))
         if own.quantiles is None or own.mean is None:
             parts.append(rows.remark(i, "no value", str(own)))
             continue

@@ -100,7 +100,7 @@ def measured(page: str, width: int, folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Pages of a run, a filter, a row and a study: long words, and marks of other scripts."""
+    """A page of each kind; with long words, and marks of other scripts."""
     folder = tmp_path_factory.mktemp("pages")
     row = pl.int_range(pl.len())
     table = questions(400).with_columns(
