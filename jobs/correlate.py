@@ -13,7 +13,6 @@ import typer
 from jobs import options
 from qaeval_core.errors import ConfigError, QAEvalError
 from qaeval_core.study.output import check_out, study_lines, write_study
-from qaeval_core.study.plots import check_matplotlib
 from qaeval_core.study.records import StudyRequest
 from qaeval_core.study.run import run_study
 
@@ -88,7 +87,7 @@ def correlate(
     resamples: Annotated[int, typer.Option(help="resamples of each bootstrap")] = 1000,
     seed: Annotated[int, typer.Option(help="of resamples, draws and folds")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="folder for Parquet, report.json and plots")
+        Path | None, typer.Option(help="folder for Parquet, report.json and a page")
     ] = None,
 ) -> None:
     """Correlate scores with human ratings, with intervals and paired comparisons."""
@@ -118,7 +117,6 @@ def correlate(
         )
         if out is not None:
             check_out(out)
-            check_matplotlib()
         study = run_study(request, say=options.say)
         for line in study_lines(study):
             options.show(line)

@@ -10,12 +10,25 @@ from qaeval_core.explain.parts import (
     InstanceExplanation,
     Part,
     ScoreLine,
+    Standing,
     number,
     short,
 )
-from qaeval_core.report.html import Fields, Passage, Table, block_html, details, escaped, page
+from qaeval_core.report import svg
+from qaeval_core.report.html import (
+    Fields,
+    Passage,
+    Table,
+    block_html,
+    details,
+    escaped,
+    figure,
+    left_out,
+    page,
+)
 from qaeval_core.schema import NOT_SAMPLED
 
+MAX_CHARTS = 24
 _NOT_SAMPLED = "its context is not in the run's sample (input.sample_groups)"
 
 
@@ -25,7 +38,7 @@ def explanation_page(explanation: Explanation) -> str:
     sections = [
         _head(explanation, name),
         _texts(explanation),
-        _scores(explanation.instances),
+        _scores(explanation),
         *(_family(family) for family in explanation.families),
         _origin(explanation),
     ]
@@ -65,7 +78,8 @@ def _texts(explanation: Explanation) -> str:
     return "<section>\n<h2>Texts</h2>\n<dl>\n" + "\n".join(items) + "\n</dl>\n</section>"
 
 
-def _scores(instances: Sequence[InstanceExplanation]) -> str:
+def _scores(explanation: Explanation) -> str:
+    instances = explanation.instances
     scores = Table(
         "Scores of this row, as stored and as computed again",
         ("instance", "column", "stored", "again", "undefined because"),
@@ -82,7 +96,34 @@ def _scores(instances: Sequence[InstanceExplanation]) -> str:
         [(own.name, own.signature) for own in instances],
     )
     lines = ["<section>", "<h2>Scores</h2>", block_html(scores)]
+    lines += filter(None, [_standings(explanation.standings)])
     return "\n".join([*lines, details("Signatures", block_html(signatures)), "</section>"])
+
+
+def _standings(standings: Sequence[Standing]) -> str:
+    """Return a histogram of all rows for each metric, in which this row is marked."""
+    if not standings:
+        return ""
+    drawn = [figure(own.column, _standing(own)) for own in standings[:MAX_CHARTS]]
+    charts = f'<div class="charts">{"".join(drawn)}</div>'
+    title = "Among all rows of the run: the dashed line is this row"
+    return (
+        f"<h3>{escaped(title)}</h3>\n{charts}"
+        f"{left_out(len(standings) - MAX_CHARTS, 'distributions')}"
+    )
+
+
+def _standing(own: Standing) -> str:
+    mark = (own.value, f"this row: {number(own.value)}")
+    title = f"Distribution of {own.column} over all rows; this row has {number(own.value)}"
+    chart = svg.histogram(
+        own.edges, {own.column: own.counts}, title=title, is_share=False, mark=mark
+    )
+    said = (
+        f"{own.n_lower:,} rows lower, {own.n_higher:,} higher, {own.n_beside:,} with this one "
+        f"within {number(own.cell_width)}"
+    )
+    return chart + block_html(Passage(said, tone="soft"))
 
 
 def _value(value: float | int | str | None) -> str:

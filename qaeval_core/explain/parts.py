@@ -98,6 +98,31 @@ class InstanceExplanation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a score of the row lies among those of all rows of the run.
+
+    Attributes
+    ----------
+    edges, counts : tuple of float, tuple of int
+        Bars of the distribution; edges are one more than counts.
+    n_lower, n_higher, n_beside : int
+        Rows of a lower and of a higher score, and, the row included, those of the same cell of
+        the run's profile.
+    cell_width : float
+        How far scores of the same cell may be apart.
+    """
+
+    column: str
+    value: float
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    n_lower: int
+    n_higher: int
+    n_beside: int
+    cell_width: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """One row of a finished run, explained.
 
@@ -107,6 +132,8 @@ class Explanation:
         As the input has them.
     is_equal : bool
         Whether all recomputed values equal the stored ones; None where nothing was recomputed.
+    standings : tuple of Standing
+        Of the first scores of the instances; () where the run kept no profile of its scores.
     """
 
     out: str
@@ -124,6 +151,7 @@ class Explanation:
     tolerance: float
     notes: tuple[str, ...]
     environment: dict[str, object]
+    standings: tuple[Standing, ...] = ()
 
 
 def explanation_content(explanation: Explanation) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from qaeval_core.explain.recompute import (
     compare,
     recompute,
 )
+from qaeval_core.explain.standing import standings
 from qaeval_core.explain.stored_row import (
     StoredRow,
     changed_files,
@@ -106,13 +107,15 @@ def explain_row(
     quarantine_reason = _text(row.scores[QUARANTINE_REASON])
     is_scored = quarantine_reason is None
     again = _compute_again(row, n_threads) if is_scored else _NOTHING
+    own = tuple(_instances(row, again.scores))
+    places, notes = standings(run.out, own)
     return Explanation(
         out=str(run.out),
         file=row.place.relative,
         row=row.place.row,
         id=row.place.id,
         texts={role: _plain(own[0]) for role, own in row.values.items()},
-        instances=tuple(_instances(row, again.scores)),
+        instances=own,
         families=tuple(again.families),
         quarantine_reason=quarantine_reason,
         quarantine_message=quarantine_message(run, row.place),
@@ -120,8 +123,9 @@ def explain_row(
         n_compared=again.compared.n_values,
         max_difference=again.compared.max_difference,
         tolerance=again.compared.tolerance,
-        notes=tuple(again.notes),
+        notes=(*again.notes, *notes),
         environment=environment(),
+        standings=places,
     )
 
 

@@ -74,7 +74,7 @@ def page_again(
     if report is None:
         raise ConfigError(f"{out} holds no report.json; run the same qaeval score again")
     _check_slices(report.get("slices", {}), by)
-    profile = _profile(out / PROFILE)
+    profile = read_profile(out / PROFILE)
     try:
         return _page(run, report, profile, by=by, n_texts=n_texts, inputs=inputs)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -147,7 +147,14 @@ def _check_slices(slices: Mapping[str, Any], by: Sequence[str]) -> None:
             raise ConfigError(f"--by {name}: it has more than 50 values, or long texts")
 
 
-def _profile(path: Path) -> RunProfile | None:
+def read_profile(path: Path) -> RunProfile | None:
+    """Return the profile of a run; None where there is none.
+
+    Raises
+    ------
+    UnreadableFileError
+        If it is damaged.
+    """
     if not path.exists():  # OUT is of a version that kept none.
         return None
     try:

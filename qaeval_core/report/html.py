@@ -47,7 +47,9 @@ svg.chart { width: 100%; max-width: 30rem; } svg.spark { width: 6rem; }
 .key.a { color: rgb(var(--up)); } .key.b { color: rgb(var(--down)); }
 .line { fill: none; stroke: rgb(var(--up)); stroke-width: 2; } .dotted { stroke-dasharray: 2 3; }
 .grid { stroke: var(--line); } .band { fill: rgb(var(--up) / .15); }
-.level { stroke: rgb(var(--down)); stroke-dasharray: 4 4; }
+.level { stroke: rgb(var(--down)); stroke-dasharray: 4 4; } svg .soft { fill: var(--soft); }
+.line.b { stroke: rgb(var(--down)); } .cell { stroke: var(--line); }
+.box { fill: rgb(var(--up) / .3); stroke: rgb(var(--up)); }
 """
 
 

@@ -158,7 +158,7 @@ _SCHEMA = {
 
 @dataclass(slots=True)
 class Study:
-    """All that was found; scores and ratings of all rows, float ndarrays, are kept for plots."""
+    """All that was found; scores and ratings of all rows, float ndarrays, are kept for boxes."""
 
     request: StudyRequest
     n_rows: int

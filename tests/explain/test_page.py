@@ -9,12 +9,13 @@ from html.parser import HTMLParser
 
 import numpy as np
 
-from qaeval_core.explain.page import explanation_lines, explanation_page
+from qaeval_core.explain.page import MAX_CHARTS, explanation_lines, explanation_page
 from qaeval_core.explain.parts import (
     Explanation,
     FamilyExplanation,
     InstanceExplanation,
     ScoreLine,
+    Standing,
     TargetParts,
     explanation_content,
 )
@@ -203,6 +204,43 @@ def test_tokens_of_a_strip_are_the_text_and_losses_are_marked() -> None:
     assert re.findall(r">([^<]*)</span>", strip) == ["θ", "·", " &lt;b&gt;"]
     assert 'class="down"' in strip and "-1 nats" in strip
     assert 'class="up"' in strip and "+0.5 nats" in strip
+
+
+def make_standing(**changes: object) -> Standing:
+    """Return where a score of 0.25 lies among a hundred, in a column whose name is an attack."""
+    made = Standing(
+        column=ATTACK,
+        value=0.25,
+        edges=(0.0, 0.5, 1.0),
+        counts=(60, 40),
+        n_lower=30,
+        n_higher=68,
+        n_beside=2,
+        cell_width=0.001953125,
+    )
+    return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_the_row_is_marked_among_all_rows() -> None:
+    """Protects from a score without a scale: 0.25 is high in one run and low in another."""
+    page = explanation_page(make_explanation(standings=(make_standing(),)))
+    parsed = Page(page)
+    assert parsed.tags.count("svg") == 1 and "script" not in parsed.tags
+    assert "this row: 0.25" in parsed.text
+    assert "0 to 0.5: 60" in parsed.text and "0.5 to 1: 40" in parsed.text
+    assert "30 rows lower, 68 higher, 2 with this one within 0.001953" in parsed.text
+    assert ATTACK in parsed.text and "<script" not in page
+    assert not {name for name, _ in parsed.attributes} & {"src", "href", "srcset", "onerror"}
+
+
+def test_charts_of_many_metrics_are_few() -> None:
+    """A run of a hundred metrics must not make a page of megabytes."""
+    full = make_standing(edges=tuple(i / 32 for i in range(33)), counts=tuple(range(1, 33)))
+    page = explanation_page(make_explanation(standings=(full,) * 100))
+    assert Page(page).tags.count("svg") == MAX_CHARTS
+    assert f"{100 - MAX_CHARTS} more distributions are left out" in page
+    assert len(page.encode()) < 300_000
+    assert "standings" in explanation_content(make_explanation())
 
 
 def test_a_quarantined_row_says_why() -> None:

@@ -146,9 +146,9 @@ def test_damaged_metadata_of_columns_is_one_message(tmp_path: Path, content: str
 
 @pytest.mark.parametrize("name", ["$\\frac{", "a$b$c_{", EVIL])
 def test_names_of_columns_are_no_mathematics(tmp_path: Path, name: str) -> None:
-    """Matplotlib read "$" as the beginning of a formula, and ended in a traceback."""
+    """A drawing library read "$" as the beginning of a formula, and ended in a traceback."""
     values: dict[str, Any] = {name: [1.0, 2.0, 3.0], "human": [1.0, 2.0, 2.0], "group": [name] * 3}
     source = write_parquet(tmp_path / "in.parquet", pa.table(values))
     words = ("correlate", source, "--human", "human", "--metrics", name, "--resamples", "20")
     invoke(*words, "--by", "group", "--out", tmp_path / "study", expect=0)
-    assert (tmp_path / "study" / "correlations.png").is_file()
+    assert (tmp_path / "study" / "correlate.html").is_file()

@@ -76,9 +76,8 @@ def test_a_new_study_leaves_nothing_of_an_old_one(table: Path, tmp_path: Path) -
     shown(table, *REQUEST, "--out", out)
     assert {path.name for path in out.iterdir()} == {
         "comparisons.parquet",
+        "correlate.html",
         "correlations.parquet",
-        "correlations.png",
-        "distributions.png",
         "mine.txt",
         "report.json",
     }

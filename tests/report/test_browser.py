@@ -15,10 +15,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from audit_weeks import audited, week
-from explain.test_page import make_explanation
+from explain.test_page import make_explanation, make_standing
 from filter_corpora import questions
 from helpers import qaeval, run_locally
 
@@ -119,6 +120,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             "output.carry": ["topic"],
         }
     )
+    names = [f"{'W' * 90} {i}" for i in range(16)]
+    draw = np.random.default_rng(0).normal(size=(len(names) + 1, 120))
+    study = dict(zip([*names, "שלום rating"], draw, strict=True))
+    pl.DataFrame(study | {"by": ["W" * 90, "b"] * 60}).write_parquet(folder / "study.parquet")
+    given = ["--human", "שלום rating", "--metrics", ",".join(names), "--auc", '"שלום rating" > 0']
+    given += ["--by", "by", "--compare", "all", "--resamples", "20", "--out", folder / "study"]
+    qaeval("correlate", folder / "study.parquet", *given)
     words = ["--rank-by", "f1", "--share", "0.5", "--rules", "none", "--local"]
     qaeval("filter", folder / "out", "--to", folder / "kept", *words)
     spoilt = table.with_columns(reference=pl.lit("quite another text"))
@@ -130,12 +138,17 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "report": (folder / "out" / "report.html").read_text(),
         "filter": (folder / "kept" / "filter.html").read_text(),
         "audit": (folder / "report" / "audit.html").read_text(),
-        "explain": explanation_page(make_explanation(id="W" * 200)),
+        "explain": explanation_page(
+            make_explanation(
+                id="W" * 200, standings=(make_standing(column="W" * 200), make_standing())
+            )
+        ),
+        "correlate": (folder / "study" / "correlate.html").read_text(),
     }
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["report", "filter", "audit", "explain"])
+@pytest.mark.parametrize("name", ["report", "filter", "audit", "explain", "correlate"])
 def test_nothing_is_beyond_what_holds_it(
     pages: dict[str, str], tmp_path: Path, name: str, width: int
 ) -> None:

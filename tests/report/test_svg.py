@@ -9,7 +9,7 @@ import pytest
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
 
-from qaeval_core.report import svg
+from qaeval_core.report import svg, svg_grid
 
 ATTACK = "</script><b onclick=x>'\"&\u202e\x07"
 NAMES = [
@@ -21,6 +21,19 @@ NAMES = [
     ATTACK * 5,
 ]
 MARKS = ("rect", "circle", "polyline", "polygon", "line")
+
+
+def pairs(names: list[str]) -> str:
+    """Return a grid with cells of all kinds."""
+    cells = {
+        (i, j): svg_grid.Cell(
+            None if i + j == 5 else (i - j) / 7, is_sure=abs(i - j) > 1, said=f"{names[i]}: {i - j}"
+        )
+        for i in range(len(names))
+        for j in range(len(names))
+        if i != j
+    }
+    return svg_grid.pair_grid(names, cells, title="t")
 
 
 def charts() -> dict[str, str]:
@@ -38,6 +51,30 @@ def charts() -> dict[str, str]:
         ),
         "equal": svg.interval_dots([svg.Dot("a", 2.0), svg.Dot("b", 2.0)], title="t"),
         "wild": svg.interval_dots([svg.Dot("a", value) for value in wild], title="t"),
+        "undefined": svg.interval_dots(
+            [svg.Dot("flat", None, reason=ATTACK), svg.Dot("few", None), svg.Dot("f1", 0.2)],
+            title="t", x_range=(-0.5, 0.5), level=0.0,
+        ),
+        "huge": svg.interval_dots([svg.Dot("a", -1.7e308), svg.Dot("b", 1.7e308)], title="t"),
+        "marked": svg.histogram(
+            [0, 1, 2], {"f1": [1, 2]}, title="t", is_share=False, mark=(1.5, ATTACK)
+        ),
+        "marked beyond": svg.histogram(
+            [0, 1], {"f1": [1]}, title="t", is_share=False, mark=(9.0, "this row")
+        ),
+        "boxes": svg_grid.boxes(
+            [svg_grid.Box(name, 9**i, (0, 1, 2, 3, 4 + i), 2.5) for i, name in enumerate(NAMES)]
+            + [svg_grid.Box("none", 0)],
+            title=ATTACK,
+        ),
+        "one value": svg_grid.boxes([svg_grid.Box("3", 1, (2, 2, 2, 2, 2), 2)], title="t"),
+        "wild boxes": svg_grid.boxes(
+            [svg_grid.Box("3", 9, (*wild[:1], 0, 1, *wild[:0:-1]), 7)], title="t"
+        ),
+        "no boxes": svg_grid.boxes([], title="t"),
+        "grid": pairs((NAMES * 3)[: svg_grid.MAX_PAIRED]),
+        "small grid": pairs(["f1", "sas"]),
+        "no grid": pairs([]),
         "no dots": svg.interval_dots([], title="t"),
         "curves": svg.curves(
             {"mean": [(0, 0.5), (1, 0.75)], ATTACK: [(0, 0.25)]},
@@ -61,7 +98,7 @@ def test_a_chart_is_whole_and_its_numbers_are_finite(name: str) -> None:
     chart = charts()[name]
     found = parsed(chart)
     assert {element.tag for element in found.iter()} <= {
-        "div", "svg", "title", "text", "p", "span", *MARKS
+        "div", "svg", "title", "text", "p", "span", "g", *MARKS
     }  # fmt: skip
     assert "\u202e" not in chart and "\x07" not in chart and "style=" not in chart
     coordinates = [
@@ -76,7 +113,11 @@ def test_every_mark_says_what_it_is(name: str) -> None:
     """A bar that does not tell its number is a picture."""
     found = parsed(charts()[name])
     is_titled = found.find("svg/title") is not None
-    marks = [one for one in found.iter() if one.tag in MARKS and one.get("class") != "grid"]
+    grouped = {id(own) for group in found.iter("g") if group.findtext("title") for own in group}
+    marks = [
+        one for one in found.iter()
+        if one.tag in MARKS and one.get("class") != "grid" and id(one) not in grouped
+    ]  # fmt: skip
     assert [
         one.attrib for one in marks if not is_titled and not (one.findtext("title") or "")
     ] == []
@@ -94,7 +135,7 @@ def test_letters_and_marks_stay_inside(name: str) -> None:
         extent = TextPath((0, 0), shown, size=11, prop=FontProperties("DejaVu Sans"))
         across = extent.get_extents().x1
         x, y = float(text.attrib["x"]), float(text.attrib["y"])
-        left = x - across if text.get("text-anchor") == "end" else x
+        left = x - across * {"end": 1, "middle": 0.5}.get(text.get("text-anchor", ""), 0)
         assert left >= 0 and left + across <= width, (shown, left, across)
         assert 8 <= y <= height
     for circle in chart.iter("circle"):
@@ -118,3 +159,63 @@ def test_a_chart_is_small() -> None:
     counts = [i * 1000 for i in range(32)]
     edges = [i / 32 for i in range(33)]
     assert len(svg.histogram(edges, {"f1": counts}, title="t", is_share=False)) < 5_000
+
+
+def test_a_box_lies_where_its_quantiles_do() -> None:
+    """A box that is drawn elsewhere than its title says misleads."""
+    own = svg_grid.Box("4", 8, (0.0, 1.0, 2.0, 3.0, 4.0), 2.0)
+    chart = parsed(svg_grid.boxes([own, svg_grid.Box("5", 0)], title="t"))
+    group = chart.find("svg/g")
+    assert group.findtext("title") == (
+        "4: 8 values, median 2, mean 2, half in 1 to 3, 90 % in 0 to 4"
+    )
+    whisker, median = group.findall("line")
+    box, mean = group.find("rect"), group.find("circle")
+    left, right = float(whisker.attrib["x1"]), float(whisker.attrib["x2"])
+    assert float(box.attrib["x"]) == pytest.approx(left + (right - left) / 4, abs=0.11)
+    assert float(box.attrib["width"]) == pytest.approx((right - left) / 2, abs=0.11)
+    for at in (median.attrib["x1"], mean.attrib["cx"]):
+        assert float(at) == pytest.approx((left + right) / 2, abs=0.11)
+    texts = ["".join(one.itertext()) for one in chart.iter("text")]
+    assert any(text.endswith("no value") for text in texts)
+
+
+def test_a_grid_is_told_by_signs_and_not_by_colour_alone() -> None:
+    """One reader in twelve does not see the colours; p above the limit has no sign."""
+    cells = {
+        (0, 1): svg_grid.Cell(0.2, is_sure=True, said="a - b: 0.200"),
+        (1, 0): svg_grid.Cell(-0.2, is_sure=True, said="a - b: 0.200"),
+        (0, 2): svg_grid.Cell(0.1, is_sure=False, said="a - c: 0.100"),
+        (1, 2): svg_grid.Cell(None, is_sure=False, said="b - c: undefined"),
+    }
+    found = [
+        (own.findtext("title"), own.findtext("text"), own.find("rect").attrib)
+        for own in parsed(svg_grid.pair_grid(["a", "b", "c"], cells, title="t")).iter("g")
+    ]
+    assert [sign for _, sign, _ in found] == ["+", "−", None, "?"]
+    assert [own["class"][0] for _, _, own in found[:3]] == ["a", "b", "a"]
+    assert [own["fill-opacity"] for _, _, own in found] == ["0.60", "0.60", "0.30", "0.00"]
+
+
+def test_a_mark_stands_at_its_value() -> None:
+    """A line beside the bar that holds the row would say another score."""
+    made = {"title": "t", "is_share": False}
+    places = []
+    for value in (0.0, 1.5, 2.0, 7.0):
+        chart = svg.histogram([0, 1, 2], {"a": [1, 1]}, mark=(value, "this row"), **made)
+        line = next(one for one in parsed(chart).iter("line") if one.get("class") == "level")
+        assert line.findtext("title") == "this row"
+        places.append(float(line.attrib["x1"]))
+    left, at, right, beyond = places
+    assert at == pytest.approx(left + 0.75 * (right - left), abs=0.11) and beyond == right
+
+
+def test_an_undefined_row_says_why_and_has_no_dot() -> None:
+    """Protects from a dot at 0, which reads as no correlation."""
+    dots = [svg.Dot("flat", None, reason="constant"), svg.Dot("f1", 0.5, 0.25, 0.75)]
+    chart = parsed(svg.interval_dots(dots, title="t", x_range=(0.0, 1.0), level=0.5))
+    (circle,) = chart.iter("circle")
+    level = next(one for one in chart.iter("line") if one.get("class") == "level")
+    assert circle.findtext("title") == "f1: 0.5 [0.25, 0.75]"
+    assert level.attrib["x1"] == circle.attrib["cx"]
+    assert any("".join(one.itertext()).endswith("constant") for one in chart.iter("text"))

@@ -89,7 +89,7 @@ def write_tables(folder: Path) -> dict[str, str]:
 
 
 def study_of(options: str, folder: Path) -> dict[str, Any]:
-    """Run a study; return what it printed and all that it wrote but plots and environment."""
+    """Run a study; return what it printed and all that it wrote but page and environment."""
     paths = write_tables(folder)
     out = folder / "study"
     words = [word.format(**paths) for word in options.split()]

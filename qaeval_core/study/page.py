@@ -1,0 +1,318 @@
+"""Page: a study as one HTML page: its tables, each beside what it looks like, and boxes by rating.
+
+What has no room is left out, and that is said: the tables of Parquet have all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from qaeval_core.report import svg, svg_grid
+from qaeval_core.report.html import (
+    Fields,
+    Passage,
+    Table,
+    block_html,
+    details,
+    escaped,
+    figure,
+    left_out,
+    page,
+    section,
+    shown,
+    within,
+)
+from qaeval_core.study.distributions import rating_boxes
+from qaeval_core.study.records import ALL_ROWS, Statistic, Study
+from qaeval_core.study.sections import Shown, reason_shown, rows_shown, sections
+
+MAX_BYTES = 300_000
+_Boxes: TypeAlias = Mapping[str, Mapping[str, Sequence[svg_grid.Box]]]  # by human column and metric
+_SURE = 0.05
+_TITLES = {
+    "correlations": "Correlations",
+    "comparisons": "Metric against metric",
+    "auc": "Areas under the ROC curve",
+    "win_lose": "Agreement on winners",
+    "forward_selection": "Forward selection",
+}
+_NOTHING = {"correlations": 0.0, "auc": 0.5, "win_lose": 0.5}  # values that say nothing
+
+_LEGEND = (
+    f"+: the metric of the row agrees with people better, p below {_SURE:g}; −: that of the "
+    f"column; ?: undefined. Colour: by how much. At most {svg_grid.MAX_PAIRED} metrics, those that "
+    "agree best."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What a page is made of, whatever its size."""
+
+    study: Study
+    tables: Mapping[str, Sequence[Shown]]
+    boxes: _Boxes
+    environment: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """How much of each kind a page may show, so that it stays small."""
+
+    n_tables: int  # of a kind
+    n_rows: int  # of a table, and of its charts
+    n_boxes: int  # metrics whose scores are shown by rating, of each human column
+    n_chars: int  # of a name or a signature
+
+
+_ROOMS = (
+    _Room(24, 60, 24, 2000),
+    _Room(12, 40, 12, 400),
+    _Room(6, 20, 6, 100),
+    _Room(3, 10, 3, 60),
+    _Room(1, 5, 0, 30),
+)
+
+
+def study_page(study: Study, environment: Mapping[str, Any]) -> str:
+    """Return the page, of less than 300 kB.
+
+    Parameters
+    ----------
+    study : Study
+    environment : mapping
+        Versions, as report.json has them.
+    """
+    found = {table: list(sections(study, table)) for table in _TITLES}
+    content = _Content(study, found, _all_boxes(study), environment)
+    for room in _ROOMS:
+        text = page("qaeval correlate", list(_sections(content, room)))
+        if len(text.encode()) < MAX_BYTES:
+            break
+    return text
+
+
+def _all_boxes(study: Study) -> _Boxes:
+    """Return what any page may show: scores are sorted once, not for each size of page."""
+    room = _ROOMS[0]
+    return {
+        human: {
+            name: rating_boxes(study.scores[name], own) for name in study.metrics[: room.n_boxes]
+        }
+        for human, own in list(study.ratings.items())[: room.n_tables]
+    }
+
+
+def _sections(content: _Content, room: _Room) -> Iterator[str]:
+    yield _head(content.study, room)
+    for table, title in _TITLES.items():
+        if content.tables[table]:
+            yield section(title, list(_tables(table, content.tables[table], room)))
+    yield section("Scores by rating", list(_ratings(content, room)))
+    yield section("How it was made", list(_origin(content, room)))
+
+
+def _head(study: Study, room: _Room) -> str:
+    human = within(", ".join(study.request.human), room.n_chars)
+    metrics = within(", ".join(study.metrics), room.n_chars)
+    lines = [f"<h1>{study.n_rows:,} rows: metrics against {escaped(human)}</h1>"]
+    notes = [within(note, room.n_chars) for note in study.notes]
+    remarks = [f"Metrics: {metrics}", *notes[: room.n_rows]]
+    lines += [block_html(Passage(remark, tone="soft")) for remark in remarks]
+    return "\n".join([*lines, left_out(len(notes) - room.n_rows, "notes")])
+
+
+def _tables(table: str, found: Sequence[Shown], room: _Room) -> Iterator[str]:
+    """Yield the tables of one kind: of all rows open, of subsets folded."""
+    x_range = _x_range(table, found[: room.n_tables])
+    for own in found[: room.n_tables]:
+        parts = [_figures(table, own, room, x_range), _table(own, room)]
+        remarks = [within(remark, room.n_chars) for remark in own.remarks[: room.n_rows]]
+        parts += [block_html(Passage(remark, tone="soft")) for remark in remarks]
+        title, inner = within(_place(own.first), room.n_chars), "\n".join(parts)
+        is_open = own.first.subset == ALL_ROWS
+        yield f"<h3>{escaped(title)}</h3>\n{inner}" if is_open else details(title, inner)
+    yield from filter(None, [left_out(len(found) - room.n_tables, "tables of subsets")])
+
+
+def _place(one: Statistic) -> str:
+    level = f", {one.level} level" if one.level else ""
+    return f"{one.human}, {rows_shown(one)}{level}"
+
+
+def _table(own: Shown, room: _Room) -> str:
+    rows = [
+        [within(_plain(cell), room.n_chars) for cell in cells] for cells in own.rows[: room.n_rows]
+    ]
+    title = within(own.title, 2 * room.n_chars)
+    numbers = range(own.n_left, len(own.head))
+    table = block_html(Table(title, own.head, rows, numbers=numbers))
+    return table + left_out(len(own.rows) - room.n_rows, "rows of this table")
+
+
+def _plain(cell: str) -> str:
+    """Return a number that was aligned for a terminal.
+
+    Examples
+    --------
+    >>> _plain(" 0.500 [ 0.400,  0.600] p 0.001")
+    '0.500 [0.400, 0.600] p 0.001'
+    """
+    return " ".join(cell.split()).replace("[ ", "[")
+
+
+def _x_range(table: str, found: Sequence[Shown]) -> tuple[float, float] | None:
+    """Return the range of all charts of one kind, which are to be compared with each other."""
+    if table not in _NOTHING:
+        return None
+    known = [
+        edge
+        for own in found
+        for group in own.groups
+        for one in group
+        for edge in (one.value, one.low, one.high)
+        if np.isfinite(edge)
+    ]
+    known.append(_NOTHING[table])
+    return min(known), max(known)
+
+
+def _figures(table: str, own: Shown, room: _Room, x_range: tuple[float, float] | None) -> str:
+    """Return the charts of one table; its rows are theirs, in the same order."""
+    draw = _CHARTS.get(table)
+    if draw is None or (draw is _pairs and len(own.groups) < 2):
+        return ""
+    figures = []
+    for i in range(len(own.groups[0])):
+        # A grid needs all pairs of its metrics.
+        groups = own.groups if draw is _pairs else own.groups[: room.n_rows]
+        column = [group[i] for group in groups]
+        name = column[0].coefficient or own.head[-1]
+        figures.append(figure(name, draw(column, room, x_range)))
+    legend = block_html(Passage(_LEGEND, tone="soft")) if draw is _pairs else ""
+    return f'<div class="charts">{"".join(figures)}</div>{legend}'
+
+
+def _dots(found: Sequence[Statistic], room: _Room, x_range: tuple[float, float] | None) -> str:
+    dots = [_dot(one, room) for one in found]
+    first = found[0]
+    title = within(f"{first.coefficient or first.table}: {_place(first)}", room.n_chars)
+    level = _NOTHING[first.table]
+    return svg.interval_dots(dots, title=title, x_range=x_range, level=level)
+
+
+def _dot(one: Statistic, room: _Room) -> svg.Dot:
+    name = within(one.metric, room.n_chars)
+    if np.isnan(one.value):
+        return svg.Dot(name, None, reason=reason_shown(one.reason))
+    edges = (None, None) if np.isnan(one.low) else (one.low, one.high)
+    return svg.Dot(name, one.value, *edges)
+
+
+def _pairs(found: Sequence[Statistic], room: _Room, _: tuple[float, float] | None) -> str:
+    """Return the grid of pairs; metrics that win most pairs stand first."""
+    won: dict[str, float] = {}
+    for one in found:
+        value = 0.0 if np.isnan(one.value) else one.value
+        won[one.metric] = won.get(one.metric, 0.0) + value
+        won[one.metric_b] = won.get(one.metric_b, 0.0) - value
+    n_paired = min(svg_grid.MAX_PAIRED, room.n_rows)
+    names = sorted(won, key=lambda name: -won[name])[:n_paired]
+    places = {name: i for i, name in enumerate(names)}
+    cells = {}
+    for one in found:
+        if one.metric in places and one.metric_b in places:
+            i, j = places[one.metric], places[one.metric_b]
+            cells[i, j], cells[j, i] = _cell(one, room), _cell(one, room, is_turned=True)
+    first = found[0]
+    title = within(f"{first.coefficient}, pairs of metrics: {_place(first)}", room.n_chars)
+    named = [within(name, room.n_chars) for name in names]
+    return svg_grid.pair_grid(named, cells, title=title)
+
+
+def _cell(one: Statistic, room: _Room, *, is_turned: bool = False) -> svg_grid.Cell:
+    a, b = (within(name, room.n_chars) for name in (one.metric, one.metric_b))
+    if np.isnan(one.value):
+        said = f"{a} - {b}: undefined ({reason_shown(one.reason)})"
+        return svg_grid.Cell(None, is_sure=False, said=said)
+    chance = "" if np.isnan(one.p_value) else f", p {one.p_value:.3f}"
+    said = f"{a} - {b}: {one.value:.3f}{chance}"
+    value = -one.value if is_turned else one.value
+    return svg_grid.Cell(value, is_sure=one.p_value < _SURE, said=said)
+
+
+_Draw = Callable[[Sequence[Statistic], _Room, tuple[float, float] | None], str]
+_CHARTS: dict[str, _Draw] = {
+    "correlations": _dots,
+    "comparisons": _pairs,
+    "auc": _dots,
+    "win_lose": _dots,
+}
+
+
+def _ratings(content: _Content, room: _Room) -> Iterator[str]:
+    """Yield, for each human column, a chart of each metric and one table of all of them."""
+    said = (
+        "Rows with a score and a rating. Line: 90 % of them; box: half; upright line: median; "
+        "dot: mean."
+    )
+    yield block_html(Passage(said, tone="soft"))
+    for human, own in list(content.boxes.items())[: room.n_tables]:
+        boxes = dict(list(own.items())[: room.n_boxes])
+        yield f"<h3>{escaped(within(human, room.n_chars))}</h3>"
+        drawn = [_boxes(human, name, boxes[name], room) for name in boxes]
+        yield f'<div class="charts">{"".join(drawn)}</div>'
+        yield left_out(len(content.study.metrics) - len(boxes), "metrics")
+        title = within(f"Scores by {human} as a table", room.n_chars)
+        yield details(title, _box_table(human, boxes, room))
+    yield left_out(len(content.study.ratings) - room.n_tables, "human columns")
+
+
+def _boxes(human: str, name: str, boxes: Sequence[svg_grid.Box], room: _Room) -> str:
+    title = within(f"{name} by {human}", room.n_chars)
+    if not boxes:
+        return figure(title, block_html(Passage("No row has a rating.", tone="soft")))
+    return figure(within(name, room.n_chars), svg_grid.boxes(boxes, title=title))
+
+
+def _box_table(human: str, boxes: Mapping[str, Sequence[svg_grid.Box]], room: _Room) -> str:
+    rows = [
+        [within(name, room.n_chars), box.name, shown(box.n), shown(box.mean), *points]
+        for name, own in boxes.items()
+        for box in own
+        for points in [map(shown, box.quantiles or [None] * 5)]
+    ]
+    head = ("metric", "rating", "rows", "mean", "5 %", "25 %", "median", "75 %", "95 %")
+    caption = within(f"Scores by {human}", room.n_chars)
+    return block_html(Table(caption, head, rows, numbers=range(2, len(head))))
+
+
+def _origin(content: _Content, room: _Room) -> Iterator[str]:
+    study = content.study
+    given = [
+        (key.replace("_", " "), within(_given(value), room.n_chars))
+        for key, value in asdict(study.request).items()
+        if not (value is None or value is False or value == ())
+    ]
+    yield block_html(Fields("What was asked for", given))
+    signed = {one.metric: one.signature for one in study.of("correlations") if one.signature}
+    signatures = [
+        (within(name, room.n_chars), within(signature, room.n_chars))
+        for name, signature in list(signed.items())[: room.n_rows]
+    ]
+    if signatures:
+        own = block_html(Fields("Signatures: how each score is made", signatures))
+        yield details("Signatures", own + left_out(len(signed) - room.n_rows, "signatures"))
+    made = []
+    for key, value in content.environment.items():
+        packages = value.items() if isinstance(value, dict) else [(key, value)]
+        made += [(name, str(version)) for name, version in packages]
+    yield details("Environment", block_html(Fields("Where it ran", made)))
+
+
+def _given(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
