@@ -132,9 +132,9 @@ def make_peer(folder: Path) -> Path:
 
 
 def theirs(
-    splits: Sequence[Mapping[str, str]], python: Path, folder: Path
-) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """Return evidently's alarms by side, change and split."""
+    splits: Sequence[Mapping[str, str]], python: Path, folder: Path, side: str
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the alarms of a side of evidently by change and split."""
     jobs = [
         {
             "how": side,
@@ -142,21 +142,17 @@ def theirs(
             "current": paths[change],
             "columns": list(COLUMNS) if change == SAME else [MOVED],
         }
-        for side in PEER_SIDES
         for change in changes()
         for paths in splits
     ]
-    asked, answered = folder / "jobs.json", folder / "results.json"
+    asked, answered = folder / f"jobs-{side}.json", folder / f"results-{side}.json"
     asked.write_text(json.dumps(jobs), "utf-8")
     # Nothing is told to anybody.
     quiet = {**os.environ, "DO_NOT_TRACK": "1", "PYTHONWARNINGS": "ignore"}
     quiet.pop("PYTHONPATH", None)
     subprocess.run([python, _PEER_SCRIPT, asked, answered], check=True, env=quiet)
     results = iter(json.loads(answered.read_text("utf-8")))
-    return {
-        side: {change: [next(results) for _ in splits] for change in changes()}
-        for side in PEER_SIDES
-    }
+    return {change: [next(results) for _ in splits] for change in changes()}
 
 
 def summarise(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
@@ -202,12 +198,13 @@ def table(record: Mapping[str, Any]) -> str:
 def run(python: Path, n_splits: int) -> dict[str, Any]:
     """Return what both sides said of the same splits."""
     began_on = environment(len(os.sched_getaffinity(0)))
-    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(1) as beside:
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor() as beside:
         splits = write_splits(Path(name), n_splits)
-        peer_runs = beside.submit(theirs, splits, python, Path(name))
+        peer = {
+            side: beside.submit(theirs, splits, python, Path(name), side) for side in PEER_SIDES
+        }
         own = {f"qaeval, alpha {alpha:g}": runs for alpha, runs in ours(splits).items()}
-        peer = peer_runs.result()
-    sides = {PEER_SIDES[side]: runs for side, runs in peer.items()} | own
+        sides = {PEER_SIDES[side]: runs.result() for side, runs in peer.items()} | own
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "environment": began_on,
