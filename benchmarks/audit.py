@@ -226,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.audit")
     parser.add_argument("--rows", default="1000000,10000000", help="default %(default)s")
     parser.add_argument("--repeats", type=int, default=1, help="default %(default)s")
-    parser.add_argument("--work", type=Path, help="folder for the OUTs, 3 GB; default a new one")
+    parser.add_argument("--work", type=Path, help="folder for the OUTs, 1 GB; default a new one")
     parser.add_argument("--json", type=Path, help="write all numbers to this file")
     chosen = parser.parse_args(arguments)
     found: dict[str, object] = {"environment": environment(len(os.sched_getaffinity(0)))}
