@@ -38,6 +38,8 @@ _MAX_COUNTED = 1 << 16
 _MAX_WAITING = 1 << 18
 # Beyond, the width of a range would be infinite.
 _HUGE = 2.0**1000
+# Of so few atoms, comparing all values with each is quicker than two searches.
+_FEW_ATOMS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +105,24 @@ class Cells:
         given = np.asarray(values, dtype=np.float64)
         is_undefined = np.isnan(given)
         codes = self._equal_codes(given)
-        if self.atoms:
-            atoms = np.array(self.atoms)
-            # Each atom before a value puts two cells before its own: the atom, and what is left
-            # of the cell that it cuts.
-            codes += np.searchsorted(atoms, given, side="left")
-            codes += np.searchsorted(atoms, given, side="right")
+        self._step_over_atoms(codes, given)
         codes[is_undefined] = self.n_ordered
         return codes
+
+    def _step_over_atoms(self, codes: NDArray[np.intp], values: FloatArray) -> None:
+        """Add the cells of atoms to codes; anything for NaN.
+
+        Each atom before a value puts two cells before its own: the atom, and what is left of the
+        cell that it cuts.
+        """
+        if len(self.atoms) <= _FEW_ATOMS:
+            for atom in self.atoms:
+                codes += values > atom
+                codes += values >= atom
+        else:
+            atoms = np.array(self.atoms)
+            codes += np.searchsorted(atoms, values, side="left")
+            codes += np.searchsorted(atoms, values, side="right")
 
     def _equal_codes(self, values: FloatArray) -> NDArray[np.intp]:
         """Return codes as if there were no atoms; anything for NaN."""

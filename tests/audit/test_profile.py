@@ -175,6 +175,21 @@ def test_cells_are_in_the_order_of_values() -> None:
     assert Cells.from_json(cells.to_json()) == cells
 
 
+@pytest.mark.parametrize("n_atoms", [0, 1, 16, 17, 60])
+def test_codes_of_few_and_many_atoms_are_those_of_a_loop_over_values(n_atoms: int) -> None:
+    """Two ways to count the atoms before a value, one number."""
+    rng = np.random.default_rng(n_atoms)
+    atoms = np.sort(rng.uniform(-0.1, 1.1, n_atoms))
+    cells, plain = Cells(0.0, 1.0, tuple(atoms)), Cells(0.0, 1.0)
+    values = np.concatenate([atoms, atoms + 1e-12, rng.uniform(-1, 2, 500), [-0.0, np.inf, np.nan]])
+    found = cells.codes(np.append(values, -np.inf))
+    for value, code in zip(values, found, strict=False):
+        before = sum(int(atom < value) + int(atom <= value) for atom in atoms)
+        expected = plain.codes(np.array([value]))[0] + before
+        assert code == (cells.n_ordered if np.isnan(value) else expected)
+    assert found[-1] == 0
+
+
 def test_atoms_are_the_values_of_one_percent_of_all_data() -> None:
     """More distinct values than are counted; 0.25 has 1 % exactly, 0.75 one row less."""
     rng = np.random.default_rng(0)
