@@ -41,7 +41,9 @@ def test_distances_are_those_of_raw_values(before: list[float], now: list[float]
     if spread > 0.01:
         assert found["wasserstein"].effect * spread == pytest.approx(expected, abs=cells.width)
         shift = raw[1].mean() - raw[0].mean()
-        assert found["mean"].effect * spread == pytest.approx(shift, abs=1e-6)
+        # Sums of x and of its square are in steps of 2^-31 of the half width, and of its square.
+        rounded = 2.0**-31 * 3.0**2 / spread**2
+        assert found["mean"].effect * spread == pytest.approx(shift, rel=rounded, abs=1e-6)
     counts = [np.bincount(cells.codes(own), minlength=cells.n_cells)[:-1] for own in raw]
     # Values of one cell cannot be told apart, but those of an atom need not be.
     mass = [np.delete(own / own.sum(), cells.codes(np.array(cells.atoms))) for own in counts]
