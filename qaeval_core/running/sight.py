@@ -68,8 +68,10 @@ class Sight:
         for folder in self.folders:
             try:
                 self.mark.check(folder)
-            except OSError:
-                return f"{folder} (the folder there is another one, or none)"
+            except OSError as error:
+                is_hidden = "://" in folder and not isinstance(error, FileNotFoundError)
+                why = error.strerror if is_hidden else "the folder there is another one, or none"
+                return f"{folder} ({why})"
         for path in self.given:
             if not Path(path).expanduser().is_file():
                 return path

@@ -250,6 +250,8 @@ def as_path(given: AnyPath) -> StoragePath:
 def open_out(given: str) -> StoragePath:
     """Return OUT; raise ConfigError if it is a file or cannot be one's folder."""
     out = as_path(given)
+    if given.startswith("memory://"):
+        raise ConfigError(f"--out {given} would be gone with this process; name a folder or bucket")
     if out.local is not None and out.local.exists() and not out.local.is_dir():
         raise ConfigError(f"--out {given} is a file, a folder is needed")
     return out

@@ -60,6 +60,8 @@ class PosixStorage(Storage):
     def swap(self, name: str, content: bytes, tag: Tag) -> Tag | None:
         """Compare and rename, while no other `swap` of this file is between the two."""
         path = self.local(name)
+        if not path.parent.is_dir():
+            return None
         with files.swapping(path):
             try:
                 old = path.lstat()
