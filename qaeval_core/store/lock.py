@@ -60,8 +60,8 @@ class RunLock:
         Called, in another thread, when another run has taken the lock.
     look : callable, optional
         Called while it waits; raises to end the wait.
-    wait_s : float, default 0
-        How long it waits for a run that holds the lock.
+    wait_s : float, optional
+        How long it waits for a run that holds the lock; 0 waits not, and says that it could have.
     is_on : bool, default True
         False holds nothing: for stores on which two runs cannot be told apart.
     times : LockTimes, optional
@@ -80,7 +80,7 @@ class RunLock:
         *,
         on_loss: Callable[[], None] | None = None,
         look: Callable[[], None] | None = None,
-        wait_s: float = 0.0,
+        wait_s: float | None = None,
         is_on: bool = True,
         times: LockTimes | None = None,
     ) -> None:
@@ -145,7 +145,7 @@ class RunLock:
         )
 
     def _take(self) -> None:
-        until_s = time.monotonic() + self._wait_s
+        until_s = time.monotonic() + (self._wait_s or 0.0)
         while (refusal := self._refusal()) is not None:
             left_s = until_s - time.monotonic()
             if left_s <= 0:
@@ -176,9 +176,11 @@ class RunLock:
         if age_s < -self._times.stale_after_s:
             when = "its last sign of life lies in the future"
         else:
+            left_s = max(left_s, 1)
+            hint = "" if self._wait_s is None else f" (--wait {left_s + 5:.0f} waits for that)"
             when = (
                 f"it was heard {max(age_s, 0):.0f} s ago; if it is dead, {self._path.parent} is "
-                f"free in {max(left_s, 1):.0f} s (qaeval score --wait {max(left_s, 1) + 5:.0f})"
+                f"free in {left_s:.0f} s{hint}"
             )
         return (
             f"another run (process {holder.get('pid')} on {holder.get('host')}) is writing to "

@@ -54,6 +54,8 @@ def test_a_second_run_is_told_who_and_until_when(out: StoragePath) -> None:
         held.check()
         with pytest.raises(StoreLockedError, match=rf"process {os.getpid()} .*free in 1[12]\d s"):
             RunLock(out).__enter__()
+        with pytest.raises(StoreLockedError, match=r"free in .* s \(--wait 1[12]\d waits for that"):
+            RunLock(out, wait_s=0).__enter__()
     assert not (out / ".lock").is_file()
     with RunLock(out):
         pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ import pytest
 from helpers import REPOSITORY, write_parquet
 from s3_proxy import CONDITIONS, S3Proxy
 from s3_server import S3Server
-from word_jobs import N_ROWS, ROWS_PER_GROUP, request, rows, run
+from word_jobs import N_ROWS, ROWS_PER_GROUP, Watched, request, rows, run
 
 from qaeval_core.configure import load_config
 from qaeval_core.errors import (
@@ -26,7 +27,9 @@ from qaeval_core.errors import (
     StorageError,
     StoreLockedError,
 )
-from qaeval_core.job import read_inputs
+from qaeval_core.job import make_job, read_inputs
+from qaeval_core.run import run_job
+from qaeval_core.running.sight import Sight
 from qaeval_core.storage.path import StoragePath, as_path
 from qaeval_core.store.lock import RunLock
 
@@ -165,6 +168,35 @@ def test_out_among_the_input_is_refused(bucket: S3Server) -> None:
             read_inputs(config)
 
 
+def test_keys_are_in_nothing_that_a_run_writes_or_sends(
+    uri: str, source: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    secrets = {
+        "AWS_ACCESS_KEY_ID": "AKIAQAEVALTESTS12345",
+        "AWS_SECRET_ACCESS_KEY": "a-secret-of-forty-signs-that-nobody-has",
+        "AWS_SESSION_TOKEN": "a-session-token-that-nobody-has",
+    }
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    sent: list[bytes] = []
+
+    class Watching(Watched):
+        def begin(self, sight: Sight) -> None:
+            sent.append(pickle.dumps(sight))
+
+    config = load_config(overrides=request(source, f"{uri}&"))  # Not opened with other keys yet.
+    job = make_job(config, read_inputs(config), device="cpu")
+    sent.append(pickle.dumps((config, job.files, job.run, job.store.out)))
+    said: list[str] = []
+    run_job(job, Watching(0, lambda: None), say=said.append)
+    out = as_path(uri)
+    written = [(out / name).read_bytes() for name in names(out)]
+    printed = [text.encode() for text in (*capfd.readouterr(), *said)]
+    assert len(written) > 12 and len(sent) == 2
+    for secret in secrets.values():
+        assert not [own for own in (*written, *sent, *printed) if secret.encode() in own]
+
+
 def score(*words: str) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable,
@@ -199,3 +231,25 @@ def test_actors_open_out_by_its_uri(uri: str, source: Path, tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     assert f"scores: {as_path(uri) / 'scores'}" in done.stdout
     assert is_as_local(uri, source, tmp_path / "out")
+
+
+def test_replies_need_a_folder_for_now(uri: str, source: Path, tmp_path: Path) -> None:
+    """A paid reply must not be kept where no journal can grow."""
+    asking = {
+        **request(source, uri),
+        "metrics.naco.metric": "naco",
+        "naco.base_url": "http://127.0.0.1:9/v1",
+        "naco.model": "m",
+        "input.columns.context": "reference",
+        "input.columns.question": "id",
+        "input.columns.answer": "candidate",
+        "naco.expected_complexity": 2,
+        "naco.requests_per_minute": 60,
+        "naco.tokens_per_minute": 10_000,
+    }
+    config = load_config(overrides=asking)
+    with pytest.raises(ConfigError, match=r"--set naco\.journal_path=FOLDER"):
+        make_job(config, read_inputs(config), device="cpu")
+    config = load_config(overrides={**asking, "naco.journal_path": str(tmp_path / "journal")})
+    make_job(config, read_inputs(config), device="cpu")
+    assert not names(as_path(uri)), "nothing is written before the run"
