@@ -113,9 +113,9 @@ class Corpus:
         own = [name for name in first if all(name in names for names in common)]
         return [*own, *self.score_names]
 
-    def field(self, name: str) -> pa.Field:
-        """Return the field of a column, in the first file."""
-        file = self.files[0]
+    def field(self, name: str, file: CorpusFile | None = None) -> pa.Field:
+        """Return the field of a column, in the first file or in another one."""
+        file = file or self.files[0]
         scores = file.scores or file.source
         schema = scores.schema if name in self.score_names else file.source.schema
         return schema.field(name)

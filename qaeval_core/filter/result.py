@@ -208,6 +208,9 @@ def _certificate_lines(content: Mapping[str, Any]) -> Iterator[str]:
         yield f"it holds for {found['holds_for']}"
         return
     needed = found["labels_needed"]
+    if not found["n_labels"]:
+        yield "no label is of a row that could be kept: nothing is certified, and nothing is kept"
+        return
     way_out = (
         "no share looks good enough, whatever the number of labels"
         if needed is None

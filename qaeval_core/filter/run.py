@@ -214,6 +214,12 @@ def _choose_and_write(
     if labelled is not None:
         target, confidence = request.precision or 0.5, request.confidence
         found = certificate(rows, share, labelled, target=target, confidence=confidence)
+        n_labels = len(labelled.rows)
+        if found.n_labels < n_labels:
+            run.say(
+                f"{request.labels}: {n_labels - found.n_labels:,} of {n_labels:,} labels are of "
+                "rows that an earlier stage drops, and say nothing of those that are left"
+            )
     choice = _choose(request, shares, found)
     cut, examples = _margin(rows, choice.n_kept, shares, share)
     keep_best(rows, cut)
