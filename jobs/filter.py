@@ -115,6 +115,8 @@ def filter_rows(
 ) -> None:
     """Keep the rows of a scored corpus that are worth training on; say why of every row."""
     try:
+        if local and address is not None:
+            raise ConfigError("--local takes no cluster: leave --address out")
         request = FilterRequest(
             rules=rules,
             keep=tuple(keep or ()),

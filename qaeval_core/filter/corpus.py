@@ -87,6 +87,8 @@ class Corpus:
     instances : mapping of instance name to signature
     is_complete : bool
         False if OUT has no ``_SUCCESS``.
+    folders : tuple of Path
+        Of the input, whatever lies in which is input, too.
     """
 
     out: Path
@@ -99,6 +101,7 @@ class Corpus:
     is_complete: bool = True
     has_run: bool = True
     notes: tuple[str, ...] = ()
+    folders: tuple[Path, ...] = ()
 
     @property
     def n_rows(self) -> int:

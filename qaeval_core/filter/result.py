@@ -113,7 +113,7 @@ def _certificate(found: Certificate | None, target: float | None) -> dict[str, A
     if found is None:
         return None
     chosen = found.chosen if target is not None else None
-    needed = labels_needed(found) if target is not None else ()
+    needed = labels_needed(found) if target is not None and chosen is None else ()
     return {
         "target": target,
         "confidence": found.confidence,

@@ -122,6 +122,9 @@ def _check_folder(folder: Path, corpus: Corpus) -> None:
     own, out = folder.resolve(), corpus.out.resolve()
     if own == out or own.is_relative_to(out) or out.is_relative_to(own):
         raise ConfigError(f"--to {folder}: name a folder outside of {corpus.out}")
+    for inside in corpus.folders:
+        if own.is_relative_to(inside.resolve()):
+            raise ConfigError(f"--to {folder} lies inside the input folder {inside}")
     for file in corpus.files:
         if "://" not in file.source.uri and Path(file.source.uri).resolve().is_relative_to(own):
             raise ConfigError(f"--to {folder} holds the input {file.source.uri}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import shutil
 from pathlib import Path
@@ -13,6 +15,8 @@ import pyarrow as pa
 import pytest
 from filter_corpora import files_of, filtered, score_again, scored
 from helpers import full_disk, write_parquet
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qaeval_core.errors import (
     ConfigError,
@@ -25,6 +29,7 @@ from qaeval_core.errors import (
     StorageError,
 )
 from qaeval_core.filter import plan
+from qaeval_core.filter.labels import _without_escape, sheet_text
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.result import result_lines
 
@@ -191,8 +196,11 @@ def test_kept_inside_of_out_or_among_the_input(out: Path, tmp_path: Path) -> Non
     for folder in (out / "kept", out, out.parent, out / "scores"):
         with pytest.raises(ConfigError, match="name a folder outside of|holds the input"):
             filtered(out, folder, share="0.5")
-    with pytest.raises(ConfigError, match="holds the input"):
-        filtered(out, out.parent / "source", share="0.5")
+    # Whatever lies there would be scored next time.
+    for folder in (out.parent / "source", out.parent / "source" / "deep" / "kept"):
+        with pytest.raises(ConfigError, match="lies inside the input folder"):
+            filtered(out, folder, share="0.5")
+    assert not (out.parent / "source" / "deep").exists()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("all of it")
     with pytest.raises(ConfigError, match=r"holds other files, such as thesis\.tex"):
@@ -382,6 +390,16 @@ def test_rows_without_a_label_are_counted(out: Path, tmp_path: Path) -> None:
     result, said = filtered(out, tmp_path / "kept", **given)
     assert any("10 rows without a label are left out" in line for line in said)
     assert result.content["certificate"]["n_labels"] <= 50
+
+
+@given(st.text("'=+-@\t\r\nq\"; ", min_size=1))
+def test_ids_come_back_from_a_sheet_as_they_were(name: str) -> None:
+    """Protects from an apostrophe of an id taken for the one that keeps spreadsheets off."""
+    row = next(
+        csv.DictReader(io.StringIO(sheet_text([{"id": name, "question": name}]), newline=""))
+    )
+    assert not row["id"].startswith(("=", "+", "-", "@", "\t", "\r"))
+    assert _without_escape(row["id"]) == name
 
 
 def test_labels_of_rows_that_are_dropped_before_are_counted(out: Path, tmp_path: Path) -> None:
