@@ -113,7 +113,8 @@ def test_draws_are_those_of_a_loop_over_buckets() -> None:
     values, clusters = {}, []
     for part in range(2):
         score, own = clustered(60 + 10 * part, 5, seed=part)
-        score[rng.random(len(score)) < 0.1 * (part + 1)] = np.nan
+        # Less of the larger run: what is rare there needs no noise besides.
+        score[rng.random(len(score)) < 0.2 / (part + 1)] = np.nan
         values[part] = {"score": score, "other": score**2}
         clusters.append(own)
     cells = cells_of(values[0])
@@ -161,6 +162,35 @@ def test_draws_are_those_of_a_loop_over_buckets() -> None:
             largest = max((t.null[draw] - t.null.mean()) / t.null.std() for t in family)
             n_as_large += largest >= (test.observed - test.null.mean()) / test.null.std()
         assert p == max((1 + n_as_large) / 50, test.p)
+
+
+def test_shares_of_what_is_rare_do_not_cry_wolf() -> None:
+    """A slice of 40 passages against 200: by chance it often has none of what is 2 % of the rows.
+
+    Its draws alone, all 0 then, make .11 of such slices a false alarm at .05.
+    """
+    rng = np.random.default_rng(0)
+    none = run_of({}, np.zeros(0, np.uint64), {})
+
+    def p_of(shares: tuple[float, float], seed: int) -> float:
+        counts, weights = [], []
+        for share, n_clusters in zip(shares, (200, 40), strict=True):
+            of_cluster = rng.beta(4 * share, 4 * (1 - share), n_clusters)  # Its rows are alike.
+            own = np.zeros((2, N_BUCKETS), np.int64)
+            buckets = rng.integers(0, N_BUCKETS, n_clusters)
+            np.add.at(own[0], buckets, rng.binomial(5, of_cluster))
+            np.add.at(own[1], buckets, 5)
+            occupied = np.flatnonzero(own[1])
+            drawn = np.zeros((199, N_BUCKETS))
+            chances = np.full(len(occupied), 1 / len(occupied))
+            drawn[:, occupied] = rng.multinomial(len(occupied), chances, 199)
+            counts.append(own)
+            weights.append(drawn)
+        pair = Pair(none, none, (weights[0], weights[1]), seed)
+        return pair.rate("", "", "kept", counts, is_few=False).p
+
+    assert np.mean([p_of((0.02, 0.02), seed) <= 0.05 for seed in range(300)]) <= 0.05
+    assert np.mean([p_of((0.02, 0.2), seed) <= 0.01 for seed in range(100)]) > 0.7
 
 
 def test_buckets_of_the_run_are_drawn_as_often_as_there_are() -> None:
