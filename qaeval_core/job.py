@@ -15,7 +15,6 @@ from pathlib import Path
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError
 from qaeval_core.families.plan import FamilyPlan
-from qaeval_core.files import check_out_path
 from qaeval_core.models.artifact import Artifact, default_root, ensure_artifact
 from qaeval_core.models.record import ArtifactRecord, ArtifactRequest
 from qaeval_core.models.session import Device
@@ -26,6 +25,7 @@ from qaeval_core.planning.run_plan import CompiledRun, check_output_names
 from qaeval_core.planning.sample import Sample
 from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, cover, plan_file
 from qaeval_core.signature import hash_text
+from qaeval_core.storage.path import StoragePath, as_path, open_out
 from qaeval_core.store.store import Store
 
 _MIN_PIECE_ROWS = 4096
@@ -160,7 +160,7 @@ def read_inputs(
     """
     if config.output.path is None and needs_out:
         raise ConfigError("no output folder: give --out OUT")
-    store = Store(check_out_path(config.output.path or "."))
+    store = Store(open_out(config.output.path or "."))
     if config.output.path is not None:
         _check_out_not_among_inputs(config.input.paths, store.out)
         store.check_folders()
@@ -245,11 +245,21 @@ def _why_other_precision(record: ArtifactRecord) -> str:
     )
 
 
-def _check_out_not_among_inputs(paths: Sequence[str], out: Path) -> None:
+def _check_out_not_among_inputs(paths: Sequence[str], out: StoragePath) -> None:
     for path in paths:
-        folder = Path(path).expanduser().absolute()
-        if "://" not in path and folder.is_dir() and out.is_relative_to(folder):
+        if "://" in path:
+            # Endpoint and region are said in other ways than OUT's: places are compared alone.
+            folder, own = _place(path), _place(str(out))
+            is_among = own == folder or own.startswith(f"{folder}/")
+        else:
+            folder = str(as_path(path))
+            is_among = Path(folder).is_dir() and out.is_below(as_path(folder))
+        if is_among:
             raise ConfigError(f"--out {out} lies inside the input folder {folder}")
+
+
+def _place(uri: str) -> str:
+    return uri.partition("?")[0].rstrip("/")
 
 
 def corpus_hash(files: Sequence[InputFile], n_rows: Mapping[str, int], *more: str) -> str:

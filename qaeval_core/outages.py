@@ -68,7 +68,7 @@ class Outages:
     ) -> None:
         self._retry_s = retry_s
         self._tell = tell or (lambda _: None)
-        self._look = look or (lambda: None)
+        self.look = look or (lambda: None)
         self._since: dict[str, float] = {}  # store -> when it first failed after its last success
         self._lock = threading.Lock()
         self.note = ""
@@ -138,7 +138,7 @@ class Outages:
     def _sleep(self, seconds: float) -> None:
         until_s = time.monotonic() + seconds
         while (left_s := until_s - time.monotonic()) > 0:
-            self._look()
+            self.look()
             time.sleep(min(left_s, _LOOK_EVERY_S))
 
 

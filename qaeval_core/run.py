@@ -9,9 +9,8 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,9 @@ from qaeval_core.report.report import make_report, sample_content
 from qaeval_core.running.passes import Executor, RunCosts, check_quarantined, run_passes
 from qaeval_core.running.run_files import changes, read_json, take_over_old_commits, write_run_files
 from qaeval_core.running.sight import marked
-from qaeval_core.signature import hash_file
+from qaeval_core.signature import hash_content
+from qaeval_core.storage.path import StoragePath
+from qaeval_core.storage.probe import probe
 from qaeval_core.store.lock import RunLock
 from qaeval_core.store.store import Store, tiles
 from qaeval_core.totals import Totals
@@ -67,19 +68,32 @@ def run_job(job: Job, executor: Executor, *, say: Callable[[str], None]) -> Outc
     Raises
     ------
     RunStoppedError, TooManyQuarantinedError, StoreLockedError, ReconcileError, StorageError, \
-InputChangedError, BlindNodeError
+InputChangedError, BlindNodeError, OutRefusedError
         What is committed stays and is used by the next run.
     """
-    with RunLock(job.store.out, on_loss=executor.stop.set) as lock:
+    outages, output = _outages(job, executor, say), job.config.output
+    probe(job.store.out, outages, is_locked=output.lock)
+    lock = RunLock(
+        job.store.out,
+        on_loss=executor.stop.set,
+        look=outages.look,
+        wait_s=output.wait_s,
+        is_on=output.lock,
+    )
+    with lock:
         try:
-            return _run_locked(job, executor, lock, say)
+            return _run_locked(job, executor, outages, lock, say)
         except RunStoppedError:
             lock.check()  # It may be why.
             raise
 
 
-def _run_locked(job: Job, executor: Executor, lock: RunLock, say: Callable[[str], None]) -> Outcome:
+def _run_locked(
+    job: Job, executor: Executor, outages: Outages, lock: RunLock, say: Callable[[str], None]
+) -> Outcome:
     job.store.remove_leftovers()
+    # It tries as long as this process does.
+    job = replace(job, store=Store(job.store.out, outages=outages, sample=job.sample))
     success = job.store.out / "_SUCCESS"
     if not job.config.scoring.retry_quarantined and _is_finished(job, success):
         say(f"nothing to do: {job.store.out} is complete ({job.n_rows_total:,} rows)")
@@ -88,7 +102,7 @@ def _run_locked(job: Job, executor: Executor, lock: RunLock, say: Callable[[str]
         say(line)
     if job.sample is not None:
         say(job.sample.line(job.n_rows_total))
-    with marked(job, _outages(job, executor, say)) as (marked_job, sight):
+    with marked(job, outages) as (marked_job, sight):
         executor.begin(sight)
         take_over_old_commits(marked_job, say)
         marked_job.store.delete(success)
@@ -161,7 +175,7 @@ def _finish(job: Job, done: RunCosts, lock: RunLock) -> Outcome:
         marker = {
             "fingerprint": job.fingerprint,
             "rows": totals.n_rows,
-            "report": hash_file(job.store.out / "report.json"),
+            "report": _hash(job.store.out / "report.json", job.store),
         }
         job.store.write(job.store.out / "_SUCCESS", json.dumps(marker).encode())
     n_shards = sum(stats.n_batches > 0 or stats.n_rows > 0 for stats in done.this_run.values())
@@ -202,7 +216,7 @@ def _journals(job: Job) -> dict[str, JournalTotals]:
     return {key: read[folder] for key, folder in folders.items() if folder in read}
 
 
-def _read_scores(store: Store, paths: Sequence[Path], column: str) -> NDArray[np.floating]:
+def _read_scores(store: Store, paths: Sequence[StoragePath], column: str) -> NDArray[np.floating]:
     """Return one column of all score files; NaN where there is no score."""
     parts = [store.read_column(path, column) for path in paths]
     chunks = [chunk.to_numpy(zero_copy_only=False) for part in parts for chunk in part.chunks]
@@ -254,21 +268,25 @@ def check_report(report: Mapping[str, Any], *, n_rows: int) -> None:
             raise ReconcileError(f"{name}: {n_rows:,} rows went in, {n_out:,} came out")
 
 
-def _is_finished(job: Job, success: Path) -> bool:
+def _is_finished(job: Job, success: StoragePath) -> bool:
     """Whether OUT holds what this job would compute, and the report that was written of it."""
     marker = read_json(success) or {}
     report = job.store.out / "report.json"
     return (
         marker.get("fingerprint") == job.fingerprint
         and report.is_file()
-        and marker.get("report") == hash_file(report)
+        and marker.get("report") == _hash(report, job.store)
         and _shows_texts_as_asked(job)
     )
 
 
+def _hash(path: StoragePath, store: Store) -> str:
+    return hash_content(store.call(path.read_bytes, f"cannot read {path}"))
+
+
 def _shows_texts_as_asked(job: Job) -> bool:
     """Whether the page, if there is one, was made with texts or without as it is asked now."""
-    if not (job.store.out / PAGE).exists():  # OUT is of a version that wrote none.
+    if not (job.store.out / PAGE).is_file():  # OUT is of a version that wrote none.
         return True
     output = (read_json(job.store.out / "run.json") or {}).get("config", {}).get("output", {})
     return bool(output.get("texts", True) == job.config.output.texts)

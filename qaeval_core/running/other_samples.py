@@ -10,7 +10,6 @@ But: replies that were paid for come from the journal, as they always do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.planning.shards import RowRange
 from qaeval_core.schema import NOT_SAMPLED, QUARANTINE_REASON
+from qaeval_core.storage.path import StoragePath
 from qaeval_core.store.store import Store
 
 Mask = NDArray[np.bool_]
@@ -36,7 +36,7 @@ class OtherSamples:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._paths: dict[str, Mapping[tuple[str, RowRange], list[Path]]] = {}
+        self._paths: dict[str, Mapping[tuple[str, RowRange], list[StoragePath]]] = {}
 
     def known(self, family: str, file_id: str, rows: RowRange) -> pa.Table | None:
         """Return the statistics of a shard as far as they are known; None where nothing is.

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
@@ -32,6 +31,7 @@ from qaeval_core.families.words.frequencies import (
 from qaeval_core.job import Job
 from qaeval_core.planning.shards import Piece
 from qaeval_core.running.sight import Sight
+from qaeval_core.storage.path import AnyPath, as_path
 from qaeval_core.store.store import tiles
 
 # Called for each committed shard with what it cost, by family.
@@ -265,7 +265,7 @@ def build_document_frequencies(job: Job, family: FamilyPlan) -> None:
         If the pass that lists n-grams is not complete.
     """
     path = job.store.out / family.frequencies_path
-    if not family.after or path.exists():
+    if not family.after or job.store.call(path.is_file, f"cannot look at {path}"):
         return
     counted = next(plan for plan in job.run.families if plan.key == family.after)
     content = count_documents(
@@ -296,7 +296,7 @@ def _gram_columns(job: Job, key: str) -> Iterator[pa.Array]:
             yield table.column("grams").combine_chunks()
 
 
-def load_frequencies(plan: FamilyPlan, out: Path) -> DocumentFrequencies:
+def load_frequencies(plan: FamilyPlan, out: AnyPath) -> DocumentFrequencies:
     """Return the document frequencies that a family reads: given ones, or those of OUT."""
-    path = out / plan.frequencies_path if plan.after else Path(plan.frequencies_path)
+    path = as_path(out) / plan.frequencies_path if plan.after else as_path(plan.frequencies_path)
     return read_frequencies(path, words=plan.words)

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -28,6 +27,7 @@ from qaeval_core.planning.sample import Sample, chosen_values, sampled_rows
 from qaeval_core.planning.shards import Piece, RowRange, cover, open_ranges, split
 from qaeval_core.running.other_samples import OtherSamples, left_to_do, taken_over
 from qaeval_core.running.reader import ShardReader
+from qaeval_core.storage.path import AnyPath
 from qaeval_core.store.store import Mark, Store
 
 KILLED_WORKER = "killed_worker"
@@ -58,7 +58,7 @@ Done = tuple[Piece, RowRange, Costs]
 
 
 def worker_store(
-    out: Path,
+    out: AnyPath,
     mark: Mark | None,
     supervisor: Supervisor,
     *,

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from qaeval_core.errors import StorageError
 from qaeval_core.files import read_own
 from qaeval_core.job import Job
 from qaeval_core.planning.sample import read_sample
 from qaeval_core.planning.shards import RowRange
 from qaeval_core.signature import environment
+from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 
 _PLAN_SCHEMA = pa.schema(
     [
@@ -29,20 +30,38 @@ _PLAN_SCHEMA = pa.schema(
 )
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Return a JSON object, or None where there is none."""
+def read_json(path: AnyPath) -> dict[str, Any] | None:
+    """Return a JSON object, or None where there is none.
+
+    Raises
+    ------
+    StorageError
+        If an object store does not say whether there is one.
+    """
     try:
-        with read_own(path, of_others=True) as file:
-            content = json.loads(file.read())
+        content = json.loads(_read_wary(as_path(path)))
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
 
 
+def _read_wary(path: StoragePath) -> bytes:
+    if path.local is not None:
+        with read_own(path.local, of_others=True) as file:
+            return file.read()
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from None
+
+
 def changes(job: Job) -> list[str]:
     """Return what differs from the run that wrote to this OUT before."""
     try:
-        planned = pq.read_table(job.store.out / "plan.parquet", columns=["relative", "file_id"])
+        source = (job.store.out / "plan.parquet").source()
+        planned = pq.read_table(source, columns=["relative", "file_id"])
     except (OSError, pa.ArrowException):
         return []
     before = dict(zip(planned["relative"].to_pylist(), planned["file_id"].to_pylist(), strict=True))

@@ -23,11 +23,11 @@ from qaeval_core.families.plan import (
 )
 from qaeval_core.families.words.frequencies import DocumentFrequencies
 from qaeval_core.families.words.rows import ShardTexts
-from qaeval_core.files import check_out_path
 from qaeval_core.llm.message import Message
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.metrics.chat import ChatSettings, chat_settings
 from qaeval_core.signature import Signature
+from qaeval_core.storage.path import open_out
 
 # A unit of work: what is lost of open shards is asked again from the journal, at no cost.
 _ROWS_PER_SHARD = 128
@@ -303,7 +303,7 @@ class ChatFamily(Family):
         }
         journal_path = settings.journal_path
         if journal_path is None and config.output.path is not None:
-            journal_path = str(check_out_path(config.output.path) / "journal")
+            journal_path = str(_out_folder(config.output.path, context.instance) / "journal")
         # Made absolute here: an actor's working folder is another one.
         settings = settings.model_copy(
             update={
@@ -323,6 +323,17 @@ class ChatFamily(Family):
             keeps_replies=config.output.replies,
         )
         return (plan,)
+
+
+def _out_folder(path: str, instance: str) -> Path:
+    """Return OUT as a folder of this machine, which a journal needs."""
+    out = open_out(path).local
+    if out is None:
+        raise ConfigError(
+            f"metrics.{instance}: replies are kept in a folder for now: name one that all nodes "
+            f"share with --set {instance}.journal_path=FOLDER"
+        )
+    return out
 
 
 def _absolute(path: str | None) -> str | None:
