@@ -122,7 +122,7 @@ def test_an_owner_that_died_holds_others_up_for_a_lease(plain: LlmServer, tmp_pa
         asker = another_asker(run, plain, lease_s=0.6)
         (alive,) = asyncio.run(ask_all(asker, range(1)))
         assert alive.entry is not None
-        assert run.governor.claim(alive.entry.key, owner="dead")  # It was released.
+        assert run.governor.claim(alive.entry.key, owner="dead").is_own  # It was released.
         for path in tmp_path.glob("replies-*"):
             path.unlink()
         before_s = time.monotonic()
@@ -142,11 +142,11 @@ def test_a_claim_is_renewed_while_its_call_lasts(plain: LlmServer, tmp_path: Pat
         for _ in range(4):
             await asyncio.sleep(0.2)
             (key,) = asker._claims._keys
-            held.append(not run.governor.claim(key, owner="another"))
+            held.append(not run.governor.claim(key, owner="another").is_own)
         await asker.aclose()
         with pytest.raises(asyncio.CancelledError):
             await task
-        return [*held, run.governor.claim(key, owner="another")]
+        return [*held, run.governor.claim(key, owner="another").is_own]
 
     with Run(plain, tmp_path, model="fault:hang", timeout_s=5.0) as run:
         run.use(Governor(Limits(), lease_s=0.3))
