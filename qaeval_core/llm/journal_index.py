@@ -150,6 +150,8 @@ class IndexPart:
         self._lengths: NDArray[np.int32] = lengths.to_numpy()
         self._calls = _column(table, "call_id")
         self._keys = _prefixes(_column(table, "key"))
+        if (self._keys[1:] < self._keys[:-1]).any():
+            raise ValueError("its rows are in no order")
 
     def keep(self, segments: Iterable[str]) -> None:
         """Forget rows of other segments, and the table."""

@@ -41,7 +41,8 @@ class Place(NamedTuple):
 class Read(NamedTuple):
     """A line that was read; ``reached`` is the position in its segment behind it.
 
-    Of a batch all lines but the last leave the position where it was.
+    Of a batch all lines but the last leave the position where it was. One whose writer may be in
+    the middle of it is ``unended``.
     """
 
     segment: str
@@ -49,6 +50,7 @@ class Read(NamedTuple):
     place: Place
     line: Line
     found: JournalEntry | Damage
+    unended: bool = False
 
 
 class JournalLog(ABC):

@@ -72,7 +72,7 @@ def journal_totals(
         sums, damaged = known.sums, known.damaged
         for read in log.read_rest(known.covered):
             by_segment.setdefault(read.segment, SumsOf()).add(read)
-            if writes_index and not read.line.is_torn:
+            if writes_index and not read.unended:
                 rows.add(read)
         if rows.n_lines >= min_lines or rows.n_objects >= min_objects:
             rows.write(log, known)

@@ -116,7 +116,7 @@ class SegmentLog(JournalLog):
         segment.seen = size
         with self._open(segment.path) as file:
             for read in _reads(file, segment.path.name, segment.read_to):
-                if read.line.is_torn:
+                if read.unended:
                     # Torn, or its writer is in the middle of it: looked at again when it grows.
                     self.note(end, "torn, left out")
                     return
@@ -215,5 +215,6 @@ class SegmentLog(JournalLog):
 def _reads(file: BinaryIO, name: str, start: int) -> Iterator[Read]:
     file.seek(start)
     for line, found in entries_of(file):
-        yield Read(name, start + line.n_bytes, Place(name, start, line.n_bytes), line, found)
+        place, reached = Place(name, start, line.n_bytes), start + line.n_bytes
+        yield Read(name, reached, place, line, found, unended=line.is_torn)
         start += line.n_bytes
