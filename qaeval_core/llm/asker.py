@@ -17,7 +17,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,7 +37,6 @@ from qaeval_core.llm.send_slot import BudgetQueue, NotYetError, SendSlot
 USAGE_OVER_BOUND = "usage_over_bound"
 UNREAD_BY_ERROR = "unread_by_error"
 _CLAIM_POLL_S = 0.5
-_MAX_READERS = 32
 _MAX_OWN_WAIT_S = 300.0  # A server that is back sooner than it said is used.
 
 
@@ -284,8 +283,6 @@ class Asker:
         self._claims = LeaseHolder(governor, journal, lease_s=lease_s)
         self._in_flight: dict[str, asyncio.Task[Answer]] = {}
         self._ending: set[asyncio.Task[JournalEntry | ChatFailure]] = set()
-        # Of journals in object stores; its threads are made when they are needed.
-        self._readers = ThreadPoolExecutor(min(max_concurrent, _MAX_READERS), "replies")
         self._rng = random.Random()
         self._stopped = asyncio.Event()
         self._stop_error: QAEvalError | None = None
@@ -358,17 +355,10 @@ class Asker:
         await asyncio.gather(*self._ending, return_exceptions=True)
         await self._claims.aclose()
         await self._client.aclose()
-        self._readers.shutdown(wait=False)
 
     async def _known(self, key: str, run_index: int) -> JournalEntry | None:
         endpoint = self._client.endpoint
-        asked = Asked(endpoint.base_url, endpoint.model, run_index)
-        if self._journal.is_quick:
-            return self._journal.get(key, asked)
-        if not self._journal.knows(key):
-            return None
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._readers, self._journal.get, key, asked)
+        return await self._journal.find(key, Asked(endpoint.base_url, endpoint.model, run_index))
 
     def _forget(self, key: str, task: asyncio.Task[Answer]) -> None:
         self._in_flight.pop(key, None)

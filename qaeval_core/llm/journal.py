@@ -18,9 +18,10 @@ But: equal requests in flight are ``llm.asker``'s; calls without a reply are in 
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Collection, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 from qaeval_core.llm.batches import LINGER_S, BatchLog
@@ -33,6 +34,7 @@ from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 
 # A folder may hold a million lines of nonsense.
 _MAX_NOTES = 100
+_MAX_READERS = 32
 
 
 class Journal:
@@ -92,6 +94,8 @@ class Journal:
         self._n_more_notes = 0
         self._lock = threading.Lock()
         self._refresh_lock = threading.Lock()
+        # Its threads are made when they are needed, and end with the journal.
+        self._readers = ThreadPoolExecutor(_MAX_READERS, "replies")
         self._log = open_log(
             self.folder,
             note=self._note,
@@ -144,6 +148,15 @@ class Journal:
             What the reply must say that it is to; replies that say otherwise are left out.
         """
         return next(self.replies(key, asked), None)
+
+    async def find(self, key: str, asked: Asked) -> JournalEntry | None:
+        """Return what ``get`` does; an object store keeps no event loop waiting."""
+        if self.is_quick:
+            return self.get(key, asked)
+        if not self.knows(key):
+            return None
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers, self.get, key, asked)
 
     def replies(self, key: str, asked: Asked | None = None) -> Iterator[JournalEntry]:
         """Yield all replies to a request; there are several where writers asked at once."""

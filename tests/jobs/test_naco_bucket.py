@@ -139,7 +139,10 @@ def check_done(run: BucketRun, expected: pl.DataFrame, capsys: pytest.CaptureFix
 
 
 def test_a_killed_run_asks_nothing_that_is_journalled(
-    run: BucketRun, bucket: S3Server, uninterrupted: pl.DataFrame, capsys: pytest.CaptureFixture[str]
+    run: BucketRun,
+    bucket: S3Server,
+    uninterrupted: pl.DataFrame,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     process = run.start()
     wait_until(lambda: len(run.known()) > N_KNOWN // 2, process)
@@ -165,18 +168,19 @@ def test_a_killed_run_asks_nothing_that_is_journalled(
 def test_a_budget_holds_whatever_is_killed(
     run: BucketRun, uninterrupted: pl.DataFrame, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    poor = with_settings(run, budget_usd=0.02)
+    # Calls of the killed run stay reserved, and are waited for twice as long as a reply may take.
+    poor = with_settings(run, budget_usd=0.06, timeout_s=4)
     process = poor.start()
     wait_until(lambda: len(run.known()) > 5, process)
     kill_tree(process)
     said = poor.run(expect=1)
-    assert "does not fit budget_usd=0.02" in said
+    assert "budget_usd" in said, said
     stats = run.server.stats()
-    assert 0.005 < stats["billed_usd"] <= 0.02
+    assert 0.005 < stats["billed_usd"] <= 0.06
     n_known = len(run.known())
     assert 5 < n_known < len(ROWS)
     poor.run(expect=1)
-    assert run.server.stats()["billed_usd"] <= 0.02
+    assert run.server.stats()["billed_usd"] <= 0.06
     before_s, known = time.monotonic(), run.known()
     with_settings(run, budget_usd=1.0).run()
     assert not known & set(asked_after(run, before_s))
@@ -196,13 +200,17 @@ def test_another_run_takes_the_replies_and_explain_shows_them(
     assert run.server.stats()["n_calls"] == n_calls
     assert_same_scores(other.scores(), run.scores())
     assert "Verdict:" in qaeval("explain", other.out, "--id", "q3")
-    dry = qaeval(*other.command, "--dry-run")
+    new = replace(other, folder=tmp_path / "new")
+    dry = qaeval(*new.command, "--dry-run")
     assert "replies are in the journal" in dry
 
 
 @pytest.mark.ray
 def test_two_actors_share_a_bucket_and_one_is_killed(
-    run: BucketRun, bucket: S3Server, uninterrupted: pl.DataFrame, capsys: pytest.CaptureFixture[str]
+    run: BucketRun,
+    bucket: S3Server,
+    uninterrupted: pl.DataFrame,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ["--set", "cluster.llm_actors=2", "--rows-per-shard", "16"]
     run = with_settings(run, words=[*words, "--set", "scoring.retry_storage_s=60"])

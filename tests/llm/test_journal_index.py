@@ -164,7 +164,11 @@ def write_many(folder: StoragePath, n_replies: int, *, n_writers: int, n_a_batch
                 continue
             parts = [lines[i : i + n_a_batch] for i in range(0, len(lines), n_a_batch)]
             names = [folder / f"host-{writer}-abc" / f"{i:08d}.jsonl" for i in range(len(parts))]
-            list(pool.map(lambda pair: pair[0].put(b"".join(pair[1])), zip(names, parts, strict=True)))
+            list(
+                pool.map(
+                    lambda pair: pair[0].put(b"".join(pair[1])), zip(names, parts, strict=True)
+                )
+            )
 
 
 def opened(folder: StoragePath) -> tuple[Journal, float]:
