@@ -22,7 +22,7 @@ from qaeval_core.errors import ReconcileError, RunStoppedError
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.job import Job
 from qaeval_core.join import FileJoin
-from qaeval_core.llm.journal import JournalTotals, journal_totals
+from qaeval_core.llm.journal_totals import JournalTotals, journal_totals
 from qaeval_core.outages import STORAGE_SETTING, Outages
 from qaeval_core.overview import Overview
 from qaeval_core.planning.shards import RowRange
@@ -107,6 +107,7 @@ def _run_locked(
         take_over_old_commits(marked_job, say)
         marked_job.store.delete(success)
         write_run_files(marked_job, n_actors=executor.n_actors)
+        _journals(job)  # What a killed run left is read here once, and not by each worker.
         done = run_passes(marked_job, executor, say=say)
         return _finish(marked_job, done, lock)
 
@@ -215,9 +216,19 @@ def _bytes(table: pa.Table) -> bytes:
 
 
 def _journals(job: Job) -> dict[str, JournalTotals]:
-    """Return what the journals of families that ask hold."""
+    """Return what the journals of families that ask hold; who opens one next need not read it.
+
+    Raises
+    ------
+    StorageError
+        If the store of one does not answer for as long as it is tried.
+    """
     folders = {plan.key: plan.journal_folder for plan in job.run.families if plan.journal_folder}
-    read = {folder: journal_totals(folder) for folder in set(folders.values()) if folder.is_dir()}
+    read = {
+        folder: journal_totals(folder, outages=job.store.outages, writes_index=True)
+        for folder in set(folders.values())
+        if folder.is_dir()
+    }
     return {key: read[folder] for key, folder in folders.items() if folder in read}
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.families.plan import FamilyPlan
-from qaeval_core.llm.journal import JournalTotals
+from qaeval_core.llm.journal_totals import JournalTotals
 from qaeval_core.planning.run_plan import CompiledRun, InstancePlan
 from qaeval_core.planning.sample import Sample
 from qaeval_core.signature import environment

@@ -157,7 +157,10 @@ class CallWorker:
 
     async def _open_once(self) -> Asker:
         self._asker, governor, self.account = await open_asker(
-            self.plan, open_governor=self._open_governor, n_actors=self._n_actors
+            self.plan,
+            open_governor=self._open_governor,
+            n_actors=self._n_actors,
+            outages=self._store.outages,
         )
         self._watching = asyncio.create_task(self._watch(self._asker, governor))
         return self._asker

@@ -21,7 +21,7 @@ from qaeval_core import files
 from qaeval_core.job import Job
 from qaeval_core.outages import Outages
 from qaeval_core.planning.inputs import InputFile, open_filesystem
-from qaeval_core.storage.path import StoragePath, as_path
+from qaeval_core.storage.path import StoragePath
 from qaeval_core.store.store import Mark, Store
 
 # A shared file system may show a new file a moment later.
@@ -124,11 +124,12 @@ def marked(job: Job, outages: Outages) -> Iterator[tuple[Job, Sight]]:
 
     outages.call(put_mark, store=str(out), what=f"cannot write below {out}")
     folders = [out]
-    for folder in map(as_path, _journal_folders(job)):
+    for folder in _journal_folders(job):
         # Where replies cannot be kept, the family says so and ends; the others go on.
         with contextlib.suppress(OSError):
             _remove_marks(folder, older_than_s=_OLD_MARK_S)
-            files.make_folder(Path(folder), is_private=True)
+            if folder.local is not None:
+                files.make_folder(folder.local, is_private=True)
             (folder / mark.name).put(b"")
             folders.append(folder)
     sight = Sight(
@@ -148,8 +149,10 @@ def _remove_marks(folder: StoragePath, *, older_than_s: float) -> None:
             (folder / found.name).delete()
 
 
-def _journal_folders(job: Job) -> list[Path]:
-    return sorted({plan.journal_folder for plan in job.run.families if plan.journal_folder})
+def _journal_folders(job: Job) -> list[StoragePath]:
+    return sorted(
+        {plan.journal_folder for plan in job.run.families if plan.journal_folder}, key=str
+    )
 
 
 def _given_files(job: Job) -> Iterator[str]:

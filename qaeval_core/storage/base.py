@@ -10,6 +10,7 @@ refuses is an OSError, as a disk's is.
 
 from __future__ import annotations
 
+import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -111,14 +112,20 @@ class Storage(ABC):
         """Return what is known of a file; None where there is none."""
 
     @abstractmethod
-    def list(self, folder: str, *, is_deep: bool = False) -> Iterator[Found]:
+    def list(self, folder: str, *, is_deep: bool = False, after: str = "") -> Iterator[Found]:
         """Yield the files of a folder, in no order; none where there is no such folder.
 
         Parameters
         ----------
         is_deep : bool, default False
             Whether those of the folders below it as well.
+        after : str, default ""
+            Files whose names are not behind this one are left out; a bucket does not list them.
         """
+
+    @abstractmethod
+    def folders(self, folder: str) -> builtins.list[str]:
+        """Return the names of the folders in a folder, in order."""
 
     @abstractmethod
     def delete(self, names: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ But: whether a store honours conditions at all is not looked at here; ``probe`` 
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import errno
 import random
@@ -152,17 +153,26 @@ class ObjectStorage(Storage):
         except FileNotFoundError:
             return None
 
-    def list(self, folder: str, *, is_deep: bool = False) -> Iterator[Found]:
+    def list(self, folder: str, *, is_deep: bool = False, after: str = "") -> Iterator[Found]:
         """List objects, a thousand a request."""
         prefix = f"{folder}/" if folder else ""
         with self._answers(folder, "list"):
-            if is_deep:
-                pages: Any = self._store.list(folder or None)
+            if is_deep or after:
+                offset = f"{prefix}{after}" if after else None
+                pages: Any = self._store.list(folder or None, offset=offset)
             else:
                 pages = [self._store.list_with_delimiter(folder or None)["objects"]]
             for page in pages:
                 for found in page:
-                    yield _found(found["path"].removeprefix(prefix), found)
+                    name = found["path"].removeprefix(prefix)
+                    if is_deep or "/" not in name:
+                        yield _found(name, found)
+
+    def folders(self, folder: str) -> builtins.list[str]:
+        """List what stands before the next slash of objects' names."""
+        with self._answers(folder, "list"):
+            found = self._store.list_with_delimiter(folder or None)["common_prefixes"]
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in found)
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects, a thousand a request where the store can."""

@@ -6,6 +6,7 @@ locks, memory maps) asks for `StoragePath.local`.
 
 from __future__ import annotations
 
+import builtins
 import io
 import json
 import os
@@ -180,9 +181,16 @@ class StoragePath:
         """Whether it is a file or a folder."""
         return self.is_file() or self.is_dir()
 
-    def list(self, *, is_deep: bool = False) -> Iterator[Found]:
-        """Yield its files, named relative to it, in no order; none where it is no folder."""
-        return self.storage.list(self.key, is_deep=is_deep)
+    def list(self, *, is_deep: bool = False, after: str = "") -> Iterator[Found]:
+        """Yield its files, named relative to it, in no order; none where it is no folder.
+
+        With ``after`` those alone whose names are behind it.
+        """
+        return self.storage.list(self.key, is_deep=is_deep, after=after)
+
+    def folders(self) -> builtins.list[str]:
+        """Return the names of the folders in it, in order."""
+        return self.storage.folders(self.key)
 
     def delete(self) -> None:
         """Delete it, if it is a file."""

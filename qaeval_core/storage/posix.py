@@ -8,6 +8,7 @@ its lock service. Elsewhere it looks and renames, with less than a millisecond b
 
 from __future__ import annotations
 
+import builtins
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -98,8 +99,20 @@ class PosixStorage(Storage):
             return None
         return None if stat.S_ISDIR(found.st_mode) else _found(name, found)
 
-    def list(self, folder: str, *, is_deep: bool = False) -> Iterator[Found]:
+    def list(self, folder: str, *, is_deep: bool = False, after: str = "") -> Iterator[Found]:
         """Scan a folder; temporary files are none, and links to folders are not followed."""
+        found = self._scan(folder, is_deep=is_deep)
+        return (file for file in found if file.name > after) if after else found
+
+    def folders(self, folder: str) -> builtins.list[str]:
+        """Scan a folder; links are none of its folders."""
+        try:
+            with os.scandir(self.local(folder)) as entries:
+                return sorted(own.name for own in entries if own.is_dir(follow_symlinks=False))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _scan(self, folder: str, *, is_deep: bool) -> Iterator[Found]:
         try:
             entries = os.scandir(self.local(folder))
         except (FileNotFoundError, NotADirectoryError):
@@ -108,7 +121,7 @@ class PosixStorage(Storage):
             for entry in entries:
                 if entry.is_dir():
                     if is_deep and not entry.is_symlink():
-                        for found in self.list(f"{folder}/{entry.name}", is_deep=True):
+                        for found in self._scan(f"{folder}/{entry.name}", is_deep=True):
                             yield replace(found, name=f"{entry.name}/{found.name}")
                 elif not files.is_temporary(entry.name):
                     try:

@@ -74,6 +74,18 @@ def test_what_is_not_there_is_said_so(folder: StoragePath) -> None:
     assert names(folder) == [] and not list((folder / "c").list(is_deep=True))
 
 
+def test_a_listing_begins_behind_a_name_and_folders_are_listed_alone(folder: StoragePath) -> None:
+    for name in ("w1/0", "w1/1", "w1/2", "w1/b/3", "w2/0", "z"):
+        (folder / name).put(name.encode())
+    assert folder.folders() == ["w1", "w2"] and (folder / "w1").folders() == ["b"]
+    assert not (folder / "w2").folders() and not (folder / "none").folders()
+    own = folder / "w1"
+    assert sorted(found.name for found in own.list(after="0")) == ["1", "2"]
+    deep = sorted(found.name for found in own.list(after="1", is_deep=True))
+    assert deep == ["2", "b/3"]
+    assert not list((folder / "w2").list(after="0")) and not list((folder / "none").list(after="0"))
+
+
 def test_one_alone_makes_a_file(folder: StoragePath) -> None:
     path = folder / "new"
     tag = path.put_new(b"first")

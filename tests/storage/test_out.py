@@ -233,8 +233,7 @@ def test_actors_open_out_by_its_uri(uri: str, source: Path, tmp_path: Path) -> N
     assert is_as_local(uri, source, tmp_path / "out")
 
 
-def test_replies_need_a_folder_for_now(uri: str, source: Path, tmp_path: Path) -> None:
-    """A paid reply must not be kept where no journal can grow."""
+def test_replies_lie_below_out_or_where_a_uri_says(uri: str, source: Path, tmp_path: Path) -> None:
     asking = {
         **request(source, uri),
         "metrics.naco.metric": "naco",
@@ -247,9 +246,15 @@ def test_replies_need_a_folder_for_now(uri: str, source: Path, tmp_path: Path) -
         "naco.requests_per_minute": 60,
         "naco.tokens_per_minute": 10_000,
     }
-    config = load_config(overrides=asking)
-    with pytest.raises(ConfigError, match=r"--set naco\.journal_path=FOLDER"):
+    for given, folder in {
+        None: as_path(uri) / "journal",
+        str(tmp_path / "j"): as_path(tmp_path / "j"),
+        f"{uri}&": as_path(f"{uri}&"),
+    }.items():
+        config = load_config(overrides={**asking, "naco.journal_path": given})
+        families = make_job(config, read_inputs(config), device="cpu").run.families
+        assert [own.journal_folder for own in families if own.journal_folder] == [folder]
+    config = load_config(overrides={**asking, "naco.journal_path": "s4://bucket/journal"})
+    with pytest.raises(ConfigError, match="no such kind of store; did you mean 's3'"):
         make_job(config, read_inputs(config), device="cpu")
-    config = load_config(overrides={**asking, "naco.journal_path": str(tmp_path / "journal")})
-    make_job(config, read_inputs(config), device="cpu")
     assert not names(as_path(uri)), "nothing is written before the run"
