@@ -28,16 +28,18 @@ EPILOG = """Examples:
 
   qaeval filter out --to kept --rank-by roundtrip --share 0.6
 
-  qaeval filter out --to kept --rank-by qrelscore --top-k 3 --near-duplicates rouge_l=0.7 \\
-    --keep 'roundtrip > 0.5'
+  qaeval filter out --to kept --rank-by qrelscore --keep 'roundtrip > 0.5' \\
+    --near-duplicates rouge_l=0.7 --top-k 3
 
-  qaeval filter out --to kept --rank-by roundtrip --label-sheet 400
-
-  qaeval filter out --to kept --learn roundtrip,qrelscore --labels labels.csv --label 'good == 1' \\
+  qaeval filter out --to kept --rank-by roundtrip --label-sheet 400 \\
     --precision 0.85
 
-Stages, in this order: not sampled, quarantined, undefined, rules, keep, duplicates, top-k, quota,
-share. Every input row is in KEPT/decisions with the one reason that dropped it.
+  qaeval filter out --to kept --learn roundtrip,qrelscore \\
+    --labels labels.csv --label 'good == 1' --precision 0.85
+
+Stages, in this order: not sampled, quarantined, undefined, rules, keep,
+duplicates, top-k, quota, share (or budget, or precision). Every input row is
+in KEPT/decisions with the one reason that dropped it.
 """
 
 _PROGRESS_S = 5.0
@@ -113,6 +115,8 @@ def filter_rows(
 ) -> None:
     """Keep the rows of a scored corpus that are worth training on; say why of every row."""
     try:
+        if local and address is not None:
+            raise ConfigError("--local takes no cluster: leave --address out")
         request = FilterRequest(
             rules=rules,
             keep=tuple(keep or ()),

@@ -23,7 +23,7 @@ from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.job import Job
 from qaeval_core.join import FileJoin
 from qaeval_core.llm.journal import JournalTotals, journal_totals
-from qaeval_core.outages import Outages
+from qaeval_core.outages import STORAGE_SETTING, Outages
 from qaeval_core.overview import Overview
 from qaeval_core.planning.shards import RowRange
 from qaeval_core.report.examples import N_EXAMPLES, example_places, read_texts
@@ -127,7 +127,12 @@ def _outages(job: Job, executor: Executor, say: Callable[[str], None]) -> Outage
         if executor.stop.is_set():
             raise RunStoppedError("stopped as asked; run again to go on from here")
 
-    return Outages(retry_s=job.config.scoring.retry_storage_s, tell=tell, look=look)
+    return Outages(
+        retry_s=job.config.scoring.retry_storage_s,
+        tell=tell,
+        look=look,
+        setting=STORAGE_SETTING,
+    )
 
 
 def _finish(job: Job, done: RunCosts, lock: RunLock) -> Outcome:

@@ -157,11 +157,16 @@ def sheet_text(rows: Sequence[Mapping[str, object]]) -> str:
 
 def _cell(value: object) -> str:
     text = "\n\n".join(map(str, value)) if isinstance(value, list) else str(value or "")
-    return _ESCAPE + text if text.startswith(_FORMULA) else text
+    return _ESCAPE + text if _is_formula(text) else text
+
+
+def _is_formula(text: str) -> bool:
+    # What looks like an escaped one is escaped again, so that it comes back as it was.
+    return text.lstrip(_ESCAPE).startswith(_FORMULA)
 
 
 def _without_escape(text: str) -> str:
-    is_escaped = text.startswith(_ESCAPE) and text[1:].startswith(_FORMULA)
+    is_escaped = text.startswith(_ESCAPE) and _is_formula(text)
     return text[1:] if is_escaped else text
 
 

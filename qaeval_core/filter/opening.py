@@ -112,9 +112,10 @@ def _open_run(
             f"the run read its input from {remote[0]}: filter goes to no server that a file names; "
             "if it is yours, name it with --input"
         )
+    paths = list(inputs or run.config.input.paths)
     try:
         sources, problems = find_inputs(
-            list(inputs or run.config.input.paths),
+            paths,
             skip_unreadable=run.config.input.skip_unreadable,
         )
     except InputError as error:
@@ -170,6 +171,7 @@ def _open_run(
         instances=run.instances,
         is_complete=is_complete,
         notes=tuple(notes),
+        folders=tuple(Path(path) for path in paths if "://" not in path and Path(path).is_dir()),
     )
 
 

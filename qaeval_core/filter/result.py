@@ -113,7 +113,7 @@ def _certificate(found: Certificate | None, target: float | None) -> dict[str, A
     if found is None:
         return None
     chosen = found.chosen if target is not None else None
-    needed = labels_needed(found) if target is not None else ()
+    needed = labels_needed(found) if target is not None and chosen is None else ()
     return {
         "target": target,
         "confidence": found.confidence,
@@ -208,6 +208,9 @@ def _certificate_lines(content: Mapping[str, Any]) -> Iterator[str]:
         yield f"it holds for {found['holds_for']}"
         return
     needed = found["labels_needed"]
+    if not found["n_labels"]:
+        yield "no label is of a row that could be kept: nothing is certified, and nothing is kept"
+        return
     way_out = (
         "no share looks good enough, whatever the number of labels"
         if needed is None

@@ -122,6 +122,9 @@ def _check_folder(folder: Path, corpus: Corpus) -> None:
     own, out = folder.resolve(), corpus.out.resolve()
     if own == out or own.is_relative_to(out) or out.is_relative_to(own):
         raise ConfigError(f"--to {folder}: name a folder outside of {corpus.out}")
+    for inside in corpus.folders:
+        if own.is_relative_to(inside.resolve()):
+            raise ConfigError(f"--to {folder} lies inside the input folder {inside}")
     for file in corpus.files:
         if "://" not in file.source.uri and Path(file.source.uri).resolve().is_relative_to(own):
             raise ConfigError(f"--to {folder} holds the input {file.source.uri}")
@@ -214,6 +217,12 @@ def _choose_and_write(
     if labelled is not None:
         target, confidence = request.precision or 0.5, request.confidence
         found = certificate(rows, share, labelled, target=target, confidence=confidence)
+        n_labels = len(labelled.rows)
+        if found.n_labels < n_labels:
+            run.say(
+                f"{request.labels}: {n_labels - found.n_labels:,} of {n_labels:,} labels are of "
+                "rows that an earlier stage drops, and say nothing of those that are left"
+            )
     choice = _choose(request, shares, found)
     cut, examples = _margin(rows, choice.n_kept, shares, share)
     keep_best(rows, cut)

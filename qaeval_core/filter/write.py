@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from qaeval_core import files
 from qaeval_core.filter.corpus import RangeTask
-from qaeval_core.filter.decide import N_SHARES, NO_TWIN
+from qaeval_core.filter.decide import NO_TWIN
 from qaeval_core.filter.facts import KEPT
 from qaeval_core.filter.order import Cut, at_or_before
 from qaeval_core.filter.ranges import RangeReader, RangeRows
@@ -27,6 +27,7 @@ from qaeval_core.filter.scan import ids_path
 from qaeval_core.outages import Outages
 from qaeval_core.parquet_parts import join_parts
 from qaeval_core.schema import COLUMNS_METADATA
+from qaeval_core.stats.certificate import N_SHARES
 
 DECISIONS_SCHEMA = pa.schema(
     [

@@ -22,7 +22,7 @@ from qaeval_core.errors import UnreadableFileError
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.families.plan import Prepared, Runner, statistics_table
 from qaeval_core.families.words.rows import ShardTexts, Tokenisers
-from qaeval_core.outages import Outages
+from qaeval_core.outages import STORAGE_SETTING, Outages
 from qaeval_core.planning.sample import Sample, chosen_values, sampled_rows
 from qaeval_core.planning.shards import Piece, RowRange, cover, open_ranges, split
 from qaeval_core.running.other_samples import OtherSamples, left_to_do, taken_over
@@ -67,7 +67,10 @@ def worker_store(
 ) -> Store:
     """Return a worker's store: what it waits for is in the line of progress."""
     outages = Outages(
-        retry_s=retry_s, tell=supervisor.set_status, look=lambda: supervisor.report(0.0, 0, 0)
+        retry_s=retry_s,
+        tell=supervisor.set_status,
+        look=lambda: supervisor.report(0.0, 0, 0),
+        setting=STORAGE_SETTING,
     )
     return Store(out, mark=mark, outages=outages, sample=sample)
 

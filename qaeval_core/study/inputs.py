@@ -282,6 +282,9 @@ def statistics_of(frame: pl.DataFrame, name: str) -> NDArray[np.float64] | None:
 # Texts and names in quotes.
 QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"")
 _SUB_QUERY = re.compile(r"\bselect\b", re.IGNORECASE)
+_DECIMAL = re.compile(
+    rf"{QUOTED.pattern}|(?<![\w.])(?:\d+\.\d*|\.\d+|\d+(?=e))(?:e[+-]?\d+)?", re.I
+)
 
 
 def select_rows(frame: pl.DataFrame, expression: str, option: str) -> pl.Series:
@@ -302,11 +305,15 @@ def select_rows(frame: pl.DataFrame, expression: str, option: str) -> pl.Series:
             if name not in frame.columns and not _fields(frame, name):
                 found = nearest(name, frame.columns)
                 raise ConfigError(f"{option} {expression!r}: no column {name!r}{found} ({hint})")
-        chosen = _with_structs(frame, roots).with_columns(parsed.alias("_chosen"))["_chosen"]
+        beside = _with_structs(frame, roots)
+        chosen = beside.with_columns(parsed.alias("_chosen"))["_chosen"]
+        # polars compares texts with 9.5 as texts, but refuses to compare them with 9.
+        whole = _DECIMAL.sub(lambda own: own[0] if own[0][0] in "'\"" else "1", expression)
+        beside.clear().select(pl.sql_expr(whole))
     except pl.exceptions.PolarsError as error:
         why = str(error).splitlines()[0]
         raise ConfigError(f"{option} {expression!r}: {why} ({hint})") from None
-    if frame.height > 1 and _with_structs(frame, roots).select(parsed).height == 1:
+    if frame.height > 1 and beside.select(parsed).height == 1:
         raise ConfigError(f"{option} {expression!r} is one value for all rows, not one for each")
     if chosen.dtype != pl.Boolean:
         raise ConfigError(f"{option} {expression!r} is {chosen.dtype}, not true or false")
