@@ -55,9 +55,9 @@ _PROGRESS_S = 5.0
 def audit_run(
     out: Annotated[str, typer.Argument(help="OUT of qaeval score")],
     history: Annotated[
-        Path, typer.Option(help="folder of profiles, one a run; this run's is added")
+        str, typer.Option(help="folder of profiles, one a run; this run's is added")
     ],
-    to: Annotated[Path | None, typer.Option(help="folder for the report")] = None,
+    to: Annotated[str | None, typer.Option(help="folder for the report")] = None,
     reference: Annotated[
         str | None,
         typer.Option(help="OUT, profile, last or pinned; default pinned, else the oldest run"),
@@ -121,14 +121,14 @@ def audit_run(
         )
         if no_texts and texts is not None:
             raise ConfigError("--texts and --no-texts: one of them")
-        folder = check_out_path(str(history))
+        folder = check_out_path(history, "--history")
         if dry_run:
             for line in dry_run_lines(prepare_audit(Path(out), request, history=folder)):
                 options.show(line)
             return
         if to is None:
             raise ConfigError("no folder for the report: give --to REPORT")
-        report = Store(check_out_path(str(to)), outages=Outages(retry_s=RETRY_S))
+        report = Store(check_out_path(to, "--to"), outages=Outages(retry_s=RETRY_S))
         outcome = _run(Path(out), request, folder, address=address)
         write_report(
             outcome, report, name=folder.name, examples=_examples(outcome, texts, no_texts=no_texts)

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from jobs import options
-from qaeval_core.errors import QAEvalError, RunError
+from qaeval_core.errors import ConfigError, QAEvalError, RunError
 from qaeval_core.files import write
 
 EPILOG = """Examples:
@@ -45,6 +45,8 @@ def report(
     from qaeval_core.report.page import PAGE
 
     try:
+        if no_texts and texts is not None:
+            raise ConfigError("--texts and --no-texts: one of them")
         shown = page_again(out, by=by or (), n_texts=0 if no_texts else texts, inputs=source or ())
         write(out / PAGE, shown.encode())
     except (RunError, OSError) as error:

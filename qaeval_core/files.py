@@ -461,14 +461,14 @@ def read_given(path: str | Path) -> str:
     return content.decode("utf-8")
 
 
-def check_out_path(out: str) -> Path:
+def check_out_path(out: str, option: str = "--out") -> Path:
     """Return OUT as a path; refuse object stores, whose rename is not atomic."""
     if "://" in out and not out.startswith("file://"):
         raise ConfigError(
-            f"--out {out}: results go to a local disk or a shared file system for now; copy them "
-            "to the object store afterwards (inputs may be read from it)"
+            f"{option} {out}: results go to a local disk or a shared file system for now; copy "
+            "them to the object store afterwards (inputs may be read from it)"
         )
     path = Path(out.removeprefix("file://")).expanduser().absolute()
     if path.exists() and not path.is_dir():
-        raise ConfigError(f"--out {out} is a file, a folder is needed")
+        raise ConfigError(f"{option} {out} is a file, a folder is needed")
     return path

@@ -172,9 +172,10 @@ def outcome_lines(outcome: AuditOutcome, report: StoragePath) -> Iterator[str]:
     """Yield what a person wants to see of an audit."""
     result = outcome.result
     yield _verdict(outcome)
-    yield from (f"alert: {own.text}" for own in result.alerts[:_MAX_SHOWN])
-    if len(result.alerts) > _MAX_SHOWN:
-        yield f"and {len(result.alerts) - _MAX_SHOWN} alerts more"
+    lines = result.alert_lines()
+    yield from (f"alert: {line}" for line in lines[:_MAX_SHOWN])
+    if (n_left := len(lines) - _MAX_SHOWN) > 0:
+        yield f"and {n_left:,} more column{'s' if n_left > 1 else ''} or slices, in audit.json"
     if result.is_too_few:
         yield (
             f"fewer than {outcome.request.settings.min_clusters} clusters: scores have no verdict"

@@ -14,7 +14,7 @@ from typing import Literal
 from qaeval_core.audit.compare import AuditResult, compare
 from qaeval_core.audit.count import profile_source
 from qaeval_core.audit.history import RunMeans, run_means
-from qaeval_core.audit.paired import PairedColumn, paired_alerts
+from qaeval_core.audit.paired import PairedColumn, with_pairs
 from qaeval_core.audit.request import REFERENCES, AuditRequest
 from qaeval_core.audit.run_profile import RunProfile
 from qaeval_core.audit.runs import Runs, read_profile, run_id
@@ -149,7 +149,7 @@ class Audit:
         )
         settings = self.request.settings
         shared = pair_runs(*sides, settings, executor, retry_s=self.retry_s)
-        alerts = [*found.result.alerts, *paired_alerts(shared.columns, settings)]
+        alerts = with_pairs(found.result.alerts, shared.columns, settings)
         return replace(
             found,
             status="alert" if alerts else "ok",
@@ -232,10 +232,7 @@ def prepare_audit(
     run = _complete(out)
     runs = Runs(Store(history, outages=Outages(retry_s=retry_s)))
     own = runs.known(run_id(out))
-    try:
-        reference = _find_reference(request, runs, own)
-    except UnreadableFileError as error:
-        raise RunError(f"no reference: {error}") from None
+    reference, notes = _reference_or_none(request, runs, own)
     like = reference.profile or reference.cells_of
     source = open_source(
         run,
@@ -245,6 +242,7 @@ def prepare_audit(
     )
     _check_same_clusters(source, reference)
     _check_tolerances(request, source, reference.profile)
+    source = replace(source, notes=(*notes, *source.notes))
     return Audit(out, request, runs, own, reference, source, retry_s)
 
 
@@ -254,6 +252,26 @@ def _complete(out: Path) -> FinishedRun:
             f"{out} is not complete: it has no _SUCCESS. Run the same qaeval score again to go on"
         )
     return read_run(out)
+
+
+def _reference_or_none(
+    request: AuditRequest, runs: Runs, run: str
+) -> tuple[_Reference, tuple[str, ...]]:
+    """Return the reference, and notes; none where it cannot be had and this run is to replace it.
+
+    Else a reference that is damaged, or of another version, could not be replaced by ``--pin``.
+    """
+    try:
+        return _find_reference(request, runs, run), ()
+    except UnreadableFileError as error:
+        why = f"no reference: {error}"
+    except RunError as error:
+        why = str(error)
+    if request.reference is not None:
+        raise RunError(why)
+    if not request.pin:
+        raise RunError(f"{why}; --pin makes this run the reference")
+    return _Reference(), (why,)
 
 
 def _find_reference(request: AuditRequest, runs: Runs, run: str) -> _Reference:

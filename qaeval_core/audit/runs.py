@@ -135,9 +135,9 @@ class Runs:
             return None
         run = (read_json(path) or {}).get("run")
         if not isinstance(run, str) or not _ID.match(run):
-            raise UnreadableFileError(f"{path} is damaged: pin a reference again with --pin")
+            raise UnreadableFileError(f"{path} is damaged")
         if not self.path(run).is_file():
-            raise RunError(f"{path} names {run}, whose profile is not there; pin another run")
+            raise RunError(f"{path} names {run}, whose profile is not there")
         return run
 
     def reference(self, choice: str | None, run: str) -> str | None:

@@ -187,6 +187,7 @@ def test_the_same_page_is_written_again(out: Path) -> None:
 
 def test_bad_requests_name_the_nearest(out: Path, tmp_path: Path) -> None:
     assert "did you mean 'topic'" in qaeval("report", out, "--by", "topics", expect=2)
+    assert "one of them" in qaeval("report", out, "--texts", "3", "--no-texts", expect=2)
     with pytest.raises(ConfigError, match="keeps 0 to 20 rows"):
         page_again(out, n_texts=21)
     with pytest.raises(ConfigError, match="holds no run.json"):
