@@ -121,14 +121,23 @@ class Storage(ABC):
         """
 
     @abstractmethod
+    def folders(self, folder: str) -> Iterator[str]:
+        """Yield the names of the folders in a folder, in no order."""
+
+    @abstractmethod
     def delete(self, names: Sequence[str]) -> None:
         """Delete files, if they are there."""
 
     @abstractmethod
-    def writer(self, name: str) -> AbstractContextManager[Sink]:
+    def writer(self, name: str, *, is_flushed: bool = True) -> AbstractContextManager[Sink]:
         """Return a context in which a file is written; it is there at the regular end alone.
 
         After an error the name is as it was.
+
+        Parameters
+        ----------
+        is_flushed : bool, default True
+            Whether it survives the machine; False for what is made again then. An object does.
         """
 
     def clock_s(self, name: str) -> float:

@@ -164,6 +164,12 @@ class ObjectStorage(Storage):
                 for found in page:
                     yield _found(found["path"].removeprefix(prefix), found)
 
+    def folders(self, folder: str) -> Iterator[str]:
+        """List what stands before the next slash of names."""
+        with self._answers(folder, "list"):
+            found = self._store.list_with_delimiter(folder or None)["common_prefixes"]
+        yield from (prefix.rstrip("/").rpartition("/")[2] for prefix in found)
+
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects, a thousand a request where the store can."""
         given = list(names)
@@ -178,7 +184,7 @@ class ObjectStorage(Storage):
                     self._store.delete(name)
 
     @contextlib.contextmanager
-    def writer(self, name: str) -> Iterator[Sink]:
+    def writer(self, name: str, *, is_flushed: bool = True) -> Iterator[Sink]:
         """Send an object in parts while it is written, and put them together at the end."""
         with self._answers(name, "write"):
             opened = obstore.open_writer(

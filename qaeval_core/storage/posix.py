@@ -116,14 +116,24 @@ class PosixStorage(Storage):
                     except FileNotFoundError:  # Deleted while we look, or a link to nothing.
                         continue
 
+    def folders(self, folder: str) -> Iterator[str]:
+        """Scan a folder for folders; links to folders are some, too."""
+        try:
+            entries = os.scandir(self.local(folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        with entries:
+            yield from (entry.name for entry in entries if entry.is_dir())
+
     def delete(self, names: Sequence[str]) -> None:
         """Unlink files."""
         for name in names:
             files.delete(self.local(name))
 
-    def writer(self, name: str) -> AbstractContextManager[Sink]:
+    def writer(self, name: str, *, is_flushed: bool = True) -> AbstractContextManager[Sink]:
         """Write to a temporary name that is renamed at the end."""
-        return cast("AbstractContextManager[Sink]", files.writer(self.local(name)))
+        opened = files.writer(self.local(name), is_flushed=is_flushed)
+        return cast("AbstractContextManager[Sink]", opened)
 
 
 def _found(name: str, found: os.stat_result) -> Found:
