@@ -92,6 +92,7 @@ def test_halves_of_one_corpus_are_the_same(shared_data: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # Two minutes of work; beside others ten were not enough.
 @pytest.mark.shared_data
 def test_false_alarms_on_halves_are_as_many_as_promised(shared_data: Path) -> None:
     """500 splits: .05 of tests, .05 of families; a test of rows cries wolf on most."""
@@ -102,6 +103,7 @@ def test_false_alarms_on_halves_are_as_many_as_promised(shared_data: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # Two minutes of work; beside others ten were not enough.
 @pytest.mark.shared_data
 def test_a_shift_of_one_column_is_found_among_eight(shared_data: Path) -> None:
     assert rates_of(Halves(shared_data), 200, 199, shift=0.4)["found"] > 0.4
