@@ -174,7 +174,9 @@ def check_memory(plan: FilterPlan) -> None:
 
 
 def _is_file(request: FilterRequest) -> bool:
-    return request.rank_by is not None and request.rank_by.endswith(".json")
+    given = request.rank_by or ""
+    # Behind the name in a URI stands the way to its store.
+    return (given.partition("?")[0] if "://" in given else given).endswith(".json")
 
 
 def _hash_given(path: str) -> str:

@@ -242,7 +242,8 @@ class _PartSink:
     def write(self, content: bytes) -> int:
         """Write on; sent once it is enough for a part."""
         with self._storage._answers(self._name, "write"):
-            self._opened.write(content)
+            # PyArrow hands on buffers of its own kind, whose bytes have a sign.
+            self._opened.write(memoryview(content).cast("B"))
         self._n_bytes += len(content)
         return len(content)
 

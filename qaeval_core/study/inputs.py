@@ -22,7 +22,14 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from qaeval_core.checksums import is_intact
-from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableFileError, nearest
+from qaeval_core.errors import (
+    ConfigError,
+    InputError,
+    SchemaError,
+    StorageError,
+    UnreadableFileError,
+    nearest,
+)
 from qaeval_core.planning.listing import matches
 from qaeval_core.schema import COLUMNS_METADATA, NOT_SAMPLED, QUARANTINE_REASON
 from qaeval_core.storage.path import StoragePath, as_path, near_folders
@@ -375,8 +382,10 @@ def _files(path: str) -> list[StoragePath]:
         else:
             found = list(_matching(own))
             hint = "" if found else near_folders(own)
-    except OSError as error:
+    except (FileNotFoundError, PermissionError) as error:
         raise UnreadableFileError(f"{path}: {error.strerror}") from None
+    except OSError as error:
+        raise StorageError(f"cannot list {path}: {error.strerror}") from None
     if not found:
         raise UnreadableFileError(f"{path}: no table there ({', '.join(SUFFIXES)}){hint}")
     return found
