@@ -32,7 +32,7 @@ QUICK_CALLS := tests/llm
 QUICK_MARKS := not slow and not gpu and not ray and not shared_data
 QUICK_ARGS := --ignore tests/metrics/test_common_models.py
 
-.PHONY: help setup demo check quick quick-calls test slow slow-work slow-calls long lint bench adapters
+.PHONY: help setup demo check quick quick-calls test slow slow-work slow-beside long lint bench adapters
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,16 +55,20 @@ quick-calls: $(STAMP)
 test: $(STAMP) ## run the tests, less those marked slow or gpu
 	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) --durations=5 -m "not slow and not gpu" $(PYTEST_ARGS)
 
-# Those below tests/llm wait for limits and servers, with hardly any work. No test of a group, as -k
-# may choose, is status 5.
-slow: $(STAMP) ## run the tests marked slow, those that wait beside the others
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target slow-work slow-calls
+# Two processes of about one length. Those below tests/llm, first of theirs, wait for limits and
+# servers, with hardly any work: they keep times that a third process would spoil. No test of a
+# group, as -k may choose, is status 5.
+SLOW_BESIDE := tests/llm tests/export tests/explain tests/metrics tests/scoring
+
+slow: $(STAMP) ## run the tests marked slow, in two processes
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target slow-work slow-beside
 
 slow-work: $(STAMP)
-	@$(BIN)/python -m pytest -q --durations=10 -m slow --ignore tests/llm $(PYTEST_ARGS) || test $$? -eq 5
+	@$(BIN)/python -m pytest -q --durations=10 -m slow $(addprefix --ignore=,$(SLOW_BESIDE)) \
+	  $(PYTEST_ARGS) || test $$? -eq 5
 
-slow-calls: $(STAMP)
-	@$(BIN)/python -m pytest -q --durations=10 -m slow tests/llm $(PYTEST_ARGS) || test $$? -eq 5
+slow-beside: $(STAMP)
+	@$(BIN)/python -m pytest -q --durations=10 -m slow $(SLOW_BESIDE) $(PYTEST_ARGS) || test $$? -eq 5
 
 # The last run is evidence: its output is kept with the commit and the machine.
 EVIDENCE := docs/evidence/long.txt
