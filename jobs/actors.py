@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 import ray
 from ray.data import DataContext
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from qaeval_core.configure import ModelsSection
 from qaeval_core.errors import (
@@ -350,22 +351,30 @@ def costs_from_json(text: str) -> dict[str, PassStats]:
 
 @dataclass(frozen=True, slots=True)
 class ShippedArtifact:
-    """An artifact's files in the object store."""
+    """An artifact on the driver's node, for nodes that do not see its folder.
 
-    folder_name: str
-    files: dict[str, Any]
+    Nothing is read before a node asks: where a file system is shared none does, and nodes that join
+    late ask as the first ones do.
+    """
+
+    node_id: str
+    names: tuple[str, ...]
 
     def receive(self, artifact: Artifact) -> Artifact:
         """Return an artifact that this node can read, writing it if need be."""
         try:
             return load_artifact(artifact.folder)
         except ArtifactMissingError:
-            folder = default_root() / "shipped" / f"{self.folder_name}-{artifact.hash[:12]}"
+            own = f"{artifact.folder.name}-{artifact.hash[:12]}"
+        folder = default_root() / "shipped" / own
         if not folder.exists():
             temporary = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.tmp")
             temporary.mkdir(mode=0o700, parents=True)
-            for name, ref in self.files.items():
-                (temporary / name).write_bytes(ray.get(ref))
+            there = NodeAffinitySchedulingStrategy(self.node_id, soft=False)
+            read = _read_file.options(scheduling_strategy=there)
+            for name in self.names:
+                content = ray.get(read.remote(str(artifact.folder / name)))
+                (temporary / name).write_bytes(content)
             try:
                 temporary.rename(folder)
             except OSError:  # Another worker of this node was first; the hashes decide below.
@@ -374,12 +383,15 @@ class ShippedArtifact:
         return load_artifact(folder)
 
 
-def ship_if_needed(plan: FamilyPlan, *, is_shared: bool) -> ShippedArtifact | None:
-    """Put an artifact into the object store if other nodes need it and cannot see its folder."""
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    if not plan.artifacts or is_shared or len(nodes) < 2:
+@ray.remote(num_cpus=0)  # type: ignore[untyped-decorator]
+def _read_file(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
+def shipped(plan: FamilyPlan) -> ShippedArtifact | None:
+    """Return how nodes that do not see a plan's artifact get it; None where there is none."""
+    if not plan.artifacts:
         return None
     (artifact,) = plan.artifacts
-    folder = Path(artifact.folder)
-    files = {path.name: ray.put(path.read_bytes()) for path in folder.iterdir() if path.is_file()}
-    return ShippedArtifact(folder.name, files)
+    names = tuple(path.name for path in Path(artifact.folder).iterdir() if path.is_file())
+    return ShippedArtifact(ray.get_runtime_context().get_node_id(), names)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,6 +22,7 @@ from qaeval_core.filter.result import FilterResult, dry_run_lines, result_lines
 from qaeval_core.filter.run import run_filter
 from qaeval_core.models.session import available_cpus
 from qaeval_core.running.progress import LabelProgress
+from qaeval_core.storage.path import StoragePath, open_out
 
 EPILOG = """Examples:
 
@@ -37,6 +37,8 @@ EPILOG = """Examples:
   qaeval filter out --to kept --learn roundtrip,qrelscore \\
     --labels labels.csv --label 'good == 1' --precision 0.85
 
+  qaeval filter s3://bucket/out --to s3://bucket/kept --rank-by roundtrip --share 0.6
+
 Stages, in this order: not sampled, quarantined, undefined, rules, keep,
 duplicates, top-k, quota, share (or budget, or precision). Every input row is
 in KEPT/decisions with the one reason that dropped it.
@@ -49,7 +51,7 @@ def filter_rows(
     out: Annotated[
         str, typer.Argument(help="OUT of qaeval score, or Parquet with scores of another tool")
     ],
-    to: Annotated[Path | None, typer.Option(help="folder for what is kept and why")] = None,
+    to: Annotated[str | None, typer.Option(help="folder for what is kept and why")] = None,
     rules: Annotated[
         str, typer.Option(help="paper (6 to 30 words, answer not in it), extractive, none")
     ] = "paper",
@@ -140,15 +142,14 @@ def filter_rows(
         )
         if to is None and not dry_run:
             raise ConfigError("no folder for what is kept: give --to KEPT")
-        corpus = open_corpus(
-            Path(out), columns=request.columns, partial=partial, inputs=inputs or ()
-        )
+        folder = open_out(to, "--to") if to is not None else None
+        corpus = open_corpus(out, columns=request.columns, partial=partial, inputs=inputs or ())
         plan = make_plan(request, corpus)
-        if dry_run or to is None:
+        if dry_run or folder is None or to is None:
             for line in dry_run_lines(plan):
                 options.show(line)
             return
-        result = _run(plan, to, address=address, local=local)
+        result = _run(plan, folder, address=address, local=local)
         for line in result_lines(result.content, to):
             options.show(line)
     except RunError as error:
@@ -169,7 +170,9 @@ def _columns(words: list[str] | tuple[str, ...]) -> dict[str, str]:
     return columns
 
 
-def _run(plan: FilterPlan, folder: Path, *, address: str | None, local: bool) -> FilterResult:
+def _run(
+    plan: FilterPlan, folder: StoragePath, *, address: str | None, local: bool
+) -> FilterResult:
     tell = LabelProgress(_PROGRESS_S)
     if local:
         executor = LocalExecutor(tell, n_processes=available_cpus())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import uuid
 from abc import ABC, abstractmethod
@@ -21,7 +22,7 @@ from jobs.actors import (
     costs_from_json,
     piece_from_json,
     pieces_dataset,
-    ship_if_needed,
+    shipped,
 )
 from jobs.cluster import Layout, Nodes
 from jobs.governor import leave_governor, ray_governor
@@ -238,9 +239,11 @@ class _ScoringPass(_Pass):
 
 def _shipped(job: Job, families: Sequence[FamilyPlan]) -> dict[str, ShippedArtifact]:
     """Return the artifacts that workers cannot see, by family."""
-    is_shared = job.config.models.artifacts_path is not None
-    shipped = {family.key: ship_if_needed(family, is_shared=is_shared) for family in families}
-    return {key: artifact for key, artifact in shipped.items() if artifact is not None}
+    given = job.config.cluster.address or os.environ.get("RAY_ADDRESS")
+    if not given and len(ray.nodes()) == 1:
+        return {}  # A Ray of this run's own does not grow.
+    found = {family.key: shipped(family) for family in families}
+    return {key: artifact for key, artifact in found.items() if artifact is not None}
 
 
 log = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from qaeval_core.errors import ConfigError, RunError
+from qaeval_core.errors import RunError
 
 # A dot, a name, 32 hexadecimal digits: nobody else's temporary files look like this.
 _TEMPORARY = re.compile(r"^\..*\.[0-9a-f]{32}\.tmp$")
@@ -459,16 +459,3 @@ def read_given(path: str | Path) -> str:
     if len(content) > _MAX_BYTES:
         raise OSError(errno.EFBIG, f"it has more than {_MAX_BYTES:,} bytes", str(path))
     return content.decode("utf-8")
-
-
-def check_out_path(out: str, option: str = "--out") -> Path:
-    """Return OUT as a path; refuse object stores, whose rename is not atomic."""
-    if "://" in out and not out.startswith("file://"):
-        raise ConfigError(
-            f"{option} {out}: results go to a local disk or a shared file system for now; copy "
-            "them to the object store afterwards (inputs may be read from it)"
-        )
-    path = Path(out.removeprefix("file://")).expanduser().absolute()
-    if path.exists() and not path.is_dir():
-        raise ConfigError(f"{option} {out} is a file, a folder is needed")
-    return path

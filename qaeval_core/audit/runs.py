@@ -11,6 +11,7 @@ names are in the order of runs and a copy of OUT is the same run.
 from __future__ import annotations
 
 import io
+import json
 import re
 from datetime import UTC, datetime
 
@@ -22,6 +23,7 @@ from qaeval_core.audit.run_profile import RunProfile
 from qaeval_core.errors import ConfigError, RunError, UnreadableFileError
 from qaeval_core.running.run_files import read_json
 from qaeval_core.signature import hash_text
+from qaeval_core.storage.base import Tag
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.store.store import Store
 
@@ -116,9 +118,46 @@ class Runs:
         """
         return read_profile(self.path(run), self._store)
 
-    def pin(self, run: str) -> None:
-        """Make a run the reference of those to come."""
-        self._store.write_json(self.folder / PINNED, {"run": run})
+    def pinned_version(self) -> Tag | None:
+        """Return which version of the file says what is pinned; None where there is none."""
+        path = self.folder / PINNED
+        found = self._store.call(path.head, f"cannot look at {path}")
+        return None if found is None else found.tag
+
+    def pin(self, run: str, *, seen: Tag | None) -> str:
+        """Make a run the reference of those to come.
+
+        Of several that are pinned at once the newest run is the reference, whoever comes last.
+
+        Parameters
+        ----------
+        run : str
+        seen : Tag, optional
+            Of `pinned_version`, when this pin was decided.
+
+        Returns
+        -------
+        str
+            The newer run that was pinned meanwhile and stays; "" where there is none.
+        """
+        path = self.folder / PINNED
+        content = f"{json.dumps({'run': run}, indent=2)}\n".encode()
+        self._store.check_inside(path)
+
+        def replace() -> str:
+            known = seen
+            while not self._put(path, content, known):
+                known = self.pinned_version()
+                other = (read_json(path) or {}).get("run")
+                if known is not None and isinstance(other, str) and other > run:
+                    return other
+            return ""
+
+        return self._store.call(replace, f"cannot write {path}")
+
+    def _put(self, path: StoragePath, content: bytes, seen: Tag | None) -> bool:
+        done = path.put_new(content) if seen is None else path.swap(content, seen)
+        return done is not None
 
     def pinned(self) -> str | None:
         """Return the run that is pinned.

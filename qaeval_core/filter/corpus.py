@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from qaeval_core.planning.inputs import InputFile, open_filesystem, read_footer
 from qaeval_core.planning.shards import RowRange, stretches
+from qaeval_core.storage.path import StoragePath
 
 if TYPE_CHECKING:
     from qaeval_core.study.inputs import ScoreColumn
@@ -87,11 +87,11 @@ class Corpus:
     instances : mapping of instance name to signature
     is_complete : bool
         False if OUT has no ``_SUCCESS``.
-    folders : tuple of Path
+    folders : tuple of StoragePath
         Of the input, whatever lies in which is input, too.
     """
 
-    out: Path
+    out: StoragePath
     files: tuple[CorpusFile, ...]
     id_column: str | None
     roles: Mapping[str, str]
@@ -101,7 +101,7 @@ class Corpus:
     is_complete: bool = True
     has_run: bool = True
     notes: tuple[str, ...] = ()
-    folders: tuple[Path, ...] = ()
+    folders: tuple[StoragePath, ...] = ()
 
     @property
     def n_rows(self) -> int:

@@ -9,7 +9,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from qaeval_core.filter.facts import RULE_REASONS, ColumnRank, Rank, Stages
 from qaeval_core.filter.request import FilterRequest, NearDuplicates
 from qaeval_core.signature import hash_text
 from qaeval_core.stats.learned_rank import LearnedRank
+from qaeval_core.storage.path import as_path
 from qaeval_core.study.inputs import numbers
 
 # What a filter does is in the fingerprint of what it wrote.
@@ -174,12 +174,14 @@ def check_memory(plan: FilterPlan) -> None:
 
 
 def _is_file(request: FilterRequest) -> bool:
-    return request.rank_by is not None and request.rank_by.endswith(".json")
+    given = request.rank_by or ""
+    # Behind the name in a URI stands the way to its store.
+    return (given.partition("?")[0] if "://" in given else given).endswith(".json")
 
 
 def _hash_given(path: str) -> str:
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        return hashlib.sha256(as_path(path).read_bytes()).hexdigest()
     except OSError:
         return path  # A folder or a glob: its rows are read and checked anyway.
 
@@ -261,9 +263,14 @@ def _only_score(corpus: Corpus) -> str:
     )
 
 
+def _read_given(path: str) -> str:
+    own = as_path(path)
+    return own.read_text() if own.local is None else files.read_given(path)
+
+
 def _read_combination(path: str, corpus: Corpus) -> CombinedRank:
     try:
-        learned = LearnedRank.from_json(json.loads(files.read_given(path)))
+        learned = LearnedRank.from_json(json.loads(_read_given(path)))
     except (OSError, ValueError) as error:
         raise ConfigError(f"--rank-by {path}: {error}") from None
     except ConfigError as error:

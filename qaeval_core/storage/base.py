@@ -125,17 +125,22 @@ class Storage(ABC):
 
     @abstractmethod
     def folders(self, folder: str) -> builtins.list[str]:
-        """Return the names of the folders in a folder, in order."""
+        """Return the names of the folders in a folder, links to folders among them, in order."""
 
     @abstractmethod
     def delete(self, names: Sequence[str]) -> None:
         """Delete files, if they are there."""
 
     @abstractmethod
-    def writer(self, name: str) -> AbstractContextManager[Sink]:
+    def writer(self, name: str, *, is_flushed: bool = True) -> AbstractContextManager[Sink]:
         """Return a context in which a file is written; it is there at the regular end alone.
 
         After an error the name is as it was.
+
+        Parameters
+        ----------
+        is_flushed : bool, default True
+            Whether it survives the machine; False for what is made again then. An object does.
         """
 
     def clock_s(self, name: str) -> float:

@@ -188,7 +188,7 @@ class ObjectStorage(Storage):
                     self._store.delete(name)
 
     @contextlib.contextmanager
-    def writer(self, name: str) -> Iterator[Sink]:
+    def writer(self, name: str, *, is_flushed: bool = True) -> Iterator[Sink]:
         """Send an object in parts while it is written, and put them together at the end."""
         with self._answers(name, "write"):
             opened = obstore.open_writer(
@@ -246,7 +246,8 @@ class _PartSink:
     def write(self, content: bytes) -> int:
         """Write on; sent once it is enough for a part."""
         with self._storage._answers(self._name, "write"):
-            self._opened.write(content)
+            # PyArrow hands on buffers of its own kind, whose bytes have a sign.
+            self._opened.write(memoryview(content).cast("B"))
         self._n_bytes += len(content)
         return len(content)
 

@@ -120,6 +120,8 @@ def open_bucket(uri: str) -> tuple[Storage, str]:
             "pip install 'qaeval[cloud]'"
         )
     name = "/".join(part for part in unquote(parts.path).split("/") if part)
+    if {".", ".."} & set(name.split("/")):
+        raise ConfigError(f"{parts.scheme}://{parts.netloc}/{name}: a bucket has no folder . or ..")
     root = f"{parts.scheme}://{parts.netloc}?{parts.query}"
     with _opening:
         if root not in _opened:

@@ -17,7 +17,8 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from qaeval_core.errors import ConfigError
+from qaeval_core import files
+from qaeval_core.errors import ConfigError, nearest
 from qaeval_core.storage.base import Found, Sink, Storage, Tag
 from qaeval_core.storage.opening import open_bucket
 from qaeval_core.storage.posix import PosixStorage
@@ -110,10 +111,16 @@ class StoragePath:
         """Return another file of the same folder."""
         return self.parent / name
 
+    @property
+    def place(self) -> str:
+        """Where it is, without the way to it: options of a URI name endpoint and region."""
+        local = self.local
+        return str(self).partition("?")[0] if local is None else str(local.resolve())
+
     def is_below(self, folder: StoragePath) -> bool:
-        """Whether this is a folder or lies in it, by their names."""
-        above = PurePosixPath(folder.key)
-        return self.storage is folder.storage and PurePosixPath(self.key).is_relative_to(above)
+        """Whether this is a folder or lies in it; links of a disk are followed."""
+        own, above = self.place.rstrip("/"), folder.place.rstrip("/")
+        return own == above or own.startswith(f"{above}/")
 
     def put(self, content: bytes) -> Tag:
         """Write it, whole or not at all."""
@@ -132,9 +139,9 @@ class StoragePath:
         """Replace it if it still is the version of a tag; None if it is not."""
         return self.storage.swap(self.key, content, tag)
 
-    def writer(self) -> AbstractContextManager[Sink]:
+    def writer(self, *, is_flushed: bool = True) -> AbstractContextManager[Sink]:
         """Return a context in which it is written; it is there at the regular end alone."""
-        return self.storage.writer(self.key)
+        return self.storage.writer(self.key, is_flushed=is_flushed)
 
     def fetch(self) -> tuple[bytes, Found]:
         """Return its content and what is known of this very version."""
@@ -196,6 +203,14 @@ class StoragePath:
         """Delete it, if it is a file."""
         self.storage.delete([self.key])
 
+    def delete_folder(self) -> None:
+        """Delete all that is below it, and the folder itself; links are not followed."""
+        local = self.local
+        if local is not None:
+            files.delete_folder(local)
+            return
+        self.storage.delete([f"{self.key}/{found.name}" for found in self.list(is_deep=True)])
+
 
 class _Ranges(io.RawIOBase):
     """An object as a file that is read anywhere; each read is a request."""
@@ -255,11 +270,25 @@ def as_path(given: AnyPath) -> StoragePath:
     return StoragePath(*open_bucket(text))
 
 
-def open_out(given: str) -> StoragePath:
-    """Return OUT; raise ConfigError if it is a file or cannot be one's folder."""
+def open_out(given: str, option: str = "--out") -> StoragePath:
+    """Return a folder to write to; raise ConfigError if it is a file or cannot be one's folder."""
     out = as_path(given)
     if given.startswith("memory://"):
-        raise ConfigError(f"--out {given} would be gone with this process; name a folder or bucket")
+        raise ConfigError(
+            f"{option} {given} would be gone with this process; name a folder or bucket"
+        )
     if out.local is not None and out.local.exists() and not out.local.is_dir():
-        raise ConfigError(f"--out {given} is a file, a folder is needed")
+        raise ConfigError(f"{option} {given} is a file, a folder is needed")
     return out
+
+
+def near_folders(path: StoragePath) -> str:
+    """Return a hint that names the folders beside one that is not there; "" without any.
+
+    Raises
+    ------
+    OSError
+        If the store refuses to list them, or there is no bucket.
+    """
+    names = [name for name in path.parent.folders() if not name.startswith(".")]
+    return nearest(path.name, names) if names and path.name else ""

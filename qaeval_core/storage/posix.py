@@ -105,10 +105,10 @@ class PosixStorage(Storage):
         return (file for file in found if file.name > after) if after else found
 
     def folders(self, folder: str) -> builtins.list[str]:
-        """Scan a folder; links are none of its folders."""
+        """Scan a folder for folders."""
         try:
             with os.scandir(self.local(folder)) as entries:
-                return sorted(own.name for own in entries if own.is_dir(follow_symlinks=False))
+                return sorted(own.name for own in entries if own.is_dir())
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -134,9 +134,10 @@ class PosixStorage(Storage):
         for name in names:
             files.delete(self.local(name))
 
-    def writer(self, name: str) -> AbstractContextManager[Sink]:
+    def writer(self, name: str, *, is_flushed: bool = True) -> AbstractContextManager[Sink]:
         """Write to a temporary name that is renamed at the end."""
-        return cast("AbstractContextManager[Sink]", files.writer(self.local(name)))
+        opened = files.writer(self.local(name), is_flushed=is_flushed)
+        return cast("AbstractContextManager[Sink]", opened)
 
 
 def _found(name: str, found: os.stat_result) -> Found:

@@ -15,16 +15,26 @@ from qaeval_core.errors import OutRefusedError
 from qaeval_core.outages import Outages
 from qaeval_core.storage.path import StoragePath
 
-_FOLDER = "_probe"
+# Folder of what is written to look.
+PROBES = "_probe"
+_LOCK_OFF = (
+    "two runs into one OUT could not be told apart. Make sure that there is one alone, and say "
+    "--set output.lock=off"
+)
+_OTHER_STORE = "two that write here at once could not be told apart; name another store"
 
 
-def probe(out: StoragePath, outages: Outages, *, is_locked: bool = True) -> None:
+def probe(
+    out: StoragePath, outages: Outages, *, is_locked: bool = True, option: str = "--out"
+) -> None:
     """Write, read, list and delete below OUT, if it is in an object store.
 
     Parameters
     ----------
     is_locked : bool, default True
         Whether the run counts on conditional writes.
+    option : str, default "--out"
+        That names the folder; messages begin with it.
 
     Raises
     ------
@@ -38,29 +48,29 @@ def probe(out: StoragePath, outages: Outages, *, is_locked: bool = True) -> None
 
     def look() -> None:
         try:
-            _look(out, is_locked=is_locked)
+            _look(out, f"{option} {out}", is_locked=is_locked)
         except (FileNotFoundError, PermissionError) as error:
-            raise OutRefusedError(f"--out {out}: {error.strerror}") from None
+            raise OutRefusedError(f"{option} {out}: {error.strerror}") from None
 
     outages.call(look, store=str(out), what=f"cannot write below {out}")
 
 
-def _look(out: StoragePath, *, is_locked: bool) -> None:
-    path = out / _FOLDER / uuid.uuid4().hex
+def _look(out: StoragePath, name: str, *, is_locked: bool) -> None:
+    path = out / PROBES / uuid.uuid4().hex
     tag = path.put_new(b"first")
     try:
-        _check(path.read_bytes() == b"first", out, "it does not give back what was just written")
+        _check(path.read_bytes() == b"first", name, "it does not give back what was just written")
         listed = {found.name: found.tag for found in path.parent.list()}
-        _check(path.name in listed, out, "it does not list what was just written")
-        _check(listed[path.name] == tag, out, "it lists another ETag than it gave for a write")
+        _check(path.name in listed, name, "it does not list what was just written")
+        _check(listed[path.name] == tag, name, "it lists another ETag than it gave for a write")
         if is_locked:
-            _look_at_conditions(out, path)
+            _look_at_conditions(name, path)
     finally:
         path.delete()
-    _check(not path.is_file(), out, "it still has what was just deleted")
+    _check(not path.is_file(), name, "it still has what was just deleted")
 
 
-def _look_at_conditions(out: StoragePath, path: StoragePath) -> None:
+def _look_at_conditions(name: str, path: StoragePath) -> None:
     ignored = [
         header
         for header, answer in (
@@ -71,12 +81,12 @@ def _look_at_conditions(out: StoragePath, path: StoragePath) -> None:
     ]
     _check(
         not ignored,
-        out,
-        f"it ignores {' and '.join(ignored)}: two runs into one OUT could not be told apart. Make "
-        "sure that there is one alone, and say --set output.lock=off",
+        name,
+        f"it ignores {' and '.join(ignored)}: "
+        f"{_LOCK_OFF if name.startswith('--out') else _OTHER_STORE}",
     )
 
 
-def _check(is_so: bool, out: StoragePath, why: str) -> None:
+def _check(is_so: bool, name: str, why: str) -> None:
     if not is_so:
-        raise OutRefusedError(f"--out {out}: {why}")
+        raise OutRefusedError(f"{name}: {why}")

@@ -94,7 +94,7 @@ def test_which_run_is_the_reference(tmp_path: Path) -> None:
     assert runs.reference(None, FIRST) == SECOND
     assert runs.reference("last", THIRD) == SECOND and runs.reference("last", FIRST) is None
     assert runs.reference("pinned", THIRD) is None
-    runs.pin(SECOND)
+    assert runs.pin(SECOND, seen=runs.pinned_version()) == ""
     assert runs.reference(None, THIRD) == runs.reference("pinned", FIRST) == SECOND
     # Pinned, a run is compared with itself.
     assert runs.reference(None, SECOND) == SECOND

@@ -17,12 +17,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+import pyarrow.parquet as pq
 import pytest
 import ray
-from helpers import qaeval, wait_until, write_parquet
+from helpers import (
+    REPOSITORY,
+    assert_same_scores,
+    qaeval,
+    read_scores,
+    short_sample,
+    wait_until,
+    write_parquet,
+)
 from llm_server import LlmServer
 from naco_jobs import many, settings
 from ray_head import BIN, Head, free_ports, running_head
+from s3_server import S3Server
 from word_jobs import is_whole, n_quarantined, request, rows
 
 from jobs import pipeline
@@ -32,6 +43,7 @@ from qaeval_core.errors import BlindNodeError
 from qaeval_core.job import make_job, read_inputs
 from qaeval_core.run import run_job
 from qaeval_core.running.sight import Sight
+from qaeval_core.storage.path import as_path
 
 _HAS_NAMESPACES = (
     shutil.which("unshare") is not None
@@ -74,12 +86,12 @@ def alive_nodes(head: Head) -> int:
 
 
 @contextlib.contextmanager
-def second_node(head: Head, *, hidden: Path | None) -> Iterator[None]:
+def second_node(head: Head, *, hidden: Path | None, n_cpus: int = 4) -> Iterator[None]:
     """Add a node that finds nothing in a folder."""
     (agent_port,) = free_ports(1)
     cover = f"mount -t tmpfs none '{hidden}' && " if hidden is not None else ""
     command = (
-        f"{cover}exec '{BIN / 'ray'}' start --block --address={head.address} --num-cpus=4 "
+        f"{cover}exec '{BIN / 'ray'}' start --block --address={head.address} --num-cpus={n_cpus} "
         f"--num-gpus=0 --disable-usage-stats --object-store-memory={200 << 20} "
         f"--node-ip-address=127.0.0.1 --dashboard-agent-listen-port={agent_port} "
         "--min-worker-port=0 --max-worker-port=0"
@@ -248,3 +260,44 @@ def test_a_run_with_no_node_left_ends(head: Head, connected: None, tmp_path: Pat
         run_job(job, executor, say=lambda _: None)
     assert not list((tmp_path / "out").glob("families/*/*.parquet"))
     assert not (tmp_path / "out" / "scores").exists()
+
+
+def test_a_node_that_joins_late_and_shares_no_file_system_scores_into_a_bucket(
+    tiny_settings: dict[str, object], tmp_path: Path, store: S3Server
+) -> None:
+    """Input and OUT are in the bucket; models come from the driver's node, once asked for."""
+    store.make_bucket("bucket")
+    root = Path(str(tiny_settings["models.artifacts_path"]))
+    source = store.put(short_sample(6), "bucket/data/input.parquet")
+    settings = {**tiny_settings, "cluster.actors": 1, "cluster.start_timeout_s": 120}
+    words = [word for item in settings.items() for word in ("--set", "{}={}".format(*item))]
+    # No node but the one to come has so many.
+    own = [*words, "--metrics", "qrelscore", "--set", "cluster.cpus_per_actor=6"]
+    with running_head("disabled", variables={"QAEVAL_ARTIFACTS": str(root)}) as head:
+        out = store.uri("bucket/late")
+        words = [*own, "--out", out]
+        process = subprocess.Popen(
+            [
+                BIN / "python",
+                "-m",
+                "jobs.score",
+                source,
+                *words,
+                "--out",
+                out,
+                "--address",
+                head.address,
+            ],
+            cwd=REPOSITORY,
+            env=head.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        with second_node(head, hidden=root, n_cpus=6):
+            said, _ = process.communicate(timeout=240)
+        assert process.returncode == 0, said
+    qaeval("score", source, *own, "--out", tmp_path / "out", "--local")
+    found = pl.from_arrow(pq.read_table((as_path(out) / "scores" / "input.parquet").source()))
+    assert_same_scores(found, read_scores(tmp_path / "out"))
+    assert found["qrelscore"].null_count() == 0
