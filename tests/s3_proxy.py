@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Self
@@ -24,6 +25,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.proxy.seen.append(f"{self.command} {self.path}")
         if self.proxy.refusal is not None:
             return self.answer(403, [], self.proxy.refusal.encode())
+        time.sleep(self.proxy.delay_s)
         is_write = self.command == "PUT"
         if is_write and self.proxy.counts_down("n_conflicts"):
             return self.answer(409, [], _CONFLICT)
@@ -63,6 +65,8 @@ class S3Proxy:
         How many of the next writes are done and never answered.
     n_conflicts : int
         How many of the next writes are answered 409 and not done.
+    delay_s : float
+        How long each request takes more.
     stripped : tuple of str
         Headers that are not passed on.
     refusal : str, optional
@@ -73,6 +77,7 @@ class S3Proxy:
 
     def __init__(self, target: int) -> None:
         self.n_swallowed = self.n_conflicts = 0
+        self.delay_s = 0.0
         self.refusal: str | None = None
         self.stripped: tuple[str, ...] = ()
         self.seen: list[str] = []

@@ -255,6 +255,6 @@ def test_replies_lie_below_out_or_where_a_uri_says(uri: str, source: Path, tmp_p
         families = make_job(config, read_inputs(config), device="cpu").run.families
         assert [own.journal_folder for own in families if own.journal_folder] == [folder]
     config = load_config(overrides={**asking, "naco.journal_path": "s4://bucket/journal"})
-    with pytest.raises(ConfigError, match="no such kind of store; did you mean 's3'"):
+    with pytest.raises(ConfigError, match="s4://bucket: no such kind of store"):
         make_job(config, read_inputs(config), device="cpu")
     assert not names(as_path(uri)), "nothing is written before the run"
