@@ -181,7 +181,7 @@ class ObjectStorage(Storage):
             return
         try:
             with self._answers(given[0], "delete"):
-                self._store.delete(given)
+                self._store.delete(given if len(given) > 1 else given[0])
         except FileNotFoundError:  # Some say so, and stop there.
             for name in given:
                 with contextlib.suppress(FileNotFoundError), self._answers(name, "delete"):
@@ -277,7 +277,9 @@ def _wait(i: int) -> None:
 
 
 def _tag(told: Any) -> Tag:
-    return str(told["e_tag"] or "")
+    # Azure lists without the quotes that stand around it everywhere else.
+    tag = str(told["e_tag"] or "")
+    return tag if not tag or tag.endswith('"') else f'"{tag}"'
 
 
 def _found(name: str, meta: Any) -> Found:
