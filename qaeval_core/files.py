@@ -311,7 +311,7 @@ def delete_folder(path: Path) -> None:
 
 def is_temporary(name: str) -> bool:
     """Return whether a name is one of `temporary_path`."""
-    return _TEMPORARY.match(name) is not None
+    return name.startswith(".") and _TEMPORARY.match(name) is not None
 
 
 def remove_temporaries(folder: Path, *, is_deep: bool = True) -> None:

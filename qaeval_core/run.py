@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,13 +18,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from qaeval_core.errors import ReconcileError, RunStoppedError
+from qaeval_core.errors import ReconcileError, RunStoppedError, StorageError
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.job import Job
 from qaeval_core.join import FileJoin
 from qaeval_core.llm.journal_totals import JournalTotals, journal_totals
 from qaeval_core.outages import STORAGE_SETTING, Outages
 from qaeval_core.overview import Overview
+from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.shards import RowRange
 from qaeval_core.report.examples import N_EXAMPLES, example_places, read_texts
 from qaeval_core.report.page import PAGE, PROFILE, report_page
@@ -93,7 +94,7 @@ def _run_locked(
 ) -> Outcome:
     job.store.remove_leftovers()
     # It tries as long as this process does.
-    job = replace(job, store=Store(job.store.out, outages=outages, sample=job.sample))
+    job = job.with_store(Store(job.store.out, outages=outages, sample=job.sample))
     success = job.store.out / "_SUCCESS"
     if not job.config.scoring.retry_quarantined and _is_finished(job, success):
         say(f"nothing to do: {job.store.out} is complete ({job.n_rows_total:,} rows)")
@@ -108,7 +109,13 @@ def _run_locked(
         marked_job.store.delete(success)
         write_run_files(marked_job, n_actors=executor.n_actors)
         _journals(job)  # What a killed run left is read here once, and not by each worker.
-        done = run_passes(marked_job, executor, say=say)
+        try:
+            done = run_passes(marked_job, executor, say=say)
+        except StorageError:
+            raise  # It would not take a manifest either.
+        except BaseException:
+            marked_job.commits.save()
+            raise
         return _finish(marked_job, done, lock)
 
 
@@ -261,18 +268,29 @@ def reconcile(
     counts: dict[str, PassStats] = {}
     ranges: dict[str, dict[str, list[RowRange]]] = {}
     for family in job.run.families:
-        total = counts[family.key] = PassStats()
+        commits = job.commits.of(family.key)
         ranges[family.key] = job.done_ranges(family)
-        for file in job.files:
-            own = ranges[family.key][file.file_id]
-            is_whole = tiles(own, n_rows=job.n_rows[file.file_id])
-            if not is_whole and family.key not in pending:
-                raise ReconcileError(
-                    f"{family.key}: rows of {file.relative} are missing; run again to complete"
-                )
-            for rows in own:
-                total.add(job.store.check(family.key, file.file_id, rows))
+        missing = _missing(job, ranges[family.key])
+        if missing is not None:
+            # Of a worker that died before it told what it had committed.
+            commits.list_again()
+            ranges[family.key] = job.done_ranges(family)
+            missing = _missing(job, ranges[family.key])
+        if missing is not None and family.key not in pending:
+            raise ReconcileError(
+                f"{family.key}: rows of {missing.relative} are missing; run again to complete"
+            )
+        counts[family.key] = commits.total(job.n_rows)
+        commits.compact()
     return counts, ranges
+
+
+def _missing(job: Job, ranges: Mapping[str, Sequence[RowRange]]) -> InputFile | None:
+    """Return a file whose rows are not all committed."""
+    for file in job.files:
+        if not tiles(ranges[file.file_id], n_rows=job.n_rows[file.file_id]):
+            return file
+    return None
 
 
 def check_report(report: Mapping[str, Any], *, n_rows: int) -> None:

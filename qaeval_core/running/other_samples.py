@@ -9,7 +9,7 @@ But: replies that were paid for come from the journal, as they always do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -32,10 +32,13 @@ class OtherSamples:
     ----------
     store : Store
         Of this run's sample.
+    families : collection of str
+        Keys of those that have such commits: the driver has listed all.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, families: Collection[str]) -> None:
         self._store = store
+        self._families = frozenset(families)
         self._paths: dict[str, Mapping[tuple[str, RowRange], list[StoragePath]]] = {}
 
     def known(self, family: str, file_id: str, rows: RowRange) -> pa.Table | None:
@@ -46,6 +49,8 @@ class OtherSamples:
         ReconcileError, StorageError
             If a commit is damaged, or does not come.
         """
+        if family not in self._families:
+            return None
         if family not in self._paths:
             self._paths[family] = self._store.committed_otherwise(family)
         found: pa.Table | None = None

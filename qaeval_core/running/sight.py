@@ -12,7 +12,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyarrow import fs
@@ -136,7 +136,7 @@ def marked(job: Job, outages: Outages) -> Iterator[tuple[Job, Sight]]:
         mark, tuple(map(str, folders)), tuple(_given_files(job)), tuple(one_a_folder(job.files))
     )
     try:
-        yield replace(job, store=Store(out, mark=mark, outages=outages, sample=job.sample)), sight
+        yield job.with_store(Store(out, mark=mark, outages=outages, sample=job.sample)), sight
     finally:
         for folder in folders:
             with contextlib.suppress(OSError):

@@ -14,17 +14,15 @@ import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 # What a version of a file is known by: equal tags mean the same bytes written by the same write.
 Tag = str
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A file that is there.
+class Found(NamedTuple):
+    """A file that is there; a tuple, for a million of them are made in a listing.
 
     Attributes
     ----------

@@ -13,7 +13,6 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -122,7 +121,7 @@ class PosixStorage(Storage):
                 if entry.is_dir():
                     if is_deep and not entry.is_symlink():
                         for found in self._scan(f"{folder}/{entry.name}", is_deep=True):
-                            yield replace(found, name=f"{entry.name}/{found.name}")
+                            yield found._replace(name=f"{entry.name}/{found.name}")
                 elif not files.is_temporary(entry.name):
                     try:
                         yield _found(entry.name, entry.stat())
@@ -141,7 +140,9 @@ class PosixStorage(Storage):
 
 
 def _found(name: str, found: os.stat_result) -> Found:
-    return Found(name, found.st_size, _tag(found), found.st_mtime_ns / 1e9)
+    # Of a million files in a folder, nothing is asked twice.
+    size, time_ns = found.st_size, found.st_mtime_ns
+    return Found(name, size, f"{time_ns:x}-{found.st_ino:x}-{size:x}", time_ns / 1e9)
 
 
 def _tag(found: os.stat_result) -> Tag:

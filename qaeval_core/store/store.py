@@ -10,7 +10,7 @@ import errno
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -27,19 +27,43 @@ from qaeval_core.planning.sample import Sample
 from qaeval_core.planning.shards import RowRange
 from qaeval_core.schema import POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
 from qaeval_core.signature import hash_text
+from qaeval_core.storage.base import Found, Tag
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 
 T = TypeVar("T")
 
 # What lies below OUT and is a run's own.
-OWN_FOLDERS = ("families", "scores", "quarantine", "corpus", "journal")
+OWN_FOLDERS = ("families", "manifest", "scores", "quarantine", "corpus", "journal")
 
-_COMMIT_NAME = re.compile(
-    r"^(?P<file>[0-9a-f]+)-(?P<start>\d+)-(?P<stop>\d+)(?P<sample>-[0-9a-f]{16})?\.parquet$"
+COMMIT_NAME = re.compile(
+    r"^(?P<file>[0-9a-f]+)-(?P<start>\d{1,18})-(?P<stop>\d{1,18})(?P<sample>-[0-9a-f]{16})?\.parquet$"
 )
 _STATS = b"qaeval.stats"
 _SIGNATURE = b"qaeval.signature"
 _QUARANTINE_COLUMNS = (QUARANTINE_REASON, QUARANTINE_MESSAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A shard of a family that is committed: what its worker tells of it.
+
+    Attributes
+    ----------
+    size : int
+        In bytes.
+    tag : Tag
+        Of this very version: who finds another one under its name has another commit.
+    stats : PassStats
+        What it cost; the counts are in its footer as well.
+    """
+
+    family: str
+    file_id: str
+    rows: RowRange
+    name: str
+    size: int
+    tag: Tag
+    stats: PassStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +120,12 @@ class Store:
 
     def commit_path(self, family: str, file_id: str, rows: RowRange) -> StoragePath:
         """Return where the statistics of a shard lie."""
-        name = f"{file_id}-{rows.start:012d}-{rows.stop:012d}{self._suffix}.parquet"
+        name = f"{file_id}-{rows.start:012d}-{rows.stop:012d}{self.suffix}.parquet"
         return self.family_folder(family) / name
 
     @property
-    def _suffix(self) -> str:
+    def suffix(self) -> str:
+        """What names of commits end with: nothing, or the name of the sample."""
         return "" if self.sample is None else f"-{self.sample.name}"
 
     def commit(
@@ -112,7 +137,7 @@ class Store:
         *,
         signature: str,
         stats: PassStats,
-    ) -> None:
+    ) -> Commit:
         """Write a shard's statistics, whole or not at all; counts of the pass go to its footer.
 
         Raises
@@ -134,9 +159,11 @@ class Store:
         sink = checksums.SealedFile(buffer)
         pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
         sink.seal()
-        self.write(self.commit_path(family, file_id, rows), buffer.getvalue())
+        path, content = self.commit_path(family, file_id, rows), buffer.getvalue()
+        tag = self.write(path, content)
+        return Commit(family, file_id, rows, path.name, len(content), tag, stats)
 
-    def write(self, path: AnyPath, content: bytes) -> None:
+    def write(self, path: AnyPath, content: bytes) -> Tag:
         """Write a file below OUT, whole or not at all.
 
         Raises
@@ -145,7 +172,7 @@ class Store:
             If the disk refuses for as long as it is tried.
         """
         self.check_inside(path)
-        self.call(lambda: as_path(path).put(content), f"cannot write {path}")
+        return self.call(lambda: as_path(path).put(content), f"cannot write {path}")
 
     def write_json(self, path: AnyPath, content: object) -> None:
         """Write JSON below OUT, as `write` does."""
@@ -182,13 +209,23 @@ class Store:
 
     def call(self, action: Callable[[], T], what: str) -> T:
         """Return what an action on OUT returns, tried as long as the disk refuses."""
+        return self.outages.call(partial(self.once, action), store=str(self.out), what=what)
 
-        def in_sight() -> T:
-            if self.mark is not None and self.out.local is not None:
-                self.mark.check(self.out)
-            return action()
+    def once(self, action: Callable[[], T]) -> T:
+        """Return what an action on OUT returns; OSError where the disk refuses, or is not OUT's."""
+        if self.mark is not None and self.out.local is not None:
+            self.mark.check(self.out)
+        return action()
 
-        return self.outages.call(in_sight, store=str(self.out), what=what)
+    def listed(self, family: str, as_one: Callable[[Iterator[Found]], T]) -> T:
+        """Return what a function makes of the files of a family's folder, in no order."""
+        folder = self.family_folder(family)
+
+        def names() -> T:
+            # Without looking for folders, which there are none of, an answer comes page by page.
+            return as_one(folder.list(is_deep=True))
+
+        return self.call(names, f"cannot list {folder}")
 
     def committed(self, family: str) -> dict[str, list[RowRange]]:
         """Return the committed ranges of every file of a family, by names alone.
@@ -197,7 +234,7 @@ class Store:
         """
         ranges: dict[str, list[RowRange]] = {}
         for match in self._names(family):
-            if (match["sample"] or "") == self._suffix:
+            if (match["sample"] or "") == self.suffix:
                 ranges.setdefault(match["file"], []).append(_rows_of(match))
         return ranges
 
@@ -205,19 +242,14 @@ class Store:
         """Return the commits of a family under other samples, by file and range."""
         found: dict[tuple[str, RowRange], list[StoragePath]] = {}
         for match in self._names(family):
-            if (match["sample"] or "") != self._suffix:
+            if (match["sample"] or "") != self.suffix:
                 path = self.family_folder(family) / match.string
                 found.setdefault((match["file"], _rows_of(match)), []).append(path)
         return found
 
     def _names(self, family: str) -> list[re.Match[str]]:
-        folder = self.family_folder(family)
-
-        def names() -> list[str]:
-            return [found.name for found in folder.list()]
-
-        found = self.call(names, f"cannot list {folder}")
-        return [match for match in map(_COMMIT_NAME.match, sorted(found)) if match]
+        names = self.listed(family, lambda listed: sorted(found.name for found in listed))
+        return [match for match in map(COMMIT_NAME.match, names) if match]
 
     def is_committed(self, family: str, file_id: str, rows: RowRange) -> bool:
         """Return whether a shard is committed."""
@@ -277,8 +309,10 @@ class Store:
         except pa.ArrowException as error:
             raise _damaged(path, error) from None
 
-    def check(self, family: str, file_id: str, rows: RowRange) -> PassStats:
-        """Return a commit's counts, from its footer.
+    def look_into(
+        self, path: StoragePath, family: str, rows: RowRange
+    ) -> tuple[PassStats, Tag | None]:
+        """Return a commit's counts, from its footer; of which version, None where not known.
 
         Raises
         ------
@@ -287,19 +321,23 @@ class Store:
         StorageError
             If the disk does not give its bytes for as long as it is tried.
         """
-        path = self.commit_path(family, file_id, rows)
+        tag = None
         try:
-            footer = pq.read_metadata(path.source())
+            # An object of some kilobytes is got whole: its footer alone would be two requests.
+            footer = pq.read_metadata(str(path)) if path.local is not None else None
         except (OSError, pa.ArrowException):
+            footer = None
+        if footer is None:
             # Whose fault it is, the disk's or the content's, its bytes tell.
-            content = self.call(path.read_bytes, f"cannot read {path}")
+            content, found = self.call(path.fetch, f"cannot read {path}")
+            tag = found.tag
             try:
                 footer = pq.read_metadata(pa.BufferReader(content))
             except (OSError, pa.ArrowException) as error:
                 raise _damaged(path, error) from None
-        return self._check_footer(path, family, rows, footer.metadata or {}, footer.num_rows)
+        return self._check_footer(path, family, rows, footer.metadata or {}, footer.num_rows), tag
 
-    def adopt(self, family: str, rows: RowRange, *, old_file_id: str, file_id: str) -> None:
+    def adopt(self, family: str, rows: RowRange, *, old_file_id: str, file_id: str) -> Commit:
         """Give a commit of an older version, without a checksum, the name and form of now.
 
         Raises
@@ -318,8 +356,9 @@ class Store:
         if not _has_positions(table, rows):
             raise _damaged(path, "it holds other rows")
         signature = metadata[_SIGNATURE].decode()
-        self.commit(family, file_id, rows, table, signature=signature, stats=stats)
+        adopted = self.commit(family, file_id, rows, table, signature=signature, stats=stats)
         self.delete(path)
+        return adopted
 
     def _check_intact(self, path: AnyPath, is_intact: bool | None) -> None:
         if is_intact is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bucket_outs import is_as_local, names, scores
 from helpers import REPOSITORY, write_parquet
 from s3_proxy import CONDITIONS, S3Proxy
 from s3_server import S3Server
@@ -30,7 +30,7 @@ from qaeval_core.errors import (
 from qaeval_core.job import make_job, read_inputs
 from qaeval_core.run import run_job
 from qaeval_core.running.sight import Sight
-from qaeval_core.storage.path import StoragePath, as_path
+from qaeval_core.storage.path import as_path
 from qaeval_core.store.lock import RunLock
 
 METRICS = {"metrics.r.metric": "rouge_l", "metrics.c.metric": "cider"}
@@ -55,27 +55,6 @@ def source(tmp_path: Path) -> Path:
     table[5]["candidate"] = table[40]["reference"] = None
     path = tmp_path / "input.parquet"
     return write_parquet(path, pa.Table.from_pylist(table), row_group_size=ROWS_PER_GROUP)
-
-
-def scores(out: str | Path) -> pa.Table:
-    return pq.read_table((as_path(out) / "scores" / "input.parquet").source())
-
-
-def names(out: StoragePath) -> list[str]:
-    return sorted(found.name for found in out.list(is_deep=True))
-
-
-def is_as_local(uri: str, source: Path, folder: Path, **given: object) -> bool:
-    """Whether OUT in a bucket holds what a folder of the same request holds, value for value."""
-    run({**request(source, folder), **given})
-    own, other = as_path(uri), as_path(folder)
-    assert names(own) == names(other)
-    assert scores(uri).equals(scores(folder), check_metadata=True)
-    for name in ("report.json", "run.json"):
-        mine, its = (json.loads((out / name).read_bytes()) for out in (own, other))
-        assert mine.keys() == its.keys()
-    mine, its = (json.loads((out / "report.json").read_bytes()) for out in (own, other))
-    return mine["instances"] == its["instances"] and mine["quarantined"] == its["quarantined"]
 
 
 def test_a_run_into_a_bucket_is_a_run_into_a_folder(
