@@ -33,9 +33,9 @@ from qaeval_core.llm.limits import Limits, Prices
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
-from llm_server import LlmServer  # noqa: E402
-from s3_proxy import S3Proxy  # noqa: E402
-from s3_server import S3Server, s3_credentials  # noqa: E402
+from llm_server import LlmServer
+from s3_proxy import S3Proxy
+from s3_server import S3Server, s3_credentials
 
 _LINGERS_S = (None, 0.0, 0.1, 0.25)  # None: on the disk
 
