@@ -294,6 +294,61 @@ class ModelLayout(Layout[Work]):
         return self._scorer.lay_out(self._family.share(values))
 
 
+# Batches that must fit before more is tried again; twice as many after each trial that failed, so
+# that trials on a device that stays full cost next to nothing.
+_FIRST_WAIT = 8
+
+
+class TokenBudget:
+    """Tokens of a batch: half after memory ran out, twice again once many batches have fitted.
+
+    Memory runs out by the longest rows, or by what another process holds for a while: one such
+    batch must not halve all that follow.
+
+    Parameters
+    ----------
+    most : int
+        Tokens of a batch to begin with.
+    least : int
+        Never fewer, nor more than ``most``.
+
+    Examples
+    --------
+    >>> budget = TokenBudget(1000, least=100)
+    >>> budget.shrink(900)
+    >>> budget.n_tokens
+    450
+    >>> for _ in range(8):
+    ...     budget.hold()
+    >>> budget.n_tokens
+    900
+    """
+
+    def __init__(self, most: int, *, least: int) -> None:
+        self.n_tokens = most
+        self._most = most
+        self._least = min(least, most)
+        self._wait = _FIRST_WAIT
+        self._n_held = 0
+        self._has_grown = False
+
+    def shrink(self, n_padded: int) -> None:
+        """Note that a batch of so many tokens did not fit."""
+        if self._has_grown:
+            self._wait *= 2
+        self.n_tokens = min(max(n_padded // 2, self._least), self.n_tokens)
+        self._n_held, self._has_grown = 0, False
+
+    def hold(self) -> None:
+        """Note that a batch has fitted."""
+        if self.n_tokens == self._most:
+            return
+        self._n_held += 1
+        if self._n_held == self._wait:
+            self._n_held, self._has_grown = 0, True
+            self.n_tokens = min(2 * self.n_tokens, self._most)
+
+
 class FamilyRunner(Runner):
     """Runs one family; keeps its session warm.
 
@@ -328,8 +383,9 @@ class FamilyRunner(Runner):
             else None
         )
         self.layout = plan.open_layout(frequencies)
-        self._max_batch_tokens = max_batch_tokens or max(
-            plan.family.max_batch_tokens[device], plan.max_unit_tokens
+        self._budget = TokenBudget(
+            max_batch_tokens or max(plan.family.max_batch_tokens[device], plan.max_unit_tokens),
+            least=plan.max_unit_tokens,
         )
 
     def run(
@@ -360,24 +416,24 @@ class FamilyRunner(Runner):
         stats.spend("run", time.perf_counter() - started)
 
     def _batches(self, lengths: NDArray[np.int64]) -> Iterator[list[int]]:
-        """Yield batches of all units; the rest is cut anew once memory has run out."""
+        """Yield batches of all units; the rest is cut anew whenever the budget changes."""
         left = np.arange(len(lengths))
         while len(left):
-            budget = self._max_batch_tokens
+            budget = self._budget.n_tokens
             n_done = 0
             # Longest first, and ties in order: what is left is the tail of the sorted units.
             left = left[np.argsort(-lengths[left], kind="stable")]
             for batch in token_budget_batches(lengths[left], max_batch_tokens=budget):
                 yield left[batch].tolist()
                 n_done += len(batch)
-                if self._max_batch_tokens < budget:
+                if self._budget.n_tokens != budget:
                     break
             left = left[n_done:]
 
     def _run_batch(
         self, units: Units, batch: list[int], stats: PassStats, on_unit: OnUnit | None = None
     ) -> None:
-        """Run a batch; where memory runs out, halve it, and keep to the smaller size."""
+        """Run a batch; where memory runs out, halve it, and keep to the smaller size a while."""
         padded = int(units.lengths[batch].max()) * len(batch)
         try:
             assert self._session is not None
@@ -391,11 +447,12 @@ class FamilyRunner(Runner):
                 ) from None
             log.warning("out of memory with %d padded tokens; halving the batch", padded)
             stats.n_halvings += 1
-            self._max_batch_tokens = max(padded // 2, self.plan.max_unit_tokens)
+            self._budget.shrink(padded)
             half = len(batch) // 2
             self._run_batch(units, batch[:half], stats)
             self._run_batch(units, batch[half:], stats)
             return
+        self._budget.hold()
         units.take(batch, output)
         if on_unit is not None:
             on_unit(UnitRun(inputs, output))
