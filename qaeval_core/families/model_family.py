@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from qaeval_core.configure import ModelSettings, RunConfig
 from qaeval_core.errors import ConfigError, DeviceMemoryError
 from qaeval_core.families.base import ModelScorer, Units, Work
+from qaeval_core.families.device_check import check_device
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.families.plan import (
     Context,
@@ -32,6 +33,7 @@ from qaeval_core.families.words.frequencies import DocumentFrequencies
 from qaeval_core.families.words.rows import ShardTexts
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.models.artifact import Artifact
+from qaeval_core.models.gpu import gpu_facts
 from qaeval_core.models.record import ArtifactRecord, ArtifactRequest
 from qaeval_core.models.session import Device, Session, token_budget_batches
 from qaeval_core.signature import Signature
@@ -88,6 +90,7 @@ class ModelFamilyPlan(FamilyPlan):
             max_batch_tokens=settings.max_batch_tokens,
             max_batch_s=settings.max_batch_s,
             frequencies=engine.frequencies(self),
+            checks_device=engine.models.check_device,
         )
 
     def describe(self) -> dict[str, str]:
@@ -364,6 +367,8 @@ class FamilyRunner(Runner):
         Seconds after which a batch is stopped, and the run with it.
     frequencies : DocumentFrequencies, optional
         Of the corpus, for a family that weighs tokens by them.
+    checks_device : bool, default True
+        Compare some rows of the first shard with a CPU, on a GPU.
     """
 
     def __init__(
@@ -375,8 +380,11 @@ class FamilyRunner(Runner):
         max_batch_tokens: int | None = None,
         max_batch_s: float | None = None,
         frequencies: DocumentFrequencies | None = None,
+        checks_device: bool = True,
     ) -> None:
         self.plan: ModelFamilyPlan = plan
+        self._is_new_device = device == "cuda" and plan.family.runs_model
+        self._checks_device = checks_device
         self._session = (
             Session(plan.artifact, device=device, n_threads=n_threads, max_batch_s=max_batch_s)
             if plan.family.runs_model
@@ -400,8 +408,12 @@ class FamilyRunner(Runner):
         ------
         DeviceMemoryError
             If a single unit does not fit the device.
+        DeviceError
+            If its numbers are not those of a CPU.
         """
         units, stats = prepared.work.units, prepared.stats
+        if self._is_new_device and len(units.lengths):
+            self._look_at_device(units, stats)
         started = time.perf_counter()
         n_total = max(int(units.lengths.sum()), 1)
         batches: Iterable[list[int]] = self._batches(units.lengths)
@@ -414,6 +426,15 @@ class FamilyRunner(Runner):
                 padded = int(units.lengths[batch].max()) * len(batch)
                 on_batch(tokens, padded, tokens / n_total)
         stats.spend("run", time.perf_counter() - started)
+
+    def _look_at_device(self, units: Units, stats: PassStats) -> None:
+        """Note which device this is and how far its numbers are from a CPU's."""
+        self._is_new_device = False
+        assert self._session is not None
+        seen: dict[str, Any] = {"gpu": gpu_facts()}
+        if self._checks_device:
+            seen["parity"] = check_device(self._session, units, family=self.plan.key)
+        stats.devices.append(seen)
 
     def _batches(self, lengths: NDArray[np.int64]) -> Iterator[list[int]]:
         """Yield batches of all units; the rest is cut anew whenever the budget changes."""
