@@ -469,9 +469,12 @@ class FamilyRunner(Runner):
             log.warning("out of memory with %d padded tokens; halving the batch", padded)
             stats.n_halvings += 1
             self._budget.shrink(padded)
-            half = len(batch) // 2
-            self._run_batch(units, batch[:half], stats)
-            self._run_batch(units, batch[half:], stats)
+            longest = int(units.lengths[batch].max())
+            left = batch
+            while left:  # By the budget of the moment: what is known not to fit is not tried.
+                n_rows = min(max(self._budget.n_tokens // longest, 1), (len(batch) + 1) // 2)
+                self._run_batch(units, left[:n_rows], stats)
+                left = left[n_rows:]
             return
         self._budget.hold()
         units.take(batch, output)
