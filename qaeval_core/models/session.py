@@ -21,7 +21,13 @@ from qaeval_core.models.artifact import Artifact
 Device = Literal["cpu", "cuda"]
 
 # What ONNX Runtime says when an allocation fails: its arena, the C++ runtime, CUDA.
-_MEMORY_SIGNS = ("failed to allocate memory", "bad_alloc", "out of memory", "allocation failed")
+_MEMORY_SIGNS = (
+    "failed to allocate memory",
+    "is smaller than requested bytes",  # its arena at a limit of its own
+    "bad_alloc",
+    "out of memory",
+    "allocation failed",
+)
 
 # A device computes; this process's threads hand it work and do the few sums of shapes.
 _THREADS_BESIDE_A_GPU = 2

@@ -177,11 +177,13 @@ def test_memory_that_runs_out_changes_no_score(
         np.testing.assert_allclose(np.concatenate(found), np.concatenate(wanted), atol=1e-5)
 
 
-def start_score(source: Path, out: Path, settings: dict[str, object]) -> subprocess.Popen[str]:
+def start_score(
+    source: Path, out: Path, settings: dict[str, object], *options: str
+) -> subprocess.Popen[str]:
     """Start `qaeval score` on the device."""
     words = [f"--set={key}={value}" for key, value in settings.items()]
     return subprocess.Popen(
-        [sys.executable, "-m", "jobs.cli", "score", source, "--out", out, *words],
+        [sys.executable, "-m", "jobs.cli", "score", source, "--out", out, *options, *words],
         cwd=REPOSITORY,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -203,7 +205,7 @@ def test_a_killed_run_goes_on_from_its_commits(
         "models.check_device": "false" if is_mock() else "true",
     }
     out = tmp_path / "out"
-    run = start_score(tmp_path / "input.parquet", out, settings)
+    run = start_score(tmp_path / "input.parquet", out, settings, "--local")
     deadline = time.monotonic() + 120
     while len(list(out.glob("families/**/*.parquet"))) < 5 and run.poll() is None:
         assert time.monotonic() < deadline
@@ -211,11 +213,11 @@ def test_a_killed_run_goes_on_from_its_commits(
     was_killed = run.poll() is None
     run.send_signal(signal.SIGKILL)
     run.communicate()
-    again = start_score(tmp_path / "input.parquet", out, settings)
+    again = start_score(tmp_path / "input.parquet", out, settings, "--local")
     said, _ = again.communicate(timeout=300)
     assert again.returncode == 0, said
     assert was_killed and "are committed" in said, said
-    whole = start_score(tmp_path / "input.parquet", tmp_path / "whole", settings)
+    whole = start_score(tmp_path / "input.parquet", tmp_path / "whole", settings, "--local")
     assert whole.wait(timeout=300) == 0, whole.communicate()
     if not is_mock():
         assert_same_scores(read_scores(out), read_scores(tmp_path / "whole"))

@@ -37,6 +37,7 @@ _GRAPHS = [
     ("pair_score", "sas-minilm", "fp32"),
     ("pair_score", "sas-minilm", "fp16"),
     ("keyphrase_weights", "kpqa-minilm", "fp32"),
+    ("answer_span", "reader-minilm", "fp32"),
 ]
 # Sums of a few numbers: shapes. Whatever reads rows of a batch is not among them.
 _OF_SHAPES = {"Squeeze", "Unsqueeze", "Concat", "Mul", "Add", "Reshape", "Shape", "Gather", "Slice"}
