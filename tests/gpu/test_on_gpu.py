@@ -218,7 +218,8 @@ def test_a_killed_run_goes_on_from_its_commits(
     assert again.returncode == 0, said
     assert was_killed and "are committed" in said, said
     whole = start_score(tmp_path / "input.parquet", tmp_path / "whole", settings, "--local")
-    assert whole.wait(timeout=300) == 0, whole.communicate()
+    said, _ = whole.communicate(timeout=300)
+    assert whole.returncode == 0, said
     if not is_mock():
         assert_same_scores(read_scores(out), read_scores(tmp_path / "whole"))
     assert read_scores(out).height == 60
