@@ -93,6 +93,7 @@ bench: $(STAMP) ## time metrics against their peers; prints ratios and the envir
 	@$(BIN)/python -m benchmarks.qrelscore
 	@$(BIN)/python -m benchmarks.filter
 	@$(BIN)/python -m benchmarks.audit
+	@$(BIN)/python -m benchmarks.reconcile --commits 100000
 
 # The public datasets that DATA must hold: see recipes/sas_minilm/README.md. Options are those of
 # the cards; what is trained goes on from its last checkpoint if this is stopped. One thread gives
