@@ -43,5 +43,8 @@ def is_as_local(uri: str, source: Path, folder: Path, **given: object) -> bool:
 
 
 def _unnumbered(found: list[str]) -> list[str]:
-    """Return names without the numbers of manifests, which count what a run wrote on its way."""
-    return [re.sub(r"(manifest/.*/)\d{8}", r"\1n", name) for name in found]
+    """Return names without the numbers of manifests, which count what runs wrote on their way.
+
+    A run that was frozen may write one more part when it wakes.
+    """
+    return sorted({re.sub(r"(manifest/.*/)\d{8}", r"\1n", name) for name in found})
