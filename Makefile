@@ -99,6 +99,7 @@ bench: $(STAMP) ## time metrics against their peers; prints ratios and the envir
 	@$(BIN)/python -m benchmarks.filter
 	@$(BIN)/python -m benchmarks.audit
 	@$(BIN)/python -m benchmarks.object_store
+	@$(BIN)/python -m benchmarks.reconcile --commits 100000
 
 # Ten minutes on one H100, by arithmetic alone: nothing was measured on a GPU yet. The numbers are
 # measured also where a test fails; the exit status is that of the tests.
@@ -108,7 +109,6 @@ GPU_ARGS ?=
 gpu: $(STAMP) ## on a machine with a GPU: the tests marked gpu, then rates of all families
 	@status=0; $(BIN)/python -m pytest -q --durations=5 -m gpu tests/gpu $(PYTEST_ARGS) || status=$$?; \
 	$(BIN)/python -m benchmarks.gpu --json $(GPU_JSON) $(GPU_ARGS) || exit 1; exit $$status
-	@$(BIN)/python -m benchmarks.reconcile --commits 100000
 
 # The public datasets that DATA must hold: see recipes/sas_minilm/README.md. Options are those of
 # the cards; what is trained goes on from its last checkpoint if this is stopped. One thread gives
