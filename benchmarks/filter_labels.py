@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from benchmarks.judged_sets import SETS, JudgedSet
 from benchmarks.measure import environment
 from benchmarks.validity import score
-from qaeval_core.stats.certificate import N_SHARES, certify, share_index
+from qaeval_core.stats.certificate import N_SHARES, certify, kept_rows, share_index
 from qaeval_core.stats.learned_rank import fit_rank, is_learning
 
 METRICS = ("roundtrip", "qrelscore", "bertscore_free", "q_bleu_free")
@@ -105,10 +105,11 @@ def certified(
         )
         chosen = found.chosen.share if found.chosen else 0.0
         shares.append(chosen)
-        n_missed += chosen > 0 and truth[int(np.ceil(chosen * len(order))) - 1] < target
+        sizes = dict(zip((s.share for s in found.shares), kept_rows(len(order)), strict=True))
+        n_missed += chosen > 0 and truth[sizes[chosen] - 1] < target
         looks = [s.share for s in found.shares if s.precision is not None and s.precision >= target]
         naive.append(max(looks, default=0.0))
-        n_missed_naively += naive[-1] > 0 and truth[round(naive[-1] * len(order)) - 1] < target
+        n_missed_naively += naive[-1] > 0 and truth[sizes[naive[-1]] - 1] < target
     return {
         "mean_share": float(np.mean(shares)),
         "none": float(np.mean(np.array(shares) == 0)),

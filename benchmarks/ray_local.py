@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ from benchmarks.common import Settings
 from benchmarks.data import load_rows, write_files
 from benchmarks.measure import ratio
 from qaeval_core.configure import RunConfig, load_config
-from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.job import make_job, read_inputs
+from qaeval_core.outages import Outages
 from qaeval_core.running.local_executor import LocalExecutor
+from qaeval_core.running.sight import marked
+from qaeval_core.store.store import Commit
 
 # One file is one piece. A worker reports a piece when it is done, so its shards count together.
 N_FILES = 9
@@ -72,11 +74,15 @@ def _time(config: RunConfig, executor: Any) -> dict[str, float]:
     plan = next(plan for plan in job.run.families if plan.name == _FAMILY)
     ends: list[float] = []
 
-    def on_shard(_: Mapping[str, PassStats]) -> None:
+    def on_shard(_: Sequence[Commit]) -> None:
         ends.append(time.perf_counter())
 
-    started = time.perf_counter()
-    executor.run(job, [plan], job.pieces([plan], n_actors=executor.n_actors), on_shard)
+    with marked(job, Outages()) as (own, sight):
+        executor.begin(sight)
+        pieces = own.pieces([plan], n_actors=executor.n_actors)
+        run = executor.make_pass(own, [plan], pieces, on_shard)
+        started = time.perf_counter()
+        run()
     assert len(ends) == N_FILES * SHARDS_PER_FILE, "a shard was not reported"
     first_piece = ends[SHARDS_PER_FILE - 1]
     return {"timed_s": ends[-1] - first_piece, "first_piece_s": first_piece - started}

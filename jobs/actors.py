@@ -10,29 +10,26 @@ import json
 import logging
 import threading
 import time
-import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import ray
 from ray.data import DataContext
 
+from jobs.shipping import Shipping
 from qaeval_core.configure import ModelsSection
 from qaeval_core.errors import (
-    ArtifactMissingError,
     LanguageModelError,
     QAEvalError,
     RunStoppedError,
 )
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.families.plan import Engine, FamilyPlan
-from qaeval_core.models.artifact import Artifact, default_root, load_artifact
 from qaeval_core.models.session import Device
 from qaeval_core.planning.inputs import FileVersion
 from qaeval_core.planning.sample import Sample
@@ -41,6 +38,7 @@ from qaeval_core.running.passes import load_frequencies
 from qaeval_core.running.piece_worker import Done, PieceWorker, worker_store
 from qaeval_core.running.progress import Counts, ProgressCounter
 from qaeval_core.running.sight import Sight, input_problem
+from qaeval_core.store.store import Commit
 
 _REPORT_EVERY_S = 1.0
 # A worker between two pieces is not idle.
@@ -219,41 +217,41 @@ class PieceActor(ABC):
         self._lookout = Lookout(sight, coordinator)
         self._supervisor = RemoteSupervisor(coordinator)
         self._store = worker_store(
-            Path(out), sight.mark, self._supervisor, retry_s=retry_storage_s, sample=sample
+            out, sight.mark, self._supervisor, retry_s=retry_storage_s, sample=sample
         )
 
     @abstractmethod
     def run(self, pieces: Sequence[Piece]) -> Iterable[Done]:
-        """Commit pieces; yield each shard that is done and what it cost."""
+        """Commit pieces; yield what was committed of each shard."""
 
     def told(self, problem: QAEvalError) -> str:
         """Return what the driver is told of an error."""
         return f"{type(problem).__name__}: {problem}"
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        """Take the pieces of a batch; return what each shard cost, or an error."""
+        """Take the pieces of a batch; return what was committed of each shard, or an error."""
         texts = batch.column("piece").to_pylist()
         pieces = [piece_from_json(text) for text in texts]
         if self._lookout.is_blind(pieces[0]):
             self._lookout.wait_to_give_back()
             return self._result(given_back=texts)
-        costs: list[str] = []
+        commits: list[str] = []
         error, is_family = "", False
         try:
             with self._lookout.at_work():
-                for _, _, own in self.run(pieces):
-                    costs.append(json.dumps({key: asdict(stats) for key, stats in own.items()}))
+                for done in self.run(pieces):
+                    commits.append(json.dumps([asdict(commit) for commit in done]))
             self._supervisor.flush()
         except RunStoppedError:
             pass  # The driver asked for it and says so itself.
         except QAEvalError as problem:
             # As a row: an exception would come back wrapped in the cluster's own trace.
             error, is_family = self.told(problem), isinstance(problem, LanguageModelError)
-        return self._result(costs, error=error, is_family=is_family)
+        return self._result(commits, error=error, is_family=is_family)
 
     def _result(
         self,
-        costs: Sequence[str] = (),
+        commits: Sequence[str] = (),
         *,
         error: str = "",
         is_family: bool = False,
@@ -261,7 +259,7 @@ class PieceActor(ABC):
     ) -> pa.Table:
         return pa.table(
             {
-                "costs": pa.array([costs], pa.list_(pa.string())),
+                "commits": pa.array([commits], pa.list_(pa.string())),
                 "error": pa.array([error]),
                 "is_family": pa.array([is_family]),
                 "account": pa.array([self.account], pa.string()),
@@ -281,17 +279,18 @@ class ScorePieces(PieceActor):
         device: Device,
         n_threads: int | None,
         models: ModelsSection,
-        shipped: Mapping[str, ShippedArtifact],
+        shipping: Shipping | None,
+        others: Collection[str],
         out: str,
         **common: Any,
     ) -> None:
         super().__init__(out=out, **common)
-        self._plans, self._shipped = plans, shipped
+        self._plans, self._shipping, self._others = plans, shipping, others
         self._engine = Engine(
             models=models,
             device=device,
             n_threads=n_threads,
-            load_frequencies=partial(load_frequencies, out=Path(out)),
+            load_frequencies=partial(load_frequencies, out=out),
         )
         self._worker: PieceWorker | None = None
 
@@ -308,10 +307,10 @@ class ScorePieces(PieceActor):
         if self._worker is None:
             runners = {}
             for plan in self._plans:
-                if plan.key in self._shipped:
-                    plan = plan.with_artifact(self._shipped[plan.key].receive)  # noqa: PLW2901
+                if self._shipping is not None:
+                    plan = plan.with_artifact(self._shipping.find)  # noqa: PLW2901
                 runners[plan.key] = plan.open_runner(self._engine)
-            self._worker = PieceWorker(runners, self._store, self._supervisor)
+            self._worker = PieceWorker(runners, self._store, self._supervisor, others=self._others)
         return self._worker
 
 
@@ -343,43 +342,9 @@ def piece_from_json(text: str) -> Piece:
     return Piece(**content)
 
 
-def costs_from_json(text: str) -> dict[str, PassStats]:
-    """Return what a shard cost, by family."""
-    return {key: PassStats(**stats) for key, stats in json.loads(text).items()}
-
-
-@dataclass(frozen=True, slots=True)
-class ShippedArtifact:
-    """An artifact's files in the object store."""
-
-    folder_name: str
-    files: dict[str, Any]
-
-    def receive(self, artifact: Artifact) -> Artifact:
-        """Return an artifact that this node can read, writing it if need be."""
-        try:
-            return load_artifact(artifact.folder)
-        except ArtifactMissingError:
-            folder = default_root() / "shipped" / f"{self.folder_name}-{artifact.hash[:12]}"
-        if not folder.exists():
-            temporary = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.tmp")
-            temporary.mkdir(mode=0o700, parents=True)
-            for name, ref in self.files.items():
-                (temporary / name).write_bytes(ray.get(ref))
-            try:
-                temporary.rename(folder)
-            except OSError:  # Another worker of this node was first; the hashes decide below.
-                if not folder.exists():
-                    raise
-        return load_artifact(folder)
-
-
-def ship_if_needed(plan: FamilyPlan, *, is_shared: bool) -> ShippedArtifact | None:
-    """Put an artifact into the object store if other nodes need it and cannot see its folder."""
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    if not plan.artifacts or is_shared or len(nodes) < 2:
-        return None
-    (artifact,) = plan.artifacts
-    folder = Path(artifact.folder)
-    files = {path.name: ray.put(path.read_bytes()) for path in folder.iterdir() if path.is_file()}
-    return ShippedArtifact(folder.name, files)
+def commits_from_json(text: str) -> list[Commit]:
+    """Return what was committed of a shard."""
+    return [
+        Commit(**{**own, "rows": RowRange(*own["rows"]), "stats": PassStats(**own["stats"])})
+        for own in json.loads(text)
+    ]

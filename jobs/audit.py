@@ -19,7 +19,6 @@ from qaeval_core.audit.request import AuditRequest, load_settings
 from qaeval_core.audit.run import AuditOutcome, prepare_audit, run_audit
 from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import ConfigError, QAEvalError, RunError
-from qaeval_core.files import check_out_path
 from qaeval_core.filter.filtering import RETRY_S, LocalExecutor
 from qaeval_core.models.session import available_cpus
 from qaeval_core.outages import Outages
@@ -27,6 +26,8 @@ from qaeval_core.overview import MAX_EXAMPLES
 from qaeval_core.report.again import run_examples
 from qaeval_core.report.examples import RunExamples
 from qaeval_core.running.progress import LabelProgress
+from qaeval_core.storage.path import StoragePath, open_out
+from qaeval_core.storage.probe import probe
 from qaeval_core.store.store import Store
 
 EPILOG = """Examples:
@@ -39,6 +40,8 @@ EPILOG = """Examples:
     --kept 'f1 >= 0.5' --config audit.yaml
 
   qaeval audit out --history audits --to report --reference last --warn-only
+
+  qaeval audit s3://bucket/out --history s3://bucket/audits --to s3://bucket/report
 
 Exit codes: 0 no alert; 3 alert; 1 OUT is not complete, or there is nothing to compare it with (0
 with --pin); 2 bad request. An alert needs an effect of at least its tolerance, and evidence.
@@ -55,9 +58,9 @@ _PROGRESS_S = 5.0
 def audit_run(
     out: Annotated[str, typer.Argument(help="OUT of qaeval score")],
     history: Annotated[
-        Path, typer.Option(help="folder of profiles, one a run; this run's is added")
+        str, typer.Option(help="folder of profiles, one a run; this run's is added")
     ],
-    to: Annotated[Path | None, typer.Option(help="folder for the report")] = None,
+    to: Annotated[str | None, typer.Option(help="folder for the report")] = None,
     reference: Annotated[
         str | None,
         typer.Option(help="OUT, profile, last or pinned; default pinned, else the oldest run"),
@@ -121,15 +124,16 @@ def audit_run(
         )
         if no_texts and texts is not None:
             raise ConfigError("--texts and --no-texts: one of them")
-        folder = check_out_path(str(history))
+        folder = open_out(history, "--history")
         if dry_run:
-            for line in dry_run_lines(prepare_audit(Path(out), request, history=folder)):
+            for line in dry_run_lines(prepare_audit(out, request, history=folder)):
                 options.show(line)
             return
         if to is None:
             raise ConfigError("no folder for the report: give --to REPORT")
-        report = Store(check_out_path(str(to)), outages=Outages(retry_s=RETRY_S))
-        outcome = _run(Path(out), request, folder, address=address)
+        report = Store(open_out(to, "--to"), outages=Outages(retry_s=RETRY_S))
+        probe(report.out, report.outages, is_locked=False, option="--to")
+        outcome = _run(out, request, folder, address=address)
         write_report(
             outcome, report, name=folder.name, examples=_examples(outcome, texts, no_texts=no_texts)
         )
@@ -156,7 +160,9 @@ def _exit_code(outcome: AuditOutcome, *, warn_only: bool) -> int:
     return 0 if is_done else options.EXIT_INCOMPLETE
 
 
-def _run(out: Path, request: AuditRequest, history: Path, *, address: str | None) -> AuditOutcome:
+def _run(
+    out: str, request: AuditRequest, history: StoragePath, *, address: str | None
+) -> AuditOutcome:
     tell = LabelProgress(_PROGRESS_S)
     if address is None:
         executor = LocalExecutor(tell, n_processes=available_cpus())

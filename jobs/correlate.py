@@ -1,17 +1,17 @@
 """correlate: which metric agrees with people, and how surely.
 
-Exit codes: 0 done, 2 bad request.
+Exit codes: 0 done, 1 a store does not answer, 2 bad request.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from jobs import options
-from qaeval_core.errors import ConfigError, QAEvalError
+from qaeval_core.errors import ConfigError, QAEvalError, RunError
+from qaeval_core.storage.path import open_out
 from qaeval_core.study.output import check_out, study_lines, write_study
 from qaeval_core.study.records import StudyRequest
 from qaeval_core.study.run import run_study
@@ -87,7 +87,7 @@ def correlate(
     resamples: Annotated[int, typer.Option(help="resamples of each bootstrap")] = 1000,
     seed: Annotated[int, typer.Option(help="of resamples, draws and folds")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="folder for Parquet, report.json and a page")
+        str | None, typer.Option(help="folder for Parquet, report.json and a page")
     ] = None,
 ) -> None:
     """Correlate scores with human ratings, with intervals and paired comparisons."""
@@ -115,13 +115,16 @@ def correlate(
             n_resamples=resamples,
             seed=seed,
         )
-        if out is not None:
-            check_out(out)
+        folder = open_out(out) if out is not None else None
+        if folder is not None:
+            check_out(folder)
         study = run_study(request, say=options.say)
         for line in study_lines(study):
             options.show(line)
-        for path in write_study(study, out) if out is not None else ():
+        for path in write_study(study, folder) if folder is not None else ():
             options.show(str(path))
+    except RunError as error:
+        options.fail(error, code=options.EXIT_INCOMPLETE)
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_BAD_REQUEST)
 

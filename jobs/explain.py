@@ -20,6 +20,8 @@ EPILOG = """Examples:
 
   qaeval explain out --id q17 --html q17.html --json q17.json
 
+  qaeval explain s3://bucket/out --id q17 --html q17.html
+
   qaeval explain out --row input.parquet:3 --instance qrelscore
 
   qaeval export --graph relevance_matches --model minilm   (for the matches of LRM, once)
@@ -29,7 +31,7 @@ EPILOG = """Examples:
 
 
 def explain(
-    out: Annotated[Path, typer.Argument(help="the --out folder of a finished qaeval score")],
+    out: Annotated[str, typer.Argument(help="the --out folder of a finished qaeval score")],
     identity: Annotated[
         str | None,
         typer.Option("--id", help="the row's id; FILE#N where the input has no id column"),

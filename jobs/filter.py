@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,21 +22,26 @@ from qaeval_core.filter.result import FilterResult, dry_run_lines, result_lines
 from qaeval_core.filter.run import run_filter
 from qaeval_core.models.session import available_cpus
 from qaeval_core.running.progress import LabelProgress
+from qaeval_core.storage.path import StoragePath, open_out
 
 EPILOG = """Examples:
 
   qaeval filter out --to kept --rank-by roundtrip --share 0.6
 
-  qaeval filter out --to kept --rank-by qrelscore --top-k 3 --near-duplicates rouge_l=0.7 \\
-    --keep 'roundtrip > 0.5'
+  qaeval filter out --to kept --rank-by qrelscore --keep 'roundtrip > 0.5' \\
+    --near-duplicates rouge_l=0.7 --top-k 3
 
-  qaeval filter out --to kept --rank-by roundtrip --label-sheet 400
-
-  qaeval filter out --to kept --learn roundtrip,qrelscore --labels labels.csv --label 'good == 1' \\
+  qaeval filter out --to kept --rank-by roundtrip --label-sheet 400 \\
     --precision 0.85
 
-Stages, in this order: not sampled, quarantined, undefined, rules, keep, duplicates, top-k, quota,
-share. Every input row is in KEPT/decisions with the one reason that dropped it.
+  qaeval filter out --to kept --learn roundtrip,qrelscore \\
+    --labels labels.csv --label 'good == 1' --precision 0.85
+
+  qaeval filter s3://bucket/out --to s3://bucket/kept --rank-by roundtrip --share 0.6
+
+Stages, in this order: not sampled, quarantined, undefined, rules, keep,
+duplicates, top-k, quota, share (or budget, or precision). Every input row is
+in KEPT/decisions with the one reason that dropped it.
 """
 
 _PROGRESS_S = 5.0
@@ -47,7 +51,7 @@ def filter_rows(
     out: Annotated[
         str, typer.Argument(help="OUT of qaeval score, or Parquet with scores of another tool")
     ],
-    to: Annotated[Path | None, typer.Option(help="folder for what is kept and why")] = None,
+    to: Annotated[str | None, typer.Option(help="folder for what is kept and why")] = None,
     rules: Annotated[
         str, typer.Option(help="paper (6 to 30 words, answer not in it), extractive, none")
     ] = "paper",
@@ -113,6 +117,8 @@ def filter_rows(
 ) -> None:
     """Keep the rows of a scored corpus that are worth training on; say why of every row."""
     try:
+        if local and address is not None:
+            raise ConfigError("--local takes no cluster: leave --address out")
         request = FilterRequest(
             rules=rules,
             keep=tuple(keep or ()),
@@ -136,15 +142,14 @@ def filter_rows(
         )
         if to is None and not dry_run:
             raise ConfigError("no folder for what is kept: give --to KEPT")
-        corpus = open_corpus(
-            Path(out), columns=request.columns, partial=partial, inputs=inputs or ()
-        )
+        folder = open_out(to, "--to") if to is not None else None
+        corpus = open_corpus(out, columns=request.columns, partial=partial, inputs=inputs or ())
         plan = make_plan(request, corpus)
-        if dry_run or to is None:
+        if dry_run or folder is None or to is None:
             for line in dry_run_lines(plan):
                 options.show(line)
             return
-        result = _run(plan, to, address=address, local=local)
+        result = _run(plan, folder, address=address, local=local)
         for line in result_lines(result.content, to):
             options.show(line)
     except RunError as error:
@@ -165,7 +170,9 @@ def _columns(words: list[str] | tuple[str, ...]) -> dict[str, str]:
     return columns
 
 
-def _run(plan: FilterPlan, folder: Path, *, address: str | None, local: bool) -> FilterResult:
+def _run(
+    plan: FilterPlan, folder: StoragePath, *, address: str | None, local: bool
+) -> FilterResult:
     tell = LabelProgress(_PROGRESS_S)
     if local:
         executor = LocalExecutor(tell, n_processes=available_cpus())

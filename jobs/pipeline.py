@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import uuid
 from abc import ABC, abstractmethod
@@ -17,14 +18,13 @@ from jobs.actors import (
     Coordinator,
     PieceActor,
     ScorePieces,
-    ShippedArtifact,
-    costs_from_json,
+    commits_from_json,
     piece_from_json,
     pieces_dataset,
-    ship_if_needed,
 )
 from jobs.cluster import Layout, Nodes
 from jobs.governor import leave_governor, ray_governor
+from jobs.shipping import open_shipping
 from qaeval_core.errors import LanguageModelError, QAEvalError, RunError, RunStoppedError
 from qaeval_core.families.chat.family import ChatFamilyPlan, is_chat
 from qaeval_core.families.plan import FamilyPlan
@@ -211,12 +211,15 @@ class _ScoringPass(_Pass):
         super().__init__(executor, job, coordinator)
         is_words = families[0].resources == "words"
         self._layout = executor.words_layout if is_words else executor.layout
+        is_cluster = bool(job.config.cluster.address or os.environ.get("RAY_ADDRESS"))
+        self._shipping = open_shipping(families, is_cluster=is_cluster)
         self._constructor |= {
             "plans": list(families),
             "device": job.device,
             "n_threads": self._layout.n_threads,
             "models": job.config.models,
-            "shipped": _shipped(job, families),
+            "shipping": self._shipping,
+            "others": job.commits.with_other_samples(family.key for family in families),
         }
 
     def dataset(
@@ -235,12 +238,11 @@ class _ScoringPass(_Pass):
             **ray_options,
         )
 
-
-def _shipped(job: Job, families: Sequence[FamilyPlan]) -> dict[str, ShippedArtifact]:
-    """Return the artifacts that workers cannot see, by family."""
-    is_shared = job.config.models.artifacts_path is not None
-    shipped = {family.key: ship_if_needed(family, is_shared=is_shared) for family in families}
-    return {key: artifact for key, artifact in shipped.items() if artifact is not None}
+    def close(self) -> None:
+        """Let go of what was shipped: who needed it has written it down."""
+        super().close()
+        if self._shipping is not None:
+            ray.kill(self._shipping.source)
 
 
 log = logging.getLogger(__name__)
@@ -326,10 +328,10 @@ class _CallPass(_Pass):
 
 
 def _take(row: Mapping[str, Any], on_shard: OnShard) -> QAEvalError | None:
-    """Count what a piece cost; return what went wrong."""
+    """Take what was committed of a piece; return what went wrong."""
     try:
-        for cost in row["costs"]:
-            on_shard(costs_from_json(cost))
+        for text in row["commits"]:
+            on_shard(commits_from_json(text))
     except QAEvalError as error:
         return error
     if not row["error"]:

@@ -5,14 +5,13 @@ Exit codes: 0 done, 1 the input or OUT cannot be read, 2 bad request.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from jobs import options
-from qaeval_core.errors import QAEvalError, RunError
-from qaeval_core.files import write
+from qaeval_core.errors import ConfigError, QAEvalError, RunError
+from qaeval_core.storage.path import as_path
 
 EPILOG = """Examples:
 
@@ -23,11 +22,13 @@ EPILOG = """Examples:
   qaeval report out --no-texts
 
   qaeval report out --input s3://bucket/data/
+
+  qaeval report s3://bucket/out
 """
 
 
 def report(
-    out: Annotated[Path, typer.Argument(help="the --out folder of a finished qaeval score")],
+    out: Annotated[str, typer.Argument(help="the --out folder of a finished qaeval score")],
     by: Annotated[
         list[str] | None, typer.Option(help="show means by this carried column, and by no other")
     ] = None,
@@ -45,8 +46,11 @@ def report(
     from qaeval_core.report.page import PAGE
 
     try:
+        if no_texts and texts is not None:
+            raise ConfigError("--texts and --no-texts: one of them")
+        page = as_path(out) / PAGE
         shown = page_again(out, by=by or (), n_texts=0 if no_texts else texts, inputs=source or ())
-        write(out / PAGE, shown.encode())
+        page.put(shown.encode())
     except (RunError, OSError) as error:
         options.fail(
             error if isinstance(error, QAEvalError) else RunError(str(error)),
@@ -54,7 +58,7 @@ def report(
         )
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_BAD_REQUEST)
-    options.show(f"page: {out / PAGE}")
+    options.show(f"page: {page}")
 
 
 def main() -> None:

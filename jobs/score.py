@@ -16,7 +16,12 @@ import typer
 from jobs import options
 from qaeval_core.configure import RunConfig
 from qaeval_core.dry_run import dry_run_lines, input_lines
-from qaeval_core.errors import ArtifactMissingError, QAEvalError, RunError, RunStoppedError
+from qaeval_core.errors import (
+    ArtifactMissingError,
+    OutRefusedError,
+    QAEvalError,
+    RunError,
+)
 from qaeval_core.job import Inputs, make_job, read_inputs
 from qaeval_core.planning.compile import check_chat, check_key_use
 from qaeval_core.report.report import summary_lines
@@ -27,6 +32,8 @@ from qaeval_core.running.sampling import with_sample
 EPILOG = """Examples:
 
   qaeval score data/ --out scores
+
+  qaeval score s3://bucket/data/ --out s3://bucket/scores
 
   qaeval score q.parquet --out out --column candidate=generated --column context=passage
 
@@ -55,7 +62,12 @@ ColumnOption = Annotated[
 
 def score(
     inputs: InputsArgument = None,
-    out: Annotated[str | None, typer.Option(help="folder for scores and state")] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            help="folder for scores and state: a path, or s3://, gs://, az://BUCKET/PREFIX"
+        ),
+    ] = None,
     config: ConfigOption = None,
     setting: SetOption = None,
     metrics: MetricsOption = None,
@@ -86,6 +98,9 @@ def score(
     no_texts: Annotated[
         bool, typer.Option("--no-texts", help="show no text of a row in report.html")
     ] = False,
+    wait: Annotated[
+        float | None, typer.Option(help="seconds to wait for another run that writes to OUT")
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="show shards, units, tokens, calls, money; write nothing"),
@@ -97,6 +112,7 @@ def score(
         "output.carry": carry.split(",") if carry else None,
         "output.replies": False if no_replies else None,
         "output.texts": False if no_texts else None,
+        "output.wait_s": wait,
         "scoring.rows_per_shard": rows_per_shard,
         "input.limit": limit,
         "scoring.max_quarantined": max_quarantined,
@@ -192,8 +208,8 @@ def _run(config: RunConfig, inputs: Inputs, executor: Any, *, device: Any) -> Ou
     stop_on_signals(executor.stop)
     try:
         outcome = run_job(job, executor, say=options.say)
-    except RunStoppedError as error:
-        options.fail(error, code=options.EXIT_INCOMPLETE)
+    except OutRefusedError as error:
+        options.fail(error, code=options.EXIT_BAD_REQUEST)
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_INCOMPLETE)
     if outcome.report is not None:

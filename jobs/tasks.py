@@ -5,15 +5,14 @@ from __future__ import annotations
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
 
 from jobs.cluster import Nodes
-from qaeval_core import files
 from qaeval_core.errors import QAEvalError
 from qaeval_core.running.sight import Sight
+from qaeval_core.storage.path import StoragePath
 from qaeval_core.store.store import Mark
 
 T = TypeVar("T")
@@ -38,7 +37,7 @@ class RayTasks:
         self._tell = tell
         self._nodes = Nodes(say)
 
-    def begin(self, folder: Path | None, inputs: Sequence[str]) -> None:
+    def begin(self, folder: StoragePath | None, inputs: Sequence[str]) -> None:
         """Look whether every node sees a folder, if there is one, and some files.
 
         Raises
@@ -48,8 +47,8 @@ class RayTasks:
         """
         mark = Mark(f".{uuid.uuid4().hex}.mark")
         folders = () if folder is None else (str(folder),)
-        for own in folders:
-            files.write(Path(own, mark.name), b"")
+        if folder is not None:
+            (folder / mark.name).put(b"")
         self._nodes.begin(Sight(mark, folders, inputs=tuple(inputs)))
 
     def map(

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
+
+from qaeval_core.storage.path import AnyPath, as_path
 
 KEY = b"qaeval.checksum"
 _PREFIX = b"sha256:"
@@ -24,15 +25,27 @@ PLACEHOLDER = _PREFIX + _ZEROS
 _MARK = KEY + b"\x18" + bytes([len(PLACEHOLDER)]) + _PREFIX
 _BLOCK_BYTES = 1 << 20
 _TAIL_BYTES = 8  # length of the footer, magic
+# The checksum's place is known once the footer is written, and what is sent to an object store does
+# not come back. Behind the place the footer has the schema, which is shorter by far.
+_HELD_BYTES = 16 << 20
+
+
+class Written(Protocol):
+    """A file that grows."""
+
+    def write(self, content: bytes, /) -> int:
+        """Write on."""
 
 
 class SealedFile:
     """A file that Parquet is written to, and that gets its checksum at the end.
 
+    Its last bytes are held back until then.
+
     Parameters
     ----------
-    file : BinaryIO
-        Open for reading and writing, empty.
+    file : file
+        Open for writing, empty.
 
     Examples
     --------
@@ -47,39 +60,45 @@ class SealedFile:
     (True, False, None)
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: Written) -> None:
         self._file = file
         self._hash = hashlib.sha256()
+        self._held = bytearray()
+        self._n_bytes = 0
         self.closed = False
 
     def write(self, content: bytes) -> int:
         """Write on."""
         self._hash.update(content)
-        return self._file.write(content)
+        self._held += content
+        self._n_bytes += len(content)
+        if len(self._held) >= 2 * _HELD_BYTES:
+            n_whole = len(self._held) - _HELD_BYTES
+            self._file.write(bytes(memoryview(self._held)[:n_whole]))
+            del self._held[:n_whole]
+        return len(content)
 
     def tell(self) -> int:
         """Return how much was written."""
-        return self._file.tell()
+        return self._n_bytes
 
     def flush(self) -> None:
-        """Hand on what is buffered."""
-        self._file.flush()
+        """Nothing: what is held back waits for the checksum."""
 
     def seal(self) -> None:
-        """Put the checksum into its place.
+        """Put the checksum into its place, and hand on all.
 
         Raises
         ------
         ValueError
             If the metadata has no place for it.
         """
-        self._file.flush()
-        offset = _offset_in(self._file)
-        if offset is None:
+        place = _find(self._held)
+        if place is None:
             raise ValueError(f"the metadata holds no {KEY.decode()}")
-        self._file.seek(offset)
-        self._file.write(self._hash.hexdigest().encode())
-        self._file.seek(0, 2)
+        self._held[place : place + _N_DIGITS] = self._hash.hexdigest().encode()
+        self._file.write(bytes(self._held))
+        self._held.clear()
 
 
 def is_intact(content: bytes) -> bool | None:
@@ -94,9 +113,9 @@ def is_intact(content: bytes) -> bool | None:
     return found.hexdigest().encode() == told
 
 
-def is_file_intact(path: Path) -> bool | None:
+def is_file_intact(path: AnyPath) -> bool | None:
     """Return what `is_intact` does, reading a file piece by piece."""
-    with path.open("rb") as file:
+    with as_path(path).open("rb") as file:
         offset = _offset_in(file)
         if offset is None:
             return None
@@ -133,7 +152,7 @@ def _offset_in(file: BinaryIO) -> int | None:
     return None if place is None else start + place
 
 
-def _find(content: bytes) -> int | None:
+def _find(content: bytes | bytearray) -> int | None:
     # The last one: texts of rows may hold the same bytes, and stand before the metadata.
     place = content.rfind(_MARK)
     return None if place < 0 else place + len(_MARK)

@@ -86,7 +86,16 @@ class InputSection(Section):
 class OutputSection(Section):
     """What is written (``output``)."""
 
-    path: str | None = Field(None, description="the OUT folder, local or on a shared file system")
+    path: str | None = Field(
+        None, description="the OUT folder: a path, or the URI of an object store (s3, gs, az)"
+    )
+    lock: bool = Field(
+        True,
+        description="refuse a second run into OUT; off where its store cannot tell them apart",
+    )
+    wait_s: float = Field(
+        0.0, ge=0, description="seconds to wait for another run that writes to OUT"
+    )
     carry: tuple[str, ...] = Field((), description="input columns to copy into the scores")
     statistics: bool = Field(
         False, description="write what corpus scores are summed from: <instance>_statistics"

@@ -17,6 +17,7 @@ from qaeval_core.running.chat_asker import (
     prices_of,
     section_of,
 )
+from qaeval_core.storage.path import as_path
 from qaeval_core.terminal import duration
 
 
@@ -141,5 +142,5 @@ def _existing_journal(plan: ChatFamilyPlan) -> Journal | None:
     """Return the journal if there is one: a dry run makes none."""
     if plan.journal_path is None:
         return None
-    folder = Path(plan.journal_path).expanduser()
+    folder = as_path(plan.journal_path)
     return Journal(folder, section=section_of(plan.settings)) if folder.is_dir() else None

@@ -6,6 +6,7 @@
     . UnreadableFileError   a file is not Parquet, or damaged
   x ConfigError             the request is wrong: unknown key, metric or model, options that clash
     . CallTooLargeError     one call to a language model holds more tokens than a window may
+    . OutRefusedError       OUT cannot be written as asked: no bucket, no key, no conditions
   x ModelError              the model or its artifact is wrong
     . ModelUnavailableError a model cannot be had: no hub, no package, no folder
     . ArtifactMissingError  no exported artifact; the message says how to build it
@@ -59,6 +60,10 @@ class ConfigError(QAEvalError):
 
 class CallTooLargeError(ConfigError):
     """One call holds more tokens than a window may: it could never be sent."""
+
+
+class OutRefusedError(ConfigError):
+    """OUT cannot be written as it is asked for."""
 
 
 class ModelError(QAEvalError):

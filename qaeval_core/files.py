@@ -1,4 +1,4 @@
-"""Files: every write below OUT, so that another kind of store can stand behind it one day.
+"""Files: every write to a disk; what runs write goes through ``storage``, which stands on this.
 
 A file is written under a temporary name in its own folder, flushed, and renamed: a reader sees the
 old one or the whole new one, also after the death of process or machine. What is not whole keeps
@@ -14,24 +14,29 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import json
 import os
 import re
 import shutil
 import stat
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from qaeval_core.errors import ConfigError, RunError
+from qaeval_core.errors import RunError
 
 # A dot, a name, 32 hexadecimal digits: nobody else's temporary files look like this.
 _TEMPORARY = re.compile(r"^\..*\.[0-9a-f]{32}\.tmp$")
 # A link may lead to a victim's file, and a pipe keeps its reader waiting for ever.
 _WARILY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _PRIVATE = 0o600
+# How long a swap of a small file may take, on the slowest of disks.
+_SWAP_S = 30.0
+_LOOK_S = 0.01
 _ROOT = 0
 
 
@@ -99,12 +104,83 @@ def write_new(path: Path, content: bytes) -> bool:
     try:
         link(temporary, path)  # Fails if it exists, also on NFS; never half written.
     except FileExistsError:
-        return False
+        # NFS may lose the answer to a link that was made, and ask again.
+        return _is_same(temporary, path)
     except OSError:  # A file system without hard links.
         return _write_exclusively(path, content)
     finally:
         temporary.unlink()
+    flush_folder(path.parent)
     return True
+
+
+def _is_same(path: Path, name: Path) -> bool:
+    own, found = path.lstat(), name.lstat()
+    return (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino)
+
+
+@contextlib.contextmanager
+def swapping(path: Path) -> Iterator[None]:
+    """Hold a file's swaps off while one is under way, of all processes that see it.
+
+    Where the file system knows no ``flock``, nothing is held off.
+
+    Raises
+    ------
+    OSError
+        If another swap is under way for as long as a swap may take.
+    """
+    beside = path.with_name(f".{path.name.lstrip('.')}.swap")
+    while True:
+        held = _hold(beside)
+        if held is None:
+            yield
+            return
+        try:
+            if _has_name(held, beside):
+                yield
+                return
+        finally:
+            # Unlinked before it is let go: who waits finds that it has no name, and starts anew.
+            if _has_name(held, beside):
+                beside.unlink(missing_ok=True)
+            os.close(held)
+
+
+def _hold(beside: Path) -> int | None:
+    """Return the locked descriptor of a file, made if it is not there; None without locks."""
+    # Whoever may write to this folder may swap its files.
+    held = os.open(beside, os.O_RDWR | os.O_CREAT | _WARILY, 0o666)
+    until_s = time.monotonic() + _SWAP_S
+    while True:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until_s:
+                os.close(held)
+                raise OSError(errno.EAGAIN, f"another process holds {beside}") from None
+            time.sleep(_LOOK_S)
+        except OSError:
+            os.close(held)
+            return None
+        else:
+            return held
+
+
+def _has_name(file: int, path: Path) -> bool:
+    own = os.fstat(file)
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    return (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino)
+
+
+def set_later(file: int, *, than: os.stat_result) -> None:
+    """Give an open file a time that is later than another one's, if it has not."""
+    found = os.fstat(file)
+    if found.st_mtime_ns <= than.st_mtime_ns:
+        os.utime(file, ns=(found.st_atime_ns, than.st_mtime_ns + 1))
 
 
 def link(path: Path, name: Path) -> None:
@@ -210,6 +286,8 @@ def _write_exclusively(path: Path, content: bytes) -> bool:
     try:
         with path.open("xb") as file:
             file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
     except FileExistsError:
         return False
     except OSError:
@@ -231,6 +309,11 @@ def delete_folder(path: Path) -> None:
         shutil.rmtree(path)
 
 
+def is_temporary(name: str) -> bool:
+    """Return whether a name is one of `temporary_path`."""
+    return name.startswith(".") and _TEMPORARY.match(name) is not None
+
+
 def remove_temporaries(folder: Path, *, is_deep: bool = True) -> None:
     """Delete what killed writers left in a folder; nobody may be writing there.
 
@@ -242,7 +325,7 @@ def remove_temporaries(folder: Path, *, is_deep: bool = True) -> None:
     if folder.is_symlink():
         return
     for path in folder.rglob(".*.tmp") if is_deep else folder.glob(".*.tmp"):
-        if _TEMPORARY.match(path.name) and not path.is_dir():
+        if is_temporary(path.name) and not path.is_dir():
             path.unlink(missing_ok=True)
 
 
@@ -376,16 +459,3 @@ def read_given(path: str | Path) -> str:
     if len(content) > _MAX_BYTES:
         raise OSError(errno.EFBIG, f"it has more than {_MAX_BYTES:,} bytes", str(path))
     return content.decode("utf-8")
-
-
-def check_out_path(out: str) -> Path:
-    """Return OUT as a path; refuse object stores, whose rename is not atomic."""
-    if "://" in out and not out.startswith("file://"):
-        raise ConfigError(
-            f"--out {out}: results go to a local disk or a shared file system for now; copy them "
-            "to the object store afterwards (inputs may be read from it)"
-        )
-    path = Path(out.removeprefix("file://")).expanduser().absolute()
-    if path.exists() and not path.is_dir():
-        raise ConfigError(f"--out {out} is a file, a folder is needed")
-    return path

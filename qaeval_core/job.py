@@ -8,14 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError
 from qaeval_core.families.plan import FamilyPlan
-from qaeval_core.files import check_out_path
 from qaeval_core.models.artifact import Artifact, default_root, ensure_artifact
 from qaeval_core.models.record import ArtifactRecord, ArtifactRequest
 from qaeval_core.models.session import Device
@@ -24,8 +23,10 @@ from qaeval_core.planning.compile import compile_run, needed_roles, optional_rol
 from qaeval_core.planning.inputs import InputFile, find_inputs
 from qaeval_core.planning.run_plan import CompiledRun, check_output_names
 from qaeval_core.planning.sample import Sample
-from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, cover, plan_file
+from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, plan_file
 from qaeval_core.signature import hash_text
+from qaeval_core.storage.path import StoragePath, as_path, open_out
+from qaeval_core.store.commits import Commits
 from qaeval_core.store.store import Store
 
 _MIN_PIECE_ROWS = 4096
@@ -45,6 +46,7 @@ class Job:
     columns: Mapping[str, str]
     run: CompiledRun
     store: Store
+    commits: Commits
     device: Device
     notes: tuple[str, ...] = ()
 
@@ -75,11 +77,15 @@ class Job:
 
     def done_ranges(self, family: FamilyPlan) -> dict[str, list[RowRange]]:
         """Return the committed, disjoint ranges of every file of this job."""
-        committed = self.store.committed(family.key)
+        own = self.commits.of(family.key)
         return {
-            file.file_id: cover(committed.get(file.file_id, ()), n_rows=self.n_rows[file.file_id])
+            file.file_id: own.covered(file.file_id, n_rows=self.n_rows[file.file_id])
             for file in self.files
         }
+
+    def with_store(self, store: Store) -> Job:
+        """Return the job with another way to OUT, of which nothing is known yet."""
+        return replace(self, store=store, commits=Commits(store))
 
     def pieces(self, families: Sequence[FamilyPlan], *, n_actors: int) -> list[Piece]:
         """Return what is still to be done for the families of one pass."""
@@ -160,7 +166,7 @@ def read_inputs(
     """
     if config.output.path is None and needs_out:
         raise ConfigError("no output folder: give --out OUT")
-    store = Store(check_out_path(config.output.path or "."))
+    store = Store(open_out(config.output.path or "."))
     if config.output.path is not None:
         _check_out_not_among_inputs(config.input.paths, store.out)
         store.check_folders()
@@ -208,13 +214,15 @@ def make_job(
         corpus=_scored_hash(inputs, n_rows),
     )
     check_output_names(run, carry=config.output.carry)
+    store = Store(inputs.store.out, sample=inputs.sample)
     return Job(
         config=config,
         files=inputs.files,
         n_rows=n_rows,
         columns=inputs.columns,
         run=run,
-        store=Store(inputs.store.out, sample=inputs.sample),
+        store=store,
+        commits=Commits(store),
         device=device,
         notes=(*inputs.problems, *_precision_notes(run, device)),
     )
@@ -249,11 +257,21 @@ def _why_other_precision(record: ArtifactRecord) -> str:
     )
 
 
-def _check_out_not_among_inputs(paths: Sequence[str], out: Path) -> None:
+def _check_out_not_among_inputs(paths: Sequence[str], out: StoragePath) -> None:
     for path in paths:
-        folder = Path(path).expanduser().absolute()
-        if "://" not in path and folder.is_dir() and out.is_relative_to(folder):
+        if "://" in path:
+            # Endpoint and region are said in other ways than OUT's: places are compared alone.
+            folder, own = _place(path), _place(str(out))
+            is_among = own == folder or own.startswith(f"{folder}/")
+        else:
+            folder = str(as_path(path))
+            is_among = Path(folder).is_dir() and out.is_below(as_path(folder))
+        if is_among:
             raise ConfigError(f"--out {out} lies inside the input folder {folder}")
+
+
+def _place(uri: str) -> str:
+    return uri.partition("?")[0].rstrip("/")
 
 
 def corpus_hash(files: Sequence[InputFile], n_rows: Mapping[str, int], *more: str) -> str:

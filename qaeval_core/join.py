@@ -11,7 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from qaeval_core import checksums, files
+from qaeval_core import checksums
 from qaeval_core.checksums import SealedFile
 from qaeval_core.errors import ReconcileError, UnreadableFileError
 from qaeval_core.metrics.base import Scores
@@ -44,6 +44,7 @@ from qaeval_core.schema import (
     QUARANTINE_REASON,
     QUARANTINE_SCHEMA,
 )
+from qaeval_core.storage.path import StoragePath
 from qaeval_core.store.store import FamilyStream, Store
 from qaeval_core.totals import Totals
 
@@ -190,12 +191,12 @@ class FileJoin:
             if plan.pending_schema is not None
         }
 
-    def path(self, file: InputFile) -> Path:
+    def path(self, file: InputFile) -> StoragePath:
         """Return where the scores of a file lie."""
-        folder = self._store.out / "scores"
-        path = Path(os.path.normpath(folder / file.relative))
-        assert folder in path.parents, f"{file.relative} leads out of OUT"
-        return path
+        relative = PurePosixPath(os.path.normpath(file.relative))
+        leads_out = relative.is_absolute() or relative.parts[:1] in ((), ("..",))
+        assert not leads_out, f"{file.relative} leads out of OUT"
+        return self._store.out / "scores" / relative
 
     def write(
         self,
@@ -248,7 +249,7 @@ class FileJoin:
             for key, own in ranges.items()
         }
         self._store.check_inside(self.path(file))
-        with files.writer(self.path(file)) as opened:
+        with self.path(file).writer() as opened:
             sink = SealedFile(opened)
             self._write_rows(sink, file, n_rows=n_rows, streams=streams, joined=joined)
             sink.seal()

@@ -27,6 +27,8 @@ from qaeval_core.errors import StorageError
 
 T = TypeVar("T")
 
+# How long a job of scoring tries; filters and audits have no setting of it.
+STORAGE_SETTING = "scoring.retry_storage_s"
 _MAX_WAIT_S = 15.0
 # How often somebody who waits looks whether the run was told to stop.
 _LOOK_EVERY_S = 0.5
@@ -46,6 +48,8 @@ class Outages:
         Gets what a line of progress shall end with; "" once the store answers again.
     look : callable, optional
         Called while waiting; raises to end the wait.
+    setting : str, default ""
+        What a user sets to have stores tried for longer; messages name it.
 
     Examples
     --------
@@ -65,10 +69,12 @@ class Outages:
         retry_s: float = 0.0,
         tell: Callable[[str], None] | None = None,
         look: Callable[[], None] | None = None,
+        setting: str = "",
     ) -> None:
         self._retry_s = retry_s
+        self._setting = f" ({setting})" if setting else ""
         self._tell = tell or (lambda _: None)
-        self._look = look or (lambda: None)
+        self.look = look or (lambda: None)
         self._since: dict[str, float] = {}  # store -> when it first failed after its last success
         self._lock = threading.Lock()
         self.note = ""
@@ -113,7 +119,7 @@ class Outages:
 
         def give_up(state: RetryCallState) -> T:
             raise StorageError(
-                f"{what}: {_reason(state)}; tried for {out_s():.0f} s (scoring.retry_storage_s). "
+                f"{what}: {_reason(state)}; tried for {out_s():.0f} s{self._setting}. "
                 "What is committed stays: run the same command again"
             ) from None
 
@@ -138,7 +144,7 @@ class Outages:
     def _sleep(self, seconds: float) -> None:
         until_s = time.monotonic() + seconds
         while (left_s := until_s - time.monotonic()) > 0:
-            self._look()
+            self.look()
             time.sleep(min(left_s, _LOOK_EVERY_S))
 
 

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
+
+from qaeval_core.checksums import Written
+from qaeval_core.storage.path import AnyPath, as_path
 
 _MAGIC = b"PAR1"
 _BLOCK_BYTES = 1 << 22
@@ -42,14 +44,21 @@ class _Items(NamedTuple):
 _Struct = dict[int, _Field]
 
 
-def join_parts(parts: Sequence[Path], sink: BinaryIO) -> int:
+def copy_part(part: AnyPath, sink: Written) -> None:
+    """Write a part that is the whole file, as it is."""
+    with as_path(part).open("rb") as source:
+        while block := source.read(_BLOCK_BYTES):
+            sink.write(block)
+
+
+def join_parts(parts: Sequence[AnyPath], sink: Written) -> int:
     """Write a Parquet file with the row groups of several, in order.
 
     Parameters
     ----------
-    parts : sequence of Path
+    parts : sequence of StoragePath, Path or str
         One at least; written with the same schema and metadata, not encrypted.
-    sink : BinaryIO
+    sink : file
         Open for writing, empty.
 
     Returns
@@ -66,7 +75,7 @@ def join_parts(parts: Sequence[Path], sink: BinaryIO) -> int:
     position = len(_MAGIC)
     footer: _Struct | None = None
     for path in parts:
-        with path.open("rb") as part:
+        with as_path(path).open("rb") as part:
             own, n_bytes = _read_footer(part, path)
             for group in own[_ROW_GROUPS].value.values:
                 _move(group, by=position - len(_MAGIC))
@@ -86,7 +95,7 @@ def join_parts(parts: Sequence[Path], sink: BinaryIO) -> int:
     return int(footer[_NUM_ROWS].value)
 
 
-def _read_footer(part: BinaryIO, path: Path) -> tuple[_Struct, int]:
+def _read_footer(part: BinaryIO, path: AnyPath) -> tuple[_Struct, int]:
     """Return a footer, and how many bytes lie between it and the magic number."""
     size = part.seek(0, 2)
     part.seek(max(size - 8, 0))
@@ -99,7 +108,7 @@ def _read_footer(part: BinaryIO, path: Path) -> tuple[_Struct, int]:
     return _Reader(part.read(n_footer)).struct(), n_body
 
 
-def _joined(first: _Struct, other: _Struct, path: Path) -> _Struct:
+def _joined(first: _Struct, other: _Struct, path: AnyPath) -> _Struct:
     own = (_NUM_ROWS, _ROW_GROUPS)
     differing = [key for key in first if key not in own and first[key] != other.get(key)]
     if differing or first.keys() != other.keys():
@@ -125,7 +134,7 @@ def _move_fields(fields: _Struct, numbers: Sequence[int], by: int) -> None:
             fields[number] = _Field(kind, value + by)
 
 
-def _copy(source: BinaryIO, sink: BinaryIO, n_bytes: int) -> None:
+def _copy(source: BinaryIO, sink: Written, n_bytes: int) -> None:
     while n_bytes > 0:
         block = source.read(min(n_bytes, _BLOCK_BYTES))
         if not block:

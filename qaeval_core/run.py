@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,13 +18,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from qaeval_core.errors import ReconcileError, RunStoppedError
+from qaeval_core.errors import ReconcileError, RunStoppedError, StorageError
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.job import Job
 from qaeval_core.join import FileJoin
-from qaeval_core.llm.journal import JournalTotals, journal_totals
-from qaeval_core.outages import Outages
+from qaeval_core.llm.journal_totals import JournalTotals, journal_totals
+from qaeval_core.outages import STORAGE_SETTING, Outages
 from qaeval_core.overview import Overview
+from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.shards import RowRange
 from qaeval_core.report.examples import N_EXAMPLES, example_places, read_texts
 from qaeval_core.report.page import PAGE, PROFILE, report_page
@@ -33,7 +33,9 @@ from qaeval_core.report.report import make_report, sample_content
 from qaeval_core.running.passes import Executor, RunCosts, check_quarantined, run_passes
 from qaeval_core.running.run_files import changes, read_json, take_over_old_commits, write_run_files
 from qaeval_core.running.sight import marked
-from qaeval_core.signature import hash_file
+from qaeval_core.signature import hash_content
+from qaeval_core.storage.path import StoragePath
+from qaeval_core.storage.probe import probe
 from qaeval_core.store.lock import RunLock
 from qaeval_core.store.store import Store, tiles
 from qaeval_core.totals import Totals
@@ -67,19 +69,32 @@ def run_job(job: Job, executor: Executor, *, say: Callable[[str], None]) -> Outc
     Raises
     ------
     RunStoppedError, TooManyQuarantinedError, StoreLockedError, ReconcileError, StorageError, \
-InputChangedError, BlindNodeError
+InputChangedError, BlindNodeError, OutRefusedError
         What is committed stays and is used by the next run.
     """
-    with RunLock(job.store.out, on_loss=executor.stop.set) as lock:
+    outages, output = _outages(job, executor, say), job.config.output
+    probe(job.store.out, outages, is_locked=output.lock)
+    lock = RunLock(
+        job.store.out,
+        on_loss=executor.stop.set,
+        look=outages.look,
+        wait_s=output.wait_s,
+        is_on=output.lock,
+    )
+    with lock:
         try:
-            return _run_locked(job, executor, lock, say)
+            return _run_locked(job, executor, outages, lock, say)
         except RunStoppedError:
             lock.check()  # It may be why.
             raise
 
 
-def _run_locked(job: Job, executor: Executor, lock: RunLock, say: Callable[[str], None]) -> Outcome:
+def _run_locked(
+    job: Job, executor: Executor, outages: Outages, lock: RunLock, say: Callable[[str], None]
+) -> Outcome:
     job.store.remove_leftovers()
+    # It tries as long as this process does.
+    job = job.with_store(Store(job.store.out, outages=outages, sample=job.sample))
     success = job.store.out / "_SUCCESS"
     if not job.config.scoring.retry_quarantined and _is_finished(job, success):
         say(f"nothing to do: {job.store.out} is complete ({job.n_rows_total:,} rows)")
@@ -88,12 +103,19 @@ def _run_locked(job: Job, executor: Executor, lock: RunLock, say: Callable[[str]
         say(line)
     if job.sample is not None:
         say(job.sample.line(job.n_rows_total))
-    with marked(job, _outages(job, executor, say)) as (marked_job, sight):
+    with marked(job, outages) as (marked_job, sight):
         executor.begin(sight)
         take_over_old_commits(marked_job, say)
         marked_job.store.delete(success)
         write_run_files(marked_job, n_actors=executor.n_actors)
-        done = run_passes(marked_job, executor, say=say)
+        _journals(job)  # What a killed run left is read here once, and not by each worker.
+        try:
+            done = run_passes(marked_job, executor, say=say)
+        except StorageError:
+            raise  # It would not take a manifest either.
+        except BaseException:
+            marked_job.commits.save()
+            raise
         return _finish(marked_job, done, lock)
 
 
@@ -113,7 +135,12 @@ def _outages(job: Job, executor: Executor, say: Callable[[str], None]) -> Outage
         if executor.stop.is_set():
             raise RunStoppedError("stopped as asked; run again to go on from here")
 
-    return Outages(retry_s=job.config.scoring.retry_storage_s, tell=tell, look=look)
+    return Outages(
+        retry_s=job.config.scoring.retry_storage_s,
+        tell=tell,
+        look=look,
+        setting=STORAGE_SETTING,
+    )
 
 
 def _finish(job: Job, done: RunCosts, lock: RunLock) -> Outcome:
@@ -161,7 +188,7 @@ def _finish(job: Job, done: RunCosts, lock: RunLock) -> Outcome:
         marker = {
             "fingerprint": job.fingerprint,
             "rows": totals.n_rows,
-            "report": hash_file(job.store.out / "report.json"),
+            "report": _hash(job.store.out / "report.json", job.store),
         }
         job.store.write(job.store.out / "_SUCCESS", json.dumps(marker).encode())
     n_shards = sum(stats.n_batches > 0 or stats.n_rows > 0 for stats in done.this_run.values())
@@ -196,13 +223,23 @@ def _bytes(table: pa.Table) -> bytes:
 
 
 def _journals(job: Job) -> dict[str, JournalTotals]:
-    """Return what the journals of families that ask hold."""
+    """Return what the journals of families that ask hold; who opens one next need not read it.
+
+    Raises
+    ------
+    StorageError
+        If the store of one does not answer for as long as it is tried.
+    """
     folders = {plan.key: plan.journal_folder for plan in job.run.families if plan.journal_folder}
-    read = {folder: journal_totals(folder) for folder in set(folders.values()) if folder.is_dir()}
+    read = {
+        folder: journal_totals(folder, outages=job.store.outages, writes_index=True)
+        for folder in set(folders.values())
+        if folder.is_dir()
+    }
     return {key: read[folder] for key, folder in folders.items() if folder in read}
 
 
-def _read_scores(store: Store, paths: Sequence[Path], column: str) -> NDArray[np.floating]:
+def _read_scores(store: Store, paths: Sequence[StoragePath], column: str) -> NDArray[np.floating]:
     """Return one column of all score files; NaN where there is no score."""
     parts = [store.read_column(path, column) for path in paths]
     chunks = [chunk.to_numpy(zero_copy_only=False) for part in parts for chunk in part.chunks]
@@ -231,18 +268,29 @@ def reconcile(
     counts: dict[str, PassStats] = {}
     ranges: dict[str, dict[str, list[RowRange]]] = {}
     for family in job.run.families:
-        total = counts[family.key] = PassStats()
+        commits = job.commits.of(family.key)
         ranges[family.key] = job.done_ranges(family)
-        for file in job.files:
-            own = ranges[family.key][file.file_id]
-            is_whole = tiles(own, n_rows=job.n_rows[file.file_id])
-            if not is_whole and family.key not in pending:
-                raise ReconcileError(
-                    f"{family.key}: rows of {file.relative} are missing; run again to complete"
-                )
-            for rows in own:
-                total.add(job.store.check(family.key, file.file_id, rows))
+        missing = _missing(job, ranges[family.key])
+        if missing is not None:
+            # Of a worker that died before it told what it had committed.
+            commits.list_again()
+            ranges[family.key] = job.done_ranges(family)
+            missing = _missing(job, ranges[family.key])
+        if missing is not None and family.key not in pending:
+            raise ReconcileError(
+                f"{family.key}: rows of {missing.relative} are missing; run again to complete"
+            )
+        counts[family.key] = commits.total(job.n_rows)
+        commits.compact()
     return counts, ranges
+
+
+def _missing(job: Job, ranges: Mapping[str, Sequence[RowRange]]) -> InputFile | None:
+    """Return a file whose rows are not all committed."""
+    for file in job.files:
+        if not tiles(ranges[file.file_id], n_rows=job.n_rows[file.file_id]):
+            return file
+    return None
 
 
 def check_report(report: Mapping[str, Any], *, n_rows: int) -> None:
@@ -254,21 +302,25 @@ def check_report(report: Mapping[str, Any], *, n_rows: int) -> None:
             raise ReconcileError(f"{name}: {n_rows:,} rows went in, {n_out:,} came out")
 
 
-def _is_finished(job: Job, success: Path) -> bool:
+def _is_finished(job: Job, success: StoragePath) -> bool:
     """Whether OUT holds what this job would compute, and the report that was written of it."""
     marker = read_json(success) or {}
     report = job.store.out / "report.json"
     return (
         marker.get("fingerprint") == job.fingerprint
         and report.is_file()
-        and marker.get("report") == hash_file(report)
+        and marker.get("report") == _hash(report, job.store)
         and _shows_texts_as_asked(job)
     )
 
 
+def _hash(path: StoragePath, store: Store) -> str:
+    return hash_content(store.call(path.read_bytes, f"cannot read {path}"))
+
+
 def _shows_texts_as_asked(job: Job) -> bool:
     """Whether the page, if there is one, was made with texts or without as it is asked now."""
-    if not (job.store.out / PAGE).exists():  # OUT is of a version that wrote none.
+    if not (job.store.out / PAGE).is_file():  # OUT is of a version that wrote none.
         return True
     output = (read_json(job.store.out / "run.json") or {}).get("config", {}).get("output", {})
     return bool(output.get("texts", True) == job.config.output.texts)

@@ -64,6 +64,11 @@ def hash_text(text: str, *, n_chars: int = N_HASH_CHARS) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:n_chars]
 
 
+def hash_content(content: bytes, *, n_chars: int = N_HASH_CHARS) -> str:
+    """Return the first hex digits of the SHA-256 of bytes."""
+    return hashlib.sha256(content).hexdigest()[:n_chars]
+
+
 def hash_file(path: str | Path, *, n_chars: int = N_HASH_CHARS) -> str:
     """Return the first hex digits of the SHA-256 of a file."""
     with Path(path).open("rb") as file:

@@ -15,6 +15,7 @@ from qaeval_core.filter.opening import open_corpus
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.result import FilterResult
 from qaeval_core.filter.run import filter_corpus
+from qaeval_core.storage.path import AnyPath, StoragePath
 
 WORDS = ["ash", "bay", "cod", "dew", "elm", "fog", "gum", "hay", "ivy", "jar"]
 
@@ -65,7 +66,7 @@ def score_again(folder: Path, **metrics: str) -> None:
 
 
 def filtered(
-    out: Path, kept: Path, *, executor: Executor | None = None, **options: Any
+    out: AnyPath, kept: AnyPath, *, executor: Executor | None = None, **options: Any
 ) -> tuple[FilterResult, list[str]]:
     """Filter an OUT; return the result and what was said."""
     said: list[str] = []
@@ -76,13 +77,17 @@ def filtered(
     return result, said
 
 
-def opened(out: Path, request: FilterRequest, inputs: tuple[str, ...] = ()) -> Corpus:
+def opened(out: AnyPath, request: FilterRequest, inputs: tuple[str, ...] = ()) -> Corpus:
     """Return a corpus as a request wants it."""
     return open_corpus(out, columns=request.columns, partial=request.partial, inputs=inputs)
 
 
-def files_of(kept: Path) -> dict[str, bytes]:
-    """Return all files of KEPT but its lock, by name."""
+def files_of(kept: AnyPath) -> dict[str, bytes]:
+    """Return all files of KEPT but its lock, by name; temporary ones, too."""
+    if isinstance(kept, StoragePath):
+        names = sorted(found.name for found in kept.list(is_deep=True))
+        return {name: (kept / name).read_bytes() for name in names if name != ".lock"}
+    kept = Path(kept)
     return {
         path.relative_to(kept).as_posix(): path.read_bytes()
         for path in sorted(kept.rglob("*"))

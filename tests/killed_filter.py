@@ -1,4 +1,4 @@
-"""A filter that is killed at its N-th change of names in KEPT; for a process of its own."""
+"""A filter that is killed at its N-th change of KEPT; for a process of its own."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from qaeval_core.storage.objects import ObjectStorage
+from qaeval_core.storage.path import as_path
+
 
 def kill_at(number: int) -> None:
-    """Let this process die, as by the kernel, right before its N-th rename or deletion."""
+    """Let this process die, as by the kernel, right before its N-th rename, PUT or deletion."""
     left = number
 
     def dying(action: Any) -> Any:
@@ -25,6 +28,8 @@ def kill_at(number: int) -> None:
 
     for name in ("replace", "rename", "unlink"):
         setattr(Path, name, dying(getattr(Path, name)))
+    for name in ("put", "put_new", "swap", "delete", "writer"):
+        setattr(ObjectStorage, name, dying(getattr(ObjectStorage, name)))
 
 
 if __name__ == "__main__":
@@ -32,4 +37,4 @@ if __name__ == "__main__":
 
     out, kept, number, share = sys.argv[1:]
     kill_at(int(number))
-    filtered(Path(out), Path(kept), share=share, near_duplicates="exact", top_k=3)
+    filtered(as_path(out), as_path(kept), share=share, near_duplicates="exact", top_k=3)

@@ -36,7 +36,7 @@ class S3Server(ServedProcess):
         (self._server_port,) = free_ports(1)
         with (self._folder / "log").open("w") as log:
             self.process = subprocess.Popen(
-                [Path(sys.executable).with_name("ministack")],
+                self._command(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -50,6 +50,12 @@ class S3Server(ServedProcess):
                 cwd=self._folder,
                 start_new_session=True,
             )
+        self._wait()
+
+    def _command(self) -> list[str | Path]:
+        return [Path(sys.executable).with_name("ministack")]
+
+    def _wait(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not _answers(self._server_port):
             assert time.monotonic() < deadline, (self._folder / "log").read_text()
@@ -67,17 +73,30 @@ class S3Server(ServedProcess):
         """Return the URI of a path, ``bucket/key``, with the way to this server."""
         return f"s3://{path}?endpoint_override=127.0.0.1:{self.port}&scheme=http&region=us-east-1"
 
-    def put(self, table: pa.Table, path: str, **options: object) -> str:
-        """Write a table; return its URI."""
+    def make_bucket(self, name: str) -> fs.S3FileSystem:
+        """Make a bucket; return what reads and writes beside the code under test."""
         filesystem = fs.S3FileSystem(
             endpoint_override=f"127.0.0.1:{self._server_port}",
             scheme="http",
             region="us-east-1",
             allow_bucket_creation=True,
         )
-        filesystem.create_dir(path.partition("/")[0])
+        filesystem.create_dir(name)
+        return filesystem
+
+    def put(self, table: pa.Table, path: str, **options: object) -> str:
+        """Write a table; return its URI."""
+        filesystem = self.make_bucket(path.partition("/")[0])
         pq.write_table(table, path, filesystem=filesystem, **options)
         return self.uri(path)
+
+
+class MotoServer(S3Server):
+    """Another one, for a second opinion."""
+
+    def _command(self) -> list[str | Path]:
+        program = Path(sys.executable).with_name("moto_server")
+        return [program, "-H", "127.0.0.1", "-p", str(self._server_port)]
 
 
 class Door:

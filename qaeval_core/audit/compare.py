@@ -87,6 +87,8 @@ class AuditResult:
     Attributes
     ----------
     alerts : list of Alert
+        What has no size first, then columns and slices by how many times its tolerance the largest
+        effect is: the slice that spoils the whole comes before the whole.
     rows : list of Row
         Every test; alerts first.
     notes : list of str
@@ -105,6 +107,13 @@ class AuditResult:
         columns = list(zip(*map(astuple, self.rows), strict=True)) or [()] * len(SCHEMA)
         arrays = [pa.array(own, one.type) for own, one in zip(columns, SCHEMA, strict=True)]
         return pa.table(arrays, schema=SCHEMA)
+
+    def alert_lines(self) -> list[str]:
+        """Return the alerts as people read them: a line for each column and slice."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for alert in self.alerts:
+            found.setdefault((alert.slice, alert.column), []).append(alert.text)
+        return ["; ".join(texts) for texts in found.values()]
 
 
 def compare(
@@ -141,6 +150,7 @@ class _Comparison:
         self._names: list[str] = []  # columns that can be compared
         self._tests: list[Test] = []
         self._alerts: list[Alert] = []
+        self._sizes: dict[tuple[str, str], float] = {}  # of alerts of a column and slice
         self._rows: list[Row] = []
         self._notes: list[str] = []
 
@@ -228,6 +238,9 @@ class _Comparison:
             if status == "alert":
                 text = _sentence(test, p_adjusted) + self._why(test)
                 self._alert(test.statistic, test.column, test.slice, text)
+                size = abs(test.effect) / tolerance if tolerance else math.inf
+                place = (test.column, test.slice)
+                self._sizes[place] = max(size, self._sizes.get(place, 0.0))
 
     def _status(self, test: Test, p_adjusted: float, tolerance: float | None) -> str:
         if tolerance is None:
@@ -270,8 +283,11 @@ class _Comparison:
     def result(self) -> AuditResult:
         """Return what was found, alerts first."""
         rows = sorted(self._rows, key=lambda row: not row.alert)
+        alerts = sorted(
+            self._alerts, key=lambda own: -self._sizes.get((own.column, own.slice), math.inf)
+        )
         few = min(int(counts[0]) if len(counts) else 0 for counts in self._clusters)
-        return AuditResult(self._alerts, rows, self._notes, few < self._settings.min_clusters)
+        return AuditResult(alerts, rows, self._notes, few < self._settings.min_clusters)
 
 
 def _row(test: Test, p_adjusted: float, tolerance: float | None, status: str) -> Row:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -25,6 +24,7 @@ from qaeval_core.filter.filtering import Executor
 from qaeval_core.filter.ranges import RangeReader
 from qaeval_core.filter.scan import check_intact
 from qaeval_core.outages import Outages
+from qaeval_core.storage.path import as_path
 
 # More values than that are ids, not slices.
 _MAX_VALUES = 1 << 20
@@ -145,7 +145,7 @@ def count_range(
     """Return the profile of a range."""
     outages = Outages(retry_s=retry_s)
     if task.is_first:
-        check_intact(Path((task.file.scores or task.file.source).uri), outages)
+        check_intact(as_path((task.file.scores or task.file.source).uri), outages)
     profile = empty_profile(source, cells, slices)
     for table, ids in read_tables(task, source, has_ids=True, retry_s=retry_s):
         source.rows.add(profile, table.append_column(ROW_ID, ids))

@@ -16,6 +16,10 @@ Source
 Westfall, Young. Resampling-Based Multiple Testing. Wiley 1993 (single-step max-T). Davison,
 Hinkley. Bootstrap Methods and their Application. Cambridge 1997, section 2.4 (clusters), 4.4.
 
+Of what few rows are, small runs may have none, and draws of none are all alike. So the difference
+of two shares varies at least as if rows of both runs varied alike; what lacks is added as normal
+noise.
+
 Intervals of shifts and rates are percentiles of their draws. Those of distances are T -+ the
 level's quantile of T*, and not less than 0: draws of a distance lie above it, for each adds noise,
 and percentiles of them would leave out the truth where nothing moved.
@@ -24,6 +28,7 @@ and percentiles of them would leave out the truth where nothing moved.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -138,11 +143,14 @@ class Pair:
     reference, current : RunProfile
     weights : pair of float ndarray of shape (n_draws, N_BUCKETS)
         Of the reference and of the current run.
+    seed : int
+        Of what is drawn besides.
     """
 
     reference: RunProfile
     current: RunProfile
     weights: tuple[FloatArray, FloatArray]
+    seed: int = 0
 
     @classmethod
     def of(
@@ -156,6 +164,7 @@ class Pair:
                 draw_weights(reference, n_draws=n_draws, seed=2 * seed),
                 draw_weights(current, n_draws=n_draws, seed=2 * seed + 1),
             ),
+            seed,
         )
 
     def rate(
@@ -172,9 +181,14 @@ class Pair:
             Drawn.of(own.T, weights) for own, weights in zip(counts, self.weights, strict=True)
         ]
         (before, before_drawn), (now, now_drawn) = (own.ratio(0, 1) for own in drawn)
+        noise = _lacking_noise(
+            (before_drawn, now_drawn),
+            n_rows=[float(own[1].sum()) for own in counts],
+            seed=(self.seed, zlib.crc32(f"{statistic} {column} {label}".encode())),
+        )
         return shift(
             Test(column, label, statistic, before, now, now - before, is_few=is_few),
-            now_drawn - before_drawn,
+            now_drawn - before_drawn + noise,
         )
 
     def column(self, name: str, codes: tuple[int, int], label: str, *, is_few: bool) -> list[Test]:
@@ -199,6 +213,23 @@ class Pair:
         bins = effects.psi_bins(cells, counts[0].sum(axis=0))
         tests.append(_psi(blank, bins, counts, self.weights))
         return tests
+
+
+def _lacking_noise(
+    drawn: Sequence[FloatArray], *, n_rows: Sequence[float], seed: Sequence[int]
+) -> FloatArray:
+    """Return what draws of a difference of shares vary too little by, as draws of their own.
+
+    Of what one row in fifty is, a slice of few rows may have none: all its draws are 0 then, as if
+    that were sure. Where nothing moved, rows of both runs vary alike: v being the variance a row,
+    the difference varies by no less than with that of both together, which is
+    v_0 / n_1 + v_1 / n_0.
+    """
+    lacking = 0.0
+    if all(n_rows) and not any(np.isnan(own).all() for own in drawn):
+        a_row = [n * float(np.nanvar(own)) for n, own in zip(n_rows, drawn, strict=True)]
+        lacking = max((a_row[0] - a_row[1]) * (1 / n_rows[1] - 1 / n_rows[0]), 0.0)
+    return math.sqrt(lacking) * np.random.default_rng(seed).standard_normal(len(drawn[0]))
 
 
 def shift(test: Test, drawn: FloatArray) -> Test:

@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from qaeval_core.audit.run import Audit, AuditOutcome
 from qaeval_core.audit.runs import time_of
 from qaeval_core.audit.summary import column_summary, columns_of, run_summary, signatures
 from qaeval_core.report.examples import RunExamples
+from qaeval_core.storage.path import StoragePath
 from qaeval_core.store.store import Store
 
 STATUSES = ("ok", "alert", "first_run", "incomplete")
@@ -168,13 +168,14 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def outcome_lines(outcome: AuditOutcome, report: Path) -> Iterator[str]:
+def outcome_lines(outcome: AuditOutcome, report: StoragePath) -> Iterator[str]:
     """Yield what a person wants to see of an audit."""
     result = outcome.result
     yield _verdict(outcome)
-    yield from (f"alert: {own.text}" for own in result.alerts[:_MAX_SHOWN])
-    if len(result.alerts) > _MAX_SHOWN:
-        yield f"and {len(result.alerts) - _MAX_SHOWN} alerts more"
+    lines = result.alert_lines()
+    yield from (f"alert: {line}" for line in lines[:_MAX_SHOWN])
+    if (n_left := len(lines) - _MAX_SHOWN) > 0:
+        yield f"and {n_left:,} more column{'s' if n_left > 1 else ''} or slices, in audit.json"
     if result.is_too_few:
         yield (
             f"fewer than {outcome.request.settings.min_clusters} clusters: scores have no verdict"

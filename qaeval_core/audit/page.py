@@ -15,7 +15,7 @@ from qaeval_core.audit.history import MIN_RUNS, Unusual, unusual
 from qaeval_core.audit.paired import PairedColumn
 from qaeval_core.audit.profile import Profile
 from qaeval_core.audit.run import AuditOutcome
-from qaeval_core.audit.run_profile import RunProfile
+from qaeval_core.audit.run_profile import N_EXACT, RunProfile
 from qaeval_core.audit.runs import time_of
 from qaeval_core.audit.settings import TOLERANCES
 from qaeval_core.audit.summary import column_summary, run_summary, signatures
@@ -182,16 +182,16 @@ def _run(name: str, profile: RunProfile | None) -> str:
     if profile is None:
         return name
     known = run_summary(name, profile)
-    return f"{name}, {known['rows']:,} rows, {known['clusters']:,} clusters by {known['cluster']}"
+    n = known["clusters"]
+    clusters = f"{n:,}" if n < N_EXACT else f"about {n:,}"
+    return f"{name}, {known['rows']:,} rows, {clusters} clusters by {known['cluster']}"
 
 
 def _alerts(own: _Page) -> str:
     """Return what must be looked at, a line for each column and slice; the first of them open."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for alert in own.outcome.result.alerts:
-        found.setdefault((alert.slice, alert.column), []).append(within(alert.text, 1000))
     items = [
-        f'<li class="bad" dir="auto">{escaped("; ".join(texts))}</li>' for texts in found.values()
+        f'<li class="bad" dir="auto">{escaped(within(line, 1000))}</li>'
+        for line in own.outcome.result.alert_lines()
     ]
     first, more = items[:_OPEN_ALERTS], items[_OPEN_ALERTS : own.room.n_alerts]
     lists = [f"<ul>{''.join(first)}</ul>"]
@@ -211,18 +211,19 @@ def _columns(own: _Page) -> str:
         rows.append(
             [
                 name,
+                _verdict(own, name, looked_at),
                 Markup(_sparkline(own, name)),
                 shown(now["mean"]) if mean is None else shown(mean.current),
                 "" if mean is None else shown(mean.reference),
                 "" if mean is None else _effect(mean),
                 "" if mean is None else shown(mean.tolerance),
                 _shares(undefined) if undefined is not None else _undefined(now),
-                _verdict(own, name, looked_at),
             ]
         )
-    head = ("column", "history", "mean", "reference", "shift", "tolerance", "undefined", "verdict")
+    # The verdict before the numbers: on a phone it is what can be seen without a swipe.
+    head = ("column", "verdict", "history", "mean", "reference", "shift", "tolerance", "undefined")
     caption = "Means of defined scores; shifts in standard deviations of the reference, and 95 %"
-    table = block_html(Table(caption, head, rows, numbers=range(2, 7)))
+    table = block_html(Table(caption, head, rows, numbers=range(3, 8)))
     return table + left_out(len(own.names) - own.room.n_columns, "columns")
 
 

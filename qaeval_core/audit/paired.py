@@ -251,13 +251,15 @@ def _largest(
     )
 
 
-def paired_alerts(found: Sequence[PairedColumn], settings: AuditSettings) -> list[Alert]:
-    """Return what of the pairs must be looked at.
+def with_pairs(
+    alerts: Sequence[Alert], found: Sequence[PairedColumn], settings: AuditSettings
+) -> list[Alert]:
+    """Return alerts with those of the pairs; values that nothing explains come first.
 
     A change needs effect and evidence, as without pairs.
     Values that input and signature do not explain need neither.
     """
-    alerts = []
+    alerts = [*alerts]
     for own in found:
         if own.n_not_reproduced:
             alerts.append(Alert("not_reproducible", own.column, "", _not_reproduced(own)))
@@ -271,7 +273,7 @@ def paired_alerts(found: Sequence[PairedColumn], settings: AuditSettings) -> lis
             f"that both runs have: {own.share_up:.1%} rose, {own.share_down:.1%} fell (p {p:.3f})"
         )
         alerts.append(Alert("paired", own.column, "", text))
-    return alerts
+    return sorted(alerts, key=lambda own: own.kind != "not_reproducible")
 
 
 def _not_reproduced(own: PairedColumn) -> str:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Literal
 
 from qaeval_core.audit.compare import AuditResult, compare
 from qaeval_core.audit.count import profile_source
 from qaeval_core.audit.history import RunMeans, run_means
-from qaeval_core.audit.paired import PairedColumn, paired_alerts
+from qaeval_core.audit.paired import PairedColumn, with_pairs
 from qaeval_core.audit.request import REFERENCES, AuditRequest
 from qaeval_core.audit.run_profile import RunProfile
 from qaeval_core.audit.runs import Runs, read_profile, run_id
@@ -24,6 +23,9 @@ from qaeval_core.errors import ConfigError, RunError, UnreadableFileError, neare
 from qaeval_core.filter.filtering import RETRY_S, Executor
 from qaeval_core.outages import Outages
 from qaeval_core.running.finished_run import FinishedRun, read_run
+from qaeval_core.storage.base import Tag
+from qaeval_core.storage.path import AnyPath, StoragePath, as_path
+from qaeval_core.storage.probe import probe
 from qaeval_core.store.store import Store
 
 Status = Literal["ok", "alert", "first_run", "incomplete"]
@@ -53,7 +55,7 @@ class AuditOutcome:
     """
 
     status: Status
-    out: Path
+    out: StoragePath
     request: AuditRequest
     why: str = ""
     run: str = ""
@@ -73,7 +75,7 @@ class _Reference:
 
     name: str = ""
     profile: RunProfile | None = None
-    out: Path | None = None
+    out: StoragePath | None = None
     cells_of: RunProfile | None = None
 
 
@@ -85,15 +87,18 @@ class Audit:
     ----------
     run : str
         Its id.
+    pinned : Tag, optional
+        Which version said what is pinned when the audit began.
     """
 
-    out: Path
+    out: StoragePath
     request: AuditRequest
     runs: Runs
     run: str
     reference: _Reference
     source: Source
     retry_s: float
+    pinned: Tag | None = None
 
     def finish(self, executor: Executor) -> AuditOutcome:
         """Count the rows, keep the profile, compare.
@@ -103,6 +108,8 @@ class Audit:
         RunError, InputError
             If rows cannot be read, or the profile not be written.
         """
+        outages = Outages(retry_s=self.retry_s)
+        probe(self.runs.folder, outages, option="--history")
         like = self._reference_source()
         before = self._reference_profile(like, executor)
         executor.begin(None, self.source.looked_at)
@@ -149,7 +156,7 @@ class Audit:
         )
         settings = self.request.settings
         shared = pair_runs(*sides, settings, executor, retry_s=self.retry_s)
-        alerts = [*found.result.alerts, *paired_alerts(shared.columns, settings)]
+        alerts = with_pairs(found.result.alerts, shared.columns, settings)
         return replace(
             found,
             status="alert" if alerts else "ok",
@@ -181,8 +188,8 @@ class Audit:
                 f"{self.runs.path(self.run)} was made with other columns, slices or clusters, and "
                 "stays as it is"
             )
-        if self.request.pin:
-            self.runs.pin(self.run)
+        if self.request.pin and (stays := self.runs.pin(self.run, seen=self.pinned)):
+            yield f"{stays} was pinned meanwhile: it is newer, and stays the reference"
 
     def _differs(self, profile: RunProfile) -> bool:
         try:
@@ -207,15 +214,15 @@ class Audit:
 
 
 def prepare_audit(
-    out: Path, request: AuditRequest, *, history: Path, retry_s: float = RETRY_S
+    out: AnyPath, request: AuditRequest, *, history: AnyPath, retry_s: float = RETRY_S
 ) -> Audit:
     """Return an audit that can begin; only footers and profiles are read.
 
     Parameters
     ----------
-    out : Path
+    out : StoragePath, Path or str
         OUT of ``qaeval score``.
-    history : Path
+    history : StoragePath, Path or str
         Folder of profiles.
     retry_s : float
         How long stores are tried.
@@ -229,13 +236,12 @@ def prepare_audit(
     InputError
         If files are not there or cannot be read.
     """
+    out = as_path(out)
     run = _complete(out)
     runs = Runs(Store(history, outages=Outages(retry_s=retry_s)))
+    pinned = runs.pinned_version()
     own = runs.known(run_id(out))
-    try:
-        reference = _find_reference(request, runs, own)
-    except UnreadableFileError as error:
-        raise RunError(f"no reference: {error}") from None
+    reference, notes = _reference_or_none(request, runs, own)
     like = reference.profile or reference.cells_of
     source = open_source(
         run,
@@ -245,15 +251,36 @@ def prepare_audit(
     )
     _check_same_clusters(source, reference)
     _check_tolerances(request, source, reference.profile)
-    return Audit(out, request, runs, own, reference, source, retry_s)
+    source = replace(source, notes=(*notes, *source.notes))
+    return Audit(out, request, runs, own, reference, source, retry_s, pinned)
 
 
-def _complete(out: Path) -> FinishedRun:
-    if (out / "run.json").is_file() and not (out / "_SUCCESS").exists():
+def _complete(out: StoragePath) -> FinishedRun:
+    if (out / "run.json").is_file() and not (out / "_SUCCESS").is_file():
         raise RunError(
             f"{out} is not complete: it has no _SUCCESS. Run the same qaeval score again to go on"
         )
     return read_run(out)
+
+
+def _reference_or_none(
+    request: AuditRequest, runs: Runs, run: str
+) -> tuple[_Reference, tuple[str, ...]]:
+    """Return the reference, and notes; none where it cannot be had and this run is to replace it.
+
+    Else a reference that is damaged, or of another version, could not be replaced by ``--pin``.
+    """
+    try:
+        return _find_reference(request, runs, run), ()
+    except UnreadableFileError as error:
+        why = f"no reference: {error}"
+    except RunError as error:
+        why = str(error)
+    if request.reference is not None:
+        raise RunError(why)
+    if not request.pin:
+        raise RunError(f"{why}; --pin makes this run the reference")
+    return _Reference(), (why,)
 
 
 def _find_reference(request: AuditRequest, runs: Runs, run: str) -> _Reference:
@@ -265,7 +292,7 @@ def _find_reference(request: AuditRequest, runs: Runs, run: str) -> _Reference:
                 f"no reference: nothing is pinned in {runs.folder}; pin a run with --pin"
             )
         return _Reference() if found is None else _Reference(found, runs.read(found))
-    path = Path(choice)
+    path = as_path(choice)
     if path.is_dir():
         base = runs.reference(None, run)
         cells_of = runs.read(base) if base is not None else None
@@ -301,11 +328,11 @@ def _check_tolerances(request: AuditRequest, source: Source, before: RunProfile 
 
 
 def run_audit(
-    out: Path,
+    out: AnyPath,
     request: AuditRequest,
     executor: Executor,
     *,
-    history: Path,
+    history: AnyPath,
     retry_s: float = RETRY_S,
 ) -> AuditOutcome:
     """Return what an audit finds; ``incomplete`` where the run or its reference is not there.
@@ -318,4 +345,4 @@ def run_audit(
     try:
         return prepare_audit(out, request, history=history, retry_s=retry_s).finish(executor)
     except RunError as error:
-        return AuditOutcome(status="incomplete", out=out, request=request, why=str(error))
+        return AuditOutcome(status="incomplete", out=as_path(out), request=request, why=str(error))

@@ -26,7 +26,7 @@ UInt64 = NDArray[np.uint64]
 VERSION = 1
 METADATA = b"qaeval.profile"
 # Distinct clusters are counted exactly below this, and estimated above.
-_MAX_HASHES = 256
+N_EXACT = 256
 _SUMS = ("n", "sum_whole", "sum_rest", "square_whole", "square_rest")
 _LISTS = {"cells": pa.uint16(), "counts": pa.uint32()}
 _REASON_LISTS = {"reasons": pa.string(), "reason_counts": pa.uint32()}
@@ -70,7 +70,7 @@ class ClusterCounts:
         for own in codes:
             full = np.uint64(2**64 - 1)
             limits = np.array(
-                [each[-1] if len(each) >= _MAX_HASHES else full for each in self.smallest]
+                [each[-1] if len(each) >= N_EXACT else full for each in self.smallest]
             )
             is_small = hashes <= limits[own]
             left, places = hashes[is_small], own[is_small]
@@ -78,7 +78,7 @@ class ClusterCounts:
                 self._add(code, left[places == code])
 
     def _add(self, code: int, hashes: UInt64) -> None:
-        self.smallest[code] = np.union1d(self.smallest[code], hashes)[:_MAX_HASHES]
+        self.smallest[code] = np.union1d(self.smallest[code], hashes)[:N_EXACT]
 
     def merge(self, other: ClusterCounts) -> None:
         """Add the clusters of other rows."""
@@ -91,9 +91,9 @@ class ClusterCounts:
 
     @staticmethod
     def _count(hashes: UInt64) -> int:
-        if len(hashes) < _MAX_HASHES:
+        if len(hashes) < N_EXACT:
             return len(hashes)
-        return round((_MAX_HASHES - 1) / (float(hashes[-1]) / 2.0**64))
+        return round((N_EXACT - 1) / (float(hashes[-1]) / 2.0**64))
 
 
 def _mixed(hashes: UInt64) -> UInt64:
@@ -329,7 +329,9 @@ class RunProfile:
         """
         text = (table.schema.metadata or {}).get(METADATA)
         if text is None:
-            raise UnreadableFileError(f"{name} is no profile: it says nothing of {METADATA!r}")
+            raise UnreadableFileError(
+                f"{name} is no profile: its metadata have no {METADATA.decode()!r}"
+            )
         try:
             said = json.loads(text)
             if said["version"] != VERSION:

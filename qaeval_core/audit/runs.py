@@ -11,18 +11,20 @@ names are in the order of runs and a copy of OUT is the same run.
 from __future__ import annotations
 
 import io
+import json
 import re
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from qaeval_core import checksums, files
+from qaeval_core import checksums
 from qaeval_core.audit.run_profile import RunProfile
 from qaeval_core.errors import ConfigError, RunError, UnreadableFileError
 from qaeval_core.running.run_files import read_json
 from qaeval_core.signature import hash_text
+from qaeval_core.storage.base import Tag
+from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.store.store import Store
 
 ENDING = ".profile.parquet"
@@ -32,17 +34,18 @@ _ID = re.compile(r"^\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{12}$")
 _N_HASH_CHARS = 12
 
 
-def run_id(out: Path) -> str:
+def run_id(out: AnyPath) -> str:
     """Return the id of a complete run.
 
     Parameters
     ----------
-    out : Path
+    out : StoragePath, Path or str
         With ``run.json`` and ``_SUCCESS``, which has the hash of the report.
     """
-    marker = out / "_SUCCESS"
-    content = (out / "run.json").read_text("utf-8") + marker.read_text("utf-8")
-    time = datetime.fromtimestamp(marker.stat().st_mtime, UTC)
+    out = as_path(out)
+    marker, found = (out / "_SUCCESS").fetch()
+    content = (out / "run.json").read_text() + marker.decode()
+    time = datetime.fromtimestamp(found.modified_s, UTC)
     return f"{time.strftime(_TIME)}-{hash_text(content, n_chars=_N_HASH_CHARS)}"
 
 
@@ -70,7 +73,7 @@ class Runs:
         self._store = store
         self.folder = store.out
 
-    def path(self, run: str) -> Path:
+    def path(self, run: str) -> StoragePath:
         """Return where the profile of a run lies."""
         return self.folder / f"{run}{ENDING}"
 
@@ -78,10 +81,11 @@ class Runs:
         """Return the runs that are there, the oldest first."""
 
         def names() -> list[str]:
-            return sorted(path.name for path in self.folder.glob(f"*{ENDING}"))
+            return sorted(found.name for found in self.folder.list())
 
         found = self._store.call(names, f"cannot list {self.folder}")
-        return [own for name in found if _ID.match(own := name.removesuffix(ENDING))]
+        own = [name.removesuffix(ENDING) for name in found if name.endswith(ENDING)]
+        return [name for name in own if _ID.match(name)]
 
     def known(self, run: str) -> str:
         """Return the id under which a run is there; its own if it is not.
@@ -102,7 +106,7 @@ class Runs:
         path = self.path(run)
         content = profile_bytes(profile)
         self._store.check_inside(path)
-        return self._store.call(lambda: _write_once(path, content), f"cannot write {path}")
+        return self._store.call(lambda: path.put_new(content) is not None, f"cannot write {path}")
 
     def read(self, run: str) -> RunProfile:
         """Return the profile of a run.
@@ -114,9 +118,46 @@ class Runs:
         """
         return read_profile(self.path(run), self._store)
 
-    def pin(self, run: str) -> None:
-        """Make a run the reference of those to come."""
-        self._store.write_json(self.folder / PINNED, {"run": run})
+    def pinned_version(self) -> Tag | None:
+        """Return which version of the file says what is pinned; None where there is none."""
+        path = self.folder / PINNED
+        found = self._store.call(path.head, f"cannot look at {path}")
+        return None if found is None else found.tag
+
+    def pin(self, run: str, *, seen: Tag | None) -> str:
+        """Make a run the reference of those to come.
+
+        Of several that are pinned at once the newest run is the reference, whoever comes last.
+
+        Parameters
+        ----------
+        run : str
+        seen : Tag, optional
+            Of `pinned_version`, when this pin was decided.
+
+        Returns
+        -------
+        str
+            The newer run that was pinned meanwhile and stays; "" where there is none.
+        """
+        path = self.folder / PINNED
+        content = f"{json.dumps({'run': run}, indent=2)}\n".encode()
+        self._store.check_inside(path)
+
+        def replace() -> str:
+            known = seen
+            while not self._put(path, content, known):
+                known = self.pinned_version()
+                other = (read_json(path) or {}).get("run")
+                if known is not None and isinstance(other, str) and other > run:
+                    return other
+            return ""
+
+        return self._store.call(replace, f"cannot write {path}")
+
+    def _put(self, path: StoragePath, content: bytes, seen: Tag | None) -> bool:
+        done = path.put_new(content) if seen is None else path.swap(content, seen)
+        return done is not None
 
     def pinned(self) -> str | None:
         """Return the run that is pinned.
@@ -129,13 +170,13 @@ class Runs:
             If its profile is not there.
         """
         path = self.folder / PINNED
-        if not self._store.call(path.exists, f"cannot look at {path}"):
+        if not self._store.call(path.is_file, f"cannot look at {path}"):
             return None
         run = (read_json(path) or {}).get("run")
         if not isinstance(run, str) or not _ID.match(run):
-            raise UnreadableFileError(f"{path} is damaged: pin a reference again with --pin")
+            raise UnreadableFileError(f"{path} is damaged")
         if not self.path(run).is_file():
-            raise RunError(f"{path} names {run}, whose profile is not there; pin another run")
+            raise RunError(f"{path} names {run}, whose profile is not there")
         return run
 
     def reference(self, choice: str | None, run: str) -> str | None:
@@ -173,7 +214,7 @@ def profile_bytes(profile: RunProfile) -> bytes:
     return buffer.getvalue()
 
 
-def read_profile(path: Path, store: Store) -> RunProfile:
+def read_profile(path: AnyPath, store: Store) -> RunProfile:
     """Return the profile in a file.
 
     Raises
@@ -183,6 +224,7 @@ def read_profile(path: Path, store: Store) -> RunProfile:
     UnreadableFileError
         If it is no profile, is damaged, or was written by another version.
     """
+    path = as_path(path)
     if not store.call(path.is_file, f"cannot look at {path}"):
         raise ConfigError(f"no profile {path}")
     content = store.call(path.read_bytes, f"cannot read {path}")
@@ -193,20 +235,3 @@ def read_profile(path: Path, store: Store) -> RunProfile:
     except (OSError, pa.ArrowException) as error:
         raise UnreadableFileError(f"{path} is no profile, or damaged: {error}") from None
     return RunProfile.from_table(table, str(path))
-
-
-def _write_once(path: Path, content: bytes) -> bool:
-    """Write a file, flushed and whole, unless there is one of that name."""
-    if path.exists():
-        return False
-    staged = files.temporary_path(path)
-    files.write(staged, content)
-    try:
-        files.link(staged, path)
-    except FileExistsError:
-        return False
-    except OSError:  # A file system without hard links.
-        files.move(staged, path)
-    finally:
-        files.delete(staged)
-    return True

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
@@ -30,6 +29,7 @@ from qaeval_core.planning.inputs import InputFile, find_inputs
 from qaeval_core.running.finished_run import FinishedRun
 from qaeval_core.running.sight import one_a_folder
 from qaeval_core.schema import COLUMNS_METADATA, QUARANTINE_REASON, ROLES, is_list
+from qaeval_core.storage.path import StoragePath
 
 DEFAULT_CLUSTER = "context"
 # What ids are called among the columns of any input.
@@ -233,7 +233,7 @@ def _other(run: FinishedRun) -> str:
     return f"\nWithout the input: {' or '.join(filter(None, [hint, '--cluster id']))}"
 
 
-def _of_scores(out: Path, scores: Sequence[InputFile]) -> Corpus:
+def _of_scores(out: StoragePath, scores: Sequence[InputFile]) -> Corpus:
     files: list[CorpusFile] = []
     start = 0
     for file in scores:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from qaeval_core.audit.cells import choose_cells
 from qaeval_core.audit.compare import Alert, compare
-from qaeval_core.audit.paired import PairedColumn, match_rows, pair_columns, paired_alerts
+from qaeval_core.audit.paired import PairedColumn, match_rows, pair_columns, with_pairs
 from qaeval_core.audit.rows import RowColumns, scored_rows, watched_columns
 from qaeval_core.audit.run_profile import RunProfile
 from qaeval_core.audit.settings import AuditSettings
@@ -112,7 +112,7 @@ def audit_tables(
     profiles = _profiles(tables, columns, cluster=columns[0].cluster or "row")
     result = compare(*profiles, settings)
     paired = _paired(tables, columns, settings)
-    alerts = [*result.alerts, *paired_alerts(paired, settings)]
+    alerts = with_pairs(result.alerts, paired, settings)
     return AuditedTables(
         alerts,
         pl.from_arrow(result.table()) if is_polars else result.table(),

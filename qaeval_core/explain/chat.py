@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -36,6 +35,7 @@ from qaeval_core.planning.run_plan import InstancePlan
 from qaeval_core.report.html import Block, Passage
 from qaeval_core.running.chat_asker import endpoint_of, read_entry
 from qaeval_core.schema import QUARANTINE_REASON
+from qaeval_core.storage.path import StoragePath
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ class KeptReplies:
     """The replies below a folder; read when the first is looked for, and never written."""
 
     family: ChatFamily
-    folder: Path
+    folder: StoragePath | None
 
     def is_readable(self, key: str) -> bool | None:
         """Whether the reply to a request has the form that was asked for; None without one."""
@@ -168,7 +168,7 @@ class KeptReplies:
         others = self._other_readings(entry, reply)
         if others and self._journal is not None:
             # Two writers may have asked at once, and this is the other one's reply.
-            same_key = [own for own in self._journal.entries() if own.key == key]
+            same_key = list(self._journal.replies(key))
             entry = min(same_key, key=lambda own: len(self._other_readings(own, reply)))
             others = self._other_readings(entry, reply)
         notes = []
@@ -183,11 +183,12 @@ class KeptReplies:
 
     @cached_property
     def _journal(self) -> Journal | None:
-        if not self.folder.is_dir():  # Looked for first: a journal makes its folder.
-            return None
         try:
+            # Looked for first: a journal makes its folder.
+            if self.folder is None or not self.folder.is_dir():
+                return None
             return Journal(self.folder, of_others=True)  # A colleague's run: shown, not scored by.
-        except RunError:  # It cannot be read: what is committed is shown.
+        except (RunError, OSError):  # It cannot be read: what is committed is shown.
             return None
 
     def _other_readings(self, entry: JournalEntry, reply: ChatReply) -> list[str]:
@@ -205,7 +206,7 @@ Data = Mapping[str, Any]
 
 def run_data(chat: ChatRun) -> Iterator[dict[str, Any]]:
     """Yield what is known of each run; readings are as committed, None where there is no reply."""
-    kept = KeptReplies(chat.plan.family, (chat.plan.journal_folder or Path()).absolute())
+    kept = KeptReplies(chat.plan.family, chat.plan.journal_folder)
     committed = chat.committed or {}
     for run, reading in enumerate(chat.readings):
         if reading.key is not None:

@@ -47,6 +47,7 @@ from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.running.finished_run import FinishedRun, read_run
 from qaeval_core.schema import POSITION, QUARANTINE_REASON
 from qaeval_core.signature import environment
+from qaeval_core.storage.path import AnyPath
 
 _N_SHOWN_DIFFERENCES = 5
 
@@ -66,7 +67,7 @@ _NOTHING = _Again({}, Comparison(0, 0.0, 0.0, ()), (), ())
 
 
 def explain_row(
-    out: str | Path,
+    out: AnyPath,
     *,
     identity: str | None = None,
     place: str | None = None,
@@ -79,7 +80,7 @@ def explain_row(
 
     Parameters
     ----------
-    out : str or Path
+    out : str, Path or StoragePath
         Where the run wrote to.
     identity : str, optional
         The row's id, or
@@ -100,7 +101,7 @@ def explain_row(
         `ConfigError` and `InputError` for a row, instance or input that is not there,
         `ReconcileError` where a value differs from the stored one; its message says why.
     """
-    run = read_run(Path(out))
+    run = read_run(out)
     place_of_row = find_row(run.out, identity=identity, place=place)
     job = make_same_job(run, instances, artifacts=artifacts, inputs=inputs)
     row = read_row(run, job, place_of_row)

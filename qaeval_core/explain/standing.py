@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -15,21 +14,22 @@ from qaeval_core.explain.parts import InstanceExplanation, Standing
 from qaeval_core.report.again import read_profile
 from qaeval_core.report.bars import counted_bars
 from qaeval_core.report.page import PROFILE
+from qaeval_core.storage.path import AnyPath, as_path
 
 
 def standings(
-    out: Path, instances: Sequence[InstanceExplanation]
+    out: AnyPath, instances: Sequence[InstanceExplanation]
 ) -> tuple[tuple[Standing, ...], list[str]]:
     """Return where the first score of each instance lies, and notes.
 
     Parameters
     ----------
-    out : Path
+    out : StoragePath, Path or str
         Of the run; a version that kept no profile has none to stand in.
     instances : sequence of InstanceExplanation
     """
     try:
-        profile = read_profile(out / PROFILE)
+        profile = read_profile(as_path(out) / PROFILE)
     except UnreadableFileError as error:
         # The row is explained all the same, and the page says what is missing.
         return (), [f"no chart of all rows: {error}"]

@@ -30,6 +30,7 @@ from qaeval_core.models.artifact import default_root, find_artifact
 from qaeval_core.planning.shards import RowRange
 from qaeval_core.running.finished_run import FinishedRun
 from qaeval_core.running.reader import ShardReader
+from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 
 _BATCH_ROWS = 65_536
 _N_NEAREST = 3
@@ -117,7 +118,7 @@ def make_same_job(
 
 
 def _with_own_places(
-    config: RunConfig, *, out: Path, artifacts: Path, inputs: Sequence[str]
+    config: RunConfig, *, out: StoragePath, artifacts: Path, inputs: Sequence[str]
 ) -> RunConfig:
     """Return a run's configuration with the places that the user named."""
     remote = [path for path in config.input.paths if "://" in path]
@@ -240,13 +241,13 @@ def quarantine_message(run: FinishedRun, place: RowPlace) -> str | None:
     path = run.out / "quarantine" / place.relative
     if not path.is_file():
         return None
-    rows = pq.read_table(path, filters=[("position", "=", place.row)]).to_pylist()
+    rows = pq.read_table(path.source(), filters=[("position", "=", place.row)]).to_pylist()
     return str(rows[0]["message"]) if rows and rows[0]["message"] is not None else None
 
 
-def _row_at(path: Path, row: int, *, columns: list[str] | None = None) -> dict[str, object]:
+def _row_at(path: StoragePath, row: int, *, columns: list[str] | None = None) -> dict[str, object]:
     start = 0
-    parquet = pq.ParquetFile(path)
+    parquet = pq.ParquetFile(path.source())
     for i in range(parquet.num_row_groups):
         n_rows = parquet.metadata.row_group(i).num_rows
         if row < start + n_rows:
@@ -257,12 +258,12 @@ def _row_at(path: Path, row: int, *, columns: list[str] | None = None) -> dict[s
     raise ReconcileError(f"{path} has {start:,} rows, row {row} is wanted")
 
 
-def find_row(out: Path, *, identity: str | None = None, place: str | None = None) -> RowPlace:
+def find_row(out: AnyPath, *, identity: str | None = None, place: str | None = None) -> RowPlace:
     """Return the place of a row.
 
     Parameters
     ----------
-    out : Path
+    out : StoragePath, Path or str
         Of a finished run.
     identity : str, optional
         Its id; where the input had no id column that is ``FILE#N``.
@@ -295,23 +296,20 @@ def find_row(out: Path, *, identity: str | None = None, place: str | None = None
     raise InputError(f"no row of {out} has the id {identity!r}{_near(files, str(identity))}")
 
 
-def _score_files(out: Path) -> dict[str, Path]:
-    folder = out / "scores"
-    return {
-        path.relative_to(folder).as_posix(): path
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.name.startswith(".")
-    }
+def _score_files(out: AnyPath) -> dict[str, StoragePath]:
+    folder = as_path(out) / "scores"
+    paths = {name: folder / name for name in sorted(own.name for own in folder.list(is_deep=True))}
+    return {name: path for name, path in paths.items() if not path.name.startswith(".")}
 
 
-def _place(files: dict[str, Path], place: str) -> RowPlace:
+def _place(files: dict[str, StoragePath], place: str) -> RowPlace:
     relative, separator, number = place.rpartition(":")
     if not separator or not number.isdigit():
         raise ConfigError(f"--row takes FILE:N, row numbers from 0, not {place!r}")
     if relative not in files:
         raise ConfigError(f"--row {place}: no scores of {relative!r}{nearest(relative, files)}")
     row = int(number)
-    n_rows = pq.read_metadata(files[relative]).num_rows
+    n_rows = pq.read_metadata(files[relative].source()).num_rows
     if row >= n_rows:
         raise ConfigError(
             f"--row {place}: {relative} has {n_rows:,} rows, the last is {n_rows - 1}"
@@ -320,13 +318,13 @@ def _place(files: dict[str, Path], place: str) -> RowPlace:
     return RowPlace(relative, row, None if own_id is None else str(own_id))
 
 
-def _rows_with_id(path: Path, identity: str) -> Iterator[int]:
+def _rows_with_id(path: StoragePath, identity: str) -> Iterator[int]:
     for start, ids in _id_batches(path):
         for i in pc.indices_nonzero(pc.equal(ids, identity)).to_pylist():
             yield start + i
 
 
-def _near(files: dict[str, Path], identity: str) -> str:
+def _near(files: dict[str, StoragePath], identity: str) -> str:
     """Return a hint with the ids most like one that is not there."""
     best: list[tuple[float, str]] = []
     for path in files.values():
@@ -338,10 +336,11 @@ def _near(files: dict[str, Path], identity: str) -> str:
     return f"; the nearest are {shown}" if shown else ""
 
 
-def _id_batches(path: Path) -> Iterator[tuple[int, pa.Array]]:
+def _id_batches(path: StoragePath) -> Iterator[tuple[int, pa.Array]]:
     """Yield (first row, ids as texts) of a file of scores."""
     start = 0
-    for batch in pq.ParquetFile(path).iter_batches(batch_size=_BATCH_ROWS, columns=["id"]):
+    parquet = pq.ParquetFile(path.source())
+    for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=["id"]):
         ids = batch.column(0)
         yield start, _as_texts(ids)
         start += len(ids)

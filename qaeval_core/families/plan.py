@@ -6,7 +6,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -24,6 +23,7 @@ from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.models.session import Device
 from qaeval_core.schema import NOT_SAMPLED, POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
 from qaeval_core.signature import Signature
+from qaeval_core.storage.path import StoragePath
 
 ResolveArtifact = Callable[[ArtifactRequest], Artifact]
 Resources = Literal["words", "model", "calls"]
@@ -240,7 +240,7 @@ class FamilyPlan(ABC):
         return (self.frequencies_path,) if self.frequencies_path and not self.after else ()
 
     @property
-    def journal_folder(self) -> Path | None:
+    def journal_folder(self) -> StoragePath | None:
         """Where replies are kept that were paid for; None where nothing is asked."""
         return None
 

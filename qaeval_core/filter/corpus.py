@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from qaeval_core.planning.inputs import InputFile, open_filesystem, read_footer
 from qaeval_core.planning.shards import RowRange, stretches
+from qaeval_core.storage.path import StoragePath
 
 if TYPE_CHECKING:
     from qaeval_core.study.inputs import ScoreColumn
@@ -87,9 +87,11 @@ class Corpus:
     instances : mapping of instance name to signature
     is_complete : bool
         False if OUT has no ``_SUCCESS``.
+    folders : tuple of StoragePath
+        Of the input, whatever lies in which is input, too.
     """
 
-    out: Path
+    out: StoragePath
     files: tuple[CorpusFile, ...]
     id_column: str | None
     roles: Mapping[str, str]
@@ -99,6 +101,7 @@ class Corpus:
     is_complete: bool = True
     has_run: bool = True
     notes: tuple[str, ...] = ()
+    folders: tuple[StoragePath, ...] = ()
 
     @property
     def n_rows(self) -> int:
@@ -113,9 +116,9 @@ class Corpus:
         own = [name for name in first if all(name in names for names in common)]
         return [*own, *self.score_names]
 
-    def field(self, name: str) -> pa.Field:
-        """Return the field of a column, in the first file."""
-        file = self.files[0]
+    def field(self, name: str, file: CorpusFile | None = None) -> pa.Field:
+        """Return the field of a column, in the first file or in another one."""
+        file = file or self.files[0]
         scores = file.scores or file.source
         schema = scores.schema if name in self.score_names else file.source.schema
         return schema.field(name)

@@ -28,11 +28,10 @@ from qaeval_core.filter.order import (
     sorted_rows,
 )
 from qaeval_core.filter.request import FilterRequest, Quota
+from qaeval_core.stats.certificate import N_SHARES, kept_rows
 
 T = TypeVar("T")
 
-# Kept shares that a yield curve shows, and a certificate chooses from.
-N_SHARES = 20
 _ROWS_PER_BUCKET = 1 << 18
 _BUCKETS_PER_WALK = 8
 # The sorts in them are of two and more already.
@@ -158,7 +157,9 @@ class CorpusRows:
         rows finds those of several ranges.
         """
         assert self.group is not None, "nothing is grouped"
-        n_buckets = max(-(-len(self) // _ROWS_PER_BUCKET), 1)
+        if not len(self):
+            return
+        n_buckets = -(-len(self) // _ROWS_PER_BUCKET)
         for first in range(0, n_buckets, _BUCKETS_PER_WALK):
             rows, codes = [], []
             for start in range(0, len(self), _STEP):
@@ -387,12 +388,12 @@ class Shares:
 
 
 def make_shares(rows: CorpusRows) -> Shares:
-    """Return the shares .05, .10, ..., 1 of the rows that are left."""
+    """Return the shares of the rows that are left that a certificate chooses from."""
     ranking = rows.ranking()
     n_eligible = len(ranking)
     if not n_eligible:
         return Shares(0, (), ())
-    counts = tuple(n_of(Fraction(j, N_SHARES), n_eligible) for j in range(1, N_SHARES + 1))
+    counts = tuple(map(int, kept_rows(n_eligible)))
     return Shares(n_eligible, counts, tuple(ranking.cuts(counts)))
 
 

@@ -16,7 +16,6 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from multiprocessing import get_context
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
@@ -40,6 +39,7 @@ from qaeval_core.filter.scan import (
 )
 from qaeval_core.outages import Outages
 from qaeval_core.running.sight import one_a_folder
+from qaeval_core.storage.path import StoragePath
 from qaeval_core.store.store import Store
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ _LOOK_S = 0.5
 class Executor(Protocol):
     """Who works on ranges."""
 
-    def begin(self, folder: Path | None, inputs: Sequence[str]) -> None:
+    def begin(self, folder: StoragePath | None, inputs: Sequence[str]) -> None:
         """Look whether whoever works sees a folder, if there is one, and some files."""
 
     def map(
@@ -83,7 +83,7 @@ class LocalExecutor:
         self._n_processes = n_processes
         self._pool: ProcessPoolExecutor | None = None
 
-    def begin(self, folder: Path | None, inputs: Sequence[str]) -> None:
+    def begin(self, folder: StoragePath | None, inputs: Sequence[str]) -> None:
         """See what the caller sees."""
 
     def map(
@@ -164,14 +164,18 @@ class Filtering:
     """A filter under way; ``retry_s`` is how long stores are tried."""
 
     plan: FilterPlan
-    folder: Path
+    folder: StoragePath
     executor: Executor
     say: Callable[[str], None]
     retry_s: float = RETRY_S
 
     @cached_property
-    def work(self) -> Path:
-        """Folder for what is not whole yet; workers of a killed run may still write to theirs."""
+    def work(self) -> StoragePath:
+        """Folder for what is not whole yet; workers of a killed run may still write to theirs.
+
+        It lies in KEPT, on a disk or in a bucket: what one worker puts aside another one reads, on
+        whatever node.
+        """
         return self.folder / f"{WORK}{uuid.uuid4().hex}"
 
     @cached_property
@@ -179,9 +183,14 @@ class Filtering:
         return secrets.randbits(64)
 
     @cached_property
+    def outages(self) -> Outages:
+        """How long the driver tries stores."""
+        return Outages(retry_s=self.retry_s)
+
+    @cached_property
     def store(self) -> Store:
         """KEPT."""
-        return Store(self.folder, outages=Outages(retry_s=self.retry_s))
+        return Store(self.folder, outages=self.outages)
 
     @cached_property
     def tasks(self) -> list[RangeTask]:
@@ -216,12 +225,16 @@ class Filtering:
         """Make an empty folder for work, and take it away at the end."""
 
         def make() -> None:
-            for path in self.folder.glob(f"{WORK}*"):
-                if path.is_symlink():
+            for name in self.folder.folders():
+                if not name.startswith(WORK):
+                    continue
+                path = self.folder / name
+                if path.local is not None and path.local.is_symlink():
                     raise RunError(f"{path} is a link; remove it")
-                files.delete_folder(path)
-            for name in ("ids", "questions", *OUTPUTS):
-                files.make_folder(self.work / name)
+                path.delete_folder()
+            if (local := self.work.local) is not None:
+                for name in ("ids", "questions", *OUTPUTS):
+                    files.make_folder(local / name)
 
         self.store.call(make, f"cannot write below {self.folder}")
         given = [
@@ -233,7 +246,7 @@ class Filtering:
         finally:
             # What counts is in its place by now, or an error is on its way.
             with contextlib.suppress(OSError):
-                files.delete_folder(self.work)
+                self.work.delete_folder()
 
 
 def learn(run: Filtering, labels: Labels) -> Learned:

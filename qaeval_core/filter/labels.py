@@ -11,13 +11,13 @@ import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError, SchemaError
 from qaeval_core.filter.decide import CorpusRows
+from qaeval_core.storage.path import StoragePath
 from qaeval_core.study.inputs import binary_labels, read_keyed
 
 LABEL_COLUMN = "good"
@@ -157,17 +157,22 @@ def sheet_text(rows: Sequence[Mapping[str, object]]) -> str:
 
 def _cell(value: object) -> str:
     text = "\n\n".join(map(str, value)) if isinstance(value, list) else str(value or "")
-    return _ESCAPE + text if text.startswith(_FORMULA) else text
+    return _ESCAPE + text if _is_formula(text) else text
+
+
+def _is_formula(text: str) -> bool:
+    # What looks like an escaped one is escaped again, so that it comes back as it was.
+    return text.lstrip(_ESCAPE).startswith(_FORMULA)
 
 
 def _without_escape(text: str) -> str:
-    is_escaped = text.startswith(_ESCAPE) and text[1:].startswith(_FORMULA)
+    is_escaped = text.startswith(_ESCAPE) and _is_formula(text)
     return text[1:] if is_escaped else text
 
 
-def check_no_sheet(path: Path, content: str) -> bool:
+def check_no_sheet(path: StoragePath, content: str) -> bool:
     """Return whether a sheet is still to be written; ConfigError if another one lies there."""
-    if not path.exists():
+    if not path.is_file():
         return True
     if path.read_text(encoding="utf-8") == content:
         return False

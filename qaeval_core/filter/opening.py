@@ -6,7 +6,6 @@ Footers are read, and what the run wrote about itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import pyarrow.parquet as pq
 
@@ -24,11 +23,12 @@ from qaeval_core.planning.inputs import InputFile, find_inputs
 from qaeval_core.running.finished_run import FinishedRun, read_run
 from qaeval_core.running.run_files import read_json
 from qaeval_core.schema import COLUMNS_METADATA, fits_role
+from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.study.inputs import ScoreColumn, described_columns
 
 
 def open_corpus(
-    out: Path,
+    out: AnyPath,
     *,
     columns: Mapping[str, str],
     partial: bool = False,
@@ -56,6 +56,7 @@ def open_corpus(
     InputError
         If files or columns are missing.
     """
+    out = as_path(out)
     if read_json(out / "run.json") is None:
         if (out / "scores").is_dir():
             raise ConfigError(f"{out} holds scores, but no run.json that can be read")
@@ -64,8 +65,8 @@ def open_corpus(
     return _open_run(run, columns=columns, partial=partial, inputs=inputs)
 
 
-def _read_run(out: Path, *, partial: bool) -> FinishedRun:
-    is_complete = (out / "_SUCCESS").exists()
+def _read_run(out: StoragePath, *, partial: bool) -> FinishedRun:
+    is_complete = (out / "_SUCCESS").is_file()
     if not is_complete and not partial:
         raise RunError(
             f"{out} is not complete: it has no _SUCCESS. Run the same qaeval score again to go on, "
@@ -74,7 +75,7 @@ def _read_run(out: Path, *, partial: bool) -> FinishedRun:
     return read_run(out, is_partial=partial)
 
 
-def _open_table(path: Path, columns: Mapping[str, str]) -> Corpus:
+def _open_table(path: StoragePath, columns: Mapping[str, str]) -> Corpus:
     files, problems = find_inputs([str(path)])
     _check_unique(files)
     _check_same_columns(files)
@@ -112,9 +113,10 @@ def _open_run(
             f"the run read its input from {remote[0]}: filter goes to no server that a file names; "
             "if it is yours, name it with --input"
         )
+    paths = list(inputs or run.config.input.paths)
     try:
         sources, problems = find_inputs(
-            list(inputs or run.config.input.paths),
+            paths,
             skip_unreadable=run.config.input.skip_unreadable,
         )
     except InputError as error:
@@ -157,7 +159,7 @@ def _open_run(
     _check_names(own, score_names)
     roles = _roles(run, columns, _common_names(own))
     _check_roles(own, {**roles, **({"id": id_column} if id_column else {})})
-    is_complete = (run.out / "_SUCCESS").exists()
+    is_complete = (run.out / "_SUCCESS").is_file()
     if not is_complete:
         notes.append(f"{run.out} is not complete: this is a part of the corpus")
     return Corpus(
@@ -170,7 +172,16 @@ def _open_run(
         instances=run.instances,
         is_complete=is_complete,
         notes=tuple(notes),
+        folders=tuple(own for own in map(_place_of, paths) if own is not None and own.is_dir()),
     )
+
+
+def _place_of(path: str) -> StoragePath | None:
+    """Return a path or URI as a place that KEPT could lie in; None where it never is."""
+    try:
+        return as_path(path)
+    except ConfigError:  # Of stores that are read alone.
+        return None
 
 
 def _check_known(run: FinishedRun, sources: Sequence[InputFile]) -> None:
@@ -182,7 +193,7 @@ def _check_known(run: FinishedRun, sources: Sequence[InputFile]) -> None:
     for relative in sorted(names - set(run.file_ids)):
         path = run.out / "scores" / relative
         # Of a file without rows, and of those beyond a limit, no shard was planned.
-        if not (path.is_file() and pq.read_metadata(path).num_rows == 0):
+        if not (path.is_file() and pq.read_metadata(path.source()).num_rows == 0):
             raise InputError(
                 f"{relative} was never scored: run the same qaeval score again to add it"
             )
@@ -196,7 +207,7 @@ def _check_unchanged(run: FinishedRun, source: InputFile, *, compares_ids: bool)
     )
 
 
-def _scores_of(out: Path, source: InputFile) -> InputFile | None:
+def _scores_of(out: StoragePath, source: InputFile) -> InputFile | None:
     path = out / "scores" / source.relative
     if not path.is_file():
         return None

@@ -23,6 +23,7 @@ from qaeval_core.filter.write import (
     write_range,
 )
 from qaeval_core.schema import COLUMNS_METADATA
+from qaeval_core.storage.path import StoragePath, as_path
 
 
 class RangeDecisions(Sequence[tuple[RangeTask, Decisions]]):
@@ -141,9 +142,21 @@ def _join(run: Filtering, plan: WritePlan) -> dict[str, dict[str, Any]]:
 def _delete_others(run: Filtering, what: str, names: Sequence[str]) -> None:
     folder = run.folder / what
     own = {folder / name for name in names}
-    for path in sorted(folder.rglob("*")) if folder.is_dir() and not folder.is_symlink() else ():
-        if path not in own and (path.is_file() or path.is_symlink()):
+    for path in _files_in(folder):
+        if path not in own:
             run.store.delete(path)
+
+
+def _files_in(folder: StoragePath) -> list[StoragePath]:
+    local = folder.local
+    if local is None:
+        return [folder / name for name in sorted(found.name for found in folder.list(is_deep=True))]
+    if not local.is_dir() or local.is_symlink():
+        return []
+    # Links, too, whatever they lead to.
+    return [
+        as_path(path) for path in sorted(local.rglob("*")) if path.is_file() or path.is_symlink()
+    ]
 
 
 def write_yields(run: Filtering, table: pl.DataFrame) -> None:

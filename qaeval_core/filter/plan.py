@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,12 +20,13 @@ from numpy.typing import NDArray
 from qaeval_core import files
 from qaeval_core.errors import ConfigError, SchemaError, nearest
 from qaeval_core.filter.conditions import check_condition
-from qaeval_core.filter.corpus import Corpus
+from qaeval_core.filter.corpus import Corpus, CorpusFile
 from qaeval_core.filter.decide import BYTES_PER_ROW
 from qaeval_core.filter.facts import RULE_REASONS, ColumnRank, Rank, Stages
 from qaeval_core.filter.request import FilterRequest, NearDuplicates
 from qaeval_core.signature import hash_text
 from qaeval_core.stats.learned_rank import LearnedRank
+from qaeval_core.storage.path import as_path
 from qaeval_core.study.inputs import numbers
 
 # What a filter does is in the fingerprint of what it wrote.
@@ -174,12 +174,14 @@ def check_memory(plan: FilterPlan) -> None:
 
 
 def _is_file(request: FilterRequest) -> bool:
-    return request.rank_by is not None and request.rank_by.endswith(".json")
+    given = request.rank_by or ""
+    # Behind the name in a URI stands the way to its store.
+    return (given.partition("?")[0] if "://" in given else given).endswith(".json")
 
 
 def _hash_given(path: str) -> str:
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        return hashlib.sha256(as_path(path).read_bytes()).hexdigest()
     except OSError:
         return path  # A folder or a glob: its rows are read and checked anyway.
 
@@ -198,7 +200,7 @@ def _signature(corpus: Corpus, name: str) -> str:
 def _metrics(corpus: Corpus, rank: Rank) -> tuple[str, ...]:
     described = [name for name in corpus.described if name in corpus.names]
     chosen = dict.fromkeys([*(described or ()), *rank.columns])
-    return tuple(name for name in chosen if _is_number(corpus.field(name).type))
+    return tuple(name for name in chosen if _other_file(corpus, name, _is_number) is None)
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -209,9 +211,17 @@ def _is_number(kind: pa.DataType) -> bool:
 def _check_number(corpus: Corpus, name: str, option: str) -> None:
     if name not in corpus.names:
         raise SchemaError(f"{option}: no column {name!r}{nearest(name, corpus.names)}")
-    kind = corpus.field(name).type
-    if not _is_number(kind):
-        raise SchemaError(f"{option}: column {name!r} is {kind}, not a number")
+    if (file := _other_file(corpus, name, _is_number)) is not None:
+        kind = corpus.field(name, file).type
+        raise SchemaError(f"{option}: column {name!r} of {file.relative} is {kind}, not a number")
+
+
+def _other_file(
+    corpus: Corpus, name: str, is_fit: Callable[[pa.DataType], bool]
+) -> CorpusFile | None:
+    """Return the first file whose column is of a kind that does not fit; files may differ."""
+    kinds = ((file, corpus.field(name, file).type) for file in corpus.files)
+    return next((file for file, kind in kinds if not is_fit(kind)), None)
 
 
 def _rank(request: FilterRequest, corpus: Corpus) -> Rank:
@@ -238,10 +248,11 @@ def _only_score(corpus: Corpus) -> str:
     names = list(corpus.instances)
     if len(names) == 1 and names[0] in corpus.score_names:
         return names[0]
+    there = set(corpus.names) - {corpus.id_column}
     choices = [
         name
         for name in (corpus.described or corpus.names)
-        if name in corpus.names and _is_number(corpus.field(name).type)
+        if name in there and _other_file(corpus, name, _is_number) is None
     ]
     if not corpus.has_run and len(choices) == 1:
         return choices[0]
@@ -252,9 +263,14 @@ def _only_score(corpus: Corpus) -> str:
     )
 
 
+def _read_given(path: str) -> str:
+    own = as_path(path)
+    return own.read_text() if own.local is None else files.read_given(path)
+
+
 def _read_combination(path: str, corpus: Corpus) -> CombinedRank:
     try:
-        learned = LearnedRank.from_json(json.loads(files.read_given(path)))
+        learned = LearnedRank.from_json(json.loads(_read_given(path)))
     except (OSError, ValueError) as error:
         raise ConfigError(f"--rank-by {path}: {error}") from None
     except ConfigError as error:
@@ -269,8 +285,19 @@ def _read_combination(path: str, corpus: Corpus) -> CombinedRank:
 
 
 def _keep_columns(request: FilterRequest, corpus: Corpus) -> tuple[str, ...]:
-    fields = [corpus.field(name) for name in corpus.names]
-    names = [name for text in request.keep for name in check_condition(text, fields)]
+    if not request.keep:
+        return ()
+    # Columns of one name may be of several kinds: one file of each is looked at.
+    several = {
+        tuple(corpus.field(name, file) for name in corpus.names): file for file in corpus.files
+    }
+    names: list[str] = []
+    for fields, file in several.items():
+        try:
+            names += [name for text in request.keep for name in check_condition(text, fields)]
+        except ConfigError as error:
+            where = f" (in {file.relative})" if len(several) > 1 else ""
+            raise ConfigError(f"{error}{where}") from None
     return tuple(dict.fromkeys(names))
 
 
@@ -296,7 +323,7 @@ def _group(request: FilterRequest, corpus: Corpus, duplicates: NearDuplicates) -
     if request.group is not None:
         column = corpus.roles.get(request.group, request.group)
         if column not in corpus.names:
-            known = [*corpus.roles, *corpus.names]
+            known = dict.fromkeys([*corpus.roles, *corpus.names])
             raise SchemaError(f"--group: no column {column!r}{nearest(column, known)}")
         if column != corpus.roles.get("context"):
             _check_value_column(corpus, column, "--group")
@@ -316,9 +343,12 @@ def _group(request: FilterRequest, corpus: Corpus, duplicates: NearDuplicates) -
 def _check_value_column(corpus: Corpus, name: str, option: str) -> None:
     if name not in corpus.names:
         raise SchemaError(f"{option}: no column {name!r}{nearest(name, corpus.names)}")
-    kind = corpus.field(name).type
-    if pa.types.is_nested(kind):
-        raise SchemaError(f"{option}: column {name!r} is {kind}, not one value a row")
+    file = _other_file(corpus, name, lambda kind: not pa.types.is_nested(kind))
+    if file is not None:
+        kind = corpus.field(name, file).type
+        raise SchemaError(
+            f"{option}: column {name!r} of {file.relative} is {kind}, not one value a row"
+        )
 
 
 def _rules(request: FilterRequest, corpus: Corpus, notes: list[str]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from qaeval_core.filter.scan import n_buckets
 from qaeval_core.filter.write import N_BINS, Sums
 from qaeval_core.stats.certificate import Certificate, Outlook, labels_needed
 from qaeval_core.stats.learned_rank import LearnedRank
+from qaeval_core.storage.path import as_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ def _certificate(found: Certificate | None, target: float | None) -> dict[str, A
     if found is None:
         return None
     chosen = found.chosen if target is not None else None
-    needed = labels_needed(found) if target is not None else ()
+    needed = labels_needed(found) if target is not None and chosen is None else ()
     return {
         "target": target,
         "confidence": found.confidence,
@@ -154,7 +155,12 @@ def _histogram(found: Outcome, sign: float) -> dict[str, Any]:
     return {"edges": edges[order].tolist(), "kept": kept, "dropped": dropped}
 
 
-def result_lines(content: Mapping[str, Any], folder: object) -> Iterator[str]:
+def _named(folder: str, name: str) -> str:
+    """Return a name in a folder, which is shown as the user wrote it."""
+    return str(as_path(folder) / name) if "://" in folder else f"{folder}/{name}"
+
+
+def result_lines(content: Mapping[str, Any], folder: str) -> Iterator[str]:
     """Yield what a person wants to see first."""
     if "sheet" in content:
         yield from _sheet_lines(content)
@@ -162,7 +168,7 @@ def result_lines(content: Mapping[str, Any], folder: object) -> Iterator[str]:
     n_rows, n_kept = content["rows"], content["kept"]
     share = n_kept / n_rows if n_rows else 0.0
     groups = "" if content["groups_kept"] is None else f", of {content['groups_kept']:,} groups"
-    yield f"kept {n_kept:,} of {n_rows:,} rows ({share:.1%}){groups}: {folder}/kept"
+    yield f"kept {n_kept:,} of {n_rows:,} rows ({share:.1%}){groups}: {_named(folder, 'kept')}"
     for reason, n in sorted(content["reasons"].items(), key=lambda item: -item[1]):
         yield f"  {reason}: {n:,}"
     if content["cut"] is not None:
@@ -172,7 +178,7 @@ def result_lines(content: Mapping[str, Any], folder: object) -> Iterator[str]:
         if own["shortfall"]:
             yield f"  {own['value']}: {own['n_kept']:,} rows, {own['shortfall']:,} below its quota"
     yield from _certificate_lines(content)
-    yield f"why: {folder}/filter.html"
+    yield f"why: {_named(folder, 'filter.html')}"
 
 
 def _sheet_lines(content: Mapping[str, Any]) -> Iterator[str]:
@@ -208,6 +214,9 @@ def _certificate_lines(content: Mapping[str, Any]) -> Iterator[str]:
         yield f"it holds for {found['holds_for']}"
         return
     needed = found["labels_needed"]
+    if not found["n_labels"]:
+        yield "no label is of a row that could be kept: nothing is certified, and nothing is kept"
+        return
     way_out = (
         "no share looks good enough, whatever the number of labels"
         if needed is None

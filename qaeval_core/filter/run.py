@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qaeval_core import files
-from qaeval_core.errors import ConfigError
+from qaeval_core.errors import ConfigError, OutRefusedError
 from qaeval_core.filter.corpus import Corpus
 from qaeval_core.filter.decide import (
     CorpusRows,
@@ -51,6 +50,8 @@ from qaeval_core.filter.write import Sums, hash_of
 from qaeval_core.filter.yields import certificate, smallest_shares, yield_table
 from qaeval_core.running.run_files import read_json
 from qaeval_core.stats.certificate import Certificate
+from qaeval_core.storage.path import AnyPath, StoragePath, as_path
+from qaeval_core.storage.probe import PROBES, probe
 from qaeval_core.store.lock import RunLock
 
 N_EXAMPLES = 20
@@ -58,7 +59,7 @@ N_EXAMPLES = 20
 
 def run_filter(
     plan: FilterPlan,
-    folder: Path,
+    folder: AnyPath,
     executor: Executor,
     *,
     say: Callable[[str], None],
@@ -68,8 +69,8 @@ def run_filter(
 
     Parameters
     ----------
-    folder : Path
-        KEPT; made, or one that a filter made.
+    folder : StoragePath, Path or str
+        KEPT; made, or one that a filter made; in a bucket by its URI.
     say : callable
         Gets one line per fact that a user should know.
 
@@ -87,8 +88,12 @@ def run_filter(
     check_memory(plan)
     for note in plan.notes:
         say(f"note: {note}")
+    folder = as_path(folder)
     run = Filtering(plan, folder, executor, say, retry_s)
-    _check_folder(folder, plan.corpus)
+    run.outages.call(
+        lambda: _check_folder(folder, plan.corpus), store=str(folder), what=f"cannot list {folder}"
+    )
+    probe(folder, run.outages, option="--to")
     with RunLock(folder) as lock:
         _remove_leftovers(run)
         if plan.request.label_sheet is not None:
@@ -108,27 +113,38 @@ def run_filter(
 
 def _remove_leftovers(run: Filtering) -> None:
     """Delete what killed writers left, and nothing else."""
+    local = run.folder.local
+    if local is None:  # What was not sent whole is no object.
+        return
 
     def remove() -> None:
-        files.remove_temporaries(run.folder, is_deep=False)
+        files.remove_temporaries(local, is_deep=False)
         for name in OUTPUTS:
-            files.remove_temporaries(run.folder / name)
+            files.remove_temporaries(local / name)
 
     run.store.call(remove, f"cannot write below {run.folder}")
 
 
-def _check_folder(folder: Path, corpus: Corpus) -> None:
+def _check_folder(folder: StoragePath, corpus: Corpus) -> None:
     """Raise ConfigError unless a folder is a filter's own, or nobody's."""
-    own, out = folder.resolve(), corpus.out.resolve()
-    if own == out or own.is_relative_to(out) or out.is_relative_to(own):
+    if folder.is_below(corpus.out) or corpus.out.is_below(folder):
         raise ConfigError(f"--to {folder}: name a folder outside of {corpus.out}")
+    for inside in corpus.folders:
+        if folder.is_below(inside):
+            raise ConfigError(f"--to {folder} lies inside the input folder {inside}")
     for file in corpus.files:
-        if "://" not in file.source.uri and Path(file.source.uri).resolve().is_relative_to(own):
+        if _is_in(file.source.uri, folder):
             raise ConfigError(f"--to {folder} holds the input {file.source.uri}")
-    if not folder.is_dir():
-        return
+    try:
+        there = {found.name for found in folder.list()} | set(folder.folders())
+    except (FileNotFoundError, PermissionError) as error:
+        if folder.local is not None:
+            raise
+        raise OutRefusedError(f"--to {folder}: {error.strerror}") from None
     # What begins with a dot is a lock, work, or what a killed writer left.
-    names = {path.name for path in folder.iterdir() if path.name[0] != "."} - {SHEET_NAME}
+    names = {name for name in there if name[0] != "."} - {SHEET_NAME, PROBES}
+    if not names:
+        return
     is_own = (folder / "filter.json").is_file() or not names
     # Killed before the first one was finished.
     if not is_own and not names <= {*OUTPUTS, "combine.json", "yield.parquet", "filter.html"}:
@@ -137,7 +153,14 @@ def _check_folder(folder: Path, corpus: Corpus) -> None:
         )
 
 
-def _finished(folder: Path, fingerprint: str) -> dict[str, Any] | None:
+def _is_in(uri: str, folder: StoragePath) -> bool:
+    """Whether a file lies in a folder, by the place that its path or URI names."""
+    if "://" in uri:
+        return uri.partition("?")[0].startswith(f"{folder.place.rstrip('/')}/")
+    return folder.local is not None and as_path(uri).is_below(folder)
+
+
+def _finished(folder: StoragePath, fingerprint: str) -> dict[str, Any] | None:
     """Return what filter.json says, if it is of the same filter and whole."""
     marker = read_json(folder / "_SUCCESS") or {}
     content = read_json(folder / "filter.json")
@@ -146,9 +169,10 @@ def _finished(folder: Path, fingerprint: str) -> dict[str, Any] | None:
     if marker.get("filter") != hash_of(folder / "filter.json"):
         return None
     is_whole = all(
-        (folder / what / name).is_file() and (folder / what / name).stat().st_size == size
+        found is not None and found.size == size
         for name, sizes in content["files"].items()
         for what, size in sizes["bytes"].items()
+        for found in [(folder / what / name).head()]
     )
     return content if is_whole else None
 
@@ -214,6 +238,12 @@ def _choose_and_write(
     if labelled is not None:
         target, confidence = request.precision or 0.5, request.confidence
         found = certificate(rows, share, labelled, target=target, confidence=confidence)
+        n_labels = len(labelled.rows)
+        if found.n_labels < n_labels:
+            run.say(
+                f"{request.labels}: {n_labels - found.n_labels:,} of {n_labels:,} labels are of "
+                "rows that an earlier stage drops, and say nothing of those that are left"
+            )
     choice = _choose(request, shares, found)
     cut, examples = _margin(rows, choice.n_kept, shares, share)
     keep_best(rows, cut)
@@ -279,7 +309,7 @@ def _finish(run: Filtering, content: dict[str, Any], fingerprint: str) -> None:
 def filter_corpus(
     request: FilterRequest,
     corpus: Corpus,
-    folder: Path,
+    folder: AnyPath,
     *,
     executor: Executor | None = None,
     say: Callable[[str], None] = lambda _: None,

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import polars as pl
@@ -17,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from qaeval_core import files
 from qaeval_core.checksums import is_file_intact
 from qaeval_core.errors import ReconcileError
 from qaeval_core.filter import texts
@@ -29,6 +27,7 @@ from qaeval_core.filter.order import have_equals, rank_keys
 from qaeval_core.filter.ranges import RangeReader
 from qaeval_core.outages import Outages
 from qaeval_core.schema import QUARANTINE_REASON
+from qaeval_core.storage.path import StoragePath, as_path
 
 # Rows whose questions are compared in one task, on average.
 _ROWS_PER_BUCKET = 1 << 17
@@ -41,7 +40,7 @@ class ScanPlan:
     Attributes
     ----------
     work : str
-        Folder for scratch files.
+        Folder for scratch files: a path, or the URI of one in a bucket.
     n_buckets : int
         Into how many parts questions are sorted by group, for near-duplicates.
     wanted_ids : tuple of str
@@ -91,7 +90,7 @@ def scan_range(task: RangeTask, plan: ScanPlan) -> Scanned:
     """
     outages = plan.outages
     if task.is_first and task.file.scores is not None:
-        check_intact(Path(task.file.scores.uri), outages)
+        check_intact(as_path(task.file.scores.uri), outages)
     stages = plan.stages
     names = list(stages.columns)
     if task.file.scores is not None:
@@ -166,7 +165,7 @@ def hash_ids(task: RangeTask, plan: ScanPlan) -> NDArray[np.uint64]:
     return np.concatenate([np.zeros(0, np.uint64), *parts])
 
 
-def check_intact(path: Path, outages: Outages) -> None:
+def check_intact(path: StoragePath, outages: Outages) -> None:
     """Raise ReconcileError if a bit of a file of scores has turned since it was written."""
     intact = outages.call(
         lambda: is_file_intact(path), store=str(path.parent), what=f"cannot read {path}"
@@ -202,19 +201,68 @@ def _joined(parts: Sequence[Facts], stages: Stages) -> Facts:
     return joined
 
 
-def ids_path(work: str, number: int) -> Path:
-    """Return where the ids of a range lie."""
-    return Path(work) / "ids" / f"{number}.arrow"
+class IdsAside:
+    """The ids of ranges, read again where the first pass put them.
+
+    Parameters
+    ----------
+    plan : ScanPlan or WritePlan
+        Names the folder for work, and how long its store is tried.
+    """
+
+    # Twins lie in the same range, or in one beside it: of an object each look is a transfer.
+    _N_HELD = 4
+
+    def __init__(self, plan: Aside) -> None:
+        self._plan = plan
+        self._held: dict[int, pa.Array] = {}
+
+    def of(self, number: int) -> pa.Array:
+        """Return the ids of a range."""
+        if number not in self._held:
+            while len(self._held) >= self._N_HELD:
+                del self._held[next(iter(self._held))]
+            path = _ids_path(self._plan.work, number)
+            self._held[number] = _read_batch(path, 0, self._plan).column(0)
+        return self._held[number]
 
 
-def _questions_path(work: str, number: int) -> Path:
-    return Path(work) / "questions" / f"{number}.arrow"
+class Aside(Protocol):
+    """What is known of the folder for work."""
+
+    @property
+    def work(self) -> str:
+        """Path or URI."""
+
+    @property
+    def outages(self) -> Outages:
+        """How long its store is tried."""
+
+
+def _read_batch(path: StoragePath, number: int, plan: Aside) -> pa.RecordBatch:
+    local = path.local
+    if local is not None:
+        with pa.memory_map(str(local)) as source:
+            return pa.ipc.open_file(source).get_batch(number)
+
+    def read() -> pa.RecordBatch:
+        return pa.ipc.open_file(path.source()).get_batch(number)
+
+    return plan.outages.call(read, store=plan.work, what=f"cannot read {path}")
+
+
+def _ids_path(work: str, number: int) -> StoragePath:
+    return as_path(work) / "ids" / f"{number}.arrow"
+
+
+def _questions_path(work: str, number: int) -> StoragePath:
+    return as_path(work) / "questions" / f"{number}.arrow"
 
 
 def _put_ids_aside(task: RangeTask, plan: ScanPlan, ids: Sequence[pa.ChunkedArray]) -> None:
     chunks = [chunk.cast(pa.large_string()) for column in ids for chunk in column.chunks]
     column = pa.chunked_array(chunks, pa.large_string()).combine_chunks()
-    _write_batches(ids_path(plan.work, task.number), [pa.record_batch({"id": column})], plan)
+    _write_batches(_ids_path(plan.work, task.number), [pa.record_batch({"id": column})], plan)
 
 
 def _put_questions_aside(task: RangeTask, plan: ScanPlan, facts: Facts) -> None:
@@ -240,10 +288,10 @@ def _put_questions_aside(task: RangeTask, plan: ScanPlan, facts: Facts) -> None:
     _write_batches(_questions_path(plan.work, task.number), batches, plan)
 
 
-def _write_batches(path: Path, batches: Sequence[pa.RecordBatch], plan: ScanPlan) -> None:
+def _write_batches(path: StoragePath, batches: Sequence[pa.RecordBatch], plan: ScanPlan) -> None:
     def write() -> None:
         with (
-            files.writer(path, is_flushed=False) as sink,
+            path.writer(is_flushed=False) as sink,
             pa.ipc.new_file(sink, batches[0].schema) as writer,
         ):
             for batch in batches:
@@ -258,9 +306,7 @@ def find_near_duplicates(
     """Return the near-duplicates among the groups of a bucket: rows, and their twins."""
     batches = []
     for number in range(n_tasks):
-        path = _questions_path(plan.work, number)
-        with pa.memory_map(str(path)) as source:
-            batches.append(pa.ipc.open_file(source).get_batch(bucket))
+        batches.append(_read_batch(_questions_path(plan.work, number), bucket, plan))
     table = pa.Table.from_batches(batches)
     own = {name: table[name].to_numpy() for name in ("group", "rank", "tie", "row")}
     return near_duplicates(

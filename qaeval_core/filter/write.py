@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,14 +18,17 @@ from numpy.typing import NDArray
 
 from qaeval_core import files
 from qaeval_core.filter.corpus import RangeTask
-from qaeval_core.filter.decide import N_SHARES, NO_TWIN
+from qaeval_core.filter.decide import NO_TWIN
 from qaeval_core.filter.facts import KEPT
 from qaeval_core.filter.order import Cut, at_or_before
 from qaeval_core.filter.ranges import RangeReader, RangeRows
-from qaeval_core.filter.scan import ids_path
+from qaeval_core.filter.scan import IdsAside
 from qaeval_core.outages import Outages
-from qaeval_core.parquet_parts import join_parts
+from qaeval_core.parquet_parts import copy_part, join_parts
 from qaeval_core.schema import COLUMNS_METADATA
+from qaeval_core.stats.certificate import N_SHARES
+from qaeval_core.storage.base import Sink
+from qaeval_core.storage.path import StoragePath, as_path
 
 DECISIONS_SCHEMA = pa.schema(
     [
@@ -41,6 +43,7 @@ DECISIONS_SCHEMA = pa.schema(
 )
 _ROWS_PER_GROUP = 1 << 16
 _GROUP_BYTES = 64 << 20
+_BLOCK_BYTES = 1 << 20
 NO_BIN = 255
 N_BINS = 20
 
@@ -184,7 +187,7 @@ def _write_parts(
         id_column=plan.id_column,
         outages=outages,
     )
-    schema = kept_schema(task, plan)
+    schema, ids = kept_schema(task, plan), IdsAside(plan)
     with (
         _writing(part_path(plan.work, "decisions", task.number), DECISIONS_SCHEMA, "id") as decided,
         _writing(part_path(plan.work, "kept", task.number), schema, plan.id_column) as kept,
@@ -196,7 +199,7 @@ def _write_parts(
             _add_sums(written.sums, part.table, decisions.share[own], chosen, plan)
             _count_ranks(written.sums, decisions.rank[own], chosen, plan)
             _add_examples(written, task, part, decisions, plan)
-            decided_groups.add(_decided_rows(part, own, decisions, plan))
+            decided_groups.add(_decided_rows(part, own, decisions, plan, ids))
             if plan.keeps and chosen.any():
                 table = _with_id(part, schema).filter(pa.array(chosen))
                 kept_groups.add(table.cast(schema))
@@ -207,10 +210,12 @@ def _write_parts(
 
 
 @contextlib.contextmanager
-def _writing(path: Path, schema: pa.Schema, id_column: str | None) -> Iterator[pq.ParquetWriter]:
+def _writing(
+    path: StoragePath, schema: pa.Schema, id_column: str | None
+) -> Iterator[pq.ParquetWriter]:
     # Flushed once it is in its place, or as a part of what is.
     with (
-        files.writer(path, is_flushed=False) as sink,
+        path.writer(is_flushed=False) as sink,
         pq.ParquetWriter(
             sink, schema, compression="zstd", use_dictionary=_repeating(schema, id_column)
         ) as writer,
@@ -250,9 +255,9 @@ class _Grouped:
             self._tables = []
 
 
-def part_path(work: str, what: str, number: int) -> Path:
+def part_path(work: str, what: str, number: int) -> StoragePath:
     """Return where a part of an output file lies."""
-    return Path(work) / what / f"{number}.parquet"
+    return as_path(work) / what / f"{number}.parquet"
 
 
 def _needed(plan: WritePlan) -> list[str]:
@@ -279,7 +284,9 @@ def _with_id(part: RangeRows, schema: pa.Schema) -> pa.Table:
     return part.table
 
 
-def _decided_rows(part: RangeRows, own: slice, decisions: Decisions, plan: WritePlan) -> pa.Table:
+def _decided_rows(
+    part: RangeRows, own: slice, decisions: Decisions, plan: WritePlan, ids: IdsAside
+) -> pa.Table:
     codes = decisions.reason[own]
     rank = decisions.rank[own]
     names = pa.array([None, *plan.reasons[1:]], pa.string())
@@ -289,7 +296,7 @@ def _decided_rows(part: RangeRows, own: slice, decisions: Decisions, plan: Write
         "kept": pa.array((codes == KEPT) & plan.keeps),
         "reason": names.take(pa.array(codes)),
         "rank_value": pa.array(rank, mask=np.isneginf(rank)),
-        "duplicate_of": _twin_ids(decisions.twin, own, plan),
+        "duplicate_of": _twin_ids(decisions.twin, own, plan, ids),
         "group_size": _counts(decisions.group_size, own, n_rows),
         "group_kept": _counts(decisions.group_kept, own, n_rows),
     }
@@ -300,7 +307,9 @@ def _counts(values: NDArray[np.uint32] | None, own: slice, n_rows: int) -> pa.Ar
     return pa.nulls(n_rows, pa.int64()) if values is None else pa.array(values[own].astype("i8"))
 
 
-def _twin_ids(twins: NDArray[np.int64] | None, own: slice, plan: WritePlan) -> pa.Array:
+def _twin_ids(
+    twins: NDArray[np.int64] | None, own: slice, plan: WritePlan, ids: IdsAside
+) -> pa.Array:
     """Return the ids of twins, from where the first pass put them."""
     n_rows = own.stop - own.start
     if twins is None:
@@ -315,9 +324,7 @@ def _twin_ids(twins: NDArray[np.int64] | None, own: slice, plan: WritePlan) -> p
     taken: list[NDArray[np.intp]] = []
     for number in np.unique(numbers):
         chosen = numbers == number
-        with pa.memory_map(str(ids_path(plan.work, int(number)))) as source:
-            ids = pa.ipc.open_file(source).get_batch(0).column(0)
-            found.append(ids.take(pa.array(wanted[chosen] - plan.starts[number])))
+        found.append(ids.of(int(number)).take(pa.array(wanted[chosen] - plan.starts[number])))
         taken.append(places[chosen])
     order = np.full(n_rows, -1, np.int64)
     order[np.concatenate(taken)] = np.arange(len(wanted))
@@ -392,27 +399,54 @@ class FileTask:
 
 def join_file(task: FileTask, folder: str, plan: WritePlan) -> tuple[int, str]:
     """Put the parts of an output file together; return its bytes, and of decisions the SHA-256."""
-    path = Path(folder) / task.what / task.relative
+    path = as_path(folder) / task.what / task.relative
     parts = [part_path(plan.work, task.what, number) for number in task.numbers]
 
     def write() -> tuple[int, str]:
-        if len(parts) == 1:
-            files.make_folder(path.parent)
-            files.flush_file(parts[0])
-            files.move(parts[0], path)
-            files.flush_folder(path.parent)
-        else:
-            with files.writer(path) as sink:
+        own, local = parts[0].local, path.local
+        if len(parts) == 1 and own is not None and local is not None:
+            files.make_folder(local.parent)
+            files.flush_file(own)
+            files.move(own, local)
+            files.flush_folder(local.parent)
+            return local.stat().st_size, hash_of(path) if task.what == "decisions" else ""
+        with path.writer() as file:
+            sink = _Hashed(file)
+            if len(parts) == 1:
+                copy_part(parts[0], sink)
+            else:
                 join_parts(parts, sink)
-        return path.stat().st_size, hash_of(path) if task.what == "decisions" else ""
+        return sink.tell(), sink.hash.hexdigest() if task.what == "decisions" else ""
 
     return plan.outages.call(write, store=folder, what=f"cannot write {path}")
 
 
-def hash_of(path: Path) -> str:
+class _Hashed:
+    """Hands on what is written, and hashes it: an object is not read again for that."""
+
+    def __init__(self, file: Sink) -> None:
+        self._file = file
+        self._n_bytes = 0
+        self.hash = hashlib.sha256()
+
+    def write(self, content: bytes, /) -> int:
+        """Write on."""
+        self.hash.update(content)
+        self._n_bytes += len(content)
+        return self._file.write(content)
+
+    def tell(self) -> int:
+        """Return how much was written."""
+        return self._n_bytes
+
+
+def hash_of(path: StoragePath) -> str:
     """Return the SHA-256 of a file."""
+    found = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(_BLOCK_BYTES):
+            found.update(block)
+    return found.hexdigest()
 
 
 def share_of_rows(

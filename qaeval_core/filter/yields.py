@@ -8,10 +8,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from qaeval_core.filter.decide import N_SHARES, CorpusRows, Shares
+from qaeval_core.filter.decide import CorpusRows, Shares
 from qaeval_core.filter.labels import LabelledRows, is_sheet
 from qaeval_core.filter.write import NO_BIN, Sums, share_of_rows
-from qaeval_core.stats.certificate import Certificate, certify
+from qaeval_core.stats.certificate import N_SHARES, Certificate, certify
 
 _STEP = 1 << 20
 

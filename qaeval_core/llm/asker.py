@@ -17,6 +17,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -142,7 +143,9 @@ class CallAccounting:
         entry = self._entry(reply, request, call_id=call_id)
         try:
             # First of all: whatever becomes of the governor, the reply is paid for.
-            return await asyncio.to_thread(self._store, entry, request)
+            entry, stored = await asyncio.to_thread(self._store, entry, request)
+            await asyncio.wrap_future(stored)
+            return entry
         finally:  # Also where it cannot be kept.
             n_prompt = reply.n_prompt_tokens
             most = self._client.endpoint.max_completion_tokens
@@ -157,18 +160,18 @@ class CallAccounting:
             if n_prompt is not None:
                 self._estimates.learn(request.n_prompt_tokens, counted=n_prompt)
 
-    def _store(self, entry: JournalEntry, request: Request) -> JournalEntry:
+    def _store(self, entry: JournalEntry, request: Request) -> tuple[JournalEntry, Future[None]]:
         """Journal a reply with what is read of it, or without; runs in a thread.
 
-        Both take as long as the text is long, and the disk may be slow.
+        Both take as long as the text is long, and the disk may be slow. An object store gets it
+        with others: the result is there when it has.
         """
         try:
             if self._parse is not None and entry.text is not None:
                 entry = replace(entry, parsed=self._parse(entry.text))
         except Exception:  # An error of this program; who reads the entry meets it, and names it.
             request.notes.append(UNREAD_BY_ERROR)
-        self._journal.put(entry)
-        return entry
+        return entry, self._journal.put_soon(entry)
 
     def _bounded(self, reply: ChatReply, request: Request) -> ChatReply:
         """Return a reply with the counts that it can have; None stands for those it cannot.
@@ -315,7 +318,7 @@ class Asker:
             raised by every later call too.
         """
         key = self._client.endpoint.request_key(messages, run_index=run_index)
-        known = self._known(key, run_index)
+        known = await self._known(key, run_index)
         if known is not None:
             self._breaker.replied()
             return Answer(known, is_from_journal=True)
@@ -353,9 +356,9 @@ class Asker:
         await self._claims.aclose()
         await self._client.aclose()
 
-    def _known(self, key: str, run_index: int) -> JournalEntry | None:
+    async def _known(self, key: str, run_index: int) -> JournalEntry | None:
         endpoint = self._client.endpoint
-        return self._journal.get(key, Asked(endpoint.base_url, endpoint.model, run_index))
+        return await self._journal.find(key, Asked(endpoint.base_url, endpoint.model, run_index))
 
     def _forget(self, key: str, task: asyncio.Task[Answer]) -> None:
         self._in_flight.pop(key, None)
@@ -396,7 +399,7 @@ class Asker:
                 self._check_stop()
                 # In a turn: rows that cannot be sent yet must not keep others from asking.
                 is_claimed = await self._claims.claim(request.key)
-                known = self._known(request.key, request.run_index) if is_claimed else None
+                known = await self._known(request.key, request.run_index) if is_claimed else None
                 if known is not None:
                     self._breaker.replied()
                     return Answer(known, failures=request.reasons, is_from_journal=True)

@@ -36,7 +36,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from qaeval_core.llm.budget import MAIN_BUDGET, SILENT_S, Budget, Budgets
-from qaeval_core.llm.leases import LEASE_S, LeaseLog, LeaseTable
+from qaeval_core.llm.leases import LEASE_S, Claim, LeaseLog, LeaseTable, Releases
 from qaeval_core.llm.ledger import Ledger, LedgerState, SentCall
 from qaeval_core.llm.limits import NANO, Limits
 from qaeval_core.llm.schedule import Schedule, ScheduledCall
@@ -438,9 +438,17 @@ $0.50 does not fit budget_usd=1.0; raise it and run the same command again
             if self._ledger is not None:
                 self._ledger.spent(budget_name, nano_usd=missing)
 
-    def claim(self, key: str, *, owner: str) -> bool:
-        """Return whether a request is the owner's to ask; all its claims last longer then."""
-        return self._leases.claim(key, owner=owner, now_s=self._clock())
+    def claim(self, key: str, *, owner: str, since: Releases | None = None) -> Claim:
+        """Return whether a request is the owner's to ask; all its claims last longer then.
+
+        Parameters
+        ----------
+        since : Releases, optional
+            Those that were known when the owner last looked for replies of others; the answer has
+            who let a key go after that.
+        """
+        is_own = self._leases.claim(key, owner=owner, now_s=self._clock())
+        return self._leases.releases(owner, since)._replace(is_own=is_own)
 
     def renew(self, owner: str) -> None:
         """Make all of an owner's claims last longer."""

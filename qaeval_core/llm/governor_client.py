@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
+import time
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
@@ -15,8 +17,12 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.governor import Governor, Reservation, Status
 from qaeval_core.llm.journal import Journal
+from qaeval_core.llm.leases import Claim, Releases
 from qaeval_core.llm.limits import Limits
 from qaeval_core.llm.throttle import End
+
+# Runs with other keys to the same server have another governor, and may share the journal.
+_LOOK_AT_ALL_S = 60.0
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -115,9 +121,9 @@ class GovernorClient:
         """See ``Governor.pause``."""
         await self._call(Governor.pause, seconds)
 
-    async def claim(self, key: str, *, owner: str) -> bool:
+    async def claim(self, key: str, *, owner: str, since: Releases | None = None) -> Claim:
         """See ``Governor.claim``."""
-        return await self._call(Governor.claim, key, owner=owner)
+        return await self._call(Governor.claim, key, owner=owner, since=since)
 
     async def renew(self, owner: str) -> None:
         """See ``Governor.renew``; the run lives, also where it has not reserved for long."""
@@ -160,25 +166,44 @@ class LeaseHolder:
         self._governor = governor
         self._journal = journal
         self._renew_s = lease_s / 3
-        self._owner = uuid.uuid4().hex
+        # Who hears of a release knows where the replies are; holders that share a journal differ.
+        self._owner = f"{journal.writer}/{uuid.uuid4().hex}"
         self._keys: set[str] = set()
         self._renewal: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[int] | None = None
         self._next: asyncio.Task[int] | None = None
+        # Of others: the releases that were heard of, those that were looked after, and by whom.
+        self._heard: Releases | None = None
+        self._seen: Releases | None = None
+        self._writers: set[str] | None = None
+        self._all_seen_s = -math.inf
 
     async def claim(self, key: str) -> bool:
         """Return whether the request is ours to ask; the journal is up to date then."""
         if key in self._keys:
             return True
         self._keys.add(key)  # Before the answer: who is cancelled meanwhile releases it.
-        if not await self._governor.claim(key, owner=self._owner):
+        claim = await self._governor.claim(key, owner=self._owner, since=self._seen)
+        if not claim.is_own:
             self._keys.discard(key)
             return False
         if self._renewal is None or self._renewal.done():
             self._renewal = asyncio.create_task(self._renew())
             self._renewal.add_done_callback(_look_at)
-        await self._refresh()
+        if self._is_news(claim):
+            await self._refresh()
         return True
+
+    def _is_news(self, claim: Claim) -> bool:
+        """Whether others may have written what is not known here; keeps who they are."""
+        is_due = time.monotonic() - self._all_seen_s > _LOOK_AT_ALL_S
+        self._heard = claim.releases
+        if claim.released_by is None or self._seen is None or is_due:
+            self._writers = None
+        elif self._writers is not None:
+            self._writers |= {owner.partition("/")[0] for owner in claim.released_by}
+        # Where a look costs nothing it may find a run that has another governor.
+        return self._journal.is_quick or self._writers is None or bool(self._writers)
 
     def holds(self, key: str) -> bool:
         """Whether the request is claimed here, or about to be."""
@@ -214,7 +239,17 @@ class LeaseHolder:
         if self._refreshing is not None:
             await asyncio.wait([self._refreshing])
         self._refreshing, self._next = self._next, None
-        return await asyncio.to_thread(self._journal.refresh)
+        writers, heard, now_s = self._writers, self._heard, time.monotonic()
+        self._writers = set()
+        try:
+            n_new = await asyncio.to_thread(self._journal.refresh, writers)
+        except BaseException:
+            self._writers = None
+            raise
+        self._seen = heard
+        if writers is None:
+            self._all_seen_s = now_s
+        return n_new
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:
@@ -250,11 +285,7 @@ async def reconcile(governor: GovernorClient, journal: Journal, *, account: str)
     open_calls, n_settled = await governor.open_calls(), 0
     if open_calls:
         ended = await asyncio.to_thread(
-            lambda: [
-                entry
-                for entry in journal.entries()
-                if entry.account == account and entry.call_id in open_calls
-            ]
+            lambda: [entry for entry in journal.of_calls(open_calls) if entry.account == account]
         )
         for entry in ended:
             n_tokens = entry.n_prompt_tokens + entry.n_completion_tokens

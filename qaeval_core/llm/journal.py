@@ -1,55 +1,40 @@
 """Journal: every paid reply, stored before it is used, found again by what was asked.
 
-A folder of segments, ``replies-<host>-<process>-<random>.jsonl``, one per writer, one line of JSON
-per reply. Only its writer appends to a segment, so processes and runs share a folder without locks.
-``put`` returns when its line is on the disk; calls of several threads share a flush.
+A folder of lines, one of JSON per reply: on a disk in a file for each writer (``llm.segments``), in
+an object store in batches (``llm.batches``). ``put`` returns when its line survives a kill. What
+was there when a run ended is opened from an index (``llm.journal_index``); the lines behind it are
+read.
 
 A line that was torn by a kill is left out, with a note: its reply was never used, and is asked for
 again. So is a line that was damaged later, and one that says what cannot be; where its money can be
 read, that counts as spent. Of two replies with one key (two writers asked at once) the first that
 is read counts, and both were paid.
 
-What others may have put into the folder is not believed: links, pipes and files of other users are
-left out, and a reply to a key that names another server, model or run than was asked is none.
+What others may have put into the folder is not believed: a reply to a key that names another
+server, model or run than was asked is none.
 
 But: equal requests in flight are ``llm.asker``'s; calls without a reply are in ``llm.ledger``.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
-import socket
+import asyncio
 import threading
-import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
-from qaeval_core.errors import RunError
-from qaeval_core.files import AppendFile, make_folder, read_own, why_not_own
-from qaeval_core.llm.journal_entry import (
-    Asked,
-    Damage,
-    JournalEntry,
-    entries_of,
-    line_of,
-)
-from qaeval_core.llm.sealed_lines import Line
+from qaeval_core.llm.batches import LINGER_S, BatchLog
+from qaeval_core.llm.journal_entry import Asked, Damage, JournalEntry, line_of
+from qaeval_core.llm.journal_index import Index
+from qaeval_core.llm.journal_log import JournalLog, Note, Place, Read
+from qaeval_core.llm.segments import SegmentLog
+from qaeval_core.outages import Outages
+from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 
-SEGMENT = re.compile(r"^replies-.+\.jsonl$")
 # A folder may hold a million lines of nonsense.
 _MAX_NOTES = 100
-_AS_MYSELF = os.access in os.supports_effective_ids
-_Place = tuple[Path, int]
-
-
-@dataclass(slots=True)
-class _Segment:
-    path: Path
-    read_to: int = 0  # bytes; ends with a line
-    seen: int = 0  # bytes; those behind read_to are of a torn line
+_MAX_READERS = 32
 
 
 class Journal:
@@ -57,7 +42,7 @@ class Journal:
 
     Parameters
     ----------
-    folder : Path
+    folder : path or URI
         Made if it is not there; may be shared by processes and runs.
     with_text : bool, default True
         False drops the replies' texts and keeps what was parsed, tokens and money.
@@ -65,6 +50,10 @@ class Journal:
         Whether to read what other users wrote: to show it, not to score by it.
     section : str, default ""
         Of the settings that messages name, with its dot.
+    linger_s : float, default 0.1
+        How long a reply waits for others, to be put with them, in an object store.
+    outages : Outages, optional
+        How long an object store is tried; default once.
 
     Raises
     ------
@@ -74,7 +63,7 @@ class Journal:
     Examples
     --------
     >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
+    >>> folder = tempfile.mkdtemp()
     >>> entry = JournalEntry("0f", "a-1", "c0ffee", "http://localhost/v1", "m", 0, "Yes.",
     ...                      {"n_steps": 1}, "stop", 20, 2, usd=0.001, at=0.0)
     >>> Journal(folder).put(entry)
@@ -85,42 +74,69 @@ class Journal:
 
     def __init__(
         self,
-        folder: Path,
+        folder: AnyPath,
         *,
         with_text: bool = True,
         of_others: bool = False,
         section: str = "",
+        linger_s: float = LINGER_S,
+        outages: Outages | None = None,
     ) -> None:
-        self.folder = folder
-        self._section = section
+        self.folder = as_path(folder)
         self._with_text = with_text
-        self._of_others = of_others
-        self._segments: dict[str, _Segment] = {}
-        self._places: dict[bytes, _Place] = {}
+        self._places: dict[bytes, Place] = {}
         # Later replies to a key that has one: the first may turn out to be none.
-        self._more_places: dict[bytes, list[_Place]] = {}
-        self._spent_nano_usd = 0
+        self._more_places: dict[bytes, list[Place]] = {}
+        self._calls: dict[str, Place] = {}
+        self._left_out: set[Place] = set()
+        self._nano_usd = 0
         self._notes: dict[str, str] = {}
         self._n_more_notes = 0
-        host = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())
-        self._own_name = f"replies-{host}-{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
-        self._file: AppendFile | None = None
         self._lock = threading.Lock()
-        self._flush_lock = threading.Lock()
         self._refresh_lock = threading.Lock()
-        self._n_written = self._n_flushed = 0
-        with self._told():
-            make_folder(folder, is_private=True)
+        # Its threads are made when they are needed, and end with the journal.
+        self._readers = ThreadPoolExecutor(_MAX_READERS, "replies")
+        self._log = open_log(
+            self.folder,
+            note=self._note,
+            of_others=of_others,
+            section=section,
+            linger_s=linger_s,
+            outages=outages,
+        )
+        if isinstance(self._log, SegmentLog):
+            self._log.make()
+        self._index = Index(self._log)
+        self._nano_usd += self._index.sums.nano_usd + self._index.sums.damaged_nano_usd
+        for segment, position in self._index.covered.items():
+            self._log.begin_at(segment, position)
+        for segment, sums in self._index.damaged.items():
+            self._note(segment, f"damaged in {sums.n_damaged:,} lines, left out")
+        self._n_keys = self._index.n_keys
         self.refresh()
 
     def __len__(self) -> int:
-        return len(self._places)
+        return self._n_keys
 
     @property
     def notes(self) -> list[str]:
         """What was left out: torn and damaged lines, and files that are not one's own."""
         more = [f"{self._n_more_notes:,} more"] if self._n_more_notes else []
         return [*self._notes.values(), *more]
+
+    @property
+    def writer(self) -> str:
+        """What others know this journal's own lines by."""
+        return self._log.writer
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether it lies on a disk: what is read there keeps no event loop waiting."""
+        return self._log.is_quick
+
+    def knows(self, key: str) -> bool:
+        """Whether there may be a reply to a request, as far as is known without reading it."""
+        return bool(self._places_of(bytes.fromhex(key)))
 
     def get(self, key: str, asked: Asked | None = None) -> JournalEntry | None:
         """Return the reply to a request, or None if it is not known here; see ``refresh``.
@@ -131,37 +147,45 @@ class Journal:
         asked : Asked, optional
             What the reply must say that it is to; replies that say otherwise are left out.
         """
-        name = bytes.fromhex(key)
-        while True:
-            with self._lock:
-                place = self._places.get(name)
-            if place is None:
-                return None
-            found = self._entry_at(place)
+        return next(self.replies(key, asked), None)
+
+    async def find(self, key: str, asked: Asked) -> JournalEntry | None:
+        """Return what ``get`` does; an object store keeps no event loop waiting."""
+        if self.is_quick:
+            return self.get(key, asked)
+        if not self.knows(key):
+            return None
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers, self.get, key, asked)
+
+    def replies(self, key: str, asked: Asked | None = None) -> Iterator[JournalEntry]:
+        """Yield all replies to a request; there are several where writers asked at once."""
+        for place in self._places_of(bytes.fromhex(key)):
+            found = self._log.entry_at(place)
             if isinstance(found, JournalEntry):
                 why = _why_none(found, key, asked)
                 if why is None:
-                    return found
+                    yield found
+                    continue
                 found = Damage(why, 0)
-            path, offset = place
-            self._note(f"{path.name}: the line at byte {offset}", str(found))
-            self._forget(name, place)
+            self._note(f"{place.object}: the line at byte {place.offset}", str(found))
+            with self._lock:
+                self._left_out.add(place)
 
-    def _entry_at(self, place: _Place) -> JournalEntry | Damage:
-        path, offset = place
-        with self._told(), read_own(path, of_others=self._of_others) as file:
-            file.seek(offset)
-            _, found = next(entries_of(file), (None, Damage("it is gone", 0)))
-            return found
+    def of_calls(self, call_ids: Collection[str]) -> Iterator[JournalEntry]:
+        """Yield the replies of calls, of those that were there when the journal was opened."""
+        own = [self._calls[one] for one in call_ids if one in self._calls]
+        for place in [*self._index.places_of_calls(call_ids), *own]:
+            found = self._log.entry_at(place)
+            if isinstance(found, JournalEntry) and found.call_id in call_ids:
+                yield found
 
-    def _forget(self, name: bytes, place: _Place) -> None:
+    def _places_of(self, name: bytes) -> list[Place]:
         with self._lock:
-            if self._places.get(name) == place:
-                more = self._more_places.get(name)
-                if more:
-                    self._places[name] = more.pop(0)
-                else:
-                    del self._places[name]
+            place = self._places.get(name)
+            own = [] if place is None else [place, *self._more_places.get(name, [])]
+            found = [*self._index.places(name), *own]
+            return [one for one in found if one not in self._left_out]
 
     def put(self, entry: JournalEntry) -> None:
         """Store a reply; when this returns it survives a kill of the process and its machine.
@@ -171,63 +195,59 @@ class Journal:
         RunError
             If it cannot be written.
         """
+        self.put_soon(entry).result()
+
+    def put_soon(self, entry: JournalEntry) -> Future[None]:
+        """Store a reply; the result is there when it survives a kill.
+
+        On a disk that is when this returns.
+
+        Raises
+        ------
+        RunError
+            If it cannot be written; here, or as the result.
+        """
         if not self._with_text:
             entry = replace(entry, text=None)
-        line = line_of(entry)
-        with self._lock:
-            file = self._own_file()
-            end = file.append(line)
-            self._segments[file.path.name].read_to = end
-            self._n_written += 1
-            number = self._n_written
-        with self._flush_lock:
-            if self._n_flushed < number:  # Otherwise another's flush took this line along.
-                up_to = self._n_written
-                file.flush()
-                self._n_flushed = up_to
-        with self._lock:
-            self._know(entry, file.path, end - len(line))
+        stored: Future[None] = Future()
 
-    def refresh(self) -> int:
+        def know(done: Future[Place]) -> None:
+            error = done.exception()
+            if error is not None:
+                stored.set_exception(error)
+                return
+            with self._lock:
+                self._know(entry, done.result())
+            stored.set_result(None)
+
+        self._log.append(line_of(entry).encode()).add_done_callback(know)
+        return stored
+
+    def refresh(self, writers: Collection[str] | None = None) -> int:
         """Read what others have written since; return how many replies are new.
 
-        Costs 3 ms for a thousand segments that did not grow: they are not opened.
+        Parameters
+        ----------
+        writers : collection of str, optional
+            Of whom something is new; where a look at all is quick, all are looked at.
         """
-        with self._refresh_lock, self._told():
-            n_before = len(self._places)
-            for name, path, size in self._grown():
-                segment = self._segments.get(name) or _Segment(Path(path))
-                with self._lock:
-                    self._segments[name] = segment
-                self._read(segment, size)
-            return len(self._places) - n_before
-
-    def _grown(self) -> list[tuple[str, str, int]]:
-        """Return names, paths and sizes of others' segments that hold what was not read."""
-        found = []
-        with os.scandir(self.folder) as files:
-            for file in files:
-                if file.name == self._own_name or not SEGMENT.match(file.name):
-                    continue
-                look, segment = file.stat(follow_symlinks=False), self._segments.get(file.name)
-                if segment is not None and segment.seen == look.st_size:
-                    continue
-                why = why_not_own(Path(file.path), look, of_others=self._of_others)
-                if why is not None:
-                    self._note(file.name, f"left out: {why}")
-                    continue
-                found.append((file.name, file.path, look.st_size))
-        return sorted(found)
+        with self._refresh_lock:
+            n_before, is_first = self._n_keys, not self._calls and not self._places
+            for read in self._log.read_new(writers):
+                self._take(read, is_first=is_first)
+            return self._n_keys - n_before
 
     def _note(self, where: str, what: str) -> None:
-        if where in self._notes or len(self._notes) < _MAX_NOTES:
+        if not what:
+            self._notes.pop(where, None)
+        elif where in self._notes or len(self._notes) < _MAX_NOTES:
             self._notes[where] = f"{where} is {what}"
         else:
             self._n_more_notes += 1
 
     def spent_usd(self) -> float:
         """Return the money that all known replies cost, on whatever account."""
-        return self._spent_nano_usd / 1e9
+        return self._nano_usd / 1e9
 
     def check_writable(self) -> None:
         """Look before anything is paid for whether it can be kept.
@@ -237,78 +257,49 @@ class Journal:
         RunError
             If replies can be read and not be written.
         """
-        if not os.access(self.folder, os.W_OK | os.X_OK, effective_ids=_AS_MYSELF):
-            raise self._refusal("no permission to write there")
+        self._log.check_writable()
 
     def entries(self) -> Iterator[JournalEntry]:
-        """Yield every known reply, two of one key as well; read from the disk again."""
-        with self._lock:
-            segments = list(self._segments.values())
-        for segment in segments:
-            n_read = 0
-            with self._told(), read_own(segment.path, of_others=self._of_others) as file:
-                for line, found in entries_of(file):
-                    n_read += line.n_bytes
-                    if n_read > segment.read_to:
-                        break
-                    if isinstance(found, JournalEntry):
-                        yield found
+        """Yield every known reply, two of one key as well; read again."""
+        return self._log.entries()
 
     def close(self) -> None:
-        """Close the own segment."""
-        with self._lock:
-            if self._file is not None:
-                self._file.close()
-                self._file = None
+        """Write what waits, and close."""
+        self._log.close()
 
-    def _own_file(self) -> AppendFile:
-        if self._file is None:
-            self._file = AppendFile(self.folder / self._own_name)
-            self._segments.setdefault(self._own_name, _Segment(self._file.path))
-        return self._file
-
-    def _know(self, entry: JournalEntry, path: Path, offset: int) -> None:
-        name, place = bytes.fromhex(entry.key), (path, offset)
+    def _know(self, entry: JournalEntry, place: Place) -> None:
+        name = bytes.fromhex(entry.key)
+        is_new = name not in self._places
         if self._places.setdefault(name, place) != place:
             self._more_places.setdefault(name, []).append(place)
-        self._spent_nano_usd += entry.nano_usd
+        self._n_keys += is_new and not self._index.places(name)
+        self._nano_usd += entry.nano_usd
 
-    def _read(self, segment: _Segment, size: int) -> None:
-        """Read on in a segment that had this size; its writer may be writing on."""
-        end = f"{segment.path.name}: the last line"
-        self._notes.pop(end, None)
-        segment.seen = size
-        with read_own(segment.path, of_others=self._of_others) as file:
-            file.seek(segment.read_to)
-            for line, found in entries_of(file):
-                if line.is_torn:
-                    # Torn, or its writer is in the middle of it: looked at again when it grows.
-                    self._note(end, "torn, left out")
-                    return
-                self._take(segment, line, found)
-
-    def _take(self, segment: _Segment, line: Line, found: JournalEntry | Damage) -> None:
+    def _take(self, read: Read, *, is_first: bool) -> None:
         with self._lock:
-            if isinstance(found, JournalEntry):
-                self._know(found, segment.path, segment.read_to)
-            else:
-                self._spent_nano_usd += found.nano_usd
-                where = f"{segment.path.name}: the line at byte {segment.read_to}"
-                self._note(where, f"damaged, {found}")
-            segment.read_to += line.n_bytes
+            if isinstance(read.found, JournalEntry):
+                self._know(read.found, read.place)
+                if is_first:
+                    self._calls[read.found.call_id] = read.place
+                return
+            self._nano_usd += read.found.nano_usd
+        where = f"{read.place.object}: the line at byte {read.place.offset}"
+        self._note(where, f"damaged, {read.found}")
 
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """Name the folder, and the key that sets it, in what the disk refuses."""
-        try:
-            yield
-        except OSError as error:
-            raise self._refusal(error.strerror) from None
 
-    def _refusal(self, why: str | None) -> RunError:
-        return RunError(
-            f"cannot keep replies in {self.folder}: {why} ({self._section}journal_path)"
-        )
+def open_log(
+    folder: StoragePath,
+    *,
+    note: Note,
+    of_others: bool = False,
+    section: str = "",
+    linger_s: float = LINGER_S,
+    outages: Outages | None = None,
+) -> JournalLog:
+    """Return the log of a folder: files on a disk, batches in an object store."""
+    if folder.local is not None:
+        return SegmentLog(folder, section=section, note=note, of_others=of_others)
+    return BatchLog(folder, section=section, note=note, linger_s=linger_s, outages=outages)
 
 
 def _why_none(found: JournalEntry, key: str, asked: Asked | None) -> str | None:
@@ -318,65 +309,3 @@ def _why_none(found: JournalEntry, key: str, asked: Asked | None) -> str | None:
     if asked is not None and not found.answers(asked):
         return "it names another server, model or run than its key"
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class JournalTotals:
-    """Sums over a journal's replies, two to one request as well: both were paid.
-
-    ``notes`` tell what could not be read; ``usd`` holds what can be read of damaged lines' money.
-    """
-
-    n_replies: int
-    usd: float
-    n_prompt_tokens: int
-    n_completion_tokens: int
-    notes: tuple[str, ...] = ()
-
-
-def journal_totals(folder: Path) -> JournalTotals:
-    """Return the sums over all segments of a folder, each read once; nothing is written.
-
-    Examples
-    --------
-    >>> journal_totals(Path("no/such/folder")).notes
-    ('cannot read replies in no/such/folder: No such file or directory',)
-    """
-    notes: list[str] = []
-    n_replies = nano_usd = n_prompt_tokens = n_completion_tokens = 0
-    for path in _segments(folder, notes):
-        for entry in _entries(path, notes):
-            nano_usd += entry.nano_usd
-            if isinstance(entry, Damage):
-                continue
-            n_replies += 1
-            n_prompt_tokens += entry.n_prompt_tokens
-            n_completion_tokens += entry.n_completion_tokens
-    return JournalTotals(
-        n_replies, nano_usd / 1e9, n_prompt_tokens, n_completion_tokens, tuple(notes)
-    )
-
-
-def _segments(folder: Path, notes: list[str]) -> list[Path]:
-    try:
-        return sorted(folder / name for name in os.listdir(folder) if SEGMENT.match(name))
-    except OSError as error:
-        notes.append(f"cannot read replies in {folder}: {error.strerror}")
-        return []
-
-
-def _entries(path: Path, notes: list[str]) -> Iterator[JournalEntry | Damage]:
-    n_damaged = nano_usd = 0
-    try:
-        with read_own(path) as file:
-            for _, found in entries_of(file):
-                if isinstance(found, Damage):
-                    n_damaged += 1
-                    nano_usd += found.nano_usd
-                yield found
-    except OSError as error:
-        notes.append(f"cannot read {path.name}: {error.strerror}")
-    if n_damaged:
-        what = "1 line is" if n_damaged == 1 else f"{n_damaged:,} lines are"
-        cost = f"; ${nano_usd / 1e9:g} of them count as spent" if nano_usd else ""
-        notes.append(f"{path.name}: {what} torn or damaged, left out{cost}")

@@ -10,14 +10,38 @@ from __future__ import annotations
 
 import contextlib
 import json
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from qaeval_core.files import AppendFile, read_own
 
 LEASE_S = 20.0
+# How many releases of one table there were, and the table's name.
+Releases = tuple[str, int]
 # Lines that are no longer true before the file is written anew.
 _MAX_OLD_LINES = 10_000
+
+
+class Claim(NamedTuple):
+    """What a claim came to.
+
+    Attributes
+    ----------
+    is_own : bool
+        Whether the key is the owner's now.
+    releases : Releases
+        Those until now, to be named with the next claim.
+    released_by : tuple of str, or None
+        Other owners that have let a key go, or died, since the releases that the claim named: what
+        they did with their keys is not known to its owner yet. None where that is not known: of
+        all.
+    """
+
+    is_own: bool
+    releases: Releases
+    released_by: tuple[str, ...] | None
 
 
 @dataclass(slots=True)
@@ -54,6 +78,9 @@ class LeaseTable:
         self._log = log
         self._holders: dict[str, str] = {}
         self._owners: dict[str, _Owner] = {}
+        self._name = uuid.uuid4().hex
+        self._n_releases = 0
+        self._last_release: dict[str, int] = {}  # of owners, the latest at the end
         for key, owner in log.found.items() if log is not None else ():
             self.claim(key, owner=owner, now_s=now_s)
 
@@ -72,11 +99,30 @@ class LeaseTable:
             if self._owners[holder].until_s > now_s:
                 return False
             self._owners[holder].keys.discard(key)
+            self._count_release(holder)
         self._holders[key] = owner
         own.keys.add(key)
         if self._log is not None:
             self._log.claimed(key, owner=owner)
         return True
+
+    def releases(self, owner: str, since: Releases | None) -> Claim:
+        """Return what an owner that claims shall know of releases since then."""
+        until = (self._name, self._n_releases)
+        if since is None or since[0] != self._name:
+            return Claim(True, until, None)
+        others = []
+        for other, number in reversed(self._last_release.items()):
+            if number <= since[1]:
+                break
+            if other != owner:
+                others.append(other)
+        return Claim(True, until, tuple(others))
+
+    def _count_release(self, owner: str) -> None:
+        self._n_releases += 1
+        self._last_release.pop(owner, None)
+        self._last_release[owner] = self._n_releases
 
     def renew(self, owner: str, *, now_s: float) -> None:
         """Make all of an owner's claims last longer, those that lapsed and are free as well."""
@@ -88,12 +134,14 @@ class LeaseTable:
         if self._holders.get(key) == owner:
             del self._holders[key]
             self._owners[owner].keys.discard(key)
+        self._count_release(owner)
         if self._log is not None:
             self._log.released(key, owner=owner)
 
     def _forget_dead(self, now_s: float) -> None:
         dead = [name for name, owner in self._owners.items() if owner.until_s <= now_s]
         for name in dead:
+            self._count_release(name)
             for key in self._owners.pop(name).keys:
                 del self._holders[key]
 

@@ -91,7 +91,13 @@ class ChatSettings(Settings):
         "pending (a minute, where it never answered)",
     )
     journal_path: str | None = Field(
-        None, description="folder of paid replies, which runs may share; null: OUT/journal"
+        None, description="folder or URI of paid replies, which runs may share; null: OUT/journal"
+    )
+    journal_linger_s: float = Field(
+        0.1,
+        ge=0.0,
+        le=10.0,
+        description="in an object store: so long a reply waits for others, to be put with them",
     )
     ledger_path: str | None = Field(
         None,

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from qaeval_core.errors import InputError, UnreadableFileError, nearest
+from qaeval_core.errors import ConfigError, InputError, UnreadableFileError, nearest
 from qaeval_core.planning.footer import Footer, parse_footer
 from qaeval_core.planning.listing import (
     check_names,
@@ -33,6 +33,7 @@ from qaeval_core.planning.listing import (
     shown_name,
 )
 from qaeval_core.signature import hash_text
+from qaeval_core.storage.arrow import open_as_filesystem
 
 _SUFFIXES = (".parquet", ".pq")
 # How polars reads tables of text: the types of columns are found from all rows.
@@ -43,6 +44,8 @@ _TEXT_READERS = {
     ".tsv": "read_csv(sys.argv[1], infer_schema_length=None, separator=chr(9))",
 }
 _TEXT_READERS[".ndjson"] = _TEXT_READERS[".jsonl"]
+# What PyArrow has no name for; its own are its own clients.
+_STORAGE_SCHEMES = ("az://", "memory://")
 _GLOB_SIGNS = frozenset("*?[")
 _N_FOOTER_THREADS = 16
 _N_FOOTER_CHARS = 24
@@ -169,6 +172,11 @@ def open_filesystem(uri: str) -> tuple[fs.FileSystem, str]:
     """
     if "://" not in uri:
         return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(uri))
+    if uri.startswith(_STORAGE_SCHEMES):
+        try:
+            return open_as_filesystem(uri)
+        except ConfigError as error:
+            raise pa.ArrowInvalid(str(error)) from None
     filesystem, path = fs.FileSystem.from_uri(uri)
     return filesystem, path
 
@@ -335,9 +343,12 @@ def _expand_glob(place: _Place, pattern: str) -> tuple[list[_Found], int]:
 
 def _near_files(path: str, place: _Place) -> str:
     folder = Path(path).parent
-    if place.uri is not None or not folder.is_dir():
+    try:
+        # Of no bucket, and of one that refuses, it is not said what would be beside.
+        beside = place.filesystem.get_file_info(fs.FileSelector(str(folder), allow_not_found=True))
+    except OSError:
         return ""
-    names = [item.name for item in folder.iterdir() if not item.name.startswith(".")]
+    names = [item.base_name for item in beside if not item.base_name.startswith(".")]
     hint = nearest(Path(path).name, names) if names else ""
     return hint if hint.startswith("; did you mean") else ""
 

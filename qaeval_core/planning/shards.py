@@ -6,11 +6,15 @@ consecutive open shards of one stretch of row groups: what is scheduled, its str
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from qaeval_core.planning.inputs import FileVersion, InputFile, RowGroup
 
@@ -114,12 +118,26 @@ def cover(done: Iterable[RowRange], *, n_rows: int) -> list[RowRange]:
     >>> cover([RowRange(4, 8), RowRange(0, 4), RowRange(2, 6)], n_rows=8)
     [RowRange(start=0, stop=4), RowRange(start=4, stop=8)]
     """
-    chosen: list[RowRange] = []
-    for rows in sorted(set(done), key=lambda rows: (rows.start, -rows.stop)):
-        position = chosen[-1].stop if chosen else 0
-        if rows.start >= position and rows.stop <= n_rows and rows.n_rows > 0:
-            chosen.append(rows)
-    return chosen
+    bounds = np.array(list(done), dtype=np.int64).reshape(-1, 2)
+    chosen = bounds[covering(bounds[:, 0], bounds[:, 1], n_rows=n_rows)]
+    return [RowRange(*own) for own in chosen.tolist()]
+
+
+def covering(
+    starts: NDArray[np.int64], stops: NDArray[np.int64], *, n_rows: int
+) -> NDArray[np.int64]:
+    """Return which ranges `cover` chooses, by their places, in the order of their rows."""
+    order = np.lexsort((-stops, starts))
+    order = order[(stops[order] <= n_rows) & (starts[order] < stops[order])]
+    firsts, ends = starts[order], stops[order]
+    if bool(np.all(firsts[1:] >= ends[:-1])):
+        return order
+    chosen, position = [], 0
+    for i, (start, stop) in enumerate(zip(firsts.tolist(), ends.tolist(), strict=True)):
+        if start >= position:
+            chosen.append(i)
+            position = stop
+    return order[chosen]
 
 
 def open_ranges(shard: RowRange, done: Sequence[RowRange]) -> list[RowRange]:
@@ -132,9 +150,12 @@ def open_ranges(shard: RowRange, done: Sequence[RowRange]) -> list[RowRange]:
     """
     left = []
     position = shard.start
-    for rows in done:
-        if rows.stop <= position or rows.start >= shard.stop:
-            continue
+    # Of a million ranges, those of one shard are looked at alone.
+    first = bisect_right(done, shard.start, key=attrgetter("stop"))
+    for i in range(first, len(done)):
+        rows = done[i]
+        if rows.start >= shard.stop:
+            break
         if rows.start > position:
             left.append(RowRange(position, rows.start))
         position = max(position, rows.stop)
@@ -166,7 +187,7 @@ def plan_file(
     pieces = []
     for stretch in stretches(file.row_groups, rows_per_shard=rows_per_shard):
         rows = RowRange(stretch.rows.start, min(stretch.rows.stop, n_rows))
-        if rows.n_rows <= 0:
+        if not any(open_ranges(rows, own) for own in done.values()):
             continue
         bytes_per_row = max(stretch.n_bytes / max(stretch.rows.n_rows, 1), 1.0)
         size = max(min(rows_per_shard, int(limits.shard_bytes / bytes_per_row)), 1)

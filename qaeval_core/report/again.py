@@ -7,7 +7,6 @@ where the run had it; run.json may come from anybody, so no server is asked that
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -35,10 +34,11 @@ from qaeval_core.report.examples import (
 from qaeval_core.report.page import PROFILE, report_page
 from qaeval_core.running.finished_run import FinishedRun, read_run
 from qaeval_core.running.run_files import read_json
+from qaeval_core.storage.path import AnyPath, as_path
 
 
 def page_again(
-    out: Path,
+    out: AnyPath,
     *,
     by: Sequence[str] = (),
     n_texts: int | None = None,
@@ -48,7 +48,7 @@ def page_again(
 
     Parameters
     ----------
-    out : Path
+    out : StoragePath, Path or str
         Of ``qaeval score``.
     by : sequence of str
         Columns of slices; () is all that have some.
@@ -70,6 +70,7 @@ def page_again(
         If the profile is damaged.
     """
     run = read_run(out)
+    out = run.out
     report = read_json(out / "report.json")
     if report is None:
         raise ConfigError(f"{out} holds no report.json; run the same qaeval score again")
@@ -100,7 +101,7 @@ def _page(
 
 
 def run_examples(
-    out: Path, *, n_texts: int | None = None, inputs: Sequence[str] = ()
+    out: AnyPath, *, n_texts: int | None = None, inputs: Sequence[str] = ()
 ) -> RunExamples | None:
     """Return the rows of lowest and highest score of a finished run; None where none were kept.
 
@@ -109,7 +110,7 @@ def run_examples(
 
     Parameters
     ----------
-    out : Path
+    out : StoragePath, Path or str
         Of ``qaeval score``.
     n_texts : int, optional
         Rows at each end, 0 for none of their texts; default as the run had it.
@@ -121,12 +122,13 @@ def run_examples(
     ConfigError
         If a run does not keep so many rows, or report.json is damaged.
     """
-    run, report = read_run(out), read_json(out / "report.json") or {}
+    run = read_run(out)
+    report = read_json(run.out / "report.json") or {}
     n_examples = n_texts or N_EXAMPLES
     try:
         places = example_places(report, n=n_examples) if "examples" in report else []
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{out / 'report.json'} is damaged: {error!r}") from None
+        raise ConfigError(f"{run.out / 'report.json'} is damaged: {error!r}") from None
     if not places:
         return None
     if not (run.config.output.texts if n_texts is None else n_texts > 0):
@@ -147,7 +149,7 @@ def _check_slices(slices: Mapping[str, Any], by: Sequence[str]) -> None:
             raise ConfigError(f"--by {name}: it has more than 50 values, or long texts")
 
 
-def read_profile(path: Path) -> RunProfile | None:
+def read_profile(path: AnyPath) -> RunProfile | None:
     """Return the profile of a run; None where there is none.
 
     Raises
@@ -155,10 +157,11 @@ def read_profile(path: Path) -> RunProfile | None:
     UnreadableFileError
         If it is damaged.
     """
-    if not path.exists():  # OUT is of a version that kept none.
+    path = as_path(path)
+    if not path.is_file():  # OUT is of a version that kept none.
         return None
     try:
-        return RunProfile.from_table(pq.read_table(path, partitioning=None), path.name)
+        return RunProfile.from_table(pq.read_table(path.source(), partitioning=None), path.name)
     except (OSError, pa.ArrowException) as error:
         raise UnreadableFileError(f"{path} is damaged: {error}") from None
 

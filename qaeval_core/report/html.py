@@ -18,6 +18,7 @@ NO_PIECE = "·"  # a token that is a part of the character before
 # Stronger colour would make the text on it hard to read in one of the two schemes.
 _MAX_ALPHA = 0.55
 _MIN_ALPHA = 0.04
+_MIN_LONG = 60  # characters
 
 # Colours of tokens are blue and orange: told apart by nearly everybody, readable in both schemes.
 STYLE = """
@@ -34,6 +35,9 @@ h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2rem; } h3 { font-
 .down { background: rgb(var(--down) / var(--a)); text-decoration: underline dotted; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; margin: .5rem 0; }
 caption { text-align: left; padding: .2rem 0; }
+caption span { display: inline-block; position: sticky; left: 0;
+  max-width: calc(100vw - 3rem); }
+td.long { min-width: 14rem; overflow-wrap: anywhere; }
 th, td { border: 1px solid var(--line); padding: .15rem .5rem; text-align: left;
   vertical-align: top; white-space: pre-wrap; } td.number { text-align: right;
   font-variant-numeric: tabular-nums; } dd { margin: 0 0 .5rem 0; }
@@ -177,18 +181,29 @@ def _strip(strip: Strip) -> str:
 
 
 def _table(table: Table) -> str:
-    lines = ['<div class="wide">', "<table>", f"<caption>{escaped(table.caption)}</caption>"]
+    lines = [
+        '<div class="wide">',
+        "<table>",
+        f"<caption><span>{escaped(table.caption)}</span></caption>",
+    ]
     names = "".join(f'<th scope="col">{escaped(name)}</th>' for name in table.head)
     lines.append(f"<thead><tr>{names}</tr></thead>")
     lines.append("<tbody>")
     for name, *values in table.rows:
         cells = [f'<th scope="row" dir="auto">{escaped(name)}</th>']
         for i, cell in enumerate(values, start=1):
-            kind = ' class="number"' if i in table.numbers else ' dir="auto"'
             inner = cell if isinstance(cell, Markup) else escaped(cell)
-            cells.append(f"<td{kind}>{inner}</td>")
+            cells.append(f"<td{_kind(cell, is_number=i in table.numbers)}>{inner}</td>")
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return "\n".join([*lines, "</tbody>", "</table>", "</div>"])
+
+
+def _kind(cell: str, *, is_number: bool) -> str:
+    """Return the attributes of a cell; a long text has room for more than a word a line."""
+    if is_number:
+        return ' class="number"'
+    is_long = len(cell) > _MIN_LONG and not isinstance(cell, Markup)
+    return ' class="long" dir="auto"' if is_long else ' dir="auto"'
 
 
 def _passage(passage: Passage) -> str:

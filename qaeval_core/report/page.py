@@ -30,6 +30,7 @@ from qaeval_core.report.html import (
     shown,
     within,
 )
+from qaeval_core.schema import NOT_SAMPLED
 
 PAGE, PROFILE = "report.html", "profile.parquet"
 MAX_BYTES = 300_000
@@ -127,14 +128,22 @@ def _sections(content: Content, room: _Room) -> Iterator[str]:
 def _head(content: Content) -> str:
     report = content.report
     metrics = ", ".join(report["instances"])
-    lines = [f"<h1>{report['rows']:,} rows scored by {escaped(metrics)}</h1>"]
+    n_rows, n_left_out = report["rows"], _n_not_sampled(report)
+    n = f"{n_rows - n_left_out:,} of {n_rows:,}" if n_left_out else f"{n_rows:,}"
+    lines = [f"<h1>{n} rows scored by {escaped(metrics)}</h1>"]
     remarks = [
         Passage(f"{key} ended early, its other rows are pending: {why}", tone="bad")
         for key, why in report.get("stopped", {}).items()
     ]
+    remarks += [Passage(said, tone="plain") for said in _sample(report)]
     for name, counts in report["instances"].items():
-        parts = [f"{n:,} {kind}" for kind, n in counts.items() if isinstance(n, int)]
-        is_whole = counts["scored"] == report["rows"] > 0
+        numbers = {kind: n for kind, n in counts.items() if isinstance(n, int)}
+        parts = [
+            f"{n:,} {kind.replace('_', ' ')}"
+            for kind, n in numbers.items()
+            if n or kind != NOT_SAMPLED
+        ]
+        is_whole = counts["scored"] == n_rows - n_left_out > 0
         tone: Tone = "good" if is_whole else "plain" if counts["scored"] else "bad"
         remarks.append(Passage(f"{name}: {', '.join(parts)}", tone=tone))
     if report["duplicate_ids"]:
@@ -142,6 +151,22 @@ def _head(content: Content) -> str:
         remarks.append(Passage(said, tone="plain"))
     remarks += [Passage(note, tone="soft") for note in report["notes"]]
     return "\n".join([*lines, *map(block_html, remarks)])
+
+
+def _n_not_sampled(report: Mapping[str, Any]) -> int:
+    """Return how many rows a sample left out; a version without samples says nothing of it."""
+    n: int = report.get("not_sampled", 0)
+    return n
+
+
+def _sample(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the sample is, if the rows are one."""
+    sample = report.get("sample")
+    if not sample:
+        return
+    said = f"A sample: {sample['rows']:,} rows, those of {sample['contexts']:,} contexts"
+    n_without = sample["rows_without_context"]
+    yield f"{said}; {n_without:,} rows have no context and are not sampled" if n_without else said
 
 
 def _columns(content: Content) -> str:
@@ -198,6 +223,8 @@ def _reasons(content: Content) -> str:
         for name, own in report["instances"].items()
         for reason, n in own["undefined_by_reason"].items()
     ]
+    if n := _n_not_sampled(report):
+        rows.append([NOT_SAMPLED, "not in the sample: scored by no metric", f"{n:,}"])
     if not rows:
         return block_html(Passage("Every row has a score of every metric.", tone="good"))
     table = Table("Rows by reason", ("reason", "what that is", "rows"), rows, numbers=(2,))

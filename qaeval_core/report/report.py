@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,12 @@ from numpy.typing import NDArray
 
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.families.plan import FamilyPlan
-from qaeval_core.llm.journal import JournalTotals
+from qaeval_core.llm.journal_totals import JournalTotals
 from qaeval_core.planning.run_plan import CompiledRun, InstancePlan
 from qaeval_core.planning.sample import Sample
 from qaeval_core.signature import environment
 from qaeval_core.stats.bootstrap import summarise
+from qaeval_core.storage.path import StoragePath
 from qaeval_core.totals import Totals
 
 
@@ -158,14 +158,14 @@ def _this_run(this_run: PassStats | None, wall_s: float) -> dict[str, Any]:
     return {"this_run": content}
 
 
-def summary_lines(report: Mapping[str, Any], out: Path) -> Iterator[str]:
+def summary_lines(report: Mapping[str, Any], out: StoragePath) -> Iterator[str]:
     """Yield what a person wants to see of a report.
 
     Parameters
     ----------
     report : mapping
         Content of report.json.
-    out : Path
+    out : StoragePath
         Where it lies.
     """
     for name, counts in report["instances"].items():

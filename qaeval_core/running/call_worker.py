@@ -31,7 +31,7 @@ from qaeval_core.running.chat_asker import (
 )
 from qaeval_core.running.piece_worker import UNREADABLE, Done, Supervisor, open_reader
 from qaeval_core.running.reader import ShardReader
-from qaeval_core.store.store import Store
+from qaeval_core.store.store import Commit, Store
 
 # Open requests for each one that may be under way: the tail of a shard leaves nobody idle.
 _OPEN_PER_CALL = 3
@@ -130,7 +130,7 @@ class CallWorker:
             todo = deque((piece, rows) for piece in pieces for rows in piece.shards)
             while todo:
                 piece, planned = todo.popleft()
-                if self._store.is_committed(self.plan.key, piece.file_id, planned):
+                if not await asyncio.to_thread(self._begin, piece, planned):
                     continue
                 await self._wait_for_room()
                 rows, prepared = await asyncio.to_thread(self._prepare, reader, piece, planned)
@@ -157,7 +157,10 @@ class CallWorker:
 
     async def _open_once(self) -> Asker:
         self._asker, governor, self.account = await open_asker(
-            self.plan, open_governor=self._open_governor, n_actors=self._n_actors
+            self.plan,
+            open_governor=self._open_governor,
+            n_actors=self._n_actors,
+            outages=self._store.outages,
         )
         self._watching = asyncio.create_task(self._watch(self._asker, governor))
         return self._asker
@@ -181,16 +184,22 @@ class CallWorker:
             self._asker.stop(told)
         self._has_room.set()
 
-    def _prepare(
-        self, reader: ShardReader, piece: Piece, rows: RowRange
-    ) -> tuple[RowRange, Prepared[ChatWork]]:
-        """Read a shard, or as many of its first rows as are read at once; return which."""
+    def _begin(self, piece: Piece, rows: RowRange) -> bool:
+        """Note that a shard is begun; return whether it is open, as all are the first time."""
         n_attempts = self._supervisor.start_attempt(self.plan.key, piece.file_id, rows)
+        if n_attempts > 1 and self._store.is_committed(self.plan.key, piece.file_id, rows):
+            return False
         if n_attempts > _MAX_DEATHS:
             raise RunError(
                 f"{piece.relative}: the worker of rows {rows.start} to {rows.stop} died "
                 f"{n_attempts - 1} times; is the machine out of memory?"
             )
+        return True
+
+    def _prepare(
+        self, reader: ShardReader, piece: Piece, rows: RowRange
+    ) -> tuple[RowRange, Prepared[ChatWork]]:
+        """Read a shard, or as many of its first rows as are read at once; return which."""
         started = time.perf_counter()
         try:
             table = reader.read(piece, rows)
@@ -228,7 +237,7 @@ class CallWorker:
 
         try:
             await ask_shard(asker, prepared, on_rows)
-            await asyncio.to_thread(self._commit, piece, rows, prepared)
+            commit = await asyncio.to_thread(self._commit, piece, rows, prepared)
         except Exception as error:
             self._fail(error)
             return
@@ -236,11 +245,11 @@ class CallWorker:
             self._n_open -= n_left  # Of requests that failed.
             self._has_room.set()
         self._pending_rows += rows.n_rows - n_asked
-        done.put((piece, rows, {self.plan.key: prepared.stats}))
+        done.put([commit])
 
-    def _commit(self, piece: Piece, rows: RowRange, prepared: Prepared[ChatWork]) -> None:
+    def _commit(self, piece: Piece, rows: RowRange, prepared: Prepared[ChatWork]) -> Commit:
         started = time.perf_counter()
-        self._store.commit(
+        commit = self._store.commit(
             self.plan.key,
             piece.file_id,
             rows,
@@ -249,6 +258,7 @@ class CallWorker:
             stats=prepared.stats,
         )
         prepared.stats.spend("commit", time.perf_counter() - started)
+        return commit
 
     async def _watch(self, asker: Asker, governor: GovernorClient) -> None:
         """Report progress, and heed the wish to stop, also while all calls wait."""

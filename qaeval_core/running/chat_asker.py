@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from qaeval_core.errors import ConfigError, LanguageModelError, RunError
@@ -35,7 +34,9 @@ from qaeval_core.llm.message import Message
 from qaeval_core.llm.responses import UNEXPECTED, kept_text, whole_text
 from qaeval_core.llm.retry import RetryRule
 from qaeval_core.metrics.chat import UNPARSABLE, ChatSettings
+from qaeval_core.outages import Outages
 from qaeval_core.signature import hash_text
+from qaeval_core.storage.path import StoragePath, as_path
 
 _MAX_CHARS_AT_ONCE = 4000
 
@@ -68,8 +69,7 @@ def limits_of(plan: ChatFamilyPlan) -> Limits:
 
 def budget_of(plan: ChatFamilyPlan) -> Budget:
     """Return what a family pays from: one budget a journal."""
-    folder = journal_folder(plan)
-    name = hash_text(str(folder))
+    name = hash_text(str(journal_folder(plan)))
     return Budget(name, plan.settings.budget_usd, section=section_of(plan.settings))
 
 
@@ -84,7 +84,7 @@ def prices_of(plan: ChatFamilyPlan) -> Prices:
     return Prices(given.prompt, given.completion) if given is not None else Prices()
 
 
-def journal_folder(plan: ChatFamilyPlan) -> Path:
+def journal_folder(plan: ChatFamilyPlan) -> StoragePath:
     """Return where replies are kept.
 
     Raises
@@ -97,11 +97,15 @@ def journal_folder(plan: ChatFamilyPlan) -> Path:
             f"{plan.name}.journal_path is missing: the folder that keeps paid replies, where there "
             "is no OUT"
         )
-    return Path(plan.journal_path).expanduser()
+    return as_path(plan.journal_path)
 
 
 async def open_asker(
-    plan: ChatFamilyPlan, *, open_governor: OpenGovernor, n_actors: int = 1
+    plan: ChatFamilyPlan,
+    *,
+    open_governor: OpenGovernor,
+    n_actors: int = 1,
+    outages: Outages | None = None,
 ) -> tuple[Asker, GovernorClient, str]:
     """Return what asks, its governor, and the name of the account; the key is read here.
 
@@ -109,6 +113,8 @@ async def open_asker(
     ----------
     n_actors : int, default 1
         Who share ``max_concurrent``.
+    outages : Outages, optional
+        How long an object store is tried that keeps replies; default once.
 
     Raises
     ------
@@ -117,13 +123,13 @@ async def open_asker(
         holds the account: no call can be made.
     """
     try:
-        return await _open_asker(plan, open_governor=open_governor, n_actors=n_actors)
+        return await _open_asker(plan, open_governor, n_actors, outages)
     except (ConfigError, RunError) as error:
         raise LanguageModelError(str(error)) from None
 
 
 async def _open_asker(
-    plan: ChatFamilyPlan, *, open_governor: OpenGovernor, n_actors: int
+    plan: ChatFamilyPlan, open_governor: OpenGovernor, n_actors: int, outages: Outages | None
 ) -> tuple[Asker, GovernorClient, str]:
     settings = plan.settings
     variable = KEY_VARIABLE if KEY_VARIABLE in os.environ else None
@@ -137,7 +143,12 @@ async def _open_asker(
     governor = open_governor(client.account, limits_of(plan), budget_of(plan))
     folder = journal_folder(plan)
     journal = await asyncio.to_thread(
-        Journal, folder, with_text=plan.keeps_replies, section=section
+        Journal,
+        folder,
+        with_text=plan.keeps_replies,
+        section=section,
+        linger_s=settings.journal_linger_s,
+        outages=outages,
     )
     await reconcile(governor, journal, account=client.account)
     asker = Asker(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ from qaeval_core.errors import ConfigError
 from qaeval_core.models.session import Device
 from qaeval_core.planning.sample import Sample, read_sample
 from qaeval_core.running.run_files import read_json
+from qaeval_core.storage.path import AnyPath, StoragePath, as_path, near_folders
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class FinishedRun:
     sample : rows that were scored; None where all were
     """
 
-    out: Path
+    out: StoragePath
     config: RunConfig
     families: Mapping[str, str]
     instances: Mapping[str, str]
@@ -47,11 +47,13 @@ class FinishedRun:
     sample: Sample | None = None
 
 
-def read_run(out: Path, *, is_partial: bool = False) -> FinishedRun:
+def read_run(out: AnyPath, *, is_partial: bool = False) -> FinishedRun:
     """Return what a run wrote about itself: one that finished, or in which a family ended early.
 
     Parameters
     ----------
+    out : StoragePath, Path or str
+        Of ``qaeval score``: a folder, or the URI of one in a bucket.
     is_partial : bool, default False
         Whether a run that was cut off will do.
 
@@ -59,12 +61,17 @@ def read_run(out: Path, *, is_partial: bool = False) -> FinishedRun:
     ------
     ConfigError
         If this is no OUT of ``qaeval score``, or its scores are not those of its last run.
+    StorageError
+        If an object store does not answer.
     """
+    out = as_path(out)
     content = read_json(out / "run.json")
     if content is None:
-        raise ConfigError(f"{out} holds no run.json: name the --out folder of a qaeval score")
+        raise ConfigError(
+            f"{out} holds no run.json: name the --out folder of a qaeval score{_near(out)}"
+        )
     stopped = _stopped_families(out, content)
-    if not (out / "_SUCCESS").exists() and not stopped and not is_partial:
+    if not (out / "_SUCCESS").is_file() and not stopped and not is_partial:
         raise ConfigError(f"{out} is not complete; run the same qaeval score again to go on")
     for key in ("config", "families", "instances"):
         if not isinstance(content.get(key), dict):
@@ -88,9 +95,18 @@ def read_run(out: Path, *, is_partial: bool = False) -> FinishedRun:
     )
 
 
-def _planned_files(path: Path) -> dict[str, str]:
+def _near(out: StoragePath) -> str:
+    """Return a hint where OUT is not there at all."""
     try:
-        planned = pq.read_table(path, columns=["relative", "file_id"])
+        return "" if out.is_dir() else near_folders(out)
+    except OSError as error:
+        # No bucket of that name, or nothing that these credentials may list.
+        return f" ({error.strerror})"
+
+
+def _planned_files(path: StoragePath) -> dict[str, str]:
+    try:
+        planned = pq.read_table(path.source(), columns=["relative", "file_id"])
     except (OSError, pa.ArrowException) as error:
         raise ConfigError(f"{path} is damaged: {error}") from None
     pairs = zip(planned["relative"].to_pylist(), planned["file_id"].to_pylist(), strict=True)
@@ -105,10 +121,10 @@ def _texts(value: object) -> dict[str, str]:
     return {str(key): str(text) for key, text in _mapping(value).items()}
 
 
-def _stopped_families(out: Path, run: Mapping[str, Any]) -> Mapping[str, str]:
+def _stopped_families(out: StoragePath, run: Mapping[str, Any]) -> Mapping[str, str]:
     """Return why families of an OUT ended early, by key; nothing where a run is whole or killed."""
     report = read_json(out / "report.json")
-    if report is None or (out / "_SUCCESS").exists():
+    if report is None or (out / "_SUCCESS").is_file():
         return {}
     reported = {
         key: _mapping(own).get("signature") for key, own in _mapping(report.get("families")).items()

@@ -105,8 +105,8 @@ class LocalExecutor:
         )
         try:
             with self._worker(replace(job, store=store), families, supervisor) as worker:
-                for _, _, costs in worker.run(pieces):
-                    on_shard(costs)
+                for done in worker.run(pieces):
+                    on_shard(done)
         finally:
             printer.update(supervisor.counter.snapshot(), is_last=True)
 
@@ -130,4 +130,5 @@ class LocalExecutor:
             load_frequencies=partial(load_frequencies, out=job.store.out),
         )
         runners = {family.key: family.open_runner(engine) for family in families}
-        yield PieceWorker(runners, job.store, supervisor)
+        others = job.commits.with_other_samples(runners)
+        yield PieceWorker(runners, job.store, supervisor, others=others)

@@ -9,8 +9,7 @@ But: replies that were paid for come from the journal, as they always do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.planning.shards import RowRange
 from qaeval_core.schema import NOT_SAMPLED, QUARANTINE_REASON
+from qaeval_core.storage.path import StoragePath
 from qaeval_core.store.store import Store
 
 Mask = NDArray[np.bool_]
@@ -32,11 +32,14 @@ class OtherSamples:
     ----------
     store : Store
         Of this run's sample.
+    families : collection of str
+        Keys of those that have such commits: the driver has listed all.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, families: Collection[str]) -> None:
         self._store = store
-        self._paths: dict[str, Mapping[tuple[str, RowRange], list[Path]]] = {}
+        self._families = frozenset(families)
+        self._paths: dict[str, Mapping[tuple[str, RowRange], list[StoragePath]]] = {}
 
     def known(self, family: str, file_id: str, rows: RowRange) -> pa.Table | None:
         """Return the statistics of a shard as far as they are known; None where nothing is.
@@ -46,6 +49,8 @@ class OtherSamples:
         ReconcileError, StorageError
             If a commit is damaged, or does not come.
         """
+        if family not in self._families:
+            return None
         if family not in self._paths:
             self._paths[family] = self._store.committed_otherwise(family)
         found: pa.Table | None = None

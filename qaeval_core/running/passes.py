@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
@@ -32,10 +31,11 @@ from qaeval_core.families.words.frequencies import (
 from qaeval_core.job import Job
 from qaeval_core.planning.shards import Piece
 from qaeval_core.running.sight import Sight
-from qaeval_core.store.store import tiles
+from qaeval_core.storage.path import AnyPath, as_path
+from qaeval_core.store.store import Commit, tiles
 
-# Called for each committed shard with what it cost, by family.
-OnShard = Callable[[Mapping[str, PassStats]], None]
+# Called with what was committed of each shard, in every family of its pass.
+OnShard = Callable[[Sequence[Commit]], None]
 
 
 class Executor(Protocol):
@@ -216,9 +216,11 @@ def _shard_counter(
     has_limit = job.config.scoring.max_quarantined < 1
     earlier = {family.key: _quarantined(job, family) if has_limit else 0 for family in families}
 
-    def on_shard(costs: Mapping[str, PassStats]) -> None:
-        for key, cost in costs.items():
-            this_run[key].add(cost)
+    def on_shard(commits: Sequence[Commit]) -> None:
+        job.commits.note(commits)
+        for commit in commits:
+            this_run[commit.family].add(commit.stats)
+        for key in {commit.family for commit in commits}:
             check_quarantined(job, earlier[key] + this_run[key].n_quarantined)
 
     return on_shard
@@ -235,25 +237,17 @@ def check_quarantined(job: Job, n_quarantined: int) -> None:
 
 
 def _quarantined(job: Job, family: FamilyPlan) -> int:
-    return sum(
-        job.store.check(family.key, file_id, rows).n_quarantined
-        for file_id, ranges in job.done_ranges(family).items()
-        for rows in ranges
-    )
+    return job.commits.of(family.key).total(job.n_rows).n_quarantined
 
 
 def _drop_unscored(job: Job, family: FamilyPlan, say: Callable[[str], None]) -> None:
     """Take back commits with quarantined rows, and with calls that were given up."""
-    n_dropped = 0
-    for file_id, ranges in job.done_ranges(family).items():
-        for rows in ranges:
-            stats = job.store.check(family.key, file_id, rows)
-            if stats.n_quarantined or stats.has_given_up:
-                job.store.drop(family.key, file_id, rows)
-                n_dropped += 1
-    if n_dropped:
+    commits = job.commits.of(family.key)
+    unscored = commits.unscored(job.n_rows)
+    commits.drop(unscored)
+    if unscored:
         invalidate_document_frequencies(job, family.key)
-        say(f"{family.key}: {n_dropped} shards with unscored rows are scored once more")
+        say(f"{family.key}: {len(unscored)} shards with unscored rows are scored once more")
 
 
 def build_document_frequencies(job: Job, family: FamilyPlan) -> None:
@@ -265,7 +259,7 @@ def build_document_frequencies(job: Job, family: FamilyPlan) -> None:
         If the pass that lists n-grams is not complete.
     """
     path = job.store.out / family.frequencies_path
-    if not family.after or path.exists():
+    if not family.after or job.store.call(path.is_file, f"cannot look at {path}"):
         return
     counted = next(plan for plan in job.run.families if plan.key == family.after)
     content = count_documents(
@@ -279,9 +273,9 @@ def invalidate_document_frequencies(job: Job, key: str) -> None:
     for family in job.run.families:
         if family.after == key:
             job.store.delete(job.store.out / family.frequencies_path)
-            for file_id, ranges in job.done_ranges(family).items():
-                for rows in ranges:
-                    job.store.drop(family.key, file_id, rows)
+            done = job.done_ranges(family)
+            own = [(file_id, rows) for file_id, ranges in done.items() for rows in ranges]
+            job.commits.of(family.key).drop(own)
 
 
 def _gram_columns(job: Job, key: str) -> Iterator[pa.Array]:
@@ -296,7 +290,7 @@ def _gram_columns(job: Job, key: str) -> Iterator[pa.Array]:
             yield table.column("grams").combine_chunks()
 
 
-def load_frequencies(plan: FamilyPlan, out: Path) -> DocumentFrequencies:
+def load_frequencies(plan: FamilyPlan, out: AnyPath) -> DocumentFrequencies:
     """Return the document frequencies that a family reads: given ones, or those of OUT."""
-    path = out / plan.frequencies_path if plan.after else Path(plan.frequencies_path)
+    path = as_path(out) / plan.frequencies_path if plan.after else as_path(plan.frequencies_path)
     return read_frequencies(path, words=plan.words)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -23,12 +22,13 @@ from qaeval_core.errors import UnreadableFileError
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.families.plan import Prepared, Runner, statistics_table
 from qaeval_core.families.words.rows import ShardTexts, Tokenisers
-from qaeval_core.outages import Outages
+from qaeval_core.outages import STORAGE_SETTING, Outages
 from qaeval_core.planning.sample import Sample, chosen_values, sampled_rows
 from qaeval_core.planning.shards import Piece, RowRange, cover, open_ranges, split
 from qaeval_core.running.other_samples import OtherSamples, left_to_do, taken_over
 from qaeval_core.running.reader import ShardReader
-from qaeval_core.store.store import Mark, Store
+from qaeval_core.storage.path import AnyPath
+from qaeval_core.store.store import Commit, Mark, Store
 
 KILLED_WORKER = "killed_worker"
 UNREADABLE = "unreadable"
@@ -51,14 +51,12 @@ class Supervisor(Protocol):
         """Take what a line of progress shall end with."""
 
 
-# What a shard cost, by family.
-Costs = dict[str, PassStats]
-# A shard that is committed.
-Done = tuple[Piece, RowRange, Costs]
+# What was committed of a shard: in every family of its pass, in parts where it was split.
+Done = list[Commit]
 
 
 def worker_store(
-    out: Path,
+    out: AnyPath,
     mark: Mark | None,
     supervisor: Supervisor,
     *,
@@ -67,7 +65,10 @@ def worker_store(
 ) -> Store:
     """Return a worker's store: what it waits for is in the line of progress."""
     outages = Outages(
-        retry_s=retry_s, tell=supervisor.set_status, look=lambda: supervisor.report(0.0, 0, 0)
+        retry_s=retry_s,
+        tell=supervisor.set_status,
+        look=lambda: supervisor.report(0.0, 0, 0),
+        setting=STORAGE_SETTING,
     )
     return Store(out, mark=mark, outages=outages, sample=sample)
 
@@ -103,9 +104,18 @@ class PieceWorker:
     runners : mapping of family key to Runner
     store : Store
     supervisor : Supervisor
+    others : collection of str
+        Keys of families that have commits of other samples.
     """
 
-    def __init__(self, runners: Mapping[str, Runner], store: Store, supervisor: Supervisor) -> None:
+    def __init__(
+        self,
+        runners: Mapping[str, Runner],
+        store: Store,
+        supervisor: Supervisor,
+        *,
+        others: Collection[str] = (),
+    ) -> None:
         self._runners = dict(runners)
         self._store = store
         self._supervisor = supervisor
@@ -113,7 +123,7 @@ class PieceWorker:
         for runner in self._runners.values():
             self._columns.update(runner.plan.columns)
         self._reader = open_reader(self._columns, store)
-        self._others = OtherSamples(store)
+        self._others = OtherSamples(store, others)
         self._tokenisers = Tokenisers()
 
     @property
@@ -134,38 +144,43 @@ class PieceWorker:
                     todo.appendleft((job.piece, job.left))
                 # Alone if it has died before: a neighbour must not be blamed for its death.
                 ahead = self._submit(pool, todo) if job.n_attempts == 1 else None
-                costs = self._finish(job)
-                next(iter(costs.values()), PassStats()).spend("wait", waited)
-                yield job.piece, job.rows, costs
+                done = self._finish(job)
+                if done:
+                    done[0].stats.spend("wait", waited)
+                    yield done
                 ahead = ahead if ahead is not None else self._submit(pool, todo)
 
     def _submit(
         self, pool: ThreadPoolExecutor, todo: deque[tuple[Piece, RowRange]]
     ) -> Future[_Job] | None:
-        while todo:
-            piece, rows = todo.popleft()
-            if self._open_families(piece, rows):
-                return pool.submit(self._prepare, piece, rows, _MAX_DEATHS_OF_SHARD)
+        if todo:
+            return pool.submit(self._prepare, *todo.popleft(), _MAX_DEATHS_OF_SHARD)
         return None
 
-    def _open_families(self, piece: Piece, rows: RowRange) -> list[str]:
+    def _open_families(self, piece: Piece, rows: RowRange, n_attempts: int) -> list[str]:
+        """Return the families that a shard is open for: all that were planned, the first time."""
         return [
             family
             for family in piece.families
-            if not self._store.is_committed(family, piece.file_id, rows)
+            if n_attempts == 1 or not self._store.is_committed(family, piece.file_id, rows)
         ]
 
     def _prepare(self, piece: Piece, rows: RowRange, max_deaths: int) -> _Job:
         n_attempts = self._supervisor.start_attempt(piece.families[0], piece.file_id, rows)
+        families = self._open_families(piece, rows, n_attempts)
+        if not families:
+            return _Job(piece, rows, n_attempts, {})
         if n_attempts > max_deaths:
             return _Job(piece, rows, n_attempts, None)
         started = time.perf_counter()
         try:
             table = self._reader.read(piece, rows)
         except UnreadableFileError as error:
-            return _Job(piece, rows, n_attempts, self._all(piece, rows, UNREADABLE, str(error)))
+            prepared = self._all(families, rows, UNREADABLE, str(error))
+            return _Job(piece, rows, n_attempts, prepared)
         rows, left = _cut(rows, table.num_rows)
-        families = self._open_families(piece, rows)
+        if left.n_rows:  # What is read at once may have been committed by who died behind it.
+            families = self._open_families(piece, rows, n_attempts)
         known = {family: self._others.known(family, piece.file_id, rows) for family in families}
         sampled = sampled_rows(table, self._store.sample)
         chosen = left_to_do(sampled, known.values())
@@ -185,18 +200,19 @@ class PieceWorker:
     def _own(self, family: str, values: Mapping[str, list[object]]) -> dict[str, list[object]]:
         return {role: values[role] for role in self._runners[family].plan.columns}
 
-    def _finish(self, job: _Job) -> Costs:
+    def _finish(self, job: _Job) -> Done:
         """Run and commit a shard, or its parts if it has killed its process too often."""
         if job.prepared is None:
             return self._run_parts(job)
-        costs = {
-            family: self._run_family(job, family, share=job.rows.n_rows / len(job.prepared))
+        done = [
+            self._run_family(job, family, share=job.rows.n_rows / len(job.prepared))
             for family in job.prepared
-        }
-        next(iter(costs.values()), PassStats()).spend("read", job.read_s)
-        return costs
+        ]
+        if done:
+            done[0].stats.spend("read", job.read_s)
+        return done
 
-    def _run_family(self, job: _Job, family: str, *, share: float) -> PassStats:
+    def _run_family(self, job: _Job, family: str, *, share: float) -> Commit:
         assert job.prepared is not None
         prepared = job.prepared[family]
         done = 0.0
@@ -212,13 +228,13 @@ class PieceWorker:
         known = job.known.get(family)
         if known is not None:
             table = taken_over(table, known, sampled=job.sampled, stats=prepared.stats)
-        self._commit(job, family, table, prepared.stats)
+        commit = self._commit(job, family, table, prepared.stats)
         prepared.stats.spend("commit", time.perf_counter() - started)
         self._supervisor.report(share - done, 0, 0)
-        return prepared.stats
+        return commit
 
-    def _commit(self, job: _Job, family: str, table: pa.Table, stats: PassStats) -> None:
-        self._store.commit(
+    def _commit(self, job: _Job, family: str, table: pa.Table, stats: PassStats) -> Commit:
+        return self._store.commit(
             family,
             job.piece.file_id,
             job.rows,
@@ -227,35 +243,40 @@ class PieceWorker:
             stats=stats,
         )
 
-    def _run_parts(self, job: _Job) -> Costs:
+    def _run_parts(self, job: _Job) -> Done:
         piece, rows = job.piece, job.rows
         if rows.n_rows == 1:
             message = f"its worker died {job.n_attempts - 1} times while it was scored"
-            return self._finish(
-                job._replace(prepared=self._all(piece, rows, KILLED_WORKER, message))
+            families = self._open_families(piece, rows, job.n_attempts)
+            prepared = self._all(families, rows, KILLED_WORKER, message)
+            return self._finish(job._replace(prepared=prepared))
+        # Parts that were committed before the last death, in whatever sizes.
+        before = {
+            family: cover(
+                self._store.committed(family).get(piece.file_id, ()),
+                n_rows=rows.stop,
             )
-        size = -(-rows.n_rows // _N_PARTS)
-        total: Costs = {}
-        for part in split(rows, rows_per_shard=size):
+            for family in piece.families
+        }
+        total: Done = []
+        for part in split(rows, rows_per_shard=-(-rows.n_rows // _N_PARTS)):
             for family in piece.families:
-                done = self._store.committed(family).get(piece.file_id, [])
                 alone = replace(piece, families=(family,))
-                todo = deque(open_ranges(part, cover(done, n_rows=rows.stop)))
+                todo = deque(open_ranges(part, before[family]))
                 while todo:
                     own = self._prepare(alone, todo.popleft(), _MAX_DEATHS_OF_PART)
                     if own.left.n_rows:
                         todo.appendleft(own.left)
-                    for key, stats in self._finish(own).items():
-                        total.setdefault(key, PassStats()).add(stats)
+                    total += self._finish(own)
         return total
 
     def _all(
-        self, piece: Piece, rows: RowRange, reason: str, message: str
+        self, families: Sequence[str], rows: RowRange, reason: str, message: str
     ) -> dict[str, Prepared[Any]]:
         """Return a shard all of whose rows are quarantined."""
         return {
             family: self._runners[family].layout.quarantined(
                 n_rows=rows.n_rows, reason=reason, message=message
             )
-            for family in self._open_families(piece, rows)
+            for family in families
         }

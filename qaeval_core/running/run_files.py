@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from qaeval_core.errors import StorageError
+from qaeval_core.families.plan import FamilyPlan
 from qaeval_core.files import read_own
 from qaeval_core.job import Job
 from qaeval_core.planning.sample import read_sample
 from qaeval_core.planning.shards import RowRange
 from qaeval_core.signature import environment
+from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 
 _PLAN_SCHEMA = pa.schema(
     [
@@ -29,22 +32,41 @@ _PLAN_SCHEMA = pa.schema(
 )
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Return a JSON object, or None where there is none."""
+def read_json(path: AnyPath) -> dict[str, Any] | None:
+    """Return a JSON object, or None where there is none.
+
+    Raises
+    ------
+    StorageError
+        If an object store does not say whether there is one.
+    """
     try:
-        with read_own(path, of_others=True) as file:
-            content = json.loads(file.read())
+        content = json.loads(_read_wary(as_path(path)))
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
 
 
+def _read_wary(path: StoragePath) -> bytes:
+    if path.local is not None:
+        with read_own(path.local, of_others=True) as file:
+            return file.read()
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from None
+
+
 def changes(job: Job) -> list[str]:
     """Return what differs from the run that wrote to this OUT before."""
     try:
-        planned = pq.read_table(job.store.out / "plan.parquet", columns=["relative", "file_id"])
+        source = (job.store.out / "plan.parquet").source()
+        planned = pq.read_table(source, columns=["relative", "file_id"])
     except (OSError, pa.ArrowException):
         return []
+    planned = planned.group_by(["relative", "file_id"], use_threads=False).aggregate([])
     before = dict(zip(planned["relative"].to_pylist(), planned["file_id"].to_pylist(), strict=True))
     now = {file.relative: file.file_id for file in job.files}
     old = {file.relative: file.old_file_id for file in job.files}
@@ -95,10 +117,8 @@ def take_over_old_commits(job: Job, say: Callable[[str], None]) -> None:
     old = [
         (family.key, file, rows)
         for family in job.run.families
-        for file_id, ranges in job.store.committed(family.key).items()
         for file in job.files
-        if file.old_file_id == file_id
-        for rows in ranges
+        for rows in job.commits.of(family.key).ranges(file.old_file_id)
     ]
     if not old:
         return
@@ -110,7 +130,10 @@ def take_over_old_commits(job: Job, say: Callable[[str], None]) -> None:
         )
         return
     for key, file, rows in old:
-        job.store.adopt(key, rows, old_file_id=file.old_file_id, file_id=file.file_id)
+        ids = {"old_file_id": file.old_file_id, "file_id": file.file_id}
+        job.commits.note([job.store.adopt(key, rows, **ids)])
+    for key in {key for key, _, _ in old}:
+        job.commits.of(key).list_again()
     say(f"{len(old):,} commits of an older version are used from now on, as you said")
 
 
@@ -133,34 +156,43 @@ def write_run_files(job: Job, *, n_actors: int) -> None:
         for artifact in family.artifacts:
             content["artifact"] = artifact.folder.name
         job.store.write_signature(family.key, content)
-    records = []
-    for families in job.run.passes:
-        for i, piece in enumerate(job.pieces(families, n_actors=n_actors)):
-            records += [
-                _plan_row(key, piece.relative, piece.file_id, i, rows)
-                for key in piece.families
-                for rows in piece.shards
-            ]
-    for family in job.run.families:
-        done = job.done_ranges(family)
-        for file in job.files:
-            records += [
-                _plan_row(family.key, file.relative, file.file_id, None, rows)
-                for rows in done[file.file_id]
-            ]
     buffer = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(records, schema=_PLAN_SCHEMA), buffer)
+    with pq.ParquetWriter(buffer, _PLAN_SCHEMA) as writer:
+        for families in job.run.passes:
+            for table in _plan_tables(job, families, n_actors=n_actors):
+                writer.write_table(table)
     job.store.write(job.store.out / "plan.parquet", buffer.getvalue().to_pybytes())
 
 
-def _plan_row(
-    family: str, relative: str, file_id: str, piece: int | None, rows: RowRange
-) -> dict[str, object]:
-    return {
-        "family": family,
-        "relative": relative,
-        "file_id": file_id,
-        "piece": piece,
-        "start": rows.start,
-        "stop": rows.stop,
-    }
+def _plan_tables(job: Job, families: Sequence[FamilyPlan], *, n_actors: int) -> Iterator[pa.Table]:
+    """Yield what a pass has to do and what is done, family by family, as columns."""
+    pieces = job.pieces(families, n_actors=n_actors)
+    for family in families:
+        parts = [
+            _plan_table(family.key, piece.relative, piece.file_id, i, piece.shards)
+            for i, piece in enumerate(pieces)
+            if family.key in piece.families
+        ]
+        done = job.done_ranges(family)
+        parts += [
+            _plan_table(family.key, file.relative, file.file_id, None, done[file.file_id])
+            for file in job.files
+        ]
+        yield pa.concat_tables([_PLAN_SCHEMA.empty_table(), *parts]).combine_chunks()
+
+
+def _plan_table(
+    family: str, relative: str, file_id: str, piece: int | None, shards: Sequence[RowRange]
+) -> pa.Table:
+    n_shards = len(shards)
+    bounds = np.array(shards, dtype=np.int64).reshape(-1, 2)
+    columns = [
+        *(
+            pa.repeat(pa.scalar(text, pa.string()), n_shards)
+            for text in (family, relative, file_id)
+        ),
+        pa.repeat(pa.scalar(piece, pa.int64()), n_shards),
+        pa.array(bounds[:, 0]),
+        pa.array(bounds[:, 1]),
+    ]
+    return pa.table(columns, schema=_PLAN_SCHEMA)

@@ -21,7 +21,7 @@ from qaeval_core.configure import RunConfig
 from qaeval_core.errors import InputError, UnreadableFileError
 from qaeval_core.families.validate import IntArray
 from qaeval_core.job import Inputs, corpus_hash, count_rows
-from qaeval_core.outages import Outages
+from qaeval_core.outages import STORAGE_SETTING, Outages
 from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.sample import LARGEST_HASH, Sample, context_column, read_sample
 from qaeval_core.planning.shards import Piece, ReadLimits, plan_file
@@ -64,7 +64,7 @@ def with_sample(config: RunConfig, inputs: Inputs) -> Inputs:
         column,
         n_groups=n_groups,
         are_coded=all(_is_plain_text(file, column) for file in inputs.files),
-        outages=Outages(retry_s=config.scoring.retry_storage_s),
+        outages=Outages(retry_s=config.scoring.retry_storage_s, setting=STORAGE_SETTING),
     )
     if pieces and not len(found.hashes):
         raise InputError(f"input.sample_groups: no row has a context (column {column!r})")

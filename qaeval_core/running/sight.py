@@ -12,16 +12,16 @@ import re
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyarrow import fs
 
 from qaeval_core import files
-from qaeval_core.errors import RunError
 from qaeval_core.job import Job
 from qaeval_core.outages import Outages
 from qaeval_core.planning.inputs import InputFile, open_filesystem
+from qaeval_core.storage.path import StoragePath
 from qaeval_core.store.store import Mark, Store
 
 # A shared file system may show a new file a moment later.
@@ -67,9 +67,11 @@ class Sight:
     def _look(self) -> str | None:
         for folder in self.folders:
             try:
-                self.mark.check(Path(folder))
-            except OSError:
-                return f"{folder} (the folder there is another one, or none)"
+                self.mark.check(folder)
+            except OSError as error:
+                is_hidden = "://" in folder and not isinstance(error, FileNotFoundError)
+                why = error.strerror if is_hidden else "the folder there is another one, or none"
+                return f"{folder} ({why})"
         for path in self.given:
             if not Path(path).expanduser().is_file():
                 return path
@@ -115,39 +117,42 @@ def marked(job: Job, outages: Outages) -> Iterator[tuple[Job, Sight]]:
     """
     mark = Mark(f".{uuid.uuid4().hex}.mark")
     out = job.store.out
-    try:
+
+    def put_mark() -> None:
         _remove_marks(out, older_than_s=0.0)
-        files.write(out / mark.name, b"")
-    except OSError as error:
-        raise RunError(f"cannot write below {out}: {error.strerror}") from None
+        (out / mark.name).put(b"")
+
+    outages.call(put_mark, store=str(out), what=f"cannot write below {out}")
     folders = [out]
     for folder in _journal_folders(job):
         # Where replies cannot be kept, the family says so and ends; the others go on.
         with contextlib.suppress(OSError):
             _remove_marks(folder, older_than_s=_OLD_MARK_S)
-            files.make_folder(folder, is_private=True)
-            files.write(folder / mark.name, b"")
+            if folder.local is not None:
+                files.make_folder(folder.local, is_private=True)
+            (folder / mark.name).put(b"")
             folders.append(folder)
     sight = Sight(
         mark, tuple(map(str, folders)), tuple(_given_files(job)), tuple(one_a_folder(job.files))
     )
     try:
-        yield replace(job, store=Store(out, mark=mark, outages=outages, sample=job.sample)), sight
+        yield job.with_store(Store(out, mark=mark, outages=outages, sample=job.sample)), sight
     finally:
         for folder in folders:
             with contextlib.suppress(OSError):
-                files.delete(folder / mark.name)
+                (folder / mark.name).delete()
 
 
-def _remove_marks(folder: Path, *, older_than_s: float) -> None:
-    for path in folder.glob(".*.mark"):
-        is_own = _MARK.match(path.name) and path.is_file()
-        if is_own and time.time() - path.stat().st_mtime >= older_than_s:
-            files.delete(path)
+def _remove_marks(folder: StoragePath, *, older_than_s: float) -> None:
+    for found in list(folder.list()):
+        if _MARK.match(found.name) and time.time() - found.modified_s >= older_than_s:
+            (folder / found.name).delete()
 
 
-def _journal_folders(job: Job) -> list[Path]:
-    return sorted({plan.journal_folder for plan in job.run.families if plan.journal_folder})
+def _journal_folders(job: Job) -> list[StoragePath]:
+    return sorted(
+        {plan.journal_folder for plan in job.run.families if plan.journal_folder}, key=str
+    )
 
 
 def _given_files(job: Job) -> Iterator[str]:

@@ -116,15 +116,17 @@ class Outlook:
 
 
 def kept_rows(n_rows: int) -> IntArray:
-    """Return how many of ``n_rows`` ranked rows each share keeps: j / 20 of them, rounded up.
+    """Return how many of ``n_rows`` ranked rows each share keeps: j / 20, rounded down, 1 at least.
 
     Examples
     --------
     >>> kept_rows(30)[:4].tolist(), int(kept_rows(30)[-1])
-    ([2, 3, 5, 6], 30)
+    ([1, 3, 4, 6], 30)
     """
     # Whole numbers: .15 * 20 is not 3.
-    return np.array([-(-j * n_rows // N_SHARES) for j in range(1, N_SHARES + 1)], dtype=np.intp)
+    least = min(n_rows, 1)
+    counts = [max(j * n_rows // N_SHARES, least) for j in range(1, N_SHARES + 1)]
+    return np.array(counts, dtype=np.intp)
 
 
 def share_index(ranks: IntArray, *, n_rows: int) -> IntArray:

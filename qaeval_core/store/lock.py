@@ -1,20 +1,27 @@
-"""Lock: one live run per OUT folder.
+"""Lock: one live run per OUT folder, as a lease that its holder renews.
 
-The lock file names host, process and its start time, and carries a heartbeat. A dead holder on
-this host is recognised at once (process ids are re-used, start times are not); one on another
-host when its heartbeat is old. A holder that was frozen for so long that another took its place
-notices it at its next heartbeat, and before it writes scores.
+The lock file names host, process and its start time, and counts heartbeats: each replaces the file
+if it still is the one that the holder wrote last. A run that finds a lock takes it over in the same
+way, so one of many wins, at once where the holder was a process of this machine that is dead, else
+when no heartbeat has come for two minutes by the clock of the storage. A holder that was frozen for
+so long finds another's token at its next heartbeat, and before it writes scores, and ends.
+
+But: a run that is frozen between its last look and a write still makes that write. It is a commit,
+whose bytes are those that its successor would write.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -22,10 +29,24 @@ import psutil
 
 from qaeval_core import files
 from qaeval_core.errors import LockLostError, RunError, StoreLockedError
+from qaeval_core.storage.base import Tag
+from qaeval_core.storage.path import AnyPath, as_path
 
 HEARTBEAT_S = 15.0
 STALE_AFTER_S = 120.0
 _MAX_BYTES = 1 << 16
+# How often somebody who waits looks whether it is free.
+_LOOK_EVERY_S = 2.0
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_PROCESSES = Path("/proc/self/ns/pid")
+
+
+@dataclass(frozen=True, slots=True)
+class LockTimes:
+    """How often a holder is heard, and for how long it is not when it is held for dead."""
+
+    heartbeat_s: float = HEARTBEAT_S
+    stale_after_s: float = STALE_AFTER_S
 
 
 class RunLock:
@@ -33,38 +54,52 @@ class RunLock:
 
     Parameters
     ----------
-    out : Path
+    out : StoragePath, Path or str
         The folder; made if it is not there.
     on_loss : callable, optional
         Called, in another thread, when another run has taken the lock.
-    heartbeat_s : float, default 15
+    look : callable, optional
+        Called while it waits; raises to end the wait.
+    wait_s : float, optional
+        How long it waits for a run that holds the lock; 0 waits not, and says that it could have.
+    is_on : bool, default True
+        False holds nothing: for stores on which two runs cannot be told apart.
+    times : LockTimes, optional
 
     Raises
     ------
     StoreLockedError
-        On entry, if another run holds it.
+        On entry, if another run holds it for as long as it waits.
     RunError
         On entry, if OUT cannot be written.
     """
 
     def __init__(
         self,
-        out: Path,
+        out: AnyPath,
         *,
         on_loss: Callable[[], None] | None = None,
-        heartbeat_s: float = HEARTBEAT_S,
+        look: Callable[[], None] | None = None,
+        wait_s: float | None = None,
+        is_on: bool = True,
+        times: LockTimes | None = None,
     ) -> None:
-        self._path = out / ".lock"
-        self._token = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
+        self._path = as_path(out) / ".lock"
+        self._token = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
         self._on_loss = on_loss or (lambda: None)
-        self._heartbeat_s = heartbeat_s
-        self._file = -1
+        self._look = look or (lambda: None)
+        self._wait_s = wait_s
+        self._is_on = is_on
+        self._times = times or LockTimes()
+        self._tag: Tag = ""
+        self._n_beats = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> RunLock:
+        if not self._is_on:
+            return self
         try:
-            files.make_folder(self._path.parent)
             self._take()
         except OSError as error:
             raise RunError(f"cannot write below {self._path.parent}: {error.strerror}") from None
@@ -78,27 +113,31 @@ class RunLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._thread is None:
+            return
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-        os.close(self._file)
+        self._thread.join()
         with contextlib.suppress(OSError):  # It will be found to be dead.
-            if self._holder().get("token") == self._token:
-                files.delete(self._path)
+            if self._holder()[0].get("token") == self._token:
+                self._path.delete()
 
     def check(self) -> None:
         """Raise LockLostError if another run has taken the lock; call it before what counts."""
+        if self._is_on:
+            with contextlib.suppress(OSError):  # Whoever writes there hears of it.
+                self._own_tag()
+
+    def _own_tag(self) -> Tag:
+        """Return the lock's version; LockLostError if it is another run's, or gone."""
         try:
             self._check_regular()
-            holder = self._holder()
+            holder, tag, _ = self._holder()
         except FileNotFoundError:
-            holder = {}
+            holder, tag = {}, ""
         except StoreLockedError as error:
             raise LockLostError(str(error)) from None
-        except OSError:
-            return  # OUT does not answer: whoever writes there hears of it.
         if holder.get("token") == self._token:
-            return
+            return tag
         taker = f"process {holder.get('pid')} on {holder.get('host')}" if holder else "somebody"
         raise LockLostError(
             f"{self._path} was taken by {taker}: this run had not been heard for so long that it "
@@ -106,83 +145,127 @@ class RunLock:
         )
 
     def _take(self) -> None:
-        for _ in range(2):
-            if files.write_new(self._path, json.dumps(self._content()).encode()):
-                # Kept open: a heartbeat touches this very file, never that of another holder.
-                self._file = files.open_own(self._path, of_others=True)
-                return
-            self._check_regular()
-            self._remove_if_dead()
-        raise StoreLockedError(f"another run took {self._path} this moment")
+        until_s = time.monotonic() + (self._wait_s or 0.0)
+        while (refusal := self._refusal()) is not None:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                raise StoreLockedError(refusal)
+            self._look()
+            time.sleep(min(left_s, _LOOK_EVERY_S))
 
-    def _content(self) -> dict[str, object]:
-        return {
+    def _refusal(self) -> str | None:
+        """Take the lock, or return who holds it and when it may be free."""
+        tag = self._path.put_new(self._content())
+        if tag is None:
+            self._check_regular()
+            try:
+                holder, found, modified_s = self._holder()
+            except FileNotFoundError:  # Let go this moment.
+                return f"another run held {self._path} this moment"
+            age_s = self._now_s() - modified_s
+            if not _is_dead(holder, age_s, self._times.stale_after_s):
+                return self._held_by(holder, age_s)
+            tag = self._path.swap(self._content(), found)
+            if tag is None:
+                return f"another run took {self._path} this moment"
+        self._tag = tag
+        return None
+
+    def _held_by(self, holder: Mapping[str, object], age_s: float) -> str:
+        left_s = self._times.stale_after_s - age_s
+        if age_s < -self._times.stale_after_s:
+            when = "its last sign of life lies in the future"
+        else:
+            left_s = max(left_s, 1)
+            hint = "" if self._wait_s is None else f" (--wait {left_s + 5:.0f} waits for that)"
+            when = (
+                f"it was heard {max(age_s, 0):.0f} s ago; if it is dead, {self._path.parent} is "
+                f"free in {left_s:.0f} s{hint}"
+            )
+        return (
+            f"another run (process {holder.get('pid')} on {holder.get('host')}) is writing to "
+            f"{self._path.parent}; {when}. Wait for it, or choose another --out. If there is none, "
+            f"delete {self._path}"
+        )
+
+    def _content(self) -> bytes:
+        content = {
             "host": socket.gethostname(),
+            "machine": _machine(),
             "pid": os.getpid(),
             "started": psutil.Process().create_time(),
             "token": self._token,
+            "beat": self._n_beats,
         }
+        return json.dumps(content).encode()
 
     def _check_regular(self) -> None:
+        local = self._path.local
+        if local is None:
+            return
         with contextlib.suppress(FileNotFoundError):
-            why = files.why_not_own(self._path, self._path.lstat(), of_others=True)
+            why = files.why_not_own(local, local.lstat(), of_others=True)
             if why is not None:
                 raise StoreLockedError(f"{why}; if no other run is at work there, delete it")
 
-    def _holder(self) -> dict[str, object]:
-        return _read(self._path)
+    def _holder(self) -> tuple[Mapping[str, object], Tag, float]:
+        """Return what the lock says, nothing where it is none; its version and time."""
+        local = self._path.local
+        if local is not None:
+            # OUT's users share its lock, and a pipe or link is not waited for or followed.
+            os.close(files.open_own(local, of_others=True))
+        content, found = self._path.fetch()
+        try:
+            holder = json.loads(content[:_MAX_BYTES])
+        except (ValueError, RecursionError):
+            holder = {}
+        return holder if isinstance(holder, dict) else {}, found.tag, found.modified_s
 
-    def _remove_if_dead(self) -> None:
-        try:
-            holder = self._holder()
-            age_s = time.time() - self._path.stat().st_mtime
-        except FileNotFoundError:
-            return
-        if _is_alive(holder, age_s):
-            raise StoreLockedError(
-                f"another run (process {holder.get('pid')} on {holder.get('host')}) is writing to "
-                f"{self._path.parent}; wait for it, or choose another --out. If there is none, "
-                f"delete {self._path}"
-            )
-        # Renamed before it is removed: of two runs that find it dead, one alone removes it.
-        grave = files.temporary_path(self._path)
-        try:
-            files.move(self._path, grave)
-        except FileNotFoundError:
-            return
-        buried = _read(grave)
-        if buried.get("token") != holder.get("token"):
-            files.link(grave, self._path)  # A third run had just taken it: give it back.
-        files.delete(grave)
+    def _now_s(self) -> float:
+        """Return the time by the clock that dates the lock: no other one is compared with it."""
+        probe = self._path.with_name(f".lock.{uuid.uuid4().hex}.tmp")
+        return probe.storage.clock_s(probe.key)
 
     def _beat(self) -> None:
-        while not self._stop.wait(self._heartbeat_s):
-            # Where the disk refuses, the next look tells; others take over if this lasts.
-            with contextlib.suppress(OSError):
-                os.utime(self._file)
+        while not self._stop.wait(self._times.heartbeat_s):
             try:
-                self.check()
+                self._renew()
             except LockLostError:
                 self._on_loss()
                 return
+            except OSError:
+                # Where the storage refuses, the next beat tells; others take over if this lasts.
+                continue
+
+    def _renew(self) -> None:
+        # Two beats must not be alike: some stores know a version by its bytes alone.
+        self._n_beats += 1
+        tag = self._path.swap(self._content(), self._tag)
+        # Refused, it still is ours where a beat before this one came through unheard.
+        self._tag = tag if tag is not None else self._own_tag()
 
 
-def _read(path: Path) -> dict[str, object]:
-    """Return what a lock file says; nothing where it is none. OUT's users share its lock."""
-    with files.read_own(path, of_others=True) as file:
-        content = file.read(_MAX_BYTES)
+@functools.cache
+def _machine() -> str:
+    """Return what tells machines of one name apart, and containers on one: "" where nothing does.
+
+    A number of a process means something in one boot and one space of processes alone.
+    """
     try:
-        holder = json.loads(content)
-    except (ValueError, RecursionError):
-        return {}
-    return holder if isinstance(holder, dict) else {}
+        return f"{_BOOT.read_text().strip()}/{os.readlink(_PROCESSES)}"
+    except OSError:
+        return ""
 
 
-def _is_alive(holder: dict[str, object], age_s: float) -> bool:
-    if holder.get("host") != socket.gethostname():
-        return age_s < STALE_AFTER_S
+def _is_dead(holder: Mapping[str, object], age_s: float, stale_after_s: float) -> bool:
+    if age_s >= stale_after_s:
+        return True
+    is_here = holder.get("host") == socket.gethostname()
+    # Earlier versions told hosts apart by name.
+    if not is_here or holder.get("machine", _machine()) != _machine():
+        return False
     try:
         process = psutil.Process(int(str(holder.get("pid"))))
-        return abs(process.create_time() - float(str(holder.get("started")))) < 1.0
+        return abs(process.create_time() - float(str(holder.get("started")))) >= 1.0
     except (psutil.NoSuchProcess, ValueError, OverflowError):
-        return False
+        return True

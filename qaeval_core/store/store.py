@@ -10,10 +10,9 @@ import errno
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -28,18 +27,43 @@ from qaeval_core.planning.sample import Sample
 from qaeval_core.planning.shards import RowRange
 from qaeval_core.schema import POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
 from qaeval_core.signature import hash_text
+from qaeval_core.storage.base import Found, Tag
+from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 
 T = TypeVar("T")
 
 # What lies below OUT and is a run's own.
-OWN_FOLDERS = ("families", "scores", "quarantine", "corpus", "journal")
+OWN_FOLDERS = ("families", "manifest", "scores", "quarantine", "corpus", "journal")
 
-_COMMIT_NAME = re.compile(
-    r"^(?P<file>[0-9a-f]+)-(?P<start>\d+)-(?P<stop>\d+)(?P<sample>-[0-9a-f]{16})?\.parquet$"
+COMMIT_NAME = re.compile(
+    r"^(?P<file>[0-9a-f]+)-(?P<start>\d{1,18})-(?P<stop>\d{1,18})(?P<sample>-[0-9a-f]{16})?\.parquet$"
 )
 _STATS = b"qaeval.stats"
 _SIGNATURE = b"qaeval.signature"
 _QUARANTINE_COLUMNS = (QUARANTINE_REASON, QUARANTINE_MESSAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A shard of a family that is committed: what its worker tells of it.
+
+    Attributes
+    ----------
+    size : int
+        In bytes.
+    tag : Tag
+        Of this very version: who finds another one under its name has another commit.
+    stats : PassStats
+        What it cost; the counts are in its footer as well.
+    """
+
+    family: str
+    file_id: str
+    rows: RowRange
+    name: str
+    size: int
+    tag: Tag
+    stats: PassStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +76,24 @@ class Mark:
 
     name: str
 
-    def check(self, folder: Path) -> None:
+    def check(self, folder: AnyPath) -> None:
         """Raise OSError if a folder does not hold it."""
-        if not (folder / self.name).exists():
+        if not (as_path(folder) / self.name).is_file():
             raise FileNotFoundError(
                 errno.ENOENT, f"{folder} is not the folder that the run began in"
             )
 
 
 class Store:
-    """The OUT folder.
+    """The OUT folder, on a disk or in an object store.
 
     Parameters
     ----------
-    out : Path
+    out : StoragePath, Path or str
         The folder; made on the first write.
     mark : Mark, optional
-        Of the run; nothing is read or written where OUT does not hold it.
+        Of the run; on a disk nothing is read or written where OUT does not hold it. A bucket cannot
+        be another one for some moments, as a mount can.
     outages : Outages, optional
         How long the disk is tried; default once.
     sample : Sample, optional
@@ -78,28 +103,29 @@ class Store:
 
     def __init__(
         self,
-        out: Path,
+        out: AnyPath,
         *,
         mark: Mark | None = None,
         outages: Outages | None = None,
         sample: Sample | None = None,
     ) -> None:
-        self.out = out
+        self.out = as_path(out)
         self.mark = mark
         self.sample = sample
         self.outages = outages or Outages()
 
-    def family_folder(self, family: str) -> Path:
+    def family_folder(self, family: str) -> StoragePath:
         """Return the folder of a family's commits."""
         return self.out / "families" / family
 
-    def commit_path(self, family: str, file_id: str, rows: RowRange) -> Path:
+    def commit_path(self, family: str, file_id: str, rows: RowRange) -> StoragePath:
         """Return where the statistics of a shard lie."""
-        name = f"{file_id}-{rows.start:012d}-{rows.stop:012d}{self._suffix}.parquet"
+        name = f"{file_id}-{rows.start:012d}-{rows.stop:012d}{self.suffix}.parquet"
         return self.family_folder(family) / name
 
     @property
-    def _suffix(self) -> str:
+    def suffix(self) -> str:
+        """What names of commits end with: nothing, or the name of the sample."""
         return "" if self.sample is None else f"-{self.sample.name}"
 
     def commit(
@@ -111,7 +137,7 @@ class Store:
         *,
         signature: str,
         stats: PassStats,
-    ) -> None:
+    ) -> Commit:
         """Write a shard's statistics, whole or not at all; counts of the pass go to its footer.
 
         Raises
@@ -133,9 +159,11 @@ class Store:
         sink = checksums.SealedFile(buffer)
         pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
         sink.seal()
-        self.write(self.commit_path(family, file_id, rows), buffer.getvalue())
+        path, content = self.commit_path(family, file_id, rows), buffer.getvalue()
+        tag = self.write(path, content)
+        return Commit(family, file_id, rows, path.name, len(content), tag, stats)
 
-    def write(self, path: Path, content: bytes) -> None:
+    def write(self, path: AnyPath, content: bytes) -> Tag:
         """Write a file below OUT, whole or not at all.
 
         Raises
@@ -144,19 +172,19 @@ class Store:
             If the disk refuses for as long as it is tried.
         """
         self.check_inside(path)
-        self.call(lambda: files.write(path, content), f"cannot write {path}")
+        return self.call(lambda: as_path(path).put(content), f"cannot write {path}")
 
-    def write_json(self, path: Path, content: object) -> None:
+    def write_json(self, path: AnyPath, content: object) -> None:
         """Write JSON below OUT, as `write` does."""
         self.check_inside(path)
-        self.call(lambda: files.write_json(path, content), f"cannot write {path}")
+        self.call(lambda: as_path(path).put_json(content), f"cannot write {path}")
 
-    def delete(self, path: Path) -> None:
+    def delete(self, path: AnyPath) -> None:
         """Delete a file below OUT, if it is there."""
         self.check_inside(path)
-        self.call(lambda: files.delete(path), f"cannot delete {path}")
+        self.call(as_path(path).delete, f"cannot delete {path}")
 
-    def check_inside(self, path: Path) -> None:
+    def check_inside(self, path: AnyPath) -> None:
         """Look whether links lead a path below OUT out of it; OUT itself may be a link.
 
         Raises
@@ -164,6 +192,9 @@ class Store:
         RunError
             If they do.
         """
+        if self.out.local is None:
+            return
+        path = as_path(path)
         folder, out = os.path.realpath(path.parent), os.path.realpath(self.out)
         if os.path.commonpath([folder, out]) != out:
             raise RunError(
@@ -178,13 +209,23 @@ class Store:
 
     def call(self, action: Callable[[], T], what: str) -> T:
         """Return what an action on OUT returns, tried as long as the disk refuses."""
+        return self.outages.call(partial(self.once, action), store=str(self.out), what=what)
 
-        def in_sight() -> T:
-            if self.mark is not None:
-                self.mark.check(self.out)
-            return action()
+    def once(self, action: Callable[[], T]) -> T:
+        """Return what an action on OUT returns; OSError where the disk refuses, or is not OUT's."""
+        if self.mark is not None and self.out.local is not None:
+            self.mark.check(self.out)
+        return action()
 
-        return self.outages.call(in_sight, store=str(self.out), what=what)
+    def listed(self, family: str, as_one: Callable[[Iterator[Found]], T]) -> T:
+        """Return what a function makes of the files of a family's folder, in no order."""
+        folder = self.family_folder(family)
+
+        def names() -> T:
+            # Without looking for folders, which there are none of, an answer comes page by page.
+            return as_one(folder.list(is_deep=True))
+
+        return self.call(names, f"cannot list {folder}")
 
     def committed(self, family: str) -> dict[str, list[RowRange]]:
         """Return the committed ranges of every file of a family, by names alone.
@@ -193,32 +234,27 @@ class Store:
         """
         ranges: dict[str, list[RowRange]] = {}
         for match in self._names(family):
-            if (match["sample"] or "") == self._suffix:
+            if (match["sample"] or "") == self.suffix:
                 ranges.setdefault(match["file"], []).append(_rows_of(match))
         return ranges
 
-    def committed_otherwise(self, family: str) -> dict[tuple[str, RowRange], list[Path]]:
+    def committed_otherwise(self, family: str) -> dict[tuple[str, RowRange], list[StoragePath]]:
         """Return the commits of a family under other samples, by file and range."""
-        found: dict[tuple[str, RowRange], list[Path]] = {}
+        found: dict[tuple[str, RowRange], list[StoragePath]] = {}
         for match in self._names(family):
-            if (match["sample"] or "") != self._suffix:
+            if (match["sample"] or "") != self.suffix:
                 path = self.family_folder(family) / match.string
                 found.setdefault((match["file"], _rows_of(match)), []).append(path)
         return found
 
     def _names(self, family: str) -> list[re.Match[str]]:
-        folder = self.family_folder(family)
-
-        def names() -> list[str]:
-            return os.listdir(folder) if folder.is_dir() else []
-
-        found = self.call(names, f"cannot list {folder}")
-        return [match for match in map(_COMMIT_NAME.match, sorted(found)) if match]
+        names = self.listed(family, lambda listed: sorted(found.name for found in listed))
+        return [match for match in map(COMMIT_NAME.match, names) if match]
 
     def is_committed(self, family: str, file_id: str, rows: RowRange) -> bool:
         """Return whether a shard is committed."""
         path = self.commit_path(family, file_id, rows)
-        return self.call(path.exists, f"cannot look at {path}")
+        return self.call(path.is_file, f"cannot look at {path}")
 
     def read(
         self, family: str, file_id: str, rows: RowRange, columns: list[str] | None = None
@@ -235,7 +271,7 @@ class Store:
         return self.read_commit(self.commit_path(family, file_id, rows), family, rows, columns)
 
     def read_commit(
-        self, path: Path, family: str, rows: RowRange, columns: list[str] | None = None
+        self, path: StoragePath, family: str, rows: RowRange, columns: list[str] | None = None
     ) -> pa.Table:
         """Return what `read` does, of a commit that may be another sample's."""
         content = self.call(path.read_bytes, f"cannot read {path}")
@@ -249,13 +285,13 @@ class Store:
             raise _damaged(path, "it holds other rows")
         return table
 
-    def check_scores(self, path: Path) -> None:
+    def check_scores(self, path: AnyPath) -> None:
         """Raise ReconcileError if a bit of a file of scores has turned since it was written."""
         self._check_intact(
             path, self.call(lambda: checksums.is_file_intact(path), f"cannot read {path}")
         )
 
-    def read_column(self, path: Path, column: str) -> pa.ChunkedArray:
+    def read_column(self, path: AnyPath, column: str) -> pa.ChunkedArray:
         """Return one column of a table below OUT.
 
         Raises
@@ -265,15 +301,18 @@ class Store:
         """
 
         def decode() -> pa.ChunkedArray:
-            return pq.read_table(path, columns=[column], partitioning=None).column(column)
+            source = as_path(path).source()
+            return pq.read_table(source, columns=[column], partitioning=None).column(column)
 
         try:
             return self.call(decode, f"cannot read {path}")
         except pa.ArrowException as error:
             raise _damaged(path, error) from None
 
-    def check(self, family: str, file_id: str, rows: RowRange) -> PassStats:
-        """Return a commit's counts, from its footer.
+    def look_into(
+        self, path: StoragePath, family: str, rows: RowRange
+    ) -> tuple[PassStats, Tag | None]:
+        """Return a commit's counts, from its footer; of which version, None where not known.
 
         Raises
         ------
@@ -282,19 +321,23 @@ class Store:
         StorageError
             If the disk does not give its bytes for as long as it is tried.
         """
-        path = self.commit_path(family, file_id, rows)
+        tag = None
         try:
-            footer = pq.read_metadata(path)
+            # An object of some kilobytes is got whole: its footer alone would be two requests.
+            footer = pq.read_metadata(str(path)) if path.local is not None else None
         except (OSError, pa.ArrowException):
+            footer = None
+        if footer is None:
             # Whose fault it is, the disk's or the content's, its bytes tell.
-            content = self.call(path.read_bytes, f"cannot read {path}")
+            content, found = self.call(path.fetch, f"cannot read {path}")
+            tag = found.tag
             try:
                 footer = pq.read_metadata(pa.BufferReader(content))
             except (OSError, pa.ArrowException) as error:
                 raise _damaged(path, error) from None
-        return self._check_footer(path, family, rows, footer.metadata or {}, footer.num_rows)
+        return self._check_footer(path, family, rows, footer.metadata or {}, footer.num_rows), tag
 
-    def adopt(self, family: str, rows: RowRange, *, old_file_id: str, file_id: str) -> None:
+    def adopt(self, family: str, rows: RowRange, *, old_file_id: str, file_id: str) -> Commit:
         """Give a commit of an older version, without a checksum, the name and form of now.
 
         Raises
@@ -313,17 +356,23 @@ class Store:
         if not _has_positions(table, rows):
             raise _damaged(path, "it holds other rows")
         signature = metadata[_SIGNATURE].decode()
-        self.commit(family, file_id, rows, table, signature=signature, stats=stats)
+        adopted = self.commit(family, file_id, rows, table, signature=signature, stats=stats)
         self.delete(path)
+        return adopted
 
-    def _check_intact(self, path: Path, is_intact: bool | None) -> None:
+    def _check_intact(self, path: AnyPath, is_intact: bool | None) -> None:
         if is_intact is None:
             raise _damaged(path, "it holds no checksum")
         if not is_intact:
             raise _damaged(path, "its checksum is another one")
 
     def _check_footer(
-        self, path: Path, family: str, rows: RowRange, metadata: Mapping[bytes, bytes], n_rows: int
+        self,
+        path: StoragePath,
+        family: str,
+        rows: RowRange,
+        metadata: Mapping[bytes, bytes],
+        n_rows: int,
     ) -> PassStats:
         if n_rows != rows.n_rows:
             raise _damaged(path, f"it has {n_rows} rows, its name says {rows.n_rows}")
@@ -340,15 +389,22 @@ class Store:
         self.delete(self.commit_path(family, file_id, rows))
 
     def remove_leftovers(self) -> None:
-        """Delete temporary files of killed runs, and nothing else; call it with the lock held."""
-        files.remove_temporaries(self.out, is_deep=False)
+        """Delete temporary files of killed runs, and nothing else; call it with the lock held.
+
+        An object store has none: what was not sent whole is no object, and its parts are taken away
+        by the bucket's own rule.
+        """
+        out = self.out.local
+        if out is None:
+            return
+        files.remove_temporaries(out, is_deep=False)
         for name in OWN_FOLDERS:
-            files.remove_temporaries(self.out / name)
+            files.remove_temporaries(out / name)
 
     def write_signature(self, family: str, content: Mapping[str, object]) -> None:
         """Describe a family's folder for people."""
         path = self.family_folder(family) / "family.json"
-        if not path.exists():
+        if not self.call(path.is_file, f"cannot look at {path}"):
             self.write_json(path, content)
 
 
@@ -363,7 +419,7 @@ def _has_positions(table: pa.Table, rows: RowRange) -> bool:
     return bool(np.array_equal(positions, np.arange(rows.start, rows.stop)))
 
 
-def _damaged(path: Path, why: object) -> ReconcileError:
+def _damaged(path: AnyPath, why: object) -> ReconcileError:
     return ReconcileError(f"{path} is damaged ({why}); delete it and run again")
 
 

@@ -7,10 +7,11 @@ chosen and labelled by conditions as a person writes them.
 from __future__ import annotations
 
 import glob
+import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,18 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from qaeval_core.checksums import is_file_intact
-from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableFileError, nearest
+from qaeval_core.checksums import is_intact
+from qaeval_core.errors import (
+    ConfigError,
+    InputError,
+    SchemaError,
+    StorageError,
+    UnreadableFileError,
+    nearest,
+)
+from qaeval_core.planning.listing import matches
 from qaeval_core.schema import COLUMNS_METADATA, NOT_SAMPLED, QUARANTINE_REASON
+from qaeval_core.storage.path import StoragePath, as_path, near_folders
 
 SUFFIXES = (".parquet", ".jsonl", ".csv")
 
@@ -67,6 +77,8 @@ class Subset:
 def read_study(paths: Sequence[str], *, text: str | None = None) -> StudyTable:
     """Read tables below each other: files, folders, globs, or the OUT of ``qaeval score``.
 
+    Each may be in a bucket, by its URI.
+
     Struct columns appear as ``column.field``; NaN is null. The column ``text`` is not taken for
     numbers, where a file does not say what it holds.
 
@@ -78,7 +90,7 @@ def read_study(paths: Sequence[str], *, text: str | None = None) -> StudyTable:
         If columns of one name have types that do not fit.
     """
     # Each file once: rows that count twice would make intervals too narrow.
-    files = list(dict.fromkeys(file.resolve() for path in paths for file in _files(path)))
+    files = list({file.place: file for path in paths for file in _files(path)}.values())
     frames = [_read(file, text) for file in files]
     _check_same_columns(files, frames)
     try:
@@ -90,7 +102,7 @@ def read_study(paths: Sequence[str], *, text: str | None = None) -> StudyTable:
     notes = [
         f"{path}: this run is not complete, rows are missing"
         for path in paths
-        if Path(path, "run.json").exists() and not Path(path, "_SUCCESS").exists()
+        if _is_run(as_path(path)) and not (as_path(path) / "_SUCCESS").is_file()
     ]
     for file in files:
         for name, column in _described(file).items():
@@ -282,6 +294,9 @@ def statistics_of(frame: pl.DataFrame, name: str) -> NDArray[np.float64] | None:
 # Texts and names in quotes.
 QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"")
 _SUB_QUERY = re.compile(r"\bselect\b", re.IGNORECASE)
+_DECIMAL = re.compile(
+    rf"{QUOTED.pattern}|(?<![\w.])(?:\d+\.\d*|\.\d+|\d+(?=e))(?:e[+-]?\d+)?", re.I
+)
 
 
 def select_rows(frame: pl.DataFrame, expression: str, option: str) -> pl.Series:
@@ -302,11 +317,15 @@ def select_rows(frame: pl.DataFrame, expression: str, option: str) -> pl.Series:
             if name not in frame.columns and not _fields(frame, name):
                 found = nearest(name, frame.columns)
                 raise ConfigError(f"{option} {expression!r}: no column {name!r}{found} ({hint})")
-        chosen = _with_structs(frame, roots).with_columns(parsed.alias("_chosen"))["_chosen"]
+        beside = _with_structs(frame, roots)
+        chosen = beside.with_columns(parsed.alias("_chosen"))["_chosen"]
+        # polars compares texts with 9.5 as texts, but refuses to compare them with 9.
+        whole = _DECIMAL.sub(lambda own: own[0] if own[0][0] in "'\"" else "1", expression)
+        beside.clear().select(pl.sql_expr(whole))
     except pl.exceptions.PolarsError as error:
         why = str(error).splitlines()[0]
         raise ConfigError(f"{option} {expression!r}: {why} ({hint})") from None
-    if frame.height > 1 and _with_structs(frame, roots).select(parsed).height == 1:
+    if frame.height > 1 and beside.select(parsed).height == 1:
         raise ConfigError(f"{option} {expression!r} is one value for all rows, not one for each")
     if chosen.dtype != pl.Boolean:
         raise ConfigError(f"{option} {expression!r} is {chosen.dtype}, not true or false")
@@ -333,7 +352,7 @@ def binary_labels(frame: pl.DataFrame, label: str, option: str = "--auc") -> NDA
     return values
 
 
-def _check_same_columns(files: Sequence[Path], frames: Sequence[pl.DataFrame]) -> None:
+def _check_same_columns(files: Sequence[StoragePath], frames: Sequence[pl.DataFrame]) -> None:
     for file, frame in zip(files, frames, strict=True):
         if differing := sorted(set(frame.columns) ^ set(frames[0].columns)):
             raise SchemaError(
@@ -342,45 +361,76 @@ def _check_same_columns(files: Sequence[Path], frames: Sequence[pl.DataFrame]) -
             )
 
 
-def _files(path: str) -> list[Path]:
-    folder = Path(path)
-    if (folder / "scores").is_dir() and (folder / "run.json").exists():
-        folder = folder / "scores"
-    if folder.is_dir():
-        found = [file for file in sorted(folder.rglob("*")) if file.suffix in SUFFIXES]
-        found = [file for file in found if not file.name.startswith((".", "_"))]
-    elif folder.is_file():
-        found = [folder]
-    else:
-        found = [Path(name) for name in sorted(glob.glob(path, recursive=True))]
+def _is_run(folder: StoragePath) -> bool:
+    return (folder / "run.json").is_file()
+
+
+def _files(path: str) -> list[StoragePath]:
+    own = as_path(path)
+    hint = ""
+    try:
+        folder = own / "scores" if _is_run(own) and (own / "scores").is_dir() else own
+        if folder.is_file():
+            found = [folder]
+        elif folder.is_dir():
+            names = sorted(file.name for file in folder.list(is_deep=True))
+            files = [folder / name for name in names]
+            found = [file for file in files if file.suffix in SUFFIXES]
+            found = [file for file in found if not file.name.startswith((".", "_"))]
+        elif own.local is not None:
+            found = [as_path(Path(name)) for name in sorted(glob.glob(path, recursive=True))]
+        else:
+            found = list(_matching(own))
+            hint = "" if found else near_folders(own)
+    except (FileNotFoundError, PermissionError) as error:
+        raise UnreadableFileError(f"{path}: {error.strerror}") from None
+    except OSError as error:
+        raise StorageError(f"cannot list {path}: {error.strerror}") from None
     if not found:
-        raise UnreadableFileError(f"{path}: no table there ({', '.join(SUFFIXES)})")
+        raise UnreadableFileError(f"{path}: no table there ({', '.join(SUFFIXES)}){hint}")
     return found
 
 
-def _read(file: Path, text: str | None = None) -> pl.DataFrame:
+def _matching(pattern: StoragePath) -> Iterator[StoragePath]:
+    """Yield the objects that a glob names; none if it is no glob."""
+    parts = PurePosixPath(pattern.key).parts
+    n_plain = next((i for i, part in enumerate(parts) if set(part) & set("*[")), None)
+    if n_plain is None:
+        return
+    base = StoragePath(pattern.storage, "/".join(parts[:n_plain]))
+    for name in sorted(file.name for file in base.list(is_deep=True)):
+        if matches(name, parts[n_plain:]):
+            yield base / name
+
+
+def _read(file: StoragePath, text: str | None = None) -> pl.DataFrame:
     try:
+        # Of an object every read is a request: it is got once.
+        content = file.read_bytes()
+        source = io.BytesIO(content)
         if file.suffix == ".parquet":
-            if is_file_intact(file) is False:
+            if is_intact(content) is False:
                 raise UnreadableFileError(f"{file} is damaged: a bit of it has turned")
-            return pl.read_parquet(file)
+            return pl.read_parquet(source)
         if file.suffix == ".jsonl":
-            return pl.read_ndjson(file, infer_schema_length=None)
+            return pl.read_ndjson(source, infer_schema_length=None)
         if file.suffix == ".csv":
             kinds = {text: pl.String} if text is not None else None
-            return pl.read_csv(file, infer_schema_length=None, schema_overrides=kinds)
+            return pl.read_csv(source, infer_schema_length=None, schema_overrides=kinds)
     except (pl.exceptions.PolarsError, pa.ArrowException, OSError, ValueError) as error:
         raise UnreadableFileError(f"cannot read {file}: {error}") from None
     raise UnreadableFileError(f"{file}: not one of {', '.join(SUFFIXES)}")
 
 
-def _described(file: Path) -> dict[str, ScoreColumn]:
+def _described(file: StoragePath) -> dict[str, ScoreColumn]:
     if file.suffix != ".parquet":
         return {}
-    return described_columns((pq.read_schema(file).metadata or {}).get(COLUMNS_METADATA), file)
+    return described_columns(
+        (pq.read_schema(file.source()).metadata or {}).get(COLUMNS_METADATA), file
+    )
 
 
-def described_columns(text: bytes | None, file: str | Path) -> dict[str, ScoreColumn]:
+def described_columns(text: bytes | None, file: object) -> dict[str, ScoreColumn]:
     """Return what a file's metadata say of its columns of scores; nothing where there are none.
 
     Raises

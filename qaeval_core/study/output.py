@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.files import delete, write, write_json, writer
+from qaeval_core.storage.path import StoragePath
 from qaeval_core.study.page import study_page
 from qaeval_core.study.records import TABLES, Study
 from qaeval_core.study.sections import sections
@@ -50,7 +50,7 @@ def table_lines(
     return lines
 
 
-def write_study(study: Study, out: Path) -> list[Path]:
+def write_study(study: Study, out: StoragePath) -> list[StoragePath]:
     """Write tables, the page and, last, report.json; return their paths.
 
     ``correlations.parquet`` and ``comparisons.parquet`` are always there; the other tables where
@@ -58,36 +58,43 @@ def write_study(study: Study, out: Path) -> list[Path]:
     """
     check_out(out)
     for old in _earlier(out):
-        delete(old)
+        old.delete()
     paths = []
     for name in TABLES:
         table = study.frame(name)
         if table.height or name in ("correlations", "comparisons"):
             paths.append(out / f"{name}.parquet")
-            with writer(paths[-1]) as file:
-                table.write_parquet(file)
+            buffer = io.BytesIO()
+            table.write_parquet(buffer)
+            paths[-1].put(buffer.getvalue())
     content = study_content(study)
     paths += [out / PAGE, out / "report.json"]
-    write(paths[-2], study_page(study, content["environment"]).encode())
-    write_json(paths[-1], content)
+    paths[-2].put(study_page(study, content["environment"]).encode())
+    paths[-1].put_json(content)
     return paths
 
 
-def check_out(out: Path) -> None:
+def check_out(out: StoragePath) -> None:
     """Raise ConfigError if a study cannot be written there, or a run's files lie there."""
-    if (out / "run.json").exists():
+    try:
+        is_run = (out / "run.json").is_file()
+        next(out.list(), None)  # Of an object that is not there a store does not say why.
+    except (FileNotFoundError, PermissionError) as error:
+        raise ConfigError(f"--out {out}: {error.strerror}") from None
+    if is_run:
         raise ConfigError(
             f"--out {out} holds the scores of a run: its report.json would be replaced; choose "
             "another folder"
         )
-    for folder in (out, *out.parents):
+    own = out.local
+    for folder in (own, *own.parents) if own is not None else ():
         if folder.exists():
             if not folder.is_dir():
                 raise ConfigError(f"--out {out}: {folder} is a file, a folder is needed")
             return
 
 
-def _earlier(out: Path) -> list[Path]:
+def _earlier(out: StoragePath) -> list[StoragePath]:
     """Return what an earlier study wrote: beside a new report it would seem to be its own."""
     names = [*(f"{name}.parquet" for name in TABLES), PAGE, "report.json"]
     return [path for path in (out / name for name in names) if path.is_file()]

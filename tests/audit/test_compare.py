@@ -114,8 +114,14 @@ def test_one_spoilt_slice_is_named_and_a_vanished_one_too() -> None:
     spoilt = np.where(systems == "b", score - 1.5, score)
     before = run_of({"score": score}, clusters, cells, systems=systems, slices="abc")
     now = run_of({"score": spoilt}, clusters, cells, systems=systems, slices="abc")
-    found = kinds(compare(before, now))
+    result = compare(before, now)
+    found = kinds(result)
     assert ("mean", "score", "system=b") in found
+    # Who reads the first line alone reads where it was: all of a slice that moved is in one.
+    first, *others = result.alert_lines()
+    assert first.startswith("the mean of score in system=b fell")
+    assert "; the values of score in system=b moved by" in first
+    assert not any("system=b" in line for line in others)
     assert not any(label in ("system=a", "system=c") for _, _, label in found)
     left = systems != "c"
     less = run_of(

@@ -70,9 +70,9 @@ def test_numbers_are_those_of_the_tests() -> None:
         if test.statistic != "mean" or test.slice:
             continue
         row = next(cells for name, cells in shown.items() if name.startswith(test.column[:6]))
-        assert row[2:4] == [f"{test.current:.4g}", f"{test.reference:.4g}"]
-        assert row[4] == f"{test.effect:+.3f} [{test.low:+.3f}, {test.high:+.3f}]"
-        assert row[7].startswith("alert: ") and "unusual_run" in row[7]
+        assert row[3:5] == [f"{test.current:.4g}", f"{test.reference:.4g}"]
+        assert row[5] == f"{test.effect:+.3f} [{test.low:+.3f}, {test.high:+.3f}]"
+        assert row[1].startswith("alert: ") and "unusual_run" in row[1]
     assert text.count('class="spark"') == 2 and text.count('class="band"') == 2
     assert any("after 9 earlier runs it is expected" in one for one in text.split("<"))
     # A dot for each slice that was tested, in a chart for each column.
@@ -81,6 +81,15 @@ def test_numbers_are_those_of_the_tests() -> None:
     for test in slices:
         said = f"{test.effect:.4g} [{test.low:.4g}, {test.high:.4g}]"
         assert any(title.endswith(said) for title in page.titles), said
+
+
+def test_clusters_that_are_estimated_are_not_shown_as_counted() -> None:
+    score, clusters = clustered(300, 2)
+    many = run_of({"f1": score}, clusters, cells_of({"f1": score}))
+    few = run_of({"f1": score[:400]}, clusters[:400], cells_of({"f1": score}))
+    text = audit_page(outcome(many, few))
+    n = int(many.clusters.counts()[0])
+    assert f"600 rows, about {n} clusters by" in text and "400 rows, 200 clusters by" in text
 
 
 def test_every_status_has_a_page() -> None:

@@ -68,8 +68,8 @@ def test_what_is_read_is_what_was_added_once(tmp_path: Path) -> None:
     assert runs.path(FIRST).read_bytes() == before
     assert (runs.read(FIRST).columns["f1"].counts == a_profile(0).columns["f1"].counts).all()
     # Neither temporary files of killed writers nor other names count.
-    (runs.folder / f".{SECOND}.profile.parquet.{'0' * 32}.tmp").write_bytes(before[:99])
-    (runs.folder / "old.profile.parquet").write_bytes(before)
+    (runs.folder / f".{SECOND}.profile.parquet.{'0' * 32}.tmp").put(before[:99])
+    (runs.folder / "old.profile.parquet").put(before)
     assert runs.ids() == [FIRST]
 
 
@@ -82,7 +82,7 @@ def test_many_writers_at_once_leave_one_whole_profile_a_run(tmp_path: Path) -> N
     runs = runs_in(tmp_path / "history")
     assert sum(written) == 3 and runs.ids() == [FIRST, SECOND, THIRD]
     assert all(runs.read(run).rates["rows"][0].sum() == 500 for run in wanted)
-    assert len(list(runs.folder.iterdir())) == 3
+    assert len(list((tmp_path / "history").iterdir())) == 3
 
 
 def test_which_run_is_the_reference(tmp_path: Path) -> None:
@@ -94,14 +94,14 @@ def test_which_run_is_the_reference(tmp_path: Path) -> None:
     assert runs.reference(None, FIRST) == SECOND
     assert runs.reference("last", THIRD) == SECOND and runs.reference("last", FIRST) is None
     assert runs.reference("pinned", THIRD) is None
-    runs.pin(SECOND)
+    assert runs.pin(SECOND, seen=runs.pinned_version()) == ""
     assert runs.reference(None, THIRD) == runs.reference("pinned", FIRST) == SECOND
     # Pinned, a run is compared with itself.
     assert runs.reference(None, SECOND) == SECOND
-    runs.path(SECOND).unlink()
+    runs.path(SECOND).delete()
     with pytest.raises(RunError, match=SECOND):
         runs.pinned()
-    (runs.folder / PINNED).write_text('{"run": "../secret"}')
+    (runs.folder / PINNED).put(b'{"run": "../secret"}')
     with pytest.raises(UnreadableFileError, match=r"pinned\.json is damaged"):
         runs.pinned()
 
@@ -123,6 +123,6 @@ def test_profiles_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(UnreadableFileError, match=rf"{SECOND}.*another version \(99"):
         runs.read(SECOND)
     for damaged in (content[:-20], content[:200], b"", content.replace(b"f1", b"f2", 1)):
-        runs.path(THIRD).write_bytes(damaged)
+        runs.path(THIRD).put(damaged)
         with pytest.raises(UnreadableFileError, match=THIRD):
             runs.read(THIRD)

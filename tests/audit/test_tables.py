@@ -11,7 +11,8 @@ import pytest
 from audit_runs import hashes_of
 
 from qaeval_core import audit_tables
-from qaeval_core.audit.paired import PARITY, match_rows, pair_columns, paired_alerts
+from qaeval_core.audit.compare import Alert
+from qaeval_core.audit.paired import PARITY, match_rows, pair_columns, with_pairs
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.errors import ConfigError, SchemaError
 from qaeval_core.schema import COLUMNS_METADATA
@@ -141,12 +142,14 @@ def test_values_that_nothing_explains_are_not_reproducible() -> None:
     )
     assert (own.n_not_reproduced, own.n_same) == (2, 5)
     assert [each.id for each in own.not_reproduced] == ["2", "3"]
-    (alert,) = paired_alerts([own], settings)
+    moved = Alert("mean", "x", "", "the mean of x rose")
+    alert, other = with_pairs([moved], [own], settings)
+    assert other is moved
     assert alert.kind == "not_reproducible"
     assert alert.text.startswith("2 of 5 values of x differ")
     assert "2 was undefined and is 1; 3 was 1 and is 1.1" in alert.text
     (own,) = pair_columns({"x": (before, now)}, ids, hashes_of(np.arange(6)), settings)
-    assert paired_alerts([own], settings) == []
+    assert with_pairs([], [own], settings) == []
 
 
 @pytest.mark.parametrize(
@@ -183,7 +186,7 @@ def test_last_digits_of_one_value_have_no_effect() -> None:
             {"x": (before, before + shift)}, ids, hashes_of(np.arange(1000)), AuditSettings()
         )
         assert own.effect == effect
-        assert bool(paired_alerts([own], AuditSettings())) == bool(effect)
+        assert bool(with_pairs([], [own], AuditSettings())) == bool(effect)
 
 
 def test_rows_that_were_not_scored_are_in_no_pair() -> None:
@@ -249,5 +252,5 @@ def test_pairs_of_many_columns_can_be_told_apart() -> None:
     ids = pa.chunked_array([pa.array(map(str, range(1000)))])
     found = pair_columns(values, ids, clusters, AuditSettings(tolerances={"mean": 0.0}))
     assert all(own.p <= own.p_adjusted for own in found)
-    alerts = paired_alerts(found, AuditSettings(tolerances={"mean": 0.0}))
+    alerts = with_pairs([], found, AuditSettings(tolerances={"mean": 0.0}))
     assert [alert.column for alert in alerts] == ["score0", "score1", "score2"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from helpers import REPOSITORY
 
 from benchmarks import downstream, downstream_table, spoilt_questions
 from benchmarks.downstream import (
@@ -326,3 +328,28 @@ def test_the_table_shows_means_and_spreads() -> None:
     assert "| oracle | 25.0 ± 0.0 | 61.0 ± 1.0 | 50.0 ± 0.0 |  | +10.0 [+10.0, +10.0] |" in lines
     assert "| roundtrip | 25.0 ± 0.0 | 51.0 ± 1.0 | 50.0 ± 0.0 | 0.750 ± 0.000 |" in lines[5]
     assert len(lines) == 3 + len(CONDITIONS)
+
+
+def test_pages_say_what_was_measured() -> None:
+    """The table of docs/filter.md and the figures of the README are those of the record."""
+    record = json.loads((REPOSITORY / "docs/evidence/downstream.json").read_text(encoding="utf-8"))
+    guide = (REPOSITORY / "docs/filter.md").read_text(encoding="utf-8")
+    readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
+    summary = record["summary"]
+    base = [f"{100 * summary['base'][name]:.1f}" for name in ("em", "f1")]
+    assert f"| nothing (the reader of A) | {' | '.join(base)} |" in guide
+    assert f"none {', '.join(base)}." in readme
+    for name in CONDITIONS:
+        own = summary[name]
+        told = [f"{100 * mean:.1f} ± {100 * sd:.1f}" for mean, sd in (own["em"], own["f1"])]
+        clean = f"{100 * own['share_clean'][0]:.0f} %"
+        line = next(line for line in guide.splitlines() if f" | {' | '.join(told)} | " in line)
+        assert f" | {clean} | " in line, name
+        assert ", ".join(told) in readme, name
+        if name in RANKED:
+            mean, sd = own["auc"]
+            assert f" | {mean:.3f} ± {sd:.3f} | ".replace(" 0.", " .") in line, name
+        if name != "random":
+            low, high = own["less_random"]["interval"]
+            middle = own["less_random"]["mean"]
+            assert f"{100 * middle:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]" in line, name

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+import psutil
 import pyarrow as pa
 import pytest
 from filter_corpora import files_of, filtered, score_again, scored
 from helpers import full_disk, write_parquet
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qaeval_core.errors import (
     ConfigError,
@@ -23,7 +28,10 @@ from qaeval_core.errors import (
     SchemaError,
     StorageError,
 )
+from qaeval_core.filter import plan
+from qaeval_core.filter.labels import _without_escape, sheet_text
 from qaeval_core.filter.request import FilterRequest
+from qaeval_core.filter.result import result_lines
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +81,13 @@ def test_wrong_words(options: dict[str, object], message: str) -> None:
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"rank_by": "f1_recal"}, "--rank-by: no column 'f1_recal'; did you mean 'f1_recall'?"),
-    ({"rank_by": "topic"}, "--rank-by: column 'topic' is large_string, not a number"),
+    ({"rank_by": "topic"},
+     "--rank-by: column 'topic' of part0.parquet is large_string, not a number"),
     ({"keep": ("f1_recal > 0.5",)}, "no column 'f1_recal'; did you mean 'f1_recall'?"),
     ({"keep": ("f1",)}, "is Float64, not true or false"),
     ({"keep": ("f1 >",)}, "unable to parse"),
+    ({"keep": ("topic > 0.5",)}, "cannot compare string with numeric type"),
+    ({"keep": ("topic in ('0.5') or 1e-3 = topic",)}, "cannot compare string with numeric type"),
     ({"keep": ("f1 > avg(f1)",)}, "'avg' is no function of one row"),
     ({"keep": ("f1 > (select 1 from read_csv('/etc/passwd'))",)},
      "SELECT looks at more than one row"),
@@ -185,8 +196,11 @@ def test_kept_inside_of_out_or_among_the_input(out: Path, tmp_path: Path) -> Non
     for folder in (out / "kept", out, out.parent, out / "scores"):
         with pytest.raises(ConfigError, match="name a folder outside of|holds the input"):
             filtered(out, folder, share="0.5")
-    with pytest.raises(ConfigError, match="holds the input"):
-        filtered(out, out.parent / "source", share="0.5")
+    # Whatever lies there would be scored next time.
+    for folder in (out.parent / "source", out.parent / "source" / "deep" / "kept"):
+        with pytest.raises(ConfigError, match="lies inside the input folder"):
+            filtered(out, folder, share="0.5")
+    assert not (out.parent / "source" / "deep").exists()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("all of it")
     with pytest.raises(ConfigError, match=r"holds other files, such as thesis\.tex"):
@@ -207,8 +221,10 @@ def test_a_link_out_of_kept_is_not_followed(out: Path, tmp_path: Path) -> None:
 def test_a_full_disk_leaves_nothing_that_looks_whole(out: Path, tmp_path: Path) -> None:
     filtered(out, tmp_path / "kept", share="0.5")
     before = files_of(tmp_path / "kept")
-    with full_disk(3000), pytest.raises(StorageError, match="File too large"):
+    with full_disk(3000), pytest.raises(StorageError, match="File too large") as raised:
         filtered(out, tmp_path / "kept", share="0.25")
+    # No setting of another command's is named.
+    assert "scoring." not in str(raised.value)
     assert not (tmp_path / "kept" / "_SUCCESS").exists()
     assert not list((tmp_path / "kept").glob(".work-*"))
     filtered(out, tmp_path / "kept", share="0.5")
@@ -313,6 +329,52 @@ def test_empty_files_and_empty_corpora(tmp_path: Path) -> None:
     assert pl.read_parquet(tmp_path / "none" / "kept").height == 0
 
 
+@pytest.mark.parametrize("options", [
+    {}, {"top_k": 2, "share": "0.5"}, {"near_duplicates": "rouge_l=0.7"}, {"quota": "topic=2"},
+    {"quota": "topic=equal", "budget": 3}, {"undefined": "keep", "budget": 3}, {"label_sheet": 5},
+])  # fmt: skip
+def test_a_corpus_without_any_row(tmp_path: Path, options: dict[str, object]) -> None:
+    out = scored(tmp_path, n_rows=0, n_files=1)
+    result, _ = filtered(out, tmp_path / "kept", **options)
+    if "label_sheet" in options:
+        assert (tmp_path / "kept" / "label_sheet.csv").read_text() == '"id","good"\n'
+        return
+    assert (result.content["rows"], result.content["kept"]) == (0, 0)
+    assert (tmp_path / "kept" / "_SUCCESS").exists()
+    for folder in ("kept", "decisions"):
+        assert pl.read_parquet(tmp_path / "kept" / folder).height == 0
+
+
+def test_files_whose_columns_are_of_other_kinds(tmp_path: Path) -> None:
+    rows = pl.DataFrame({"id": [1, 2], "score": [0.1, 0.2], "other": [1.0, 2.0], "topic": "t"})
+    (tmp_path / "rows").mkdir()
+    rows.write_parquet(tmp_path / "rows" / "a.parquet")
+    texts = rows.with_columns(score=pl.lit("high"), topic=pl.concat_list("topic"))
+    texts.write_parquet(tmp_path / "rows" / "b.parquet")
+    for options, message in (
+        ({"rank_by": "score"}, "--rank-by: column 'score' of b.parquet is large_string, not a"),
+        ({"rank_by": "other", "keep": ("score > 0.1",)}, "cannot compare string .*in b.parquet"),
+        ({"rank_by": "other", "group": "topic"}, "--group: column 'topic' of b.parquet is .*list"),
+        ({"rank_by": "other", "quota": "topic=1"}, "--quota: column 'topic' of b.parquet is"),
+    ):
+        with pytest.raises((ConfigError, SchemaError), match=message):
+            filtered(tmp_path / "rows", tmp_path / "kept", **options)
+    assert not (tmp_path / "kept").exists()
+    result, _ = filtered(tmp_path / "rows", tmp_path / "kept", share="0.5")
+    assert (result.content["rank"]["name"], result.content["kept"]) == ("other", 2)
+    assert set(result.content["means"]) == {"other"}
+
+
+def test_more_rows_than_memory_holds_are_refused(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 120 rows, as if each took as much as there is."""
+    monkeypatch.setattr(plan, "BYTES_PER_ROW", psutil.virtual_memory().total)
+    with pytest.raises(ConfigError, match="120 rows take .* GB of memory here, of .* that are fr"):
+        filtered(out, tmp_path / "kept", share="0.5")
+    assert not (tmp_path / "kept").exists()
+
+
 def test_kept_where_no_folder_can_be(out: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for folder in (tmp_path / "file", tmp_path / "file" / "kept"):
@@ -328,3 +390,26 @@ def test_rows_without_a_label_are_counted(out: Path, tmp_path: Path) -> None:
     result, said = filtered(out, tmp_path / "kept", **given)
     assert any("10 rows without a label are left out" in line for line in said)
     assert result.content["certificate"]["n_labels"] <= 50
+
+
+@given(st.text("'=+-@\t\r\nq\"; ", min_size=1))
+def test_ids_come_back_from_a_sheet_as_they_were(name: str) -> None:
+    """Protects from an apostrophe of an id taken for the one that keeps spreadsheets off."""
+    row = next(
+        csv.DictReader(io.StringIO(sheet_text([{"id": name, "question": name}]), newline=""))
+    )
+    assert not row["id"].startswith(("=", "+", "-", "@", "\t", "\r"))
+    assert _without_escape(row["id"]) == name
+
+
+def test_labels_of_rows_that_are_dropped_before_are_counted(out: Path, tmp_path: Path) -> None:
+    table = pl.DataFrame({"id": [f"q{i}" for i in range(60)], "good": [1] * 60})
+    table.write_csv(tmp_path / "labels.csv")
+    given = {"labels": str(tmp_path / "labels.csv"), "label": "good", "precision": 0.5}
+    result, said = filtered(out, tmp_path / "kept", keep=("topic != 'ash'",), **given)
+    n_labels = result.content["certificate"]["n_labels"]
+    assert 0 < n_labels < 60
+    assert any(f"{60 - n_labels} of 60 labels are of rows that an earlier" in one for one in said)
+    result, _ = filtered(out, tmp_path / "kept", keep=("f1 > 2",), **given)
+    assert not result.is_certified and not (tmp_path / "kept" / "_SUCCESS").exists()
+    assert "no label is of a row that could be kept" in "\n".join(result_lines(result.content, "k"))

@@ -179,6 +179,25 @@ def test_a_hundred_thousand_rows_by_share_and_group() -> None:
         assert found_of(found.decisions) == oracle(rows, **options)  # type: ignore[arg-type]
 
 
+def test_shuffled_rows_keep_what_a_script_in_polars_keeps() -> None:
+    rows = random_rows(100_000, seed=3)
+    table = frame(rows).sample(fraction=1.0, shuffle=True, seed=1)
+    ties = pl.col("id").map_elements(lambda name: tie(name, 0), return_dtype=pl.Binary)
+    known = pl.col("score").is_finite() & pl.col("context").is_not_null()
+    words = pl.col("question").str.to_lowercase().str.extract_all(r"\w+").list.join(" ")
+    best = (
+        table.filter(known)
+        .with_columns(tie=ties, words=words)
+        .sort("score", "tie", descending=[True, False])
+        .unique(["context", "words"], keep="first", maintain_order=True)
+        .filter(pl.int_range(pl.len()).over("context") < 3)
+    )
+    best = best.head(int(Fraction("0.29") * best.height))
+    found = filter_table(table, **as_request({"share": "0.29", "top_k": 3}))
+    assert sorted(found.kept["id"]) == sorted(best["id"])
+    assert found.kept.equals(table.filter(pl.col("id").is_in(best["id"].implode())))
+
+
 @pytest.mark.parametrize("options", [OPTIONS[1], OPTIONS[6]])
 def test_layout_makes_no_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, object]

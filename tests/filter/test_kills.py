@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from filter_corpora import files_of, filtered, scored
 from helpers import REPOSITORY
+from s3_server import S3Server
+
+from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 
 SCRIPT = REPOSITORY / "tests" / "killed_filter.py"
 OPTIONS = {"share": "0.5", "near_duplicates": "exact", "top_k": 3}
@@ -21,9 +24,15 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return scored(tmp_path_factory.mktemp("corpus"))
 
 
-def killed(out: Path, kept: Path, number: int, share: str) -> bool:
+@pytest.fixture(scope="module")
+def bucket(store: S3Server) -> str:
+    store.make_bucket("bucket")
+    return store.uri("bucket/kills")
+
+
+def killed(out: Path, kept: AnyPath, number: int, share: str) -> bool:
     """Run a filter that dies at its N-th change; return whether it got so far."""
-    words = [sys.executable, SCRIPT, out, kept, str(number), share]
+    words = [sys.executable, SCRIPT, out, str(kept), str(number), share]
     paths = f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'tests'}"
     done = subprocess.run(
         words, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False
@@ -32,14 +41,14 @@ def killed(out: Path, kept: Path, number: int, share: str) -> bool:
     return done.returncode == -9
 
 
-def check_kill(out: Path, folder: Path, number: int) -> bool:
+def check_kill(out: Path, folder: Path | StoragePath, number: int) -> bool:
     """Kill a second filter over a finished one, look, and finish it; return whether it died."""
     kept = folder / f"kept{number}"
     filtered(out, kept, **OPTIONS)
     expected = files_of(kept)
     was_killed = killed(out, kept, number, "0.25")
     marker = kept / "_SUCCESS"
-    if was_killed and marker.exists() and marker.read_bytes() == expected["_SUCCESS"]:
+    if was_killed and marker.is_file() and marker.read_bytes() == expected["_SUCCESS"]:
         # Nothing but the old run's own files may stand beside its marker.
         found = {name: own for name, own in files_of(kept).items() if not name.startswith(".")}
         assert found == expected
@@ -52,6 +61,19 @@ def check_kill(out: Path, folder: Path, number: int) -> bool:
 @pytest.mark.parametrize("number", [2, 9, 14])
 def test_the_same_bytes_after_a_kill(out: Path, tmp_path: Path, number: int) -> None:
     assert check_kill(out, tmp_path, number)
+
+
+@pytest.mark.parametrize("number", [8, pytest.param(25, marks=pytest.mark.slow)])
+def test_the_same_bytes_after_a_kill_over_a_bucket(out: Path, bucket: str, number: int) -> None:
+    assert check_kill(out, as_path(bucket), number)
+
+
+@pytest.mark.slow
+def test_the_same_bytes_after_a_kill_at_any_request(out: Path, bucket: str) -> None:
+    number = 1
+    while check_kill(out, as_path(bucket) / "each", number):
+        number += 1
+    assert number > 30
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from qaeval_core.llm.leases import LeaseLog
 from qaeval_core.llm.ledger import Ledger, SentCall
 from qaeval_core.llm.limits import Limits
 from qaeval_core.llm.sealed_lines import sealed
-from qaeval_core.store.lock import RunLock
+from qaeval_core.store.lock import LockTimes, RunLock
 
 NOW = 1e9
 SOMEBODY = 12_345  # a user who is not us
@@ -287,7 +287,7 @@ def test_a_lock_of_the_future_says_what_to_delete(tmp_path: Path) -> None:
 def test_a_lock_that_becomes_a_pipe_holds_nobody(tmp_path: Path) -> None:
     """The heartbeat, and what follows it, waited for a writer."""
     heard = threading.Event()
-    with RunLock(tmp_path, on_loss=heard.set, heartbeat_s=0.05) as lock:
+    with RunLock(tmp_path, on_loss=heard.set, times=LockTimes(heartbeat_s=0.05)) as lock:
         (tmp_path / ".lock").unlink()
         os.mkfifo(tmp_path / ".lock")
         with pytest.raises(QAEvalError):

@@ -271,7 +271,8 @@ def test_a_commit_of_something_else_is_named(tmp_path: Path, what: str) -> None:
     signature = table.schema.metadata[b"qaeval.signature"].decode()
     if what == "other family":
         signature = "overlap|v:0"
-    stats = store.check(family, file_id, first)
+    path = store.commit_path(family, file_id, first)
+    stats, _ = store.look_into(path, family, first)
     if what == "broken counts":
         stats.n_units = -1
     store.commit(family, file_id, first, table, signature=signature, stats=stats)

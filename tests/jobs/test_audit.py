@@ -204,6 +204,30 @@ def test_a_history_of_another_version_is_named(weeks: Path, tmp_path: Path) -> N
     assert any("left out of the history" in note for note in content["notes"])
 
 
+@pytest.mark.parametrize("broken", ["pinned.json", "profile", "gone"])
+def test_a_reference_that_cannot_be_read_can_be_replaced(
+    weeks: Path, tmp_path: Path, broken: str
+) -> None:
+    """What the error advises works: to pin another run."""
+    audited(weeks / "out1", tmp_path, "--pin")
+    (reference,) = profiles(tmp_path)
+    pinned = tmp_path / "history" / "pinned.json"
+    if broken == "gone":
+        reference.unlink()
+    else:
+        path = pinned if broken == "pinned.json" else reference
+        path.write_bytes(path.read_bytes()[:-9])
+    content, said = audited(weeks / "out2", tmp_path, expect=1)
+    assert content["status"] == "incomplete"
+    assert "--pin makes this run the reference" in content["why"]
+    content, said = audited(weeks / "out2", tmp_path, "--pin")
+    assert content["status"] == "first_run" and content["notes"]
+    assert f"note: {content['notes'][0]}" in said and str(tmp_path / "history") in said
+    content, _ = audited(weeks / "out3", tmp_path, expect=3)
+    assert content["reference"]["id"] == json.loads(pinned.read_text())["run"]
+    assert content["reference"]["id"] == content["earlier_runs"][-1]
+
+
 def test_slices_and_columns_come_and_go(tmp_path: Path) -> None:
     week(tmp_path, 1, f1="f1", rouge_l="rouge_l")
     table = a_table(2).filter(pl.col("topic") != "ash")
@@ -323,6 +347,17 @@ def test_a_run_unlike_those_before_it_is_told(weeks: Path, tmp_path: Path) -> No
 def test_bad_requests(weeks: Path, tmp_path: Path, words: list[str], hint: str) -> None:
     assert hint in audited(weeks / "out1", tmp_path, *words, expect=2)[1]
     assert not (tmp_path / "history").exists() and not (tmp_path / "report").exists()
+
+
+@pytest.mark.parametrize("option", ["--history", "--to"])
+def test_a_file_in_place_of_a_folder_is_named_by_its_option(
+    weeks: Path, tmp_path: Path, option: str
+) -> None:
+    (tmp_path / "file").touch()
+    said = audited(weeks / "out1", tmp_path, option, tmp_path / "file", expect=2)[1]
+    assert f"error: {option} {tmp_path / 'file'} is a file, a folder is needed" in said
+    said = audited(weeks / "out1", tmp_path, option, "s3://bucket/audits", expect=2)[1]
+    assert f"error: {option} s3://bucket/audits: results go to a local disk" in said
 
 
 def test_a_dry_run_writes_nothing(weeks: Path, tmp_path: Path) -> None:

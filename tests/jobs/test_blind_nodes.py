@@ -17,21 +17,35 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import ray
-from helpers import qaeval, wait_until, write_parquet
+from helpers import (
+    REPOSITORY,
+    assert_same_scores,
+    qaeval,
+    read_scores,
+    short_sample,
+    wait_until,
+    write_parquet,
+)
 from llm_server import LlmServer
 from naco_jobs import many, settings
 from ray_head import BIN, Head, free_ports, running_head
+from s3_server import S3Server
 from word_jobs import is_whole, n_quarantined, request, rows
 
 from jobs import pipeline
 from jobs.actors import ScorePieces
-from qaeval_core.configure import load_config
+from qaeval_core.configure import RunConfig, load_config
 from qaeval_core.errors import BlindNodeError
-from qaeval_core.job import make_job, read_inputs
+from qaeval_core.job import Job, make_job, read_inputs
 from qaeval_core.run import run_job
+from qaeval_core.running.local_executor import LocalExecutor
 from qaeval_core.running.sight import Sight
+from qaeval_core.storage.path import as_path
 
 _HAS_NAMESPACES = (
     shutil.which("unshare") is not None
@@ -51,8 +65,9 @@ N_ROWS = 3_000
 
 
 @pytest.fixture(scope="module")
-def head() -> Iterator[Head]:
-    with running_head("disabled") as running:
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
+    artifacts = {"QAEVAL_ARTIFACTS": str(tmp_path_factory.mktemp("nodes"))}
+    with running_head("disabled", variables=artifacts) as running:
         yield running
 
 
@@ -74,12 +89,12 @@ def alive_nodes(head: Head) -> int:
 
 
 @contextlib.contextmanager
-def second_node(head: Head, *, hidden: Path | None) -> Iterator[None]:
+def second_node(head: Head, *, hidden: Path | None, n_cpus: int = 4) -> Iterator[None]:
     """Add a node that finds nothing in a folder."""
     (agent_port,) = free_ports(1)
     cover = f"mount -t tmpfs none '{hidden}' && " if hidden is not None else ""
     command = (
-        f"{cover}exec '{BIN / 'ray'}' start --block --address={head.address} --num-cpus=4 "
+        f"{cover}exec '{BIN / 'ray'}' start --block --address={head.address} --num-cpus={n_cpus} "
         f"--num-gpus=0 --disable-usage-stats --object-store-memory={200 << 20} "
         f"--node-ip-address=127.0.0.1 --dashboard-agent-listen-port={agent_port} "
         "--min-worker-port=0 --max-worker-port=0"
@@ -160,8 +175,6 @@ def frequencies(folder: Path) -> str:
     given = request(source, folder.parent / "corpus", metrics__cider__metric="cider")
     config = load_config(overrides=given)
     job = make_job(config, read_inputs(config), device="cpu")
-    from qaeval_core.running.local_executor import LocalExecutor
-
     run_job(job, LocalExecutor(), say=lambda _: None)
     (made,) = (folder.parent / "corpus" / "corpus").glob("*.parquet")
     return str(shutil.copy(made, folder / "frequencies.parquet"))
@@ -172,6 +185,8 @@ class SlowPieces(ScorePieces):
 
     def __call__(self, batch: Any) -> Any:
         time.sleep(1.0)
+        with contextlib.suppress(OSError):  # Where the folder is hidden.
+            Path(self._store.out).with_name(f"node-{self._lookout._node}").touch()
         return super().__call__(batch)
 
 
@@ -231,6 +246,79 @@ class LosingExecutor(pipeline.RayExecutor):
         self.lost.unlink()
 
 
+class ShippingExecutor(pipeline.RayExecutor):
+    """An executor that tells how many artifacts were read for nodes that do not see them."""
+
+    n_read = 0
+
+    def _run_rounds(self, work: Any, *given: Any) -> None:
+        super()._run_rounds(work, *given)
+        self.n_read += ray.get(work._shipping.source.n_read.remote())
+
+
+@pytest.mark.parametrize("is_blind", [True, False], ids=["blind", "seeing"])
+def test_a_node_that_joins_later_gets_the_artifacts_that_it_does_not_see(
+    head: Head,
+    connected: None,
+    tmp_path: Path,
+    tiny_settings: dict[str, object],
+    monkeypatch: pytest.MonkeyPatch,
+    is_blind: bool,
+) -> None:
+    """It had none where the run began on one node; where folders are shared, all were shipped."""
+    import sys
+
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    monkeypatch.setattr(pipeline, "ScorePieces", SlowPieces)
+    artifacts = shutil.copytree(str(tiny_settings["models.artifacts_path"]), tmp_path / "hidden")
+    received = Path(head.environment["QAEVAL_ARTIFACTS"]) / "shipped"
+    source = write_parquet(tmp_path / "input.parquet", pa.concat_tables([short_sample(80)] * 6))
+    given = {
+        **tiny_settings,
+        "models.artifacts_path": str(artifacts),
+        "metrics.qrelscore.metric": "qrelscore",
+        "input.paths": [str(source)],
+        "output.path": str(tmp_path / "out"),
+        "scoring.rows_per_shard": 1,
+        "cluster.address": head.address,
+    }
+    config = load_config(overrides=given)
+    job = make_job(config, read_inputs(config), device="cpu")
+    said: list[str] = []
+    # Two actors of three CPUs each: the second one waits for a node.
+    layout = pipeline.Layout(2, 1, 3.0, 0.0)
+    executor = ShippingExecutor(layout, words=layout, say=said.append)
+    failure: list[BaseException] = []
+
+    def score() -> None:
+        try:
+            run_job(job, executor, say=said.append)
+        except BaseException as error:
+            failure.append(error)
+
+    run = threading.Thread(target=score)
+    run.start()
+    with second_node(head, hidden=artifacts if is_blind else None):
+        run.join(timeout=240)
+    assert not run.is_alive()
+    assert not failure, failure
+    assert (tmp_path / "out" / "_SUCCESS").exists()
+    assert len(list(tmp_path.glob("node-*"))) == 2, "the second node had nothing to do"
+    run_job(replace_out(config, tmp_path / "alone"), LocalExecutor(), say=lambda _: None)
+    assert_same_scores(read_scores(tmp_path / "out"), read_scores(tmp_path / "alone"))
+    # The first of both passes may be over when the node joins.
+    assert (executor.n_read > 0) == is_blind
+    assert len(list(received.glob("*/artifact.json"))) == executor.n_read
+    shutil.rmtree(received, ignore_errors=True)
+
+
+def replace_out(config: RunConfig, out: Path) -> Job:
+    """Return the job of a configuration with another OUT."""
+    output = config.output.model_copy(update={"path": str(out)})
+    own = config.model_copy(update={"output": output})
+    return make_job(own, read_inputs(own), device="cpu")
+
+
 def test_a_run_with_no_node_left_ends(head: Head, connected: None, tmp_path: Path) -> None:
     """Blind workers that wait for others to end their work would wait for ever."""
     (tmp_path / "folder").mkdir()
@@ -248,3 +336,34 @@ def test_a_run_with_no_node_left_ends(head: Head, connected: None, tmp_path: Pat
         run_job(job, executor, say=lambda _: None)
     assert not list((tmp_path / "out").glob("families/*/*.parquet"))
     assert not (tmp_path / "out" / "scores").exists()
+
+
+def test_a_node_that_joins_late_and_shares_no_file_system_scores_into_a_bucket(
+    tiny_settings: dict[str, object], tmp_path: Path, store: S3Server
+) -> None:
+    """Input and OUT are in the bucket; models come from the driver's node, once asked for."""
+    store.make_bucket("bucket")
+    root = Path(str(tiny_settings["models.artifacts_path"]))
+    source = store.put(short_sample(6), "bucket/data/input.parquet")
+    settings = {**tiny_settings, "cluster.actors": 1, "cluster.start_timeout_s": 120}
+    words = [word for item in settings.items() for word in ("--set", "{}={}".format(*item))]
+    # No node but the one to come has so many CPUs.
+    own = [*words, "--metrics", "qrelscore", "--set", "cluster.cpus_per_actor=6"]
+    with running_head("disabled", variables={"QAEVAL_ARTIFACTS": str(root)}) as head:
+        out = store.uri("bucket/late")
+        call = [BIN / "python", "-m", "jobs.score", source, *own, "--out", out]
+        process = subprocess.Popen(
+            [*call, "--address", head.address],
+            cwd=REPOSITORY,
+            env=head.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        with second_node(head, hidden=root, n_cpus=6):
+            said, _ = process.communicate(timeout=240)
+        assert process.returncode == 0, said
+    qaeval("score", source, *own, "--out", tmp_path / "out", "--local")
+    found = pl.from_arrow(pq.read_table((as_path(out) / "scores" / "input.parquet").source()))
+    assert_same_scores(found, read_scores(tmp_path / "out"))
+    assert found["qrelscore"].null_count() == 0

@@ -163,6 +163,9 @@ def test_exit_codes(out: Path, tmp_path: Path) -> None:
     assert "no such file or folder" in qaeval(
         "filter", tmp_path / "nowhere", "--to", tmp_path / "kept", expect=2
     )
+    assert "--local takes no cluster" in qaeval(
+        "filter", out, "--to", tmp_path / "kept", "--local", "--address", "auto", expect=2
+    )
     (tmp_path / "empty").mkdir()
     assert "no .parquet file below" in qaeval(
         "filter", tmp_path / "empty", "--to", tmp_path / "kept", expect=2

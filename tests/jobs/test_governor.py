@@ -192,16 +192,16 @@ def test_equal_requests_of_two_processes_are_asked_once(callers: list[Any], tmp_
 def test_claims_hold_for_all_clients_and_through_a_kill(make_client: Any) -> None:
     """A request in flight must not be given away because the governor was killed meanwhile."""
     one, two = make_client(), make_client()
-    assert wait_for(one.claim("0a", owner="one"))
-    assert wait_for(one.claim("0b", owner="one"))
-    assert not wait_for(two.claim("0a", owner="two"))
+    assert wait_for(one.claim("0a", owner="one")).is_own
+    assert wait_for(one.claim("0b", owner="one")).is_own
+    assert not wait_for(two.claim("0a", owner="two")).is_own
     wait_for(one.release("0b", owner="one"))
     governor_process().kill()
-    assert not wait_for(two.claim("0a", owner="two"))
-    assert wait_for(two.claim("0b", owner="two"))
+    assert not wait_for(two.claim("0a", owner="two")).is_own
+    assert wait_for(two.claim("0b", owner="two")).is_own
     wait_for(one.renew("one"))
     wait_for(one.release("0a", owner="one"))
-    assert wait_for(two.claim("0a", owner="two"))
+    assert wait_for(two.claim("0a", owner="two")).is_own
 
 
 def test_two_runs_share_a_pace_that_outlives_the_governor(make_client: Any) -> None:
@@ -271,9 +271,9 @@ def test_a_run_that_leaves_does_not_take_its_budget_from_others(
         reservation = wait_for(client.reserve(tokens=5, usd=0.1))
         wait_for(client.settle(reservation.call_id, tokens=5, usd=0.1))
     _, two, three = clients
-    assert wait_for(two.claim("0f", owner="two"))
+    assert wait_for(two.claim("0f", owner="two")).is_own
     leave(tmp_path.name, clients[0])
-    assert not wait_for(three.claim("0f", owner="three"))
+    assert not wait_for(three.claim("0f", owner="three")).is_own
     assert wait_for(three.status()).n_sent == 3
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from filter_corpora import files_of
 from helpers import assert_same_scores, qaeval, read_scores, short_sample, write_parquet
 from ray_head import running_head
 
@@ -39,7 +40,7 @@ def _artifacts(root: Path) -> str:
 def test_submitted_jobs_score_or_say_what_is_wrong(
     mode: str, rows: Path, local_scores: pl.DataFrame, artifacts_root: Path, tmp_path: Path
 ) -> None:
-    """A job on a cluster gives the scores of one process, and a bad request fails the job.
+    """A job on a cluster does what one process does, scores or filters; a bad request fails it.
 
     A typo would otherwise be a job that "succeeded" and scored nothing.
     """
@@ -51,6 +52,10 @@ def test_submitted_jobs_score_or_say_what_is_wrong(
         wrong_code, wrong_log = head.submit(
             *score, "--out", tmp_path / "wrong", "--column", "context=contxt"
         )
+        best = (tmp_path / "out", "--rules", "none", "--share", "0.5")
+        kept_code, kept_log = head.submit(
+            *("python", "-m", "jobs.filter"), *best, "--to", tmp_path / "kept"
+        )
 
     scores = read_scores(tmp_path / "out")
     assert scores.height == N_ROWS
@@ -60,3 +65,7 @@ def test_submitted_jobs_score_or_say_what_is_wrong(
     assert wrong_code != 0, wrong_log
     assert "no column contxt; did you mean 'context'?" in wrong_log
     assert not (tmp_path / "wrong" / "scores").exists()
+
+    assert kept_code == 0 and f"kept 4 of {N_ROWS} rows" in kept_log, kept_log
+    qaeval("filter", *best, "--to", tmp_path / "here", "--local")
+    assert files_of(tmp_path / "kept") == files_of(tmp_path / "here")

@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from helpers import assert_same_scores, qaeval, read_scores, write_parquet
+from report.test_page import Page
 from sampled_rows import NOT_SAMPLED, smallest, some, table
 
 N_ROWS, N_GROUPS = 120, 6
@@ -47,6 +48,18 @@ def test_the_run_and_its_report_say_how_many_rows(scored: tuple[Path, str]) -> N
     assert "undefined 0" in output
     run = json.loads((out / "run.json").read_text())
     assert (run["sample"]["n_rows"], run["sample"]["n_contexts"]) == (n_in, N_GROUPS)
+
+
+def test_the_page_says_that_it_is_a_sample(scored: tuple[Path, str]) -> None:
+    """Protects from a page that calls rows scored, or whole, that nobody looked at."""
+    text = (scored[0] / "report.html").read_text()
+    page, n_in = Page(text), sum(IS_IN)
+    assert f"<h1>{n_in} of {N_ROWS} rows scored by f1</h1>" in text
+    assert f"A sample: {n_in} rows, those of {N_GROUPS} contexts" in text
+    n_without = sum(own is None for own in CONTEXTS)
+    assert (f"{n_without} rows have no context" in text) == (n_without > 0)
+    assert page.row("not_sampled")[2] == f"{N_ROWS - n_in}"
+    assert f'class="good">f1: {n_in} scored' in text and "Every row has a score" not in text
 
 
 def test_correlate_leaves_the_others_out_and_says_so(scored: tuple[Path, str]) -> None:

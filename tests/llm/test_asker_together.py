@@ -122,7 +122,7 @@ def test_an_owner_that_died_holds_others_up_for_a_lease(plain: LlmServer, tmp_pa
         asker = another_asker(run, plain, lease_s=0.6)
         (alive,) = asyncio.run(ask_all(asker, range(1)))
         assert alive.entry is not None
-        assert run.governor.claim(alive.entry.key, owner="dead")  # It was released.
+        assert run.governor.claim(alive.entry.key, owner="dead").is_own  # It was released.
         for path in tmp_path.glob("replies-*"):
             path.unlink()
         before_s = time.monotonic()
@@ -142,11 +142,11 @@ def test_a_claim_is_renewed_while_its_call_lasts(plain: LlmServer, tmp_path: Pat
         for _ in range(4):
             await asyncio.sleep(0.2)
             (key,) = asker._claims._keys
-            held.append(not run.governor.claim(key, owner="another"))
+            held.append(not run.governor.claim(key, owner="another").is_own)
         await asker.aclose()
         with pytest.raises(asyncio.CancelledError):
             await task
-        return [*held, run.governor.claim(key, owner="another")]
+        return [*held, run.governor.claim(key, owner="another").is_own]
 
     with Run(plain, tmp_path, model="fault:hang", timeout_s=5.0) as run:
         run.use(Governor(Limits(), lease_s=0.3))
@@ -243,3 +243,34 @@ def test_segments_that_did_not_grow_are_not_read_again(tmp_path: Path) -> None:
         file.write("{}\n")
     journal.refresh()
     assert len(journal.notes) == 2
+
+
+def test_a_claim_tells_who_let_a_key_go_since_the_last_look() -> None:
+    """A look at an object store costs a request for each writer: who has no news needs none."""
+    governor = Governor(Limits(), lease_s=1.0)
+    first = governor.claim("0a", owner="a")
+    assert first.is_own and first.released_by is None, "who has never looked looks at all"
+    second = governor.claim("0b", owner="a", since=first.releases)
+    assert second.released_by == ()
+    governor.release("0a", owner="a")
+    assert governor.claim("0c", owner="a", since=second.releases).released_by == ()
+    other = governor.claim("0a", owner="b", since=second.releases)
+    assert other.is_own and other.released_by == ("a",)
+    assert governor.claim("0d", owner="b", since=other.releases).released_by == ()
+    assert not governor.claim("0a", owner="c", since=other.releases).is_own
+    # Another governor in its place has counted anew.
+    again = Governor(Limits())
+    assert again.claim("0e", owner="b", since=other.releases).released_by is None
+
+
+def test_a_claim_tells_of_owners_that_died() -> None:
+    """They released nothing, and may have left a reply."""
+    claims = LeaseTable(lease_s=1.0)
+    claims.claim("0a", owner="dead", now_s=0.0)
+    before = claims.releases("b", None).releases
+    assert claims.claim("0a", owner="b", now_s=2.0)
+    assert claims.releases("b", before).released_by == ("dead",)
+    claims.claim("0b", owner="gone", now_s=2.0)
+    before = claims.releases("b", None).releases
+    claims.claim("0c", owner="new", now_s=9.0)  # Which forgets the dead.
+    assert set(claims.releases("new", before).released_by or ()) >= {"gone"}

@@ -58,6 +58,14 @@ window.addEventListener("load", () => {
     if (beyond(own, box.getBoundingClientRect())) {
       say("text", node, own, box.getBoundingClientRect());
     }
+    // A caption is of the part that is seen, however far its table reaches.
+    if (box.matches("caption") && beyond(own, box.closest(".wide").getBoundingClientRect())) {
+      say("caption", node, own, box.closest(".wide").getBoundingClientRect());
+    }
+    // A word a line is no way to read a text.
+    if (box.matches("td") && node.data.trim().length > 60 && own.width < 180) {
+      say("narrow", node, own, box.getBoundingClientRect());
+    }
     // What is in a part that scrolls may be wider than it; nothing else is.
     for (let one = box; one !== page.body && !one.matches(".wide"); one = one.parentElement) {
       if (one.parentElement.closest("table")) continue;

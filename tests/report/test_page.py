@@ -16,6 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from filter_corpora import questions
 from helpers import REPOSITORY, qaeval, run_locally
+from llm_server import LlmServer
+from naco_jobs import TWO_STEPS, table
+from naco_jobs import settings as naco_settings
 
 from qaeval_core.audit.run_profile import RunProfile
 from qaeval_core.errors import ConfigError, InputChangedError, InputError
@@ -145,6 +148,53 @@ def test_numbers_are_those_of_the_scores(out: Path) -> None:
         assert page.row(reason, "undefined: f1")[2] == str(count)
 
 
+def test_what_calls_cost_is_shown(tmp_path: Path) -> None:
+    """Calls, tokens and money of a run that asks a language model, as report.json has them."""
+    asked = [f"Who keeps bee number {i // 2}?" for i in range(12)]
+    replies = {question: [TWO_STEPS] for question in asked}
+    with LlmServer(replies=replies) as server:
+        prices = {"naco.prices.prompt": 100.0, "naco.prices.completion": 2000.0}
+        run_locally({**naco_settings(server, tmp_path, table(asked)), **prices})
+    text = page_of(tmp_path / "out")
+    assert_stands_alone(text)
+    page, report = Page(text), json.loads((tmp_path / "out" / "report.json").read_text())
+    ((key, own),) = report["families"].items()
+    found, row = own["calls"], page.row(key)
+    assert row[1:5] == [
+        f"{n:,}"
+        for n in (
+            own["requests_avoided"],
+            found["paid"],
+            found["from_journal"],
+            found["prompt_tokens"],
+        )
+    ]
+    assert found["paid"] == own["requests_avoided"] == 6
+    assert float(row[8].replace(",", "")) == pytest.approx(found["usd"], abs=1e-4) and found["usd"]
+
+
+def test_what_models_did_is_shown(tiny_settings: dict[str, object], tmp_path: Path) -> None:
+    """Padding, work that was shared, and speed, as report.json has them."""
+    rows = questions(24)
+    rows = pl.concat([rows, rows.with_columns(id=pl.format("again {}", "id"))])
+    out = scored(tmp_path, rows, **tiny_settings, **{"metrics.qrelscore.metric": "qrelscore"})
+    page, report = Page(page_of(out)), json.loads((out / "report.json").read_text())
+    computed = {k: v for k, v in report["families"].items() if v.get("forward_sequences")}
+    assert computed
+    for key, own in computed.items():
+        n_all = own["forward_sequences"] + own["forward_sequences_avoided"]
+        row = page.row(key, f"{own['rows']:,}", f"{own['forward_sequences']:,}")
+        assert row[3:6] == [
+            f"{own['forward_sequences_avoided'] / n_all:.1%}",
+            f"{own['tokens']:,}",
+            f"{own['padding_share']:.1%}",
+        ]
+    assert any(own["forward_sequences_avoided"] for own in computed.values())
+    last = [row for row in page.rows if len(row) == 5 and row[0] in computed]
+    assert {row[1] for row in last} == {f"{rows.height:,}"}
+    assert all(float(row[3].replace(",", "")) > 0 for row in last)
+
+
 def test_the_bars_count_every_score_once(out: Path) -> None:
     """F1 lies in its range of 0 to 1, CIDEr in that of the data; each bar against polars."""
     page, table = Page(page_of(out)), scores_of(out)
@@ -187,6 +237,7 @@ def test_the_same_page_is_written_again(out: Path) -> None:
 
 def test_bad_requests_name_the_nearest(out: Path, tmp_path: Path) -> None:
     assert "did you mean 'topic'" in qaeval("report", out, "--by", "topics", expect=2)
+    assert "one of them" in qaeval("report", out, "--texts", "3", "--no-texts", expect=2)
     with pytest.raises(ConfigError, match="keeps 0 to 20 rows"):
         page_again(out, n_texts=21)
     with pytest.raises(ConfigError, match="holds no run.json"):

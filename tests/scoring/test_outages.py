@@ -17,7 +17,7 @@ from word_jobs import N_ROWS, ROWS_PER_GROUP, is_whole, n_quarantined, request, 
 
 from qaeval_core.errors import InputChangedError, LockLostError, RunError, StorageError
 from qaeval_core.outages import Outages
-from qaeval_core.store.lock import RunLock
+from qaeval_core.store.lock import LockTimes, RunLock
 
 
 def score_files(out: Path) -> list[Path]:
@@ -277,7 +277,7 @@ def test_everything_is_on_the_disk_before_success_is_said(
 def test_a_holder_that_lost_its_lock_notices_and_keeps_nobody_elses_fresh(tmp_path: Path) -> None:
     """A run that was frozen went on, and its heartbeats kept the lock of its successor alive."""
     lost = threading.Event()
-    with RunLock(tmp_path, on_loss=lost.set, heartbeat_s=0.05) as held:
+    with RunLock(tmp_path, on_loss=lost.set, times=LockTimes(heartbeat_s=0.05)) as held:
         held.check()
         successor = tmp_path / "successor"
         successor.write_text('{"host": "b", "pid": 7, "started": 0.0, "token": "other"}')

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from qaeval_core.errors import ConfigError
+from qaeval_core.filter.decide import n_of
 from qaeval_core.stats.certificate import (
     N_SHARES,
     certify,
@@ -98,10 +99,12 @@ def test_fewest_labels_are_those_that_pass_one_test() -> None:
 
 
 def test_shares_keep_whole_rows() -> None:
-    """Protects from .15 * 20 rows being 4, and from rows that no share keeps."""
-    for n_rows in (1, 7, 20, 100, 1500, 10**8 + 1):
-        expected = [math.ceil(Fraction(j, N_SHARES) * n_rows) for j in range(1, N_SHARES + 1)]
-        assert kept_rows(n_rows).tolist() == expected
+    """Protects from .15 * 20 rows being 2, from rows that no share keeps, and from two rules."""
+    for n_rows in (0, 1, 7, 20, 100, 1500, 10**8 + 1):
+        shares = [Fraction(j, N_SHARES) for j in range(1, N_SHARES + 1)]
+        # As the filter rounds whatever share is asked for.
+        assert kept_rows(n_rows).tolist() == [n_of(share, n_rows) for share in shares]
+        assert kept_rows(n_rows)[-1] == n_rows
     ranks = np.arange(1500)
     found = share_index(ranks, n_rows=1500)
     assert (np.bincount(found) == 75).all() and (np.diff(found) >= 0).all()

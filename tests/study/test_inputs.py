@@ -59,6 +59,25 @@ def test_a_name_with_a_sign_must_be_quoted_and_the_error_says_so(table: StudyTab
         select_rows(table.frame, "BLEU-1 > 0.5", "--subset")
 
 
+def test_a_text_is_compared_with_no_number() -> None:
+    """Protects from "10.0" > 9.5 told letter by letter: polars does it, for decimals alone."""
+    frame = pl.DataFrame({"text": ["9.0", "10.0"], "score": [9.0, 10.0], "at 0.5": [0.1, 0.9]})
+    for text in ("text > 9.5", "text > .5", "9.5 < text", "text between 0.1 and 9.5",
+                 "text in (9.0, 8.5)", "coalesce(text, 0.5) > 0.7", "text > 1E-3"):  # fmt: skip
+        with pytest.raises(ConfigError, match="cannot compare|cannot check for String"):
+            select_rows(frame, text, "--subset")
+    for text, chosen in (
+        ("score > 9.5", [False, True]),
+        ("score in (9.0, 8.5)", [True, False]),
+        ("score between 0.1 and 9.5", [True, False]),
+        ("score * 1e-1 > .95", [False, True]),
+        ("text = '9.0'", [True, False]),
+        ('"at 0.5" > 0.5', [False, True]),
+        ("try_cast(text as double) > 9.5", [False, True]),
+    ):
+        assert select_rows(frame, text, "--subset").to_list() == chosen, text
+
+
 def test_conditions_read_no_file(tmp_path: Path) -> None:
     (tmp_path / "secret.csv").write_text("x\n1\n")
     frame = pl.DataFrame({"f1": [0.1, 0.9]})

@@ -23,11 +23,11 @@ from qaeval_core.families.plan import (
 )
 from qaeval_core.families.words.frequencies import DocumentFrequencies
 from qaeval_core.families.words.rows import ShardTexts
-from qaeval_core.files import check_out_path
 from qaeval_core.llm.message import Message
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.metrics.chat import ChatSettings, chat_settings
 from qaeval_core.signature import Signature
+from qaeval_core.storage.path import StoragePath, as_path, open_out
 
 # A unit of work: what is lost of open shards is asked again from the journal, at no cost.
 _ROWS_PER_SHARD = 128
@@ -37,6 +37,7 @@ _OF_BUDGET = ("budget_usd",)
 _OF_FAMILY = (
     "allow_insecure",
     "api_key_file",
+    "journal_linger_s",
     "journal_path",
     "max_concurrent",
     "max_outage_s",
@@ -77,9 +78,9 @@ class ChatFamilyPlan(FamilyPlan):
         return (key_file,) if key_file is not None else ()
 
     @property
-    def journal_folder(self) -> Path | None:
+    def journal_folder(self) -> StoragePath | None:
         """Where replies are kept."""
-        return Path(self.journal_path).expanduser() if self.journal_path is not None else None
+        return as_path(self.journal_path) if self.journal_path is not None else None
 
     @property
     def counts_money(self) -> bool:
@@ -303,7 +304,7 @@ class ChatFamily(Family):
         }
         journal_path = settings.journal_path
         if journal_path is None and config.output.path is not None:
-            journal_path = str(check_out_path(config.output.path) / "journal")
+            journal_path = str(open_out(config.output.path) / "journal")
         # Made absolute here: an actor's working folder is another one.
         settings = settings.model_copy(
             update={
@@ -319,7 +320,7 @@ class ChatFamily(Family):
             rows_per_shard={"cpu": _ROWS_PER_SHARD, "cuda": _ROWS_PER_SHARD},
             family=family,
             settings=settings,
-            journal_path=_absolute(journal_path),
+            journal_path=_journal_place(journal_path),
             keeps_replies=config.output.replies,
         )
         return (plan,)
@@ -328,6 +329,19 @@ class ChatFamily(Family):
 def _absolute(path: str | None) -> str | None:
     """Return a path from the root, or from the home of whichever node reads it."""
     return path if path is None or path.startswith("~") else str(Path(path).absolute())
+
+
+def _journal_place(path: str | None) -> str | None:
+    """Return a path as `_absolute` does, or the URI of a store that is known and installed.
+
+    Raises
+    ------
+    ConfigError
+        If it is none, or would be gone with this process.
+    """
+    if path is None or "://" not in path:
+        return _absolute(path)
+    return str(open_out(path))
 
 
 def check_agreement(plans: Sequence[ChatFamilyPlan]) -> None:

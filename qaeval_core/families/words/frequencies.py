@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from qaeval_core.families.words.rows import (
     numbers,
 )
 from qaeval_core.metrics.cider import idf, similarity
+from qaeval_core.storage.path import AnyPath, as_path
 from qaeval_core.text.ngrams import GramCounts, HashArray, gram_hashes, word_hashes
 
 _N_DOCUMENTS = b"qaeval.n_documents"
@@ -108,7 +108,7 @@ def to_bytes(frequencies: DocumentFrequencies) -> bytes:
     return buffer.getvalue()
 
 
-def read_frequencies(path: str | Path, *, words: str) -> DocumentFrequencies:
+def read_frequencies(path: AnyPath, *, words: str) -> DocumentFrequencies:
     """Read a table of document frequencies.
 
     Raises
@@ -116,10 +116,11 @@ def read_frequencies(path: str | Path, *, words: str) -> DocumentFrequencies:
     ConfigError
         If the file cannot be read, is no such table, or counts words that were split otherwise.
     """
-    if not Path(path).is_file():
-        raise ConfigError(f"no such file of document frequencies: {path}")
+    path = as_path(path)
     try:
-        table = pq.read_table(path)
+        if not path.is_file():
+            raise ConfigError(f"no such file of document frequencies: {path}")
+        table = pq.read_table(path.source())
     except (OSError, pa.ArrowException) as error:
         raise ConfigError(f"cannot read document frequencies {path}: {error}") from None
     metadata = table.schema.metadata or {}

@@ -1,0 +1,1 @@
+"""Storage: where files lie, a disk or an object store, behind one small set of operations."""

@@ -1,0 +1,92 @@
+"""Probe: whether a bucket does what a run needs, looked at before any work.
+
+Stores that speak S3 are not S3: some answer 200 to a write that must not replace, and replace. Two
+runs into one OUT would not notice each other there. Credentials that may read and not write, or not
+list, are found here too, and not after an hour.
+
+But: of a disk nothing is looked at; it does what its file system promises.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from qaeval_core.errors import OutRefusedError
+from qaeval_core.outages import Outages
+from qaeval_core.storage.path import StoragePath
+
+# Folder of what is written to look.
+PROBES = "_probe"
+_LOCK_OFF = (
+    "two runs into one OUT could not be told apart. Make sure that there is one alone, and say "
+    "--set output.lock=off"
+)
+_OTHER_STORE = "two that write here at once could not be told apart; name another store"
+
+
+def probe(
+    out: StoragePath, outages: Outages, *, is_locked: bool = True, option: str = "--out"
+) -> None:
+    """Write, read, list and delete below OUT, if it is in an object store.
+
+    Parameters
+    ----------
+    is_locked : bool, default True
+        Whether the run counts on conditional writes.
+    option : str, default "--out"
+        That names the folder; messages begin with it.
+
+    Raises
+    ------
+    OutRefusedError
+        If there is no bucket, credentials are missing or not enough, or conditions are ignored.
+    StorageError
+        If the store does not answer for as long as it is tried.
+    """
+    if out.local is not None:
+        return
+
+    def look() -> None:
+        try:
+            _look(out, f"{option} {out}", is_locked=is_locked)
+        except (FileNotFoundError, PermissionError) as error:
+            raise OutRefusedError(f"{option} {out}: {error.strerror}") from None
+
+    outages.call(look, store=str(out), what=f"cannot write below {out}")
+
+
+def _look(out: StoragePath, name: str, *, is_locked: bool) -> None:
+    path = out / PROBES / uuid.uuid4().hex
+    tag = path.put_new(b"first")
+    try:
+        _check(path.read_bytes() == b"first", name, "it does not give back what was just written")
+        listed = {found.name: found.tag for found in path.parent.list()}
+        _check(path.name in listed, name, "it does not list what was just written")
+        _check(listed[path.name] == tag, name, "it lists another ETag than it gave for a write")
+        if is_locked:
+            _look_at_conditions(name, path)
+    finally:
+        path.delete()
+    _check(not path.is_file(), name, "it still has what was just deleted")
+
+
+def _look_at_conditions(name: str, path: StoragePath) -> None:
+    ignored = [
+        header
+        for header, answer in (
+            ("If-None-Match", path.put_new(b"second")),
+            ("If-Match", path.swap(b"third", '"0123456789abcdef0123456789abcdef"')),
+        )
+        if answer is not None
+    ]
+    _check(
+        not ignored,
+        name,
+        f"it ignores {' and '.join(ignored)}: "
+        f"{_LOCK_OFF if name.startswith('--out') else _OTHER_STORE}",
+    )
+
+
+def _check(is_so: bool, name: str, why: str) -> None:
+    if not is_so:
+        raise OutRefusedError(f"{name}: {why}")

@@ -1,0 +1,220 @@
+"""What networks and lesser stores do: lost answers, conflicts, ignored conditions, no way in."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+from s3_proxy import CONDITIONS, S3Proxy
+from s3_server import S3Server
+
+from qaeval_core.errors import ConfigError, OutRefusedError, StorageError
+from qaeval_core.outages import Outages
+from qaeval_core.storage import opening
+from qaeval_core.storage.path import as_path
+from qaeval_core.storage.probe import probe
+
+KEY, SECRET, TOKEN = (
+    "AKIAQAEVALTESTS12345",
+    "a-secret-of-forty-signs-that-nobody-has",
+    "a-session-token",
+)
+
+
+@pytest.fixture(scope="module")
+def bucket(store: S3Server) -> S3Server:
+    store.make_bucket("bucket")
+    return store
+
+
+@pytest.fixture
+def proxy(bucket: S3Server) -> Iterator[S3Proxy]:
+    with S3Proxy(bucket.port) as passing:
+        yield passing
+
+
+def test_a_lost_answer_is_a_success(proxy: S3Proxy) -> None:
+    """The client asked again and was refused because of itself."""
+    path = as_path(proxy.uri("bucket/lost"))
+    proxy.n_swallowed = 1
+    tag = path.put_new(b"of this writer")
+    assert tag is not None and path.head().tag == tag
+    proxy.n_swallowed = 1
+    new = path.swap(b"of this writer, later", tag)
+    assert new is not None and path.head().tag == new
+    proxy.n_swallowed = 1
+    path.put(b"whoever was there")
+    assert path.read_bytes() == b"whoever was there"
+    assert sum(line.startswith("PUT") for line in proxy.seen) == 6
+
+
+def test_a_lost_answer_is_no_success_where_another_was_there(proxy: S3Proxy) -> None:
+    path = as_path(proxy.uri("bucket/taken"))
+    tag = path.put_new(b"another's")
+    proxy.n_swallowed = 1
+    assert path.put_new(b"mine") is None
+    proxy.n_swallowed = 1
+    assert path.swap(b"mine", '"00000000000000000000000000000000"') is None
+    assert path.fetch()[0] == b"another's" and path.head().tag == tag
+
+
+def test_a_conflict_that_came_to_nothing_is_tried_again(proxy: S3Proxy) -> None:
+    """S3 answers 409 where another write is under way, whether or not that one succeeds."""
+    path = as_path(proxy.uri("bucket/conflict"))
+    proxy.n_conflicts = 2
+    tag = path.put_new(b"one")
+    assert tag is not None and path.read_bytes() == b"one"
+    proxy.n_conflicts = 2
+    assert path.swap(b"two", tag) is not None and path.read_bytes() == b"two"
+
+
+@pytest.mark.parametrize("stripped", [CONDITIONS, CONDITIONS[:1], CONDITIONS[1:]])
+def test_a_store_that_ignores_conditions_is_refused(
+    proxy: S3Proxy, stripped: tuple[str, ...]
+) -> None:
+    out = as_path(proxy.uri("bucket/probed"))
+    probe(out, Outages())
+    proxy.stripped = stripped
+    ignored = " and ".join(
+        {"if-match": "If-Match", "if-none-match": "If-None-Match"}[s] for s in stripped
+    )
+    with pytest.raises(OutRefusedError, match=f"ignores {ignored}.*--set output.lock=off"):
+        probe(out, Outages())
+    probe(out, Outages(), is_locked=False)
+    assert not list(out.list(is_deep=True))
+
+
+def test_an_outage_is_waited_for_and_then_named(bucket: S3Server) -> None:
+    path = as_path(bucket.uri("bucket/out/a"))
+    path.put(b"a")
+    bucket.door.shut()
+    try:
+        with pytest.raises(OSError, match="error sending request"):
+            path.read_bytes()
+        with pytest.raises(StorageError, match="cannot write below s3://bucket/out.*tried for"):
+            probe(path.parent, Outages(retry_s=0.1))
+    finally:
+        bucket.door.open()
+    assert path.read_bytes() == b"a"
+
+
+BAD = {
+    "ftp://host/x": "ftp://host: no such kind of store; .* or a path",
+    "s4://host/x": "s4://host: no such kind of store; choose one of: az, gs, memory, s3 or a path",
+    "s3:///x": "name a bucket",
+    "s3://key:hidden@bucket/x": "s3://bucket: no names or secrets in a URI",
+    "s3://bucket/x?secret_key=hidden": "unknown option secret_key",
+    "s3://bucket/x?regoin=eu": "did you mean 'region'",
+    "s3://bucket/x?endpoint_override=10.1.2.3:9000&scheme=http": "plain http to 10.1.2.3:9000",
+    "s3://bucket/x?endpoint_override=http://127.0.0.1.host": "plain http to 127.0.0.1.host",
+}
+
+
+@pytest.mark.parametrize(("uri", "message"), BAD.items(), ids=BAD)
+def test_a_uri_that_cannot_be_is_a_bad_request(uri: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
+        as_path(uri)
+    assert "hidden" not in str(refused.value)
+
+
+def test_plain_http_goes_where_the_environment_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = "s3://bucket/x?endpoint_override=storage.internal:9000&scheme=http"
+    monkeypatch.setenv(opening.ALLOW_HTTP, "1")
+    assert str(as_path(uri)) == uri
+    monkeypatch.delenv(opening.ALLOW_HTTP)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://other.internal")
+    with pytest.raises(ConfigError, match="plain http to other.internal"):
+        as_path("s3://bucket-of-the-environment/x")
+
+
+def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'qaeval\[cloud\]'"):
+        as_path("s3://some-bucket/x")
+
+
+def test_no_bucket_and_no_credentials_refuse_out(
+    bucket: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(OutRefusedError, match="there is no bucket s3://nowhere"):
+        probe(as_path(bucket.uri("nowhere/x")), Outages())
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    # Who asks a machine for its role finds nobody there.
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://169.254.169.254:1")
+    with pytest.raises(OutRefusedError, match="no credentials for s3://bucket"):
+        probe(as_path(bucket.uri("bucket/x") + "&"), Outages())
+
+
+def test_credentials_of_a_profile_are_used(
+    bucket: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / ".aws").mkdir()
+    text = f"[mine]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n"
+    (tmp_path / ".aws" / "credentials").write_text(text)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    path = as_path(bucket.uri("bucket/profile") + "&&")
+    path.put(b"by a profile")
+    assert path.read_bytes() == b"by a profile" and SECRET.encode() not in pickle.dumps(path)
+
+
+def test_keys_are_in_no_message_and_no_pickle(
+    proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_SESSION_TOKEN": TOKEN}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    caplog.set_level(logging.DEBUG)
+    path = as_path(proxy.uri("bucket/secrets/a"))
+    path.put(b"a")
+    said = [pickle.dumps(path).decode("latin-1"), str(path), repr(path)]
+    # As S3 answers, and worse.
+    proxy.refusal = (
+        f"<Error><Code>InvalidAccessKeyId</Code><Message>no key {KEY} with {TOKEN}</Message>"
+        f"<AWSAccessKeyId>{KEY}</AWSAccessKeyId><Token-0>{TOKEN}</Token-0></Error>"
+    )
+    for action in (
+        path.read_bytes,
+        path.delete,
+        partial(path.put, b"b"),
+        partial(path.put_new, b"b"),
+        lambda: list(path.parent.list()),
+        lambda: probe(path.parent, Outages()),
+    ):
+        with pytest.raises((OSError, OutRefusedError), match="InvalidAccessKeyId|403") as refused:
+            action()
+        said += [str(refused.value), repr(refused.value)]
+    said += [record.getMessage() for record in caplog.records]
+    assert len(said) >= 15
+    assert [text for text in said for secret in given.values() if secret in text] == []
+    assert KEY in os.environ["AWS_ACCESS_KEY_ID"]
+
+
+def add(path: str, n_times: int) -> None:
+    counter = as_path(path)
+    for _ in range(n_times):
+        while True:
+            content, found = counter.fetch()
+            if counter.swap(f"{int(content) + 1}".encode(), found.tag) is not None:
+                break
+
+
+@pytest.mark.slow
+def test_swaps_of_processes_lose_nothing(tmp_path: Path) -> None:
+    """Threads share their process's locks; a disk's swaps are between processes."""
+    path = as_path(tmp_path / "counter")
+    path.put(b"0")
+    with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:
+        list(pool.map(add, [str(path)] * 3, [40] * 3))
+    assert path.read_bytes() == b"120" and [own.name for own in tmp_path.iterdir()] == ["counter"]

@@ -1,0 +1,159 @@
+"""The run lock as a lease: one winner, and a frozen holder that ends itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from helpers import REPOSITORY
+from s3_server import S3Server
+
+from qaeval_core.errors import LockLostError, RunStoppedError, StoreLockedError
+from qaeval_core.storage.path import StoragePath, as_path
+from qaeval_core.store.lock import LockTimes, RunLock
+
+QUICK = LockTimes(heartbeat_s=0.2, stale_after_s=2.0)
+HOLDER = """
+import sys
+from qaeval_core.store.lock import LockTimes, RunLock
+import threading
+lost = threading.Event()
+with RunLock(sys.argv[1], on_loss=lost.set, times=LockTimes(0.2, 2.0)):
+    print("held", flush=True)
+    lost.wait(60)
+    print("lost" if lost.is_set() else "kept", flush=True)
+"""
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def out(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoragePath]:
+    if request.param == "disk":
+        return as_path(tmp_path / "out")
+    store: S3Server = request.getfixturevalue("store")
+    store.make_bucket("bucket")
+    return as_path(store.uri(f"bucket/{request.node.originalname}"))
+
+
+def put_lock(out: StoragePath, **content: object) -> None:
+    """Leave the lock of a run that is gone."""
+    (out / ".lock").put(json.dumps({"pid": 7, "token": "other", **content}).encode())
+
+
+def test_a_second_run_is_told_who_and_until_when(out: StoragePath) -> None:
+    with RunLock(out) as held:
+        held.check()
+        with pytest.raises(StoreLockedError, match=rf"process {os.getpid()} .*free in 1[12]\d s"):
+            RunLock(out).__enter__()
+        with pytest.raises(StoreLockedError, match=r"free in .* s \(--wait 1[12]\d waits for that"):
+            RunLock(out, wait_s=0).__enter__()
+    assert not (out / ".lock").is_file()
+    with RunLock(out):
+        pass
+
+
+def test_heartbeats_keep_it_and_are_counted(out: StoragePath) -> None:
+    with RunLock(out, times=QUICK) as held:
+        time.sleep(2.5)
+        assert json.loads((out / ".lock").read_bytes())["beat"] > 5
+        with pytest.raises(StoreLockedError, match="another run"):
+            RunLock(out, times=QUICK).__enter__()
+        held.check()
+
+
+def test_a_dead_process_of_this_machine_is_taken_over_at_once(out: StoragePath) -> None:
+    put_lock(out, host=socket.gethostname(), pid=2**22 + 1, started=0.0)
+    with RunLock(out) as held:
+        held.check()
+    # A container of the same name elsewhere, whose numbers mean nothing here.
+    put_lock(out, host=socket.gethostname(), pid=2**22 + 1, started=0.0, machine="other")
+    with pytest.raises(StoreLockedError, match="another run"):
+        RunLock(out).__enter__()
+
+
+@pytest.mark.slow
+def test_ten_at_once_on_a_dead_lease_have_one_winner(out: StoragePath) -> None:
+    put_lock(out, host="elsewhere")
+    time.sleep(2.1 if out.local else 3.1)  # Some stores know whole seconds alone.
+    locks = [RunLock(out, times=QUICK) for _ in range(10)]
+
+    def enter(lock: RunLock) -> RunLock | None:
+        try:
+            return lock.__enter__()
+        except StoreLockedError:
+            return None
+
+    with ThreadPoolExecutor(10) as pool:
+        (winner,) = [lock for lock in pool.map(enter, locks) if lock is not None]
+    time.sleep(0.5)
+    winner.check()
+    winner.__exit__(None, None, None)
+    assert not list(out.list())
+
+
+@pytest.mark.slow
+def test_who_waits_gets_it_and_may_be_told_to_stop(out: StoragePath) -> None:
+    put_lock(out, host="elsewhere")
+    with RunLock(out, wait_s=20, times=QUICK) as held:
+        held.check()
+        with pytest.raises(StoreLockedError, match="another run"):
+            RunLock(out, wait_s=0.5, times=QUICK).__enter__()
+
+        def look() -> None:
+            raise RunStoppedError("stopped as asked")
+
+        with pytest.raises(RunStoppedError):
+            RunLock(out, wait_s=20, look=look, times=QUICK).__enter__()
+
+
+def test_a_lock_that_is_off_holds_nothing(out: StoragePath) -> None:
+    with RunLock(out, is_on=False) as held:
+        held.check()
+        assert not (out / ".lock").is_file()
+        with RunLock(out):
+            held.check()
+
+
+def test_a_holder_whose_lock_is_gone_notices(out: StoragePath) -> None:
+    lost = threading.Event()
+    with RunLock(out, on_loss=lost.set, times=QUICK) as held:
+        (out / ".lock").delete()
+        assert lost.wait(10)
+        with pytest.raises(LockLostError, match="taken by somebody"):
+            held.check()
+
+
+@pytest.mark.slow
+def test_a_frozen_holder_is_taken_over_and_ends_itself(out: StoragePath) -> None:
+    """It woke, went on, and its heartbeats kept the lock of its successor fresh."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(out)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        holder.send_signal(signal.SIGSTOP)
+        frozen_s = time.monotonic()
+        with RunLock(out, wait_s=30, times=QUICK) as held:
+            assert time.monotonic() - frozen_s < 8
+            holder.send_signal(signal.SIGCONT)
+            assert holder.stdout.readline() == "lost\n"
+            assert holder.wait(10) == 0
+            held.check()
+            time.sleep(0.5)
+            held.check()
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdout.close()
