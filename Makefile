@@ -32,7 +32,8 @@ QUICK_CALLS := tests/llm
 QUICK_MARKS := not slow and not gpu and not ray and not shared_data
 QUICK_ARGS := --ignore tests/metrics/test_common_models.py
 
-.PHONY: help setup demo check quick quick-calls test slow slow-work slow-beside long lint bench adapters
+.PHONY: help setup demo check quick quick-calls test slow slow-work slow-beside long lint bench \
+  gpu adapters
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +99,15 @@ bench: $(STAMP) ## time metrics against their peers; prints ratios and the envir
 	@$(BIN)/python -m benchmarks.filter
 	@$(BIN)/python -m benchmarks.audit
 	@$(BIN)/python -m benchmarks.object_store
+
+# Ten minutes on one H100, by arithmetic alone: nothing was measured on a GPU yet. The numbers are
+# measured also where a test fails; the exit status is that of the tests.
+GPU_JSON ?= gpu.json
+GPU_ARGS ?=
+
+gpu: $(STAMP) ## on a machine with a GPU: the tests marked gpu, then rates of all families
+	@status=0; $(BIN)/python -m pytest -q --durations=5 -m gpu tests/gpu $(PYTEST_ARGS) || status=$$?; \
+	$(BIN)/python -m benchmarks.gpu --json $(GPU_JSON) $(GPU_ARGS) || exit 1; exit $$status
 
 # The public datasets that DATA must hold: see recipes/sas_minilm/README.md. Options are those of
 # the cards; what is trained goes on from its last checkpoint if this is stopped. One thread gives

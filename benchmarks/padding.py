@@ -53,7 +53,7 @@ def run_budgets(settings: Settings) -> dict[str, object]:
 
 def _prepare(name: str, n_rows: int) -> tuple[ModelFamilyPlan, Units, int]:
     plan = family(name)
-    units = plan.open_layout().prepare(load_rows(n_rows).roles()).units.units
+    units = plan.open_layout().prepare(load_rows(n_rows).roles()).work.units
     return plan, units, max(plan.family.max_batch_tokens["cpu"], plan.max_unit_tokens)
 
 

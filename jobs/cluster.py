@@ -46,6 +46,17 @@ class Layout:
     num_cpus: float
     num_gpus: float
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What its workers must find in their environment before any library is loaded.
+
+        Tokenising takes as many threads as an actor has CPUs, not those of the whole node. Matrices
+        of numpy are of one pair of texts: with two threads they took ten times the CPU seconds.
+        """
+        if not self.num_gpus:
+            return {}
+        return {"RAYON_NUM_THREADS": str(self.n_threads or 1), "OMP_NUM_THREADS": "1"}
+
 
 @contextlib.contextmanager
 def connected(cluster: ClusterSection) -> Iterator[None]:
@@ -197,13 +208,16 @@ def local_device(cluster: ClusterSection) -> Device:
 def layout(cluster: ClusterSection, device: Device) -> Layout:
     """Return how many actors the connected cluster gets.
 
-    One per GPU; on CPUs one per four, or one per node with fewer. Every CPU node keeps one CPU
-    unreserved: a pool that reserves all of them starves the cluster's light tasks in silence.
+    One per GPU, with its share of the node's CPUs less one; on CPUs one per four, or one per node
+    with fewer. Every CPU node keeps one CPU unreserved: a pool that reserves all of them starves
+    the cluster's light tasks in silence.
     """
     wait_for_resources(cluster, device)
     resources = ray.cluster_resources()
     if device == "cuda":
-        return Layout(cluster.actors or int(resources["GPU"]), None, 0.0, 1.0)
+        num_cpus = _cpus_beside_a_gpu(cluster)
+        n_threads = max(int(num_cpus), 1)
+        return Layout(cluster.actors or int(resources["GPU"]), n_threads, num_cpus, 1.0)
     node_cpus = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
     node_cpus = [cpus for cpus in node_cpus if cpus > 0]
     smallest = min(node_cpus)
@@ -217,6 +231,21 @@ def layout(cluster: ClusterSection, device: Device) -> Layout:
     if n_actors * reserved > total:
         reserved = max(total / n_actors * 0.9, 0.1)
     return Layout(n_actors, max(n_threads, 1), reserved, 0.0)
+
+
+def _cpus_beside_a_gpu(cluster: ClusterSection) -> float:
+    """Return the CPUs that an actor of a GPU reserves: its share of a node, or what was asked."""
+    shares = []
+    for node in ray.nodes():
+        n_gpus = node["Resources"].get("GPU", 0) if node["Alive"] else 0
+        n_cpus = node["Resources"].get("CPU", 0)
+        if n_gpus >= 1:
+            shares.append(max(n_cpus - 1, 0.5 * min(n_cpus, 1)) / n_gpus)
+    share = float(min(shares, default=0.0))
+    if not cluster.address and len(ray.nodes()) == 1:  # Its logical CPUs are more than the real.
+        share = min(share, max(available_cpus() - 1, 1) / ray.cluster_resources()["GPU"])
+    wanted = cluster.cpus_per_actor or (float(int(share)) if share >= 1 else share)
+    return min(wanted, share)
 
 
 def words_layout(cluster: ClusterSection, device: Device) -> Layout:

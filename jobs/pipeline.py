@@ -227,6 +227,9 @@ class _ScoringPass(_Pass):
     ) -> ray.data.Dataset:
         """Return the pipeline of some pieces."""
         n_actors = min(self._layout.n_actors, len(pieces))
+        environment = self._layout.environment
+        if environment:
+            ray_options = {**ray_options, "runtime_env": {"env_vars": environment}}
         return pieces_dataset(pieces).map_batches(
             ScorePieces,
             batch_size=1,

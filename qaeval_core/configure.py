@@ -59,6 +59,9 @@ class ModelsSection(Section):
         None, description="folder of exported artifacts; default $QAEVAL_ARTIFACTS or the cache"
     )
     build: bool = Field(True, description="export a missing artifact on first use")
+    check_device: bool = Field(
+        True, description="compare 40 rows with a CPU before a GPU's numbers are trusted"
+    )
 
 
 class InputSection(Section):
@@ -151,7 +154,9 @@ class ClusterSection(Section):
         1, ge=1, description="actors that call language models; one makes hundreds of calls/s"
     )
     cpus_per_actor: float | None = Field(
-        None, gt=0.0, description="CPUs (and threads) of one actor on a CPU cluster"
+        None,
+        gt=0.0,
+        description="CPUs (and threads) of one actor; default 4, beside a GPU a share of the node",
     )
     start_timeout_s: float = Field(
         300.0, gt=0.0, description="wait this long for the cluster to offer the actors"

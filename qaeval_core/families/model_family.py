@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from qaeval_core.configure import ModelSettings, RunConfig
 from qaeval_core.errors import ConfigError, DeviceMemoryError
 from qaeval_core.families.base import ModelScorer, Units, Work
+from qaeval_core.families.device_check import check_device
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.families.plan import (
     Context,
@@ -32,6 +33,7 @@ from qaeval_core.families.words.frequencies import DocumentFrequencies
 from qaeval_core.families.words.rows import ShardTexts
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.models.artifact import Artifact
+from qaeval_core.models.gpu import gpu_facts
 from qaeval_core.models.record import ArtifactRecord, ArtifactRequest
 from qaeval_core.models.session import Device, Session, token_budget_batches
 from qaeval_core.signature import Signature
@@ -88,6 +90,7 @@ class ModelFamilyPlan(FamilyPlan):
             max_batch_tokens=settings.max_batch_tokens,
             max_batch_s=settings.max_batch_s,
             frequencies=engine.frequencies(self),
+            checks_device=engine.models.check_device,
         )
 
     def describe(self) -> dict[str, str]:
@@ -296,6 +299,61 @@ class ModelLayout(Layout[Work]):
         return self._scorer.lay_out(self._family.share(values))
 
 
+# Batches that must fit before more is tried again; twice as many after each trial that failed, so
+# that trials on a device that stays full cost next to nothing.
+_FIRST_WAIT = 8
+
+
+class TokenBudget:
+    """Tokens of a batch: half after memory ran out, twice again once many batches have fitted.
+
+    Memory runs out by the longest rows, or by what another process holds for a while: one such
+    batch must not halve all that follow.
+
+    Parameters
+    ----------
+    most : int
+        Tokens of a batch to begin with.
+    least : int
+        Never fewer, nor more than ``most``.
+
+    Examples
+    --------
+    >>> budget = TokenBudget(1000, least=100)
+    >>> budget.shrink(900)
+    >>> budget.n_tokens
+    450
+    >>> for _ in range(8):
+    ...     budget.hold()
+    >>> budget.n_tokens
+    900
+    """
+
+    def __init__(self, most: int, *, least: int) -> None:
+        self.n_tokens = most
+        self._most = most
+        self._least = min(least, most)
+        self._wait = _FIRST_WAIT
+        self._n_held = 0
+        self._has_grown = False
+
+    def shrink(self, n_padded: int) -> None:
+        """Note that a batch of so many tokens did not fit."""
+        if self._has_grown:
+            self._wait *= 2
+        self.n_tokens = min(max(n_padded // 2, self._least), self.n_tokens)
+        self._n_held, self._has_grown = 0, False
+
+    def hold(self) -> None:
+        """Note that a batch has fitted."""
+        if self.n_tokens == self._most:
+            return
+        self._n_held += 1
+        if self._n_held == self._wait:
+            self._n_held, self._has_grown = 0, True
+            self.n_tokens = min(2 * self.n_tokens, self._most)
+
+
 class FamilyRunner(Runner):
     """Runs one family; keeps its session warm.
 
@@ -311,6 +369,8 @@ class FamilyRunner(Runner):
         Seconds after which a batch is stopped, and the run with it.
     frequencies : DocumentFrequencies, optional
         Of the corpus, for a family that weighs tokens by them.
+    checks_device : bool, default True
+        Compare some rows of the first shard with a CPU, on a GPU.
     """
 
     def __init__(
@@ -322,16 +382,20 @@ class FamilyRunner(Runner):
         max_batch_tokens: int | None = None,
         max_batch_s: float | None = None,
         frequencies: DocumentFrequencies | None = None,
+        checks_device: bool = True,
     ) -> None:
         self.plan: ModelFamilyPlan = plan
+        self._is_new_device = device == "cuda" and plan.family.runs_model
+        self._checks_device = checks_device
         self._session = (
             Session(plan.artifact, device=device, n_threads=n_threads, max_batch_s=max_batch_s)
             if plan.family.runs_model
             else None
         )
         self.layout = plan.open_layout(frequencies)
-        self._max_batch_tokens = max_batch_tokens or max(
-            plan.family.max_batch_tokens[device], plan.max_unit_tokens
+        self._budget = TokenBudget(
+            max_batch_tokens or max(plan.family.max_batch_tokens[device], plan.max_unit_tokens),
+            least=plan.max_unit_tokens,
         )
 
     def run(
@@ -346,8 +410,12 @@ class FamilyRunner(Runner):
         ------
         DeviceMemoryError
             If a single unit does not fit the device.
+        DeviceError
+            If its numbers are not those of a CPU.
         """
         units, stats = prepared.work.units, prepared.stats
+        if self._is_new_device and len(units.lengths):
+            self._look_at_device(units, stats)
         started = time.perf_counter()
         n_total = max(int(units.lengths.sum()), 1)
         batches: Iterable[list[int]] = self._batches(units.lengths)
@@ -361,25 +429,34 @@ class FamilyRunner(Runner):
                 on_batch(tokens, padded, tokens / n_total)
         stats.spend("run", time.perf_counter() - started)
 
+    def _look_at_device(self, units: Units, stats: PassStats) -> None:
+        """Note which device this is and how far its numbers are from a CPU's."""
+        self._is_new_device = False
+        assert self._session is not None
+        seen: dict[str, Any] = {"gpu": gpu_facts()}
+        if self._checks_device:
+            seen["parity"] = check_device(self._session, units, family=self.plan.key)
+        stats.devices.append(seen)
+
     def _batches(self, lengths: NDArray[np.int64]) -> Iterator[list[int]]:
-        """Yield batches of all units; the rest is cut anew once memory has run out."""
+        """Yield batches of all units; the rest is cut anew whenever the budget changes."""
         left = np.arange(len(lengths))
         while len(left):
-            budget = self._max_batch_tokens
+            budget = self._budget.n_tokens
             n_done = 0
             # Longest first, and ties in order: what is left is the tail of the sorted units.
             left = left[np.argsort(-lengths[left], kind="stable")]
             for batch in token_budget_batches(lengths[left], max_batch_tokens=budget):
                 yield left[batch].tolist()
                 n_done += len(batch)
-                if self._max_batch_tokens < budget:
+                if self._budget.n_tokens != budget:
                     break
             left = left[n_done:]
 
     def _run_batch(
         self, units: Units, batch: list[int], stats: PassStats, on_unit: OnUnit | None = None
     ) -> None:
-        """Run a batch; where memory runs out, halve it, and keep to the smaller size."""
+        """Run a batch; where memory runs out, halve it, and keep to the smaller size a while."""
         padded = int(units.lengths[batch].max()) * len(batch)
         try:
             assert self._session is not None
@@ -393,11 +470,15 @@ class FamilyRunner(Runner):
                 ) from None
             log.warning("out of memory with %d padded tokens; halving the batch", padded)
             stats.n_halvings += 1
-            self._max_batch_tokens = max(padded // 2, self.plan.max_unit_tokens)
-            half = len(batch) // 2
-            self._run_batch(units, batch[:half], stats)
-            self._run_batch(units, batch[half:], stats)
+            self._budget.shrink(padded)
+            longest = int(units.lengths[batch].max())
+            left = batch
+            while left:  # By the budget of the moment: what is known not to fit is not tried.
+                n_rows = min(max(self._budget.n_tokens // longest, 1), (len(batch) + 1) // 2)
+                self._run_batch(units, left[:n_rows], stats)
+                left = left[n_rows:]
             return
+        self._budget.hold()
         units.take(batch, output)
         if on_unit is not None:
             on_unit(UnitRun(inputs, output))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from typing import Any
+
+_NO_COUNTS = ("calls", "seconds", "devices")
 
 
 @dataclass(slots=True)
@@ -25,16 +28,18 @@ class PassStats:
     n_not_sampled: int = 0
     calls: dict[str, int] = field(default_factory=dict)  # to a language model, by what came of them
     seconds: dict[str, float] = field(default_factory=dict)
+    devices: list[dict[str, Any]] = field(default_factory=list)  # one of each worker of a GPU
 
     def add(self, other: PassStats) -> None:
         """Add another shard's stats."""
         for name in self.__slots__:
-            if name not in ("calls", "seconds"):
+            if name not in _NO_COUNTS:
                 setattr(self, name, getattr(self, name) + getattr(other, name))
         for name, n_calls in other.calls.items():
             self.count(name, n_calls)
         for name, value in other.seconds.items():
             self.spend(name, value)
+        self.devices += other.devices
 
     def count(self, name: str, n_calls: int = 1) -> None:
         """Add to a count of calls."""
@@ -50,8 +55,8 @@ class PassStats:
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
     def counts_json(self) -> str:
-        """Return the counts without the seconds: the same work gives the same bytes."""
-        counts = {name: getattr(self, name) for name in self.__slots__ if name != "seconds"}
+        """Return the counts without seconds and devices: the same work gives the same bytes."""
+        counts = {n: getattr(self, n) for n in self.__slots__ if n not in ("seconds", "devices")}
         for name in ("calls", "n_not_sampled"):
             if not counts[name]:
                 del counts[name]
@@ -67,9 +72,7 @@ class PassStats:
             If they are no counts.
         """
         found = cls(**json.loads(text))
-        counts = [
-            getattr(found, name) for name in cls.__slots__ if name not in ("calls", "seconds")
-        ]
+        counts = [getattr(found, name) for name in cls.__slots__ if name not in _NO_COUNTS]
         for count in (*counts, *found.calls.values()):
             if type(count) is not int or count < 0:
                 raise ValueError(f"{count!r} is no count")

@@ -8,7 +8,7 @@ option (the authors' program: yes).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ from qaeval_core.families.base import (
     token_counts,
 )
 from qaeval_core.families.token_units import DOCUMENT, TokenUnits
-from qaeval_core.families.transport import transport_cost
+from qaeval_core.families.transport_pool import transport_costs_on_all_cpus
 from qaeval_core.families.validate import IntArray, SharedPairs, SharedTexts, share_texts
 from qaeval_core.metrics.bertscore import inverse_document_frequencies
 from qaeval_core.text.ngrams import concat_ranges
@@ -124,12 +124,12 @@ class TokenMatchWork(TokenWork):
         Without ``keeps_tokens`` one value stands for all tokens: their mean by weight.
         """
         units, left, right = self.units, self.texts.left, self.texts.right
-        best = best_cosines(
-            vectors=units.vectors,
-            spans=units.spans,
-            pair_left=left[self._pairs],
-            pair_right=right[self._pairs],
-            allowed=self._scorer.allowed(units),
+        best = best_cosines_of_texts(
+            units.text_vectors,
+            units.spans,
+            left[self._pairs],
+            right[self._pairs],
+            self._scorer.allowed(units),
         )
         weights = self._scorer.weights(units)
         columns = {"reasons": reasons_column(self.shared, self._reasons)}
@@ -184,7 +184,7 @@ class TransportWork(TokenWork):
         is_finite = self._finite_texts()
         pairs = self._pairs[is_finite[left[self._pairs]] & is_finite[right[self._pairs]]]
         cost = np.full(len(self._reasons), np.nan)
-        cost[pairs] = transport_costs(
+        cost[pairs] = transport_costs_on_all_cpus(
             vectors=self.units.vectors,
             spans=self.units.spans,
             pair_left=left[pairs],
@@ -247,7 +247,6 @@ class TransportScorer(TokenScorer):
 
 
 BoolArray = NDArray[np.bool_]
-FloatArray = NDArray[np.float64]
 
 # Cosines held at once, of 4 bytes: 50,000 x 50,000 of them would take 10 GB.
 MAX_ELEMENTS = 4_000_000
@@ -297,113 +296,69 @@ def best_cosines(
     >>> best.left.round(4).tolist(), best.right.round(4).tolist()
     ([0.6000000238418579], [0.6000000238418579, 0.0])
     """
-    left_spans, right_spans = spans[pair_left], spans[pair_right]
-    best = BestCosines(_nothing_yet(left_spans), _nothing_yet(right_spans))
-    penalties = None if allowed is None else np.where(allowed, 0, -np.inf).astype(np.float32)
+    texts = [vectors[start:stop] for start, stop in spans.tolist()]
+    return best_cosines_of_texts(texts, spans, pair_left, pair_right, allowed)
+
+
+def best_cosines_of_texts(
+    texts: Sequence[VectorArray],
+    spans: IntArray,
+    pair_left: IntArray,
+    pair_right: IntArray,
+    allowed: BoolArray | None = None,
+) -> BestCosines:
+    """Return the same as `best_cosines` of vectors that lie anywhere; texts as in ``spans``."""
+    sizes = spans[:, 1] - spans[:, 0]
+    best = BestCosines(_nothing_yet(sizes[pair_left]), _nothing_yet(sizes[pair_right]))
+    penalties = None
+    if allowed is not None:
+        flat = np.where(allowed, 0, -np.inf).astype(np.float32)
+        penalties = [flat[start:stop] for start, stop in spans.tolist()]
+    buffer = np.empty(min(MAX_ELEMENTS, _largest(sizes, pair_left, pair_right)), dtype=np.float32)
     at_left = at_right = 0
-    for left, right in zip(left_spans.tolist(), right_spans.tolist(), strict=True):
-        for rows, columns in _blocks(left, right):
-            cosine = vectors[slice(*rows)] @ vectors[slice(*columns)].T
-            for_left, for_right = cosine, cosine
+    for left, right in zip(pair_left.tolist(), pair_right.tolist(), strict=True):
+        own, other = texts[left], texts[right]
+        n_own, n_other = len(own), len(other)
+        to_left = best.left[at_left : at_left + n_own]
+        to_right = best.right[at_right : at_right + n_other]
+        at_left, at_right = at_left + n_own, at_right + n_other
+        if penalties is None and 0 < n_own * n_other <= MAX_ELEMENTS:  # Nearly all: made quick.
+            cosine = buffer[: n_own * n_other].reshape(n_own, n_other)
+            np.dot(own, other.T, out=cosine)
+            np.maximum.reduce(cosine, axis=1, out=to_left)
+            np.maximum.reduce(cosine, axis=0, out=to_right)
+            continue
+        for rows, columns in _blocks(n_own, n_other):
+            for_left = for_right = own[rows] @ other[columns].T
             if penalties is not None:
-                for_left = cosine + penalties[slice(*columns)]
-                for_right = cosine + penalties[slice(*rows), np.newaxis]
-            _raise_to(best.left, at_left + rows[0] - left[0], for_left.max(axis=1))
-            _raise_to(best.right, at_right + columns[0] - right[0], for_right.max(axis=0))
-        at_left += left[1] - left[0]
-        at_right += right[1] - right[0]
+                for_left = for_left + penalties[right][columns]
+                for_right = for_right + penalties[left][rows, np.newaxis]
+            _raise_to(to_left[rows], for_left.max(axis=1))
+            _raise_to(to_right[columns], for_right.max(axis=0))
     return BestCosines(_finished(best.left), _finished(best.right))
 
 
-def _nothing_yet(spans: IntArray) -> VectorArray:
-    return np.full(int((spans[:, 1] - spans[:, 0]).sum()), -np.inf, dtype=np.float32)
+def _nothing_yet(sizes: IntArray) -> VectorArray:
+    return np.full(int(sizes.sum()), -np.inf, dtype=np.float32)
 
 
-def _blocks(left: list[int], right: list[int]) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Yield parts of both spans, at most MAX_ELEMENTS cosines each; none where one is empty."""
-    n_rows = min(left[1] - left[0], int(MAX_ELEMENTS**0.5))
+def _largest(sizes: IntArray, pair_left: IntArray, pair_right: IntArray) -> int:
+    return int((sizes[pair_left] * sizes[pair_right]).max(initial=0))
+
+
+def _blocks(n_left: int, n_right: int) -> Iterator[tuple[slice, slice]]:
+    """Yield parts of both texts, at most MAX_ELEMENTS cosines each; none where one is empty."""
+    n_rows = min(n_left, int(MAX_ELEMENTS**0.5))
     n_columns = MAX_ELEMENTS // max(n_rows, 1)
-    for row in range(left[0], left[1], max(n_rows, 1)):
-        for column in range(right[0], right[1], n_columns):
-            yield (row, min(row + n_rows, left[1])), (column, min(column + n_columns, right[1]))
+    for row in range(0, n_left, max(n_rows, 1)):
+        for column in range(0, n_right, n_columns):
+            yield slice(row, row + n_rows), slice(column, column + n_columns)
 
 
-def _raise_to(best: VectorArray, start: int, found: VectorArray) -> None:
-    part = best[start : start + len(found)]
-    np.maximum(part, found, out=part)
+def _raise_to(best: VectorArray, found: VectorArray) -> None:
+    np.maximum(best, found, out=best)
 
 
 def _finished(best: VectorArray) -> VectorArray:
     # Vectors of unit length have cosines of 1 + 1e-7 by rounding; a score above 1 would be a bug.
     return np.where(np.isneginf(best), np.float32(np.nan), np.clip(best, -1, 1))
-
-
-def transport_costs(
-    *,
-    vectors: VectorArray,
-    spans: IntArray,
-    pair_left: IntArray,
-    pair_right: IntArray,
-    weights: VectorArray,
-) -> FloatArray:
-    """Return what it costs to move each left text's weight onto its right text.
-
-    Parameters
-    ----------
-    vectors, spans, pair_left, pair_right
-        As for `best_cosines`.
-    weights : float ndarray of shape (n_total_tokens,)
-        Weight of each token, >= 0; each text's are divided by their sum. Tokens of weight 0
-        take no part.
-
-    Returns
-    -------
-    float ndarray of shape (n_pairs,)
-        The least mean Euclidean distance between unit vectors, in [0, 2]; lower is better. NaN
-        where a text has no positive weight.
-
-    Raises
-    ------
-    ConfigError
-        If POT, which solves it, is not installed.
-
-    Notes
-    -----
-    The exact optimum by network simplex (POT). Each pair takes 8 bytes per pair of tokens; 500 x
-    500 tokens take some 0.05 s.
-
-    Examples
-    --------
-    >>> transport_costs(
-    ...     vectors=np.array([[1, 0], [0, 1], [1, 0]], dtype=np.float32),
-    ...     spans=np.array([[0, 2], [2, 3]]), pair_left=np.array([0]), pair_right=np.array([1]),
-    ...     weights=np.array([3, 1, 1], dtype=np.float32),
-    ... ).round(4).tolist()
-    [0.3536]
-    """
-    costs = np.full(len(pair_left), np.nan)
-    weighty = [np.flatnonzero(weights[start:stop] > 0) + start for start, stop in spans.tolist()]
-    for i, (left, right) in enumerate(zip(pair_left.tolist(), pair_right.tolist(), strict=True)):
-        rows, columns = weighty[left], weighty[right]
-        if len(rows) and len(columns):
-            costs[i] = transport_cost(
-                costs=_distances(vectors[rows], vectors[columns]),
-                supply=_normalised(weights[rows]),
-                demand=_normalised(weights[columns]),
-            )
-    return costs
-
-
-def _normalised(weights: VectorArray) -> FloatArray:
-    exact = weights.astype(np.float64)
-    shares: FloatArray = exact / exact.sum()
-    return shares
-
-
-def _distances(left: VectorArray, right: VectorArray) -> FloatArray:
-    # Subtle: not 2 - 2 x.y. Rounded to 32 bits a unit vector's length is off by 1e-7, and the root
-    # of that would put equal tokens 4e-4 apart.
-    x, y = left.astype(np.float64), right.astype(np.float64)
-    squares = (x**2).sum(axis=1)[:, np.newaxis] + (y**2).sum(axis=1) - 2 * x @ y.T
-    distances: FloatArray = np.sqrt(np.maximum(squares, 0.0))
-    return distances

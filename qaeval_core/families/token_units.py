@@ -7,6 +7,7 @@ template's first token, its last that of the template's last, as if it were one 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,8 @@ from qaeval_core.families.validate import IntArray, SharedPairs
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.text.encode import TokenIds, equal_windows
 from qaeval_core.text.ngrams import concat_ranges
+
+VectorArray = NDArray[np.float32]
 
 
 class TokenUnits(TokenValueUnits):
@@ -58,6 +61,7 @@ class TokenUnits(TokenValueUnits):
         starts = np.cumsum(counts) - counts
         super().__init__(int(counts.sum()), shape=(artifact.record.dim,))
         self.n_windows = np.zeros(len(texts), dtype=np.int64)
+        self._parts: list[tuple[int, int, VectorArray]] = []
         for i, ids in enumerate(texts):
             windows = equal_windows(len(ids), max_tokens=room)
             self.n_windows[i] = len(windows)
@@ -76,10 +80,33 @@ class TokenUnits(TokenValueUnits):
         self.is_special[own] = False
         self.ids[own] = np.concatenate([np.zeros(0, np.int64), *texts])
 
-    @property
-    def vectors(self) -> NDArray[np.float32]:
-        """Vectors of all texts, of shape (n_total_tokens, dim)."""
+    def take(self, batch: Sequence[int], output: VectorArray) -> None:
+        """Keep the vectors of these units where they are: a copy would take as long as matching."""
+        rows = list(batch)
+        first, count = self.facts["first_value"][rows], self.facts["n_values"][rows]
+        ends = np.cumsum(count)
+        self._parts += [
+            (place, place + n, output[stop - n : stop])
+            for place, n, stop in zip(first.tolist(), count.tolist(), ends.tolist(), strict=True)
+        ]
+
+    @cached_property
+    def vectors(self) -> VectorArray:
+        """Vectors of all texts, of shape (n_total_tokens, dim); NaN where the unit has not run."""
+        for start, stop, part in self._parts:
+            self.values[start:stop] = part
         return self.values
+
+    @cached_property
+    def text_vectors(self) -> list[VectorArray]:
+        """Vectors of each text, of shape (n_tokens, dim); once all units have run."""
+        parts = iter(sorted(self._parts, key=lambda part: part[0]))
+        nothing = np.zeros((0, *self._values_shape[1:]), dtype=np.float32)
+        found = []
+        for n_windows in self.n_windows.tolist():
+            own = [next(parts)[2] for _ in range(n_windows)]
+            found.append(own[0] if n_windows == 1 else np.concatenate([nothing, *own]))
+        return found
 
     def ordinary(self) -> IntArray:
         """Return how many tokens each text has, special tokens left out."""

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from qaeval_core.errors import ConfigError
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+VectorArray = NDArray[np.float32]
 
 # Pivots of the network simplex; POT's own limit is 100,000.
 _MAX_PIVOTS = 10_000_000
@@ -38,7 +40,13 @@ def transport_cost(*, costs: FloatArray, supply: FloatArray, demand: FloatArray)
     ConfigError
         If POT, which solves it, is not installed.
     """
-    return float(_solver().emd2(supply, demand, costs, numItermax=_MAX_PIVOTS))
+    # Supply and demand sum to 1, and duals are not asked for: to look at both takes
+    # longer than to solve a pair of answers (93 us against 40 with 1 to 7 tokens; costs are equal).
+    return float(
+        _solver().emd2(
+            supply, demand, costs, numItermax=_MAX_PIVOTS, check_marginals=False, center_dual=False
+        )
+    )
 
 
 def transport_plan(*, costs: FloatArray, supply: FloatArray, demand: FloatArray) -> FloatArray:
@@ -53,6 +61,77 @@ def transport_plan(*, costs: FloatArray, supply: FloatArray, demand: FloatArray)
     """
     plan: FloatArray = _solver().emd(supply, demand, costs, numItermax=_MAX_PIVOTS)
     return plan
+
+
+def transport_costs(
+    *,
+    vectors: VectorArray,
+    spans: IntArray,
+    pair_left: IntArray,
+    pair_right: IntArray,
+    weights: VectorArray,
+) -> FloatArray:
+    """Return what it costs to move each left text's weight onto its right text.
+
+    Parameters
+    ----------
+    vectors, spans, pair_left, pair_right
+        As for `token_match.best_cosines`.
+    weights : float ndarray of shape (n_total_tokens,)
+        Weight of each token, >= 0; each text's are divided by their sum. Tokens of weight 0
+        take no part.
+
+    Returns
+    -------
+    float ndarray of shape (n_pairs,)
+        The least mean Euclidean distance between unit vectors, in [0, 2]; lower is better. NaN
+        where a text has no positive weight.
+
+    Raises
+    ------
+    ConfigError
+        If POT, which solves it, is not installed.
+
+    Notes
+    -----
+    The exact optimum by network simplex (POT). Each pair takes 8 bytes per pair of tokens; 500 x
+    500 tokens take some 0.05 s.
+
+    Examples
+    --------
+    >>> transport_costs(
+    ...     vectors=np.array([[1, 0], [0, 1], [1, 0]], dtype=np.float32),
+    ...     spans=np.array([[0, 2], [2, 3]]), pair_left=np.array([0]), pair_right=np.array([1]),
+    ...     weights=np.array([3, 1, 1], dtype=np.float32),
+    ... ).round(4).tolist()
+    [0.3536]
+    """
+    costs = np.full(len(pair_left), np.nan)
+    weighty = [np.flatnonzero(weights[start:stop] > 0) + start for start, stop in spans.tolist()]
+    for i, (left, right) in enumerate(zip(pair_left.tolist(), pair_right.tolist(), strict=True)):
+        rows, columns = weighty[left], weighty[right]
+        if len(rows) and len(columns):
+            costs[i] = transport_cost(
+                costs=_distances(vectors[rows], vectors[columns]),
+                supply=_normalised(weights[rows]),
+                demand=_normalised(weights[columns]),
+            )
+    return costs
+
+
+def _normalised(weights: VectorArray) -> FloatArray:
+    exact = weights.astype(np.float64)
+    shares: FloatArray = exact / exact.sum()
+    return shares
+
+
+def _distances(left: VectorArray, right: VectorArray) -> FloatArray:
+    # Subtle: not 2 - 2 x.y. Rounded to 32 bits a unit vector's length is off by 1e-7, and the root
+    # of that would put equal tokens 4e-4 apart.
+    x, y = left.astype(np.float64), right.astype(np.float64)
+    squares = (x**2).sum(axis=1)[:, np.newaxis] + (y**2).sum(axis=1) - 2 * x @ y.T
+    distances: FloatArray = np.sqrt(np.maximum(squares, 0.0))
+    return distances
 
 
 @cache

@@ -148,13 +148,15 @@ def _this_run(this_run: PassStats | None, wall_s: float) -> dict[str, Any]:
     """Return what the shards of this run cost; nothing where it had none."""
     if this_run is None or not this_run.n_rows:
         return {}
-    content = {
+    content: dict[str, Any] = {
         "rows": this_run.n_rows,
         "wall_s": round(wall_s, 3),
         "rows_per_s": round(this_run.n_rows / wall_s, 2) if wall_s else None,
         "tokens_per_s": round(this_run.n_tokens / wall_s, 1) if wall_s else None,
         "seconds": {name: round(value, 3) for name, value in this_run.seconds.items()},
     }
+    if this_run.devices:
+        content["devices"] = this_run.devices
     return {"this_run": content}
 
 

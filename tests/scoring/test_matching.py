@@ -17,7 +17,8 @@ from scipy.optimize import linprog
 from qaeval_core.errors import ConfigError
 from qaeval_core.families import token_match
 from qaeval_core.families import transport as family_transport
-from qaeval_core.families.token_match import BestCosines, best_cosines, transport_costs
+from qaeval_core.families.token_match import BestCosines, best_cosines
+from qaeval_core.families.transport import transport_costs
 
 DIM = 8
 # Products of 32-bit vectors, summed in an order of the BLAS's choice.

@@ -1,0 +1,103 @@
+"""Host: CPU time a pair of what tokens are matched by, with a stub where the model stands.
+
+Real sentences, vectors of random numbers: what matching takes does not depend on them. Thread CPU
+time, so that a busy machine does not count; tokenising is another thread's and is left out.
+
+usage: python -m benchmarks.host [--pairs N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.data import load_rows
+from qaeval_core.configure import load_config
+from qaeval_core.families.model_family import ModelFamilyPlan
+from qaeval_core.families.token_match import TokenMatchWork
+from qaeval_core.models.artifact import default_root, ensure_artifact
+from qaeval_core.models.session import token_budget_batches
+from qaeval_core.planning.compile import compile_run
+
+_WORDS = range(18, 33)
+_N_REPEATS = 5
+_SEED = 7
+
+
+def sentence_pairs(n_pairs: int) -> dict[str, list[object]]:
+    """Return neighbouring sentences of the corpus, of some 25 words each."""
+    contexts = dict.fromkeys(load_rows(8000).contexts)
+    cut = (sentence for text in contexts for sentence in text.split(". "))
+    sentences = list(dict.fromkeys(s for s in cut if len(s.split()) in _WORDS))
+    both = list(zip(sentences[::2], sentences[1::2], strict=False))[:n_pairs]
+    return {"candidate": [a for a, _ in both], "references": [[b] for _, b in both]}
+
+
+def bertscore_plan() -> ModelFamilyPlan:
+    """Return the family of ``bertscore``, compiled for a GPU's batches."""
+    run = compile_run(
+        load_config(overrides={"metrics": {"bertscore": {}}}),
+        columns={"candidate": "candidate", "references": "references"},
+        device="cpu",
+        resolve_artifact=lambda request: ensure_artifact(default_root(), request),
+    )
+    (plan,) = run.families
+    assert isinstance(plan, ModelFamilyPlan)
+    return plan
+
+
+def measure_matching(n_pairs: int) -> dict[str, float]:
+    """Return microseconds of thread CPU a pair: inputs, what the graph returned, matching."""
+    rows = sentence_pairs(n_pairs)
+    n_pairs = len(rows["candidate"])
+    plan = bertscore_plan()
+    layout = plan.open_layout()
+    rng = np.random.default_rng(_SEED)
+    found: dict[str, list[float]] = {"make_inputs": [], "take": [], "statistics": []}
+    n_tokens = 0
+    for _ in range(_N_REPEATS):
+        work = layout.lay_out(rows, None)
+        assert isinstance(work, TokenMatchWork)
+        units = work.units
+        spent = dict.fromkeys(found, 0.0)
+        noise = rng.standard_normal((16384, plan.artifact.record.dim), dtype=np.float32)
+        noise /= np.linalg.norm(noise, axis=1, keepdims=True)
+        n_tokens = int(units.lengths.sum())
+        for batch in token_budget_batches(units.lengths, max_batch_tokens=16384):
+            inputs = _timed(spent, "make_inputs", units.make_inputs, batch)
+            _timed(spent, "take", units.take, batch, noise[: len(inputs["token_rows"])])
+        _timed(spent, "statistics", work.statistics)
+        for name, seconds in spent.items():
+            found[name].append(seconds / n_pairs * 1e6)
+    return {name: statistics.median(each) for name, each in found.items()} | {
+        "tokens_a_pair": n_tokens / n_pairs,
+        "pairs": n_pairs,
+    }
+
+
+def _timed(spent: dict[str, float], name: str, call: Callable[..., Any], *given: object) -> Any:
+    started = time.thread_time()
+    value = call(*given)
+    spent[name] += time.thread_time() - started
+    return value
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description="CPU time a pair of matching tokens")
+    parser.add_argument("--pairs", type=int, default=2000)
+    found = measure_matching(parser.parse_args().pairs)
+    n_pairs, n_tokens = round(found.pop("pairs")), round(found.pop("tokens_a_pair"))
+    print(f"{n_pairs} sentence pairs, {n_tokens} tokens run a pair")
+    for name, us in found.items():
+        print(f"  {name:<12} {us:6.1f} us of CPU a pair")
+    print(f"  {'sum':<12} {sum(found.values()):6.1f}")
+
+
+if __name__ == "__main__":
+    main()

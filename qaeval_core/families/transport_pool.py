@@ -1,0 +1,202 @@
+"""Transport on all CPUs: POT holds the interpreter, so pairs are solved in processes of their own.
+
+Stands alone because it is a program too: ``python -m qaeval_core.families.transport_pool`` solves
+what comes on its standard input. Neither a fork nor an executor of the standard library: this
+process runs threads, an engine and perhaps Ray's, which a fork would freeze in mid-work; and
+executors leave their workers behind when they are killed. These end when their input does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from qaeval_core.families.transport import FloatArray, IntArray, VectorArray, transport_costs
+from qaeval_core.models.session import available_cpus
+
+log = logging.getLogger(__name__)
+
+# A process needs half a second to start, and stays.
+_MIN_SECONDS = 0.25
+# One pair takes some 80 us and 0.1 us per pair of tokens.
+_PAIR_S = 8e-5
+_ELEMENT_S = 1e-7
+_CHUNKS_A_PROCESS = 4
+_THREADS_OF_ONE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def transport_costs_on_all_cpus(
+    *,
+    vectors: VectorArray,
+    spans: IntArray,
+    pair_left: IntArray,
+    pair_right: IntArray,
+    weights: VectorArray,
+    n_processes: int | None = None,
+) -> FloatArray:
+    """Return what `transport_costs` returns, number for number, by several processes.
+
+    Parameters
+    ----------
+    vectors, spans, pair_left, pair_right, weights
+        As for `transport_costs`.
+    n_processes : int, optional
+        Default the CPUs of this process, or ``RAYON_NUM_THREADS``: what a worker may use. Work of
+        less than a quarter of a second is done here.
+    """
+    own: dict[str, Any] = {"vectors": vectors, "spans": spans, "weights": weights}
+    seconds = _expected_s(spans, pair_left, pair_right)
+    n = n_processes or usable_cpus()
+    if n < 2 or seconds.sum() < _MIN_SECONDS:
+        return transport_costs(**own, pair_left=pair_left, pair_right=pair_right)
+    chunks = _chunks(seconds, n * _CHUNKS_A_PROCESS)
+    pool = _Pool.of(n)
+
+    def solve(pairs: slice) -> FloatArray:
+        return pool.solve(_alone(own, pair_left[pairs], pair_right[pairs]))
+
+    with ThreadPoolExecutor(n, thread_name_prefix="transport") as threads:
+        return np.concatenate(list(threads.map(solve, chunks)))
+
+
+def usable_cpus() -> int:
+    """Return how many CPUs the work beside the model may take."""
+    named = os.environ.get("RAYON_NUM_THREADS", "")
+    return int(named) if named.isdecimal() and int(named) else available_cpus()
+
+
+def _expected_s(spans: IntArray, pair_left: IntArray, pair_right: IntArray) -> FloatArray:
+    sizes = spans[:, 1] - spans[:, 0]
+    seconds: FloatArray = _PAIR_S + _ELEMENT_S * (sizes[pair_left] * sizes[pair_right])
+    return seconds
+
+
+def _chunks(seconds: FloatArray, n_chunks: int) -> list[slice]:
+    """Return stretches of pairs that take about as long as each other."""
+    done = np.cumsum(seconds)
+    inner = np.searchsorted(done, done[-1] * np.arange(1, n_chunks) / n_chunks)
+    cuts = np.unique([0, *inner.tolist(), len(seconds)]).tolist()
+    return [slice(start, stop) for start, stop in itertools.pairwise(cuts)]
+
+
+def _alone(own: dict[str, Any], left: IntArray, right: IntArray) -> dict[str, Any]:
+    """Return the arguments of some pairs, with the vectors of their texts alone."""
+    texts, places = np.unique(np.concatenate([left, right]), return_inverse=True)
+    spans = own["spans"][texts]
+    stops = np.cumsum(spans[:, 1] - spans[:, 0])
+    tokens = np.concatenate([np.arange(start, stop) for start, stop in spans.tolist()])
+    return {
+        "vectors": own["vectors"][tokens],
+        "weights": own["weights"][tokens],
+        "spans": np.stack([stops - (spans[:, 1] - spans[:, 0]), stops], axis=1),
+        "pair_left": places[: len(left)],
+        "pair_right": places[len(left) :],
+    }
+
+
+class _Pool:
+    """Processes that wait for pairs; one of a process's life, made when first needed."""
+
+    _one: _Pool | None = None
+    _lock = threading.Lock()
+
+    def __init__(self, n_processes: int) -> None:
+        self._idle = [_start() for _ in range(n_processes)]
+        self._free = threading.Semaphore(n_processes)
+
+    @classmethod
+    def of(cls, n_processes: int) -> _Pool:
+        with cls._lock:
+            if cls._one is None:
+                cls._one = cls(n_processes)
+                atexit.register(cls._one.close)
+            return cls._one
+
+    def solve(self, arguments: dict[str, Any]) -> FloatArray:
+        """Return the costs of some pairs; solved here if the process that has them dies."""
+        with self._free:
+            process = self._idle.pop()
+            try:
+                costs = _ask(process, arguments)
+            except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
+                process.kill()
+                _end(process)
+                log.warning("a process for transport ended with %d (%r)", process.poll(), error)
+                process, costs = _start(), transport_costs(**arguments)
+            self._idle.append(process)
+        return costs
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._idle:
+            _end(process)
+
+
+def _start() -> subprocess.Popen[bytes]:
+    """Start a process; in a session of its own, so that Ctrl-C is this one's to answer."""
+    source = str(Path(__file__).resolve().parents[2])
+    paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", __spec__.name],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            **dict.fromkeys(_THREADS_OF_ONE, "1"),
+        },
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Close a process's input, and wait for its end."""
+    with contextlib.suppress(BrokenPipeError), process:  # What it was not told is still there.
+        pass
+
+
+def _ask(process: subprocess.Popen[bytes], arguments: dict[str, Any]) -> FloatArray:
+    asked, told = _pipe(process.stdin), _pipe(process.stdout)
+    pickle.dump(arguments, asked, protocol=pickle.HIGHEST_PROTOCOL)
+    asked.flush()
+    costs: FloatArray = pickle.load(told)
+    return costs
+
+
+def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+    assert pipe is not None, "opened with pipes"
+    return pipe
+
+
+def _serve(asked: IO[bytes], told: IO[bytes]) -> None:
+    """Solve what is asked until nobody is left to ask."""
+    while True:
+        try:
+            arguments = pickle.load(asked)
+        except EOFError:
+            return
+        pickle.dump(transport_costs(**arguments), told, protocol=pickle.HIGHEST_PROTOCOL)
+        told.flush()
+
+
+def main() -> None:
+    """Serve the process that has started this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _serve(sys.stdin.buffer, sys.stdout.buffer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""The CUDA provider itself, on a device that computes nothing: placement, copies, memory, actors.
+
+Numbers are garbage there, so nothing here looks at a score. Counts are upper bounds in counts.json;
+after a change of graphs: QAEVAL_RECORD_GPU_COUNTS=1 pytest -m slow tests/gpu -k counts
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import mock_gpu
+import polars as pl
+import pytest
+from helpers import REPOSITORY, short_sample, write_parquet
+
+from qaeval_core.models.artifact import ensure_artifact
+from qaeval_core.models.record import ArtifactRequest
+
+pytestmark = pytest.mark.slow
+
+_HERE = Path(__file__).resolve().parent
+_TABLE = _HERE / "counts.json"
+_SCRIPT = REPOSITORY / "tests" / "gpu_counts.py"
+_GRAPHS = [
+    ("relevance_matching", "minilm", "fp32"),
+    ("token_logprobs", "smollm2-135m", "fp32"),
+    ("token_vectors", "minilm", "fp32"),
+    ("token_vectors", "minilm", "fp16"),
+    ("sentence_vector", "minilm", "fp32"),
+    ("pair_score", "sas-minilm", "fp32"),
+    ("pair_score", "sas-minilm", "fp16"),
+    ("keyphrase_weights", "kpqa-minilm", "fp32"),
+    ("answer_span", "reader-minilm", "fp32"),
+]
+# Sums of a few numbers: shapes. Whatever reads rows of a batch is not among them.
+_OF_SHAPES = {"Squeeze", "Unsqueeze", "Concat", "Mul", "Add", "Reshape", "Shape", "Gather", "Slice"}
+_BOUNDS = ("launches", "h2d", "syncs", "arena_mib")
+
+
+@pytest.fixture(scope="session")
+def mock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the built mock."""
+    missing = mock_gpu.why_not()
+    if missing:
+        pytest.skip(missing)
+    return mock_gpu.build(tmp_path_factory.mktemp("gpu_mock"))
+
+
+def run(
+    mock: Path, *words: str | Path, expect: int = 0, timeout_s: float = 300, **given: str
+) -> str:
+    """Run Python on the mock; return what it printed."""
+    done = subprocess.run(
+        [sys.executable, *map(str, words)],
+        env=mock_gpu.environment(mock, **given),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        cwd=REPOSITORY,
+    )
+    assert done.returncode == expect, f"exit {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr * bool(expect)
+
+
+@pytest.mark.parametrize(("graph", "model", "precision"), _GRAPHS)
+def test_counts_of_a_run(
+    mock: Path, artifacts_root: Path, graph: str, model: str, precision: str
+) -> None:
+    """A node that falls back to the CPU, or a copy in mid-graph, costs more than all kernels."""
+    artifact = ensure_artifact(artifacts_root, ArtifactRequest(graph, model, precision))
+    name = artifact.folder.name
+    found = json.loads(run(mock, _SCRIPT, artifact.folder))[name]
+    table = json.loads(_TABLE.read_text(encoding="utf-8"))
+    if os.environ.get("QAEVAL_RECORD_GPU_COUNTS"):
+        table[name] = found
+        content = json.dumps(dict(sorted(table.items())), indent=1)
+        _TABLE.write_text(content + "\n", encoding="utf-8")
+    assert set(found["on_cpu"]) <= _OF_SHAPES
+    assert found["on_cuda"] > 50
+    assert found["d2h"] == 1, "the output alone comes back"
+    assert name in table, f"{name} is not in {_TABLE.name}: record it"
+    beyond = {key: found[key] for key in _BOUNDS if found[key] > table[name][key]}
+    assert not beyond, f"{beyond}, recorded {table[name]}"
+
+
+@pytest.mark.long
+def test_24_gib_hold_bert_large(mock: Path, tmp_path: Path) -> None:
+    """LRM in fp32, 32 rows of 512 tokens, carried on from what a third layer adds to two.
+
+    It added 657 MiB to 2,331, a layer's scores among them: 16.4 GiB for 24 layers at most.
+    """
+    import torch
+    from transformers import BertConfig, BertModel
+
+    from benchmarks.gpu import save_random
+
+    used = {}
+    for n_layers in (2, 3):
+        torch.manual_seed(0)
+        shape = {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
+        model = BertModel(BertConfig(num_hidden_layers=n_layers, **shape))
+        folder = save_random(model, tmp_path / f"large-{n_layers}", embedded="minilm")
+        request = ArtifactRequest("relevance_matching", str(folder), "fp32")
+        artifact = ensure_artifact(tmp_path / "artifacts", request)
+        said = run(mock, _SCRIPT, "32x512", artifact.folder, FAKE_CAP_GIB="24")
+        used[n_layers] = json.loads(said)[artifact.folder.name]["arena_mib"]
+    a_layer = used[3] - used[2]
+    print(f"2 layers {used[2]} MiB, a layer {a_layer} MiB")
+    assert a_layer > 0
+    assert used[2] + 22 * a_layer < 24 * 1024
+
+
+def score(
+    mock: Path, job: dict[str, object], out: Path, *words: str, expect: int = 0, **given: str
+) -> str:
+    """Run `qaeval score` on the mock."""
+    settings = [f"--set={key}={value}" for key, value in job.items()]
+    common = ["--out", str(out), "--set=cluster.device=cuda", *settings, *words]
+    return run(mock, "-m", "jobs.cli", "score", out.parent / "input.parquet", *common,
+               expect=expect, **given)  # fmt: skip
+
+
+@pytest.fixture
+def job(tiny_settings: dict[str, object], tmp_path: Path) -> dict[str, object]:
+    """Rows in ``input.parquet`` and small models, all in fp32: artifacts are there already."""
+    write_parquet(tmp_path / "input.parquet", short_sample(24))
+    precision = {f"models.{role}.precision": "fp32" for role in ("encoder", "causal_lm")}
+    return {**tiny_settings, **precision}
+
+
+def test_a_device_that_computes_nothing_is_refused(
+    mock: Path, job: dict[str, object], tmp_path: Path
+) -> None:
+    """Scores of a broken card look like scores; who asks for no comparison gets them."""
+    said = score(mock, job, tmp_path / "out", "--local", expect=1)
+    assert "the device's numbers are not those of a CPU" in said
+    score(mock, job, tmp_path / "out", "--local", "--set=models.check_device=false")
+    report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    families = report["families"].values()
+    assert len(families) == 2
+    for family in families:
+        (device,) = family["this_run"]["devices"]
+        assert "nvidia-smi" in device["gpu"].get("problem", "") or device["gpu"]["name"]
+        assert "parity" not in device
+
+
+def test_memory_that_runs_out_halves_batches_for_a_while(
+    mock: Path, artifacts_root: Path, tmp_path: Path
+) -> None:
+    """ONNX Runtime's arena fails as on a card; the run goes on with the same session."""
+    words = [" ".join(f"mill barn {i} {k}" for k in range(18)) for i in range(400)]
+    rows = {"id": range(400), "candidate": words, "references": [[w] for w in words[::-1]]}
+    pl.DataFrame(rows).write_parquet(tmp_path / "input.parquet")
+    job = {
+        "models.artifacts_path": str(artifacts_root),
+        "models.encoder.precision": "fp32",
+        "models.check_device": "false",
+    }
+    out = tmp_path / "out"
+    score(mock, job, out, "--local", "--metrics=bertscore", FAKE_CAP_GIB="0.3")
+    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    (family,) = report["families"].values()
+    assert 1 <= family["batch_halvings"] <= 6
+    assert family["rows"] == 400 and report["quarantined"] == 0
+
+
+_LAYOUTS = """
+import json, sys
+import ray
+from jobs.cluster import layout
+from qaeval_core.configure import ClusterSection
+ray.init(sys.argv[1], log_to_driver=False, logging_level="ERROR")
+found = {}
+for given in (None, 1.5, 9.0):
+    own = layout(ClusterSection(address=sys.argv[1], cpus_per_actor=given), "cuda")
+    found[str(given)] = [own.n_actors, own.n_threads, own.num_cpus, own.environment]
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.ray
+def test_two_actors_on_two_devices(mock: Path, job: dict[str, object], tmp_path: Path) -> None:
+    """Each takes a device of its own and its share of the CPUs, and all rows are scored."""
+    folder = tempfile.mkdtemp(dir="/tmp")
+    environment = {**mock_gpu.environment(mock), "RAY_AUTH_MODE": "disabled"}
+    port = 20000 + os.getpid() % 20000
+    words = ["start", "--head", "--block", "--num-cpus=5", "--num-gpus=2", f"--port={port}"]
+    words += [f"--temp-dir={folder}", "--include-dashboard=false", "--disable-usage-stats"]
+    head = subprocess.Popen(
+        [Path(sys.executable).with_name("ray"), *words, "--node-ip-address=127.0.0.1"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,
+    )
+    address = f"127.0.0.1:{port}"
+    try:
+        job = {**job, "models.check_device": "false", "scoring.rows_per_shard": 2}
+        score(mock, job, tmp_path / "out", "--address", address, RAY_AUTH_MODE="disabled")
+        (tmp_path / "layouts.py").write_text(_LAYOUTS, encoding="utf-8")
+        said = run(mock, tmp_path / "layouts.py", address, RAY_AUTH_MODE="disabled")
+    finally:
+        os.killpg(head.pid, signal.SIGKILL)
+        head.wait(timeout=60)
+        shutil.rmtree(folder, ignore_errors=True)
+    threads = {"RAYON_NUM_THREADS": "2", "OMP_NUM_THREADS": "1"}
+    layouts = json.loads(said.splitlines()[-1])
+    assert layouts["None"] == layouts["9.0"] == [2, 2, 2.0, threads]
+    assert layouts["1.5"] == [2, 1, 1.5, {**threads, "RAYON_NUM_THREADS": "1"}]
+    report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    assert report["rows"] == 24 and report["quarantined"] == 0
+    for family in report["families"].values():
+        assert 1 <= len(family["this_run"]["devices"]) <= 2
+    assert pl.read_parquet(tmp_path / "out" / "scores").height == 24

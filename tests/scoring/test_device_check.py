@@ -1,0 +1,74 @@
+"""A device's numbers are compared with a CPU's before they are scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from qaeval_core.errors import DeviceError
+from qaeval_core.families.device_check import check_device
+from qaeval_core.families.pass_stats import PassStats
+from qaeval_core.families.token_units import TokenUnits
+from qaeval_core.models.artifact import find_artifact
+from qaeval_core.models.record import ArtifactRequest
+from qaeval_core.models.session import Session
+
+
+class _Wrong(Session):
+    """A device that is off by so much in so large a share of values."""
+
+    offset = 0.0
+    share = 1.0
+
+    def run(self, inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        output = super().run(inputs).copy()
+        flat = output.reshape(-1)
+        flat[: round(len(flat) * self.share)] += self.offset
+        return output
+
+
+@pytest.fixture(scope="module")
+def device(artifacts_root: Path) -> _Wrong:
+    request = ArtifactRequest("token_vectors", "minilm", "fp32")
+    return _Wrong(find_artifact(artifacts_root, request), n_threads=1)
+
+
+def units_of(device: Session) -> TokenUnits:
+    lengths = [3, 9, 200, 1, 30]
+    return TokenUnits([np.arange(1000, 1000 + n) for n in lengths], device.artifact)
+
+
+def test_equal_numbers_pass_and_are_reported(device: _Wrong) -> None:
+    """What is in report.json says how many numbers stood the test, and how well."""
+    device.offset = 0.0
+    found = check_device(device, units_of(device), family="token_match")
+    assert found["rows"] == 5 and found["values"] == (3 + 9 + 200 + 1 + 30 + 5 * 2) * 384
+    assert found["max_abs_diff"] <= found["tolerance"]
+    assert found["on_cpu_at_export"] == device.artifact.record.parity.max_abs_diff
+
+
+@pytest.mark.parametrize("offset", [0.05, np.nan])
+def test_other_numbers_end_the_run(device: _Wrong, offset: float) -> None:
+    """A device that computes nothing, or NaN, would fill a corpus with scores of nothing."""
+    device.offset, device.share = offset, 0.6
+    with pytest.raises(DeviceError, match="token_match: the device's numbers are not those of"):
+        check_device(device, units_of(device), family="token_match")
+
+
+def test_single_values_beyond_the_tolerance_are_told_and_pass(device: _Wrong) -> None:
+    """Where an argmax turns at a near-tie its cosine jumps: that is rounding, not a broken card."""
+    device.offset, device.share = 0.05, 0.2
+    found = check_device(device, units_of(device), family="lrm")
+    assert found["share_beyond_tolerance"] == pytest.approx(0.2, abs=0.01)
+
+
+def test_devices_are_of_this_run_and_in_no_commit() -> None:
+    """A commit has the same bytes on every card; each worker's device is in the report once."""
+    stats = PassStats(n_rows=3, devices=[{"gpu": {"name": "A"}}])
+    assert stats.counts_json() == PassStats(n_rows=3).counts_json()
+    stats.add(PassStats(devices=[{"gpu": {"name": "B"}}]))
+    assert [each["gpu"]["name"] for each in stats.devices] == ["A", "B"]
+    assert PassStats.from_json(stats.counts_json()).devices == []

@@ -1,0 +1,138 @@
+"""Transport by several processes: the same numbers, and nobody left behind by any death."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qaeval_core.families import transport_pool
+from qaeval_core.families.transport import transport_costs
+from qaeval_core.families.transport_pool import _Pool, transport_costs_on_all_cpus
+
+_LENGTHS = [1, 7, 0, 30, 12, 3, 25, 5]
+_WAIT_S = 20.0
+
+
+def given(n_pairs: int = 60) -> dict[str, np.ndarray]:
+    """Return texts of several lengths, one of them empty, and pairs of them."""
+    chance = np.random.default_rng(3)
+    ends = np.cumsum(_LENGTHS)
+    vectors = chance.standard_normal((ends[-1], 16)).astype(np.float32)
+    return {
+        "vectors": vectors / np.linalg.norm(vectors, axis=1, keepdims=True),
+        "spans": np.stack([ends - _LENGTHS, ends], axis=1),
+        "weights": chance.random(ends[-1]).astype(np.float32),
+        "pair_left": chance.integers(0, len(_LENGTHS), n_pairs),
+        "pair_right": chance.integers(0, len(_LENGTHS), n_pairs),
+    }
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Pool]:
+    """Two processes of this test's own; any work is enough for them."""
+    monkeypatch.setattr(transport_pool, "_MIN_SECONDS", 0.0)
+    own = _Pool(2)
+    monkeypatch.setattr(_Pool, "_one", own)
+    yield own
+    own.close()
+
+
+def test_processes_give_the_same_bytes_also_when_one_is_killed(
+    pool: _Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Chunks in another order, or a chunk lost with its process, would be scores of other rows."""
+    arguments = given()
+    expected = transport_costs(**arguments)
+    assert np.isnan(expected).any() and np.isfinite(expected).any()
+    assert transport_costs_on_all_cpus(**arguments, n_processes=2).tobytes() == expected.tobytes()
+    pool._idle[-1].kill()
+    with caplog.at_level(logging.WARNING):
+        found = transport_costs_on_all_cpus(**arguments, n_processes=2)
+    assert found.tobytes() == expected.tobytes()
+    assert "a process for transport ended with -9" in caplog.text
+    assert all(process.poll() is None for process in pool._idle) and len(pool._idle) == 2
+
+
+def test_little_work_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred short answers take less than a process needs to start."""
+    monkeypatch.setattr(_Pool, "of", lambda n: pytest.fail("started"))
+    arguments = given()
+    found = transport_costs_on_all_cpus(**arguments, n_processes=2)
+    assert found.tobytes() == transport_costs(**arguments).tobytes()
+
+
+_PARENT = """
+import sys, time
+sys.path[:0] = [{tests!r}, {scoring!r}]
+from qaeval_core.families import transport_pool
+from test_transport_pool import given
+transport_pool._MIN_SECONDS = 0.0
+transport_pool.transport_costs_on_all_cpus(**given(), n_processes=2)
+print(*[process.pid for process in transport_pool._Pool.of(2)._idle], flush=True)
+time.sleep(60)
+"""
+
+
+def _parent_script() -> str:
+    here = Path(__file__).resolve().parent
+    return _PARENT.format(tests=str(here.parent), scoring=str(here))
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"  # Ended; whoever inherited it has not looked yet.
+
+
+def _wait_for_end(pids: list[int]) -> None:
+    deadline = time.monotonic() + _WAIT_S
+    while not all(_has_ended(pid) for pid in pids):
+        assert time.monotonic() < deadline, f"{pids} live on"
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_processes_end_with_one_that_is_killed() -> None:
+    """kill -9 runs no handler: a pool that waits on a lock or a queue would wait for ever."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _parent_script()], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 2 and not any(_has_ended(pid) for pid in pids)
+        os.kill(parent.pid, signal.SIGKILL)
+    _wait_for_end(pids)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_an_actor_of_ray_solves_by_processes_that_end_with_it() -> None:
+    """A fork of Ray's worker hangs; a process that outlives its actor keeps a node's CPUs."""
+    import ray
+
+    from jobs.cluster import connected
+    from qaeval_core.configure import ClusterSection
+
+    class Solver:
+        def solve(self, arguments: dict[str, np.ndarray]) -> tuple[bytes, list[int]]:
+            transport_pool._MIN_SECONDS = 0.0
+            costs = transport_costs_on_all_cpus(**arguments, n_processes=2)
+            return costs.tobytes(), [process.pid for process in _Pool.of(2)._idle]
+
+    with connected(ClusterSection()):
+        actor = ray.remote(Solver).remote()
+        costs, pids = ray.get(actor.solve.remote(given()), timeout=60)
+        assert costs == transport_costs(**given()).tobytes()
+        ray.kill(actor)
+        _wait_for_end(pids)
