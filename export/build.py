@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
+from typing import Literal
 
 import onnx
 
@@ -115,10 +116,11 @@ def _make_record(
     *, source: ModelSource, request: ArtifactRequest, made: Made, files: Mapping[str, str]
 ) -> ArtifactRecord:
     inputs, outputs = tensor_records(made.proto)
+    origin: Literal["torch", "onnx"] = "torch" if source.onnx_file is None else "onnx"
     return ArtifactRecord(
         format_version=FORMAT_VERSION,
         graph=request.graph,
-        graph_version=GRAPHS[request.graph].version,
+        graph_version=GRAPHS[request.graph].version_of(origin),
         options=dict(request.options),
         precision=made.precision,
         requested_precision=request.precision,
@@ -133,7 +135,7 @@ def _make_record(
         opset=next(o.version for o in made.proto.opset_import if o.domain in ("", "ai.onnx")),
         versions=_versions(),
         parity=made.parity,
-        source="torch" if source.onnx_file is None else "onnx",
+        source=origin,
         **asdict(made.facts),
     )
 

@@ -19,6 +19,7 @@ from onnx_ir.passes import common
 
 from export.graph_files import tensor_records
 from export.graphs import EXPORTS
+from export.graphs.operators import OPSET
 from export.loading import LoadedModel
 from qaeval_core.errors import ExportError
 from qaeval_core.models.record import ArtifactRequest
@@ -49,6 +50,7 @@ def trace(loaded: LoadedModel, request: ArtifactRequest) -> onnx.ModelProto:
                 module.eval(),  # Subtle: eval() of the wrapper, or dropout is exported.
                 tuple(given.example for given in graph.inputs.values()),
                 dynamo=True,
+                opset_version=OPSET,
                 input_names=list(graph.inputs),
                 output_names=[graph.output],
                 dynamic_shapes=shapes,

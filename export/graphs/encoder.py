@@ -15,22 +15,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from export.graphs.operators import attention
+
 
 class EncoderLayer(nn.Module):  # type: ignore[misc]
     """One layer with query, key and value projected by one matrix product."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
-        attention = layer.attention
+        block = layer.attention
         own: Any
-        if hasattr(attention, "attn"):  # MPNet
-            own = attention.attn
+        if hasattr(block, "attn"):  # MPNet
+            own = block.attn
             projections = (own.q, own.k, own.v)
-            self.attention_output: nn.Module = _MpnetOutput(own.o, attention.LayerNorm)
+            self.attention_output: nn.Module = _MpnetOutput(own.o, block.LayerNorm)
         else:
-            own = attention.self
+            own = block.self
             projections = (own.query, own.key, own.value)
-            self.attention_output = attention.output
+            self.attention_output = block.output
         self.n_heads: int = own.num_attention_heads
         self.dim_head: int = own.attention_head_size
         self.qkv_weight = nn.Parameter(torch.cat([p.weight for p in projections]).detach())
@@ -38,40 +40,58 @@ class EncoderLayer(nn.Module):  # type: ignore[misc]
         self.intermediate = layer.intermediate
         self.output = layer.output
 
-    def forward(self, hidden: Tensor, bias: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, n_tokens: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return the layer's output for every token."""
-        query, key, value = self.project(hidden)
-        return self.finish(self.attend(query, key, bias), value, hidden)
+        return self.attend(*self.project(hidden), hidden, n_tokens, bias)
+
+    def attend(  # noqa: PLR0917, three parts of attention and what it is of
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        residual: Tensor,
+        n_tokens: Tensor,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        """Return the layer's output; no (tokens x tokens) matrix leaves the operator."""
+        mixed = attention(query, key, value, n_heads=self.n_heads, n_tokens=n_tokens, bias=bias)
+        return self.finish(mixed, residual)
 
     def heads(self, x: Tensor) -> Tensor:
         """Split (n_rows, n, dim) into (n_rows, n_heads, n, dim_head)."""
         return x.unflatten(2, (self.n_heads, self.dim_head)).transpose(1, 2)
 
     def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return query, key, value, each of shape (n_rows, n_heads, n_tokens, dim_head)."""
+        """Return query, key, value, each of shape (n_rows, n_tokens, dim)."""
         query, key, value = functional.linear(hidden, self.qkv_weight, self.qkv_bias).chunk(3, 2)
-        return self.heads(query), self.heads(key), self.heads(value)
+        return query, key, value
 
     def project_query(self, hidden: Tensor) -> Tensor:
         """Return the query alone."""
         dim = hidden.shape[-1]
-        return self.heads(functional.linear(hidden, self.qkv_weight[:dim], self.qkv_bias[:dim]))
+        return functional.linear(hidden, self.qkv_weight[:dim], self.qkv_bias[:dim])
 
     def project_key_value(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Return key and value."""
         dim = hidden.shape[-1]
         both = functional.linear(hidden, self.qkv_weight[dim:], self.qkv_bias[dim:])
         key, value = both.chunk(2, 2)
-        return self.heads(key), self.heads(value)
+        return key, value
 
-    def attend(self, query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
-        """Return attention probabilities of shape (n_rows, n_heads, n_queries, n_tokens)."""
-        scaled = query * (self.dim_head**-0.5)
-        return torch.softmax(scaled @ key.transpose(2, 3) + bias, dim=-1)
+    def probabilities(self, query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
+        """Return attention probabilities of shape (n_rows, n_heads, n_queries, n_tokens).
 
-    def finish(self, probabilities: Tensor, value: Tensor, residual: Tensor) -> Tensor:
-        """Return the layer's output for the tokens whose probabilities are given."""
-        mixed = (probabilities @ value).transpose(1, 2).flatten(2)
+        For few queries, or where something reads them.
+        """
+        scaled = self.heads(query) * (self.dim_head**-0.5)
+        return torch.softmax(scaled @ self.heads(key).transpose(2, 3) + bias, dim=-1)
+
+    def mix(self, probabilities: Tensor, value: Tensor) -> Tensor:
+        """Return the values that the given probabilities weigh, heads side by side."""
+        return (probabilities @ self.heads(value)).transpose(1, 2).flatten(2)
+
+    def finish(self, mixed: Tensor, residual: Tensor) -> Tensor:
+        """Return the layer's output for tokens whose attention is done."""
         attended = self.attention_output(mixed, residual)
         return self.output(self.intermediate(attended), attended)
 
@@ -146,9 +166,9 @@ class Encoder(nn.Module):  # type: ignore[misc]
         self, input_ids: Tensor, n_tokens: Tensor, second_start: Tensor | None = None
     ) -> Tensor:
         """Return hidden states of shape (n_rows, n_tokens, dim) after the last wanted layer."""
-        hidden, bias = self.start(input_ids, n_tokens, second_start)
+        hidden, relative = self.start(input_ids, second_start)
         for layer in self.layers:
-            hidden = layer(hidden, bias)
+            hidden = layer(hidden, n_tokens, relative)
         return hidden
 
     def first_token(
@@ -159,29 +179,40 @@ class Encoder(nn.Module):  # type: ignore[misc]
         The last layer runs for that token alone: query, attention output and feed-forward of all
         others are read by nothing.
         """
-        hidden, bias = self.start(input_ids, n_tokens, second_start)
+        hidden, relative = self.start(input_ids, second_start)
         for layer in self.layers[:-1]:
-            hidden = layer(hidden, bias)
+            hidden = layer(hidden, n_tokens, relative)
         last = self.layers[-1]
         first = hidden[:, :1]
         key, value = last.project_key_value(hidden)
-        probabilities = last.attend(last.project_query(first), key, bias[:, :, :1])
-        return last.finish(probabilities, value, first)
+        bias = padding_bias(input_ids, n_tokens, hidden.dtype)
+        if relative is not None:
+            bias = bias + relative[:, :, :1]
+        # One row of probabilities is nothing to save: the operator would split it over the chip.
+        probabilities = last.probabilities(last.project_query(first), key, bias)
+        return last.finish(last.mix(probabilities, value), first)
 
-    def start(
-        self, input_ids: Tensor, n_tokens: Tensor, second_start: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return embeddings, and what is added to attention logits."""
-        position = torch.arange(input_ids.shape[1], device=input_ids.device).unsqueeze(0)
+    def start(self, input_ids: Tensor, second_start: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return embeddings, and MPNet's relative positions, which are added to products."""
+        position = positions(input_ids)
         is_second = None if second_start is None else position >= second_start.unsqueeze(1)
         hidden = self.embeddings(input_ids, position, is_second)
-        bias = torch.where(position < n_tokens.unsqueeze(1), 0.0, -1e4).to(hidden.dtype)
-        bias = bias.unsqueeze(1).unsqueeze(1)
-        if self.relative_bias is not None and self.bucket is not None:
-            distance = position - position.transpose(0, 1)  # of the attended token
-            buckets = self.bucket(distance, num_buckets=self.relative_bias.num_embeddings)
-            bias = bias + self.relative_bias(buckets).permute(2, 0, 1).unsqueeze(0)
-        return hidden, bias
+        if self.relative_bias is None or self.bucket is None:
+            return hidden, None
+        distance = position - position.transpose(0, 1)  # of the attended token
+        buckets = self.bucket(distance, num_buckets=self.relative_bias.num_embeddings)
+        return hidden, self.relative_bias(buckets).permute(2, 0, 1).unsqueeze(0)
+
+
+def positions(input_ids: Tensor) -> Tensor:
+    """Return 0, 1, ... of a row's tokens; shape (1, n_tokens)."""
+    return torch.arange(input_ids.shape[1], device=input_ids.device).unsqueeze(0)
+
+
+def padding_bias(input_ids: Tensor, n_tokens: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return what takes padding out of attention: (n_rows, 1, 1, n_tokens), added to products."""
+    bias = torch.where(positions(input_ids) < n_tokens.unsqueeze(1), 0.0, -1e4).to(dtype)
+    return bias.unsqueeze(1).unsqueeze(1)
 
 
 def take_rows(hidden: Tensor, rows: Tensor) -> Tensor:

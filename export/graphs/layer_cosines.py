@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from export.graphs.encoder import Encoder
+from export.graphs.encoder import Encoder, positions
 
 
 class LayerCosines(nn.Module):  # type: ignore[misc]
@@ -50,15 +50,15 @@ class LayerCosines(nn.Module):  # type: ignore[misc]
         float Tensor of shape (n_pairs, n_layers, n_cand, n_tokens)
             In [-1, 1]; 0 where a token is none of the candidate's, or none of the context's.
         """
-        hidden, bias = self.encoder.start(input_ids, n_tokens, context_start)
-        position = torch.arange(input_ids.shape[1], device=input_ids.device).unsqueeze(0)
+        hidden, _ = self.encoder.start(input_ids, context_start)
+        position = positions(input_ids)
         start = context_start.unsqueeze(1)
         in_context = (position >= start) & (position < start + n_context.unsqueeze(1))
         in_candidate = candidate_positions.unsqueeze(0) <= n_candidate.unsqueeze(1)
         counts = in_candidate.unsqueeze(2) & in_context.unsqueeze(1)  # (n_pairs, n_cand, n_tokens)
         found = []
         for layer in self.layers:
-            hidden = layer(hidden, bias)
+            hidden = layer(hidden, n_tokens)
             unit = functional.normalize(hidden, dim=-1)
             cosine = unit.index_select(1, candidate_positions) @ unit.transpose(1, 2)
             found.append(torch.where(counts, cosine, 0.0))

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from export.graphs.base import TEXTS, Axes, GraphExport, Input, Output, Rows, per_row
-from export.graphs.encoder import EncoderEmbeddings, EncoderLayer
+from export.graphs.encoder import EncoderEmbeddings, EncoderLayer, padding_bias, positions
 from export.graphs.layer_cosines import LayerCosines
 from export.loading import LoadedModel, first_position
 from export.parity import Values, pair_rows
@@ -49,6 +49,17 @@ class _Match(NamedTuple):
 
     position: Tensor  # of the context token; only read where matches are the output
     worth: Tensor
+
+
+class _Batch(NamedTuple):
+    """Which tokens of a batch are what."""
+
+    n_tokens: Tensor  # (n_pairs,)
+    bias: Tensor  # (n_pairs, 1, 1, n_tokens), takes padding out of attention
+    in_context: Tensor  # (n_pairs, n_tokens)
+    row_start: Tensor  # (n_pairs, 1), row number of a pair's first token
+    candidate_positions: Tensor  # (n_cand,)
+    candidate_rows: Tensor  # (n_pairs, n_cand), their row numbers
 
 
 class RelevanceMatching(nn.Module):  # type: ignore[misc]
@@ -121,32 +132,30 @@ class RelevanceMatching(nn.Module):  # type: ignore[misc]
         """
         # A token of the batch has a row number, row * n_tokens + position: the flattened hidden
         # states are indexed by it.
-        position = torch.arange(input_ids.shape[1], device=input_ids.device).unsqueeze(0)
+        position = positions(input_ids)
         start = context_start.unsqueeze(1)  # (n_pairs, 1)
-        # (n_pairs, n_tokens)
         in_context = (position >= start) & (position < start + n_context.unsqueeze(1))
         hidden = self.embeddings(input_ids, position, position >= start)
-        padding_bias = torch.where(position < n_tokens.unsqueeze(1), 0.0, -1e4).to(hidden.dtype)
-        padding_bias = padding_bias.unsqueeze(1).unsqueeze(1)  # (n_pairs, 1, 1, n_tokens)
         row_start = torch.arange(input_ids.shape[0], device=input_ids.device).unsqueeze(1)
-        row_start = row_start * input_ids.shape[1]  # (n_pairs, 1)
+        row_start = row_start * input_ids.shape[1]
+        batch = _Batch(
+            n_tokens=n_tokens,
+            bias=padding_bias(input_ids, n_tokens, hidden.dtype),
+            in_context=in_context,
+            row_start=row_start,
+            candidate_positions=candidate_positions,
+            candidate_rows=row_start + candidate_positions.unsqueeze(0),
+        )
         weight = (candidate_positions.unsqueeze(0) <= n_candidate.unsqueeze(1)).to(hidden.dtype)
         # 1 / n_candidate on candidate tokens, 0 on what stands beside a shorter candidate.
         weight = weight / n_candidate.unsqueeze(1).to(hidden.dtype)  # (n_pairs, n_cand)
-        candidate_rows = row_start + candidate_positions.unsqueeze(0)  # (n_pairs, n_cand)
 
         reduced = []
         for layer in self.layers[:-1]:
-            query, key, value = layer.project(hidden)
-            probabilities = layer.attend(query, key, padding_bias)
-            # a^l_mn of candidate tokens, the largest over heads: (n_pairs, n_cand, n_tokens)
-            attention = probabilities.index_select(2, candidate_positions).amax(dim=1)
-            hidden = layer.finish(probabilities, value, hidden)
-            match = self._match(hidden, attention, in_context, row_start, candidate_rows)
-            reduced.append(self._reduce(match, weight, start))
+            attention, hidden = _attended(layer, hidden, batch)
+            reduced.append(self._reduce(self._match(hidden, attention, batch), weight, start))
         last = self._last_layer if self.matching == "attended" else self._last_layer_whole
-        match = last(hidden, padding_bias, in_context, row_start, candidate_positions)
-        reduced.append(self._reduce(match, weight, start))
+        reduced.append(self._reduce(last(hidden, batch), weight, start))
         return torch.stack(reduced, dim=1)
 
     def _reduce(self, match: _Match, weight: Tensor, start: Tensor) -> Tensor:
@@ -155,40 +164,27 @@ class RelevanceMatching(nn.Module):  # type: ignore[misc]
             return torch.stack([index, match.worth], dim=2)
         return (match.worth * weight).sum(dim=1)
 
-    def _match(
-        self,
-        hidden: Tensor,
-        attention: Tensor,
-        in_context: Tensor,
-        row_start: Tensor,
-        candidate_rows: Tensor,
-    ) -> _Match:
+    def _match(self, hidden: Tensor, attention: Tensor, batch: _Batch) -> _Match:
         """Return what each candidate token is matched to in this layer, and what it is worth."""
         flat = hidden.flatten(0, 1)
-        candidate = _take(flat, candidate_rows)
+        candidate = _take(flat, batch.candidate_rows)
         if self.matching == "attended":
-            best_context = _attended_position(attention, in_context)  # n*(m)
-            return _Match(best_context, _cosine(candidate, _take(flat, row_start + best_context)))
+            best_context = _attended_position(attention, batch.in_context)  # n*(m)
+            matched = _take(flat, batch.row_start + best_context)
+            return _Match(best_context, _cosine(candidate, matched))
         unit_candidate = functional.normalize(candidate, dim=-1)
         cosine = unit_candidate @ functional.normalize(hidden, dim=-1).transpose(1, 2)
         worth = attention * cosine  # a^l_mn cos(x_m, c_n)
-        allowed = in_context.unsqueeze(1)
-        position = candidate_rows
+        allowed = batch.in_context.unsqueeze(1)
+        position = batch.candidate_rows
         if self.keep_matches:  # What nothing reads would still stand in the graph and its hash.
             position = worth.masked_fill(~allowed, -2.0).argmax(dim=2)
         if self.aggregate == "max":
             return _Match(position, worth.masked_fill(~allowed, -2.0).amax(dim=2))
         kept = worth.masked_fill(~allowed, 0.0).sum(dim=2)
-        return _Match(position, kept / in_context.sum(dim=1, keepdim=True).to(kept.dtype))
+        return _Match(position, kept / batch.in_context.sum(dim=1, keepdim=True).to(kept.dtype))
 
-    def _last_layer(
-        self,
-        hidden: Tensor,
-        padding_bias: Tensor,
-        in_context: Tensor,
-        row_start: Tensor,
-        candidate_positions: Tensor,
-    ) -> _Match:
+    def _last_layer(self, hidden: Tensor, batch: _Batch) -> _Match:
         """Compute the last layer for the 2 x n_cand tokens that anything reads.
 
         Only h^L of candidate tokens and of the context tokens they attend to is used, so query,
@@ -197,35 +193,34 @@ class RelevanceMatching(nn.Module):  # type: ignore[misc]
         """
         layer = self.layers[-1]
         flat = hidden.flatten(0, 1)
-        candidate = _take(flat, row_start + candidate_positions.unsqueeze(0))
+        candidate = _take(flat, batch.candidate_rows)
         key, value = layer.project_key_value(hidden)
-        probabilities = layer.attend(layer.project_query(candidate), key, padding_bias)
-        best_context = _attended_position(probabilities.amax(dim=1), in_context)
-        matched = _take(flat, row_start + best_context)
-        of_matched = layer.attend(layer.project_query(matched), key, padding_bias)
-        both = layer.finish(
-            torch.cat([probabilities, of_matched], dim=2),
-            value,
-            torch.cat([candidate, matched], dim=1),
-        )
-        n_cand = candidate_positions.shape[0]
+        probabilities = layer.probabilities(layer.project_query(candidate), key, batch.bias)
+        best_context = _attended_position(probabilities.amax(dim=1), batch.in_context)
+        matched = _take(flat, batch.row_start + best_context)
+        of_matched = layer.probabilities(layer.project_query(matched), key, batch.bias)
+        mixed = layer.mix(torch.cat([probabilities, of_matched], dim=2), value)
+        both = layer.finish(mixed, torch.cat([candidate, matched], dim=1))
+        n_cand = batch.candidate_positions.shape[0]
         return _Match(best_context, _cosine(both[:, :n_cand], both[:, n_cand:]))
 
-    def _last_layer_whole(
-        self,
-        hidden: Tensor,
-        padding_bias: Tensor,
-        in_context: Tensor,
-        row_start: Tensor,
-        candidate_positions: Tensor,
-    ) -> _Match:
-        layer = self.layers[-1]
-        query, key, value = layer.project(hidden)
-        probabilities = layer.attend(query, key, padding_bias)
-        attention = probabilities.index_select(2, candidate_positions).amax(dim=1)
-        hidden = layer.finish(probabilities, value, hidden)
-        rows = row_start + candidate_positions.unsqueeze(0)
-        return self._match(hidden, attention, in_context, row_start, rows)
+    def _last_layer_whole(self, hidden: Tensor, batch: _Batch) -> _Match:
+        attention, hidden = _attended(self.layers[-1], hidden, batch)
+        return self._match(hidden, attention, batch)
+
+
+def _attended(layer: nn.Module, hidden: Tensor, batch: _Batch) -> tuple[Tensor, Tensor]:
+    """Return a^l_mn of candidate tokens, the largest over heads, and the layer's output.
+
+    The operator shows no probabilities. Candidates are a tenth of the tokens, so theirs are
+    computed once more, beside it: (n_pairs, n_heads, n_cand, n_tokens) in place of all tokens'.
+    """
+    query, key, value = layer.project(hidden)
+    candidate = query.index_select(1, batch.candidate_positions)
+    seen = layer.probabilities(candidate, key, batch.bias).amax(
+        dim=1
+    )  # (n_pairs, n_cand, n_tokens)
+    return seen, layer.attend(query, key, value, hidden, batch.n_tokens)
 
 
 def _attended_position(attention: Tensor, in_context: Tensor) -> Tensor:

@@ -30,6 +30,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from export.graphs.base import TEXTS, Axes, GraphExport, Input, Rows, asked_rows, asked_values
+from export.graphs.encoder import positions
+from export.graphs.operators import attention, rms_norm, rotate
 from export.loading import LoadedModel
 from export.parity import ParityRow, prompted_rows
 from qaeval_core.models.record import ArtifactRequest
@@ -94,15 +96,6 @@ def _log_sum_exp(logits: Tensor) -> Tensor:
     return logits[:, 0] - functional.log_softmax(logits, dim=-1)[:, 0]
 
 
-def _causal_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-    """Return causal attention, heads merged; query (n_rows, n_heads, n_tokens, dim_head)."""
-    position = torch.arange(query.shape[2], device=query.device)
-    future = position.unsqueeze(0) > position.unsqueeze(1)
-    bias = torch.where(future, -1e4, 0.0).to(query.dtype)
-    probabilities = torch.softmax((query * scale) @ key.transpose(2, 3) + bias, dim=-1)
-    return (probabilities @ value).transpose(1, 2).flatten(2)
-
-
 class Gpt2Body(nn.Module):  # type: ignore[misc]
     """Hidden states of a transformers GPT-2 after its last layer norm."""
 
@@ -110,22 +103,22 @@ class Gpt2Body(nn.Module):  # type: ignore[misc]
         super().__init__()
         core = model.transformer
         self.wte, self.wpe, self.blocks, self.ln_f = core.wte, core.wpe, core.h, core.ln_f
+        # transformers writes this activation out; as one operator no cube of it stands in memory.
+        is_tanh_gelu = model.config.activation_function == "gelu_new"
+        self.act = nn.GELU(approximate="tanh") if is_tanh_gelu else core.h[0].mlp.act
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        position = torch.arange(input_ids.shape[1], device=input_ids.device).unsqueeze(0)
-        hidden = self.wte(input_ids) + self.wpe(position)
+        hidden = self.wte(input_ids) + self.wpe(positions(input_ids))
         for block in self.blocks:
             hidden = hidden + self._attend(block.attn, block.ln_1(hidden))
-            hidden = hidden + block.mlp(block.ln_2(hidden))
+            wide = self.act(block.mlp.c_fc(block.ln_2(hidden)))
+            hidden = hidden + block.mlp.c_proj(wide)
         return self.ln_f(hidden)
 
     @staticmethod
-    def _attend(attention: nn.Module, hidden: Tensor) -> Tensor:
-        parts = attention.c_attn(hidden).chunk(3, dim=2)
-        shape = (attention.num_heads, attention.head_dim)
-        query, key, value = (part.unflatten(2, shape).transpose(1, 2) for part in parts)
-        merged = _causal_attention(query, key, value, attention.head_dim**-0.5)
-        return attention.c_proj(merged)
+    def _attend(block: nn.Module, hidden: Tensor) -> Tensor:
+        query, key, value = block.c_attn(hidden).chunk(3, dim=2)
+        return block.c_proj(attention(query, key, value, n_heads=block.num_heads))
 
 
 class LlamaBody(nn.Module):  # type: ignore[misc]
@@ -138,46 +131,49 @@ class LlamaBody(nn.Module):  # type: ignore[misc]
         self.layers = nn.ModuleList(_LlamaLayer(layer, config) for layer in core.layers)
         n_positions = config.max_position_embeddings
         cos, sin = core.rotary_emb(torch.zeros(1), torch.arange(n_positions).unsqueeze(0))
-        self.register_buffer("cos", cos[0], persistent=False)
-        self.register_buffer("sin", sin[0], persistent=False)
+        n_half = cos.shape[2] // 2  # Both halves are the same.
+        self.register_buffer("cos", cos[0, :, :n_half].contiguous(), persistent=False)
+        self.register_buffer("sin", sin[0, :, :n_half].contiguous(), persistent=False)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         hidden = self.embed_tokens(input_ids)
-        n_tokens = input_ids.shape[1]
-        cos, sin = self.cos[:n_tokens], self.sin[:n_tokens]
+        rotary = (self.cos, self.sin, positions(input_ids).expand_as(input_ids))
         for layer in self.layers:
-            hidden = layer(hidden, cos, sin)
-        return self.norm(hidden)
+            hidden = layer(hidden, rotary)
+        return _normed(self.norm, hidden)
 
 
 class _LlamaLayer(nn.Module):  # type: ignore[misc]
-    """One Llama layer with two fused products: query/key/value, and gate/up."""
+    """One Llama layer with two fused products: key/value, and gate/up.
+
+    Subtle: what stands in one product is cut into equal parts. Where there are fewer heads of keys
+    than of queries, a cut of all three would be unequal, and costs CUDA eight copies to the device.
+    """
 
     def __init__(self, layer: nn.Module, config: Any) -> None:
         super().__init__()
-        attention, mlp = layer.self_attn, layer.mlp
+        block, mlp = layer.self_attn, layer.mlp
         self.n_heads: int = config.num_attention_heads
         self.n_kv_heads: int = config.num_key_value_heads
-        self.dim_head: int = attention.head_dim
-        self.qkv = _fuse(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.q_proj, self.key_value = block.q_proj, _fuse(block.k_proj, block.v_proj)
         self.gate_up = _fuse(mlp.gate_proj, mlp.up_proj)
-        self.o_proj, self.down_proj, self.act_fn = attention.o_proj, mlp.down_proj, mlp.act_fn
+        self.o_proj, self.down_proj, self.act_fn = block.o_proj, mlp.down_proj, mlp.act_fn
         self.norm_in, self.norm_mlp = layer.input_layernorm, layer.post_attention_layernorm
 
-    def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        hidden = hidden + self.o_proj(self._attend(self.norm_in(hidden), cos, sin))
-        gate, up = self.gate_up(self.norm_mlp(hidden)).chunk(2, dim=2)
+    def forward(self, hidden: Tensor, rotary: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        hidden = hidden + self.o_proj(self._attend(_normed(self.norm_in, hidden), rotary))
+        gate, up = self.gate_up(_normed(self.norm_mlp, hidden)).chunk(2, dim=2)
         return hidden + self.down_proj(self.act_fn(gate) * up)
 
-    def _attend(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        heads = self.qkv(hidden).unflatten(2, (-1, self.dim_head)).transpose(1, 2)
-        n_rotated = self.n_heads + self.n_kv_heads
-        rotated = _rotate(heads[:, :n_rotated], cos, sin)
-        query, key = rotated[:, : self.n_heads], rotated[:, self.n_heads :]
-        repeat = self.n_heads // self.n_kv_heads
-        key = key.repeat_interleave(repeat, dim=1)
-        value = heads[:, n_rotated:].repeat_interleave(repeat, dim=1)
-        return _causal_attention(query, key, value, self.dim_head**-0.5)
+    def _attend(self, hidden: Tensor, rotary: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        query = rotate(self.q_proj(hidden), *rotary, n_heads=self.n_heads)
+        key, value = self.key_value(hidden).chunk(2, dim=2)
+        key = rotate(key, *rotary, n_heads=self.n_kv_heads)
+        return attention(query, key, value, n_heads=self.n_heads, n_kv_heads=self.n_kv_heads)
+
+
+def _normed(norm: nn.Module, hidden: Tensor) -> Tensor:
+    return rms_norm(hidden, norm.weight, epsilon=norm.variance_epsilon)
 
 
 def _fuse(*linears: nn.Linear) -> nn.Linear:
@@ -188,11 +184,6 @@ def _fuse(*linears: nn.Linear) -> nn.Linear:
     if linears[0].bias is not None:
         fused.bias = nn.Parameter(torch.cat([linear.bias for linear in linears]).detach())
     return fused
-
-
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat([-second, first], dim=-1) * sin
 
 
 def _make(loaded: LoadedModel, _: ArtifactRequest) -> tuple[nn.Module, Axes]:

@@ -248,6 +248,8 @@ def pass_settings(artifact: Artifact, options: Mapping[str, object]) -> dict[str
         "precision": record.precision,
         "lossy": record.lossy,
         **({} if record.source == "torch" else {"source": "onnx", "parity": _compared(record)}),
+        # Signatures of the first version do not name it.
+        **({} if record.graph_version == 1 else {"graph_version": record.graph_version}),
     }
 
 

@@ -117,7 +117,7 @@ def load_artifact(folder: Path | str, *, verify: bool = True) -> Artifact:
     folder = Path(folder)
     record = read_record(folder)
     graph = GRAPHS.get(record.graph)
-    version = graph.version if graph else None
+    version = graph.version_of(record.source) if graph else None
     if record.graph_version != version:
         raise ArtifactMissingError(
             f"{folder} was built for version {record.graph_version} of graph {record.graph}, this "

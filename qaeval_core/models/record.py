@@ -41,7 +41,7 @@ class GraphFacts:
     ----------
     version : int
         Raised whenever the graph's numbers, inputs or outputs change; an older artifact is then
-        rebuilt.
+        rebuilt. Files of others that are taken as they are have one of their own.
     role : str
         The role that its model must have.
     model_fields : tuple of str
@@ -54,6 +54,11 @@ class GraphFacts:
     model_fields: tuple[str, ...]
     options: Mapping[str, GraphOption] = field(default_factory=dict)
     takes_onnx: bool = False  # whether a model's own ONNX file can become it
+    onnx_version: int = 1
+
+    def version_of(self, source: str) -> int:
+        """Return the version of graphs that were traced from torch, or taken as they are."""
+        return self.version if source == "torch" else self.onnx_version
 
 
 # Fields of a record that some graphs' readers need and the other graphs do not have.
@@ -68,17 +73,18 @@ _LAYERS = GraphOption(
     "of token_vectors: last, or 0 (embeddings), 1, 2, ...",
 )
 
+# Version 2: attention, RMS norm and rotary positions are operators; fp16 keeps other parts in fp32.
 GRAPHS: Mapping[str, GraphFacts] = MappingProxyType(
     {
-        "relevance_matching": GraphFacts(1, "encoder", ("template",), _MATCHING),
-        "token_logprobs": GraphFacts(1, "causal_lm", ("bos_id",)),
-        "pair_score": GraphFacts(1, "cross_encoder", ("template", "activation"), takes_onnx=True),
-        "sentence_vector": GraphFacts(1, "encoder", ("template", "pooling"), takes_onnx=True),
-        "token_vectors": GraphFacts(1, "encoder", ("template",), {"layer": _LAYERS}),
-        "keyphrase_weights": GraphFacts(1, "keyphrase_classifier", ("template",)),
+        "relevance_matching": GraphFacts(2, "encoder", ("template",), _MATCHING),
+        "token_logprobs": GraphFacts(2, "causal_lm", ("bos_id",)),
+        "pair_score": GraphFacts(2, "cross_encoder", ("template", "activation"), takes_onnx=True),
+        "sentence_vector": GraphFacts(2, "encoder", ("template", "pooling"), takes_onnx=True),
+        "token_vectors": GraphFacts(2, "encoder", ("template",), {"layer": _LAYERS}),
+        "keyphrase_weights": GraphFacts(2, "keyphrase_classifier", ("template",)),
         # A graph of its own, not an option: artifacts of scores keep their names and hashes.
-        "relevance_matches": GraphFacts(1, "encoder", ("template",), _MATCHING),
-        "answer_span": GraphFacts(1, "reader", ("template",)),
+        "relevance_matches": GraphFacts(2, "encoder", ("template",), _MATCHING),
+        "answer_span": GraphFacts(2, "reader", ("template",)),
     }
 )
 

@@ -20,6 +20,10 @@ from qaeval_core.models.artifact import Artifact
 
 Device = Literal["cpu", "cuda"]
 
+# The first release whose kernels read the lengths of rows: 1.24 takes the same graphs, attends to
+# padding, and says nothing.
+MIN_ONNXRUNTIME = (1, 25)
+
 # What ONNX Runtime says when an allocation fails: its arena, the C++ runtime, CUDA.
 _MEMORY_SIGNS = (
     "failed to allocate memory",
@@ -234,7 +238,7 @@ def load_onnxruntime() -> Any:
     Raises
     ------
     DeviceError
-        If it is not installed.
+        If it is not installed, or too old.
     """
     try:
         import onnxruntime
@@ -242,6 +246,13 @@ def load_onnxruntime() -> Any:
         raise DeviceError(
             "this metric runs a model: pip install 'qaeval[cpu]', or 'qaeval[gpu]' on a GPU"
         ) from None
+    found = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
+    if found < MIN_ONNXRUNTIME:
+        needed = ".".join(map(str, MIN_ONNXRUNTIME))
+        raise DeviceError(
+            f"onnxruntime {onnxruntime.__version__} attends to padding in these graphs; install "
+            f"{needed} or newer"
+        )
     return onnxruntime
 
 

@@ -83,14 +83,30 @@ def changes(job: Job) -> list[str]:
         lines.append(
             "another sample than in the last run: what was computed of its rows is taken over"
         )
-    families = {plan.key for plan in job.run.families}
+    families = {plan.key: str(plan.signature) for plan in job.run.families}
     given = old.get("families")
     earlier: dict[str, Any] = given if isinstance(given, dict) else {}
-    for key in sorted(set(earlier) - families):
-        lines.append(
-            f"{key} is not used any more: a model, option or input has changed; its commits stay"
-        )
+    for key in sorted(set(earlier) - set(families)):
+        name = key.rpartition("-")[0]
+        line = next((own for own in families.values() if own.split("|")[0] == name), "")
+        why = _why_anew(str(earlier[key]), line)
+        lines.append(f"{key} is not used any more: {why}; its commits stay")
     return lines
+
+
+def _why_anew(before: str, now: str) -> str:
+    """Return why a family has another signature than before."""
+    old, new = (
+        dict(part.partition(":")[::2] for part in line.split("|")) for line in (before, now)
+    )
+    if old.get("artifact") and new.get("artifact") and "graph_version" in new:
+        version = old.get("graph_version", "1")
+        if version != new["graph_version"]:
+            return (
+                f"this version of qaeval exports its graph anew (version {new['graph_version']}, "
+                f"was {version}), whose numbers differ a little, so its rows are computed anew"
+            )
+    return "a model, option or input has changed"
 
 
 def take_over_old_commits(job: Job, say: Callable[[str], None]) -> None:

@@ -62,8 +62,17 @@ def test_a_changed_file_is_named_with_both_hashes(tmp_path: Path, file: str) -> 
 def test_an_artifact_of_an_older_graph_is_refused(tmp_path: Path) -> None:
     """Its numbers mean something else now, under the same names."""
     folder = _write(tmp_path, graph_version=0)
-    with pytest.raises(ArtifactMissingError, match=r"version 0 of graph .* has version 1"):
+    with pytest.raises(ArtifactMissingError, match=r"version 0 of graph .* has version 2"):
         load_artifact(folder)
+
+
+def test_files_that_are_taken_as_they_are_have_a_version_of_their_own(tmp_path: Path) -> None:
+    """Protects from scores that are computed anew because graphs of another making have changed."""
+    folder = _write(tmp_path, graph_version=1, source="onnx")
+    assert load_artifact(folder).record.graph_version == 1
+    traced = _write(tmp_path / "traced", graph_version=1)
+    with pytest.raises(ArtifactMissingError, match=r"version 1 of graph .* has version 2"):
+        load_artifact(traced)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"format_version": 1}', '{"format_version": 99}'])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from qaeval_core.errors import DeviceError
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.record import (
     GRAPHS,
@@ -13,11 +15,12 @@ from qaeval_core.models.record import (
     ArtifactRequest,
     export_command,
 )
+from qaeval_core.models.session import load_onnxruntime
 
 _WEIGHTED = {"matching": "weighted"}
 _AVERAGE = {"matching": "weighted", "aggregate": "average"}
 # Graph, precision and options; then the folder, the role, and the first digits of the hash of an
-# artifact that answers, all as they were when these names first went into signatures.
+# artifact that answers, all as version 2 of the graphs put them into signatures.
 _PINNED = [
     (
         "relevance_matching",
@@ -25,7 +28,7 @@ _PINNED = [
         {},
         "relevance_matching-minilm-fp32",
         "encoder",
-        "cbef4b329f1368f2",
+        "eb5c4e87c73d5ad1",
     ),
     (
         "relevance_matching",
@@ -33,23 +36,23 @@ _PINNED = [
         {},
         "relevance_matching-minilm-fp16",
         "encoder",
-        "d60360a96c338c57",
+        "b80e88a9678bfa9b",
     ),
-    ("token_logprobs", "fp32", {}, "token_logprobs-minilm-fp32", "causal_lm", "088fca2c06dd0005"),
-    ("token_logprobs", "fp16", {}, "token_logprobs-minilm-fp16", "causal_lm", "eb1529a44af4a7ae"),
-    ("pair_score", "fp32", {}, "pair_score-minilm-fp32", "cross_encoder", "34bd5a5a920f786f"),
-    ("pair_score", "fp16", {}, "pair_score-minilm-fp16", "cross_encoder", "5fd1f0f45f0e4fd9"),
-    ("sentence_vector", "fp32", {}, "sentence_vector-minilm-fp32", "encoder", "660a9d109b894966"),
-    ("sentence_vector", "fp16", {}, "sentence_vector-minilm-fp16", "encoder", "f7b208147f4c86a8"),
-    ("token_vectors", "fp32", {}, "token_vectors-minilm-fp32", "encoder", "5421127842ee93a6"),
-    ("token_vectors", "fp16", {}, "token_vectors-minilm-fp16", "encoder", "deb3642356ed3ecb"),
+    ("token_logprobs", "fp32", {}, "token_logprobs-minilm-fp32", "causal_lm", "7fe584576f1d4fe1"),
+    ("token_logprobs", "fp16", {}, "token_logprobs-minilm-fp16", "causal_lm", "067e85902a175703"),
+    ("pair_score", "fp32", {}, "pair_score-minilm-fp32", "cross_encoder", "159c00f7d4ca8107"),
+    ("pair_score", "fp16", {}, "pair_score-minilm-fp16", "cross_encoder", "09ce0004a73c9651"),
+    ("sentence_vector", "fp32", {}, "sentence_vector-minilm-fp32", "encoder", "f2ef333d7e08900d"),
+    ("sentence_vector", "fp16", {}, "sentence_vector-minilm-fp16", "encoder", "3d1fbb0fa2cf1e36"),
+    ("token_vectors", "fp32", {}, "token_vectors-minilm-fp32", "encoder", "c7fbe862d74c2931"),
+    ("token_vectors", "fp16", {}, "token_vectors-minilm-fp16", "encoder", "1915ca40f2468355"),
     (
         "keyphrase_weights",
         "fp32",
         {},
         "keyphrase_weights-minilm-fp32",
         "keyphrase_classifier",
-        "2ebc324f12f96c27",
+        "26c9a93cbf46bfe8",
     ),
     (
         "keyphrase_weights",
@@ -57,7 +60,7 @@ _PINNED = [
         {},
         "keyphrase_weights-minilm-fp16",
         "keyphrase_classifier",
-        "ebf6b094f34c0348",
+        "0f7ffa84632d751c",
     ),
     (
         "relevance_matches",
@@ -65,7 +68,7 @@ _PINNED = [
         {},
         "relevance_matches-minilm-fp32",
         "encoder",
-        "eae2a9e3e79c3387",
+        "e5daf7e43a81fc62",
     ),
     (
         "relevance_matches",
@@ -73,7 +76,7 @@ _PINNED = [
         {},
         "relevance_matches-minilm-fp16",
         "encoder",
-        "d71c71c5252e2065",
+        "72cd388fd35bb309",
     ),
     (
         "relevance_matching",
@@ -81,7 +84,7 @@ _PINNED = [
         _WEIGHTED,
         "relevance_matching_weighted_max-minilm-fp32",
         "encoder",
-        "c8188cf8a012d79c",
+        "3ffbc3341838f561",
     ),
     (
         "relevance_matching",
@@ -89,7 +92,7 @@ _PINNED = [
         _AVERAGE,
         "relevance_matching_weighted_average-minilm-fp16",
         "encoder",
-        "39c387ace56d23da",
+        "be46b1e17b5c5386",
     ),
     (
         "relevance_matches",
@@ -97,7 +100,7 @@ _PINNED = [
         _WEIGHTED,
         "relevance_matches_weighted_max-minilm-fp32",
         "encoder",
-        "4f20463b51c4b9c5",
+        "5cddd70020f9a282",
     ),
     (
         "relevance_matches",
@@ -105,7 +108,7 @@ _PINNED = [
         _AVERAGE,
         "relevance_matches_weighted_average-minilm-fp16",
         "encoder",
-        "807231be30974888",
+        "d61c54261d2dacaf",
     ),
     (
         "token_vectors",
@@ -113,7 +116,7 @@ _PINNED = [
         {"layer": "0"},
         "token_vectors_0-minilm-fp32",
         "encoder",
-        "73f11e8a15083575",
+        "d35646356093cbee",
     ),
     (
         "token_vectors",
@@ -121,7 +124,7 @@ _PINNED = [
         {"layer": "9"},
         "token_vectors_9-minilm-fp16",
         "encoder",
-        "121ac642e58b8a29",
+        "846ac991c4b84b4b",
     ),
 ]
 
@@ -156,3 +159,14 @@ def test_a_request_keeps_its_command() -> None:
         "qaeval export --graph relevance_matches --model minilm --precision fp32 "
         "--matching weighted --aggregate average --root R"
     )
+
+
+@pytest.mark.parametrize(("version", "is_refused"), [("1.24.4", True), ("1.25.0", False)])
+def test_an_engine_that_attends_to_padding_is_refused(
+    monkeypatch: pytest.MonkeyPatch, version: str, is_refused: bool
+) -> None:
+    """1.24 runs graphs that tell it how long rows are, ignores that, and says nothing."""
+    monkeypatch.setattr("onnxruntime.__version__", version)
+    refused = pytest.raises(DeviceError, match=r"onnxruntime 1\.24\.4 .* install 1\.25 or newer")
+    with refused if is_refused else nullcontext():
+        load_onnxruntime()

@@ -13,7 +13,7 @@ from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.metrics.naco import complexity_key
 from qaeval_core.metrics.qrelscore import baseline_key
 from qaeval_core.models.artifact import Artifact
-from qaeval_core.models.record import ArtifactRecord, ArtifactRequest, ModelRecord
+from qaeval_core.models.record import GRAPHS, ArtifactRecord, ArtifactRequest, ModelRecord
 from qaeval_core.planning.compile import compile_run, needed_requests, needed_roles, optional_roles
 from qaeval_core.planning.run_plan import columns_metadata, score_fields
 from qaeval_core.schema import ROLES
@@ -121,7 +121,8 @@ def fake_artifact(request: ArtifactRequest) -> Artifact:
     tokenizer = hashlib.sha256(b"one tokenizer").hexdigest()
     record = ArtifactRecord.model_construct(
         graph=request.graph,
-        graph_version=1,
+        graph_version=GRAPHS[request.graph].version,
+        source="torch",
         options=dict(request.options),
         precision=request.precision,
         requested_precision=request.precision,
