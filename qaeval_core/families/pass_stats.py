@@ -6,8 +6,6 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-_NO_COUNTS = ("calls", "seconds", "devices")
-
 
 @dataclass(slots=True)
 class PassStats:
@@ -32,9 +30,8 @@ class PassStats:
 
     def add(self, other: PassStats) -> None:
         """Add another shard's stats."""
-        for name in self.__slots__:
-            if name not in _NO_COUNTS:
-                setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         for name, n_calls in other.calls.items():
             self.count(name, n_calls)
         for name, value in other.seconds.items():
@@ -72,8 +69,12 @@ class PassStats:
             If they are no counts.
         """
         found = cls(**json.loads(text))
-        counts = [getattr(found, name) for name in cls.__slots__ if name not in _NO_COUNTS]
+        counts = [getattr(found, name) for name in COUNTS]
         for count in (*counts, *found.calls.values()):
             if type(count) is not int or count < 0:
                 raise ValueError(f"{count!r} is no count")
         return found
+
+
+# Those that are whole numbers; calls are counts by kind.
+COUNTS = tuple(name for name in PassStats.__slots__ if name not in ("calls", "seconds", "devices"))

@@ -23,11 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from qaeval_core.families.pass_stats import PassStats
+from qaeval_core.families.pass_stats import COUNTS, PassStats
 from qaeval_core.planning.shards import RowRange, covering
 from qaeval_core.storage.base import Found
 from qaeval_core.store.manifest import (
-    COUNTS,
     N_READS_AT_ONCE,
     SCHEMA,
     Manifest,

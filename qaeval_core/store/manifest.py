@@ -22,12 +22,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from qaeval_core import checksums
-from qaeval_core.families.pass_stats import PassStats
+from qaeval_core.families.pass_stats import COUNTS, PassStats
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.store.store import Commit, Store
 
-# As they add up; calls are by kind, and few families make any.
-COUNTS = tuple(name for name in PassStats.__slots__ if name not in ("calls", "seconds"))
 # Counts are null where nobody has looked yet.
 SCHEMA = pa.schema(
     [
