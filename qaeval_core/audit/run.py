@@ -108,8 +108,6 @@ class Audit:
         RunError, InputError
             If rows cannot be read, or the profile not be written.
         """
-        outages = Outages(retry_s=self.retry_s)
-        probe(self.runs.folder, outages, option="--history")
         like = self._reference_source()
         before = self._reference_profile(like, executor)
         executor.begin(None, self.source.looked_at)
@@ -343,6 +341,7 @@ def run_audit(
         As `prepare_audit` does.
     """
     try:
+        probe(as_path(history), Outages(retry_s=retry_s), option="--history")
         return prepare_audit(out, request, history=history, retry_s=retry_s).finish(executor)
     except RunError as error:
         return AuditOutcome(status="incomplete", out=as_path(out), request=request, why=str(error))

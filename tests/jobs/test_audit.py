@@ -356,8 +356,21 @@ def test_a_file_in_place_of_a_folder_is_named_by_its_option(
     (tmp_path / "file").touch()
     said = audited(weeks / "out1", tmp_path, option, tmp_path / "file", expect=2)[1]
     assert f"error: {option} {tmp_path / 'file'} is a file, a folder is needed" in said
+    said = audited(weeks / "out1", tmp_path, option, "ftp://bucket/audits", expect=2)[1]
+    assert "error: ftp://bucket: no such kind of store" in said
+
+
+@pytest.mark.parametrize("option", ["--history", "--to"])
+def test_a_bucket_without_credentials_is_refused_at_once(
+    weeks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """Protects from a minute of trying what no time heals."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    # Who asks a machine for its role finds nobody there.
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://169.254.169.254:1")
     said = audited(weeks / "out1", tmp_path, option, "s3://bucket/audits", expect=2)[1]
-    assert f"error: {option} s3://bucket/audits: results go to a local disk" in said
+    assert f"error: {option} s3://bucket/audits: no credentials for s3://bucket" in said
 
 
 def test_a_dry_run_writes_nothing(weeks: Path, tmp_path: Path) -> None:

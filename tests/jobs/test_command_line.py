@@ -71,7 +71,7 @@ def test_dry_run_counts_units_and_writes_nothing(words: list[str], tmp_path: Pat
         (["--column", "context=contex"], "did you mean 'context'?"),
         (["--carry", "lable"], "did you mean 'label'?"),
         (["--config", "missing.yaml"], "cannot read configuration missing.yaml"),
-        (["--out", "s3://bucket/out"], "local disk or a shared file system"),
+        (["--out", "ss3://bucket/out"], "no such kind of store; did you mean 's3'"),
         (["--set", "qrelscore.encoder=minilmm"], "minilm"),
         (["--set", "qrelscore.encoder=smollm2-135m"], "causal_lm"),
         (["--set", "models.encoder.max_batch_tokens=128"], "has up to 512 tokens"),

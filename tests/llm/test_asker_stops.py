@@ -12,7 +12,6 @@ from llm_runs import Run, prompt, reserved_usd
 from llm_server import LlmServer, count_prompt_tokens
 
 from qaeval_core.errors import BudgetExhaustedError, EndpointRefusedError, RunError
-from qaeval_core.files import AppendFile
 from qaeval_core.llm.asker import Answer, Request
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.governor import Governor
@@ -34,15 +33,15 @@ def plain() -> Iterator[LlmServer]:
 def test_a_full_disk_stops_all_calls(plain: LlmServer, tmp_path: Path, full: str) -> None:
     """Each call that is sent then is paid for and lost: a few at once, not hundreds in turn."""
     n_before = plain.stats()["n_calls"]
-    path = tmp_path / "on a full disk"
     with Run(plain, tmp_path, max_concurrent=8) as run:
-        owner = run.journal if full == "journal" else run.ledger
-        file, owner._file = owner._file, AppendFile(path)
-        owner._file._file = os.open("/dev/full", os.O_WRONLY)
+        file = run.journal._log._own_file() if full == "journal" else run.ledger._file
+        real, file._file = file._file, os.open("/dev/full", os.O_WRONLY)
         answers = asyncio.run(run.ask(range(100), wrap=True))
-        owner._file = file
+        os.close(file._file)
+        file._file = real
         status = run.governor.status()
-    assert {str(answer) for answer in answers} == {f"cannot write {path}: No space left on device"}
+    said = f"cannot write {file.path}: No space left on device"
+    assert {str(answer) for answer in answers} == {said}
     n_calls = plain.stats()["n_calls"] - n_before
     assert n_calls == (8 if full == "journal" else 0)
     # What was lost was paid for all the same.
