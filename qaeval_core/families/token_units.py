@@ -61,7 +61,7 @@ class TokenUnits(TokenValueUnits):
         starts = np.cumsum(counts) - counts
         super().__init__(int(counts.sum()), shape=(artifact.record.dim,))
         self.n_windows = np.zeros(len(texts), dtype=np.int64)
-        self._parts: list[tuple[int, int, VectorArray]] = []
+        self._parts: dict[int, VectorArray] = {}  # by the place of the first
         for i, ids in enumerate(texts):
             windows = equal_windows(len(ids), max_tokens=room)
             self.n_windows[i] = len(windows)
@@ -85,26 +85,24 @@ class TokenUnits(TokenValueUnits):
         rows = list(batch)
         first, count = self.facts["first_value"][rows], self.facts["n_values"][rows]
         ends = np.cumsum(count)
-        self._parts += [
-            (place, place + n, output[stop - n : stop])
-            for place, n, stop in zip(first.tolist(), count.tolist(), ends.tolist(), strict=True)
-        ]
+        for place, n, stop in zip(first.tolist(), count.tolist(), ends.tolist(), strict=True):
+            self._parts[place] = output[stop - n : stop]
 
     @cached_property
     def vectors(self) -> VectorArray:
         """Vectors of all texts, of shape (n_total_tokens, dim); NaN where the unit has not run."""
-        for start, stop, part in self._parts:
-            self.values[start:stop] = part
+        for start, part in self._parts.items():
+            self.values[start : start + len(part)] = part
         return self.values
 
     @cached_property
     def text_vectors(self) -> list[VectorArray]:
         """Vectors of each text, of shape (n_tokens, dim); once all units have run."""
-        parts = iter(sorted(self._parts, key=lambda part: part[0]))
+        parts = (part for _, part in sorted(self._parts.items()))
         nothing = np.zeros((0, *self._values_shape[1:]), dtype=np.float32)
         found = []
         for n_windows in self.n_windows.tolist():
-            own = [next(parts)[2] for _ in range(n_windows)]
+            own = [next(parts) for _ in range(n_windows)]
             found.append(own[0] if n_windows == 1 else np.concatenate([nothing, *own]))
         return found
 
