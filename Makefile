@@ -59,7 +59,7 @@ test: $(STAMP) ## run the tests, less those marked slow or gpu
 # Two processes of about one length. Those below tests/llm, first of theirs, wait for limits and
 # servers, with hardly any work: they keep times that a third process would spoil. No test of a
 # group, as -k may choose, is status 5.
-SLOW_BESIDE := tests/llm tests/export tests/explain tests/metrics tests/scoring
+SLOW_BESIDE := tests/llm tests/export tests/explain tests/metrics tests/scoring tests/storage
 
 slow: $(STAMP) ## run the tests marked slow, in two processes
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target slow-work slow-beside

@@ -68,7 +68,7 @@ def test_the_same_bytes_after_a_kill_over_a_bucket(out: Path, bucket: str, numbe
     assert check_kill(out, as_path(bucket), number)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_same_bytes_after_a_kill_at_any_request(out: Path, bucket: str) -> None:
     number = 1
     while check_kill(out, as_path(bucket) / "each", number):

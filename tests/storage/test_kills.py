@@ -35,6 +35,7 @@ MODES = {
     "ray": ["--set=cluster.actors=2", "--set=cluster.cpus_per_actor=1"],
 }
 _KILLS = [3, pytest.param(20, marks=pytest.mark.long)]
+_OUTAGE_MODES = ["local", pytest.param("ray", marks=pytest.mark.long)]
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +114,7 @@ def test_killed_workers_are_replaced(source: Path, uri: str, tmp_path: Path, n_k
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", _OUTAGE_MODES)
 @pytest.mark.parametrize("outage", ["refuses", "is frozen"])
 def test_a_server_that_is_away_for_ten_seconds_is_waited_for(
     source: Path, uri: str, tmp_path: Path, store: S3Server, mode: str, outage: str
@@ -137,7 +138,7 @@ def test_a_server_that_is_away_for_ten_seconds_is_waited_for(
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", _OUTAGE_MODES)
 def test_a_server_that_stays_away_ends_the_run_with_1(
     source: Path, uri: str, tmp_path: Path, store: S3Server, mode: str
 ) -> None:
