@@ -32,8 +32,8 @@ QUICK_CALLS := tests/llm
 QUICK_MARKS := not slow and not gpu and not ray and not shared_data
 QUICK_ARGS := --ignore tests/metrics/test_common_models.py
 
-.PHONY: help setup demo check quick quick-calls test slow slow-work slow-beside long lint bench \
-  gpu adapters
+.PHONY: help setup demo check quick quick-calls test slow slow-calls slow-work slow-beside long lint \
+  bench gpu adapters
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,17 +56,22 @@ quick-calls: $(STAMP)
 test: $(STAMP) ## run the tests, less those marked slow or gpu
 	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) --durations=5 -m "not slow and not gpu" $(PYTEST_ARGS)
 
-# Two processes of about one length. Those below tests/llm, first of theirs, wait for limits and
-# servers, with hardly any work: they keep times that a third process would spoil. No test of a
-# group, as -k may choose, is status 5.
-SLOW_BESIDE := tests/llm tests/export tests/explain tests/metrics tests/scoring tests/storage
+# Those below tests/llm keep times that other work would spoil: they wait for limits and servers, so
+# they are alone, and first. Then two processes of about one length. No test of a group, as -k may
+# choose, is status 5.
+SLOW_CALLS := tests/llm
+SLOW_BESIDE := tests/export tests/explain tests/hostile tests/metrics tests/scoring tests/storage
 
-slow: $(STAMP) ## run the tests marked slow, in two processes
+slow: $(STAMP) ## run the tests marked slow
+	@$(MAKE) --no-print-directory slow-calls
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target slow-work slow-beside
 
+slow-calls: $(STAMP)
+	@$(BIN)/python -m pytest -q --durations=10 -m slow $(SLOW_CALLS) $(PYTEST_ARGS) || test $$? -eq 5
+
 slow-work: $(STAMP)
-	@$(BIN)/python -m pytest -q --durations=10 -m slow $(addprefix --ignore=,$(SLOW_BESIDE)) \
-	  $(PYTEST_ARGS) || test $$? -eq 5
+	@$(BIN)/python -m pytest -q --durations=10 -m slow \
+	  $(addprefix --ignore=,$(SLOW_CALLS) $(SLOW_BESIDE)) $(PYTEST_ARGS) || test $$? -eq 5
 
 slow-beside: $(STAMP)
 	@$(BIN)/python -m pytest -q --durations=10 -m slow $(SLOW_BESIDE) $(PYTEST_ARGS) || test $$? -eq 5
