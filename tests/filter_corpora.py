@@ -16,6 +16,7 @@ from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.result import FilterResult
 from qaeval_core.filter.run import filter_corpus
 from qaeval_core.storage.path import AnyPath, StoragePath
+from qaeval_core.storage.probe import PROBES
 
 WORDS = ["ash", "bay", "cod", "dew", "elm", "fog", "gum", "hay", "ivy", "jar"]
 
@@ -83,10 +84,14 @@ def opened(out: AnyPath, request: FilterRequest, inputs: tuple[str, ...] = ()) -
 
 
 def files_of(kept: AnyPath) -> dict[str, bytes]:
-    """Return all files of KEPT but its lock, by name; temporary ones, too."""
+    """Return all files of KEPT but its lock, by name; temporary ones, too.
+
+    In a bucket, what a killed process wrote to look whether it may stays for an hour, too.
+    """
     if isinstance(kept, StoragePath):
         names = sorted(found.name for found in kept.list(is_deep=True))
-        return {name: (kept / name).read_bytes() for name in names if name != ".lock"}
+        names = [name for name in names if name != ".lock" and not name.startswith(PROBES)]
+        return {name: (kept / name).read_bytes() for name in names}
     kept = Path(kept)
     return {
         path.relative_to(kept).as_posix(): path.read_bytes()

@@ -15,8 +15,10 @@ from qaeval_core.errors import OutRefusedError
 from qaeval_core.outages import Outages
 from qaeval_core.storage.path import StoragePath
 
-# Folder of what is written to look.
+# Folder of what is written to look; readers of tables pass over names that begin so.
 PROBES = "_probe"
+# A probe lives for some requests. What is older, by the store's own clock, is of one who died.
+OLD_S = 3600.0
 _LOCK_OFF = (
     "two runs into one OUT could not be told apart. Make sure that there is one alone, and say "
     "--set output.lock=off"
@@ -60,9 +62,13 @@ def _look(out: StoragePath, name: str, *, is_locked: bool) -> None:
     tag = path.put_new(b"first")
     try:
         _check(path.read_bytes() == b"first", name, "it does not give back what was just written")
-        listed = {found.name: found.tag for found in path.parent.list()}
+        listed = {found.name: found for found in path.parent.list()}
         _check(path.name in listed, name, "it does not list what was just written")
-        _check(listed[path.name] == tag, name, "it lists another ETag than it gave for a write")
+        own = listed[path.name]
+        _check(own.tag == tag, name, "it lists another ETag than it gave for a write")
+        for found in listed.values():
+            if found.modified_s < own.modified_s - OLD_S:
+                (path.parent / found.name).delete()
         if is_locked:
             _look_at_conditions(name, path)
     finally:

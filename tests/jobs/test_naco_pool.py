@@ -69,7 +69,7 @@ def run_with_two_actors(rows: Sequence[Row], source: Path, folder: Path) -> Stat
         assert {counts["ok"] for counts in stats["requests"].values()} == {1}
         assert run.calls()["paid"] == stats["n_ok"] >= len(rows)
         assert run.ledger().of(only_budget(run)).spent == round(stats["billed_usd"] * 1e9)
-        segments = [path.read_text().count("\n") for path in run.journal.iterdir()]
+        segments = [path.read_text().count("\n") for path in run.journal.glob("*.jsonl")]
         assert len(segments) == 2 and min(segments) > len(rows) / 4, segments
         return stats | {"log": server.log()}
 

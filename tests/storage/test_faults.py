@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -19,7 +20,7 @@ from qaeval_core.errors import ConfigError, OutRefusedError, StorageError
 from qaeval_core.outages import Outages
 from qaeval_core.storage import opening
 from qaeval_core.storage.path import as_path
-from qaeval_core.storage.probe import probe
+from qaeval_core.storage.probe import PROBES, probe
 
 KEY, SECRET, TOKEN = (
     "AKIAQAEVALTESTS12345",
@@ -88,6 +89,19 @@ def test_a_store_that_ignores_conditions_is_refused(
     with pytest.raises(OutRefusedError, match=f"ignores {ignored}.*--set output.lock=off"):
         probe(out, Outages())
     probe(out, Outages(), is_locked=False)
+    assert not list(out.list(is_deep=True))
+
+
+def test_what_a_killed_process_wrote_to_look_leaves_in_time(
+    bucket: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = as_path(bucket.uri("bucket/looked"))
+    (out / PROBES / "of-the-dead").put(b"first")
+    probe(out, Outages())
+    assert [found.name for found in out.list(is_deep=True)] == [f"{PROBES}/of-the-dead"]
+    monkeypatch.setattr("qaeval_core.storage.probe.OLD_S", 0.5)
+    time.sleep(1.6)  # Some stores have whole seconds.
+    probe(out, Outages())
     assert not list(out.list(is_deep=True))
 
 
