@@ -56,10 +56,10 @@ quick-calls: $(STAMP)
 test: $(STAMP) ## run the tests, less those marked slow or gpu
 	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) --durations=5 -m "not slow and not gpu" $(PYTEST_ARGS)
 
-# Those below tests/llm keep times that other work would spoil: they wait for limits and servers, so
-# they are alone, and first. Then two processes of about one length. No test of a group, as -k may
-# choose, is status 5.
-SLOW_CALLS := tests/llm
+# Those of calls keep times that other work would spoil: they wait for limits and servers, so they
+# are alone, and first. Then two processes of about one length. No test of a group, as -k may choose,
+# is status 5.
+SLOW_CALLS := tests/llm tests/jobs/test_governor.py tests/jobs/test_naco_pool.py
 SLOW_BESIDE := tests/export tests/explain tests/hostile tests/metrics tests/scoring tests/storage
 
 slow: $(STAMP) ## run the tests marked slow
