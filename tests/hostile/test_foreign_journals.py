@@ -12,40 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from journals import ASKED, entry
 from llm_runs import Run
 from llm_server import LlmServer
 
 from qaeval_core.errors import RunError
 from qaeval_core.families.chat.naco_family import NacoFamily
 from qaeval_core.llm.journal import Journal
-from qaeval_core.llm.journal_entry import Asked, JournalEntry
+from qaeval_core.llm.journal_entry import JournalEntry
 from qaeval_core.llm.journal_totals import journal_totals
 from qaeval_core.llm.sealed_lines import MAX_LINE_BYTES
 from qaeval_core.running.chat_asker import read_entry
 
 SOMEBODY = 12_345  # a user who is not us
-ASKED = Asked("http://localhost/v1", "m", 0)
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
-
-
-def entry(number: int, **changes: Any) -> JournalEntry:
-    """Return an entry of its own key and cost."""
-    made = JournalEntry(
-        key=f"{number:064x}",
-        call_id=f"a-{number}",
-        account="c0ffee",
-        base_url=ASKED.base_url,
-        model=ASKED.model,
-        run_index=0,
-        text=f"Steps:\n1. So it is.\n<ans>{number}</ans>",
-        parsed={"is_readable": True, "n_steps": 1, "answer": str(number)},
-        finish_reason="stop",
-        n_prompt_tokens=20,
-        n_completion_tokens=5,
-        usd=0.001 * (number + 1),
-        at=1e9,
-    )
-    return replace(made, **changes)
 
 
 def old_line(of: JournalEntry, **changes: Any) -> bytes:
