@@ -20,7 +20,7 @@ from qaeval_core.planning.footer import (
     page_header,
 )
 
-_BATCH_BYTES = 1 << 30
+_BATCH_BYTES = 1 << 29
 # Encodings that store every value by itself: what is decoded is as large as what is stored.
 # PLAIN, RLE, BIT_PACKED, DELTA_BINARY_PACKED, DELTA_LENGTH_BYTE_ARRAY, BYTE_STREAM_SPLIT
 _WHOLE = frozenset({0, 3, 4, 5, 6, 9})
@@ -42,7 +42,7 @@ def rows_per_batch(
     max_rows: int,
     are_coded: bool = False,
 ) -> int:
-    """Return how many rows take a gibibyte at most when they are decoded, 1 to ``max_rows``.
+    """Return how many rows take half a gibibyte at most when they are decoded, 1 to ``max_rows``.
 
     Parameters
     ----------
