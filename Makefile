@@ -32,7 +32,7 @@ QUICK_CALLS := tests/llm
 QUICK_MARKS := not slow and not gpu and not ray and not shared_data
 QUICK_ARGS := --ignore tests/metrics/test_common_models.py
 
-.PHONY: help setup demo check quick quick-calls test slow slow-calls slow-work slow-beside long lint \
+.PHONY: help setup demo check quick quick-calls test slow slow-calls slow-work long lint \
   bench gpu adapters
 
 help: ## list the targets
@@ -57,24 +57,24 @@ test: $(STAMP) ## run the tests, less those marked slow or gpu
 	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) --durations=5 -m "not slow and not gpu" $(PYTEST_ARGS)
 
 # Those of calls keep times that other work would spoil: they wait for limits and servers, so they
-# are alone, and first. Then two processes of about one length. No test of a group, as -k may choose,
-# is status 5.
+# are alone, and first. Of the others, who also wait, three fill two CPUs; files that take long begin
+# early. No test of a group, as -k may choose, is status 5.
 SLOW_CALLS := tests/llm tests/jobs/test_governor.py tests/jobs/test_naco_pool.py
-SLOW_BESIDE := tests/export tests/explain tests/hostile tests/metrics tests/scoring tests/storage
+SLOW_FIRST := tests/contracts tests/storage tests/jobs tests/scoring tests/explain tests/audit
+SLOW_WORK = $(SLOW_FIRST) $(filter-out $(SLOW_CALLS) $(SLOW_FIRST) tests/__pycache__, \
+  $(patsubst %/,%,$(wildcard tests/*/)))
+SLOW_WORKERS ?= 3
 
 slow: $(STAMP) ## run the tests marked slow
 	@$(MAKE) --no-print-directory slow-calls
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target slow-work slow-beside
+	@$(MAKE) --no-print-directory slow-work
 
 slow-calls: $(STAMP)
 	@$(BIN)/python -m pytest -q --durations=10 -m slow $(SLOW_CALLS) $(PYTEST_ARGS) || test $$? -eq 5
 
 slow-work: $(STAMP)
-	@$(BIN)/python -m pytest -q --durations=10 -m slow \
-	  $(addprefix --ignore=,$(SLOW_CALLS) $(SLOW_BESIDE)) $(PYTEST_ARGS) || test $$? -eq 5
-
-slow-beside: $(STAMP)
-	@$(BIN)/python -m pytest -q --durations=10 -m slow $(SLOW_BESIDE) $(PYTEST_ARGS) || test $$? -eq 5
+	@$(BIN)/python -m pytest -q --durations=20 -n $(SLOW_WORKERS) --dist loadfile -m slow \
+	  $(addprefix --ignore=,$(SLOW_CALLS)) $(SLOW_WORK) $(PYTEST_ARGS) || test $$? -eq 5
 
 # The last run is evidence: its output is kept with the commit and the machine.
 EVIDENCE := docs/evidence/long.txt

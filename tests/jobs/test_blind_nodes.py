@@ -256,9 +256,10 @@ class ShippingExecutor(pipeline.RayExecutor):
         self.n_read += ray.get(work._shipping.source.n_read.remote())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "is_blind",
-    [pytest.param(True, id="blind"), pytest.param(False, id="seeing", marks=pytest.mark.long)],
+    [pytest.param(True, id="blind"), pytest.param(False, id="seeing")],
 )
 def test_a_node_that_joins_later_gets_the_artifacts_that_it_does_not_see(
     head: Head,

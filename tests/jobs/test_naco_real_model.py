@@ -11,7 +11,7 @@ import pytest
 from helpers import qaeval, read_scores, write_parquet
 from served_model import ServedModel
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.long]
 
 MILL = "Josiah Penrow built the tide mill at Saltmarsh Quay in 1774. It ground barley."
 FIRE = "The tide mill at Saltmarsh Quay burned down in 1921, and an inn was built from its stones."
