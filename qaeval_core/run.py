@@ -93,8 +93,9 @@ def _run_locked(
     job: Job, executor: Executor, outages: Outages, lock: RunLock, say: Callable[[str], None]
 ) -> Outcome:
     job.store.remove_leftovers()
-    # It tries as long as this process does.
-    job = job.with_store(Store(job.store.out, outages=outages, sample=job.sample))
+    # It tries as long as this process does, and as long as OUT is this run's.
+    store = Store(job.store.out, outages=outages, sample=job.sample, guard=lock.check)
+    job = job.with_store(store)
     success = job.store.out / "_SUCCESS"
     if not job.config.scoring.retry_quarantined and _is_finished(job, success):
         say(f"nothing to do: {job.store.out} is complete ({job.n_rows_total:,} rows)")
@@ -116,7 +117,7 @@ def _run_locked(
         except BaseException:
             marked_job.commits.save()
             raise
-        return _finish(marked_job, done, lock)
+        return _finish(marked_job, done)
 
 
 def _outages(job: Job, executor: Executor, say: Callable[[str], None]) -> Outages:
@@ -143,8 +144,8 @@ def _outages(job: Job, executor: Executor, say: Callable[[str], None]) -> Outage
     )
 
 
-def _finish(job: Job, done: RunCosts, lock: RunLock) -> Outcome:
-    lock.check()
+def _finish(job: Job, done: RunCosts) -> Outcome:
+    job.store.guard()
     committed, ranges = reconcile(job, pending=done.stopped)
     totals = Totals()
     overview = Overview.of_run(job.run, by=_slicing_columns(job))
@@ -180,7 +181,6 @@ def _finish(job: Job, done: RunCosts, lock: RunLock) -> Outcome:
     check_report(report, n_rows=job.n_rows_total)
     check_quarantined(job, report["quarantined"])
     shown = _page(job, report, overview)
-    lock.check()
     job.store.write(job.store.out / PROFILE, _bytes(overview.profile.to_table()))
     job.store.write_json(job.store.out / "report.json", report)
     job.store.write(job.store.out / PAGE, shown.encode())

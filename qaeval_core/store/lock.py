@@ -4,10 +4,11 @@ The lock file names host, process and its start time, and counts heartbeats: eac
 if it still is the one that the holder wrote last. A run that finds a lock takes it over in the same
 way, so one of many wins, at once where the holder was a process of this machine that is dead, else
 when no heartbeat has come for two minutes by the clock of the storage. A holder that was frozen for
-so long finds another's token at its next heartbeat, and before it writes scores, and ends.
+so long finds another's token at its next heartbeat, and right before whatever its driver writes,
+and ends.
 
-But: a run that is frozen between its last look and a write still makes that write. It is a commit,
-whose bytes are those that its successor would write.
+But: workers do not look. What they write after that is commits, whose bytes are those that their
+successors would write.
 """
 
 from __future__ import annotations
