@@ -16,8 +16,9 @@ import pytest
 from s3_proxy import CONDITIONS, S3Proxy
 from s3_server import S3Server
 
-from qaeval_core.errors import ConfigError, OutRefusedError, StorageError
+from qaeval_core.errors import ConfigError, InputError, OutRefusedError, StorageError
 from qaeval_core.outages import Outages
+from qaeval_core.planning.inputs import find_inputs
 from qaeval_core.storage import opening
 from qaeval_core.storage.path import as_path
 from qaeval_core.storage.probe import PROBES, probe
@@ -142,6 +143,21 @@ BAD = {
 def test_a_uri_that_cannot_be_is_a_bad_request(uri: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as refused:
         as_path(uri)
+    assert "hidden" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://key:hidden@bucket/x?region=us-east-1",
+        "s3://bucket/x?secret_key=hidden",
+        "s3://bucket/x?endpoint_override=http://me:hidden@127.0.0.1:9",
+        "az://bucket/x?secret_key=hidden",
+    ],
+)
+def test_an_input_with_a_secret_is_refused_and_does_not_show_it(uri: str) -> None:
+    with pytest.raises(InputError, match="no secrets in a URI|cannot open") as refused:
+        find_inputs([uri])
     assert "hidden" not in str(refused.value)
 
 
