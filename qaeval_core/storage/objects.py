@@ -166,7 +166,9 @@ class ObjectStorage(Storage):
             for page in pages:
                 for found in page:
                     name = found["path"].removeprefix(prefix)
-                    if found["path"] > offset and (is_deep or "/" not in name):
+                    # The mark of this folder, of no bytes, loses its slash here, and is no file.
+                    is_below = found["path"].startswith(prefix) and found["path"] > offset
+                    if is_below and (is_deep or "/" not in name):
                         yield _found(name, found)
 
     def folders(self, folder: str) -> builtins.list[str]:
@@ -230,7 +232,8 @@ class ObjectStorage(Storage):
             return FileNotFoundError(errno.ENOENT, f"there is no {self.uri(name)}")
         if isinstance(error, ValueError):
             return OSError(errno.EINVAL, f"{self.uri(name)} cannot be a name there: {said}")
-        return OSError(errno.EIO, said)
+        # What a store does not know at all it does not learn by being asked again.
+        return OSError(errno.ENOTSUP if code == "NotImplemented" else errno.EIO, said)
 
     def _busy(self, name: str) -> OSError:
         return OSError(errno.EBUSY, f"other writes of {self.uri(name)} are under way all the time")

@@ -13,7 +13,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
-from s3_proxy import CONDITIONS, S3Proxy
+from s3_proxy import CONDITIONS, NOT_IMPLEMENTED, NOT_MET, S3Proxy
 from s3_server import S3Server
 
 from qaeval_core.errors import ConfigError, InputError, OutRefusedError, StorageError
@@ -91,6 +91,37 @@ def test_a_store_that_ignores_conditions_is_refused(
         probe(out, Outages())
     probe(out, Outages(), is_locked=False)
     assert not list(out.list(is_deep=True))
+
+
+@pytest.mark.parametrize("header", CONDITIONS)
+def test_a_store_that_knows_no_conditions_is_refused_at_once(proxy: S3Proxy, header: str) -> None:
+    """Protects from minutes of trying again, and from a way out that is none."""
+    out = as_path(proxy.uri(f"bucket/unknown-{header}"))
+    proxy.answers = {header: (501, NOT_IMPLEMENTED)}
+    with pytest.raises(OutRefusedError, match="knows no conditional writes.*output.lock=off"):
+        probe(out, Outages(retry_s=60.0))
+    probe(out, Outages(), is_locked=False)
+    assert not list(out.list(is_deep=True))
+
+
+@pytest.mark.slow
+def test_a_store_that_meets_no_condition_is_refused(proxy: S3Proxy) -> None:
+    """Its lease could never be renewed: a live run would be held for dead after two minutes."""
+    out = as_path(proxy.uri("bucket/unmet"))
+    proxy.answers = {"if-match": (412, NOT_MET)}
+    with pytest.raises(OutRefusedError, match="does not replace.*If-Match.*output.lock=off"):
+        probe(out, Outages(retry_s=60.0))
+    assert not list(out.list(is_deep=True))
+
+
+def test_the_mark_of_a_folder_is_no_file_of_it(bucket: S3Server) -> None:
+    """Consoles, and PyArrow, make an object of no bytes whose name ends with a slash."""
+    bucket.make_bucket("bucket/made/here")
+    folder = as_path(bucket.uri("bucket/made"))
+    assert list((folder / "here").list(is_deep=True)) == []
+    (folder / "here" / "a").put(b"a")
+    assert [own.name for own in (folder / "here").list(is_deep=True)] == ["a"]
+    assert [own.name for own in (folder / "here").list(after="A")] == ["a"]
 
 
 def test_what_a_killed_process_wrote_to_look_leaves_in_time(
