@@ -32,6 +32,7 @@ from qaeval_core import files
 from qaeval_core.errors import LockLostError, RunError, StoreLockedError
 from qaeval_core.storage.base import Tag
 from qaeval_core.storage.path import AnyPath, as_path
+from qaeval_core.storage.probe import PROBES
 
 HEARTBEAT_S = 15.0
 STALE_AFTER_S = 120.0
@@ -224,7 +225,11 @@ class RunLock:
 
     def _now_s(self) -> float:
         """Return the time by the clock that dates the lock: no other one is compared with it."""
-        probe = self._path.with_name(f".lock.{uuid.uuid4().hex}.tmp")
+        token = uuid.uuid4().hex
+        # Where what a killed process leaves is taken away: as temporary files, or as old probes.
+        is_on_disk = self._path.local is not None
+        out = self._path.parent
+        probe = out / f".lock.{token}.tmp" if is_on_disk else out / PROBES / token
         return probe.storage.clock_s(probe.key)
 
     def _beat(self) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from helpers import REPOSITORY, write_parquet
+from s3_proxy import S3Proxy
 from s3_server import S3Server
 from word_jobs import request, rows, run
 
@@ -23,6 +24,7 @@ from qaeval_core import join
 from qaeval_core.errors import LockLostError, RunStoppedError, StoreLockedError
 from qaeval_core.outages import Outages
 from qaeval_core.storage.path import StoragePath, as_path
+from qaeval_core.storage.probe import PROBES
 from qaeval_core.store.lock import LockTimes, RunLock
 from qaeval_core.store.store import Store
 
@@ -82,6 +84,19 @@ def test_a_dead_process_of_this_machine_is_taken_over_at_once(out: StoragePath) 
     put_lock(out, host=socket.gethostname(), pid=2**22 + 1, started=0.0, machine="other")
     with pytest.raises(StoreLockedError, match="another run"):
         RunLock(out).__enter__()
+
+
+def test_who_is_killed_while_it_asks_for_the_time_leaves_what_is_taken_away(
+    store: S3Server,
+) -> None:
+    store.make_bucket("bucket")
+    with S3Proxy(store.port) as proxy:
+        out = as_path(proxy.uri("bucket/asked"))
+        put_lock(out, host="elsewhere")
+        with pytest.raises(StoreLockedError):
+            RunLock(out).__enter__()
+        written = [line for line in proxy.seen if line.startswith("PUT") and ".lock" not in line]
+    assert len(written) == 1 and f"/bucket/asked/{PROBES}/" in written[0]
 
 
 @pytest.mark.slow
