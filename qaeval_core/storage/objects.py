@@ -31,7 +31,7 @@ from qaeval_core.storage.base import Found, Sink, Storage, Tag
 from qaeval_core.storage.secrets import refusal_code, scrubbed
 
 if TYPE_CHECKING:
-    from obstore import WritableFile
+    from obstore import GetOptions, WritableFile
     from obstore.store import ObjectStore
 
 # Objects of more are sent in parts of this size, several at once.
@@ -138,12 +138,19 @@ class ObjectStorage(Storage):
             answer = self._store.get(name)
             return bytes(answer.bytes()), _found(name, answer.meta)
 
-    def read_range(self, name: str, start: int, n_bytes: int) -> bytes:
+    def read_range(self, name: str, start: int, n_bytes: int, tag: Tag = "") -> bytes:
         """Get a part of an object."""
         if n_bytes <= 0:
             return b""
+        options: GetOptions = {"range": (start, start + n_bytes)}
+        if tag:
+            options["if_match"] = tag
         with self._answers(name, "read"):
-            return bytes(self._store.get_range(name, start=start, length=n_bytes))
+            try:
+                return bytes(self._store.get(name, options=options).bytes())
+            except PreconditionError:
+                told = f"{self.uri(name)} was replaced while it was read"
+                raise OSError(errno.ESTALE, told) from None
 
     def head(self, name: str) -> Found | None:
         """Look at an object."""
