@@ -290,7 +290,7 @@ class ScorePieces(PieceActor):
             models=models,
             device=device,
             n_threads=n_threads,
-            load_frequencies=partial(load_frequencies, out=out),
+            load_frequencies=partial(load_frequencies, store=self._store),
         )
         self._worker: PieceWorker | None = None
 

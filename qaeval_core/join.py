@@ -254,6 +254,7 @@ class FileJoin:
             self._write_rows(sink, file, n_rows=n_rows, streams=streams, joined=joined)
             sink.seal()
             check_unchanged(file, outages=self._store.outages)
+            self._store.guard()
         joined.totals.n_duplicate_ids += _n_repeats(joined.hashes)
         return joined
 

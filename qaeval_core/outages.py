@@ -34,7 +34,7 @@ _MAX_WAIT_S = 15.0
 _LOOK_EVERY_S = 0.5
 _MAX_REASON_CHARS = 300
 # Nothing that time heals: the request is at fault, or the program.
-_LASTING = frozenset({errno.ENAMETOOLONG, errno.EISDIR, errno.EINVAL, errno.EBADF})
+_LASTING = frozenset({errno.ENAMETOOLONG, errno.EISDIR, errno.EINVAL, errno.EBADF, errno.ENOTSUP})
 
 
 class Outages:

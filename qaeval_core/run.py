@@ -93,12 +93,14 @@ def _run_locked(
     job: Job, executor: Executor, outages: Outages, lock: RunLock, say: Callable[[str], None]
 ) -> Outcome:
     job.store.remove_leftovers()
-    # It tries as long as this process does.
-    job = job.with_store(Store(job.store.out, outages=outages, sample=job.sample))
+    # It tries as long as this process does, and as long as OUT is this run's.
+    store = Store(job.store.out, outages=outages, sample=job.sample, guard=lock.check)
+    job = job.with_store(store)
     success = job.store.out / "_SUCCESS"
     if not job.config.scoring.retry_quarantined and _is_finished(job, success):
         say(f"nothing to do: {job.store.out} is complete ({job.n_rows_total:,} rows)")
-        return Outcome(read_json(job.store.out / "report.json"), 0, is_new=False)
+        report = read_json(job.store.out / "report.json", outages)
+        return Outcome(report, 0, is_new=False)
     for line in changes(job):
         say(line)
     if job.sample is not None:
@@ -116,7 +118,7 @@ def _run_locked(
         except BaseException:
             marked_job.commits.save()
             raise
-        return _finish(marked_job, done, lock)
+        return _finish(marked_job, done)
 
 
 def _outages(job: Job, executor: Executor, say: Callable[[str], None]) -> Outages:
@@ -143,8 +145,8 @@ def _outages(job: Job, executor: Executor, say: Callable[[str], None]) -> Outage
     )
 
 
-def _finish(job: Job, done: RunCosts, lock: RunLock) -> Outcome:
-    lock.check()
+def _finish(job: Job, done: RunCosts) -> Outcome:
+    job.store.guard()
     committed, ranges = reconcile(job, pending=done.stopped)
     totals = Totals()
     overview = Overview.of_run(job.run, by=_slicing_columns(job))
@@ -180,7 +182,6 @@ def _finish(job: Job, done: RunCosts, lock: RunLock) -> Outcome:
     check_report(report, n_rows=job.n_rows_total)
     check_quarantined(job, report["quarantined"])
     shown = _page(job, report, overview)
-    lock.check()
     job.store.write(job.store.out / PROFILE, _bytes(overview.profile.to_table()))
     job.store.write_json(job.store.out / "report.json", report)
     job.store.write(job.store.out / PAGE, shown.encode())
@@ -213,7 +214,8 @@ def _page(job: Job, report: Mapping[str, Any], overview: Overview) -> str:
             limits=job.read_limits(),
             outages=job.store.outages,
         )
-    return report_page(report, read_json(job.store.out / "run.json") or {}, overview.profile, texts)
+    about = read_json(job.store.out / "run.json", job.store.outages) or {}
+    return report_page(report, about, overview.profile, texts)
 
 
 def _bytes(table: pa.Table) -> bytes:
@@ -225,18 +227,14 @@ def _bytes(table: pa.Table) -> bytes:
 def _journals(job: Job) -> dict[str, JournalTotals]:
     """Return what the journals of families that ask hold; who opens one next need not read it.
 
-    Raises
-    ------
-    StorageError
-        If the store of one does not answer for as long as it is tried.
+    Of one that cannot be read a note says so: its family does, too, and ends, and no other one.
     """
     folders = {plan.key: plan.journal_folder for plan in job.run.families if plan.journal_folder}
     read = {
         folder: journal_totals(folder, outages=job.store.outages, writes_index=True)
         for folder in set(folders.values())
-        if folder.is_dir()
     }
-    return {key: read[folder] for key, folder in folders.items() if folder in read}
+    return {key: read[folder] for key, folder in folders.items()}
 
 
 def _read_scores(store: Store, paths: Sequence[StoragePath], column: str) -> NDArray[np.floating]:
@@ -304,11 +302,11 @@ def check_report(report: Mapping[str, Any], *, n_rows: int) -> None:
 
 def _is_finished(job: Job, success: StoragePath) -> bool:
     """Whether OUT holds what this job would compute, and the report that was written of it."""
-    marker = read_json(success) or {}
+    marker = read_json(success, job.store.outages) or {}
     report = job.store.out / "report.json"
     return (
         marker.get("fingerprint") == job.fingerprint
-        and report.is_file()
+        and job.store.call(report.is_file, f"cannot look at {report}")
         and marker.get("report") == _hash(report, job.store)
         and _shows_texts_as_asked(job)
     )
@@ -320,7 +318,9 @@ def _hash(path: StoragePath, store: Store) -> str:
 
 def _shows_texts_as_asked(job: Job) -> bool:
     """Whether the page, if there is one, was made with texts or without as it is asked now."""
-    if not (job.store.out / PAGE).is_file():  # OUT is of a version that wrote none.
-        return True
-    output = (read_json(job.store.out / "run.json") or {}).get("config", {}).get("output", {})
+    page = job.store.out / PAGE
+    if not job.store.call(page.is_file, f"cannot look at {page}"):
+        return True  # OUT is of a version that wrote none.
+    about = read_json(job.store.out / "run.json", job.store.outages) or {}
+    output = about.get("config", {}).get("output", {})
     return bool(output.get("texts", True) == job.config.output.texts)

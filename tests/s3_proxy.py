@@ -10,6 +10,8 @@ from types import TracebackType
 from typing import Self
 
 CONDITIONS = ("if-none-match", "if-match")
+NOT_IMPLEMENTED = b"<Error><Code>NotImplemented</Code><Message>no such header</Message></Error>"
+NOT_MET = b"<Error><Code>PreconditionFailed</Code><Message>not met</Message></Error>"
 _CONFLICT = b"<Error><Code>ConditionalRequestConflict</Code><Message>try again</Message></Error>"
 
 
@@ -26,6 +28,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.proxy.refusal is not None:
             return self.answer(403, [], self.proxy.refusal.encode())
         time.sleep(self.proxy.delay_s)
+        for header, (status, told) in self.proxy.answers.items():
+            if header in self.headers:
+                return self.answer(status, [], told)
         is_write = self.command == "PUT"
         if is_write and self.proxy.counts_down("n_conflicts"):
             return self.answer(409, [], _CONFLICT)
@@ -69,6 +74,8 @@ class S3Proxy:
         How long each request takes more.
     stripped : tuple of str
         Headers that are not passed on.
+    answers : dict
+        Status and content that requests with a header are answered, which are not done.
     refusal : str, optional
         What all requests are answered, with status 403.
     seen : list of str
@@ -80,6 +87,7 @@ class S3Proxy:
         self.delay_s = 0.0
         self.refusal: str | None = None
         self.stripped: tuple[str, ...] = ()
+        self.answers: dict[str, tuple[int, bytes]] = {}
         self.seen: list[str] = []
         self.target = target
         self._lock = threading.Lock()

@@ -110,7 +110,7 @@ def recompute(
     engine = Engine(
         models=ModelsSection(),
         n_threads=n_threads,
-        load_frequencies=partial(load_frequencies, out=job.store.out),
+        load_frequencies=partial(load_frequencies, store=job.store),
     )
     runs: list[FamilyRun] = []
     statistics: dict[str, pa.Table] = {}

@@ -95,6 +95,7 @@ def run_filter(
     )
     probe(folder, run.outages, option="--to")
     with RunLock(folder) as lock:
+        run.store.guard = lock.check
         _remove_leftovers(run)
         if plan.request.label_sheet is not None:
             return write_sheet(run)

@@ -279,7 +279,7 @@ async def reconcile(governor: GovernorClient, journal: Journal, *, account: str)
     RunError
         If replies cannot be kept in the journal's folder.
     """
-    journal.check_writable()
+    await asyncio.to_thread(journal.check_writable)  # A store may be away for minutes.
     # The journal's sum first: what was spent by then is settled, or reserved, a moment later.
     spent_usd = journal.spent_usd()
     open_calls, n_settled = await governor.open_calls(), 0

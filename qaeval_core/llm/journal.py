@@ -210,6 +210,8 @@ class Journal:
         if not self._with_text:
             entry = replace(entry, text=None)
         stored: Future[None] = Future()
+        # Who waits may be cancelled; what is being written cannot.
+        stored.set_running_or_notify_cancel()
 
         def know(done: Future[Place]) -> None:
             error = done.exception()

@@ -43,6 +43,16 @@ _ROWS_AT_ONCE = 50_000
 # A file for each run that asked little; more are put into one.
 _MAX_FILES = 8
 _MAX_SUM = 2**62
+# What reading one raises that holds something else; JSON may be deeper than can be read.
+_NO_INDEX = (
+    pa.ArrowException,
+    OSError,
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    RecursionError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +130,7 @@ class IndexPart:
             segments = told["segments"].items()
             self.covered = {own: _covered(said) for own, said in segments}
             self.is_whole = told["is_whole"] is True
-        except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, AttributeError):
+        except _NO_INDEX:
             raise ValueError("it is no index") from None
         self.name = name
         if told.get("version") != _VERSION or not self.table.schema.equals(_SCHEMA):

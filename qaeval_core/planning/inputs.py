@@ -197,14 +197,16 @@ def store_of(uri: str) -> str:
 
 def _open_place(uri: str) -> tuple[_Place, str]:
     parts = urlsplit(uri)
-    if parts.password is not None:
+    if parts.password is not None or "@" in parts.query:
         # It would go to every worker, into OUT and into messages.
-        shown = urlunsplit(parts._replace(netloc=parts.hostname or ""))
+        shown = urlunsplit(parts._replace(netloc=parts.hostname or "", query=""))
         raise InputError(f"{shown}: no secrets in a URI; set them in the nodes' environment")
     try:
         filesystem, path = open_filesystem(uri)
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"cannot open {uri}: {error}") from None
+        # Of an option that is none the value may be a secret.
+        shown = uri.partition("?")[0] if "://" in uri else uri
+        raise InputError(f"cannot open {shown}: {error}") from None
     is_local = "://" not in uri or parts.scheme == "file"
     return _Place(filesystem, None if is_local else parts), path
 

@@ -127,7 +127,7 @@ class LocalExecutor:
             models=job.config.models,
             device=job.device,
             n_threads=self._n_threads,
-            load_frequencies=partial(load_frequencies, out=job.store.out),
+            load_frequencies=partial(load_frequencies, store=job.store),
         )
         runners = {family.key: family.open_runner(engine) for family in families}
         others = job.commits.with_other_samples(runners)

@@ -31,8 +31,7 @@ from qaeval_core.families.words.frequencies import (
 from qaeval_core.job import Job
 from qaeval_core.planning.shards import Piece
 from qaeval_core.running.sight import Sight
-from qaeval_core.storage.path import AnyPath, as_path
-from qaeval_core.store.store import Commit, tiles
+from qaeval_core.store.store import Commit, Store, tiles
 
 # Called with what was committed of each shard, in every family of its pass.
 OnShard = Callable[[Sequence[Commit]], None]
@@ -290,7 +289,7 @@ def _gram_columns(job: Job, key: str) -> Iterator[pa.Array]:
             yield table.column("grams").combine_chunks()
 
 
-def load_frequencies(plan: FamilyPlan, out: AnyPath) -> DocumentFrequencies:
+def load_frequencies(plan: FamilyPlan, store: Store) -> DocumentFrequencies:
     """Return the document frequencies that a family reads: given ones, or those of OUT."""
-    path = as_path(out) / plan.frequencies_path if plan.after else as_path(plan.frequencies_path)
-    return read_frequencies(path, words=plan.words)
+    path = store.out / plan.frequencies_path if plan.after else plan.frequencies_path
+    return read_frequencies(path, words=plan.words, outages=store.outages)

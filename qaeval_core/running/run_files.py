@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from qaeval_core.errors import StorageError
 from qaeval_core.families.plan import FamilyPlan
 from qaeval_core.files import read_own
 from qaeval_core.job import Job
+from qaeval_core.outages import Outages
 from qaeval_core.planning.sample import read_sample
 from qaeval_core.planning.shards import RowRange
 from qaeval_core.signature import environment
@@ -32,8 +32,13 @@ _PLAN_SCHEMA = pa.schema(
 )
 
 
-def read_json(path: AnyPath) -> dict[str, Any] | None:
+def read_json(path: AnyPath, outages: Outages | None = None) -> dict[str, Any] | None:
     """Return a JSON object, or None where there is none.
+
+    Parameters
+    ----------
+    outages : Outages, optional
+        How long an object store is tried; default once.
 
     Raises
     ------
@@ -41,22 +46,24 @@ def read_json(path: AnyPath) -> dict[str, Any] | None:
         If an object store does not say whether there is one.
     """
     try:
-        content = json.loads(_read_wary(as_path(path)))
+        content = json.loads(_read_wary(as_path(path), outages or Outages()))
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
 
 
-def _read_wary(path: StoragePath) -> bytes:
+def _read_wary(path: StoragePath, outages: Outages) -> bytes:
     if path.local is not None:
         with read_own(path.local, of_others=True) as file:
             return file.read()
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from None
+
+    def read() -> bytes:
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    return outages.call(read, store=str(path.parent), what=f"cannot read {path}")
 
 
 def changes(job: Job) -> list[str]:
@@ -78,7 +85,7 @@ def changes(job: Job) -> list[str]:
     gone = [name for name in before if name not in now]
     if gone:
         lines.append(f"{len(gone)} files of earlier runs are no input now; their scores stay")
-    old = read_json(job.store.out / "run.json") or {}
+    old = read_json(job.store.out / "run.json", job.store.outages) or {}
     if old and read_sample(old.get("sample")) != job.sample:
         lines.append(
             "another sample than in the last run: what was computed of its rows is taken over"

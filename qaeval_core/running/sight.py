@@ -136,7 +136,8 @@ def marked(job: Job, outages: Outages) -> Iterator[tuple[Job, Sight]]:
         mark, tuple(map(str, folders)), tuple(_given_files(job)), tuple(one_a_folder(job.files))
     )
     try:
-        yield job.with_store(Store(out, mark=mark, outages=outages, sample=job.sample)), sight
+        store = Store(out, mark=mark, outages=outages, sample=job.sample, guard=job.store.guard)
+        yield job.with_store(store), sight
     finally:
         for folder in folders:
             with contextlib.suppress(OSError):

@@ -102,8 +102,14 @@ class Storage(ABC):
         return self.fetch(name)[0]
 
     @abstractmethod
-    def read_range(self, name: str, start: int, n_bytes: int) -> bytes:
-        """Return some bytes of a file, fewer if it ends before."""
+    def read_range(self, name: str, start: int, n_bytes: int, tag: Tag = "") -> bytes:
+        """Return some bytes of a file, fewer if it ends before.
+
+        Parameters
+        ----------
+        tag : Tag, default ""
+            Of the version that they are to be of, OSError if it is another one by now.
+        """
 
     @abstractmethod
     def head(self, name: str) -> Found | None:

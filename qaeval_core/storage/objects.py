@@ -31,7 +31,7 @@ from qaeval_core.storage.base import Found, Sink, Storage, Tag
 from qaeval_core.storage.secrets import refusal_code, scrubbed
 
 if TYPE_CHECKING:
-    from obstore import WritableFile
+    from obstore import GetOptions, WritableFile
     from obstore.store import ObjectStore
 
 # Objects of more are sent in parts of this size, several at once.
@@ -138,12 +138,19 @@ class ObjectStorage(Storage):
             answer = self._store.get(name)
             return bytes(answer.bytes()), _found(name, answer.meta)
 
-    def read_range(self, name: str, start: int, n_bytes: int) -> bytes:
+    def read_range(self, name: str, start: int, n_bytes: int, tag: Tag = "") -> bytes:
         """Get a part of an object."""
         if n_bytes <= 0:
             return b""
+        options: GetOptions = {"range": (start, start + n_bytes)}
+        if tag:
+            options["if_match"] = tag
         with self._answers(name, "read"):
-            return bytes(self._store.get_range(name, start=start, length=n_bytes))
+            try:
+                return bytes(self._store.get(name, options=options).bytes())
+            except PreconditionError:
+                told = f"{self.uri(name)} was replaced while it was read"
+                raise OSError(errno.ESTALE, told) from None
 
     def head(self, name: str) -> Found | None:
         """Look at an object."""
@@ -166,7 +173,9 @@ class ObjectStorage(Storage):
             for page in pages:
                 for found in page:
                     name = found["path"].removeprefix(prefix)
-                    if found["path"] > offset and (is_deep or "/" not in name):
+                    # The mark of this folder, of no bytes, loses its slash here, and is no file.
+                    is_below = found["path"].startswith(prefix) and found["path"] > offset
+                    if is_below and (is_deep or "/" not in name):
                         yield _found(name, found)
 
     def folders(self, folder: str) -> builtins.list[str]:
@@ -230,7 +239,8 @@ class ObjectStorage(Storage):
             return FileNotFoundError(errno.ENOENT, f"there is no {self.uri(name)}")
         if isinstance(error, ValueError):
             return OSError(errno.EINVAL, f"{self.uri(name)} cannot be a name there: {said}")
-        return OSError(errno.EIO, said)
+        # What a store does not know at all it does not learn by being asked again.
+        return OSError(errno.ENOTSUP if code == "NotImplemented" else errno.EIO, said)
 
     def _busy(self, name: str) -> OSError:
         return OSError(errno.EBUSY, f"other writes of {self.uri(name)} are under way all the time")

@@ -16,7 +16,7 @@ from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from qaeval_core.errors import ConfigError, nearest
 
@@ -60,7 +60,7 @@ class Bucket:
         Raises
         ------
         ConfigError
-            If it is plain http to another machine.
+            If it is no address, holds a name or secret, or is plain http to another machine.
         """
         found = self.options.get("endpoint_override")
         if found is not None and "://" not in found:
@@ -68,9 +68,16 @@ class Bucket:
         found = found or next(
             (os.environ[name] for name in variables if os.environ.get(name)), None
         )
-        if found is None or not found.startswith("http://"):
+        if found is None:
+            return None
+        host = _split(found, f"{self.scheme}://{self.name}: the endpoint").netloc
+        if "@" in host:
+            raise ConfigError(
+                f"{self.scheme}://{self.name}: no names or secrets in an endpoint; set them in the "
+                "nodes' environment"
+            )
+        if not found.startswith("http://"):
             return found
-        host = urlsplit(found).netloc
         if not _LOOPBACK.match(host) and os.environ.get(ALLOW_HTTP) != "1":
             raise ConfigError(
                 f"{self.scheme}://{self.name}: plain http to {host} shows everybody on the way "
@@ -89,15 +96,20 @@ def open_bucket(uri: str) -> tuple[Storage, str]:
     Raises
     ------
     ConfigError
-        If the scheme or an option is unknown, no bucket is named, or the URI holds a secret; if
-        the extra ``cloud`` is not installed.
+        If the scheme or an option is unknown, no bucket is named, the URI holds a secret, or has a
+        part that would be left out; if the extra ``cloud`` is not installed.
     """
-    parts = urlsplit(uri)
+    parts = _split(uri, f"{uri.partition('://')[0]}://...")
     if "@" in parts.netloc:
         # It would go to every worker, into OUT and into messages.
         raise ConfigError(
             f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}: no names or secrets in a URI; "
             "set them in the nodes' environment"
+        )
+    if "#" in uri:
+        raise ConfigError(
+            f"{parts.scheme}://{parts.netloc}{parts.path}: what follows # would be left out; in a "
+            "name, write %23"
         )
     if parts.scheme not in _OPENERS:
         raise ConfigError(
@@ -105,7 +117,9 @@ def open_bucket(uri: str) -> tuple[Storage, str]:
             f"{nearest(parts.scheme, list(_OPENERS))} or a path"
         )
     if not parts.netloc:
-        raise ConfigError(f"{uri}: name a bucket, {parts.scheme}://BUCKET/PREFIX")
+        raise ConfigError(
+            f"{parts.scheme}://{parts.path}: name a bucket, {parts.scheme}://BUCKET/PREFIX"
+        )
     opener, known = _OPENERS[parts.scheme]
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in options:
@@ -127,6 +141,13 @@ def open_bucket(uri: str) -> tuple[Storage, str]:
         if root not in _opened:
             _opened[root] = opener(Bucket(parts.scheme, parts.netloc, options), parts.query)
         return _opened[root], name
+
+
+def _split(text: str, name: str) -> SplitResult:
+    try:
+        return urlsplit(text)
+    except ValueError as error:
+        raise ConfigError(f"{name} is no URI: {error}") from None
 
 
 def _s3(bucket: Bucket, query: str) -> Storage:

@@ -220,7 +220,7 @@ class _Ranges(io.RawIOBase):
         found = path.head()
         if found is None:
             raise FileNotFoundError(2, f"there is no {path}")
-        self._path, self._n_bytes, self._at = path, found.size, 0
+        self._path, self._n_bytes, self._tag, self._at = path, found.size, found.tag, 0
 
     def readable(self) -> bool:
         return True
@@ -239,7 +239,8 @@ class _Ranges(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         left = max(self._n_bytes - self._at, 0)
         n_bytes = left if size < 0 else min(size, left)
-        content = self._path.storage.read_range(self._path.key, self._at, n_bytes)
+        # As a file that is open stays the one that it was, whoever takes its name.
+        content = self._path.storage.read_range(self._path.key, self._at, n_bytes, self._tag)
         self._at += len(content)
         return content
 

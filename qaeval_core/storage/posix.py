@@ -9,6 +9,7 @@ its lock service. Elsewhere it looks and renames, with less than a millisecond b
 from __future__ import annotations
 
 import builtins
+import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -83,9 +84,11 @@ class PosixStorage(Storage):
             content = file.read()
             return content, _found(name, os.fstat(file.fileno()))
 
-    def read_range(self, name: str, start: int, n_bytes: int) -> bytes:
+    def read_range(self, name: str, start: int, n_bytes: int, tag: Tag = "") -> bytes:
         """Read a part of a file."""
         with self.local(name).open("rb") as file:
+            if tag and _tag(os.fstat(file.fileno())) != tag:
+                raise OSError(errno.ESTALE, f"{self.uri(name)} was replaced while it was read")
             file.seek(start)
             return file.read(n_bytes)
 

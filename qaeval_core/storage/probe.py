@@ -9,6 +9,7 @@ But: of a disk nothing is looked at; it does what its file system promises.
 
 from __future__ import annotations
 
+import errno
 import uuid
 
 from qaeval_core.errors import OutRefusedError
@@ -48,18 +49,25 @@ def probe(
     if out.local is not None:
         return
 
+    name = f"{option} {out}"
+
     def look() -> None:
         try:
-            _look(out, f"{option} {out}", is_locked=is_locked)
+            _look(out, name, is_locked=is_locked)
         except (FileNotFoundError, PermissionError) as error:
-            raise OutRefusedError(f"{option} {out}: {error.strerror}") from None
+            raise OutRefusedError(f"{name}: {error.strerror}") from None
+        except OSError as error:
+            if error.errno != errno.ENOTSUP:
+                raise
+            why = f"it knows no conditional writes ({error.strerror})"
+            raise OutRefusedError(f"{name}: {why}: {_way_out(name)}") from None
 
     outages.call(look, store=str(out), what=f"cannot write below {out}")
 
 
 def _look(out: StoragePath, name: str, *, is_locked: bool) -> None:
     path = out / PROBES / uuid.uuid4().hex
-    tag = path.put_new(b"first")
+    tag = path.put_new(b"first") if is_locked else path.put(b"first")
     try:
         _check(path.read_bytes() == b"first", name, "it does not give back what was just written")
         listed = {found.name: found for found in path.parent.list()}
@@ -85,12 +93,26 @@ def _look_at_conditions(name: str, path: StoragePath) -> None:
         )
         if answer is not None
     ]
+    _check(not ignored, name, f"it ignores {' and '.join(ignored)}: {_way_out(name)}")
     _check(
-        not ignored,
+        _is_swapped(path),
         name,
-        f"it ignores {' and '.join(ignored)}: "
-        f"{_LOCK_OFF if name.startswith('--out') else _OTHER_STORE}",
+        f"it does not replace what is unchanged (If-Match): {_way_out(name)}",
     )
+
+
+def _is_swapped(path: StoragePath) -> bool:
+    """Whether an object that nobody else writes can be replaced: leases are renewed so."""
+    try:
+        return path.swap(b"fourth", path.fetch()[1].tag) is not None
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+
+
+def _way_out(name: str) -> str:
+    return _LOCK_OFF if name.startswith("--out") else _OTHER_STORE
 
 
 def _check(is_so: bool, name: str, why: str) -> None:

@@ -4,10 +4,11 @@ The lock file names host, process and its start time, and counts heartbeats: eac
 if it still is the one that the holder wrote last. A run that finds a lock takes it over in the same
 way, so one of many wins, at once where the holder was a process of this machine that is dead, else
 when no heartbeat has come for two minutes by the clock of the storage. A holder that was frozen for
-so long finds another's token at its next heartbeat, and before it writes scores, and ends.
+so long finds another's token at its next heartbeat, and right before whatever its driver writes,
+and ends.
 
-But: a run that is frozen between its last look and a write still makes that write. It is a commit,
-whose bytes are those that its successor would write.
+But: workers do not look. What they write after that is commits, whose bytes are those that their
+successors would write.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from qaeval_core import files
 from qaeval_core.errors import LockLostError, RunError, StoreLockedError
 from qaeval_core.storage.base import Tag
 from qaeval_core.storage.path import AnyPath, as_path
+from qaeval_core.storage.probe import PROBES
 
 HEARTBEAT_S = 15.0
 STALE_AFTER_S = 120.0
@@ -223,7 +225,11 @@ class RunLock:
 
     def _now_s(self) -> float:
         """Return the time by the clock that dates the lock: no other one is compared with it."""
-        probe = self._path.with_name(f".lock.{uuid.uuid4().hex}.tmp")
+        token = uuid.uuid4().hex
+        # Where what a killed process leaves is taken away: as temporary files, or as old probes.
+        is_on_disk = self._path.local is not None
+        out = self._path.parent
+        probe = out / f".lock.{token}.tmp" if is_on_disk else out / PROBES / token
         return probe.storage.clock_s(probe.key)
 
     def _beat(self) -> None:

@@ -99,6 +99,8 @@ class Store:
     sample : Sample, optional
         Whose rows alone are scored: its name is part of the names of commits, in which the other
         rows are nulls.
+    guard : callable, optional
+        Called right before each try to write or delete; raises where OUT is another run's by now.
     """
 
     def __init__(
@@ -108,11 +110,13 @@ class Store:
         mark: Mark | None = None,
         outages: Outages | None = None,
         sample: Sample | None = None,
+        guard: Callable[[], None] | None = None,
     ) -> None:
         self.out = as_path(out)
         self.mark = mark
         self.sample = sample
         self.outages = outages or Outages()
+        self.guard = guard or (lambda: None)
 
     def family_folder(self, family: str) -> StoragePath:
         """Return the folder of a family's commits."""
@@ -172,17 +176,17 @@ class Store:
             If the disk refuses for as long as it is tried.
         """
         self.check_inside(path)
-        return self.call(lambda: as_path(path).put(content), f"cannot write {path}")
+        return self._change(lambda: as_path(path).put(content), f"cannot write {path}")
 
     def write_json(self, path: AnyPath, content: object) -> None:
         """Write JSON below OUT, as `write` does."""
         self.check_inside(path)
-        self.call(lambda: as_path(path).put_json(content), f"cannot write {path}")
+        self._change(lambda: as_path(path).put_json(content), f"cannot write {path}")
 
     def delete(self, path: AnyPath) -> None:
         """Delete a file below OUT, if it is there."""
         self.check_inside(path)
-        self.call(as_path(path).delete, f"cannot delete {path}")
+        self._change(as_path(path).delete, f"cannot delete {path}")
 
     def check_inside(self, path: AnyPath) -> None:
         """Look whether links lead a path below OUT out of it; OUT itself may be a link.
@@ -206,6 +210,14 @@ class Store:
         """Look at the folders that a run writes to, as `check_inside` does."""
         for name in OWN_FOLDERS:
             self.check_inside(self.out / name / "any")
+
+    def _change(self, action: Callable[[], T], what: str) -> T:
+        def guarded() -> T:
+            # An outage that is waited for may last longer than another run waits for this one.
+            self.guard()
+            return action()
+
+        return self.call(guarded, what)
 
     def call(self, action: Callable[[], T], what: str) -> T:
         """Return what an action on OUT returns, tried as long as the disk refuses."""

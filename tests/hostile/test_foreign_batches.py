@@ -188,6 +188,19 @@ def test_an_index_that_says_what_cannot_be_is_left_out(
     assert journal.spent_usd() == journal_totals(folder).usd == usd_of(range(N))
 
 
+def test_an_index_too_deep_to_be_read_is_left_out(folder: StoragePath) -> None:
+    path = with_index(folder)
+    table = pq.read_table(pa.BufferReader(path.read_bytes()))
+    metadata = {b"qaeval.journal": b"[" * 200_000, checksums.KEY: checksums.PLACEHOLDER}
+    buffer = io.BytesIO()
+    sink = checksums.SealedFile(buffer)
+    pq.write_table(table.replace_schema_metadata(metadata), sink)
+    sink.seal()
+    path.put(buffer.getvalue())
+    assert "index/00000000.parquet is left out: it is no index" in Journal(folder).notes
+    assert replies_are_true(folder) == list(range(N))
+
+
 def test_an_index_that_leads_to_another_reply_gives_none(folder: StoragePath) -> None:
     """It is a hint: the line that it leads to says itself what it is a reply to."""
 

@@ -15,6 +15,7 @@ from s3_server import S3Server
 from qaeval_core.errors import StorageError
 from qaeval_core.llm.asker import Answer, Asker
 from qaeval_core.llm.client import ChatClient, Endpoint
+from qaeval_core.llm.governor_client import reconcile
 from qaeval_core.llm.journal import Journal
 from qaeval_core.storage.path import as_path
 
@@ -60,6 +61,29 @@ def test_two_askers_pay_for_equal_requests_once(bucket: S3Server, tmp_path: Path
     assert all(one.entry for one in first)
     assert (stats["n_ok"], stats["n_after_ok"]) == (40, 0)
     assert sum(one.is_from_journal for one in first + second) == 40
+
+
+def test_a_slow_store_holds_up_nothing_else_while_a_journal_is_opened(
+    bucket: S3Server, tmp_path: Path
+) -> None:
+    n_ticks = 0
+
+    async def tick() -> None:
+        nonlocal n_ticks
+        while True:
+            await asyncio.sleep(0.01)
+            n_ticks += 1
+
+    async def open_journal(run: Run, journal: Journal) -> None:
+        ticking = asyncio.create_task(tick())
+        await reconcile(run.client, journal, account=run.account)
+        ticking.cancel()
+
+    with LlmServer() as server, Run(server, tmp_path) as run, S3Proxy(bucket.port) as proxy:
+        journal = Journal(proxy.uri("bucket/slow/journal"))
+        proxy.delay_s = 0.5
+        asyncio.run(open_journal(run, journal))
+    assert n_ticks > 20
 
 
 def test_who_asks_alone_looks_once(bucket: S3Server, tmp_path: Path) -> None:

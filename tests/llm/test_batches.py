@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -65,6 +66,22 @@ def test_a_put_returns_once_its_batch_is_there_and_close_does_not_wait(
 
 
 @pytest.mark.slow
+def test_who_is_cancelled_leaves_no_trace_and_the_reply(
+    folder: StoragePath, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = Journal(folder, linger_s=0.2)
+
+    async def ask() -> None:
+        waiting = asyncio.wrap_future(journal.put_soon(entry(1)))
+        waiting.cancel()
+        await asyncio.sleep(0)
+
+    asyncio.run(ask())
+    journal.close()
+    assert caplog.records == []
+    assert journal.get(entry(1).key, ASKED) == Journal(folder).get(entry(1).key) == entry(1)
+
+
 def test_what_was_put_survives_a_kill(folder: StoragePath) -> None:
     for round_ in range(2):
         process = start_writer(folder, first=10_000 * round_)

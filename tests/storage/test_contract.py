@@ -206,6 +206,25 @@ def test_parquet_is_written_and_read_by_columns_and_ranges(folder: StoragePath) 
         assert file.seek(0) == 0 and file.read() == content
 
 
+def test_what_is_read_in_ranges_is_one_version(folder: StoragePath) -> None:
+    """Protects from columns of one table and rows of another, where a run writes it anew."""
+    path = folder / "read"
+    old = path.put(b"a" * (3 << 20))
+    with path.open() as file:
+        assert file.read(8) == b"a" * 8
+        path.put(b"b" * (3 << 20))
+        if path.local is not None:
+            assert file.read() == b"a" * ((3 << 20) - 8)
+        else:
+            with pytest.raises(OSError, match="was replaced while it was read"):
+                file.read()
+    with pytest.raises(OSError, match="was replaced while it was read"):
+        path.storage.read_range(path.key, 5, 3, old)
+    assert path.storage.read_range(path.key, 5, 3, path.head().tag) == b"bbb"
+    with path.open() as file:
+        assert file.read() == path.read_bytes()
+
+
 def test_the_clock_is_that_of_files(folder: StoragePath) -> None:
     path = folder / "dated"
     path.put(b"now")

@@ -13,11 +13,12 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
-from s3_proxy import CONDITIONS, S3Proxy
+from s3_proxy import CONDITIONS, NOT_IMPLEMENTED, NOT_MET, S3Proxy
 from s3_server import S3Server
 
-from qaeval_core.errors import ConfigError, OutRefusedError, StorageError
+from qaeval_core.errors import ConfigError, InputError, OutRefusedError, StorageError
 from qaeval_core.outages import Outages
+from qaeval_core.planning.inputs import find_inputs
 from qaeval_core.storage import opening
 from qaeval_core.storage.path import as_path
 from qaeval_core.storage.probe import PROBES, probe
@@ -92,6 +93,37 @@ def test_a_store_that_ignores_conditions_is_refused(
     assert not list(out.list(is_deep=True))
 
 
+@pytest.mark.parametrize("header", CONDITIONS)
+def test_a_store_that_knows_no_conditions_is_refused_at_once(proxy: S3Proxy, header: str) -> None:
+    """Protects from minutes of trying again, and from a way out that is none."""
+    out = as_path(proxy.uri(f"bucket/unknown-{header}"))
+    proxy.answers = {header: (501, NOT_IMPLEMENTED)}
+    with pytest.raises(OutRefusedError, match="knows no conditional writes.*output.lock=off"):
+        probe(out, Outages(retry_s=60.0))
+    probe(out, Outages(), is_locked=False)
+    assert not list(out.list(is_deep=True))
+
+
+@pytest.mark.slow
+def test_a_store_that_meets_no_condition_is_refused(proxy: S3Proxy) -> None:
+    """Its lease could never be renewed: a live run would be held for dead after two minutes."""
+    out = as_path(proxy.uri("bucket/unmet"))
+    proxy.answers = {"if-match": (412, NOT_MET)}
+    with pytest.raises(OutRefusedError, match="does not replace.*If-Match.*output.lock=off"):
+        probe(out, Outages(retry_s=60.0))
+    assert not list(out.list(is_deep=True))
+
+
+def test_the_mark_of_a_folder_is_no_file_of_it(bucket: S3Server) -> None:
+    """Consoles, and PyArrow, make an object of no bytes whose name ends with a slash."""
+    bucket.make_bucket("bucket/made/here")
+    folder = as_path(bucket.uri("bucket/made"))
+    assert list((folder / "here").list(is_deep=True)) == []
+    (folder / "here" / "a").put(b"a")
+    assert [own.name for own in (folder / "here").list(is_deep=True)] == ["a"]
+    assert [own.name for own in (folder / "here").list(after="A")] == ["a"]
+
+
 def test_what_a_killed_process_wrote_to_look_leaves_in_time(
     bucket: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +155,14 @@ BAD = {
     "ftp://host/x": "ftp://host: no such kind of store; .* or a path",
     "s4://host/x": "s4://host: no such kind of store; choose one of: az, gs, memory, s3 or a path",
     "s3:///x": "name a bucket",
+    "s3:///x?secret_key=hidden": "name a bucket",
+    "s3://bucket/run#2": r"s3://bucket/run: what follows # would be left out; .* write %23",
+    "s3://[hidden@bucket/x": "s3://... is no URI",
+    "s3://key:hidden@bucket/run#2": "no names or secrets in a URI",
     "s3://key:hidden@bucket/x": "s3://bucket: no names or secrets in a URI",
+    "s3://bucket/x?endpoint_override=https://me:hidden@host": "no names or secrets in an endpoint",
+    "s3://bucket/x?endpoint_override=http://me:hidden@host": "no names or secrets in an endpoint",
+    "s3://bucket/x?endpoint_override=http://[host": "the endpoint is no URI",
     "s3://bucket/x?secret_key=hidden": "unknown option secret_key",
     "s3://bucket/x?regoin=eu": "did you mean 'region'",
     "s3://bucket/x?endpoint_override=10.1.2.3:9000&scheme=http": "plain http to 10.1.2.3:9000",
@@ -135,6 +174,21 @@ BAD = {
 def test_a_uri_that_cannot_be_is_a_bad_request(uri: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as refused:
         as_path(uri)
+    assert "hidden" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://key:hidden@bucket/x?region=us-east-1",
+        "s3://bucket/x?secret_key=hidden",
+        "s3://bucket/x?endpoint_override=http://me:hidden@127.0.0.1:9",
+        "az://bucket/x?secret_key=hidden",
+    ],
+)
+def test_an_input_with_a_secret_is_refused_and_does_not_show_it(uri: str) -> None:
+    with pytest.raises(InputError, match="no secrets in a URI|cannot open") as refused:
+        find_inputs([uri])
     assert "hidden" not in str(refused.value)
 
 

@@ -15,12 +15,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from helpers import REPOSITORY
+from helpers import REPOSITORY, write_parquet
+from s3_proxy import S3Proxy
 from s3_server import S3Server
+from word_jobs import request, rows, run
 
+from qaeval_core import join
 from qaeval_core.errors import LockLostError, RunStoppedError, StoreLockedError
+from qaeval_core.outages import Outages
 from qaeval_core.storage.path import StoragePath, as_path
+from qaeval_core.storage.probe import PROBES
 from qaeval_core.store.lock import LockTimes, RunLock
+from qaeval_core.store.store import Store
 
 QUICK = LockTimes(heartbeat_s=0.2, stale_after_s=2.0)
 HOLDER = """
@@ -78,6 +84,19 @@ def test_a_dead_process_of_this_machine_is_taken_over_at_once(out: StoragePath) 
     put_lock(out, host=socket.gethostname(), pid=2**22 + 1, started=0.0, machine="other")
     with pytest.raises(StoreLockedError, match="another run"):
         RunLock(out).__enter__()
+
+
+def test_who_is_killed_while_it_asks_for_the_time_leaves_what_is_taken_away(
+    store: S3Server,
+) -> None:
+    store.make_bucket("bucket")
+    with S3Proxy(store.port) as proxy:
+        out = as_path(proxy.uri("bucket/asked"))
+        put_lock(out, host="elsewhere")
+        with pytest.raises(StoreLockedError):
+            RunLock(out).__enter__()
+        written = [line for line in proxy.seen if line.startswith("PUT") and ".lock" not in line]
+    assert len(written) == 1 and f"/bucket/asked/{PROBES}/" in written[0]
 
 
 @pytest.mark.slow
@@ -157,3 +176,48 @@ def test_a_frozen_holder_is_taken_over_and_ends_itself(out: StoragePath) -> None
         holder.kill()
         holder.wait()
         holder.stdout.close()
+
+
+def rob(out: StoragePath) -> None:
+    """Take the lock, as another run does that held its holder for dead."""
+    put_lock(out, host="elsewhere")
+
+
+def test_a_write_that_waited_for_the_store_looks_again(store: S3Server) -> None:
+    """Protects from a marker of success in the OUT of a run that has just begun.
+
+    An outage of two minutes and more lets the lock go stale, and both runs hear of its end.
+    """
+    store.make_bucket("bucket")
+    out = as_path(store.uri("bucket/waited"))
+
+    def look() -> None:
+        if not store.door.is_open:
+            store.door.open()
+            rob(out)
+
+    with RunLock(out) as lock:
+        own = Store(out, outages=Outages(retry_s=20.0, look=look), guard=lock.check)
+        own.write(out / "report.json", b"{}")
+        store.door.shut()
+        with pytest.raises(LockLostError, match="on elsewhere"):
+            own.write(out / "_SUCCESS", b"{}")
+    assert sorted(found.name for found in out.list()) == [".lock", "report.json"]
+
+
+def test_who_is_robbed_while_it_joins_publishes_no_scores(
+    out: StoragePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its successor may be another job, and done by then."""
+    source = write_parquet(tmp_path / "input.parquet", rows())
+    check = join.check_unchanged
+
+    def after_the_last_row(*given: object, **more: object) -> None:
+        check(*given, **more)
+        rob(out)
+
+    monkeypatch.setattr(join, "check_unchanged", after_the_last_row)
+    with pytest.raises(LockLostError, match="on elsewhere"):
+        run(request(source, out))
+    assert not list((out / "scores").list(is_deep=True))
+    assert not (out / "_SUCCESS").exists()

@@ -8,16 +8,20 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
+import naco_jobs
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from bucket_outs import is_as_local, names, scores
 from helpers import REPOSITORY, write_parquet
+from llm_server import LlmServer
 from s3_proxy import CONDITIONS, S3Proxy
 from s3_server import S3Server
 from word_jobs import N_ROWS, ROWS_PER_GROUP, Watched, request, rows, run
 
+import qaeval_core.run
 from qaeval_core.configure import load_config
 from qaeval_core.errors import (
     ConfigError,
@@ -29,6 +33,7 @@ from qaeval_core.errors import (
 )
 from qaeval_core.job import make_job, read_inputs
 from qaeval_core.run import run_job
+from qaeval_core.running import passes
 from qaeval_core.running.sight import Sight
 from qaeval_core.storage.path import as_path
 from qaeval_core.store.lock import RunLock
@@ -97,6 +102,25 @@ def test_an_outage_of_the_store_is_waited_for(
 
     run(request(source, uri, scoring__retry_storage_s=60), after=2, then=shut)
     assert is_as_local(uri, source, tmp_path / "out")
+
+
+@pytest.mark.parametrize("step", ["passes.read_frequencies", "run._page", "run._is_finished"])
+def test_an_outage_at_any_step_is_waited_for(
+    uri: str, source: Path, bucket: S3Server, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Protects from joining all scores anew because of one second at the end."""
+    module = {"passes": passes, "run": qaeval_core.run}[step.partition(".")[0]]
+    name = step.rpartition(".")[2]
+    do = getattr(module, name)
+
+    def during_an_outage(*given: Any, **more: Any) -> Any:
+        bucket.door.shut()
+        threading.Timer(1.5, bucket.door.open).start()
+        return do(*given, **more)
+
+    monkeypatch.setattr(module, name, during_an_outage)
+    outcome, _ = run({**request(source, uri, scoring__retry_storage_s=60), **METRICS})
+    assert outcome.is_new and (as_path(uri) / "_SUCCESS").is_file()
 
 
 def test_a_store_that_stays_away_ends_the_run_and_nothing_false_is_committed(
@@ -237,3 +261,19 @@ def test_replies_lie_below_out_or_where_a_uri_says(uri: str, source: Path, tmp_p
     with pytest.raises(ConfigError, match="s4://bucket: no such kind of store"):
         make_job(config, read_inputs(config), device="cpu")
     assert not names(as_path(uri)), "nothing is written before the run"
+
+
+def test_a_journal_that_cannot_be_opened_ends_its_family_alone(
+    bucket: S3Server, tmp_path: Path
+) -> None:
+    with LlmServer(latency_s=0.002) as server:
+        asked = naco_jobs.settings(
+            server, tmp_path, naco_jobs.many(8), naco__journal_path=bucket.uri("nowhere/j")
+        )
+        both = {"metrics.naco.metric": "naco", "metrics.f1.metric": "f1"}
+        outcome, said = run({**asked, **both, "input.columns.references": "answer"})
+        assert server.stats()["n_calls"] == 0
+    assert len(outcome.stopped) == 1
+    assert any("there is no bucket s3://nowhere" in line for line in said)
+    assert outcome.report["instances"]["f1"]["scored"] == 8
+    assert not (tmp_path / "out" / "_SUCCESS").exists()

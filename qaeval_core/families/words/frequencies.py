@@ -26,6 +26,7 @@ from qaeval_core.families.words.rows import (
     numbers,
 )
 from qaeval_core.metrics.cider import idf, similarity
+from qaeval_core.outages import Outages
 from qaeval_core.storage.path import AnyPath, as_path
 from qaeval_core.text.ngrams import GramCounts, HashArray, gram_hashes, word_hashes
 
@@ -108,21 +109,41 @@ def to_bytes(frequencies: DocumentFrequencies) -> bytes:
     return buffer.getvalue()
 
 
-def read_frequencies(path: AnyPath, *, words: str) -> DocumentFrequencies:
+def read_frequencies(
+    path: AnyPath, *, words: str, outages: Outages | None = None
+) -> DocumentFrequencies:
     """Read a table of document frequencies.
+
+    Parameters
+    ----------
+    path : path or URI
+    words : str
+        How texts are split.
+    outages : Outages, optional
+        How long an object store is tried; default once.
 
     Raises
     ------
     ConfigError
         If the file cannot be read, is no such table, or counts words that were split otherwise.
+    StorageError
+        If an object store does not give it for as long as it is tried.
     """
     path = as_path(path)
+
+    def read() -> pa.Table | None:
+        return pq.read_table(path.source()) if path.is_file() else None
+
+    what = f"cannot read document frequencies {path}"
     try:
-        if not path.is_file():
-            raise ConfigError(f"no such file of document frequencies: {path}")
-        table = pq.read_table(path.source())
+        if path.local is not None:
+            table = read()
+        else:
+            table = (outages or Outages()).call(read, store=path.place, what=what)
     except (OSError, pa.ArrowException) as error:
-        raise ConfigError(f"cannot read document frequencies {path}: {error}") from None
+        raise ConfigError(f"{what}: {error}") from None
+    if table is None:
+        raise ConfigError(f"no such file of document frequencies: {path}")
     metadata = table.schema.metadata or {}
     if _N_DOCUMENTS not in metadata or table.column_names != ["hash", "rows"]:
         raise ConfigError(f"{path} holds no document frequencies of qaeval")
