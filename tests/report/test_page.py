@@ -23,7 +23,7 @@ from naco_jobs import settings as naco_settings
 from qaeval_core.audit.run_profile import RunProfile
 from qaeval_core.errors import ConfigError, InputChangedError, InputError
 from qaeval_core.report.again import page_again, run_examples
-from qaeval_core.report.page import MAX_BYTES
+from qaeval_core.report.page import MAX_BYTES, report_page
 
 ATTACK = "</script><script>alert(1)</script>\u202e<img src=http://x onerror=y>\x07"
 SECRET = "zebrafish"
@@ -220,6 +220,15 @@ def test_texts_of_rows_are_shown_escaped_and_cut(out: Path) -> None:
         assert rows[own["id"]]["question"] in page.row(own["id"]) or "?" in page.row(own["id"])
     assert max(len(cell) for row in page.rows for cell in row[:-1]) <= 2000
     assert ATTACK not in text and "\\u202e" in text
+
+
+def test_a_page_of_thousands_of_notes_stays_small(out: Path) -> None:
+    """With skip_unreadable there is one for each file of a damaged corpus."""
+    report, run = (json.loads((out / f"{name}.json").read_text()) for name in ("report", "run"))
+    notes = [f"part{i}.parquet cannot be read: {'x' * 300}" for i in range(5000)]
+    text = report_page({**report, "notes": notes}, run, None)
+    assert_stands_alone(text)
+    assert notes[0][:150] in text and "more notes (report.json has all) are left out" in text
 
 
 def test_the_same_page_is_written_again(out: Path) -> None:
