@@ -114,7 +114,7 @@ class PairedColumn:
     n_not_reproduced : int
         Values that changed though input and signature did not.
     is_few : bool
-        Whether there are too few clusters for a verdict.
+        Whether the rows with a difference are of too few clusters for a verdict.
     n_same : int
         Rows whose input and signature are known to be the same.
     not_reproduced : tuple of Change
@@ -168,10 +168,12 @@ def pair_columns(
     occupied, places = np.unique(buckets, return_inverse=True)
     drawn = resample_weights(len(occupied), n_resamples=settings.n_draws, seed=settings.seed)
     weights = np.concatenate([np.empty((len(occupied), 0)), *drawn], axis=1).T
-    is_few = len(np.unique(clusters)) < settings.min_clusters
     found, tests = [], []
     for name, (before, now) in values.items():
         same = (is_same or {}).get(name, np.zeros(len(ids), dtype=bool))
+        # Of the rows that have a difference: clusters of other rows tell nothing of it.
+        n_clusters = len(np.unique(clusters[np.isfinite(before) & np.isfinite(now)]))
+        is_few = n_clusters < settings.min_clusters
         draws = (places, weights)
         own, test = _pair(name, before, now, ids=ids, draws=draws, same=same, is_few=is_few)
         found.append(own)

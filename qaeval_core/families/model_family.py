@@ -431,12 +431,13 @@ class FamilyRunner(Runner):
 
     def _look_at_device(self, units: Units, stats: PassStats) -> None:
         """Note which device this is and how far its numbers are from a CPU's."""
-        self._is_new_device = False
         assert self._session is not None
         seen: dict[str, Any] = {"gpu": gpu_facts()}
         if self._checks_device:
             seen["parity"] = check_device(self._session, units, family=self.plan.key)
         stats.devices.append(seen)
+        # Not before: an actor may be handed more shards once this one has failed.
+        self._is_new_device = False
 
     def _batches(self, lengths: NDArray[np.int64]) -> Iterator[list[int]]:
         """Yield batches of all units; the rest is cut anew whenever the budget changes."""

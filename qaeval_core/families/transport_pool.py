@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,6 +36,7 @@ _MIN_SECONDS = 0.25
 _PAIR_S = 8e-5
 _ELEMENT_S = 1e-7
 _CHUNKS_A_PROCESS = 4
+_STDERR = 2
 _THREADS_OF_ONE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -128,57 +130,77 @@ class _Pool:
     def solve(self, arguments: dict[str, Any]) -> FloatArray:
         """Return the costs of some pairs; solved here if the process that has them dies."""
         with self._free:
-            process = self._idle.pop()
+            solver = self._idle.pop()
             try:
-                costs = _ask(process, arguments)
+                return _ask(solver, arguments)
             except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
-                process.kill()
-                _end(process)
-                log.warning("a process for transport ended with %d (%r)", process.poll(), error)
-                process, costs = _start(), transport_costs(**arguments)
-            self._idle.append(process)
-        return costs
+                solver.process.kill()
+                _end(solver)
+                log.warning(
+                    "a process for transport ended with %d (%r)", solver.process.poll(), error
+                )
+                solver = _start()
+                return transport_costs(**arguments)
+            finally:
+                # Whatever is raised: the next one that is let in takes a process.
+                self._idle.append(solver)
 
     def close(self) -> None:
         """End the processes."""
-        for process in self._idle:
-            _end(process)
+        for solver in self._idle:
+            _end(solver)
 
 
-def _start() -> subprocess.Popen[bytes]:
+@dataclass(frozen=True, slots=True)
+class _Solver:
+    """A process, what it is asked by, and a pipe of its own by which it tells.
+
+    Not its standard output: what its Python prints as it starts would be read as a part of an
+    answer, whose end never comes.
+    """
+
+    process: subprocess.Popen[bytes]
+    asked: IO[bytes]
+    told: IO[bytes]
+
+
+def _start() -> _Solver:
     """Start a process; in a session of its own, so that Ctrl-C is this one's to answer."""
     source = str(Path(__file__).resolve().parents[2])
     paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", __spec__.name],
+    told, tells = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", __spec__.name, str(tells)],
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),
             **dict.fromkeys(_THREADS_OF_ONE, "1"),
         },
         stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        stdout=_STDERR,
+        pass_fds=(tells,),
         start_new_session=True,
     )
+    os.close(tells)
+    assert process.stdin is not None, "opened with a pipe"
+    return _Solver(process, process.stdin, os.fdopen(told, "rb"))
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(solver: _Solver) -> None:
     """Close a process's input, and wait for its end."""
-    with contextlib.suppress(BrokenPipeError), process:  # What it was not told is still there.
+    with (
+        contextlib.suppress(BrokenPipeError),  # What it was not told is still there.
+        solver.told,
+        solver.process,
+    ):
         pass
 
 
-def _ask(process: subprocess.Popen[bytes], arguments: dict[str, Any]) -> FloatArray:
-    asked, told = _pipe(process.stdin), _pipe(process.stdout)
-    pickle.dump(arguments, asked, protocol=pickle.HIGHEST_PROTOCOL)
-    asked.flush()
-    costs: FloatArray = pickle.load(told)
+def _ask(solver: _Solver, arguments: dict[str, Any]) -> FloatArray:
+    pickle.dump(arguments, solver.asked, protocol=pickle.HIGHEST_PROTOCOL)
+    solver.asked.flush()
+    costs: FloatArray = pickle.load(solver.told)
     return costs
-
-
-def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
-    assert pipe is not None, "opened with pipes"
-    return pipe
 
 
 def _serve(asked: IO[bytes], told: IO[bytes]) -> None:
@@ -195,7 +217,8 @@ def _serve(asked: IO[bytes], told: IO[bytes]) -> None:
 def main() -> None:
     """Serve the process that has started this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _serve(sys.stdin.buffer, sys.stdout.buffer)
+    with os.fdopen(int(sys.argv[1]), "wb") as told:
+        _serve(sys.stdin.buffer, told)
 
 
 if __name__ == "__main__":

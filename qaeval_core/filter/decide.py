@@ -38,6 +38,7 @@ _BUCKETS_PER_WALK = 8
 _N_THREADS = 2
 _STEP = 1 << 20
 BYTES_PER_ROW = 40
+_LEAST_STEPS = 64  # floats from one end of a range to the other
 NO_TWIN = -1
 
 
@@ -140,7 +141,10 @@ class CorpusRows:
         return dict(zip(self.stages.reasons, map(int, found), strict=True))
 
     def rank_range(self) -> tuple[float, float]:
-        """Return the lowest and the highest rank value; 0 and 1 if no row has one."""
+        """Return the lowest and the highest rank value, 0 and 1 if no row has one; fit for bins.
+
+        Values that are all but equal have a wider range: bins end at floats.
+        """
         low, high = np.inf, -np.inf
         for start in range(0, len(self), _STEP):
             rank = self.rank[start : start + _STEP]
@@ -148,7 +152,8 @@ class CorpusRows:
             low = min(low, np.min(rank, where=np.isfinite(rank), initial=np.inf))
         if low > high:
             return 0.0, 1.0
-        return float(low), float(high if high > low else low + 1.0)
+        least = _LEAST_STEPS * np.spacing(max(abs(low), abs(high)))
+        return float(low), float(high if high - low >= least else low + max(1.0, least))
 
     def groups(self) -> Iterator[NDArray[np.intp]]:
         """Yield the rows of some whole groups at a time, ascending; each row once.

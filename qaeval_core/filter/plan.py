@@ -27,7 +27,7 @@ from qaeval_core.filter.request import FilterRequest, NearDuplicates
 from qaeval_core.signature import hash_text
 from qaeval_core.stats.learned_rank import LearnedRank
 from qaeval_core.storage.path import as_path
-from qaeval_core.study.inputs import numbers
+from qaeval_core.study.inputs import numbers, table_files
 
 # What a filter does is in the fingerprint of what it wrote.
 VERSION = "1"
@@ -88,7 +88,8 @@ class FilterPlan:
 
     def fingerprint(self) -> str:
         """Return a hash of all that the result depends on."""
-        given = (self.request.labels, self.request.rank_by if _is_file(self.request) else None)
+        given = [] if self.request.labels is None else table_files(self.request.labels)
+        given += [as_path(str(self.request.rank_by))] if _is_file(self.request) else []
         content: dict[str, Any] = {
             "version": VERSION,
             "request": self.request.content(),
@@ -103,7 +104,7 @@ class FilterPlan:
             ],
             "complete": self.corpus.is_complete,
             "signatures": dict(self.signatures),
-            "given": [_hash_given(path) for path in given if path is not None],
+            "given": [hashlib.sha256(file.read_bytes()).hexdigest() for file in given],
         }
         return hash_text(json.dumps(content, sort_keys=True, default=str), n_chars=64)
 
@@ -177,13 +178,6 @@ def _is_file(request: FilterRequest) -> bool:
     given = request.rank_by or ""
     # Behind the name in a URI stands the way to its store.
     return (given.partition("?")[0] if "://" in given else given).endswith(".json")
-
-
-def _hash_given(path: str) -> str:
-    try:
-        return hashlib.sha256(as_path(path).read_bytes()).hexdigest()
-    except OSError:
-        return path  # A folder or a glob: its rows are read and checked anyway.
 
 
 def _last_stage(request: FilterRequest) -> str:

@@ -146,7 +146,7 @@ def _check_folder(folder: StoragePath, corpus: Corpus) -> None:
     names = {name for name in there if name[0] != "."} - {SHEET_NAME, PROBES}
     if not names:
         return
-    is_own = (folder / "filter.json").is_file() or not names
+    is_own = (folder / "filter.json").is_file()
     # Killed before the first one was finished.
     if not is_own and not names <= {*OUTPUTS, "combine.json", "yield.parquet", "filter.html"}:
         raise ConfigError(

@@ -341,7 +341,8 @@ def _add_sums(
 ) -> None:
     eligible = share != NO_BIN
     for i, name in enumerate(plan.metrics):
-        column = table[name].cast(pa.float64()).to_numpy()
+        # Whole numbers beyond 2^53 are rounded, as they are where rows are ranked.
+        column = table[name].cast(pa.float64(), safe=False).to_numpy()
         defined = np.isfinite(column)
         chosen = eligible & defined
         sums.by_share[i] += np.bincount(share[chosen], column[chosen], minlength=N_SHARES)

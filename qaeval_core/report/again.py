@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -21,7 +22,7 @@ from qaeval_core.errors import (
     UnreadableFileError,
     nearest,
 )
-from qaeval_core.planning.inputs import find_inputs
+from qaeval_core.planning.inputs import InputFile, find_inputs
 from qaeval_core.planning.shards import ReadLimits
 from qaeval_core.report.examples import (
     N_EXAMPLES,
@@ -33,6 +34,7 @@ from qaeval_core.report.examples import (
 )
 from qaeval_core.report.page import PROFILE, report_page
 from qaeval_core.running.finished_run import FinishedRun, read_run
+from qaeval_core.running.reader import read_rows
 from qaeval_core.running.run_files import read_json
 from qaeval_core.storage.path import AnyPath, as_path
 
@@ -95,7 +97,7 @@ def _page(
     n_examples, texts = n_texts or N_EXAMPLES, None
     if shows_texts:
         places = example_places(report, n=n_examples)
-        texts = _texts(run, places, inputs) if places else {}
+        texts = _texts(run, report, places, inputs) if places else {}
     content = read_json(run.out / "run.json") or {}
     return report_page(report, content, profile, texts, by=by or None, n_examples=n_examples)
 
@@ -134,7 +136,7 @@ def run_examples(
     if not (run.config.output.texts if n_texts is None else n_texts > 0):
         return RunExamples(report, None, n_examples)
     try:
-        return RunExamples(report, _texts(run, places, inputs), n_examples)
+        return RunExamples(report, _texts(run, report, places, inputs), n_examples)
     except QAEvalError as error:
         return RunExamples(report, None, n_examples, why=str(error))
 
@@ -166,7 +168,9 @@ def read_profile(path: AnyPath) -> RunProfile | None:
         raise UnreadableFileError(f"{path} is damaged: {error}") from None
 
 
-def _texts(run: FinishedRun, places: Sequence[Place], inputs: Sequence[str]) -> Texts:
+def _texts(
+    run: FinishedRun, report: Mapping[str, Any], places: Sequence[Place], inputs: Sequence[str]
+) -> Texts:
     paths = inputs or run.config.input.paths
     remote = [path for path in paths if "://" in path]
     if remote and not inputs:
@@ -181,17 +185,51 @@ def _texts(run: FinishedRun, places: Sequence[Place], inputs: Sequence[str]) -> 
             f"the input of this run: {error} (--input PATH names another place, --no-texts leaves "
             "texts out)"
         ) from None
+    scoring = run.config.scoring
+    limits = ReadLimits(scoring.max_shard_bytes, scoring.max_text_bytes)
     for file in files:
-        is_same = run.file_ids.get(file.relative, file.file_id) == file.file_id
-        if not is_same and not inputs:
+        if run.file_ids.get(file.relative, file.file_id) == file.file_id:
+            continue
+        if not inputs:
             raise InputChangedError(
                 f"{file.relative} has changed since it was scored; run the same qaeval score again"
             )
-    scoring = run.config.scoring
+        _check_ids(run, report, file, limits)
     return read_texts(
         places,
         files=files,
         n_rows={file.file_id: file.n_rows for file in files},
         columns=run.columns,
-        limits=ReadLimits(scoring.max_shard_bytes, scoring.max_text_bytes),
+        limits=limits,
     )
+
+
+def _check_ids(
+    run: FinishedRun, report: Mapping[str, Any], file: InputFile, limits: ReadLimits
+) -> None:
+    """Raise InputChangedError unless ids show that rows of a file elsewhere are those of a run."""
+    ids = {
+        own["row"]: own["id"]
+        for ends in report["examples"].values()
+        for end in ends.values()
+        for own in end
+        if own["file"] == file.relative
+    }
+    rows, column = sorted(ids), run.columns.get("id")
+    if not rows:
+        return
+    found: list[object] = []
+    if column in file.schema.names and rows[-1] < file.n_rows:
+        found = read_rows(
+            [file],
+            np.array(rows),
+            n_rows={file.file_id: file.n_rows},
+            columns={"id": str(column)},
+            limits=limits,
+        )["id"]
+    if [str(value) for value in found] != [str(ids[row]) for row in rows]:
+        why = "has no column of ids" if column is None else f"has other ids in {column!r}"
+        raise InputChangedError(
+            f"{file.relative} lies elsewhere than when it was scored, and {why}: whether its rows "
+            "are those that were scored is not known; --no-texts leaves texts out"
+        )

@@ -69,14 +69,15 @@ class _Room:
     n_examples: int
     n_charts: int
     n_slices: int  # lines of all tables of slices, times columns
-    n_chars: int  # of a signature
+    n_notes: int  # such as one of each file that cannot be read
+    n_chars: int  # of a signature, or of a note
 
 
 _ROOMS = (
-    _Room(20, 60, 1200, 4000),
-    _Room(5, 30, 600, 1000),
-    _Room(2, 20, 200, 400),
-    _Room(0, 10, 0, 200),
+    _Room(20, 60, 1200, 100, 4000),
+    _Room(5, 30, 600, 100, 1000),
+    _Room(2, 20, 200, 50, 400),
+    _Room(0, 10, 0, 20, 200),
 )
 
 
@@ -115,7 +116,7 @@ def report_page(
 
 
 def _sections(content: Content, room: _Room) -> Iterator[str]:
-    yield _head(content)
+    yield _head(content, room)
     yield section("Scores", [_columns(content), *_charts(content, room)])
     yield section("Without a score", [_reasons(content)])
     if content.by:
@@ -125,7 +126,7 @@ def _sections(content: Content, room: _Room) -> Iterator[str]:
     yield section("How it was made", list(_origin(content, room)))
 
 
-def _head(content: Content) -> str:
+def _head(content: Content, room: _Room) -> str:
     report = content.report
     metrics = ", ".join(report["instances"])
     n_rows, n_left_out = report["rows"], _n_not_sampled(report)
@@ -149,8 +150,10 @@ def _head(content: Content) -> str:
     if report["duplicate_ids"]:
         said = f"{report['duplicate_ids']:,} ids are repeats inside their files"
         remarks.append(Passage(said, tone="plain"))
-    remarks += [Passage(note, tone="soft") for note in report["notes"]]
-    return "\n".join([*lines, *map(block_html, remarks)])
+    notes = report["notes"]
+    remarks += [Passage(within(note, room.n_chars), tone="soft") for note in notes[: room.n_notes]]
+    more = left_out(len(notes) - room.n_notes, "notes (report.json has all)")
+    return "\n".join(filter(None, [*lines, *map(block_html, remarks), more]))
 
 
 def _n_not_sampled(report: Mapping[str, Any]) -> int:

@@ -90,7 +90,7 @@ def read_study(paths: Sequence[str], *, text: str | None = None) -> StudyTable:
         If columns of one name have types that do not fit.
     """
     # Each file once: rows that count twice would make intervals too narrow.
-    files = list({file.place: file for path in paths for file in _files(path)}.values())
+    files = list({file.place: file for path in paths for file in table_files(path)}.values())
     frames = [_read(file, text) for file in files]
     _check_same_columns(files, frames)
     try:
@@ -365,7 +365,16 @@ def _is_run(folder: StoragePath) -> bool:
     return (folder / "run.json").is_file()
 
 
-def _files(path: str) -> list[StoragePath]:
+def table_files(path: str) -> list[StoragePath]:
+    """Return the files of tables that a path, folder, glob or OUT names.
+
+    Raises
+    ------
+    UnreadableFileError
+        If there is none.
+    StorageError
+        If they cannot be listed.
+    """
     own = as_path(path)
     hint = ""
     try:

@@ -189,6 +189,18 @@ def test_last_digits_of_one_value_have_no_effect() -> None:
         assert bool(with_pairs([], [own], AuditSettings())) == bool(effect)
 
 
+def test_values_of_few_clusters_have_no_verdict_in_pairs() -> None:
+    """400 clusters of rows without a value do not make eight others enough."""
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 400, 2000)
+    before = np.where(codes < 8, rng.random(2000), np.nan)
+    ids = pa.chunked_array([[str(i) for i in range(2000)]])
+    values = {"x": (before, before + 0.1)}
+    (own,) = pair_columns(values, ids, hashes_of(codes), AuditSettings())
+    assert own.is_few and np.isnan(own.p_adjusted)
+    assert with_pairs([], [own], AuditSettings()) == []
+
+
 def test_rows_that_were_not_scored_are_in_no_pair() -> None:
     """Half are quarantined now: of the others, all are in both."""
     before = rows(0)

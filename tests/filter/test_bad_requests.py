@@ -392,6 +392,20 @@ def test_rows_without_a_label_are_counted(out: Path, tmp_path: Path) -> None:
     assert result.content["certificate"]["n_labels"] <= 50
 
 
+def test_labels_that_changed_in_a_folder_are_read_again(out: Path, tmp_path: Path) -> None:
+    """Else the certificate of the labels before stands there as that of these."""
+    labels = tmp_path / "labels"
+    labels.mkdir()
+    given = {"labels": str(labels), "label": "good", "precision": 0.5}
+    table = pl.DataFrame({"id": [f"q{i}" for i in range(60)], "good": [1] * 60})
+    table.write_csv(labels / "a.csv")
+    result, _ = filtered(out, tmp_path / "kept", **given)
+    assert result.is_certified and not filtered(out, tmp_path / "kept", **given)[0].is_new
+    table.with_columns(good=pl.lit(0)).write_csv(labels / "a.csv")
+    result, _ = filtered(out, tmp_path / "kept", **given)
+    assert result.is_new and not result.is_certified
+
+
 @given(st.text("'=+-@\t\r\nq\"; ", min_size=1))
 def test_ids_come_back_from_a_sheet_as_they_were(name: str) -> None:
     """Protects from an apostrophe of an id taken for the one that keeps spreadsheets off."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter, defaultdict
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from filter_corpora import filtered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -267,6 +270,29 @@ def test_groups_are_counted() -> None:
     assert own["told"].list.len().max() == 1 and own["told_kept"].list.len().max() == 1
     assert own["told"].list.first().to_list() == own["size"].to_list()
     assert own["told_kept"].list.first().to_list() == own["kept"].to_list()
+
+
+@pytest.mark.parametrize(
+    "rank",
+    [
+        np.full(60, 1e17),
+        2**60 + 1000 * np.arange(60),
+        1.7e18 + 256 * (np.arange(60) // 30),
+    ],
+    ids=["one value", "beyond 2^53", "a few floats apart"],
+)
+def test_ranks_of_any_size_are_counted(
+    tmp_path: Path, rank: np.ndarray[Any, np.dtype[Any]]
+) -> None:
+    """Times, hashes and counts are ranks, too: one of them ended a filter after its first pass."""
+    table = pl.DataFrame({"id": [f"q{i}" for i in range(60)], "s": rank})
+    table.write_parquet(tmp_path / "scores.parquet")
+    options = {"near_duplicates": "none", "rank_by": "s", "share": "0.5"}
+    result, _ = filtered(tmp_path / "scores.parquet", tmp_path / "kept", **options)
+    found = result.content["histogram"]
+    assert (sum(found["kept"]), sum(found["dropped"])) == (30, 30)
+    assert len(set(found["edges"])) == 21 and np.isfinite(found["edges"]).all()
+    json.dumps(result.content, allow_nan=False)
 
 
 def test_rank_values_and_yields_are_exact() -> None:

@@ -22,8 +22,8 @@ from naco_jobs import settings as naco_settings
 
 from qaeval_core.audit.run_profile import RunProfile
 from qaeval_core.errors import ConfigError, InputChangedError, InputError
-from qaeval_core.report.again import page_again
-from qaeval_core.report.page import MAX_BYTES
+from qaeval_core.report.again import page_again, run_examples
+from qaeval_core.report.page import MAX_BYTES, report_page
 
 ATTACK = "</script><script>alert(1)</script>\u202e<img src=http://x onerror=y>\x07"
 SECRET = "zebrafish"
@@ -222,6 +222,15 @@ def test_texts_of_rows_are_shown_escaped_and_cut(out: Path) -> None:
     assert ATTACK not in text and "\\u202e" in text
 
 
+def test_a_page_of_thousands_of_notes_stays_small(out: Path) -> None:
+    """With skip_unreadable there is one for each file of a damaged corpus."""
+    report, run = (json.loads((out / f"{name}.json").read_text()) for name in ("report", "run"))
+    notes = [f"part{i}.parquet cannot be read: {'x' * 300}" for i in range(5000)]
+    text = report_page({**report, "notes": notes}, run, None)
+    assert_stands_alone(text)
+    assert notes[0][:150] in text and "more notes (report.json has all) are left out" in text
+
+
 def test_the_same_page_is_written_again(out: Path) -> None:
     """From what OUT holds, without its scores."""
     before = page_of(out)
@@ -279,6 +288,21 @@ def test_an_input_that_changed_is_not_shown(tmp_path: Path) -> None:
     assert "rows scored by f1, cider" in page_again(out, n_texts=0)
     (tmp_path / "source").rename(tmp_path / "moved")
     assert "error" in qaeval("report", out, expect=2)
+
+
+def test_an_input_elsewhere_is_shown_if_its_ids_are_those_that_were_scored(tmp_path: Path) -> None:
+    """--input may name last week's file, or a part of it: row 7 of that is another one."""
+    out, given = scored(tmp_path, questions(20)), [str(tmp_path / "moved")]
+    shutil.copytree(tmp_path / "source", tmp_path / "moved")
+    moved = tmp_path / "moved" / "part0.parquet"
+    table = pl.read_parquet(moved)
+    assert page_again(out, inputs=given) == page_again(out)
+    for other in (table.reverse(), table[:5], table.drop("id")):
+        other.write_parquet(moved)
+        with pytest.raises(InputChangedError, match="lies elsewhere .*, and has other ids in 'id'"):
+            page_again(out, inputs=given)
+        found = run_examples(out, inputs=given)
+        assert found is not None and found.texts is None and "other ids" in found.why
 
 
 @pytest.mark.parametrize("kind", ["one row", "quarantined", "undefined", "empty"])

@@ -7,14 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tiny_artifacts import make_cross_encoder
 
+from qaeval_core.configure import load_config
 from qaeval_core.errors import DeviceError
 from qaeval_core.families.device_check import check_device
+from qaeval_core.families.model_family import FamilyRunner
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.families.token_units import TokenUnits
-from qaeval_core.models.artifact import find_artifact
+from qaeval_core.models.artifact import find_artifact, load_artifact
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.models.session import Session
+from qaeval_core.planning.compile import compile_run
 
 
 class _Wrong(Session):
@@ -63,6 +67,29 @@ def test_single_values_beyond_the_tolerance_are_told_and_pass(device: _Wrong) ->
     device.offset, device.share = 0.05, 0.2
     found = check_device(device, units_of(device), family="lrm")
     assert found["share_beyond_tolerance"] == pytest.approx(0.2, abs=0.01)
+
+
+def test_a_device_that_failed_scores_no_later_shard(tmp_path: Path) -> None:
+    """Pieces are queued at an actor: those behind the first were committed, unlooked at."""
+    artifact = load_artifact(make_cross_encoder(tmp_path / "artifact"))
+    run = compile_run(
+        load_config(overrides={"metrics.sas.metric": "sas"}),
+        columns={"candidate": "candidate", "references": "references"},
+        device="cpu",
+        resolve_artifact=lambda _: artifact,
+    )
+    (plan,) = run.families
+    runner = FamilyRunner(plan, n_threads=1)
+    wrong = _Wrong(artifact, n_threads=1)
+    wrong.offset = 5.0
+    runner._session, runner._is_new_device = wrong, True
+    rows = {"candidate": ["the red mill"], "references": [["the mill"]]}
+    for _ in range(2):
+        with pytest.raises(DeviceError, match="the device's numbers are not those of a CPU"):
+            runner.score(rows)
+    wrong.offset = 0.0
+    runner.score(rows)
+    assert not runner._is_new_device
 
 
 def test_devices_are_of_this_run_and_in_no_commit() -> None:

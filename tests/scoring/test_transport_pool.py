@@ -54,12 +54,42 @@ def test_processes_give_the_same_bytes_also_when_one_is_killed(
     expected = transport_costs(**arguments)
     assert np.isnan(expected).any() and np.isfinite(expected).any()
     assert transport_costs_on_all_cpus(**arguments, n_processes=2).tobytes() == expected.tobytes()
-    pool._idle[-1].kill()
+    pool._idle[-1].process.kill()
     with caplog.at_level(logging.WARNING):
         found = transport_costs_on_all_cpus(**arguments, n_processes=2)
     assert found.tobytes() == expected.tobytes()
     assert "a process for transport ended with -9" in caplog.text
-    assert all(process.poll() is None for process in pool._idle) and len(pool._idle) == 2
+    assert all(own.process.poll() is None for own in pool._idle) and len(pool._idle) == 2
+
+
+def test_what_cannot_be_solved_leaves_the_pool_whole(
+    pool: _Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is not put back is one less for all that follow, and then none."""
+
+    def refuse(**_: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(transport_pool, "transport_costs", refuse)
+    for _ in range(3):
+        pool._idle[-1].process.kill()
+        with pytest.raises(MemoryError, match="no room"):
+            pool.solve(given())
+    assert len(pool._idle) == 2
+
+
+def test_what_a_python_prints_as_it_starts_is_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Many a cluster's sitecustomize greets; read as a pickle, the greeting has no end."""
+    (tmp_path / "sitecustomize.py").write_text("print('cI greet', flush=True)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    own = _Pool(1)
+    arguments = given()
+    with caplog.at_level(logging.WARNING):
+        found = own.solve(arguments)
+    own.close()
+    assert found.tobytes() == transport_costs(**arguments).tobytes() and not caplog.text
 
 
 def test_little_work_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +107,7 @@ from qaeval_core.families import transport_pool
 from test_transport_pool import given
 transport_pool._MIN_SECONDS = 0.0
 transport_pool.transport_costs_on_all_cpus(**given(), n_processes=2)
-print(*[process.pid for process in transport_pool._Pool.of(2)._idle], flush=True)
+print(*[own.process.pid for own in transport_pool._Pool.of(2)._idle], flush=True)
 time.sleep(60)
 """
 
@@ -128,7 +158,7 @@ def test_an_actor_of_ray_solves_by_processes_that_end_with_it() -> None:
         def solve(self, arguments: dict[str, np.ndarray]) -> tuple[bytes, list[int]]:
             transport_pool._MIN_SECONDS = 0.0
             costs = transport_costs_on_all_cpus(**arguments, n_processes=2)
-            return costs.tobytes(), [process.pid for process in _Pool.of(2)._idle]
+            return costs.tobytes(), [own.process.pid for own in _Pool.of(2)._idle]
 
     with connected(ClusterSection()):
         actor = ray.remote(Solver).remote()
