@@ -18,6 +18,8 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from qaeval_core.families.base import Units
+from qaeval_core.families.grg import GrgUnits
 from qaeval_core.models.record import ArtifactRecord
 
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "torch", "transformers", "numpy", "ray")
@@ -137,6 +139,19 @@ def model_flops(record: ArtifactRecord, lengths: NDArray[np.int64], *, n_scored:
     body = 2.0 * record.n_matmul_parameters * float(lengths.sum())
     attention = 4.0 * record.n_layers * record.dim * float((lengths.astype(np.float64) ** 2).sum())
     return body + attention + 2.0 * record.n_head_parameters * n_scored
+
+
+def work_flops(record: ArtifactRecord, units: Units) -> tuple[float, float]:
+    """Return the operations of a whole model on all units, and of what its graph computes of it."""
+    whole = model_flops(record, units.lengths, n_scored=_n_scored(units))
+    if "n_candidate" not in units.facts:
+        return whole, whole
+    return whole, whole - skipped_flops(record, units.lengths, units.facts["n_candidate"])
+
+
+def _n_scored(units: Units) -> int:
+    """Return the tokens whose probability is asked for; encoders have none."""
+    return int(units.n_scored.sum()) if isinstance(units, GrgUnits) else 0
 
 
 def skipped_flops(
