@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import logging
 import statistics
 import subprocess
 import sys
@@ -50,9 +51,9 @@ _HELP = """\
 columns:
   rows/s     of the model pass, tokenising apart (the JSON has both): median of the passes
   of peak    operations per second / those of the fp16 matrix product that torch reaches here
-             (8192 x 8192, best of 20; by it fp32 is judged as well). Operations are those that the
-             graph needs for the real tokens: weights, attention (an LM's upper triangle included)
-             and an LM's head where a token is scored; padding is no work, and LRM's last layer is
+             (8192 x 8192, best of 20); fp32 is judged by it as well. Operations are those that the
+             graph needs for the real tokens: weights, attention (of an LM the lower triangle) and
+             an LM's head where a token is scored. Padding is no work, and LRM's last layer is
              counted as far as it is computed
   busy       share of the time in which a kernel ran, whatever part of the chip it filled:
              nvidia-smi's utilization.gpu, mean over the passes. Low: the device waits for the host
@@ -118,10 +119,11 @@ def _why_not(device: Device) -> str | None:
 
 def _hush() -> None:
     """Keep progress bars, and notes on heads that adapters bring, out of the table."""
-    from transformers.utils import logging
+    from transformers.utils import logging as notes
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    notes.set_verbosity_error()
+    notes.disable_progress_bar()
+    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
 
 
 def measure(choice: Choice) -> dict[str, Any]:
@@ -242,7 +244,7 @@ def measure_budget(
     if samples and memory_before is not None:
         samples["memory_added_mib"] = samples.get("memory_mib", memory_before) - memory_before
     median_s = statistics.median(seconds)
-    whole, done = work_flops(plan.artifact.record, prepared.work.units)
+    whole, done = work_flops(plan.artifact.record, prepared.work.units, device=choice.device)
     return {
         "rows_per_s": len(rows) / median_s,
         "rows_per_s_with_encoding": len(rows) / (median_s + encode_s),

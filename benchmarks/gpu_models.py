@@ -38,7 +38,7 @@ class Subject:
 FAMILIES = {
     "lrm": Subject("qrelscore", "encoder", "encoder", "bert"),
     "grg": Subject("qrelscore", "causal_lm", "causal_lm", "gpt2"),
-    "sas": Subject("sas", "model", "cross_encoder", "bert-classifier"),
+    "sas": Subject("sas", "cross_encoder", "cross_encoder", "bert-classifier"),
     "bi_encoder": Subject("bi_encoder", "encoder", "encoder", "bert"),
     "token_match": Subject("bertscore", "encoder", "encoder", "bert"),
     "kpqa_weights": Subject("kpqa", "keyphrase_classifier", "keyphrase_classifier", "bert-tokens"),

@@ -73,8 +73,7 @@ def peers_of(
         own = partial(GrgPeer, model, max_window_tokens=plan.max_unit_tokens, device=device)
         yield "per-row loop", lambda: _Loop(own())
     if family in ("sas", "bi_encoder"):
-        dim = plan.artifact.record.dim
-        kind = CrossEncoderPeer if family == "sas" else partial(BiEncoderPeer, dim=dim)
+        kind = CrossEncoderPeer if family == "sas" else BiEncoderPeer
         yield (
             "sentence-transformers",
             _where_installed("sentence_transformers", lambda: kind(folder(), **where)),
@@ -176,13 +175,11 @@ class CrossEncoderPeer(Peer):
 class BiEncoderPeer(Peer):
     """``SentenceTransformer.encode`` of both sides: mean of tokens, unit length."""
 
-    def __init__(self, folder: Path, *, dim: int, device: Device, is_half: bool) -> None:
+    def __init__(self, folder: Path, *, device: Device, is_half: bool) -> None:
         from sentence_transformers import SentenceTransformer
-        from sentence_transformers import models as parts
 
-        body = parts.Transformer(str(folder))
-        pooling = parts.Pooling(dim)
-        self._model = SentenceTransformer(modules=[body, pooling], device=device)
+        # Of a plain model it makes one that takes the mean of tokens.
+        self._model = SentenceTransformer(str(folder), device=device)
         if is_half:
             self._model.half()
 

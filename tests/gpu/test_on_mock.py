@@ -21,6 +21,7 @@ import pytest
 from gpu_reports import assert_rates
 from helpers import REPOSITORY, short_sample, write_parquet
 
+from benchmarks.gpu_models import FAMILIES, save_random
 from qaeval_core.models.artifact import ensure_artifact
 from qaeval_core.models.record import ArtifactRequest
 
@@ -101,8 +102,6 @@ def test_24_gib_hold_bert_large(mock: Path, tmp_path: Path) -> None:
     import torch
     from transformers import BertConfig, BertModel
 
-    from benchmarks.gpu_models import save_random
-
     used = {}
     for n_layers in (2, 3):
         torch.manual_seed(0)
@@ -181,7 +180,7 @@ def test_the_benchmark_runs_whole(mock: Path, artifacts_root: Path, tmp_path: Pa
     run(mock, "-m", "benchmarks.gpu", *words, "--json", path)
     found = json.loads(path.read_text(encoding="utf-8"))
     assert found["device"] == "cuda"
-    assert_rates(found, n_rows=7, is_random={False})
+    assert_rates(found, n_rows=7, families=FAMILIES)
     assert all("device_check" not in own for own in found["families"])
     for own in found["families"]:
         (name, peer), *others = own["peers"].items()
