@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.common import Settings, make_instance
 from benchmarks.data import Rows, load_rows
-from benchmarks.measure import interleave, model_flops, ratio, skipped_flops
+from benchmarks.measure import interleave, ratio, work_flops
 from benchmarks.peers import GrgPeer, LrmPeer
 from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
 from qaeval_core.families.plan import Prepared, statistics_table
@@ -118,12 +118,7 @@ def _shares(
     plan: ModelFamilyPlan, prepared: Prepared, wall_s: float, *, peak_flops: float
 ) -> dict[str, object]:
     """Return the share of the peak, of the whole model's operations and of those done."""
-    record, lengths = plan.artifact.record, prepared.work.units.lengths
-    inputs = prepared.work.units.make_inputs(range(len(lengths)))
-    whole = model_flops(record, lengths, n_scored=len(inputs.get("target_ids", ())))
-    done = whole
-    if "n_candidate" in inputs:
-        done -= skipped_flops(record, lengths, inputs["n_candidate"])
+    whole, done = work_flops(plan.artifact.record, prepared.work.units)
     return {
         "model_flops": whole,
         "done_flops": done,

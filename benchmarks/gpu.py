@@ -1,10 +1,11 @@
-"""GPU: what each family does on a device, in ten minutes: one table, and one JSON of all numbers.
+"""GPU: what each family does on a device: one table, and one JSON of all numbers.
 
 Per family the embedded model and a random one of BERT-base's or GPT-2's shape (speed does not
 depend on what weights are) at several token budgets: rows/s, share of the measured GEMM peak,
-memory and busy time as nvidia-smi tells. Beside it, in turn, what people run otherwise, in fp16 on
-the same device: torch with SDPA on the same batches, sentence-transformers, bert-score, the per-row
-loop. Last, `qaeval score` on a million rows. Nothing is judged; what cannot run is skipped by name.
+memory and busy time as nvidia-smi tells. After it what people run otherwise, in fp16 on the same
+device: torch with SDPA on the same batches, sentence-transformers, bert-score, the per-row loop.
+Last, `qaeval score` on a million rows. No number is judged; what cannot run is skipped by name, and
+what should run and does not is told and makes the exit status 1.
 
 usage: python -m benchmarks.gpu [--json FILE] [--rows N] [--end-to-end N]; --help says the rest
 """
@@ -12,15 +13,17 @@ usage: python -m benchmarks.gpu [--json FILE] [--rows N] [--end-to-end N]; --hel
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import logging
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,291 +31,301 @@ import polars as pl
 
 from benchmarks.common import Settings
 from benchmarks.data import Rows, load_rows
-from benchmarks.gpu_peers import peers_of
-from benchmarks.measure import environment, interleave, model_flops
-from qaeval_core.configure import load_config
-from qaeval_core.errors import DeviceMemoryError
+from benchmarks.gpu_card import measured_peak, memory_used, nvidia_smi
+from benchmarks.gpu_models import FAMILIES, ROLES, compile_family, model_folder, roles_of
+from benchmarks.gpu_peers import Peer, peers_of
+from benchmarks.measure import environment, work_flops
+from qaeval_core.errors import DeviceMemoryError, QAEvalError
+from qaeval_core.families.device_check import check_device
 from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
-from qaeval_core.models.artifact import default_root, ensure_artifact
+from qaeval_core.families.plan import Prepared
 from qaeval_core.models.gpu import gpu_facts
-from qaeval_core.models.registry import resolve_model
-from qaeval_core.models.session import Device, available_cpus
-from qaeval_core.planning.compile import compile_run
+from qaeval_core.models.session import Device, Session, available_cpus, load_onnxruntime
 
-BUDGETS = (1024, 4096, 16384, 65536)
-_N_ROWS = 4000
-_N_END_TO_END = 1_000_000
-_N_REPEATS = 3
-_GEMM_SIZE = 8192
-_SAMPLE_MS = 200
-_COLUMNS = {"candidate": "candidate", "context": "context", "references": "references"}
-# Family -> the metric that reads it, the setting that names its model, its role, and the random
-# model's shape.
-_FAMILIES = {
-    "lrm": ("qrelscore", "encoder", "encoder", "bert"),
-    "grg": ("qrelscore", "causal_lm", "causal_lm", "gpt2"),
-    "sas": ("sas", "model", "cross_encoder", "bert-classifier"),
-    "bi_encoder": ("bi_encoder", "encoder", "encoder", "bert"),
-    "token_match": ("bertscore", "encoder", "encoder", "bert"),
-}
+# What libraries of peers raise for what they do not take; torch's lack of memory is the second.
+_PEER_ERRORS = (OSError, RuntimeError, ValueError, TypeError, AttributeError, LookupError)
+# Made once from the device's numbers, and kept by units for what is made of them.
+_RESULTS = ("output", "values", "vectors", "text_vectors")
+
+_HELP = """\
+columns:
+  rows/s     of the model pass, tokenising apart (the JSON has both): median of the passes
+  of peak    operations per second / those of the fp16 matrix product that torch reaches here
+             (8192 x 8192, best of 20); fp32 is judged by it as well. Operations are those that the
+             graph needs for the real tokens: weights, attention (of an LM the lower triangle) and
+             an LM's head where a token is scored. Padding is no work, and LRM's last layer is
+             counted as far as it is computed
+  busy       share of the time in which a kernel ran, whatever part of the chip it filled:
+             nvidia-smi's utilization.gpu, mean over the passes. Low: the device waits for the host
+  MiB        device memory that the family added: nvidia-smi's largest memory.used during the
+             passes, less what was used before its session was made. The first line holds CUDA's own
+             context, too, where torch has made none
+  padding    share of the tokens in batches that are none
+beside a CPU what a worker does before it trusts a device: up to 40 units of the embedded model
+peers        rows/s; torch's batches are cut and tokenised before, the other libraries tokenise in
+             their time
+"""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print a table, and write the JSON."""
-    chosen = _parser().parse_args(arguments)
-    found = measure(
-        device=chosen.device,
-        n_rows=chosen.rows,
-        budgets=chosen.budgets,
-        families=chosen.families,
-        has_random=not chosen.no_random,
-        has_peers=not chosen.no_peers,
-        n_end_to_end=chosen.end_to_end,
-    )
-    if chosen.json:
-        chosen.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-        print(f"all numbers: {chosen.json}")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What is measured; the command line says what each is."""
+
+    device: Device = "cuda"
+    rows: int = 4000
+    budgets: Sequence[int] = (1024, 4096, 16384, 65536)
+    families: Sequence[str] = tuple(FAMILIES)
+    precision: str = "auto"
+    repeats: int = 3
+    seconds: float = 2.0
+    random: bool = True
+    peers: bool = True
+    check: bool = True
+    end_to_end: int = 1_000_000
+    json: Path | None = None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print a table, and write the JSON; return the exit status."""
+    choice = Choice(**vars(_parser().parse_args(arguments)))
+    missing = _why_not(choice.device)
+    _hush()
+    if missing:
+        print(f"error: {missing}", file=sys.stderr)
+        return 1
+    found = measure(choice)
+    if choice.json:
+        print(f"all numbers: {choice.json}")
+    for failure in found["failures"]:
+        print(f"failed: {failure}", file=sys.stderr)
+    return int(bool(found["failures"]))
 
 
 def run_gpu(settings: Settings) -> dict[str, Any]:
     """Return the section of ``benchmarks.qrelscore``: the two families of QRelScore."""
-    return measure(families=("lrm", "grg"), n_rows=10 * settings.n_rows, n_end_to_end=0)
+    missing = _why_not("cuda")
+    if missing:
+        print(f"skipped: {missing}")
+        return {"skipped": missing}
+    return measure(Choice(families=("lrm", "grg"), rows=10 * settings.n_rows, end_to_end=0))
 
 
-def measure(
-    *,
-    device: Device = "cuda",
-    n_rows: int = _N_ROWS,
-    budgets: Sequence[int] = BUDGETS,
-    families: Sequence[str] = tuple(_FAMILIES),
-    has_random: bool = True,
-    has_peers: bool = True,
-    n_end_to_end: int = _N_END_TO_END,
-) -> dict[str, Any]:
-    """Return all numbers; prints them as they come."""
+def _why_not(device: Device) -> str | None:
+    providers = load_onnxruntime().get_available_providers()
+    if device == "cuda" and "CUDAExecutionProvider" not in providers:
+        return "this onnxruntime has no CUDA provider: qaeval[gpu] in place of qaeval[cpu]"
+    return None
+
+
+def _hush() -> None:
+    """Keep progress bars, and notes on heads that adapters bring, out of the table."""
+    from transformers.utils import logging as notes
+
+    notes.set_verbosity_error()
+    notes.disable_progress_bar()
+    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
+
+
+def measure(choice: Choice) -> dict[str, Any]:
+    """Return all numbers; prints them as they come, and writes them as they come."""
     peak = measured_peak()
-    results: dict[str, Any] = {
+    found: dict[str, Any] = {
         "environment": environment(available_cpus()),
         "gpu": gpu_facts(),
-        "device": device,
+        "device": choice.device,
         "gemm_peak_flops_fp16": peak,
         "families": [],
+        "failures": [],
     }
-    print(f"device      {device}: {results['gpu'].get('name', results['gpu'].get('problem'))}")
+    print(f"device      {choice.device}: {found['gpu'].get('name', found['gpu'].get('problem'))}")
     print(
         f"GEMM peak   {f'{peak / 1e12:.0f} TFLOP/s in fp16' if peak else 'unknown: no torch CUDA'}"
     )
-    rows = load_rows(n_rows)
+    rows = load_rows(choice.rows)
     print(f"rows        {rows}")
     print(f"{'family':<12} {'model':<14} {'precision':<9} {'budget':>6} {'rows/s':>9} "
           f"{'of peak':>8} {'busy':>5} {'MiB':>7} {'padding':>7}")  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
-        for family in families:
-            for model in [None, *(["random"] if has_random else [])]:
-                plan = compile_family(family, model, device=device, folder=Path(folder))
-                own = measure_family(plan, rows, device=device, budgets=budgets, peak=peak)
-                own["family"], own["is_random"] = family, model is not None
-                if has_peers:
-                    name = plan.artifact.record.model.name
-                    path = str(Path(folder, _FAMILIES[family][3])) if model else name
-                    own["peers"] = measure_peers(family, plan, path, rows, device=device)
-                results["families"].append(own)
-        if n_end_to_end:
-            results["end_to_end"] = end_to_end(n_end_to_end, Path(folder), device=device)
-    return results
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for family in choice.families:
+            for is_random in (False, True) if choice.random else (False,):
+                own = {"family": family, "is_random": is_random, "budgets": {}, "peers": {}}
+                found["families"].append(own)
+                try:
+                    plan = compile_family(
+                        family,
+                        device=choice.device,
+                        folder=folder,
+                        is_random=is_random,
+                        precision=choice.precision,
+                    )
+                    measure_family(plan, rows, choice, peak=peak, own=own)
+                    if choice.check and not is_random:
+                        own["device_check"] = look_at_device(plan, rows, choice)
+                except QAEvalError as error:
+                    own["failed"] = _told(error)
+                    found["failures"].append(f"{family}: {own['failed']}")
+                    continue
+                if choice.peers:
+                    measure_peers(plan, rows, choice, folder, own=own)
+                failed = {name: peer for name, peer in own["peers"].items() if "failed" in peer}
+                found["failures"] += [f"{family}, {n}: {p['failed']}" for n, p in failed.items()]
+                _write(found, choice.json)
+        if choice.end_to_end:
+            found["end_to_end"] = end_to_end(choice, folder)
+            if "failed" in found["end_to_end"]:
+                found["failures"].append(f"end to end: {found['end_to_end']['failed']}")
+    _write(found, choice.json)
+    return found
 
 
-def compile_family(
-    family: str, model: str | None, *, device: Device, folder: Path
-) -> ModelFamilyPlan:
-    """Return a family of the embedded model, or of a random one of a base model's shape."""
-    metric, setting, role, shape = _FAMILIES[family]
-    given: dict[str, object] = {f"metrics.{metric}.metric": metric}
-    if model is not None:
-        given[f"metrics.{metric}.{setting}"] = str(random_model(shape, folder / shape))
-        # Ranks of random scores differ in fp16: the parity gate is for weights that mean much.
-        given[f"models.{role}.allow_lossy"] = True
-        given["models.artifacts_path"] = str(folder / "artifacts")
-    config = load_config(overrides=given)
-    root = Path(config.models.artifacts_path or default_root())
-    run = compile_run(
-        config,
-        columns=_COLUMNS,
-        device=device,
-        resolve_artifact=lambda request: ensure_artifact(root, request),
-    )
-    plans = [plan for plan in run.families if plan.name == family]
-    assert isinstance(plans[0], ModelFamilyPlan)
-    return plans[0]
+def _write(found: Mapping[str, Any], path: Path | None) -> None:
+    if path is not None:
+        path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
-def random_model(shape: str, folder: Path) -> Path:
-    """Write a random model of a base model's shape."""
-    import torch
-    import transformers as hf
-
-    if folder.is_dir():
-        return folder
-    torch.manual_seed(0)
-    model = {
-        "bert": lambda: hf.BertModel(hf.BertConfig()),
-        "bert-classifier": lambda: hf.BertForSequenceClassification(hf.BertConfig(num_labels=1)),
-        "gpt2": lambda: hf.GPT2LMHeadModel(hf.GPT2Config(bos_token_id=0, eos_token_id=0)),
-    }[shape]()
-    return save_random(model, folder, embedded="smollm2-135m" if shape == "gpt2" else "minilm")
-
-
-def save_random(model: Any, folder: Path, *, embedded: str) -> Path:
-    """Write a model with the tokenizer of an embedded one: both vocabularies fit."""
-    from export.loading import load_model
-
-    role = "causal_lm" if embedded == "smollm2-135m" else "encoder"
-    model.save_pretrained(folder)
-    loaded = load_model(resolve_model(embedded, role=role), role=role)
-    loaded.tokenizer.save(str(folder / "tokenizer.json"))
-    ends = {"bos_token": None, "eos_token": None}  # The ids of the model's config count.
-    (folder / "tokenizer_config.json").write_text(json.dumps(ends), encoding="utf-8")
-    return folder
-
-
-def roles_of(rows: Rows) -> dict[str, list[object]]:
-    """Return rows as any family reads them: neighbouring questions are each other's references."""
-    references = [[text] for text in [*rows.questions[1:], *rows.questions[:1]]]
-    return {**rows.roles(), "references": list(references)}
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:1000]
 
 
 def measure_family(
-    plan: ModelFamilyPlan, rows: Rows, *, device: Device, budgets: Sequence[int], peak: float | None
-) -> dict[str, Any]:
-    """Return rows/s of the model pass at each budget; tokenising is done before and told apart."""
+    plan: ModelFamilyPlan, rows: Rows, choice: Choice, *, peak: float | None, own: dict[str, Any]
+) -> None:
+    """Add a family's numbers at each budget that holds one window."""
     record = plan.artifact.record
-    own: dict[str, Any] = {
-        "model": record.model.name,
-        "precision": record.precision,
-        "budgets": {},
-    }
-    values = {role: roles_of(rows)[role] for role in plan.columns}
-    for budget in budgets:
+    own |= {"model": record.model.name, "precision": record.precision}
+    for budget in choice.budgets:
         if budget < plan.max_unit_tokens:
+            own["budgets"][budget] = {"skipped": f"a window has {plan.max_unit_tokens} tokens"}
             continue
-        # Numbers are compared by the tests marked gpu.
-        runner = FamilyRunner(
-            plan, device=device, max_batch_tokens=budget, checks_device=False, n_threads=None
-        )
-        started = time.perf_counter()
-        prepared = runner.layout.prepare(values)
-        encode_s = time.perf_counter() - started
+        # A session of another budget would still be there otherwise, and its memory with it.
+        gc.collect()
         try:
-            runner.run(prepared)  # Warm: the arena grows once.
+            found = measure_budget(plan, rows, choice, budget=budget, peak=peak)
         except DeviceMemoryError as error:
             own["budgets"][budget] = {"skipped": str(error)}
             continue
-        seconds = []
-        with nvidia_smi() as samples:
-            for _ in range(_N_REPEATS):
-                again = runner.layout.prepare(values)
-                started = time.perf_counter()
-                runner.run(again)
-                again.work.statistics()
-                seconds.append(time.perf_counter() - started)
-        stats, lengths = prepared.stats, prepared.work.units.lengths
-        inputs = prepared.work.units.make_inputs(range(min(len(lengths), 1)))
-        n_scored = len(lengths) * len(inputs.get("target_ids", ()))
-        flops = model_flops(record, lengths, n_scored=n_scored)
-        median_s = statistics.median(seconds)
-        found = {
-            "rows_per_s": len(rows) / median_s,
-            "seconds": seconds,
-            "encode_rows_per_s": len(rows) / encode_s,
-            "share_of_peak": flops / median_s / peak if peak else None,
-            "padding_share": 1 - stats.n_tokens / stats.n_padded_tokens,
-            "n_batches": stats.n_batches,
-            "n_halvings": stats.n_halvings,
-            **samples,
-        }
         own["budgets"][budget] = found
+        memory = found.get("memory_added_mib")
         print(
             f"{plan.name:<12} {record.model.name[:14]:<14} {record.precision:<9} {budget:>6} "
-            f"{found['rows_per_s']:>9,.0f} {_share(found['share_of_peak']):>8} "
-            f"{_share(found.get('busy')):>5} {found.get('memory_mib') or '-':>7} "
+            f"{found['rows_per_s']:>9,.1f} {_share(found['share_of_peak']):>8} "
+            f"{_share(found.get('busy')):>5} {'-' if memory is None else f'{memory:,.0f}':>7} "
             f"{found['padding_share']:>7.1%}",
             flush=True,
         )
-    return own
+
+
+def measure_budget(
+    plan: ModelFamilyPlan, rows: Rows, choice: Choice, *, budget: int, peak: float | None
+) -> dict[str, Any]:
+    """Return rows/s of the model pass; tokenising is done before and told apart."""
+    values = {role: roles_of(rows)[role] for role in plan.columns}
+    memory_before = memory_used()
+    # Numbers are compared by the tests marked gpu.
+    runner = FamilyRunner(
+        plan, device=choice.device, max_batch_tokens=budget, checks_device=False, n_threads=None
+    )
+    started = time.perf_counter()
+    prepared = runner.layout.prepare(values)
+    encode_s = time.perf_counter() - started
+    runner.run(prepared)  # Warm: the arena grows once.
+    prepared.work.statistics()
+    stats = prepared.stats
+    found = {
+        "encode_rows_per_s": len(rows) / encode_s,
+        "padding_share": 1 - stats.n_tokens / stats.n_padded_tokens,
+        "n_units": stats.n_units,
+        "n_batches": stats.n_batches,
+        "n_halvings": stats.n_halvings,
+    }
+    with nvidia_smi() as samples:
+        seconds = timed(partial(_pass, runner, prepared), choice)
+    if samples and memory_before is not None:
+        samples["memory_added_mib"] = samples.get("memory_mib", memory_before) - memory_before
+    median_s = statistics.median(seconds)
+    whole, done = work_flops(plan.artifact.record, prepared.work.units, device=choice.device)
+    return {
+        "rows_per_s": len(rows) / median_s,
+        "rows_per_s_with_encoding": len(rows) / (median_s + encode_s),
+        "seconds": seconds,
+        "model_flops": whole,
+        "done_flops": done,
+        "share_of_peak": done / median_s / peak if peak else None,
+        **found,
+        **samples,
+    }
+
+
+def _pass(runner: FamilyRunner, prepared: Prepared) -> None:
+    """Run a shard that is laid out, and make statistics of it, as if it had not run yet."""
+    for name in _RESULTS:
+        prepared.work.units.__dict__.pop(name, None)
+    runner.run(prepared)
+    prepared.work.statistics()
+
+
+def timed(run: Callable[[], object], choice: Choice) -> list[float]:
+    """Return the seconds of each run: so many, and more until they have taken long enough."""
+    seconds: list[float] = []
+    while len(seconds) < choice.repeats or sum(seconds) < choice.seconds:
+        started = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - started)
+    return seconds
 
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
 
 
-def measure_peers(
-    family: str, plan: ModelFamilyPlan, model: str, rows: Rows, *, device: Device
-) -> dict[str, Any]:
-    """Return rows/s of what runs the same model otherwise."""
-    found: dict[str, Any] = {}
-    for name, peer in peers_of(family, plan, model, device=device):
-        if isinstance(peer, str):
-            found[name] = {"skipped": peer}
-            print(f"  {name:<24} skipped: {peer}")
-            continue
-        own = rows.head(peer.n_rows)
-        values = roles_of(own)
-        peer.score(values)
-        seconds = interleave({name: lambda p=peer, v=values: p.score(v)}, n_repeats=_N_REPEATS)
-        rate = len(own) / statistics.median(seconds[name])
-        found[name] = {"rows_per_s": rate, "n_rows": len(own), "seconds": seconds[name]}
-        print(f"  {name:<24} {rate:>24,.0f} rows/s", flush=True)
+def look_at_device(plan: ModelFamilyPlan, rows: Rows, choice: Choice) -> dict[str, Any]:
+    """Return what a worker's look at its device finds, and takes; a session is there before."""
+    units = plan.open_layout().prepare({r: roles_of(rows)[r] for r in plan.columns}).work.units
+    session = Session(plan.artifact, device=choice.device)
+    session.run(units.make_inputs([0]))
+    found = check_device(session, units, family=plan.name)
+    print(
+        f"  {'beside a CPU':<24} {found['seconds']:>24,.2f} s for {found['rows']} units: "
+        f"half within {found['median_abs_diff']:.1e}, all {found['max_abs_diff']:.1e}"
+    )
     return found
 
 
-@contextmanager
-def nvidia_smi() -> Iterator[dict[str, float]]:
-    """Sample busy share and memory; the dict is filled at the end, and empty without the tool."""
-    found: dict[str, float] = {}
-    query = ["nvidia-smi", "--query-gpu=utilization.gpu,memory.used,power.draw,clocks.sm"]
-    query += ["--format=csv,noheader,nounits", f"--loop-ms={_SAMPLE_MS}", "--id=0"]
-    try:
-        process = subprocess.Popen(query, stdout=subprocess.PIPE, text=True)
-    except OSError:
-        yield found
-        return
-    lines: list[str] = []
-    reader = threading.Thread(target=lambda: lines.extend(process.stdout or []), daemon=True)
-    reader.start()
-    try:
-        yield found
-    finally:
-        process.terminate()
-        process.wait()
-        reader.join()
-        seen = [[float(x) for x in line.split(",")] for line in lines if "[" not in line]
-        if seen:
-            busy, memory, power, clock = zip(*seen, strict=True)
-            found["busy"] = statistics.mean(busy) / 100
-            found["memory_mib"] = max(memory)
-            found["power_w"], found["sm_clock_mhz"] = max(power), max(clock)
+def measure_peers(
+    plan: ModelFamilyPlan, rows: Rows, choice: Choice, folder: Path, *, own: dict[str, Any]
+) -> None:
+    """Add rows/s of what runs the same model otherwise."""
+    family, is_random = own["family"], own["is_random"]
+    as_folder = partial(model_folder, family, plan, folder, is_random=is_random)
+    model = str(as_folder()) if is_random else own["model"]
+    for name, make in peers_of(family, plan, model, as_folder, device=choice.device):
+        if isinstance(make, str):
+            own["peers"][name] = {"skipped": make}
+            print(f"  {name:<24} skipped: {make}")
+            continue
+        try:
+            own["peers"][name] = _measure_peer(make, rows, choice)
+        except _PEER_ERRORS as error:
+            own["peers"][name] = {"failed": _told(error)}
+            print(f"  {name:<24} FAILED: {_told(error)}")
+            continue
+        print(f"  {name:<24} {own['peers'][name]['rows_per_s']:>24,.1f} rows/s", flush=True)
 
 
-def measured_peak() -> float | None:
-    """Return the best fp16 FLOP/s of a large product; None where torch has no CUDA."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return None
-    left = torch.randn(_GEMM_SIZE, _GEMM_SIZE, device="cuda", dtype=torch.float16)
-    best_s = float("inf")
-    for _ in range(20):
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        left @ left
-        torch.cuda.synchronize()
-        best_s = min(best_s, time.perf_counter() - started)
-    return 2 * _GEMM_SIZE**3 / best_s
+def _measure_peer(make: Callable[[], Peer], rows: Rows, choice: Choice) -> dict[str, Any]:
+    peer = make()
+    own = rows.head(peer.n_rows)
+    prepared = peer.prepare(roles_of(own))
+    peer.score(prepared)
+    seconds = timed(partial(peer.score, prepared), choice)
+    median_s = statistics.median(seconds)
+    return {"rows_per_s": len(own) / median_s, "n_rows": len(own), "seconds": seconds}
 
 
-def end_to_end(n_rows: int, folder: Path, *, device: Device) -> dict[str, Any]:
+def end_to_end(choice: Choice, folder: Path) -> dict[str, Any]:
     """Return what `qaeval score` takes for many rows: start, read, tokenise, run, commit, join."""
-    rows = load_rows(8000)
+    n_rows, rows = choice.end_to_end, load_rows(8000)
     turns = -(-n_rows // len(rows))
     # No question twice: equal pairs are run once, and would look like speed.
     table = pl.DataFrame(
@@ -323,8 +336,11 @@ def end_to_end(n_rows: int, folder: Path, *, device: Device) -> dict[str, Any]:
         }
     )
     table.write_parquet(folder / "rows.parquet", row_group_size=50_000)
-    words = ["--set", f"cluster.device={device}", "--local", "--metrics", "qrelscore"]
-    words += ["--set", "models.check_device=false"] if device == "cpu" else []
+    words = ["--set", f"cluster.device={choice.device}", "--local", "--metrics", "qrelscore"]
+    words += [
+        word for role in ROLES for word in ("--set", f"models.{role}.precision={choice.precision}")
+    ]
+    words += [] if choice.check else ["--set", "models.check_device=false"]
     started = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "jobs.cli", "score", folder / "rows.parquet",
@@ -333,24 +349,41 @@ def end_to_end(n_rows: int, folder: Path, *, device: Device) -> dict[str, Any]:
     )  # fmt: skip
     wall_s = time.perf_counter() - started
     if done.returncode != 0:
-        print(f"end to end  failed: {done.stderr.strip()[-500:]}")
-        return {"failed": done.stderr[-2000:]}
+        print(f"end to end  FAILED: {done.stderr.strip()[-500:]}")
+        return {"failed": f"exit {done.returncode}: {done.stderr.strip()[-2000:]}"}
     report: Mapping[str, Any] = json.loads((folder / "out" / "report.json").read_text("utf-8"))
     passes = {key: family.get("this_run") for key, family in report["families"].items()}
-    print(f"end to end  {n_rows:,} rows in {wall_s:.0f} s: {n_rows / wall_s:,.0f} rows/s")
-    return {"n_rows": n_rows, "wall_s": wall_s, "passes": passes}
+    n_scored = report["rows"]
+    print(f"end to end  {n_scored:,} rows in {wall_s:.0f} s: {n_scored / wall_s:,.1f} rows/s")
+    return {
+        "n_rows": n_scored,
+        "quarantined": report["quarantined"],
+        "wall_s": wall_s,
+        "rows_per_s": n_scored / wall_s,
+        "passes": passes,
+    }
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a trial")
-    parser.add_argument("--rows", type=int, default=_N_ROWS)
-    parser.add_argument("--budgets", type=_numbers, default=BUDGETS, help="tokens of a batch")
-    parser.add_argument("--families", type=_names, default=tuple(_FAMILIES))
-    parser.add_argument("--end-to-end", type=int, default=_N_END_TO_END, metavar="ROWS")
-    parser.add_argument("--no-random", action="store_true", help="embedded models alone")
-    parser.add_argument("--no-peers", action="store_true")
-    parser.add_argument("--json", type=Path)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu",
+        epilog=_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add, default = parser.add_argument, Choice()
+    add("--device", choices=("cuda", "cpu"), default=default.device, help="cpu: a trial")
+    add("--rows", type=int, default=default.rows, help="of each family; default %(default)s")
+    add("--budgets", type=_numbers, default=default.budgets, help="tokens of a batch: 4096,16384")
+    add("--families", type=_names, default=default.families, help=", ".join(FAMILIES))
+    add("--precision", choices=("auto", "fp16", "fp32"), default=default.precision)
+    add("--repeats", type=int, default=default.repeats, help="passes at least")
+    add("--seconds", type=float, default=default.seconds, help="that all passes take at least")
+    add("--end-to-end", type=int, default=default.end_to_end, metavar="ROWS", help="0: none")
+    add("--no-random", dest="random", action="store_false", help="embedded models alone")
+    add("--no-peers", dest="peers", action="store_false")
+    add("--no-check", dest="check", action="store_false",
+        help="for a device whose numbers are garbage")  # fmt: skip
+    add("--json", type=Path, help="written after each family")
     return parser
 
 
@@ -361,10 +394,10 @@ def _numbers(text: str) -> list[int]:
 def _names(text: str) -> list[str]:
     names = text.split(",")
     for name in names:
-        if name not in _FAMILIES:
-            raise argparse.ArgumentTypeError(f"no {name!r}; families: {', '.join(_FAMILIES)}")
+        if name not in FAMILIES:
+            raise argparse.ArgumentTypeError(f"no {name!r}; families: {', '.join(FAMILIES)}")
     return names
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

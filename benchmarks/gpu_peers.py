@@ -1,163 +1,215 @@
 """GPU peers: what people run a model with otherwise, batched, in fp16 on a GPU and fp32 on a CPU.
 
-But: the per-row loops are those of ``benchmarks.peers``, and nothing here is timed.
+Each reads the model that its family reads. But: the per-row loops are ``benchmarks.peers``, and
+nothing here is timed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.data import Rows
-from benchmarks.peers import GrgPeer, LrmPeer
-from export.loading import load_model
+from benchmarks.peers import GrgPeer, LrmPeer, load_quietly
 from qaeval_core.families.model_family import ModelFamilyPlan
-from qaeval_core.models.registry import resolve_model
 from qaeval_core.models.session import Device, token_budget_batches
 
 _N_ROWS = 2000
 _N_LOOP_ROWS = 40
-_BATCH_TOKENS = 16384
 _BATCH_ROWS = 256
 Values = Mapping[str, Sequence[Any]]
 
 
-@dataclass(frozen=True, slots=True)
 class Peer:
     """Something that scores rows."""
 
-    run: Any
-    n_rows: int = _N_ROWS
+    n_rows = _N_ROWS
 
-    def score(self, values: Values) -> object:
+    def prepare(self, values: Values) -> Any:
+        """Return what `score` takes: as much of the work as it can do apart, such as tokenising."""
+        return values
+
+    def score(self, prepared: Any) -> object:
         """Score rows; whatever comes out is on the CPU."""
-        return self.run(values)
+        raise NotImplementedError
 
 
 def peers_of(
-    family: str, plan: ModelFamilyPlan, model: str, *, device: Device
-) -> Iterator[tuple[str, Peer | str]]:
-    """Yield the peers of a family by name, or why one is left out."""
+    family: str,
+    plan: ModelFamilyPlan,
+    model: str,
+    folder: Callable[[], Path],
+    *,
+    device: Device,
+    is_half: bool | None = None,
+) -> Iterator[tuple[str, Callable[[], Peer] | str]]:
+    """Yield what makes each peer of a family, by name, or why one is left out.
+
+    Parameters
+    ----------
+    model : str
+        As the family names it: an embedded model, or a folder.
+    folder : callable
+        Returns the same model as transformers reads it.
+    is_half : bool, optional
+        Whether batched peers run in fp16; by default on a GPU. The loops do there alone.
+    """
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
         yield "all", "torch sees no CUDA device"
         return
-    yield "torch, SDPA, batches", Peer(_TorchBatches(plan, model, device))
+    where: dict[str, Any] = {"device": device}
+    where["is_half"] = device == "cuda" if is_half is None else is_half
+    yield "torch, SDPA, batches", partial(TorchBatches, plan, model, **where)
     if family == "lrm":
-        yield "per-row loop", Peer(_Loop(LrmPeer(model, device=device)), _N_LOOP_ROWS)
+        yield "per-row loop", lambda: _Loop(LrmPeer(model, device=device))
     if family == "grg":
-        n_window = plan.max_unit_tokens
-        loop = GrgPeer(model, max_window_tokens=n_window, device=device)
-        yield "per-row loop", Peer(_Loop(loop), _N_LOOP_ROWS)
+        own = partial(GrgPeer, model, max_window_tokens=plan.max_unit_tokens, device=device)
+        yield "per-row loop", lambda: _Loop(own())
     if family in ("sas", "bi_encoder"):
-        yield "sentence-transformers", Peer(_sentence_transformers(family, device))
+        kind = CrossEncoderPeer if family == "sas" else BiEncoderPeer
+        yield (
+            "sentence-transformers",
+            _where_installed("sentence_transformers", lambda: kind(folder(), **where)),
+        )
     if family == "token_match":
-        yield "bert-score", Peer(_bert_score(device))
+        n_layers = plan.artifact.record.n_layers
+        yield (
+            "bert-score",
+            _where_installed(
+                "bert_score", lambda: BertScorePeer(folder(), n_layers=n_layers, **where)
+            ),
+        )
 
 
-class _Loop:
+def _where_installed(module: str, make: Callable[[], Peer]) -> Callable[[], Peer] | str:
+    return make if find_spec(module) else f"{module} is not installed"
+
+
+class _Loop(Peer):
+    n_rows = _N_LOOP_ROWS
+
     def __init__(self, peer: LrmPeer | GrgPeer) -> None:
         self._peer = peer
 
-    def __call__(self, values: Values) -> object:
-        return self._peer.score(Rows(list(values["candidate"]), list(values["context"]), "given"))
+    def prepare(self, values: Values) -> Rows:
+        return Rows(list(values["candidate"]), list(values["context"]), "given")
+
+    def score(self, prepared: Rows) -> object:
+        return self._peer.score(prepared)
 
 
-class _TorchBatches:
+class TorchBatches(Peer):
     """The bare model over the same units in the same batches: what a careful script would do.
 
     It computes no metric: hidden states for encoders, log-probabilities of all tokens for LMs.
     """
 
-    def __init__(self, plan: ModelFamilyPlan, model: str, device: Device) -> None:
+    def __init__(self, plan: ModelFamilyPlan, model: str, *, device: Device, is_half: bool) -> None:
         import torch
 
         role = plan.family.model_role
-        loaded = load_model(resolve_model(model, role=role), role=role)
-        self._model = loaded.model.to(device)
-        if device == "cuda":
+        self._model: Any = load_quietly(model, role=role).model.to(device)
+        if is_half:
             self._model = self._model.to(torch.float16)
-        if hasattr(self._model, "set_attn_implementation"):
-            self._model.set_attn_implementation("sdpa")
+        self._model.set_attn_implementation("sdpa")
+        self._is_lm = role == "causal_lm"
         self._plan, self._device, self._layout = plan, device, plan.open_layout()
+        self._max_tokens = max(plan.family.max_batch_tokens[device], plan.max_unit_tokens)
 
-    def __call__(self, values: Values) -> object:
-        import torch
-
+    def prepare(self, values: Values) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return batches: token ids, and how many each row has."""
         own = {role: list(values[role]) for role in self._plan.columns}
         units = self._layout.prepare(own).work.units
+        batches = token_budget_batches(units.lengths, max_batch_tokens=self._max_tokens)
+        return [(units.make_inputs(batch)["input_ids"], units.lengths[batch]) for batch in batches]
+
+    def score(self, prepared: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+        """Return one number a unit, so that little is copied back."""
+        import torch
+
         found = []
         with torch.inference_mode():
-            for batch in token_budget_batches(units.lengths, max_batch_tokens=_BATCH_TOKENS):
-                inputs = units.make_inputs(batch)
-                ids = torch.from_numpy(inputs["input_ids"]).to(self._device)
-                lengths = torch.from_numpy(units.lengths[batch]).to(self._device)
+            for given, n_tokens in prepared:
+                ids = torch.from_numpy(given).to(self._device)
+                lengths = torch.from_numpy(n_tokens).to(self._device)
                 mask = torch.arange(ids.shape[1], device=self._device) < lengths[:, None]
                 output = self._model(input_ids=ids, attention_mask=mask.long())
-                found.append(_reduced(output, ids))
+                found.append(_reduced(output, ids, is_lm=self._is_lm))
         return np.concatenate(found)
 
 
-def _reduced(output: Any, ids: Any) -> np.ndarray:
-    """Return one number a row, so that little is copied back."""
-    logits = getattr(output, "logits", None)
-    if logits is None:
-        return output.last_hidden_state[:, 0].float().norm(dim=1).cpu().numpy()
-    if logits.dim() == 2:
-        return logits[:, 0].float().cpu().numpy()
-    taken = logits[:, :-1].float().log_softmax(dim=2).gather(2, ids[:, 1:, None])
-    return taken[..., 0].sum(dim=1).cpu().numpy()
+def _reduced(output: Any, ids: Any, *, is_lm: bool) -> np.ndarray:
+    """Return one number a row: of an LM its log-probability, of others what their head gives."""
+    if is_lm:
+        logprobs = output.logits[:, :-1].float().log_softmax(dim=2)
+        return logprobs.gather(2, ids[:, 1:, None])[..., 0].sum(dim=1).cpu().numpy()
+    # Hidden states, logits of a row or of its tokens, of starts of answers.
+    return output[0].float().flatten(start_dim=1).amax(dim=1).cpu().numpy()
 
 
-def _sentence_transformers(family: str, device: Device) -> Any:
-    """Return its own batching, on a model of MiniLM's shape: the hub is not asked."""
-    from sentence_transformers import CrossEncoder, SentenceTransformer
-    from sentence_transformers import models as parts
+class CrossEncoderPeer(Peer):
+    """``CrossEncoder.predict`` of sentence-transformers, with its own batches."""
 
-    folder = str(resolve_model("minilm", role="encoder").folder)
-    if family == "sas":
-        model = CrossEncoder(folder, num_labels=1, device=device)
-        if device == "cuda":
-            model.model.half()
+    def __init__(self, folder: Path, *, device: Device, is_half: bool) -> None:
+        from sentence_transformers import CrossEncoder
 
-        def predict(values: Values) -> object:
-            references = [own[0] for own in values["references"]]
-            pairs = list(zip(values["candidate"], references, strict=True))
-            return model.predict(pairs, batch_size=_BATCH_ROWS, show_progress_bar=False)
+        self._model = CrossEncoder(str(folder), num_labels=1, device=device)
+        if is_half:
+            self._model.half()
 
-        return predict
-    body = parts.Transformer(folder)
-    encoder = SentenceTransformer(
-        modules=[body, parts.Pooling(body.get_word_embedding_dimension())], device=device
-    )
-    if device == "cuda":
-        encoder.half()
+    def score(self, prepared: Values) -> np.ndarray:
+        """Return a score a row."""
+        pairs = list(zip(_first_references(prepared), prepared["candidate"], strict=True))
+        return np.asarray(
+            self._model.predict(pairs, batch_size=_BATCH_ROWS, show_progress_bar=False)
+        )
 
-    def encode(values: Values) -> object:
-        sides = [list(values["candidate"]), [own[0] for own in values["references"]]]
+
+class BiEncoderPeer(Peer):
+    """``SentenceTransformer.encode`` of both sides: mean of tokens, unit length."""
+
+    def __init__(self, folder: Path, *, device: Device, is_half: bool) -> None:
+        from sentence_transformers import SentenceTransformer
+
+        # Of a plain model it makes one that takes the mean of tokens.
+        self._model = SentenceTransformer(str(folder), device=device)
+        if is_half:
+            self._model.half()
+
+    def score(self, prepared: Values) -> np.ndarray:
+        """Return a cosine a row."""
+        sides = [list(prepared["candidate"]), _first_references(prepared)]
         left, right = (
-            encoder.encode(side, batch_size=_BATCH_ROWS, normalize_embeddings=True)
+            self._model.encode(side, batch_size=_BATCH_ROWS, normalize_embeddings=True)
             for side in sides
         )
         return (left * right).sum(axis=1)
 
-    return encode
+
+class BertScorePeer(Peer):
+    """``BERTScorer.score``, with its own batches."""
+
+    def __init__(self, folder: Path, *, n_layers: int, device: Device, is_half: bool) -> None:
+        from bert_score import BERTScorer
+
+        self._scorer = BERTScorer(
+            model_type=str(folder), num_layers=n_layers, device=device, batch_size=_BATCH_ROWS
+        )
+        if is_half:
+            self._scorer._model.half()
+
+    def score(self, prepared: Values) -> np.ndarray:
+        """Return F a row."""
+        found = self._scorer.score(list(prepared["candidate"]), _first_references(prepared))
+        return np.asarray(found[2])
 
 
-def _bert_score(device: Device) -> Any:
-    from bert_score import BERTScorer
-
-    folder = str(resolve_model("minilm", role="encoder").folder)
-    scorer = BERTScorer(model_type=folder, num_layers=6, device=device, batch_size=_BATCH_ROWS)
-    if device == "cuda":
-        scorer._model.half()
-
-    def score(values: Values) -> object:
-        references = [own[0] for own in values["references"]]
-        return scorer.score(list(values["candidate"]), references)[2].numpy()
-
-    return score
+def _first_references(values: Values) -> list[str]:
+    return [str(own[0]) for own in values["references"]]

@@ -18,7 +18,10 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from qaeval_core.families.base import Units
+from qaeval_core.families.grg import GrgUnits
 from qaeval_core.models.record import ArtifactRecord
+from qaeval_core.models.session import Device
 
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "torch", "transformers", "numpy", "ray")
 # Rows x inner x columns: the feed-forward of a base encoder, and of the 135M causal LM.
@@ -132,11 +135,35 @@ def model_flops(record: ArtifactRecord, lengths: NDArray[np.int64], *, n_scored:
 
     2 x matmul weights x tokens + attention + 2 x head weights x scored tokens. Attention is
     q k^T and the mix of values: 2 x 2 x dim x n^2 for each layer of a sequence of n tokens. A
-    causal LM's upper triangle counts too: the graph computes it.
+    causal LM's upper triangle counts too.
     """
     body = 2.0 * record.n_matmul_parameters * float(lengths.sum())
-    attention = 4.0 * record.n_layers * record.dim * float((lengths.astype(np.float64) ** 2).sum())
-    return body + attention + 2.0 * record.n_head_parameters * n_scored
+    head = 2.0 * record.n_head_parameters * n_scored
+    return body + _attention_flops(record, lengths) + head
+
+
+def _attention_flops(record: ArtifactRecord, lengths: NDArray[np.int64]) -> float:
+    return 4.0 * record.n_layers * record.dim * float((lengths.astype(np.float64) ** 2).sum())
+
+
+def work_flops(
+    record: ArtifactRecord, units: Units, *, device: Device = "cpu"
+) -> tuple[float, float]:
+    """Return the operations of a whole model on all units, and of what its graph computes of it.
+
+    A GPU's fused attention leaves the upper triangle of an LM out; a CPU's computes it.
+    """
+    whole = done = model_flops(record, units.lengths, n_scored=_n_scored(units))
+    if "n_candidate" in units.facts:
+        done -= skipped_flops(record, units.lengths, units.facts["n_candidate"])
+    if device == "cuda" and isinstance(units, GrgUnits):
+        done -= _attention_flops(record, units.lengths) / 2
+    return whole, done
+
+
+def _n_scored(units: Units) -> int:
+    """Return the tokens whose probability is asked for; encoders have none."""
+    return int(units.n_scored.sum()) if isinstance(units, GrgUnits) else 0
 
 
 def skipped_flops(

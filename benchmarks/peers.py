@@ -125,9 +125,14 @@ class GrgPeer:
         return float(logprobs.gather(1, ids[0, 1 + len(prompt) :, None]).double().sum())
 
 
+def load_quietly(model: str, *, role: str) -> LoadedModel:
+    """Load a model without the progress bars of loading."""
+    with contextlib.redirect_stderr(io.StringIO()):
+        return load_model(resolve_model(model, role=role), role=role)
+
+
 def _load(model: str, *, role: str, device: str) -> LoadedModel:
-    with contextlib.redirect_stderr(io.StringIO()):  # Progress bars of loading.
-        loaded = load_model(resolve_model(model, role=role), role=role)
+    loaded = load_quietly(model, role=role)
     if device == "cuda":
         loaded.model.half().to(device)
     return loaded

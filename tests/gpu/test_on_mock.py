@@ -18,8 +18,10 @@ from pathlib import Path
 import mock_gpu
 import polars as pl
 import pytest
+from gpu_reports import assert_rates
 from helpers import REPOSITORY, short_sample, write_parquet
 
+from benchmarks.gpu_models import FAMILIES, save_random
 from qaeval_core.models.artifact import ensure_artifact
 from qaeval_core.models.record import ArtifactRequest
 
@@ -100,8 +102,6 @@ def test_24_gib_hold_bert_large(mock: Path, tmp_path: Path) -> None:
     import torch
     from transformers import BertConfig, BertModel
 
-    from benchmarks.gpu import save_random
-
     used = {}
     for n_layers in (4, 6):
         torch.manual_seed(0)
@@ -172,6 +172,36 @@ def test_memory_that_runs_out_halves_batches_for_a_while(
     (family,) = report["families"].values()
     assert 1 <= family["batch_halvings"] <= 6
     assert family["rows"] == 400 and report["quarantined"] == 0
+
+
+def test_the_benchmark_runs_whole(mock: Path, artifacts_root: Path, tmp_path: Path) -> None:
+    """Its first run on a card may be the only one; what it does on a CPU, tests/benchmarks has."""
+    path = tmp_path / "gpu.json"
+    words = ["--precision", "fp32", "--rows", "6", "--budgets", "1024,16384", "--repeats", "1"]
+    words += ["--seconds", "0", "--no-random", "--no-check", "--end-to-end", "7"]
+    run(mock, "-m", "benchmarks.gpu", *words, "--json", path)
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert found["device"] == "cuda"
+    assert_rates(found, n_rows=7, families=FAMILIES)
+    assert all("device_check" not in own for own in found["families"])
+    for own in found["families"]:
+        (name, peer), *others = own["peers"].items()
+        assert (name, others) == ("all", []) and "no CUDA device" in peer["skipped"]
+
+
+def test_the_benchmark_tells_of_a_device_that_computes_nothing(
+    mock: Path, artifacts_root: Path, tmp_path: Path
+) -> None:
+    """Rates of a broken card are rates of nothing."""
+    path = tmp_path / "gpu.json"
+    words = ["--precision", "fp32", "--rows", "6", "--budgets", "1024", "--repeats", "1"]
+    words += ["--seconds", "0", "--no-random", "--no-peers", "--families", "sas"]
+    run(mock, "-m", "benchmarks.gpu", *words, "--end-to-end", "7", "--json", path, expect=1)
+    found = json.loads(path.read_text(encoding="utf-8"))
+    of_family, end_to_end = found["failures"]
+    for failure in (of_family, end_to_end):
+        assert "the device's numbers are not those of a CPU" in failure
+    assert of_family.startswith("sas: ") and end_to_end.startswith("end to end: ")
 
 
 _LAYOUTS = """

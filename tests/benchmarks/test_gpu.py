@@ -1,0 +1,271 @@
+"""The benchmark of GPUs without one: its arithmetic, its samples, its peers, and whole on a CPU.
+
+The same command on the CUDA provider of the mock device is in tests/gpu/test_on_mock.py.
+"""
+
+from __future__ import annotations
+
+import doctest
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_reports import assert_rates
+from helpers import REPOSITORY
+
+from benchmarks import gpu, gpu_card
+from benchmarks.common import make_instance
+from benchmarks.data import Rows, load_rows
+from benchmarks.gpu_models import FAMILIES, compile_family, model_folder, roles_of
+from benchmarks.gpu_peers import Peer, peers_of
+from benchmarks.measure import work_flops
+from qaeval_core.families.base import Units
+from qaeval_core.families.grg import GrgUnits
+from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
+
+# peft reads a property of transformers that has another name now.
+_PEFT = "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
+# nvidia-smi as it answers: memory grows by 100 MiB a sample, from 1,000 MiB.
+_NVIDIA_SMI = """#!{python}
+import sys, time
+asked = sys.argv[1].removeprefix("--query-gpu=").split(",")
+assert sys.argv[3] == "--id=3", sys.argv
+values = {{"utilization.gpu": "50", "memory.used": "1000", "power.draw": "[N/A]"}}
+values["clocks.sm"] = "1980"
+print(", ".join(values[name] for name in asked), flush=True)
+while any(word.startswith("--loop-ms=") for word in sys.argv):
+    time.sleep(0.02)
+    values["memory.used"] = str(min(int(values["memory.used"]) + 100, 1400))
+    print(", ".join(values[name] for name in asked), flush=True)
+"""
+
+
+@pytest.fixture
+def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program in nvidia-smi's place, on a machine whose fourth card is CUDA's first."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(_NVIDIA_SMI.format(python=sys.executable), encoding="utf-8")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+
+
+@pytest.mark.usefixtures("card")
+def test_samples_are_of_the_passes_alone() -> None:
+    """What the tool said before they began is of a device that waited for it."""
+    assert gpu_card.memory_used() == 1000
+    with gpu_card.nvidia_smi() as samples:
+        assert not samples
+        time.sleep(0.5)
+    assert samples == {"busy": 0.5, "memory_mib": 1400, "sm_clock_mhz": 1980}
+
+
+def test_without_the_tool_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No number is better than one that is not the card's."""
+    monkeypatch.setenv("PATH", "")
+    assert gpu_card.memory_used() is None
+    with gpu_card.nvidia_smi() as samples:
+        pass
+    assert samples == {}
+    assert doctest.testmod(gpu_card).attempted == 2
+
+
+_RECORD: Any = SimpleNamespace(
+    n_matmul_parameters=100, n_layers=2, dim=4, n_head_parameters=1000, options={}
+)
+
+
+def test_scored_tokens_are_those_of_each_unit() -> None:
+    """The head is most of an LM's work: a unit with a prompt scores fewer tokens than its base."""
+    units = GrgUnits(is_mean_probability=False)
+    units.add(np.arange(10), first_scored=1)
+    units.add(np.arange(8), first_scored=6)
+    whole, done = work_flops(_RECORD, units)
+    assert whole == done == 2 * 100 * 18 + 4 * 2 * 4 * (10**2 + 8**2) + 2 * 1000 * (9 + 2)
+    on_gpu = work_flops(_RECORD, units, device="cuda")
+    assert on_gpu == (whole, whole - 2 * 2 * 4 * (10**2 + 8**2)), "without the upper triangle"
+
+
+def test_what_lrm_leaves_out_is_no_work() -> None:
+    """Otherwise its share of the peak would count operations that nobody does."""
+    units = Units(told=("n_candidate",))
+    units.add(np.arange(10), n_candidate=2)
+    whole, done = work_flops(_RECORD, units)
+    assert whole == 2 * 100 * 10 + 4 * 2 * 4 * 10**2
+    # The last layer: 6 of 10 tokens need keys and values alone, 2 of 50 / 16 weights.
+    assert whole - done == 6 * (2 * (100 / 2 - 2 * 4**2) + 4 * 4 * 10)
+
+
+def test_a_machine_without_cuda_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """`make bench` on a CPU goes on; who asks for this benchmark alone gets exit status 1."""
+    assert gpu.main([]) == 1
+    assert "no CUDA provider" in capsys.readouterr().err
+    assert "no CUDA provider" in gpu.run_gpu(SimpleNamespace(n_rows=1))["skipped"]
+
+
+@pytest.mark.slow
+def test_all_of_it_on_a_cpu(artifacts_root: Path, tmp_path: Path) -> None:
+    """The one command for the first hour on a GPU must not fail in it."""
+    path = tmp_path / "gpu.json"
+    words = ["--device", "cpu", "--rows", "2", "--budgets", "1024", "--repeats", "1"]
+    words += ["--seconds", "0", "--no-random", "--end-to-end", "3", "--json", str(path)]
+    # SmolLM2 and its peers take minutes of a CPU: a small LM is below, SmolLM2 in `make long`.
+    families = [name for name in FAMILIES if name != "grg"]
+    words += ["--families", ",".join(families)]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu", *words],
+        capture_output=True, text=True, check=False, cwd=REPOSITORY, timeout=500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert_rates(found, n_rows=3, families=families)
+    for own in found["families"]:
+        peers = {name for name, peer in own["peers"].items() if peer["rows_per_s"] > 0}
+        assert peers == {"torch, SDPA, batches", *_OTHERS.get(own["family"], ())}
+        assert own["device_check"]["max_abs_diff"] == 0, "a CPU beside itself"
+
+
+_OTHERS = {
+    "lrm": ["per-row loop"],
+    "sas": ["sentence-transformers"],
+    "bi_encoder": ["sentence-transformers"],
+    "token_match": ["bert-score"],
+}
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings(_PEFT)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_random_models_of_base_shapes(family: str, tmp_path: Path) -> None:
+    """Their exports, and peers on them, are code that nothing else runs."""
+    path = tmp_path / "gpu.json"
+    words = ["--device", "cpu", "--rows", "4", "--budgets", "4096", "--repeats", "1"]
+    words += ["--seconds", "0", "--end-to-end", "0", "--json", str(path)]
+    assert gpu.main([*words, "--families", family]) == 0
+    found = json.loads(path.read_text(encoding="utf-8"))
+    embedded, random = found["families"]
+    assert random["is_random"] and random["model"] != embedded["model"]
+    assert random["budgets"]["4096"]["model_flops"] > 0
+    assert set(random["peers"]) == set(embedded["peers"])
+    assert all(peer["rows_per_s"] > 0 for peer in random["peers"].values())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where models lie as transformers reads them."""
+    return tmp_path_factory.mktemp("gpu_models")
+
+
+@pytest.fixture
+def made(
+    family: str, artifacts_root: Path, tiny_settings: dict[str, object], folder: Path
+) -> tuple[ModelFamilyPlan, str]:
+    """A family of its embedded model, and its name; SmolLM2 takes minutes, so a small LM for it."""
+    assert artifacts_root.is_dir()
+    if family != "grg":
+        plan = compile_family(family, device="cpu", folder=folder)
+        return plan, plan.artifact.record.model.name
+    settings = {"metrics.qrelscore.metric": "qrelscore", **tiny_settings}
+    plan = make_instance(settings)[1].families["grg"]
+    assert isinstance(plan, ModelFamilyPlan)
+    return plan, str(tiny_settings["qrelscore.causal_lm"])
+
+
+def peers(
+    family: str, made: tuple[ModelFamilyPlan, str], folder: Path, *, is_half: bool
+) -> Iterator[tuple[str, Peer]]:
+    """Yield the peers of a family, on a CPU."""
+    as_folder = partial(model_folder, family, made[0], folder, is_random=False)
+    for label, make in peers_of(family, *made, as_folder, device="cpu", is_half=is_half):
+        assert not isinstance(make, str), make
+        yield label, make()
+
+
+def _shorter(text: Any) -> Any:
+    return text if isinstance(text, list) else " ".join(text.split()[:8])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(_PEFT)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_peers_run_in_fp16(family: str, made: tuple[ModelFamilyPlan, str], folder: Path) -> None:
+    """On a GPU they do: what their libraries do with halves is not to be found out there."""
+    # A CPU has no quick arithmetic of halves: short texts.
+    rows = roles_of(load_rows(3))
+    values = {role: [_shorter(own) for own in column] for role, column in rows.items()}
+    halves, wholes = (dict(peers(family, made, folder, is_half=half)) for half in (True, False))
+    for label, peer in wholes.items():
+        found, wanted = (each.score(each.prepare(values)) for each in (halves[label], peer))
+        assert len(wanted) >= 3 and np.isfinite(wanted).all(), label
+        np.testing.assert_allclose(found, wanted, rtol=1e-2, atol=1e-2, err_msg=label)
+        # The loops run in fp16 on a GPU alone.
+        assert np.array_equal(found, wanted) == (label == "per-row loop"), label
+
+
+def ours(family: str, plan: ModelFamilyPlan, rows: Rows) -> np.ndarray:
+    """Return the one number a row that a library gives, from the family's statistics."""
+    runner = FamilyRunner(plan)
+    values = roles_of(rows)
+    found = runner.score({role: values[role] for role in plan.columns})
+    if family == "sas":
+        logits = np.concatenate(found["logit"].to_pylist())
+        return 1 / (1 + np.exp(-logits))
+    if family == "bi_encoder":
+        return np.concatenate(found["cosine"].to_pylist())
+    sides = [
+        [np.average(best, weights=weight) for best, weight in zip(*columns, strict=True)]
+        for columns in (
+            (found[f"best_{side}"].to_pylist(), found[f"{side}_weights"].to_pylist())
+            for side in ("candidate", "reference")
+        )
+    ]
+    precision, recall = map(np.array, sides)
+    return 2 * precision * recall / (precision + recall)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(_PEFT)
+@pytest.mark.parametrize("family", ["sas", "bi_encoder", "token_match"])
+def test_libraries_run_the_model_of_the_family(
+    family: str, made: tuple[ModelFamilyPlan, str], folder: Path
+) -> None:
+    """A rate beside that of another model would compare nothing."""
+    rows = load_rows(4)
+    _, (_, library) = peers(family, made, folder, is_half=False)
+    found = library.score(library.prepare(roles_of(rows)))
+    np.testing.assert_allclose(found, ours(family, made[0], rows), atol=1e-4)
+
+
+class _Broken(Peer):
+    def score(self, prepared: Any) -> object:
+        raise RuntimeError("CUDA out of memory")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("artifacts_root")
+def test_a_peer_that_fails_costs_no_other_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An hour on a GPU may be the only one; what went wrong in it is told."""
+    monkeypatch.setattr(
+        gpu, "peers_of", lambda *_, **__: [("broken", _Broken), ("absent", "not installed")]
+    )
+    path = tmp_path / "gpu.json"
+    words = ["--device", "cpu", "--rows", "4", "--budgets", "1024", "--repeats", "1"]
+    words += ["--seconds", "0", "--no-random", "--end-to-end", "0", "--json", str(path)]
+    assert gpu.main([*words, "--families", "sas,bi_encoder"]) == 1
+    assert "failed: sas, broken: RuntimeError: CUDA out of memory" in capsys.readouterr().err
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert len(found["failures"]) == 2
+    for own in found["families"]:
+        assert own["peers"]["absent"] == {"skipped": "not installed"}
+        assert own["budgets"]["1024"]["rows_per_s"] > 0
