@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gpu_reports import assert_rates
 from helpers import REPOSITORY
 
@@ -124,6 +125,7 @@ def test_all_of_it_on_a_cpu(artifacts_root: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.gpu", *words],
         capture_output=True, text=True, check=False, cwd=REPOSITORY, timeout=500,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(path.read_text(encoding="utf-8"))
@@ -171,6 +173,7 @@ def made(
 ) -> tuple[ModelFamilyPlan, str]:
     """A family of its embedded model, and its name; SmolLM2 takes minutes, so a small LM for it."""
     assert artifacts_root.is_dir()
+    torch.set_num_threads(1)  # Small batches; more threads only wait for each other.
     if family != "grg":
         plan = compile_family(family, device="cpu", folder=folder)
         return plan, plan.artifact.record.model.name
@@ -196,7 +199,7 @@ def _shorter(text: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings(_PEFT)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["grg", *_OTHERS])
 def test_peers_run_in_fp16(family: str, made: tuple[ModelFamilyPlan, str], folder: Path) -> None:
     """On a GPU they do: what their libraries do with halves is not to be found out there."""
     # A CPU has no quick arithmetic of halves: short texts.
@@ -262,10 +265,10 @@ def test_a_peer_that_fails_costs_no_other_number(
     path = tmp_path / "gpu.json"
     words = ["--device", "cpu", "--rows", "4", "--budgets", "1024", "--repeats", "1"]
     words += ["--seconds", "0", "--no-random", "--end-to-end", "0", "--json", str(path)]
-    assert gpu.main([*words, "--families", "sas,bi_encoder"]) == 1
+    assert gpu.main([*words, "--families", "sas"]) == 1
     assert "failed: sas, broken: RuntimeError: CUDA out of memory" in capsys.readouterr().err
     found = json.loads(path.read_text(encoding="utf-8"))
-    assert len(found["failures"]) == 2
+    assert len(found["failures"]) == 1
     for own in found["families"]:
         assert own["peers"]["absent"] == {"skipped": "not installed"}
         assert own["budgets"]["1024"]["rows_per_s"] > 0
