@@ -1,9 +1,10 @@
 """Transport on all CPUs: POT holds the interpreter, so pairs are solved in processes of their own.
 
-Stands alone because it is a program too: ``python -m qaeval_core.families.transport_pool`` solves
-what comes on its standard input. Neither a fork nor an executor of the standard library: this
-process runs threads, an engine and perhaps Ray's, which a fork would freeze in mid-work; and
-executors leave their workers behind when they are killed. These end when their input does.
+Stands alone because it is a program too: ``python -m qaeval_core.families.transport_pool FD``
+solves what comes on its standard input and tells it to a pipe, by its number. Neither a fork nor an
+executor of the standard library: this process runs threads, an engine and perhaps Ray's, which a
+fork would freeze in mid-work; and executors leave their workers behind when they are killed. These
+end when their input does.
 """
 
 from __future__ import annotations

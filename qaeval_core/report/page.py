@@ -34,6 +34,7 @@ from qaeval_core.schema import NOT_SAMPLED
 
 PAGE, PROFILE = "report.html", "profile.parquet"
 MAX_BYTES = 300_000
+_INPUTS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +379,10 @@ def _calls(families: Mapping[str, Mapping[str, Any]]) -> str:
 def _origin(content: Content, room: _Room) -> Iterator[str]:
     report, run = content.report, content.run
     config = run.get("config", {})
-    given = [(f"input {i + 1}", str(path)) for i, path in enumerate(config["input"]["paths"])][:20]
+    paths = config["input"]["paths"]
+    given = [(f"input {i + 1}", str(path)) for i, path in enumerate(paths[:_INPUTS])]
+    if (n_more := len(paths) - _INPUTS) > 0:
+        given.append(("more inputs", f"{n_more:,}, named in run.json"))
     columns = [(f"column of {role}", str(name)) for role, name in run.get("columns", {}).items()]
     carried = [("carried", ", ".join(config["output"]["carry"]))]
     yield block_html(Fields("Read", [*given, *columns, *carried]))

@@ -226,8 +226,10 @@ def test_a_page_of_thousands_of_notes_stays_small(out: Path) -> None:
     """With skip_unreadable there is one for each file of a damaged corpus."""
     report, run = (json.loads((out / f"{name}.json").read_text()) for name in ("report", "run"))
     notes = [f"part{i}.parquet cannot be read: {'x' * 300}" for i in range(5000)]
+    run["config"]["input"]["paths"] = [f"week{i}" for i in range(3000)]
     text = report_page({**report, "notes": notes}, run, None)
     assert_stands_alone(text)
+    assert Page(text).row("more inputs")[1] == "2,980, named in run.json"
     assert notes[0][:150] in text and "more notes (report.json has all) are left out" in text
 
 

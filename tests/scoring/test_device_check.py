@@ -11,6 +11,7 @@ from tiny_artifacts import make_cross_encoder
 
 from qaeval_core.configure import load_config
 from qaeval_core.errors import DeviceError
+from qaeval_core.families import device_check
 from qaeval_core.families.device_check import check_device
 from qaeval_core.families.model_family import FamilyRunner
 from qaeval_core.families.pass_stats import PassStats
@@ -67,6 +68,18 @@ def test_single_values_beyond_the_tolerance_are_told_and_pass(device: _Wrong) ->
     device.offset, device.share = 0.05, 0.2
     found = check_device(device, units_of(device), family="lrm")
     assert found["share_beyond_tolerance"] == pytest.approx(0.2, abs=0.01)
+
+
+def test_what_is_infinite_on_both_is_no_difference(
+    device: _Wrong, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What overflows in fp16 does so everywhere: that is the model's matter, and no warning."""
+    monkeypatch.setattr(device_check, "Session", _Wrong)
+    monkeypatch.setattr(_Wrong, "offset", np.inf)
+    monkeypatch.setattr(_Wrong, "share", 0.6)
+    device.offset, device.share = np.inf, 0.6
+    found = check_device(device, units_of(device), family="token_match")
+    assert found["max_abs_diff"] <= found["tolerance"]
 
 
 def test_a_device_that_failed_scores_no_later_shard(tmp_path: Path) -> None:
