@@ -20,6 +20,9 @@ from qaeval_core.models.session import Session, available_cpus
 N_ROWS = 40
 # A CPU takes some 10 s for 10,000 tokens of BERT-base: of long rows fewer are run, one at least.
 MAX_TOKENS = 1500
+# Of values that may be beyond the tolerance, for an argmax may turn at a near-tie; of a graph that
+# is beyond it on a CPU, too, and was taken all the same.
+_SHARE, _SHARE_LOSSY = 0.05, 0.5
 # Of a graph that was compared with nothing when it was taken.
 _TOLERANCE = 1e-2
 _MAX_CPU_THREADS = 8
@@ -42,8 +45,9 @@ def check_device(session: Session, units: Units, *, family: str) -> dict[str, An
     Raises
     ------
     DeviceError
-        If more than half of the values differ by more than the tolerance of the graph's parity
-        gate. Single values may: where an argmax turns at a near-tie, its cosine jumps.
+        If more than 5 % of the values differ by more than the tolerance of the graph's parity
+        gate, half of them where the graph did not pass it. Single values may: where an argmax
+        turns at a near-tie, its cosine jumps.
     """
     started = time.perf_counter()
     record = session.artifact.record
@@ -60,20 +64,21 @@ def check_device(session: Session, units: Units, *, family: str) -> dict[str, An
         differences.append(np.where(np.isnan(difference), np.inf, difference).ravel())
     values = np.concatenate([np.zeros(0), *differences])
     tolerance = record.parity.tolerance if record.parity is not None else _TOLERANCE
-    median = float(np.median(values)) if len(values) else 0.0
+    beyond = float((values > tolerance).mean()) if len(values) else 0.0
     largest = float(values.max(initial=0.0))
-    if median > tolerance:
+    if beyond > (_SHARE_LOSSY if record.lossy else _SHARE):
         raise DeviceError(
-            f"{family}: the device's numbers are not those of a CPU: of {len(values):,} values of "
-            f"{len(chosen)} rows half differ by more than {median:.3g}, tolerance {tolerance:g}; "
-            "look at the card and its driver, or compare nothing with models.check_device=false"
+            f"{family}: the device's numbers are not those of a CPU: {beyond:.0%} of "
+            f"{len(values):,} values of {len(chosen)} rows differ by more than {tolerance:g}, the "
+            f"largest by {largest:.3g}; look at the card and its driver, or compare nothing with "
+            "models.check_device=false"
         )
     return {
         "rows": len(chosen),
         "values": len(values),
         "max_abs_diff": largest,
-        "median_abs_diff": median,
-        "share_beyond_tolerance": float((values > tolerance).mean()) if len(values) else 0.0,
+        "median_abs_diff": float(np.median(values)) if len(values) else 0.0,
+        "share_beyond_tolerance": beyond,
         "tolerance": tolerance,
         "on_cpu_at_export": None if record.parity is None else record.parity.max_abs_diff,
         "seconds": round(time.perf_counter() - started, 3),
@@ -83,15 +88,21 @@ def check_device(session: Session, units: Units, *, family: str) -> dict[str, An
 def choose(lengths: NDArray[np.int64]) -> list[int]:
     """Return up to 40 units of all lengths, fewer where they are long.
 
+    Of more than half the tokens that may be run, one would leave no room for others.
+
     Examples
     --------
     >>> choose(np.array([2000, 10, 700, 700, 20]))
     [1, 4, 2, 3]
+    >>> choose(np.array([700, 600, 10, 500]))
+    [2, 3, 0]
     >>> choose(np.array([5000]))
     [0]
     """
     order = np.argsort(lengths, kind="stable")
-    spread = np.unique(np.linspace(0, len(order) - 1, min(N_ROWS, len(order))).astype(np.int64))
-    chosen = order[spread]
-    n_fitting = int((np.cumsum(lengths[chosen]) <= MAX_TOKENS).sum())
-    return [int(i) for i in chosen[: max(n_fitting, 1)]]
+    pool = order[: max(int((lengths <= MAX_TOKENS // 2).sum()), 1)] if len(order) else order
+    for n in range(min(N_ROWS, len(pool)), 0, -1):
+        chosen = pool[np.linspace(0, len(pool) - 1, n).astype(np.int64)]
+        if n == 1 or lengths[chosen].sum() <= MAX_TOKENS:
+            return [int(i) for i in chosen]
+    return []
