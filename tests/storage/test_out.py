@@ -171,6 +171,23 @@ def test_out_among_the_input_is_refused(bucket: S3Server) -> None:
             read_inputs(config)
 
 
+def test_out_among_the_input_is_refused_however_it_is_written(tmp_path: Path) -> None:
+    """Its own scores would be rows of its next run."""
+    write_parquet(tmp_path / "input.parquet", rows())
+    for given, out in {
+        f"file://{tmp_path}": tmp_path / "out",
+        str(tmp_path): f"file://{tmp_path}/out",
+        "s3://bucket//data/": "s3://bucket/data/out",
+        "s3://bucket/da%74a": "s3://bucket/data//out",
+    }.items():
+        config = load_config(
+            overrides=request(Path("x"), Path("y"))
+            | {"input.paths": [given], "output.path": str(out)}
+        )
+        with pytest.raises(ConfigError, match="lies inside the input folder"):
+            read_inputs(config)
+
+
 def test_keys_are_in_nothing_that_a_run_writes_or_sends(
     uri: str, source: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
