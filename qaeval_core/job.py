@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from urllib.parse import unquote
 
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError
@@ -259,7 +260,7 @@ def _why_other_precision(record: ArtifactRecord) -> str:
 
 def _check_out_not_among_inputs(paths: Sequence[str], out: StoragePath) -> None:
     for path in paths:
-        if "://" in path:
+        if "://" in path and not path.startswith("file://"):
             # Endpoint and region are said in other ways than OUT's: places are compared alone.
             folder, own = _place(path), _place(str(out))
             is_among = own == folder or own.startswith(f"{folder}/")
@@ -271,7 +272,9 @@ def _check_out_not_among_inputs(paths: Sequence[str], out: StoragePath) -> None:
 
 
 def _place(uri: str) -> str:
-    return uri.partition("?")[0].rstrip("/")
+    """Return what a URI names, without the way to it, as stores take it."""
+    scheme, separator, name = uri.partition("?")[0].partition("://")
+    return f"{scheme}{separator}" + "/".join(part for part in unquote(name).split("/") if part)
 
 
 def corpus_hash(files: Sequence[InputFile], n_rows: Mapping[str, int], *more: str) -> str:

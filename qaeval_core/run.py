@@ -26,7 +26,7 @@ from qaeval_core.llm.journal_totals import JournalTotals, journal_totals
 from qaeval_core.outages import STORAGE_SETTING, Outages
 from qaeval_core.overview import Overview
 from qaeval_core.planning.inputs import InputFile
-from qaeval_core.planning.shards import RowRange
+from qaeval_core.planning.shards import RowRange, tiles
 from qaeval_core.report.examples import N_EXAMPLES, example_places, read_texts
 from qaeval_core.report.page import PAGE, PROFILE, report_page
 from qaeval_core.report.report import make_report, sample_content
@@ -37,7 +37,7 @@ from qaeval_core.signature import hash_content
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.storage.probe import probe
 from qaeval_core.store.lock import RunLock
-from qaeval_core.store.store import Store, tiles
+from qaeval_core.store.store import Store
 from qaeval_core.totals import Totals
 
 

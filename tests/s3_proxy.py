@@ -28,10 +28,10 @@ class _Handler(BaseHTTPRequestHandler):
         if self.proxy.refusal is not None:
             return self.answer(403, [], self.proxy.refusal.encode())
         time.sleep(self.proxy.delay_s)
-        for header, (status, told) in self.proxy.answers.items():
-            if header in self.headers:
-                return self.answer(status, [], told)
         is_write = self.command == "PUT"
+        for header, (status, told) in self.proxy.answers.items():
+            if is_write and header in self.headers:
+                return self.answer(status, [], told)
         if is_write and self.proxy.counts_down("n_conflicts"):
             return self.answer(409, [], _CONFLICT)
         kept = {k: v for k, v in self.headers.items() if k.lower() not in self.proxy.stripped}
@@ -75,7 +75,7 @@ class S3Proxy:
     stripped : tuple of str
         Headers that are not passed on.
     answers : dict
-        Status and content that requests with a header are answered, which are not done.
+        Status and content that writes with a header are answered, which are not done.
     refusal : str, optional
         What all requests are answered, with status 403.
     seen : list of str

@@ -107,6 +107,22 @@ def split(rows: RowRange, *, rows_per_shard: int) -> Iterator[RowRange]:
         yield RowRange(start, min(start + rows_per_shard, rows.stop))
 
 
+def tiles(ranges: Iterable[RowRange], *, n_rows: int) -> bool:
+    """Return whether ranges in order cover [0, n_rows) without gap or overlap.
+
+    Examples
+    --------
+    >>> tiles([RowRange(0, 2), RowRange(2, 5)], n_rows=5), tiles([RowRange(0, 2)], n_rows=5)
+    (True, False)
+    """
+    position = 0
+    for rows in ranges:
+        if rows.start != position:
+            return False
+        position = rows.stop
+    return position == n_rows
+
+
 def cover(done: Iterable[RowRange], *, n_rows: int) -> list[RowRange]:
     """Return disjoint done ranges within [0, n_rows), in order; overlapping ones are left out.
 

@@ -29,9 +29,9 @@ from qaeval_core.families.words.frequencies import (
     to_bytes,
 )
 from qaeval_core.job import Job
-from qaeval_core.planning.shards import Piece
+from qaeval_core.planning.shards import Piece, tiles
 from qaeval_core.running.sight import Sight
-from qaeval_core.store.store import Commit, Store, tiles
+from qaeval_core.store.store import Commit, Store
 
 # Called with what was committed of each shard, in every family of its pass.
 OnShard = Callable[[Sequence[Commit]], None]

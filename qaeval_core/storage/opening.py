@@ -164,15 +164,26 @@ def _s3(bucket: Bucket, query: str) -> Storage:
 
 
 def _profile() -> dict[str, Any]:
-    """Return credentials and region of the user's AWS profile, which obstore does not read."""
+    """Return credentials and region of the user's AWS profile, which obstore does not read.
+
+    Raises
+    ------
+    ConfigError
+        If there is no profile of the name that the environment gives, or its file is none.
+    """
     folder = Path.home() / ".aws"
     if not (os.environ.get("AWS_PROFILE") or folder.is_dir()) or find_spec("boto3") is None:
         return {}
     import boto3
+    from botocore.exceptions import BotoCoreError
     from obstore.auth.boto3 import Boto3CredentialProvider
 
-    session = boto3.Session()
-    if session.get_credentials() is None:
+    try:
+        session = boto3.Session()
+        is_known = session.get_credentials() is not None
+    except BotoCoreError as error:
+        raise ConfigError(f"cannot read the AWS profile: {error}") from None
+    if not is_known:
         return {}
     given: dict[str, Any] = {"credential_provider": Boto3CredentialProvider(session)}
     if session.region_name:

@@ -435,22 +435,6 @@ def _damaged(path: AnyPath, why: object) -> ReconcileError:
     return ReconcileError(f"{path} is damaged ({why}); delete it and run again")
 
 
-def tiles(ranges: Iterable[RowRange], *, n_rows: int) -> bool:
-    """Return whether ranges in order cover [0, n_rows) without gap or overlap.
-
-    Examples
-    --------
-    >>> tiles([RowRange(0, 2), RowRange(2, 5)], n_rows=5), tiles([RowRange(0, 2)], n_rows=5)
-    (True, False)
-    """
-    position = 0
-    for rows in ranges:
-        if rows.start != position:
-            return False
-        position = rows.stop
-    return position == n_rows
-
-
 class FamilyStream:
     """Reads a file's statistics of one family in row order, whatever its shards are.
 

@@ -7,8 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qaeval_core.planning.inputs import FileVersion, InputFile, RowGroup
-from qaeval_core.planning.shards import MAX_SHARDS_PER_PIECE, ReadLimits, RowRange, cover, plan_file
-from qaeval_core.store.store import tiles
+from qaeval_core.planning.shards import (
+    MAX_SHARDS_PER_PIECE,
+    ReadLimits,
+    RowRange,
+    cover,
+    plan_file,
+    tiles,
+)
 
 
 def make_file(sizes: list[int], n_bytes_per_row: int) -> InputFile:

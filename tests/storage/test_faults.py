@@ -237,6 +237,21 @@ def test_credentials_of_a_profile_are_used(
     assert path.read_bytes() == b"by a profile" and SECRET.encode() not in pickle.dumps(path)
 
 
+def test_a_profile_that_is_none_is_a_bad_request(
+    bucket: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "credentials").write_text(f"[mine]\naws_access_key_id = {KEY}\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    for profile in ("other", "mine"):  # Not there, and half there.
+        monkeypatch.setenv("AWS_PROFILE", profile)
+        with pytest.raises(ConfigError, match="cannot read the AWS profile") as refused:
+            as_path(bucket.uri("bucket/profile") + "&&&")
+        assert KEY not in str(refused.value)
+
+
 def test_keys_are_in_no_message_and_no_pickle(
     proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,7 +17,7 @@ import pytest
 from bucket_outs import is_as_local, names, scores
 from helpers import REPOSITORY, write_parquet
 from llm_server import LlmServer
-from s3_proxy import CONDITIONS, S3Proxy
+from s3_proxy import CONDITIONS, NOT_IMPLEMENTED, S3Proxy
 from s3_server import S3Server
 from word_jobs import N_ROWS, ROWS_PER_GROUP, Watched, request, rows, run
 
@@ -148,12 +148,16 @@ def test_a_second_run_is_refused_and_a_robbed_one_ends(uri: str, source: Path) -
     assert not [name for name in names(as_path(uri)) if name.startswith("scores/")]
 
 
+@pytest.mark.parametrize("kind", ["ignores", "refuses"])
 def test_a_store_without_conditions_is_for_one_run_that_says_so(
-    bucket: S3Server, source: Path
+    bucket: S3Server, source: Path, kind: str
 ) -> None:
     with S3Proxy(bucket.port) as proxy:
-        proxy.stripped = CONDITIONS
-        uri = proxy.uri("bucket/unconditional")
+        if kind == "ignores":
+            proxy.stripped = CONDITIONS
+        else:
+            proxy.answers = dict.fromkeys(CONDITIONS, (501, NOT_IMPLEMENTED))
+        uri = proxy.uri(f"bucket/unconditional-{kind}")
         with pytest.raises(OutRefusedError, match="--set output.lock=off"):
             run(request(source, uri))
         assert names(as_path(uri)) == []
@@ -168,6 +172,23 @@ def test_out_among_the_input_is_refused(bucket: S3Server) -> None:
             overrides=request(Path("x"), Path("y")) | {"input.paths": [given], "output.path": out}
         )
         with pytest.raises(ConfigError, match="lies inside the input folder s3://bucket/data"):
+            read_inputs(config)
+
+
+def test_out_among_the_input_is_refused_however_it_is_written(tmp_path: Path) -> None:
+    """Its own scores would be rows of its next run."""
+    write_parquet(tmp_path / "input.parquet", rows())
+    for given, out in {
+        f"file://{tmp_path}": tmp_path / "out",
+        str(tmp_path): f"file://{tmp_path}/out",
+        "s3://bucket//data/": "s3://bucket/data/out",
+        "s3://bucket/da%74a": "s3://bucket/data//out",
+    }.items():
+        config = load_config(
+            overrides=request(Path("x"), Path("y"))
+            | {"input.paths": [given], "output.path": str(out)}
+        )
+        with pytest.raises(ConfigError, match="lies inside the input folder"):
             read_inputs(config)
 
 
