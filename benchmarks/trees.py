@@ -10,6 +10,7 @@ usage: python -m benchmarks.trees OTHER_CHECKOUT [--runs METRICS ...] [--rows N]
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -111,9 +112,11 @@ def main() -> None:
     parser.add_argument("--runs", nargs="+", default=_RUNS, metavar="METRICS")
     parser.add_argument("--rows", type=int, default=200, help="default %(default)s")
     parser.add_argument("--repeats", type=int, default=5, help="default %(default)s")
+    parser.add_argument("--work", type=Path, help="where artifacts stay; default a new folder")
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    with contextlib.ExitStack() as stack:
+        folder = chosen.work or stack.enter_context(tempfile.TemporaryDirectory())
         found = compare(
             chosen.other.resolve(),
             runs=chosen.runs,
