@@ -26,8 +26,6 @@ _RATED = ("answerability", "consistency", "answer_consistency")
 # Made for one kind of candidate: on the other they are numbers without a meaning.
 _OF_ANSWERS = ("kpqa",)
 _OF_QUESTIONS = ("q_bleu",)
-# Of the re-worded questions, the ones that the slowest metrics read: minutes instead of an hour.
-SLOW_EVERY = 8
 # What is asked of a language model, and what no set has the columns for.
 _ENDPOINT = "endpoint"
 
@@ -80,10 +78,6 @@ class RewordedSet:
     passages: frozenset[str]
     data: str
     candidates: str = "questions"
-
-    def every(self, metric: AnyMetric) -> int:
-        """Return which originals a metric reads the questions of: every one, or every n-th."""
-        return SLOW_EVERY if "causal_lm" in metric.needs else 1
 
     def roles(self) -> list[str]:
         """Return the roles that the rows have."""

@@ -88,23 +88,10 @@ def score(
 def _scored(
     judged: JudgedSet | RewordedSet, metrics: Sequence[str], *, n_threads: int
 ) -> pl.DataFrame:
-    """Return the score columns of all rows, null in those that a metric does not read."""
-    rows = judged.rows.select(judged.roles())
-    if isinstance(judged, JudgedSet):
-        found = Scorer(metrics, n_threads=n_threads).score(rows)
-        assert isinstance(found, pl.DataFrame)
-        return found.select(list(score_columns(metrics)))
-    parts = []
-    for every in sorted({judged.every(METRICS[name]) for name in metrics}):
-        names = [name for name in metrics if judged.every(METRICS[name]) == every]
-        numbered = rows.with_columns(judged.rows["pair"]).with_row_index("row")
-        chosen = numbered.filter(pl.col("pair") % every == 0)
-        found = Scorer(names, n_threads=n_threads).score(chosen.select(rows.columns))
-        assert isinstance(found, pl.DataFrame)
-        own = found.select(list(score_columns(names))).with_columns(chosen["row"])
-        joined = numbered.select("row").join(own, on="row", how="left", maintain_order="left")
-        parts.append(joined.drop("row"))
-    return pl.concat(parts, how="horizontal")
+    """Return the score columns of all rows."""
+    found = Scorer(metrics, n_threads=n_threads).score(judged.rows.select(judged.roles()))
+    assert isinstance(found, pl.DataFrame)
+    return found.select(list(score_columns(metrics)))
 
 
 def agreement(
@@ -166,18 +153,16 @@ def rewording(
     The original, the new ones and a wrong one, which is the original of another passage, are scored
     against the same context, answer and reference.
     """
+    kinds = {
+        kind: scores.filter(kind=kind).sort("pair", maintain_order=True)
+        for kind in ("original", "new", "wrong")
+    }
+    new = kinds["new"]
+    each = len(new) // len(kinds["original"])
     found = {}
     for name, metric in score_columns(metrics).items():
-        read = scores.filter(pl.col("pair") % judged.every(METRICS[metric]) == 0)
-        kinds = {
-            kind: read.filter(kind=kind).sort("pair", maintain_order=True)
-            for kind in ("original", "new", "wrong")
-        }
-        new = kinds["new"]
-        each = len(new) // len(kinds["original"])
         found[name] = {
             "metric": metric,
-            "n_rows": len(new),
             **_change(
                 new[name].cast(pl.Float64).fill_null(np.nan).to_numpy(),
                 _repeated(kinds["original"][name], each),
@@ -187,7 +172,7 @@ def rewording(
             ),
         }
     return {
-        "n_rows": scores.filter(kind="new").height,
+        "n_rows": len(new),
         "n_clusters": scores["cluster"].n_unique(),
         "columns": found,
     }
@@ -312,12 +297,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if "judged" in sections:
         record["n_resamples"] = chosen.resamples
         record["judged_on"] = _environment(chosen.threads)
-        record["sets"] = record.get("sets", {}) | run_judged(
+        judged = run_judged(
             names=names,
             n_threads=chosen.threads,
             n_resamples=chosen.resamples,
             folder=chosen.scores,
         )
+        for own in judged.values():
+            own["revision"] = record["judged_on"]["revision"]
+        record["sets"] = record.get("sets", {}) | judged
     if "speed" in sections:
         before = os.getloadavg()[0]
         rates = run_speed(names=names, n_threads=chosen.threads)

@@ -23,7 +23,7 @@ Record = Mapping[str, Any]
 
 # Of a set's texts that coincide with training texts by chance, at most: names, titles.
 _BY_CHANCE = 0.01
-_SEEN, _NAMED, _FITTED, _FEWER = "\\*", "†", "‡", "§"
+_SEEN, _NAMED, _FITTED = "\\*", "†", "‡"
 # Metrics whose numbers people's ratings of such questions have made: set -> metrics.
 _FITTED_ON = {"answerability": ("q_bleu",)}
 _NOT_MEASURED = {
@@ -63,7 +63,6 @@ _READING = """\
   source among its data.
   {fitted}: the formula's weights were chosen on ratings of this kind. No shipped model was trained
   on a human verdict of these sets.
-  {fewer}: measured on a part of the rows, which the section names.
 """
 
 _LIMITS = """\
@@ -125,7 +124,6 @@ def page(record: Record) -> str:
         seen=_SEEN,
         named=_NAMED,
         fitted=_FITTED,
-        fewer=_FEWER,
     )
     parts = [_HEAD, "\n".join(_machine(record)) + "\n", reading]
     parts += [_judged(name, own, rates.get(name, {})) for name, own in judged.items()]
@@ -140,8 +138,12 @@ def _machine(record: Record) -> Iterator[str]:
     yield "| | |"
     yield "| --- | --- |"
     yield f"| machine | {judged['cpu']}, {judged['cores']} cores |"
-    changed = " (+: with changes that were not committed)" if "+" in judged["revision"] else ""
-    yield f"| commit | {judged['revision']}{changed} |"
+    sets: dict[str, list[str]] = {}
+    for name, own in record["sets"].items():
+        sets.setdefault(own["revision"], []).append(name)
+    commits = "; ".join(f"{revision}: {', '.join(names)}" for revision, names in sets.items())
+    changed = " (+: with changes that were not committed)" if "+" in commits else ""
+    yield f"| commit | {commits}{changed} |"
     yield f"| versions | Python {judged['python']}, {versions} |"
     yield f"| resamples | {record['n_resamples']:,} |"
     if timed is not None:
@@ -192,8 +194,7 @@ def _reworded(name: str, own: Record, rates: Record) -> str:
     rows = [
         " | ".join(
             [
-                f"| `{column}`{mark(name, own, columns[column]['metric'])}"
-                f"{' ' + _FEWER if columns[column]['n_rows'] < own['n_rows'] else ''}",
+                f"| `{column}`{mark(name, own, columns[column]['metric'])}",
                 *(_shown(columns[column].get(key), otherwise="none") for key in keys),
                 f"{columns[column]['undefined'] or ''}",
                 f"{rate} |",
@@ -201,14 +202,6 @@ def _reworded(name: str, own: Record, rates: Record) -> str:
         )
         for column, rate in _with_rates(order, columns, rates)
     ]
-    fewer = {one["metric"]: one["n_rows"] for one in columns.values()}
-    slow = [metric for metric, n_rows in fewer.items() if n_rows < own["n_rows"]]
-    named = ", ".join(f"`{metric}`" for metric in slow)
-    sampled = (
-        f"{_FEWER} {named}: measured on {min(fewer.values()):,} of the {own['n_rows']:,} new "
-        f"questions, those of every eighth original and no others, for they take the "
-        f"better part of a second each"
-    )
     return "\n".join(
         [
             f"## {name}",
@@ -220,7 +213,6 @@ def _reworded(name: str, own: Record, rates: Record) -> str:
             "| --- | --- | --- | --- | --- | --- | --- |",
             *rows,
             "",
-            *([f"{sampled}.", ""] if slow else []),
             *_footnotes(name, own),
         ]
     )
