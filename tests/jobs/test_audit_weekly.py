@@ -18,7 +18,7 @@ import polars as pl
 import pytest
 import yaml
 from audit_weeks import a_table
-from helpers import REPOSITORY
+from helpers import REPOSITORY, wait_until
 from prometheus_client.parser import text_string_to_metric_families
 
 from qaeval_core.audit.output import STATUSES
@@ -239,12 +239,16 @@ def test_what_breaks_is_no_verdict_and_leaves_the_gauges(tmp_path: Path) -> None
     killed = "timeout --signal=KILL 0.5 qaeval score"
     _, error = place.runs("2026-W02", expect=1, SCORE=killed)
     assert "qaeval score broke (exit code 137)" in error
+    # What is killed holds the lock until the kernel has cleared it away.
+    lock = place.srv / "lock"
+    wait_until(lambda: subprocess.run(["flock", "-n", lock, "true"], check=False).returncode == 0)
     assert (place.gauges.read_bytes(), place.gauges.stat().st_mtime_ns) == before
     # A command whose code is 3 for reasons of its own has not said that the data moved.
     ends_with_3 = tmp_path / "ends_with_3"
     ends_with_3.write_text("#!/bin/sh\nexit 3\n")
     ends_with_3.chmod(0o755)
-    place.runs("2026-W02", expect=1, SCORE=str(ends_with_3))
+    _, error = place.runs("2026-W02", expect=1, SCORE=str(ends_with_3))
+    assert "(exit code 3)" in error
     place.runs("2026-W02", expect=0)
     assert place.report("2026-W02")["status"] == "ok"
 

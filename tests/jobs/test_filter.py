@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import polars as pl
+import psutil
 import pytest
 from filter_corpora import files_of, scored
 from helpers import REPOSITORY, processes, qaeval, start_qaeval, wait_until
@@ -75,6 +77,15 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def kills_one(process: subprocess.Popen[str]) -> bool:
+    """Kill a worker at its work, and return whether there was one."""
+    for worker in processes(process.pid, title="ray::_call"):
+        with contextlib.suppress(psutil.NoSuchProcess):  # Its task has ended meanwhile.
+            worker.kill()
+            return True
+    return False
+
+
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["driver", "worker"])
@@ -92,8 +103,7 @@ def test_whoever_is_killed_on_ray_the_bytes_are_the_same(
         assert not (kept / "_SUCCESS").exists()
         qaeval("filter", large, "--to", kept, *words)
     else:
-        wait_until(lambda: bool(processes(process.pid, title="ray::_call")), process)
-        processes(process.pid, title="ray::_call")[0].kill()
+        wait_until(lambda: kills_one(process), process)
         said, _ = process.communicate(timeout=300)
         assert process.returncode == 0, said
     assert files_of(kept) == files_of(tmp_path / "local")
