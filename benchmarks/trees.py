@@ -96,7 +96,11 @@ def compare(
             before = [pair[0][family] for pair in pairs]
             after = [pair[1][family] for pair in pairs]
             ratios = sorted(a / b for a, b in zip(before, after, strict=True))
-            found[family] = {"other_s": before, "this_s": after, "ratios": ratios}
+            found[f"{family} of {asked.partition(' ')[0]}"] = {
+                "other_s": before,
+                "this_s": after,
+                "ratios": ratios,
+            }
             print(
                 f"{family:<20}{statistics.median(before):>9.2f}{statistics.median(after):>9.2f}  "
                 f"{statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})",
