@@ -6,6 +6,7 @@ nothing here is timed.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -25,7 +26,7 @@ _BATCH_ROWS = 256
 Values = Mapping[str, Sequence[Any]]
 
 
-class Peer:
+class Peer(ABC):
     """Something that scores rows."""
 
     n_rows = _N_ROWS
@@ -34,9 +35,9 @@ class Peer:
         """Return what `score` takes: as much of the work as it can do apart, such as tokenising."""
         return values
 
+    @abstractmethod
     def score(self, prepared: Any) -> object:
         """Score rows; whatever comes out is on the CPU."""
-        raise NotImplementedError
 
 
 def peers_of(

@@ -7,19 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tiny_artifacts import make_cross_encoder
+from tiny_runner import sas_runner
 
-from qaeval_core.configure import load_config
 from qaeval_core.errors import DeviceError
 from qaeval_core.families import device_check
 from qaeval_core.families.device_check import check_device
-from qaeval_core.families.model_family import FamilyRunner
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.families.token_units import TokenUnits
-from qaeval_core.models.artifact import find_artifact, load_artifact
+from qaeval_core.models.artifact import find_artifact
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.models.session import Session
-from qaeval_core.planning.compile import compile_run
 
 
 class _Wrong(Session):
@@ -84,16 +81,8 @@ def test_what_is_infinite_on_both_is_no_difference(
 
 def test_a_device_that_failed_scores_no_later_shard(tmp_path: Path) -> None:
     """Pieces are queued at an actor: those behind the first were committed, unlooked at."""
-    artifact = load_artifact(make_cross_encoder(tmp_path / "artifact"))
-    run = compile_run(
-        load_config(overrides={"metrics.sas.metric": "sas"}),
-        columns={"candidate": "candidate", "references": "references"},
-        device="cpu",
-        resolve_artifact=lambda _: artifact,
-    )
-    (plan,) = run.families
-    runner = FamilyRunner(plan, n_threads=1)
-    wrong = _Wrong(artifact, n_threads=1)
+    runner = sas_runner(tmp_path / "artifact")
+    wrong = _Wrong(runner.plan.artifact, n_threads=1)
     wrong.offset = 5.0
     runner._session, runner._is_new_device = wrong, True
     rows = {"candidate": ["the red mill"], "references": [["the mill"]]}
