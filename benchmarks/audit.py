@@ -184,7 +184,8 @@ def run_comparison(folder: Path, *, n_repeats: int) -> dict[str, object]:
     for name in ("whole", "sliced"):
         runs = Runs(Store(folder / name))
         started = time.perf_counter()
-        before, now = (runs.read(run) for run in runs.ids())
+        ids = runs.ids()
+        before, now = (runs.read(run) for run in ids)
         read_s = time.perf_counter() - started
         compared, written = [], []
         for _ in range(n_repeats):
@@ -192,9 +193,9 @@ def run_comparison(folder: Path, *, n_repeats: int) -> dict[str, object]:
             result = compare(before, now)
             compared.append(time.perf_counter() - started)
             started = time.perf_counter()
-            _write(folder, before, now, result)
+            _write(folder, before, now, result, run=ids[-1])
             written.append(time.perf_counter() - started)
-        n_bytes = [runs.path(run).stat().st_size for run in runs.ids()]
+        n_bytes = [len(runs.path(run).read_bytes()) for run in ids]
         found[name] = {
             "n_slices": len(now.slices.all),
             "n_tests": len(result.rows),
@@ -209,11 +210,14 @@ def run_comparison(folder: Path, *, n_repeats: int) -> dict[str, object]:
     return found
 
 
-def _write(folder: Path, before: RunProfile, now: RunProfile, result: AuditResult) -> None:
+def _write(
+    folder: Path, before: RunProfile, now: RunProfile, result: AuditResult, *, run: str
+) -> None:
     outcome = AuditOutcome(
         status="alert" if result.alerts else "ok",
         out=folder,
         request=AuditRequest(),
+        run=run,
         reference_profile=before,
         profile=now,
         result=result,
