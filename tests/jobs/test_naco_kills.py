@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,8 +101,12 @@ def test_a_killed_governor_costs_no_call(run: NacoRun, uninterrupted: pl.DataFra
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     check_done(run, uninterrupted, known=known, since_s=killed_s)
-    stats = run.server.stats()
-    assert {counts["calls"] for counts in stats["requests"].values()} == {1}
+    # On a busy machine a call arrives late, and is refused: that one cost nothing.
+    log = run.server.log()
+    admitted = Counter(line["request"] for line in log if line["outcome"] != "refused")
+    again = {request for request, n_times in admitted.items() if n_times > 1}
+    assert [line for line in log if line["request"] in again] == []
+    assert len(admitted) >= len(ROWS)
     check_money(run, n_lost=0)
 
 
