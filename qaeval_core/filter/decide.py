@@ -72,7 +72,7 @@ class CorpusRows:
         self.group = np.zeros(n_rows, np.uint64) if stages.group or has_duplicates else None
         self.twin = np.zeros(n_rows, np.int64) if has_duplicates else None
         self.value = np.zeros(n_rows, np.uint16) if stages.quota else None
-        self.values: dict[str, int] = {}
+        self.values: dict[str | None, int] = {}
 
     def __len__(self) -> int:
         return len(self.reason)
@@ -282,9 +282,9 @@ def _places(sorted_groups: NDArray[np.uint64]) -> NDArray[np.intp]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaCount:
-    """What a quota did to one value: rows that reached it, rows it may have, rows it has."""
+    """What a quota did to one value, None that of no value: rows that reach it, may stay, do."""
 
-    value: str
+    value: str | None
     n_reaching: int
     n_allowed: int
     n_kept: int
@@ -313,7 +313,8 @@ def apply_quota(rows: CorpusRows, quota: Quota, size: Fraction | int | None) -> 
     for start in range(0, len(rows), _STEP):
         own = slice(start, start + (_STEP))
         reaching += np.bincount(rows.value[own][rows.is_eligible(own)], minlength=len(reaching))
-    there = [(name, code) for name, code in sorted(rows.values.items()) if reaching[code]]
+    found = sorted(rows.values.items(), key=lambda own: (own[0] is None, own[0] or ""))
+    there = [(name, code) for name, code in found if reaching[code]]
     allowed = _allowed(quota, size, [int(reaching[code]) for _, code in there])
     counts = []
     for (name, code), n_allowed in zip(there, allowed, strict=True):

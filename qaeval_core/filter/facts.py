@@ -157,7 +157,7 @@ class Facts:
     tie, group, question : uint64 ndarray, optional
         Hashes of id, group and the question's tokens; a 0 in ``tie`` is not known.
     value : int ndarray
-        Place in ``values`` of the quota's value.
+        Place in ``values`` of the quota's value; None is the value of rows without one.
     tokens : pl.Series, optional
         Of questions, as one text; where these are compared.
     """
@@ -168,7 +168,7 @@ class Facts:
     group: NDArray[np.uint64] | None = None
     question: NDArray[np.uint64] | None = None
     value: NDArray[np.int64] | None = None
-    values: Sequence[str] = ()
+    values: Sequence[str | None] = ()
     tokens: pl.Series | None = None
 
 
@@ -220,7 +220,7 @@ def row_facts(table: pa.Table, ids: pa.ChunkedArray, stages: Stages, *, first_ro
             facts.tokens = question
     if stages.quota is not None:
         coded = text_column(table[stages.quota]).combine_chunks().dictionary_encode()
-        facts.values = [*coded.dictionary.to_pylist(), ""]
+        facts.values = [*coded.dictionary.to_pylist(), None]
         facts.value = coded.indices.fill_null(len(facts.values) - 1).to_numpy().astype(np.int64)
     return facts
 

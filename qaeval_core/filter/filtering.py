@@ -40,6 +40,7 @@ from qaeval_core.filter.scan import (
 from qaeval_core.outages import Outages
 from qaeval_core.running.sight import one_a_folder
 from qaeval_core.storage.path import StoragePath
+from qaeval_core.store.lock import Tenure
 from qaeval_core.store.store import Store
 
 T = TypeVar("T")
@@ -161,12 +162,13 @@ def _end_with(parent: int) -> None:
 
 @dataclass(slots=False)
 class Filtering:
-    """A filter under way; ``retry_s`` is how long stores are tried."""
+    """A filter under way, in a folder that it holds; ``retry_s`` is how long stores are tried."""
 
     plan: FilterPlan
     folder: StoragePath
     executor: Executor
     say: Callable[[str], None]
+    tenure: Tenure
     retry_s: float = RETRY_S
 
     @cached_property
@@ -190,7 +192,7 @@ class Filtering:
     @cached_property
     def store(self) -> Store:
         """KEPT."""
-        return Store(self.folder, outages=self.outages)
+        return Store(self.folder, outages=self.outages, guard=self.tenure.check)
 
     @cached_property
     def tasks(self) -> list[RangeTask]:
@@ -220,11 +222,15 @@ class Filtering:
             retry_s=self.retry_s,
         )
 
-    @contextlib.contextmanager
-    def working(self) -> Iterator[None]:
-        """Make an empty folder for work, and take it away at the end."""
+    def remove_leftovers(self) -> None:
+        """Delete what killed writers left in KEPT, and where they worked, and nothing else.
 
-        def make() -> None:
+        A worker that was frozen with a filter that was held for dead may wake up at any time. On a
+        disk it then finds no work to read from, or no temporary file to rename.
+        """
+
+        def remove() -> None:
+            self.tenure.check()
             for name in self.folder.folders():
                 if not name.startswith(WORK):
                     continue
@@ -232,6 +238,21 @@ class Filtering:
                 if path.local is not None and path.local.is_symlink():
                     raise RunError(f"{path} is a link; remove it")
                 path.delete_folder()
+            local = self.folder.local
+            if local is None:  # What was not sent whole is no object.
+                return
+            # After the folders of work: what is begun from now on has nothing to read.
+            files.remove_temporaries(local, is_deep=False)
+            for name in OUTPUTS:
+                files.remove_temporaries(local / name)
+
+        self.store.call(remove, f"cannot write below {self.folder}")
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Make an empty folder for work, and take it away at the end."""
+
+        def make() -> None:
             if (local := self.work.local) is not None:
                 for name in ("ids", "questions", *OUTPUTS):
                     files.make_folder(local / name)

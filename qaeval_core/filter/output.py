@@ -82,6 +82,7 @@ def write_plan(run: Filtering, *, rank_range: tuple[float, float], keeps: bool) 
         roles=corpus.roles,
         starts=tuple(task.start for task in run.tasks),
         work=str(run.work),
+        tenure=run.tenure,
         keeps=keeps,
         columns_metadata=_columns_metadata(corpus),
         retry_s=run.retry_s,

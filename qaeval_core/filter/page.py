@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from qaeval_core.filter.result import value_name
 from qaeval_core.report import svg
 from qaeval_core.report.html import Fields, Passage, Table, block_html, cut, details, page, section
 
@@ -121,7 +122,7 @@ def _quotas(content: Mapping[str, Any]) -> list[str]:
         return []
     rows = [
         [
-            own["value"],
+            value_name(own["value"]),
             *(_shown(own[name]) for name in ("n_reaching", "n_allowed", "n_kept", "shortfall")),
         ]
         for own in content["quota"]

@@ -176,9 +176,15 @@ def result_lines(content: Mapping[str, Any], folder: str) -> Iterator[str]:
         yield f"cut: {content['rank']['name']} {sign} {content['cut']:.6g}"
     for own in content["quota"]:
         if own["shortfall"]:
-            yield f"  {own['value']}: {own['n_kept']:,} rows, {own['shortfall']:,} below its quota"
+            name, n_kept = value_name(own["value"]), own["n_kept"]
+            yield f"  {name}: {n_kept:,} rows, {own['shortfall']:,} below its quota"
     yield from _certificate_lines(content)
     yield f"why: {_named(folder, 'filter.html')}"
+
+
+def value_name(value: str | None) -> str:
+    """Return a value of a quota as people read it."""
+    return "(no value)" if value is None else value
 
 
 def _sheet_lines(content: Mapping[str, Any]) -> Iterator[str]:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qaeval_core import files
 from qaeval_core.errors import ConfigError, OutRefusedError
 from qaeval_core.filter.corpus import Corpus
 from qaeval_core.filter.decide import (
@@ -48,6 +47,7 @@ from qaeval_core.filter.result import FilterResult, Outcome, result_content
 from qaeval_core.filter.sheet import write_sheet
 from qaeval_core.filter.write import Sums, hash_of
 from qaeval_core.filter.yields import certificate, smallest_shares, yield_table
+from qaeval_core.outages import Outages
 from qaeval_core.running.run_files import read_json
 from qaeval_core.stats.certificate import Certificate
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
@@ -89,14 +89,14 @@ def run_filter(
     for note in plan.notes:
         say(f"note: {note}")
     folder = as_path(folder)
-    run = Filtering(plan, folder, executor, say, retry_s)
-    run.outages.call(
+    outages = Outages(retry_s=retry_s)
+    outages.call(
         lambda: _check_folder(folder, plan.corpus), store=str(folder), what=f"cannot list {folder}"
     )
-    probe(folder, run.outages, option="--to")
+    probe(folder, outages, option="--to")
     with RunLock(folder) as lock:
-        run.store.guard = lock.check
-        _remove_leftovers(run)
+        run = Filtering(plan, folder, executor, say, lock.tenure, retry_s)
+        run.remove_leftovers()
         if plan.request.label_sheet is not None:
             return write_sheet(run)
         fingerprint = plan.fingerprint()
@@ -110,20 +110,6 @@ def run_filter(
             lock.check()
             _finish(run, content, fingerprint)
         return FilterResult(content)
-
-
-def _remove_leftovers(run: Filtering) -> None:
-    """Delete what killed writers left, and nothing else."""
-    local = run.folder.local
-    if local is None:  # What was not sent whole is no object.
-        return
-
-    def remove() -> None:
-        files.remove_temporaries(local, is_deep=False)
-        for name in OUTPUTS:
-            files.remove_temporaries(local / name)
-
-    run.store.call(remove, f"cannot write below {run.folder}")
 
 
 def _check_folder(folder: StoragePath, corpus: Corpus) -> None:

@@ -191,7 +191,7 @@ def _joined(parts: Sequence[Facts], stages: Stages) -> Facts:
         tokens = [part.tokens for part in parts if part.tokens is not None]
         joined.tokens = pl.concat(tokens) if tokens else pl.Series([], dtype=pl.String)
     if stages.quota is not None:
-        numbers: dict[str, int] = {}
+        numbers: dict[str | None, int] = {}
         codes = [
             np.array([numbers.setdefault(text, len(numbers)) for text in part.values])[part.value]
             for part in parts

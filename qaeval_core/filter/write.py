@@ -29,6 +29,7 @@ from qaeval_core.schema import COLUMNS_METADATA
 from qaeval_core.stats.certificate import N_SHARES
 from qaeval_core.storage.base import Sink
 from qaeval_core.storage.path import StoragePath, as_path
+from qaeval_core.store.lock import Tenure
 
 DECISIONS_SCHEMA = pa.schema(
     [
@@ -62,6 +63,8 @@ class WritePlan:
         Texts that examples show.
     starts : tuple of int
         Number of the first row of each range, over the whole corpus.
+    tenure : Tenure
+        Of KEPT; another filter that has taken it is not written over.
     keeps : bool
         Whether kept rows are written at all.
     """
@@ -74,6 +77,7 @@ class WritePlan:
     starts: tuple[int, ...]
     work: str
     rank_range: tuple[float, float]
+    tenure: Tenure
     keeps: bool = True
     columns_metadata: bytes = b""
     retry_s: float = 0.0
@@ -399,7 +403,15 @@ class FileTask:
 
 
 def join_file(task: FileTask, folder: str, plan: WritePlan) -> tuple[int, str]:
-    """Put the parts of an output file together; return its bytes, and of decisions the SHA-256."""
+    """Put the parts of an output file together; return its bytes, and of decisions the SHA-256.
+
+    Raises
+    ------
+    LockLostError
+        If another filter has taken KEPT; nothing is put there then.
+    StorageError
+        If a store refuses for as long as it is tried.
+    """
     path = as_path(folder) / task.what / task.relative
     parts = [part_path(plan.work, task.what, number) for number in task.numbers]
 
@@ -408,6 +420,7 @@ def join_file(task: FileTask, folder: str, plan: WritePlan) -> tuple[int, str]:
         if len(parts) == 1 and own is not None and local is not None:
             files.make_folder(local.parent)
             files.flush_file(own)
+            plan.tenure.check()
             files.move(own, local)
             files.flush_folder(local.parent)
             return local.stat().st_size, hash_of(path) if task.what == "decisions" else ""
@@ -417,6 +430,8 @@ def join_file(task: FileTask, folder: str, plan: WritePlan) -> tuple[int, str]:
                 copy_part(parts[0], sink)
             else:
                 join_parts(parts, sink)
+            # Last of all: what is written here is in its place once this context ends.
+            plan.tenure.check()
         return sink.tell(), sink.hash.hexdigest() if task.what == "decisions" else ""
 
     return plan.outages.call(write, store=folder, what=f"cannot write {path}")

@@ -31,7 +31,7 @@ import psutil
 from qaeval_core import files
 from qaeval_core.errors import LockLostError, RunError, StoreLockedError
 from qaeval_core.storage.base import Tag
-from qaeval_core.storage.path import AnyPath, as_path
+from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.storage.probe import PROBES
 
 HEARTBEAT_S = 15.0
@@ -49,6 +49,44 @@ class LockTimes:
 
     heartbeat_s: float = HEARTBEAT_S
     stale_after_s: float = STALE_AFTER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Tenure:
+    """A holder's claim on a lock, as its workers look at it: they may outlive the claim.
+
+    Attributes
+    ----------
+    path : StoragePath
+        The lock.
+    token : str
+        The holder's.
+    """
+
+    path: StoragePath
+    token: str
+
+    def check(self) -> None:
+        """Raise LockLostError if another run has the lock; call it right before what counts."""
+        with contextlib.suppress(OSError):  # Whoever writes there hears of it.
+            self.tag()
+
+    def tag(self) -> Tag:
+        """Return the lock's version; LockLostError if it is another run's, or gone."""
+        try:
+            _check_regular(self.path)
+            holder, tag, _ = _holder(self.path)
+        except FileNotFoundError:
+            holder, tag = {}, ""
+        except StoreLockedError as error:
+            raise LockLostError(str(error)) from None
+        if holder.get("token") == self.token:
+            return tag
+        taker = f"process {holder.get('pid')} on {holder.get('host')}" if holder else "somebody"
+        raise LockLostError(
+            f"{self.path} was taken by {taker}: this run had not been heard for so long that it "
+            "was held for dead. It ends here; what is committed stays"
+        )
 
 
 class RunLock:
@@ -87,7 +125,8 @@ class RunLock:
         times: LockTimes | None = None,
     ) -> None:
         self._path = as_path(out) / ".lock"
-        self._token = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+        token = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+        self.tenure = Tenure(self._path, token)
         self._on_loss = on_loss or (lambda: None)
         self._look = look or (lambda: None)
         self._wait_s = wait_s
@@ -120,31 +159,13 @@ class RunLock:
         self._stop.set()
         self._thread.join()
         with contextlib.suppress(OSError):  # It will be found to be dead.
-            if self._holder()[0].get("token") == self._token:
+            if _holder(self._path)[0].get("token") == self.tenure.token:
                 self._path.delete()
 
     def check(self) -> None:
         """Raise LockLostError if another run has taken the lock; call it before what counts."""
         if self._is_on:
-            with contextlib.suppress(OSError):  # Whoever writes there hears of it.
-                self._own_tag()
-
-    def _own_tag(self) -> Tag:
-        """Return the lock's version; LockLostError if it is another run's, or gone."""
-        try:
-            self._check_regular()
-            holder, tag, _ = self._holder()
-        except FileNotFoundError:
-            holder, tag = {}, ""
-        except StoreLockedError as error:
-            raise LockLostError(str(error)) from None
-        if holder.get("token") == self._token:
-            return tag
-        taker = f"process {holder.get('pid')} on {holder.get('host')}" if holder else "somebody"
-        raise LockLostError(
-            f"{self._path} was taken by {taker}: this run had not been heard for so long that it "
-            "was held for dead. It ends here; what is committed stays"
-        )
+            self.tenure.check()
 
     def _take(self) -> None:
         until_s = time.monotonic() + (self._wait_s or 0.0)
@@ -159,9 +180,9 @@ class RunLock:
         """Take the lock, or return who holds it and when it may be free."""
         tag = self._path.put_new(self._content())
         if tag is None:
-            self._check_regular()
+            _check_regular(self._path)
             try:
-                holder, found, modified_s = self._holder()
+                holder, found, modified_s = _holder(self._path)
             except FileNotFoundError:  # Let go this moment.
                 return f"another run held {self._path} this moment"
             age_s = self._now_s() - modified_s
@@ -196,32 +217,10 @@ class RunLock:
             "machine": _machine(),
             "pid": os.getpid(),
             "started": psutil.Process().create_time(),
-            "token": self._token,
+            "token": self.tenure.token,
             "beat": self._n_beats,
         }
         return json.dumps(content).encode()
-
-    def _check_regular(self) -> None:
-        local = self._path.local
-        if local is None:
-            return
-        with contextlib.suppress(FileNotFoundError):
-            why = files.why_not_own(local, local.lstat(), of_others=True)
-            if why is not None:
-                raise StoreLockedError(f"{why}; if no other run is at work there, delete it")
-
-    def _holder(self) -> tuple[Mapping[str, object], Tag, float]:
-        """Return what the lock says, nothing where it is none; its version and time."""
-        local = self._path.local
-        if local is not None:
-            # OUT's users share its lock, and a pipe or link is not waited for or followed.
-            os.close(files.open_own(local, of_others=True))
-        content, found = self._path.fetch()
-        try:
-            holder = json.loads(content[:_MAX_BYTES])
-        except (ValueError, RecursionError):
-            holder = {}
-        return holder if isinstance(holder, dict) else {}, found.tag, found.modified_s
 
     def _now_s(self) -> float:
         """Return the time by the clock that dates the lock: no other one is compared with it."""
@@ -248,7 +247,30 @@ class RunLock:
         self._n_beats += 1
         tag = self._path.swap(self._content(), self._tag)
         # Refused, it still is ours where a beat before this one came through unheard.
-        self._tag = tag if tag is not None else self._own_tag()
+        self._tag = tag if tag is not None else self.tenure.tag()
+
+
+def _check_regular(path: StoragePath) -> None:
+    """Raise StoreLockedError if a lock is no file of this user's, or a link."""
+    if path.local is None:
+        return
+    with contextlib.suppress(FileNotFoundError):
+        why = files.why_not_own(path.local, path.local.lstat(), of_others=True)
+        if why is not None:
+            raise StoreLockedError(f"{why}; if no other run is at work there, delete it")
+
+
+def _holder(path: StoragePath) -> tuple[Mapping[str, object], Tag, float]:
+    """Return what a lock says, nothing where it is none; its version and time."""
+    if path.local is not None:
+        # OUT's users share its lock, and a pipe or link is not waited for or followed.
+        os.close(files.open_own(path.local, of_others=True))
+    content, found = path.fetch()
+    try:
+        holder = json.loads(content[:_MAX_BYTES])
+    except (ValueError, RecursionError):
+        holder = {}
+    return holder if isinstance(holder, dict) else {}, found.tag, found.modified_s
 
 
 @functools.cache

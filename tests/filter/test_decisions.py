@@ -347,6 +347,20 @@ def test_quotas_divide(quota: str, options: dict[str, object]) -> None:
         assert counts["rare"]["shortfall"] == size // len(reaching) - len(reaching["rare"]) > 0
 
 
+def test_rows_without_a_value_are_a_value_of_a_quota() -> None:
+    """Not that of rows whose value is an empty text, where both are kept."""
+    topics = ["", None, "a"] * 4
+    table = pl.DataFrame(
+        {"id": [f"q{i}" for i in range(12)], "score": range(12), "topic": topics}
+    ).cast({"score": pl.Float64})
+    found = filter_table(
+        table, rules="none", rank_by="score", quota="topic=2", undefined="keep", group="id"
+    )
+    counts = [(own["value"], own["n_reaching"], own["n_kept"]) for own in found.content["quota"]]
+    assert counts == [("", 4, 2), ("a", 4, 2), (None, 4, 2)]
+    assert Counter(found.kept["topic"]) == Counter(["", None, "a"] * 2)
+
+
 @pytest.mark.shared_data
 def test_qgeval_keeps_1075_of_exact_duplicates(shared_data: Path) -> None:
     table = pl.read_parquet(shared_data / "qgeval" / "qgeval_squad.parquet").select(

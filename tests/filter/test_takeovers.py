@@ -1,0 +1,116 @@
+"""Takeovers: a filter was held for dead while it was frozen, and wakes up after its successor."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filter_corpora import files_of, filtered, scored
+from s3_server import S3Server
+
+from qaeval_core import files
+from qaeval_core.errors import LockLostError, RunError
+from qaeval_core.filter import corpus, output
+from qaeval_core.storage.path import AnyPath, as_path
+from qaeval_core.store.lock import Tenure
+
+FIRST = {"share": "0.5", "near_duplicates": "exact"}
+SECOND = {"share": "0.25", "near_duplicates": "none"}
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return scored(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(params=["disk", pytest.param("bucket", marks=pytest.mark.slow)])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> AnyPath:
+    if request.param == "disk":
+        return as_path(tmp_path)
+    store: S3Server = request.getfixturevalue("store")
+    store.make_bucket("bucket")
+    return as_path(store.uri(f"bucket/takeovers/{tmp_path.name}"))
+
+
+@pytest.fixture(params=[1, 2], ids=["one part", "parts"])
+def n_parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Parts of an output file: a single one is moved on a disk, several are joined."""
+    if request.param > 1:
+        monkeypatch.setattr(corpus, "ROWS_PER_RANGE", 34)
+    return int(request.param)
+
+
+def take_over(out: Path, kept: AnyPath) -> None:
+    """Let a filter by other rules find the lock of a process that is dead, and do all its work."""
+    lock = as_path(kept) / ".lock"
+    lock.put(json.dumps({**json.loads(lock.read_bytes()), "started": 0.0}).encode())
+    result, _ = filtered(out, kept, **SECOND)
+    assert result.is_new
+
+
+@contextlib.contextmanager
+def before_first(owner: Any, name: str, action: Callable[[], None]) -> Iterator[None]:
+    """Let a function do something else before its first call, which no later one does."""
+    own, left = getattr(owner, name), [action]
+
+    def call(*given: Any, **named: Any) -> Any:
+        if left:
+            left.pop()()
+        return own(*given, **named)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(owner, name, call)
+        yield
+
+
+def check_late(out: Path, folder: AnyPath, *errors: type[Exception]) -> None:
+    """Let a filter that is taken over go on; check that its successor's files alone are there."""
+    kept, alone = as_path(folder) / "kept", as_path(folder) / "alone"
+    with pytest.raises(errors):
+        filtered(out, kept, **FIRST)
+    filtered(out, alone, **SECOND)
+    # With all that is hidden, but the lock.
+    assert files_of(kept) == files_of(alone)
+    assert "_SUCCESS" in files_of(kept)
+
+
+@pytest.mark.parametrize("name", ["write_range", "join_file"])
+def test_a_late_worker_finds_nothing_to_work_on(
+    out: Path, folder: AnyPath, n_parts: int, name: str
+) -> None:
+    with before_first(output, name, lambda: take_over(out, as_path(folder) / "kept")):
+        check_late(out, folder, RunError)
+
+
+def test_a_worker_that_has_read_all_puts_nothing(out: Path, folder: AnyPath, n_parts: int) -> None:
+    """It was frozen between its last row and the end of its file."""
+    with contextlib.ExitStack() as frozen:
+
+        def freeze() -> None:
+            look = before_first(Tenure, "check", lambda: take_over(out, as_path(folder) / "kept"))
+            frozen.enter_context(look)
+
+        with before_first(output, "join_file", freeze):
+            check_late(out, folder, LockLostError)
+
+
+def test_a_worker_on_a_disk_is_late_even_after_its_look(
+    out: Path, tmp_path: Path, n_parts: int
+) -> None:
+    """Its successor has taken away what it is about to rename."""
+    with contextlib.ExitStack() as frozen:
+
+        def freeze() -> None:
+            look = before_first(
+                Path if n_parts > 1 else files,
+                "replace" if n_parts > 1 else "move",
+                lambda: take_over(out, tmp_path / "kept"),
+            )
+            frozen.enter_context(look)
+
+        with before_first(output, "join_file", freeze):
+            check_late(out, tmp_path, RunError)
