@@ -106,7 +106,7 @@ bench: $(STAMP) ## time metrics against their peers; prints ratios and the envir
 	@$(BIN)/python -m benchmarks.object_store
 	@$(BIN)/python -m benchmarks.reconcile --commits 100000
 
-# Twenty minutes on one H100 and exports, by arithmetic alone: nothing was measured on a GPU yet.
+# Ten minutes on one H100 and exports, by arithmetic alone: nothing was measured on a GPU yet.
 # The numbers are measured also where a test fails; the exit status is that of the tests.
 GPU_JSON ?= gpu.json
 GPU_ARGS ?=
