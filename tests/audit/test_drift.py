@@ -84,14 +84,14 @@ def rates_of(halves: Halves, n_splits: int, n_draws: int, shift: float = 0.0) ->
 
 @pytest.mark.shared_data
 def test_halves_of_one_corpus_are_the_same(shared_data: Path) -> None:
-    """A quick look at what the slow test says precisely."""
+    """A quick look at what the long test says precisely."""
     rates = rates_of(Halves(shared_data), 12, 99)
     assert all(rates[name] <= 0.12 for name in ("mean", "wasserstein", "ks", "psi"))
     assert rates["family"] <= 0.15
     assert rates["rows"] > 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)  # Two minutes of work; beside others ten were not enough.
 @pytest.mark.shared_data
 def test_false_alarms_on_halves_are_as_many_as_promised(shared_data: Path) -> None:

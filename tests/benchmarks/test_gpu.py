@@ -113,14 +113,20 @@ def test_a_machine_without_cuda_is_told_so(capsys: pytest.CaptureFixture[str]) -
     assert "no CUDA provider" in gpu.run_gpu(SimpleNamespace(n_rows=1))["skipped"]
 
 
+# SmolLM2 and its peers take minutes of a CPU: a small LM is below, SmolLM2 is in `random_models`.
 @pytest.mark.slow
-def test_all_of_it_on_a_cpu(artifacts_root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "families",
+    [
+        pytest.param(["lrm", "sas"], id="two"),
+        pytest.param([n for n in FAMILIES if n != "grg"], id="six", marks=pytest.mark.long),
+    ],
+)
+def test_all_of_it_on_a_cpu(families: list[str], artifacts_root: Path, tmp_path: Path) -> None:
     """The one command for the first hour on a GPU must not fail in it."""
     path = tmp_path / "gpu.json"
     words = ["--device", "cpu", "--rows", "2", "--budgets", "1024", "--repeats", "1"]
     words += ["--seconds", "0", "--no-random", "--end-to-end", "3", "--json", str(path)]
-    # SmolLM2 and its peers take minutes of a CPU: a small LM is below, SmolLM2 in `make long`.
-    families = [name for name in FAMILIES if name != "grg"]
     words += ["--families", ",".join(families)]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.gpu", *words],

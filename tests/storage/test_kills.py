@@ -34,7 +34,7 @@ MODES = {
     "local": ["--local"],
     "ray": ["--set=cluster.actors=2", "--set=cluster.cpus_per_actor=1"],
 }
-_KILLS = [3, pytest.param(20, marks=pytest.mark.long)]
+_KILLS = [1, pytest.param(20, marks=pytest.mark.long)]
 _OUTAGE_MODES = ["local", pytest.param("ray", marks=pytest.mark.long)]
 
 
