@@ -3,12 +3,16 @@
 Real sentences, vectors of random numbers: what matching takes does not depend on them. Thread CPU
 time, so that a busy machine does not count; tokenising is another thread's and is left out.
 
-usage: python -m benchmarks.host [--pairs N]
+``--transport``: MoverScore's transport in one process and by the pool of all CPUs, in turn, by the
+clock, equal numbers checked. Set OMP_NUM_THREADS=1, as for actors: matrices are small.
+
+usage: python -m benchmarks.host [--pairs N | --transport]
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -17,9 +21,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.data import load_rows
+from benchmarks.measure import interleave
 from qaeval_core.configure import load_config
 from qaeval_core.families.model_family import ModelFamilyPlan
 from qaeval_core.families.token_match import TokenMatchWork
+from qaeval_core.families.transport import transport_costs
+from qaeval_core.families.transport_pool import transport_costs_on_all_cpus, usable_cpus
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.session import token_budget_batches
 from qaeval_core.planning.compile import compile_run
@@ -27,6 +34,10 @@ from qaeval_core.planning.compile import compile_run
 _WORDS = range(18, 33)
 _N_REPEATS = 5
 _SEED = 7
+# Tokens a text, and pairs that take some 0.6 s.
+_TRANSPORTS = {12: 8000, 27: 4000, 120: 500, 500: 24}
+_N_TRANSPORT_REPEATS = 9
+_DIM = 384
 
 
 def sentence_pairs(n_pairs: int) -> dict[str, list[object]]:
@@ -87,11 +98,56 @@ def _timed(spent: dict[str, float], name: str, call: Callable[..., Any], *given:
     return value
 
 
+def transport_arguments(n_tokens: int, n_pairs: int) -> dict[str, Any]:
+    """Return pairs of texts of their own, of random unit vectors and weights."""
+    rng = np.random.default_rng(_SEED)
+    vectors = rng.standard_normal((2 * n_pairs * n_tokens, _DIM), dtype=np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    starts = np.arange(2 * n_pairs) * n_tokens
+    return {
+        "vectors": vectors,
+        "spans": np.stack([starts, starts + n_tokens], axis=1),
+        "pair_left": np.arange(n_pairs) * 2,
+        "pair_right": np.arange(n_pairs) * 2 + 1,
+        "weights": rng.random(len(vectors), dtype=np.float32),
+    }
+
+
+def print_transport() -> None:
+    """Time transport in one process and by all CPUs, and print both."""
+    threads = os.environ.get("OMP_NUM_THREADS")
+    print(f"transport, {usable_cpus()} processes, {_DIM} numbers, OMP_NUM_THREADS={threads}")
+    for n_tokens, n_pairs in _TRANSPORTS.items():
+        given = transport_arguments(n_tokens, n_pairs)
+        # Starts the processes, too.
+        if transport_costs_on_all_cpus(**given).tobytes() != transport_costs(**given).tobytes():
+            raise SystemExit(f"{n_tokens} tokens: the pool's costs are other ones")
+        seconds = interleave(
+            {
+                "one": lambda own=given: transport_costs(**own),
+                "pool": lambda own=given: transport_costs_on_all_cpus(**own),
+            },
+            n_repeats=_N_TRANSPORT_REPEATS,
+        )
+        one, pool = (statistics.median(each) / n_pairs * 1e6 for each in seconds.values())
+        ratios = [a / b for a, b in zip(*seconds.values(), strict=True)]
+        print(
+            f"  {n_pairs} pairs of {n_tokens:>3} tokens: {one:7.0f} us a pair in one process, "
+            f"{pool:7.0f} by the pool: {statistics.median(ratios):.2f} times the pairs "
+            f"({min(ratios):.2f} to {max(ratios):.2f}); load {os.getloadavg()[0]:.1f}"
+        )
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description="CPU time a pair of matching tokens")
     parser.add_argument("--pairs", type=int, default=2000)
-    found = measure_matching(parser.parse_args().pairs)
+    parser.add_argument("--transport", action="store_true", help="time transport's pool instead")
+    options = parser.parse_args()
+    if options.transport:
+        print_transport()
+        return
+    found = measure_matching(options.pairs)
     n_pairs, n_tokens = round(found.pop("pairs")), round(found.pop("tokens_a_pair"))
     print(f"{n_pairs} sentence pairs, {n_tokens} tokens run a pair")
     for name, us in found.items():

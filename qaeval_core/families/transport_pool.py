@@ -1,10 +1,13 @@
 """Transport on all CPUs: POT holds the interpreter, so pairs are solved in processes of their own.
 
-Stands alone because it is a program too: ``python -m qaeval_core.families.transport_pool FD``
-solves what comes on its standard input and tells it to a pipe, by its number. Neither a fork nor an
-executor of the standard library: this process runs threads, an engine and perhaps Ray's, which a
-fork would freeze in mid-work; and executors leave their workers behind when they are killed. These
-end when their input does.
+Stands alone because it is a program too: ``python -m qaeval_core.families.transport_pool TELLS
+HELD`` solves what comes on its standard input and tells it to a pipe, by its number. Vectors, some
+hundred times the rest, lie in memory that both sides map: through a pipe they take as long as a
+second CPU saves. The memory has no name and is gone with the last process that maps it.
+
+Neither a fork nor an executor of the standard library: this process runs threads, an engine and
+perhaps Ray's, which a fork would freeze in mid-work; and executors leave their workers behind when
+they are killed. These end when their input does.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import atexit
 import contextlib
 import itertools
 import logging
+import mmap
 import os
 import pickle
 import signal
@@ -37,6 +41,10 @@ _MIN_SECONDS = 0.25
 _PAIR_S = 8e-5
 _ELEMENT_S = 1e-7
 _CHUNKS_A_PROCESS = 4
+# Of vectors. One pair may have more, up to 2,000 x 2,000 tokens of 4,096 numbers: what is held but
+# was never written to takes no memory.
+_CHUNK_BYTES = 4 << 20
+_HELD_BYTES = 64 << 20
 _STDERR = 2
 _THREADS_OF_ONE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -63,13 +71,17 @@ def transport_costs_on_all_cpus(
     own: dict[str, Any] = {"vectors": vectors, "spans": spans, "weights": weights}
     seconds = _expected_s(spans, pair_left, pair_right)
     n = n_processes or usable_cpus()
-    if n < 2 or seconds.sum() < _MIN_SECONDS:
+    # Memory without a name is Linux's.
+    if n < 2 or seconds.sum() < _MIN_SECONDS or not hasattr(os, "memfd_create"):
         return transport_costs(**own, pair_left=pair_left, pair_right=pair_right)
-    chunks = _chunks(seconds, n * _CHUNKS_A_PROCESS)
+    sizes = (spans[:, 1] - spans[:, 0]) * vectors[:1].nbytes
+    of_time = seconds * (n * _CHUNKS_A_PROCESS / seconds.sum())
+    of_bytes = (sizes[pair_left] + sizes[pair_right]) / _CHUNK_BYTES
+    chunks = _chunks(np.maximum(of_time, of_bytes))
     pool = _Pool.of(n)
 
     def solve(pairs: slice) -> FloatArray:
-        return pool.solve(_alone(own, pair_left[pairs], pair_right[pairs]))
+        return pool.solve({**own, "pair_left": pair_left[pairs], "pair_right": pair_right[pairs]})
 
     with ThreadPoolExecutor(n, thread_name_prefix="transport") as threads:
         return np.concatenate(list(threads.map(solve, chunks)))
@@ -87,27 +99,11 @@ def _expected_s(spans: IntArray, pair_left: IntArray, pair_right: IntArray) -> F
     return seconds
 
 
-def _chunks(seconds: FloatArray, n_chunks: int) -> list[slice]:
-    """Return stretches of pairs that take about as long as each other."""
-    done = np.cumsum(seconds)
-    inner = np.searchsorted(done, done[-1] * np.arange(1, n_chunks) / n_chunks)
-    cuts = np.unique([0, *inner.tolist(), len(seconds)]).tolist()
+def _chunks(parts: FloatArray) -> list[slice]:
+    """Return stretches of pairs that are a chunk each, by what part of a chunk each pair is."""
+    chunk = np.floor(np.cumsum(parts))
+    cuts = [0, *(np.flatnonzero(np.diff(chunk)) + 1).tolist(), len(parts)]
     return [slice(start, stop) for start, stop in itertools.pairwise(cuts)]
-
-
-def _alone(own: dict[str, Any], left: IntArray, right: IntArray) -> dict[str, Any]:
-    """Return the arguments of some pairs, with the vectors of their texts alone."""
-    texts, places = np.unique(np.concatenate([left, right]), return_inverse=True)
-    spans = own["spans"][texts]
-    stops = np.cumsum(spans[:, 1] - spans[:, 0])
-    tokens = np.concatenate([np.arange(start, stop) for start, stop in spans.tolist()])
-    return {
-        "vectors": own["vectors"][tokens],
-        "weights": own["weights"][tokens],
-        "spans": np.stack([stops - (spans[:, 1] - spans[:, 0]), stops], axis=1),
-        "pair_left": places[: len(left)],
-        "pair_right": places[len(left) :],
-    }
 
 
 class _Pool:
@@ -129,11 +125,17 @@ class _Pool:
             return cls._one
 
     def solve(self, arguments: dict[str, Any]) -> FloatArray:
-        """Return the costs of some pairs; solved here if the process that has them dies."""
+        """Return the costs of some pairs; solved here if the process that has them dies.
+
+        So are pairs whose vectors are beyond what is held for a process.
+        """
+        chunk = _Chunk.of(arguments)
+        if chunk.n_bytes > _HELD_BYTES:
+            return transport_costs(**arguments)
         with self._free:
             solver = self._idle.pop()
             try:
-                return _ask(solver, arguments)
+                return _ask(solver, chunk)
             except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
                 solver.process.kill()
                 _end(solver)
@@ -154,7 +156,7 @@ class _Pool:
 
 @dataclass(frozen=True, slots=True)
 class _Solver:
-    """A process, what it is asked by, and a pipe of its own by which it tells.
+    """A process, what it is asked by, memory of both, and a pipe of its own by which it tells.
 
     Not its standard output: what its Python prints as it starts would be read as a part of an
     answer, whose end never comes.
@@ -163,6 +165,7 @@ class _Solver:
     process: subprocess.Popen[bytes]
     asked: IO[bytes]
     told: IO[bytes]
+    held: mmap.mmap
 
 
 def _start() -> _Solver:
@@ -170,8 +173,10 @@ def _start() -> _Solver:
     source = str(Path(__file__).resolve().parents[2])
     paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
     told, tells = os.pipe()
+    memory = os.memfd_create(__name__)
+    os.ftruncate(memory, _HELD_BYTES)
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", __spec__.name, str(tells)],
+        [sys.executable, "-P", "-m", __spec__.name, str(tells), str(memory)],
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),
@@ -179,12 +184,14 @@ def _start() -> _Solver:
         },
         stdin=subprocess.PIPE,
         stdout=_STDERR,
-        pass_fds=(tells,),
+        pass_fds=(tells, memory),
         start_new_session=True,
     )
+    held = mmap.mmap(memory, _HELD_BYTES)
     os.close(tells)
+    os.close(memory)
     assert process.stdin is not None, "opened with a pipe"
-    return _Solver(process, process.stdin, os.fdopen(told, "rb"))
+    return _Solver(process, process.stdin, os.fdopen(told, "rb"), held)
 
 
 def _end(solver: _Solver) -> None:
@@ -197,29 +204,66 @@ def _end(solver: _Solver) -> None:
         pass
 
 
-def _ask(solver: _Solver, arguments: dict[str, Any]) -> FloatArray:
-    pickle.dump(arguments, solver.asked, protocol=pickle.HIGHEST_PROTOCOL)
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """What some pairs need: their texts' vectors, where they lie, and all else by itself."""
+
+    vectors: list[VectorArray]
+    rest: dict[str, Any]
+
+    @classmethod
+    def of(cls, arguments: dict[str, Any]) -> _Chunk:
+        """Return what `transport_costs` needs for these pairs, without texts of others."""
+        left, right = arguments["pair_left"], arguments["pair_right"]
+        texts, places = np.unique(np.concatenate([left, right]), return_inverse=True)
+        spans = arguments["spans"][texts]
+        sizes = spans[:, 1] - spans[:, 0]
+        stops = np.cumsum(sizes)
+        vectors, weights = arguments["vectors"], arguments["weights"]
+        rest = {
+            "spans": np.stack([stops - sizes, stops], axis=1),
+            "weights": np.concatenate([weights[start:stop] for start, stop in spans.tolist()]),
+            "pair_left": places[: len(left)],
+            "pair_right": places[len(left) :],
+        }
+        return cls([vectors[start:stop] for start, stop in spans.tolist()], rest)
+
+    @property
+    def n_bytes(self) -> int:
+        """Of the vectors."""
+        return sum(own.nbytes for own in self.vectors)
+
+
+def _ask(solver: _Solver, chunk: _Chunk) -> FloatArray:
+    shape = (len(chunk.rest["weights"]), chunk.vectors[0].shape[1])
+    held = np.ndarray(shape, chunk.vectors[0].dtype, buffer=solver.held)
+    np.concatenate(chunk.vectors, out=held)
+    asked = {**chunk.rest, "shape": shape, "dtype": held.dtype}
+    pickle.dump(asked, solver.asked, protocol=pickle.HIGHEST_PROTOCOL)
     solver.asked.flush()
     costs: FloatArray = pickle.load(solver.told)
     return costs
 
 
-def _serve(asked: IO[bytes], told: IO[bytes]) -> None:
+def _serve(asked: IO[bytes], told: IO[bytes], held: mmap.mmap) -> None:
     """Solve what is asked until nobody is left to ask."""
     while True:
         try:
-            arguments = pickle.load(asked)
+            rest = pickle.load(asked)
         except EOFError:
             return
-        pickle.dump(transport_costs(**arguments), told, protocol=pickle.HIGHEST_PROTOCOL)
+        vectors = np.ndarray(rest.pop("shape"), rest.pop("dtype"), buffer=held)
+        costs = transport_costs(vectors=vectors, **rest)
+        pickle.dump(costs, told, protocol=pickle.HIGHEST_PROTOCOL)
         told.flush()
 
 
 def main() -> None:
     """Serve the process that has started this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with os.fdopen(int(sys.argv[1]), "wb") as told:
-        _serve(sys.stdin.buffer, told)
+    tells, memory = (int(number) for number in sys.argv[1:])
+    with os.fdopen(tells, "wb") as told:
+        _serve(sys.stdin.buffer, told, mmap.mmap(memory, 0))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,14 +37,20 @@ def given(n_pairs: int = 60) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Pool]:
-    """Two processes of this test's own; any work is enough for them."""
-    monkeypatch.setattr(transport_pool, "_MIN_SECONDS", 0.0)
+@pytest.fixture(scope="module")
+def processes() -> Iterator[_Pool]:
+    """Two processes; every test leaves two, whichever it kills."""
     own = _Pool(2)
-    monkeypatch.setattr(_Pool, "_one", own)
     yield own
     own.close()
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch, processes: _Pool) -> _Pool:
+    """The pool that calls take; any work is enough for it."""
+    monkeypatch.setattr(transport_pool, "_MIN_SECONDS", 0.0)
+    monkeypatch.setattr(_Pool, "_one", processes)
+    return processes
 
 
 def test_processes_give_the_same_bytes_also_when_one_is_killed(
@@ -60,6 +67,62 @@ def test_processes_give_the_same_bytes_also_when_one_is_killed(
     assert found.tobytes() == expected.tobytes()
     assert "a process for transport ended with -9" in caplog.text
     assert all(own.process.poll() is None for own in pool._idle) and len(pool._idle) == 2
+
+
+def test_what_dies_while_it_solves_is_solved_here(
+    pool: _Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The vectors that it was handed are still this process's to read."""
+    arguments = given()
+    dying = pool._idle[-1].process
+    dying.send_signal(signal.SIGSTOP)  # What it is asked is written, and never read.
+    killer = threading.Timer(0.2, dying.kill)
+    killer.start()
+    with caplog.at_level(logging.WARNING):
+        found = pool.solve(arguments)
+    killer.join()
+    assert found.tobytes() == transport_costs(**arguments).tobytes()
+    assert "a process for transport ended with -9" in caplog.text
+
+
+def test_more_than_is_held_for_a_process_is_solved_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two texts of thousands of tokens each: written into too little, they would end the run."""
+    arguments = given()
+    monkeypatch.setattr(transport_pool, "_HELD_BYTES", arguments["vectors"].nbytes - 1)
+    own = _Pool(1)
+    found = own.solve(arguments)
+    (solver,) = own._idle
+    own.close()
+    assert found.tobytes() == transport_costs(**arguments).tobytes()
+    assert not any(solver.held[:])
+
+
+def test_processes_hold_a_chunk_of_vectors_each(
+    pool: _Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shard of vectors is hundreds of MB; copied for its processes at once, it is there twice."""
+    monkeypatch.setattr(transport_pool, "_CHUNK_BYTES", 1 << 20)
+    n_pairs, n_tokens, dim = 150, 16, 768
+    vectors = np.random.default_rng(3).random((2 * n_pairs * n_tokens, dim), dtype=np.float32)
+    starts = np.arange(2 * n_pairs) * n_tokens
+    arguments = {
+        "vectors": vectors,
+        "spans": np.stack([starts, starts + n_tokens], axis=1),
+        "weights": np.ones(len(vectors), dtype=np.float32),
+        "pair_left": np.arange(n_pairs),
+        "pair_right": np.arange(n_pairs, 2 * n_pairs),
+    }
+    found = transport_costs_on_all_cpus(**arguments, n_processes=2)
+    assert found.tobytes() == transport_costs(**arguments).tobytes()
+    pair = 2 * n_tokens * dim * 4
+    held = [_shared_bytes(own.process.pid) for own in pool._idle]
+    assert 0 < max(held) <= (1 << 20) + pair < vectors.nbytes / 12
+
+
+def _shared_bytes(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (found,) = (line.split()[1] for line in lines if line.startswith("RssShmem"))
+    return int(found) * 1024
 
 
 def test_what_cannot_be_solved_leaves_the_pool_whole(
