@@ -151,6 +151,7 @@ _OTHERS = {
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)  # An export of GPT-2's shape beside others took ten minutes.
 @pytest.mark.filterwarnings(_PEFT)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_random_models_of_base_shapes(family: str, tmp_path: Path) -> None:
