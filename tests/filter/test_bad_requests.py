@@ -70,7 +70,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ({"budget": -1}, "--budget is -1, needs 1 or more"),
     ({"label_sheet": 0}, "--label-sheet is 0, needs 1 or more"),
     ({"seed": -1}, "--seed is -1, needs 0 or more"),
-    ({"confidence": 1.0, "share": 1}, "--confidence is 1, needs 0.5 or more, below 1"),
+    ({"confidence": 1.0, "share": 1}, "--confidence is 1, needs more than 0.5, below 1"),
+    ({"confidence": 0.5, "share": 1}, "--confidence is 0.5, needs more than 0.5, below 1"),
     ({"columns": {"questoin": "q"}}, "--column: no role 'questoin'; did you mean 'question'?"),
 ])  # fmt: skip
 def test_wrong_words(options: dict[str, object], message: str) -> None:
