@@ -67,6 +67,8 @@ class WritePlan:
         Of KEPT; another filter that has taken it is not written over.
     keeps : bool
         Whether kept rows are written at all.
+    higher_is_better : bool
+        Of the values that people see; those that rows are ranked by are negatives of them if not.
     """
 
     reasons: tuple[str, ...]
@@ -79,6 +81,7 @@ class WritePlan:
     rank_range: tuple[float, float]
     tenure: Tenure
     keeps: bool = True
+    higher_is_better: bool = True
     columns_metadata: bytes = b""
     retry_s: float = 0.0
 
@@ -86,6 +89,10 @@ class WritePlan:
     def outages(self) -> Outages:
         """How long stores are tried."""
         return Outages(retry_s=self.retry_s)
+
+    def shown(self, rank: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return rank values as people see them."""
+        return rank if self.higher_is_better else 0.0 - rank  # Not -0.
 
 
 @dataclass(slots=True)
@@ -299,7 +306,7 @@ def _decided_rows(
         "id": part.ids.cast(pa.string()),
         "kept": pa.array((codes == KEPT) & plan.keeps),
         "reason": names.take(pa.array(codes)),
-        "rank_value": pa.array(rank, mask=np.isneginf(rank)),
+        "rank_value": pa.array(plan.shown(rank), mask=np.isneginf(rank)),
         "duplicate_of": _twin_ids(decisions.twin, own, plan, ids),
         "group_size": _counts(decisions.group_size, own, n_rows),
         "group_kept": _counts(decisions.group_kept, own, n_rows),
@@ -381,7 +388,7 @@ def _add_examples(
             for role, name in plan.roles.items()
             if name in part.table.column_names
         }
-        rank = float(decisions.rank[in_range])
+        rank = float(plan.shown(decisions.rank[in_range : in_range + 1])[0])
         written.examples[row] = {
             "file": task.file.relative,
             "row": part.rows.start + place,
