@@ -318,6 +318,21 @@ def test_rank_values_and_yields_are_exact() -> None:
     assert found.content["cut"] == min(found.kept["score"])
 
 
+@pytest.mark.parametrize(("condition", "reasons"), [
+    ('"bleu.1" > 0.5', [None, "keep", "undefined_bleu.1"]),
+    ('peer.f1 > 0.5', ["keep", "undefined_peer", None]),
+    ('peer.f1 > 0.5 OR "bleu.1" > 0.5', [None, "undefined_peer", None]),
+])  # fmt: skip
+def test_a_column_with_a_dot_in_its_name_is_no_struct(
+    condition: str, reasons: list[str | None]
+) -> None:
+    """It ended with a KeyError of what stands before the dot."""
+    peers = [{"f1": 0.1}, {"f1": None}, {"f1": 0.9}]
+    table = pl.DataFrame({"id": list("abc"), "s": 1.0, "bleu.1": [0.9, 0.1, None], "peer": peers})
+    found = filter_table(table, rank_by="s", keep=condition, rules="none")
+    assert found.decisions["reason"].to_list() == reasons
+
+
 def test_values_of_which_lower_ones_are_better_are_shown_as_they_are() -> None:
     """Cut, bins and means were on the scale of the column, values of rows were negatives."""
     said = {"loss": {"metric": "loss", "higher_is_better": False, "signature": "loss|v:1"}}
