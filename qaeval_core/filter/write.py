@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -420,17 +421,17 @@ def join_file(task: FileTask, folder: str, plan: WritePlan) -> tuple[int, str]:
         If a store refuses for as long as it is tried.
     """
     path = as_path(folder) / task.what / task.relative
+    local = path.local
     parts = [part_path(plan.work, task.what, number) for number in task.numbers]
 
     def write() -> tuple[int, str]:
-        own, local = parts[0].local, path.local
-        if len(parts) == 1 and own is not None and local is not None:
+        if len(parts) == 1 and local is not None and (own := parts[0].local) is not None:
             files.make_folder(local.parent)
             files.flush_file(own)
+            done = own.stat().st_size, hash_of(parts[0]) if task.what == "decisions" else ""
             plan.tenure.check()
             files.move(own, local)
-            files.flush_folder(local.parent)
-            return local.stat().st_size, hash_of(path) if task.what == "decisions" else ""
+            return done
         with path.writer() as file:
             sink = _Hashed(file)
             if len(parts) == 1:
@@ -441,7 +442,11 @@ def join_file(task: FileTask, folder: str, plan: WritePlan) -> tuple[int, str]:
             plan.tenure.check()
         return sink.tell(), sink.hash.hexdigest() if task.what == "decisions" else ""
 
-    return plan.outages.call(write, store=folder, what=f"cannot write {path}")
+    call = partial(plan.outages.call, store=folder, what=f"cannot write {path}")
+    done: tuple[int, str] = call(write)
+    if local is not None:  # Apart from the move, which cannot be done twice.
+        call(partial(files.flush_folder, local.parent))
+    return done
 
 
 class _Hashed:
