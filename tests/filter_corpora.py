@@ -76,8 +76,9 @@ def filtered(
     inputs = options.pop("inputs", ())
     request = FilterRequest(**{"rules": "none", **options})
     found = opened(out, request, inputs)
-    how = {"executor": executor, "say": said.append, "retry_s": RETRY_S}
-    result = filter_corpus(request, found, kept, **how)
+    result = filter_corpus(
+        request, found, kept, executor=executor, say=said.append, retry_s=RETRY_S
+    )
     return result, said
 
 
