@@ -407,6 +407,31 @@ def test_labels_that_changed_in_a_folder_are_read_again(out: Path, tmp_path: Pat
     assert result.is_new and not result.is_certified
 
 
+def test_a_sheet_whose_ids_are_of_several_rows_is_not_written(tmp_path: Path) -> None:
+    """Labels of them were refused once people had made them."""
+    ids = [f"q{i % 55}" for i in range(60)]
+    table = pl.DataFrame({"id": ids, "s": np.arange(60.0), "question": "why?"})
+    table.write_parquet(tmp_path / "rows.parquet")
+    options = {"rank_by": "s", "near_duplicates": "none", "group": "id"}
+    with pytest.raises(SchemaError, match=r"10 of 60 ids are of several rows, such as 'q0', 'q1'"):
+        filtered(tmp_path / "rows.parquet", tmp_path / "kept", label_sheet=100, **options)
+    # Rows that an earlier stage drops are looked at, too: labels name all.
+    with pytest.raises(SchemaError, match=r"5 of 55 ids are of several rows, such as 'q0'"):
+        filtered(
+            tmp_path / "rows.parquet",
+            tmp_path / "kept",
+            label_sheet=55,
+            keep=("s < 55",),
+            **options,
+        )
+    assert not (tmp_path / "kept" / "label_sheet.csv").exists()
+    filtered(
+        tmp_path / "rows.parquet", tmp_path / "kept", label_sheet=9, keep=("s > 4 and s < 55",),
+        **options,
+    )  # fmt: skip
+    assert len((tmp_path / "kept" / "label_sheet.csv").read_text().splitlines()) == 10
+
+
 @given(st.text("'=+-@\t\r\nq\"; ", min_size=1))
 def test_ids_come_back_from_a_sheet_as_they_were(name: str) -> None:
     """Protects from an apostrophe of an id taken for the one that keeps spreadsheets off."""
