@@ -242,10 +242,10 @@ class Filtering:
         """
 
         def remove() -> None:
+            # Listed before the look: a successor that begins behind it is not among them.
+            found = [name for name in self.folder.folders() if name.startswith(WORK)]
             self.tenure.check()
-            for name in self.folder.folders():
-                if not name.startswith(WORK):
-                    continue
+            for name in found:
                 path = self.folder / name
                 if path.local is not None and path.local.is_symlink():
                     raise RunError(f"{path} is a link; remove it")

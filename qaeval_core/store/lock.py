@@ -209,7 +209,7 @@ class RunLock:
             )
         return (
             f"another run (process {holder.get('pid')} on {holder.get('host')}) is writing to "
-            f"{self._path.parent}; {when}. Wait for it, or choose another --out. If there is none, "
+            f"{self._path.parent}; {when}. Wait for it, or choose another folder. If there is none, "
             f"delete {self._path}"
         )
 
