@@ -209,8 +209,8 @@ class RunLock:
             )
         return (
             f"another run (process {holder.get('pid')} on {holder.get('host')}) is writing to "
-            f"{self._path.parent}; {when}. Wait for it, or choose another folder. If there is none, "
-            f"delete {self._path}"
+            f"{self._path.parent}; {when}. Wait for it, or choose another folder. If there is "
+            f"none, delete {self._path}"
         )
 
     def _content(self) -> bytes:

@@ -407,6 +407,13 @@ def test_labels_that_changed_in_a_folder_are_read_again(out: Path, tmp_path: Pat
     assert result.is_new and not result.is_certified
 
 
+def test_a_table_has_no_other_input(tmp_path: Path) -> None:
+    """It was left out without a word."""
+    pl.DataFrame({"id": [1, 2], "s": [0.1, 0.2]}).write_parquet(tmp_path / "a.parquet")
+    with pytest.raises(ConfigError, match="--input elsewhere: .* no OUT of qaeval score but a tab"):
+        filtered(tmp_path / "a.parquet", tmp_path / "kept", inputs=("elsewhere",))
+
+
 def test_a_sheet_whose_ids_are_of_several_rows_is_not_written(tmp_path: Path) -> None:
     """Labels of them were refused once people had made them."""
     ids = [f"q{i % 55}" for i in range(60)]
