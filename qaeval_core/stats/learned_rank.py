@@ -375,7 +375,8 @@ def _cross_validate(features: FloatArray, good: NDArray[np.bool_], folds: Folds)
         logits[test] = _fit(features[train], good[train]).logits(features[test])
     if not any(0 < good[test].sum() < len(test) for _, test in folds):
         return None
-    probabilities = 1 / (1 + np.exp(-logits))
+    with np.errstate(over="ignore"):  # Of a value far from all that were learned from: 0.
+        probabilities = 1 / (1 + np.exp(-logits))
     filled = np.where(np.isnan(features), np.nanmean(features, axis=0), features)
     return _HeldOut(
         auc=_pooled_auc(logits, good, folds),
