@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import psutil
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from filter_corpora import files_of, filtered, score_again, scored
 from helpers import full_disk, write_parquet
@@ -405,6 +406,36 @@ def test_labels_that_changed_in_a_folder_are_read_again(out: Path, tmp_path: Pat
     table.with_columns(good=pl.lit(0)).write_csv(labels / "a.csv")
     result, _ = filtered(out, tmp_path / "kept", **given)
     assert result.is_new and not result.is_certified
+
+
+def test_views_of_texts_are_texts(tmp_path: Path) -> None:
+    """Arrow chooses no rows of them: the second pass ended, and named no column."""
+    text, number = pa.string_view(), [float(i) for i in range(6)]
+    names = ["a", "b", None, "d", "e", "f"]
+    kinds = [
+        text, pa.binary_view(), pa.list_(text), pa.large_list(text), pa.struct([("x", text)]),
+        pa.list_(pa.struct([("x", pa.list_(text))])),
+    ]  # fmt: skip
+    values = [
+        names, [b"\xff"] * 6, [names, None] * 3, [[]] * 6, [{"x": None}] * 6, [[{"x": names}]] * 6,
+    ]  # fmt: skip
+    table = pa.table(
+        {
+            "id": pa.array([f"q{i}" for i in range(6)], text),
+            "question": pa.array(["why is it so and so?"] * 6, text),
+            "context": pa.array(["c", "c", "d", "d", "e", None], text),
+            "s": number,
+            **{f"c{i}": pa.array(*own) for i, own in enumerate(zip(values, kinds, strict=True))},
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    options = {"rank_by": "s", "keep": ("question like 'why%'",), "quota": "context=1"}
+    result, _ = filtered(tmp_path / "a.parquet", tmp_path / "kept", undefined="keep", **options)
+    assert result.content["reasons"] == {"duplicate": 2}
+    kept = pq.read_table(tmp_path / "kept" / "kept" / "a.parquet")
+    written = pq.read_table(tmp_path / "a.parquet")
+    assert kept.schema == written.schema
+    assert kept.to_pylist() == [written.to_pylist()[i] for i in (1, 3, 4, 5)]
 
 
 def test_a_table_has_no_other_input(tmp_path: Path) -> None:
