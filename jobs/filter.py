@@ -165,7 +165,8 @@ def _columns(words: list[str] | tuple[str, ...]) -> dict[str, str]:
     for text in words:
         role, separator, name = text.partition("=")
         if not separator or role not in ROLE_NAMES:
-            raise ConfigError(f"--column takes role=name, not {text!r}{nearest(role, ROLE_NAMES)}")
+            hint = "" if role in ROLE_NAMES else nearest(role, ROLE_NAMES)
+            raise ConfigError(f"--column takes role=name, not {text!r}{hint}")
         columns[role] = name
     return columns
 

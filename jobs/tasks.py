@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,8 @@ R = TypeVar("R")
 
 # Tasks that wait beside each that runs, so that no core does.
 _AHEAD = 2
+# How long tasks that are told to stop may take.
+_SETTLE_S = 60.0
 
 
 class RayTasks:
@@ -36,6 +39,7 @@ class RayTasks:
     def __init__(self, tell: Callable[[str, int, int], None], say: Callable[[str], None]) -> None:
         self._tell = tell
         self._nodes = Nodes(say)
+        self._waiting: deque[Any] = deque()
 
     def begin(self, folder: StoragePath | None, inputs: Sequence[str]) -> None:
         """Look whether every node sees a folder, if there is one, and some files.
@@ -62,7 +66,7 @@ class RayTasks:
             The first, in their order, that an item raised.
         """
         most = max(int(ray.cluster_resources().get("CPU", 1)), 1) * _AHEAD
-        waiting: deque[Any] = deque()
+        waiting = self._waiting = deque[Any]()
         shared = ray.put(function)
         n_done, n_started, total = 0, 0, sum(n_rows)
         self._tell(label, 0, total)
@@ -72,12 +76,23 @@ class RayTasks:
             while n_started < len(items) and len(waiting) < most:
                 waiting.append(task.remote(shared, items[n_started]))
                 n_started += 1
+            ray.wait([waiting[0]])  # Until then it is one to settle.
             result, error = ray.get(waiting.popleft())
             if error is not None:
                 raise error
             n_done += n
             self._tell(label, n_done, total)
             yield result
+
+    def settle(self) -> None:
+        """Give up what has not begun, stop the rest where it stands, and wait for it."""
+        left, self._waiting = list(self._waiting), deque()
+        # A cluster that is lost ends its tasks, and the error of that is on its way already.
+        with contextlib.suppress(ray.exceptions.RayError):
+            for task in left:
+                ray.cancel(task)
+            if left:
+                ray.wait(left, num_returns=len(left), timeout=_SETTLE_S)
 
 
 @ray.remote(num_cpus=1, max_retries=3)  # type: ignore[untyped-decorator]

@@ -42,7 +42,8 @@ _ROOT = 0
 
 def temporary_path(path: Path) -> Path:
     """Return a new name beside a file, which `remove_temporaries` knows."""
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    # Not by `with_name`: of "." that is an error of its own, before the disk has said anything.
+    return path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
 
 
 @contextlib.contextmanager

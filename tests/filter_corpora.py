@@ -18,6 +18,8 @@ from qaeval_core.filter.run import filter_corpus
 from qaeval_core.storage.path import AnyPath, StoragePath
 from qaeval_core.storage.probe import PROBES
 
+# How long filters try a disk that refuses.
+RETRY_S = 0.0
 WORDS = ["ash", "bay", "cod", "dew", "elm", "fog", "gum", "hay", "ivy", "jar"]
 
 
@@ -74,7 +76,9 @@ def filtered(
     inputs = options.pop("inputs", ())
     request = FilterRequest(**{"rules": "none", **options})
     found = opened(out, request, inputs)
-    result = filter_corpus(request, found, kept, executor=executor, say=said.append, retry_s=0.0)
+    result = filter_corpus(
+        request, found, kept, executor=executor, say=said.append, retry_s=RETRY_S
+    )
     return result, said
 
 

@@ -22,7 +22,13 @@ from qaeval_core.audit.run_profile import RunProfile, UInt64
 from qaeval_core.errors import SchemaError, nearest
 from qaeval_core.planning import text_hashes
 from qaeval_core.schema import COLUMNS_METADATA, NOT_SAMPLED, QUARANTINE_REASON
-from qaeval_core.study.inputs import described_columns, flat_columns, is_numeric, select_rows
+from qaeval_core.study.inputs import (
+    column_of,
+    described_columns,
+    flat_columns,
+    is_numeric,
+    select_rows,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +129,8 @@ class RowColumns:
 
     def _fulfil(self, table: pa.Table, condition: str) -> NDArray[np.bool_]:
         """Return the rows that are kept; where a value is missing they are not."""
-        read = {name.partition(".")[0] for name in pl.sql_expr(condition).meta.root_names()}
+        roots = pl.sql_expr(condition).meta.root_names()
+        read = {column_of(name, table.column_names) for name in roots}
         own = table.select(
             [name for name in table.column_names if name in read] or table.column_names
         )

@@ -206,7 +206,7 @@ def _clusters(
         _check_key(schema, column, "--cluster")
         return _of_scores(run.out, scores), column
     if cluster not in ROLES:
-        known = ["id", *ROLES, *run.config.output.carry]
+        known = list(dict.fromkeys(["id", *ROLES, *run.config.output.carry]))
         raise ConfigError(f"--cluster: no role or column {cluster!r}{nearest(cluster, known)}")
     try:
         corpus = open_corpus(run.out, columns={}, inputs=inputs)

@@ -304,7 +304,7 @@ def _score_files(out: AnyPath) -> dict[str, StoragePath]:
 
 def _place(files: dict[str, StoragePath], place: str) -> RowPlace:
     relative, separator, number = place.rpartition(":")
-    if not separator or not number.isdigit():
+    if not separator or not number.isdecimal():
         raise ConfigError(f"--row takes FILE:N, row numbers from 0, not {place!r}")
     if relative not in files:
         raise ConfigError(f"--row {place}: no scores of {relative!r}{nearest(relative, files)}")

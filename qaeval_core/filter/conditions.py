@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from qaeval_core.errors import ConfigError, nearest
-from qaeval_core.study.inputs import QUOTED, flat_columns, select_rows
+from qaeval_core.study.inputs import QUOTED, column_of, flat_columns, select_rows
 
 # Of polars' SQL, as its documentation lists them: those of one row.
 FUNCTIONS = frozenset(
@@ -76,7 +76,8 @@ def check_condition(
     ]
     empty = pl.DataFrame(pl.from_arrow(pa.schema(plain_fields).empty_table()))
     select_rows(flat_columns(empty), expression, option)
-    names = [name.partition(".")[0] for name in pl.sql_expr(expression).meta.root_names()]
+    known = {field.name for field in fields}
+    names = [column_of(name, known) for name in pl.sql_expr(expression).meta.root_names()]
     if not names:
         raise ConfigError(f"{option} {expression!r} names no column")
     return list(dict.fromkeys(names))

@@ -24,7 +24,7 @@ from qaeval_core.filter.request import NearDuplicates
 from qaeval_core.planning.columns import readable
 from qaeval_core.planning.text_hashes import column_hashes, decoded, text_column
 from qaeval_core.schema import NOT_SAMPLED, QUARANTINE_REASON, is_list
-from qaeval_core.study.inputs import flat_columns, numbers, select_rows
+from qaeval_core.study.inputs import column_of, flat_columns, numbers, select_rows
 
 # Liu et al. 2022 (QRelScore), section 3.3: questions of 6 to 30 words are kept.
 MIN_WORDS, MAX_WORDS = 6, 30
@@ -266,7 +266,9 @@ def _conditions(frame: pl.DataFrame, stages: Stages, decided: _Decided) -> NDArr
             raise RunError(f"--keep {expression!r}: {error}") from None
         is_unknown = chosen.is_null().to_numpy()
         for name in stages.keep_columns:
-            own = [column for column in frame.columns if column.partition(".")[0] == name]
+            own = [
+                column for column in frame.columns if column_of(column, stages.keep_columns) == name
+            ]
             is_null = frame.select(pl.any_horizontal(pl.col(own).is_null())).to_series().to_numpy()
             decided.undefined(name, is_unknown & is_null)
         kept &= chosen.fill_null(stages.undefined == "keep").to_numpy()

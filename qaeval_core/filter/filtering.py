@@ -11,7 +11,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -65,6 +65,9 @@ class Executor(Protocol):
     ) -> Iterator[R]:
         """Yield what a function returns of each item, in their order."""
 
+    def settle(self) -> None:
+        """Return when nobody works any more; what has not begun is given up."""
+
 
 class LocalExecutor:
     """Works in this process, or in a few of this machine's.
@@ -83,6 +86,7 @@ class LocalExecutor:
         self._tell = tell or (lambda label, done, total: None)
         self._n_processes = n_processes
         self._pool: ProcessPoolExecutor | None = None
+        self._waiting: deque[Future[Any]] = deque()
 
     def begin(self, folder: StoragePath | None, inputs: Sequence[str]) -> None:
         """See what the caller sees."""
@@ -114,7 +118,7 @@ class LocalExecutor:
             with _hidden_main():
                 for _ in range(self._n_processes):
                     self._pool.submit(os.getpid)
-        waiting: deque[Future[R]] = deque()
+        waiting = self._waiting = deque[Future[Any]]()
         n_started = 0
         try:
             for _ in range(len(items)):
@@ -122,11 +126,19 @@ class LocalExecutor:
                 while n_started < len(items) and len(waiting) <= self._n_processes:
                     waiting.append(self._pool.submit(function, items[n_started]))
                     n_started += 1
+                wait([waiting[0]])  # Until then it is one to settle.
                 yield waiting.popleft().result()
         except BrokenProcessPool:
             raise RunError(
                 "a worker process died (out of memory, or killed); run the same command again"
             ) from None
+
+    def settle(self) -> None:
+        """Give up what has not begun, and wait for the rest."""
+        for future in self._waiting:
+            future.cancel()
+        wait(self._waiting)
+        self._waiting = deque()
 
     def close(self) -> None:
         """End its processes."""
@@ -230,10 +242,10 @@ class Filtering:
         """
 
         def remove() -> None:
+            # Listed before the look: a successor that begins behind it is not among them.
+            found = [name for name in self.folder.folders() if name.startswith(WORK)]
             self.tenure.check()
-            for name in self.folder.folders():
-                if not name.startswith(WORK):
-                    continue
+            for name in found:
                 path = self.folder / name
                 if path.local is not None and path.local.is_symlink():
                     raise RunError(f"{path} is a link; remove it")
@@ -265,7 +277,9 @@ class Filtering:
         try:
             yield
         finally:
-            # What counts is in its place by now, or an error is on its way.
+            # What counts is in its place by now, or an error is on its way. Who still works would
+            # make the folder anew.
+            self.executor.settle()
             with contextlib.suppress(OSError):
                 self.work.delete_folder()
 

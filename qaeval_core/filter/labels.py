@@ -26,7 +26,7 @@ SHEET_NAME = "label_sheet.csv"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _ESCAPE = "'"
 _SAMPLE_SALT = np.uint64(0x9E3779B97F4A7C15)
-_N_SHOWN = 5
+N_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +88,12 @@ def labelled_rows(labels: Labels, found: Iterable[tuple[int, str]], path: str) -
     if missing := sorted(set(labels.is_good) - set(times)):
         raise SchemaError(
             f"{path}: {len(missing):,} of {len(labels):,} labelled ids are of no row, such as "
-            f"{', '.join(map(repr, missing[:_N_SHOWN]))}"
+            f"{', '.join(map(repr, missing[:N_SHOWN]))}"
         )
     if twice := sorted(name for name, n in times.items() if n > 1):
         raise SchemaError(
             f"{path}: {len(twice):,} labelled ids are of several rows, such as "
-            f"{', '.join(map(repr, twice[:_N_SHOWN]))}"
+            f"{', '.join(map(repr, twice[:N_SHOWN]))}"
         )
     rows = np.array([row for row, _ in pairs], np.int64)
     return LabelledRows(rows, np.array([labels.is_good[name] for _, name in pairs], dtype=bool))

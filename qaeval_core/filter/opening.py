@@ -60,6 +60,11 @@ def open_corpus(
     if read_json(out / "run.json") is None:
         if (out / "scores").is_dir():
             raise ConfigError(f"{out} holds scores, but no run.json that can be read")
+        if inputs:
+            raise ConfigError(
+                f"--input {inputs[0]}: {out} is no OUT of qaeval score but a table, which has no "
+                "other input"
+            )
         return _open_table(out, columns)
     run = _read_run(out, partial=partial)
     return _open_run(run, columns=columns, partial=partial, inputs=inputs)

@@ -84,6 +84,7 @@ def write_plan(run: Filtering, *, rank_range: tuple[float, float], keeps: bool) 
         work=str(run.work),
         tenure=run.tenure,
         keeps=keeps,
+        higher_is_better=stages.rank.higher_is_better,
         columns_metadata=_columns_metadata(corpus),
         retry_s=run.retry_s,
     )

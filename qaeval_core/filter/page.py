@@ -174,12 +174,13 @@ def _examples(content: Mapping[str, Any]) -> list[str]:
         return [block_html(Passage("No row is at the margin.", tone="soft"))]
     kept = [own for own in content["examples"] if own["kept"]]
     dropped = [own for own in content["examples"] if not own["kept"]]
+    sign = 1.0 if content["rank"]["higher_is_better"] else -1.0
     parts = []
     for title, chosen in (("Last that are kept", kept), ("First that are not", dropped)):
         if not chosen:
             continue
         names = list(chosen[0]["texts"])
-        chosen.sort(key=lambda own: (own["rank_value"] is None, own["rank_value"] or 0.0))
+        chosen.sort(key=lambda own: (own["rank_value"] is None, sign * (own["rank_value"] or 0.0)))
         rows = [
             [
                 str(own["id"]),

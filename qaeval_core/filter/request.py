@@ -107,8 +107,8 @@ class FilterRequest:
             raise ConfigError(f"{' and '.join(given)}: give one of them")
         if self.precision is not None and not 0 < self.precision < 1:
             raise ConfigError(f"--precision is {self.precision:g}, needs a number between 0 and 1")
-        if not 0.5 <= self.confidence < 1:
-            raise ConfigError(f"--confidence is {self.confidence:g}, needs 0.5 or more, below 1")
+        if not 0.5 < self.confidence < 1:
+            raise ConfigError(f"--confidence is {self.confidence:g}, needs more than 0.5, below 1")
         quota = self.quotas
         if quota is not None and quota.kind != "most" and self.n_or_share is None:
             raise ConfigError(f"--quota {self.quota} needs --share or --budget to divide")

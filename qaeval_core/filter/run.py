@@ -289,7 +289,9 @@ def _finish(run: Filtering, content: dict[str, Any], fingerprint: str) -> None:
     run.store.write_json(run.folder / "filter.json", content)
     if content["certified"] is False:
         return
-    marker = {"fingerprint": fingerprint, "filter": hash_of(run.folder / "filter.json")}
+    path = run.folder / "filter.json"
+    own = run.store.call(lambda: hash_of(path), f"cannot read {path}")
+    marker = {"fingerprint": fingerprint, "filter": own}
     run.store.write(run.folder / "_SUCCESS", json.dumps(marker).encode())
 
 

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qaeval_core.errors import SchemaError
 from qaeval_core.filter.corpus import RangeTask
+from qaeval_core.filter.decide import CorpusRows
 from qaeval_core.filter.filtering import Filtering, decide_early, scan
-from qaeval_core.filter.labels import SHEET_NAME, check_no_sheet, sample_rows, sheet_text
+from qaeval_core.filter.labels import (
+    N_SHOWN,
+    SHEET_NAME,
+    check_no_sheet,
+    sample_rows,
+    sheet_text,
+)
 from qaeval_core.filter.ranges import RangeReader
 from qaeval_core.filter.result import FilterResult
 from qaeval_core.filter.scan import ScanPlan
 from qaeval_core.stats.certificate import outlook
+
+_STEP = 1 << 20
 
 
 def write_sheet(run: Filtering) -> FilterResult:
@@ -24,6 +35,8 @@ def write_sheet(run: Filtering) -> FilterResult:
     ------
     ConfigError
         If another sheet lies there: it may hold labels.
+    SchemaError
+        If an id of the sheet is of several rows: a label of it would say of none of them.
     """
     request = run.plan.request
     assert request.label_sheet is not None
@@ -37,6 +50,7 @@ def write_sheet(run: Filtering) -> FilterResult:
         n_rows = [task.rows.n_rows for task, _ in wanted]
         found = run.executor.map(read, wanted, label="sheet", n_rows=n_rows)
         texts = [row for part in found for row in part]
+        _check_ids(rows, chosen, [str(row["id"]) for row in texts])
     content = sheet_text(texts)
     path = run.folder / SHEET_NAME
     if check_no_sheet(path, content):
@@ -53,6 +67,23 @@ def write_sheet(run: Filtering) -> FilterResult:
             else outlook(len(texts), target=target, confidence=request.confidence),
         }
     )
+
+
+def _check_ids(rows: CorpusRows, chosen: NDArray[np.intp], ids: Sequence[str]) -> None:
+    """Raise SchemaError if ids of chosen rows are of other rows, too: before people label them."""
+    wanted, numbers = np.unique(rows.tie[chosen], return_inverse=True)  # Hashes of ids.
+    times = np.zeros(len(wanted), np.int64)
+    for start in range(0, len(rows) if len(wanted) else 0, _STEP):
+        own = rows.tie[start : start + _STEP]
+        places = np.minimum(np.searchsorted(wanted, own), len(wanted) - 1)
+        times += np.bincount(places[wanted[places] == own], minlength=len(wanted))
+    twice = [name for name, n in zip(ids, times[numbers], strict=True) if n > 1]
+    if twice:
+        raise SchemaError(
+            f"--label-sheet: {len(twice):,} of {len(ids):,} ids are of several rows, such as "
+            f"{', '.join(map(repr, twice[:N_SHOWN]))}: their labels would name no row. Give rows "
+            "ids of their own; another --seed draws other rows"
+        )
 
 
 def _rows_of(task: RangeTask, chosen: NDArray[np.intp]) -> list[int]:

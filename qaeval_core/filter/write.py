@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,8 @@ class WritePlan:
         Of KEPT; another filter that has taken it is not written over.
     keeps : bool
         Whether kept rows are written at all.
+    higher_is_better : bool
+        Of the values that people see; those that rows are ranked by are negatives of them if not.
     """
 
     reasons: tuple[str, ...]
@@ -79,6 +82,7 @@ class WritePlan:
     rank_range: tuple[float, float]
     tenure: Tenure
     keeps: bool = True
+    higher_is_better: bool = True
     columns_metadata: bytes = b""
     retry_s: float = 0.0
 
@@ -86,6 +90,10 @@ class WritePlan:
     def outages(self) -> Outages:
         """How long stores are tried."""
         return Outages(retry_s=self.retry_s)
+
+    def shown(self, rank: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return rank values as people see them."""
+        return rank if self.higher_is_better else 0.0 - rank  # Not -0.
 
 
 @dataclass(slots=True)
@@ -299,7 +307,7 @@ def _decided_rows(
         "id": part.ids.cast(pa.string()),
         "kept": pa.array((codes == KEPT) & plan.keeps),
         "reason": names.take(pa.array(codes)),
-        "rank_value": pa.array(rank, mask=np.isneginf(rank)),
+        "rank_value": pa.array(plan.shown(rank), mask=np.isneginf(rank)),
         "duplicate_of": _twin_ids(decisions.twin, own, plan, ids),
         "group_size": _counts(decisions.group_size, own, n_rows),
         "group_kept": _counts(decisions.group_kept, own, n_rows),
@@ -381,7 +389,7 @@ def _add_examples(
             for role, name in plan.roles.items()
             if name in part.table.column_names
         }
-        rank = float(decisions.rank[in_range])
+        rank = float(plan.shown(decisions.rank[in_range : in_range + 1])[0])
         written.examples[row] = {
             "file": task.file.relative,
             "row": part.rows.start + place,
@@ -413,17 +421,17 @@ def join_file(task: FileTask, folder: str, plan: WritePlan) -> tuple[int, str]:
         If a store refuses for as long as it is tried.
     """
     path = as_path(folder) / task.what / task.relative
+    local = path.local
     parts = [part_path(plan.work, task.what, number) for number in task.numbers]
 
     def write() -> tuple[int, str]:
-        own, local = parts[0].local, path.local
-        if len(parts) == 1 and own is not None and local is not None:
+        if len(parts) == 1 and local is not None and (own := parts[0].local) is not None:
             files.make_folder(local.parent)
             files.flush_file(own)
+            done = own.stat().st_size, hash_of(parts[0]) if task.what == "decisions" else ""
             plan.tenure.check()
             files.move(own, local)
-            files.flush_folder(local.parent)
-            return local.stat().st_size, hash_of(path) if task.what == "decisions" else ""
+            return done
         with path.writer() as file:
             sink = _Hashed(file)
             if len(parts) == 1:
@@ -434,7 +442,11 @@ def join_file(task: FileTask, folder: str, plan: WritePlan) -> tuple[int, str]:
             plan.tenure.check()
         return sink.tell(), sink.hash.hexdigest() if task.what == "decisions" else ""
 
-    return plan.outages.call(write, store=folder, what=f"cannot write {path}")
+    call = partial(plan.outages.call, store=folder, what=f"cannot write {path}")
+    done: tuple[int, str] = call(write)
+    if local is not None:  # Apart from the move, which cannot be done twice.
+        call(partial(files.flush_folder, local.parent))
+    return done
 
 
 class _Hashed:

@@ -93,7 +93,7 @@ def _page(
     n_texts: int | None,
     inputs: Sequence[str],
 ) -> str:
-    shows_texts = run.config.output.texts if n_texts is None else n_texts > 0
+    shows_texts = run.config.output.texts if n_texts is None else n_texts != 0
     n_examples, texts = n_texts or N_EXAMPLES, None
     if shows_texts:
         places = example_places(report, n=n_examples)
@@ -133,7 +133,7 @@ def run_examples(
         raise ConfigError(f"{run.out / 'report.json'} is damaged: {error!r}") from None
     if not places:
         return None
-    if not (run.config.output.texts if n_texts is None else n_texts > 0):
+    if not (run.config.output.texts if n_texts is None else n_texts != 0):
         return RunExamples(report, None, n_examples)
     try:
         return RunExamples(report, _texts(run, report, places, inputs), n_examples)

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.stats.ranking import Folds, auc, check_sklearn
+from qaeval_core.stats.ranking import Folds, auc, check_sklearn, fold_seed
 
 MAX_FOLDS = 10
 FORMAT = 1
@@ -361,7 +361,7 @@ def _folds(good: NDArray[np.bool_], codes: NDArray[np.intp], seed: int) -> Folds
 
     most = min(MAX_FOLDS, len(np.unique(codes[good])), len(np.unique(codes[~good])))
     for n_folds in range(most, 1, -1):
-        splitter = StratifiedGroupKFold(n_folds, shuffle=True, random_state=seed)
+        splitter = StratifiedGroupKFold(n_folds, shuffle=True, random_state=fold_seed(seed))
         folds = list(splitter.split(np.zeros(len(good)), good, codes))
         if all(0 < good[train].sum() < len(train) for train, _ in folds):
             return folds
@@ -375,7 +375,8 @@ def _cross_validate(features: FloatArray, good: NDArray[np.bool_], folds: Folds)
         logits[test] = _fit(features[train], good[train]).logits(features[test])
     if not any(0 < good[test].sum() < len(test) for _, test in folds):
         return None
-    probabilities = 1 / (1 + np.exp(-logits))
+    with np.errstate(over="ignore"):  # Of a value far from all that were learned from: 0.
+        probabilities = 1 / (1 + np.exp(-logits))
     filled = np.where(np.isnan(features), np.nanmean(features, axis=0), features)
     return _HeldOut(
         auc=_pooled_auc(logits, good, folds),

@@ -226,7 +226,7 @@ def forward_selection(
     variance = float(human.var())
     runs = []
     for repeat in range(n_repeats):
-        folds = KFold(n_folds, shuffle=True, random_state=seed + repeat)
+        folds = KFold(n_folds, shuffle=True, random_state=fold_seed(seed + repeat))
         runs.append(_one_run(metrics, human, list(folds.split(human))))
     steps = []
     for step, choices in enumerate(zip(*runs, strict=True), start=1):
@@ -259,6 +259,17 @@ def _held_out_mse(features: NDArray[np.float64], human: NDArray[np.float64], fol
         fitted = LinearRegression().fit(features[train], human[train])
         squares += float(((fitted.predict(features[test]) - human[test]) ** 2).sum())
     return squares / len(human)
+
+
+def fold_seed(seed: int) -> int:
+    """Return a seed as scikit-learn takes it, which has 32 bits for one; small ones stay.
+
+    Examples
+    --------
+    >>> fold_seed(7), fold_seed(2**32 + 7)
+    (7, 7)
+    """
+    return seed % 2**32
 
 
 def check_sklearn(what: str) -> None:

@@ -39,6 +39,8 @@ STALE_AFTER_S = 120.0
 _MAX_BYTES = 1 << 16
 # How often somebody who waits looks whether it is free.
 _LOOK_EVERY_S = 2.0
+# Processes are dated from a boot whose time is in whole seconds, and moves where a clock is set.
+_MAX_STEP_S = 1.5
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PROCESSES = Path("/proc/self/ns/pid")
 
@@ -207,8 +209,8 @@ class RunLock:
             )
         return (
             f"another run (process {holder.get('pid')} on {holder.get('host')}) is writing to "
-            f"{self._path.parent}; {when}. Wait for it, or choose another --out. If there is none, "
-            f"delete {self._path}"
+            f"{self._path.parent}; {when}. Wait for it, or choose another folder. If there is "
+            f"none, delete {self._path}"
         )
 
     def _content(self) -> bytes:
@@ -293,7 +295,22 @@ def _is_dead(holder: Mapping[str, object], age_s: float, stale_after_s: float) -
     if not is_here or holder.get("machine", _machine()) != _machine():
         return False
     try:
-        process = psutil.Process(int(str(holder.get("pid"))))
-        return abs(process.create_time() - float(str(holder.get("started")))) >= 1.0
-    except (psutil.NoSuchProcess, ValueError, OverflowError):
+        pid, started_s = int(str(holder.get("pid"))), float(str(holder.get("started")))
+        return abs(psutil.Process(pid).create_time() - started_s) > _MAX_STEP_S
+    except psutil.AccessDenied:
+        return False
+    except psutil.NoSuchProcess:
+        return not _is_another_users(pid)
+    except (ValueError, OverflowError):
         return True
+
+
+def _is_another_users(pid: int) -> bool:
+    """Return whether a process that cannot be seen is there: /proc may show a user's own alone."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False

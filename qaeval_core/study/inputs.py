@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -469,6 +469,19 @@ def flat_columns(frame: pl.DataFrame) -> pl.DataFrame:
     # Polars holds NaN above every number: a condition such as score > 0.5 would choose it.
     floats = [name for name, kind in flat.schema.items() if kind.is_float()]
     return flat.with_columns(pl.col(name).fill_nan(None) for name in floats)
+
+
+def column_of(name: str, columns: Collection[str]) -> str:
+    """Return the column that a name of `flat_columns` is: itself, or a field of a struct.
+
+    Examples
+    --------
+    >>> [column_of(name, ["peer", "bleu.1"]) for name in ("peer", "peer.f1", "bleu.1")]
+    ['peer', 'peer', 'bleu.1']
+    """
+    parts = name.split(".")
+    prefixes = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
+    return next((prefix for prefix in prefixes if prefix in columns), name)
 
 
 def _fields(frame: pl.DataFrame, name: str) -> list[str]:

@@ -56,7 +56,7 @@ class StudyRequest:
             raise ConfigError("--draws needs --system COLUMN and --question COLUMN")
         if self.question is not None and self.system is None:
             raise ConfigError("--question needs --system COLUMN")
-        if self.min_gap < 0:
+        if not self.min_gap >= 0:
             raise ConfigError(f"--min-gap is {self.min_gap:g}, needs 0 or more")
         self._check_numbers()
 

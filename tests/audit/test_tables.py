@@ -41,6 +41,13 @@ def described(frame: pl.DataFrame, signature: str = "s") -> pa.Table:
     return frame.to_arrow().replace_schema_metadata({COLUMNS_METADATA: json.dumps(said).encode()})
 
 
+def test_kept_reads_a_column_with_a_dot_in_its_name_beside_another() -> None:
+    before = pl.DataFrame({"sas": [0.0, 1.0] * 100, "bleu.1": [0.0, 1.0] * 100})
+    now = before.with_columns(pl.lit(0.0).alias("bleu.1"))
+    found = audit_tables(before, now, watch="sas", kept='"bleu.1" > 0.5 AND sas > 0.5', n_draws=199)
+    assert [alert.kind for alert in found.alerts] == ["kept"]
+
+
 def test_the_same_corpus_drawn_again_is_no_alert_and_a_spoilt_one_is() -> None:
     before, now = rows(0), rows(1)
     found = audit_tables(before, now, watch="sas", by="system", n_draws=199)

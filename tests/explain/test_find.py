@@ -55,6 +55,7 @@ def test_a_row_is_found_by_file_and_number(out: Path) -> None:
         ({"identity": "q1", "place": "a.parquet:0"}, "name one row"),
         ({"place": "a.parquet"}, "--row takes FILE:N, row numbers from 0, not 'a.parquet'"),
         ({"place": "a.parquet:x"}, "--row takes FILE:N"),
+        ({"place": "a.parquet:²"}, "--row takes FILE:N"),
         ({"place": "b.parquet:0"}, r"no scores of 'b.parquet'; did you mean '(more/b|a).parquet'"),
         ({"place": "a.parquet:4"}, "a.parquet has 4 rows, the last is 3"),
     ],

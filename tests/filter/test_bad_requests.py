@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import psutil
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from filter_corpora import files_of, filtered, score_again, scored
 from helpers import full_disk, write_parquet
@@ -70,7 +71,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ({"budget": -1}, "--budget is -1, needs 1 or more"),
     ({"label_sheet": 0}, "--label-sheet is 0, needs 1 or more"),
     ({"seed": -1}, "--seed is -1, needs 0 or more"),
-    ({"confidence": 1.0, "share": 1}, "--confidence is 1, needs 0.5 or more, below 1"),
+    ({"confidence": 1.0, "share": 1}, "--confidence is 1, needs more than 0.5, below 1"),
+    ({"confidence": 0.5, "share": 1}, "--confidence is 0.5, needs more than 0.5, below 1"),
     ({"columns": {"questoin": "q"}}, "--column: no role 'questoin'; did you mean 'question'?"),
 ])  # fmt: skip
 def test_wrong_words(options: dict[str, object], message: str) -> None:
@@ -404,6 +406,68 @@ def test_labels_that_changed_in_a_folder_are_read_again(out: Path, tmp_path: Pat
     table.with_columns(good=pl.lit(0)).write_csv(labels / "a.csv")
     result, _ = filtered(out, tmp_path / "kept", **given)
     assert result.is_new and not result.is_certified
+
+
+def test_views_of_texts_are_texts(tmp_path: Path) -> None:
+    """Arrow chooses no rows of them: the second pass ended, and named no column."""
+    text, number = pa.string_view(), [float(i) for i in range(6)]
+    names = ["a", "b", None, "d", "e", "f"]
+    kinds = [
+        text, pa.binary_view(), pa.list_(text), pa.large_list(text), pa.struct([("x", text)]),
+        pa.list_(pa.struct([("x", pa.list_(text))])),
+    ]  # fmt: skip
+    values = [
+        names, [b"\xff"] * 6, [names, None] * 3, [[]] * 6, [{"x": None}] * 6, [[{"x": names}]] * 6,
+    ]  # fmt: skip
+    table = pa.table(
+        {
+            "id": pa.array([f"q{i}" for i in range(6)], text),
+            "question": pa.array(["why is it so and so?"] * 6, text),
+            "context": pa.array(["c", "c", "d", "d", "e", None], text),
+            "s": number,
+            **{f"c{i}": pa.array(*own) for i, own in enumerate(zip(values, kinds, strict=True))},
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    options = {"rank_by": "s", "keep": ("question like 'why%'",), "quota": "context=1"}
+    result, _ = filtered(tmp_path / "a.parquet", tmp_path / "kept", undefined="keep", **options)
+    assert result.content["reasons"] == {"duplicate": 2}
+    kept = pq.read_table(tmp_path / "kept" / "kept" / "a.parquet")
+    written = pq.read_table(tmp_path / "a.parquet")
+    assert kept.schema == written.schema
+    assert kept.to_pylist() == [written.to_pylist()[i] for i in (1, 3, 4, 5)]
+
+
+def test_a_table_has_no_other_input(tmp_path: Path) -> None:
+    """It was left out without a word."""
+    pl.DataFrame({"id": [1, 2], "s": [0.1, 0.2]}).write_parquet(tmp_path / "a.parquet")
+    with pytest.raises(ConfigError, match="--input elsewhere: .* no OUT of qaeval score but a tab"):
+        filtered(tmp_path / "a.parquet", tmp_path / "kept", inputs=("elsewhere",))
+
+
+def test_a_sheet_whose_ids_are_of_several_rows_is_not_written(tmp_path: Path) -> None:
+    """Labels of them were refused once people had made them."""
+    ids = [f"q{i % 55}" for i in range(60)]
+    table = pl.DataFrame({"id": ids, "s": np.arange(60.0), "question": "why?"})
+    table.write_parquet(tmp_path / "rows.parquet")
+    options = {"rank_by": "s", "near_duplicates": "none", "group": "id"}
+    with pytest.raises(SchemaError, match=r"10 of 60 ids are of several rows, such as 'q0', 'q1'"):
+        filtered(tmp_path / "rows.parquet", tmp_path / "kept", label_sheet=100, **options)
+    # Rows that an earlier stage drops are looked at, too: labels name all.
+    with pytest.raises(SchemaError, match=r"5 of 55 ids are of several rows, such as 'q0'"):
+        filtered(
+            tmp_path / "rows.parquet",
+            tmp_path / "kept",
+            label_sheet=55,
+            keep=("s < 55",),
+            **options,
+        )
+    assert not (tmp_path / "kept" / "label_sheet.csv").exists()
+    filtered(
+        tmp_path / "rows.parquet", tmp_path / "kept", label_sheet=9, keep=("s > 4 and s < 55",),
+        **options,
+    )  # fmt: skip
+    assert len((tmp_path / "kept" / "label_sheet.csv").read_text().splitlines()) == 10
 
 
 @given(st.text("'=+-@\t\r\nq\"; ", min_size=1))

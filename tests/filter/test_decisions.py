@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter, defaultdict
 from fractions import Fraction
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 from filter_corpora import filtered
 from hypothesis import given, settings
@@ -20,8 +22,10 @@ from qaeval_core import filter_table
 from qaeval_core.filter import corpus, decide, order, ranges
 from qaeval_core.filter.filtering import LocalExecutor
 from qaeval_core.filter.opening import open_corpus
+from qaeval_core.filter.page import filter_page
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.run import filter_corpus
+from qaeval_core.schema import COLUMNS_METADATA
 
 
 def tie(identity: object, seed: int) -> bytes:
@@ -312,6 +316,36 @@ def test_rank_values_and_yields_are_exact() -> None:
     kept = [contexts[identity] for identity in found.kept["id"]]
     assert found.content["yields"][9]["groups"] == len(set(kept)) == found.content["groups_kept"]
     assert found.content["cut"] == min(found.kept["score"])
+
+
+@pytest.mark.parametrize(("condition", "reasons"), [
+    ('"bleu.1" > 0.5', [None, "keep", "undefined_bleu.1"]),
+    ('peer.f1 > 0.5', ["keep", "undefined_peer", None]),
+    ('peer.f1 > 0.5 OR "bleu.1" > 0.5', [None, "undefined_peer", None]),
+])  # fmt: skip
+def test_a_column_with_a_dot_in_its_name_is_no_struct(
+    condition: str, reasons: list[str | None]
+) -> None:
+    """It ended with a KeyError of what stands before the dot."""
+    peers = [{"f1": 0.1}, {"f1": None}, {"f1": 0.9}]
+    table = pl.DataFrame({"id": list("abc"), "s": 1.0, "bleu.1": [0.9, 0.1, None], "peer": peers})
+    found = filter_table(table, rank_by="s", keep=condition, rules="none")
+    assert found.decisions["reason"].to_list() == reasons
+
+
+def test_values_of_which_lower_ones_are_better_are_shown_as_they_are() -> None:
+    """Cut, bins and means were on the scale of the column, values of rows were negatives."""
+    said = {"loss": {"metric": "loss", "higher_is_better": False, "signature": "loss|v:1"}}
+    table = pa.table({"id": list("abcde"), "loss": [3.0, 0.0, 2.0, None, 4.0]})
+    table = table.replace_schema_metadata({COLUMNS_METADATA: json.dumps(said).encode()})
+    found = filter_table(table, rank_by="loss", share="0.5", rules="none")
+    assert found.kept["id"].to_pylist() == ["b", "c"] and found.content["cut"] == 2.0
+    assert found.decisions["rank_value"].to_pylist() == table["loss"].to_pylist()
+    assert [str(value) for value in found.decisions["rank_value"].to_pylist()][1] == "0.0"
+    examples = {own["id"]: own["rank_value"] for own in found.content["examples"]}
+    assert examples == {"a": 3.0, "b": 0.0, "c": 2.0, "e": 4.0}
+    rows = re.findall(r"<tr><th[^>]*>(\w)</th><td[^>]*>([^<]*)", filter_page(found.content))
+    assert rows == [("c", "2"), ("b", "0"), ("e", "4"), ("a", "3")]
 
 
 @pytest.mark.parametrize(("quota", "options"), [

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import filter_corpora
 import pytest
 from filter_corpora import files_of, filtered, scored
 from helpers import REPOSITORY
 from s3_server import S3Server
 
+from qaeval_core import files
+from qaeval_core.filter import run, write
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 
 SCRIPT = REPOSITORY / "tests" / "killed_filter.py"
@@ -93,6 +98,31 @@ def test_a_first_filter_that_was_killed_goes_on(out: Path, tmp_path: Path) -> No
         assert not (kept / "_SUCCESS").exists()
         filtered(out, kept, **OPTIONS)
         assert files_of(kept) == files_of(tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("owner", "name", "nth"), [
+    (files, "flush_folder", 3), (write, "hash_of", 1), (run, "hash_of", 1),
+])  # fmt: skip
+def test_a_disk_that_refuses_for_a_moment_costs_nothing(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, nth: int
+) -> None:
+    """Not even after a file was moved to its place, where its part is not any more."""
+    filtered(out, tmp_path / "whole", **OPTIONS)
+    own, n_calls = getattr(owner, name), 0
+
+    def refuse(*given: Any) -> Any:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == nth:
+            raise OSError(errno.EIO, "Input/output error")
+        return own(*given)
+
+    monkeypatch.setattr(owner, name, refuse)
+    monkeypatch.setattr(filter_corpora, "RETRY_S", 10.0)
+    filtered(out, tmp_path / "kept", **OPTIONS)
+    assert n_calls > nth
+    assert files_of(tmp_path / "kept") == files_of(tmp_path / "whole")
 
 
 def test_done_is_done_and_other_rules_start_anew(out: Path, tmp_path: Path) -> None:

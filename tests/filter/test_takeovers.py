@@ -13,10 +13,11 @@ from filter_corpora import files_of, filtered, scored
 from s3_server import S3Server
 
 from qaeval_core import files
-from qaeval_core.errors import LockLostError, RunError
+from qaeval_core.errors import LockLostError, RunError, StoreLockedError
 from qaeval_core.filter import corpus, output
-from qaeval_core.storage.path import AnyPath, as_path
-from qaeval_core.store.lock import Tenure
+from qaeval_core.filter.filtering import Filtering
+from qaeval_core.storage.path import AnyPath, StoragePath, as_path
+from qaeval_core.store.lock import RunLock, Tenure
 
 FIRST = {"share": "0.5", "near_duplicates": "exact"}
 SECOND = {"share": "0.25", "near_duplicates": "none"}
@@ -96,6 +97,33 @@ def test_a_worker_that_has_read_all_puts_nothing(out: Path, folder: AnyPath, n_p
 
         with before_first(output, "join_file", freeze):
             check_late(out, folder, LockLostError)
+
+
+def test_who_is_frozen_while_it_cleans_up_takes_away_no_work_of_its_successor(
+    out: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+
+    def begin() -> None:
+        (kept / ".work-of-the-successor" / "ids").mkdir(parents=True)
+        lock = kept / ".lock"
+        lock.write_text(json.dumps({**json.loads(lock.read_text()), "token": "another"}))
+
+    with contextlib.ExitStack() as frozen:
+
+        def freeze() -> None:
+            frozen.enter_context(before_first(StoragePath, "folders", begin))
+
+        with before_first(Filtering, "remove_leftovers", freeze), pytest.raises(LockLostError):
+            filtered(out, kept, **FIRST)
+    assert (kept / ".work-of-the-successor" / "ids").is_dir()
+
+
+def test_a_second_filter_is_told_to_choose_a_folder(out: Path, tmp_path: Path) -> None:
+    """It has no --out."""
+    with RunLock(tmp_path), pytest.raises(StoreLockedError, match="another folder") as raised:
+        filtered(out, tmp_path, **FIRST)
+    assert "--out" not in str(raised.value)
 
 
 def test_a_worker_on_a_disk_is_late_even_after_its_look(

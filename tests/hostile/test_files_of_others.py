@@ -91,6 +91,16 @@ def test_names_of_temporary_files_cannot_be_guessed(tmp_path: Path, victim: Path
     assert len(names) == 100
 
 
+def test_a_file_in_the_place_of_this_folder_is_refused_by_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--html .` ended with a traceback."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OSError, match=r"\[Errno"):
+        files.write(Path(), b"page")
+    assert not list(tmp_path.iterdir())
+
+
 def test_caches_are_private(tmp_path: Path) -> None:
     """Whoever may write to a cache chooses what the next export reads."""
     before = os.umask(0o002)

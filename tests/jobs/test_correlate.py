@@ -210,6 +210,7 @@ def _run(*words: object) -> tuple[int, str]:
         ("--human rating --auc good", "not only 0 and 1; give a condition"),
         ("--human rating --resamples 0", "--resamples is 0"),
         ("--human rating --min-gap -1", "--min-gap is -1"),
+        ("--human rating --win-lose question --min-gap nan", "--min-gap is nan, needs 0 or more"),
         ("--human rating --with missing.csv --on id", "missing.csv: no table there"),
         ("--human rating --labels missing.csv", "missing.csv: no table there"),
         ("--human rating --labels a.csv --with b.csv --on id", "give one of them"),

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import polars as pl
 import psutil
+import pyarrow.parquet as pq
 import pytest
-from filter_corpora import files_of, scored
+from filter_corpora import files_of, filtered, scored
 from helpers import REPOSITORY, processes, qaeval, start_qaeval, wait_until
+
+from jobs.cluster import connected
+from jobs.tasks import RayTasks
+from qaeval_core.configure import ClusterSection
+from qaeval_core.errors import UnreadableFileError
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +117,50 @@ def test_whoever_is_killed_on_ray_the_bytes_are_the_same(
     assert files_of(kept) == files_of(tmp_path / "local")
 
 
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of four files; a page of the first is damaged, of a column that decides nothing."""
+    folder = tmp_path_factory.mktemp("damaged")
+    number = pl.int_range(300_000, eager=True)
+    table = pl.DataFrame({"id": number.cast(pl.String), "s": number * 7_919 % 300_007})
+    table = table.with_columns(text="no stage reads this " + pl.col("id"))
+    for i in range(4):
+        table.write_parquet(folder / f"part{i}.parquet", row_group_size=100_000)
+    path = folder / "part0.parquet"
+    first = pq.read_metadata(path).row_group(0).column(2).data_page_offset
+    content = bytearray(path.read_bytes())
+    content[first : first + 400] = bytes(own ^ 0xFF for own in content[first : first + 400])
+    path.write_bytes(content)
+    return folder
+
+
+UNREADABLE = "part0.parquet: rows 0-65535 cannot be decoded"
+
+
+@pytest.mark.slow
+def test_a_filter_that_fails_leaves_nothing_of_its_processes(damaged: Path, tmp_path: Path) -> None:
+    """Others were still writing when one met what is damaged, and made their folder anew."""
+    words = ["--rank-by", "s", "--rules", "none", "--local"]
+    said = qaeval("filter", damaged, "--to", tmp_path / "kept", *words, expect=2)
+    assert UNREADABLE in said
+    assert files_of(tmp_path / "kept") == {}
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_filter_that_fails_leaves_nothing_of_its_tasks(damaged: Path, tmp_path: Path) -> None:
+    """On a cluster they go on after the command has ended."""
+    with connected(ClusterSection()):
+        tasks = RayTasks(lambda label, done, total: None, lambda line: None)
+        with pytest.raises(UnreadableFileError, match=UNREADABLE):
+            filtered(damaged, tmp_path / "kept", executor=tasks, rank_by="s")
+        # Between two tasks a worker has none.
+        for _ in range(20):
+            wait_until(lambda: not processes(os.getpid(), title="ray::_call"))
+            time.sleep(0.1)
+        assert files_of(tmp_path / "kept") == {}
+
+
 @pytest.mark.slow
 def test_from_the_sheet_to_the_certificate(out: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
@@ -176,6 +228,8 @@ def test_exit_codes(out: Path, tmp_path: Path) -> None:
     assert "--local takes no cluster" in qaeval(
         "filter", out, "--to", tmp_path / "kept", "--local", "--address", "auto", expect=2
     )
+    said = qaeval("filter", out, "--to", tmp_path / "kept", "--column", "id", expect=2)
+    assert "--column takes role=name, not 'id'" in said and "did you mean" not in said
     (tmp_path / "empty").mkdir()
     assert "no .parquet file below" in qaeval(
         "filter", tmp_path / "empty", "--to", tmp_path / "kept", expect=2

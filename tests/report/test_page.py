@@ -251,6 +251,9 @@ def test_bad_requests_name_the_nearest(out: Path, tmp_path: Path) -> None:
     assert "one of them" in qaeval("report", out, "--texts", "3", "--no-texts", expect=2)
     with pytest.raises(ConfigError, match="keeps 0 to 20 rows"):
         page_again(out, n_texts=21)
+    for shows in (page_again, run_examples):
+        with pytest.raises(ConfigError, match="--texts -1: a run keeps 0 to 20 rows"):
+            shows(out, n_texts=-1)
     with pytest.raises(ConfigError, match="holds no run.json"):
         page_again(tmp_path)
     with pytest.raises(InputError, match="--input PATH names another place"):

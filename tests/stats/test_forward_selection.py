@@ -37,6 +37,17 @@ def test_metrics_are_chosen_in_the_order_of_what_they_add() -> None:
         assert step.r2 == pytest.approx(1 - expected / human.var(), rel=1e-9)
 
 
+def test_a_seed_of_more_than_32_bits_is_one() -> None:
+    """The folds of the last repeats ended with scikit-learn's own error."""
+    rng = np.random.default_rng(2)
+    metrics, human = rng.normal(size=(60, 2)), rng.normal(size=60)
+    steps = [
+        forward_selection(["a", "b"], metrics=metrics, human=human, seed=seed, n_repeats=2)
+        for seed in (2**32 - 1, 2**33 - 1)
+    ]
+    assert steps[0] == steps[1]
+
+
 def test_scale_and_direction_do_not_matter() -> None:
     """Protects from choosing a metric for its units."""
     rng = np.random.default_rng(1)

@@ -155,6 +155,22 @@ def test_few_groups_have_fewer_folds_or_none() -> None:
     assert {column.single_auc for column in one_bad.columns} == {None}
 
 
+def test_a_seed_of_more_than_32_bits_is_one(learned: LearnedRank) -> None:
+    """scikit-learn takes none of these, once all labels were read."""
+    features, is_good, groups = _sample()
+    found = fit_rank(features, NAMES, is_good=is_good, groups=groups, seed=5 * 2**32)
+    assert replace(found, seed=0) == learned
+
+
+def test_a_value_far_from_all_others_is_no_warning() -> None:
+    """One held out at a billion standard deviations ended on a user's terminal."""
+    is_good = np.arange(200) % 2 == 0
+    values = is_good + np.random.default_rng(0).normal(size=200)
+    values[5] = -1e9
+    found = fit_rank(values[:, None], {"s": "s"}, is_good=is_good, groups=np.arange(200), seed=0)
+    assert found.brier is not None and 0.2 < found.brier < 0.3
+
+
 def test_columns_without_any_weight_leave_the_odds() -> None:
     """Protects from a crash where nothing varies."""
     is_good = np.arange(40) % 4 > 0

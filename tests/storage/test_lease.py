@@ -8,12 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 from helpers import REPOSITORY, write_parquet
 from s3_proxy import S3Proxy
@@ -84,6 +86,57 @@ def test_a_dead_process_of_this_machine_is_taken_over_at_once(out: StoragePath) 
     put_lock(out, host=socket.gethostname(), pid=2**22 + 1, started=0.0, machine="other")
     with pytest.raises(StoreLockedError, match="another run"):
         RunLock(out).__enter__()
+
+
+def test_a_process_of_this_machine_lives_though_its_clock_was_set(tmp_path: Path) -> None:
+    """The time of the boot, from which processes are dated, is then a second later or earlier."""
+    out = as_path(tmp_path)
+    started = psutil.Process().create_time()
+    for step_s in (-1.0, 0.0, 1.0):
+        put_lock(out, host=socket.gethostname(), pid=os.getpid(), started=started + step_s)
+        with pytest.raises(StoreLockedError, match="another run"):
+            RunLock(out).__enter__()
+    put_lock(out, host=socket.gethostname(), pid=os.getpid(), started=started - 3.0)
+    with RunLock(out) as held:
+        held.check()
+
+
+HIDDEN = """
+mount -t proc -o hidepid=$1 proc /proc || exit 9
+exec setpriv --reuid 65534 --regid 65534 --clear-groups "$2" -c "$3" "$4"
+"""
+TAKES = """
+import sys
+from qaeval_core.errors import StoreLockedError
+from qaeval_core.store.lock import RunLock
+try:
+    RunLock(sys.argv[1]).__enter__()
+    print("taken")
+except StoreLockedError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a /proc that hides processes")
+@pytest.mark.parametrize("hides", ["1", "2"])
+def test_a_process_of_another_user_lives_where_it_cannot_be_seen(hides: str) -> None:
+    """Machines that many share show a user's own processes alone; the other's run went on."""
+    with tempfile.TemporaryDirectory() as name:  # Whose folders above may be entered.
+        folder = Path(name)
+        folder.chmod(0o777)
+        put_lock(
+            as_path(folder), host=socket.gethostname(), pid=os.getpid(),
+            started=psutil.Process().create_time(),
+        )  # fmt: skip
+        (folder / ".lock").chmod(0o666)
+        words = ["unshare", "--mount", "bash", "-c", HIDDEN, "bash", hides, sys.executable, TAKES]
+        done = subprocess.run(
+            [*words, name], capture_output=True, text=True, check=False, cwd=REPOSITORY
+        )
+    if done.returncode in (1, 9) and "mount" in done.stderr:
+        pytest.skip(f"no mounts here: {done.stderr}")
+    assert f"another run (process {os.getpid()} on" in done.stdout, done.stdout + done.stderr
 
 
 def test_who_is_killed_while_it_asks_for_the_time_leaves_what_is_taken_away(
