@@ -13,7 +13,7 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -24,6 +24,7 @@ from qaeval_core.configure import load_config
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.job import make_job, read_inputs
 from qaeval_core.running.local_executor import LocalExecutor
+from qaeval_core.store.store import Commit
 
 N_SHARDS = 20
 _WARM_SHARDS = 5
@@ -89,13 +90,13 @@ def score_files(name: str, folder: Path, *, rows_per_shard: int, n_threads: int)
     after: list[int] = []
     total = PassStats()
 
-    def on_shard(costs: Mapping[str, PassStats]) -> None:
+    def on_shard(commits: Sequence[Commit]) -> None:
         after.append(process.memory_info().rss)
-        for stats in costs.values():
-            total.add(stats)
+        for commit in commits:
+            total.add(commit.stats)
 
     executor = LocalExecutor(n_threads=n_threads)
-    executor.run(job, [plan], job.pieces([plan], n_actors=1), on_shard)
+    executor.make_pass(job, [plan], job.pieces([plan], n_actors=1), on_shard)()
     return {
         "rss_after_shard_bytes": after,
         "peak_rss_bytes": peak_rss_bytes(),

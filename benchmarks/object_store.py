@@ -56,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write all numbers here")
     chosen = parser.parse_args(arguments)
+    if chosen.lrm_rows <= SECTIONS["lrm"]["scoring.rows_per_shard"]:
+        parser.error(f"--lrm-rows {chosen.lrm_rows}: time is taken from the first commit on")
     os.environ.update(_KEYS)
     found: dict[str, object] = {"environment": environment(available_cpus())}
     print(f"ministack against the disk; load average {os.getloadavg()[0]:.2f} before")
