@@ -257,6 +257,11 @@ class Asker:
         Calls at once, those that wait for their time included.
     lease_s : float, default 20
         The governor's: how long claims last after a word from here.
+
+    Attributes
+    ----------
+    journal : Journal
+        Whoever opened it closes it.
     """
 
     def __init__(
@@ -273,7 +278,7 @@ class Asker:
     ) -> None:
         self._client = client
         self._governor = governor
-        self._journal = journal
+        self.journal = journal
         self._accounting = CallAccounting(client, governor, journal, prices=prices, parse=parse)
         self._rule = rule or RetryRule()
         self._turn = asyncio.Semaphore(max_concurrent)
@@ -358,7 +363,7 @@ class Asker:
 
     async def _known(self, key: str, run_index: int) -> JournalEntry | None:
         endpoint = self._client.endpoint
-        return await self._journal.find(key, Asked(endpoint.base_url, endpoint.model, run_index))
+        return await self.journal.find(key, Asked(endpoint.base_url, endpoint.model, run_index))
 
     def _forget(self, key: str, task: asyncio.Task[Answer]) -> None:
         self._in_flight.pop(key, None)

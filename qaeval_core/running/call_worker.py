@@ -27,6 +27,7 @@ from qaeval_core.planning.shards import Piece, RowRange
 from qaeval_core.running.chat_asker import (
     OpenGovernor,
     ask_shard,
+    close_asker,
     open_asker,
 )
 from qaeval_core.running.piece_worker import UNREADABLE, Done, Supervisor, open_reader
@@ -120,7 +121,7 @@ class CallWorker:
         if self._shards:
             await asyncio.wait(self._shards)
         if self._asker is not None:
-            await self._asker.aclose()
+            await close_asker(self._asker)
 
     async def _run_pieces(self, pieces: list[Piece], done: queue.SimpleQueue[Done | None]) -> None:
         asker = await self._open()

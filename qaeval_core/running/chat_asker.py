@@ -163,6 +163,14 @@ async def _open_asker(
     return asker, governor, client.account
 
 
+async def close_asker(asker: Asker) -> None:
+    """End what `open_asker` opened: what is still asked is given up, and its journal closed."""
+    try:
+        await asker.aclose()
+    finally:
+        await asyncio.to_thread(asker.journal.close)
+
+
 async def ask_shard(asker: Asker, prepared: Prepared[ChatWork], on_rows: OnRows) -> None:
     """Ask all requests of a shard and keep what came of them.
 

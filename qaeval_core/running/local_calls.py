@@ -21,6 +21,7 @@ from qaeval_core.running.call_worker import CallWorker, LoopThread
 from qaeval_core.running.chat_asker import (
     OpenGovernor,
     ask_shard,
+    close_asker,
     journal_folder,
     open_asker,
 )
@@ -132,7 +133,7 @@ class ChatRunner(Runner):
                         wait([asking], timeout=0.2)
                     raise
                 finally:
-                    thread.submit(asker.aclose()).result()
+                    thread.submit(close_asker(asker)).result()
         finally:
             thread.close()
 
