@@ -11,7 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from helpers import read_scores, run_locally, write_parquet
 
+from qaeval_core.configure import load_config
+from qaeval_core.dry_run import dry_run_lines
 from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableFileError
+from qaeval_core.job import make_job, read_inputs
 from qaeval_core.planning.inputs import find_inputs
 from qaeval_core.planning.shards import ReadLimits, plan_file
 from qaeval_core.running.reader import ShardReader
@@ -193,17 +196,21 @@ def test_file_that_is_not_parquet_is_named_before_anything_runs(job: dict, tmp_p
     assert "b.parquet" in outcome.report["notes"][0]
 
 
-def test_damaged_row_group_is_quarantined_and_the_others_scored(job: dict, tmp_path: Path) -> None:
-    """Protects from one bad disk sector costing a whole file."""
+def write_damaged(path: Path) -> None:
+    """Write six questions in two row groups, of which the second one does not decode."""
     texts = [f"Who keeps hive {i} behind the old mill?" for i in range(6)]
     table = pa.table({"question": texts, "context": [CONTEXT] * 6})
-    path = tmp_path / "input.parquet"
     pq.write_table(table, path, row_group_size=3, compression="snappy", use_dictionary=False)
     column = pq.read_metadata(path).row_group(1).column(0)
     content = bytearray(path.read_bytes())
     start = column.data_page_offset
     content[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
     path.write_bytes(content)
+
+
+def test_damaged_row_group_is_quarantined_and_the_others_scored(job: dict, tmp_path: Path) -> None:
+    """Protects from one bad disk sector costing a whole file."""
+    write_damaged(tmp_path / "input.parquet")
     # Shards of three rows: a stretch of row groups is no longer than a shard.
     outcome, _ = run_locally({**job, "scoring.rows_per_shard": 3})
     scores = read_scores(tmp_path / "out")
@@ -211,6 +218,15 @@ def test_damaged_row_group_is_quarantined_and_the_others_scored(job: dict, tmp_p
     assert scores["qrelscore"].is_null().to_list() == [False] * 3 + [True] * 3
     assert outcome.report is not None
     assert outcome.report["quarantined_by_reason"] == {"unreadable": 3}
+
+
+def test_a_dry_run_counts_damaged_rows_as_the_run_does(job: dict, tmp_path: Path) -> None:
+    """A plan that ends with an error says that a run cannot be made, which can."""
+    write_damaged(tmp_path / "input.parquet")
+    config = load_config(overrides={**job, "scoring.rows_per_shard": 3})
+    lines = list(dry_run_lines(make_job(config, read_inputs(config), device="cpu")))
+    assert sum("6 rows to score in 2 shards" in line for line in lines) == 2
+    assert sum("3 rows to quarantine" in line for line in lines) == 2
 
 
 def test_two_files_of_one_name_in_two_folders_stay_apart(job: dict, tmp_path: Path) -> None:
