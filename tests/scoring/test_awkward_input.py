@@ -9,6 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import word_jobs
 from helpers import read_scores, run_locally, write_parquet
 
 from qaeval_core.configure import load_config
@@ -260,6 +261,34 @@ def test_out_inside_the_input_folder_is_refused(job: dict, tmp_path: Path) -> No
     inside = str(tmp_path / "in" / "out")
     with pytest.raises(ConfigError, match="lies inside the input folder"):
         run_locally({**job, "input.paths": [str(tmp_path / "in")], "output.path": inside})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "out", "is_taken"),
+    [
+        ("**/*.parquet", "in/out", True),
+        ("*/*.parquet", "in/out", True),
+        ("*.parquet", "in", True),
+        ("**/b*.parquet", "in/out", True),
+        ("*/b*.parquet", "in/out", False),
+        ("*.parquet", "in/out", False),
+        ("**/*.parquet", "out", False),
+    ],
+)
+def test_out_where_a_glob_looks_is_refused(
+    tmp_path: Path, pattern: str, out: str, is_taken: bool
+) -> None:
+    """The first run went well, and every one after it took its scores and commits for input."""
+    for name in ("a.parquet", "sub/b.parquet"):
+        write_parquet(tmp_path / "in" / name, word_jobs.rows(2))
+    overrides = word_jobs.request(tmp_path / "in" / pattern, tmp_path / out)
+    if is_taken:
+        with pytest.raises(ConfigError, match=r"lies where .* looks for input: its .*\.parquet"):
+            read_inputs(load_config(overrides=overrides))
+        return
+    run_locally(overrides)
+    again, said = run_locally(overrides)
+    assert not again.is_new and "nothing to do" in said[0]
 
 
 def test_carried_columns_keep_their_types_and_may_not_collide(job: dict, tmp_path: Path) -> None:
