@@ -158,7 +158,8 @@ async def _open_asker(
         prices=prices_of(plan),
         parse=plan.family.parsed,
         rule=RetryRule(max_outage_s=settings.max_outage_s),
-        max_concurrent=-(-settings.max_concurrent // n_actors),
+        # Rounded down: together they make no more than they may.
+        max_concurrent=max(settings.max_concurrent // n_actors, 1),
     )
     return asker, governor, client.account
 
