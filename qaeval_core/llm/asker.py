@@ -246,7 +246,7 @@ class Asker:
     governor : GovernorClient
         Of the client's account.
     journal : Journal
-        Where replies are kept.
+        Where replies are kept; whoever opened it closes it.
     prices : Prices
         For reservations and for what the journal says.
     parse : callable, optional
@@ -257,11 +257,6 @@ class Asker:
         Calls at once, those that wait for their time included.
     lease_s : float, default 20
         The governor's: how long claims last after a word from here.
-
-    Attributes
-    ----------
-    journal : Journal
-        Whoever opened it closes it.
     """
 
     def __init__(

@@ -18,6 +18,7 @@ from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableF
 from qaeval_core.job import make_job, read_inputs
 from qaeval_core.planning.inputs import find_inputs
 from qaeval_core.planning.shards import ReadLimits, plan_file
+from qaeval_core.report.report import summary_lines
 from qaeval_core.running.reader import ShardReader
 
 QUESTION, CONTEXT = "Who keeps the bees?", "Ann keeps the bees behind the mill since 1987."
@@ -197,15 +198,16 @@ def test_file_that_is_not_parquet_is_named_before_anything_runs(job: dict, tmp_p
     assert "b.parquet" in outcome.report["notes"][0]
 
 
-def write_damaged(path: Path) -> None:
-    """Write six questions in two row groups, of which the second one does not decode."""
+def write_damaged(path: Path, column: int = 0) -> None:
+    """Write six questions in two row groups; of the second, a column does not decode."""
     texts = [f"Who keeps hive {i} behind the old mill?" for i in range(6)]
-    table = pa.table({"question": texts, "context": [CONTEXT] * 6})
+    ids = [f"hive {i}" for i in range(6)]
+    table = pa.table({"question": texts, "context": [CONTEXT] * 6, "id": ids, "label": ids})
     pq.write_table(table, path, row_group_size=3, compression="snappy", use_dictionary=False)
-    column = pq.read_metadata(path).row_group(1).column(0)
+    chunk = pq.read_metadata(path).row_group(1).column(column)
     content = bytearray(path.read_bytes())
-    start = column.data_page_offset
-    content[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    start = chunk.data_page_offset
+    content[start : start + chunk.total_compressed_size] = b"\xff" * chunk.total_compressed_size
     path.write_bytes(content)
 
 
@@ -219,6 +221,24 @@ def test_damaged_row_group_is_quarantined_and_the_others_scored(job: dict, tmp_p
     assert scores["qrelscore"].is_null().to_list() == [False] * 3 + [True] * 3
     assert outcome.report is not None
     assert outcome.report["quarantined_by_reason"] == {"unreadable": 3}
+
+
+@pytest.mark.parametrize("column", [2, 3])
+def test_ids_that_do_not_decode_are_told_and_cost_no_others(
+    job: dict, tmp_path: Path, column: int
+) -> None:
+    """All ids of a file of small row groups were null, and nobody said why."""
+    write_damaged(tmp_path / "input.parquet", column)
+    outcome, _ = run_locally({**job, "output.carry": ["label"]})
+    scores = read_scores(tmp_path / "out")
+    ids = [f"hive {i}" for i in range(3)] + [None] * 3
+    assert scores["id"].to_list() == ids and scores["label"].to_list() == ids
+    assert scores["qrelscore"].null_count() == 0
+    assert outcome.report is not None
+    assert outcome.report["duplicate_ids"] == 0
+    (note,) = outcome.report["notes"]
+    assert note.startswith("input.parquet: id, label of 3 rows cannot be read")
+    assert f"note: {note}" in summary_lines(outcome.report, tmp_path / "out")
 
 
 def test_a_dry_run_counts_damaged_rows_as_the_run_does(job: dict, tmp_path: Path) -> None:
