@@ -337,8 +337,19 @@ class LoopThread:
         """Start a coroutine."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
+    def cancel(self) -> None:
+        """Cancel what runs in it, and return when that has ended."""
+        self.submit(_cancel_others()).result()
+
     def close(self) -> None:
         """End the loop; nothing may be left that runs in it."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

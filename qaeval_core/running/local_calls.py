@@ -120,7 +120,11 @@ class ChatRunner(Runner):
         try:
             with local_governors(ledger_path=self.plan.settings.ledger_path) as open_governor:
                 opening = thread.submit(open_asker(self.plan, open_governor=open_governor))
-                asker, _, _ = _wait_for(opening, self._stop)
+                try:
+                    asker, _, _ = _wait_for(opening, self._stop)
+                except BaseException:
+                    thread.cancel()  # While ledgers are held: it may be about to take one.
+                    raise
                 asking = thread.submit(ask_shard(asker, prepared, on_rows))
                 try:
                     _wait_for(asking, self._stop)
