@@ -332,6 +332,8 @@ def _expand_glob(place: _Place, pattern: str) -> tuple[list[_Found], int]:
         infos = _infos(place, [path for path in paths if _is_taken(path, base, parts)])
     elif place.uri is None:
         infos = _infos(place, sorted(glob.glob(pattern)))
+    elif place.filesystem.get_file_info(base).type == fs.FileType.NotFound:
+        raise InputError(f"no file matches {pattern}: there is no {base}")
     else:
         below = place.filesystem.get_file_info(fs.FileSelector(base, recursive=True))
         infos = [info for info in below if _is_taken(info.path, base, parts)]

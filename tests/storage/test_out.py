@@ -25,6 +25,7 @@ import qaeval_core.run
 from qaeval_core.configure import load_config
 from qaeval_core.errors import (
     ConfigError,
+    InputError,
     LockLostError,
     OutRefusedError,
     RunStoppedError,
@@ -179,6 +180,14 @@ def test_a_glob_takes_the_same_files_in_a_bucket_as_in_a_folder(
         for given in (str(tmp_path / pattern), bucket.uri(f"bucket/globs/{pattern}"))
     )
     assert here == there
+
+
+@pytest.mark.parametrize("folder", ["bucket/globs/nowhere", "no-such-bucket"])
+def test_a_glob_of_no_folder_is_a_bad_request(bucket: S3Server, folder: str) -> None:
+    """It looked like an outage, which another try may mend."""
+    bucket.put(rows(1), "bucket/globs/a.parquet")
+    with pytest.raises(InputError, match=f"no file matches {folder}/.*there is no {folder}"):
+        find_inputs([bucket.uri(f"{folder}/*.parquet")])
 
 
 def test_out_among_the_input_is_refused(bucket: S3Server) -> None:
