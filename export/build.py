@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -70,8 +71,8 @@ def build_artifact(request: ArtifactRequest, root: Path, *, force: bool = False)
                 pass
             if _seal_old(folder, request):
                 return find_artifact(root, request)
+        _remove_leftovers(folder)
         temporary = folder.parent / f".building-{folder.name}-{os.getpid()}"
-        shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         try:
             _write(request, temporary)
@@ -79,6 +80,14 @@ def build_artifact(request: ArtifactRequest, root: Path, *, force: bool = False)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     return load_artifact(folder)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Delete what killed builds of an artifact left, gigabytes each; its lock is held."""
+    own = re.compile(rf"\.building-{re.escape(folder.name)}-\d+(-old)?")
+    for path in folder.parent.iterdir():
+        if own.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _replace(temporary: Path, folder: Path) -> None:

@@ -131,7 +131,7 @@ def _opened(
         yield open_graph(path)
         return
     open_graph(path)  # It loads.
-    with tempfile.TemporaryDirectory(dir=path.parent.parent) as folder:
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:  # Goes with a killed build's.
         save_graph(rounded(proto), Path(folder))
         yield open_graph(Path(folder) / "model.onnx")
 

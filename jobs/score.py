@@ -18,6 +18,7 @@ from qaeval_core.configure import RunConfig
 from qaeval_core.dry_run import dry_run_lines, input_lines
 from qaeval_core.errors import (
     ArtifactMissingError,
+    ConfigError,
     OutRefusedError,
     QAEvalError,
     RunError,
@@ -120,6 +121,8 @@ def score(
         "cluster.address": address,
     }
     try:
+        if local and address is not None:
+            raise ConfigError("--local takes no cluster: leave --address out")
         resolved = options.make_config(
             inputs=inputs or (),
             config_path=config,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from qaeval_core.configure import RunConfig
+from qaeval_core.errors import UnreadableFileError
 from qaeval_core.families.base import Work
 from qaeval_core.families.chat.family import is_chat
 from qaeval_core.families.model_family import is_model
@@ -13,7 +14,7 @@ from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.families.plan import FamilyPlan, Prepared
 from qaeval_core.job import Inputs, Job, count_rows
 from qaeval_core.planning.sample import chosen_values, sampled_rows
-from qaeval_core.running.piece_worker import open_reader
+from qaeval_core.running.piece_worker import UNREADABLE, open_reader
 
 # Tokenising is cheap beside scoring, not beside reading: estimate from so many rows.
 _MAX_ROWS = 20_000
@@ -64,12 +65,20 @@ def _laid_out(job: Job, family: FamilyPlan) -> Iterator[Prepared[Any]]:
         for rows in piece.shards:
             if n_rows >= _MAX_ROWS:
                 return
-            for _, table in reader.parts(piece, rows):
-                chosen, max_bytes = sampled_rows(table, job.sample), piece.limits.text_bytes
-                values = chosen_values(table, chosen, columns=family.columns, max_bytes=max_bytes)
-                prepared = layout.prepare(values, chosen=chosen)
-                n_rows += prepared.stats.n_rows
-                yield prepared
+            left = rows.n_rows
+            try:
+                for part, table in reader.parts(piece, rows):
+                    chosen, max_bytes = sampled_rows(table, job.sample), piece.limits.text_bytes
+                    values = chosen_values(
+                        table, chosen, columns=family.columns, max_bytes=max_bytes
+                    )
+                    prepared = layout.prepare(values, chosen=chosen)
+                    n_rows, left = n_rows + prepared.stats.n_rows, left - part.n_rows
+                    yield prepared
+            except UnreadableFileError as error:
+                # As the run would: a verdict on these rows, and on no others.
+                n_rows += left
+                yield layout.quarantined(n_rows=left, reason=UNREADABLE, message=str(error))
 
 
 def _units_line(laid_out: Iterable[Prepared[Work]], *, n_rows: int) -> str:

@@ -411,10 +411,19 @@ class AppendFile:
         old, self._file, self._is_torn = self._file, new, False
         os.close(old)
 
-    def close(self) -> None:
-        """Flush and close."""
-        self.flush()
-        os.close(self._file)
+    def close(self, *, is_flushed: bool = False) -> None:
+        """Flush, unless that was done, and close.
+
+        Raises
+        ------
+        RunError
+            If the disk refuses; it is closed all the same.
+        """
+        try:
+            if not is_flushed:
+                self.flush()
+        finally:
+            os.close(self._file)
 
 
 def _refused(path: Path, error: OSError) -> RunError:

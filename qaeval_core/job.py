@@ -22,6 +22,7 @@ from qaeval_core.models.session import Device
 from qaeval_core.planning.columns import check_carried, check_copied, resolve_columns
 from qaeval_core.planning.compile import compile_run, needed_roles, optional_roles
 from qaeval_core.planning.inputs import InputFile, find_inputs
+from qaeval_core.planning.listing import is_glob, matches, split_glob
 from qaeval_core.planning.run_plan import CompiledRun, check_output_names
 from qaeval_core.planning.sample import Sample
 from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, plan_file
@@ -172,6 +173,8 @@ def read_inputs(
         _check_out_not_among_inputs(config.input.paths, store.out)
         store.check_folders()
     files, problems = find_inputs(config.input.paths, skip_unreadable=config.input.skip_unreadable)
+    if config.output.path is not None:
+        _check_out_not_taken(config.input.paths, store.out, files)
     columns = resolve_columns(
         files,
         roles=needed_roles(config) if roles is None else roles,
@@ -269,6 +272,35 @@ def _check_out_not_among_inputs(paths: Sequence[str], out: StoragePath) -> None:
             is_among = Path(folder).is_dir() and out.is_below(as_path(folder))
         if is_among:
             raise ConfigError(f"--out {out} lies inside the input folder {folder}")
+
+
+# Of what a run writes, besides scores: a file of each depth.
+_OWN_FILES = ("plan.parquet", "families/0/0.parquet", "journal/index/0.parquet")
+
+
+def _check_out_not_taken(
+    paths: Sequence[str], out: StoragePath, files: Sequence[InputFile]
+) -> None:
+    """Raise ConfigError where a glob of the input would take what the run writes."""
+    own = _parts(str(out))
+    names = [*_OWN_FILES, *(f"scores/{file.relative}" for file in files)]
+    for path in filter(is_glob, paths):
+        parts = _parts(path)
+        taken = next((name for name in names if matches("/".join([*own, name]), parts)), None)
+        if taken is not None:
+            raise ConfigError(
+                f"--out {out} lies where {path} looks for input: its {taken} would be input of "
+                "the next run"
+            )
+
+
+def _parts(path: str) -> list[str]:
+    """Return a path or URI as the parts of a glob; links of a local one are followed."""
+    if "://" in path and not path.startswith("file://"):
+        return [part for part in _place(path).split("/") if part]
+    local = Path(str(as_path(path)))
+    base, below = split_glob(str(local)) if is_glob(str(local)) else (str(local), ())
+    return [*Path(base).resolve().parts[1:], *below]
 
 
 def _place(uri: str) -> str:

@@ -9,10 +9,10 @@ import contextlib
 import io
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from qaeval_core import checksums
 from qaeval_core.checksums import SealedFile
-from qaeval_core.errors import ReconcileError, UnreadableFileError
+from qaeval_core.errors import ReconcileError
 from qaeval_core.metrics.base import Scores
 from qaeval_core.metrics.targets import IntArray, Targets
 from qaeval_core.overview import Overview
@@ -34,10 +34,10 @@ from qaeval_core.planning.run_plan import (
     columns_metadata,
     score_fields,
 )
-from qaeval_core.planning.sample import sampled_rows
-from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, Stretch, split, stretches
+from qaeval_core.planning.shards import RowRange
+from qaeval_core.running.copied import Copied, CopiedColumns
 from qaeval_core.running.piece_worker import UNREADABLE
-from qaeval_core.running.reader import ShardReader, check_unchanged
+from qaeval_core.running.reader import check_unchanged
 from qaeval_core.schema import (
     NOT_SAMPLED,
     QUARANTINE_MESSAGE,
@@ -47,8 +47,6 @@ from qaeval_core.schema import (
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.store.store import FamilyStream, Store
 from qaeval_core.totals import Totals
-
-_CHUNK_ROWS = 16_384
 
 
 def score_rows(
@@ -145,13 +143,7 @@ class _Joined:
     totals: Totals = field(default_factory=Totals)
     quarantine: list[pa.Table] = field(default_factory=list)
     hashes: list[NDArray[np.uint64]] = field(default_factory=list)  # of ids
-
-
-class _Given(NamedTuple):
-    """Id and carried columns of some rows; which are in the sample, None where all are."""
-
-    table: pa.Table
-    chosen: NDArray[np.bool_] | None = None
+    n_lost: int = 0  # rows whose ids and carried columns cannot be read
 
 
 class FileJoin:
@@ -167,6 +159,11 @@ class FileJoin:
         Input columns to copy.
     with_statistics : bool, default False
         Also write what corpus scores are summed from.
+
+    Attributes
+    ----------
+    notes : list of str
+        What could not be copied from the files written so far.
     """
 
     def __init__(
@@ -180,9 +177,9 @@ class FileJoin:
     ) -> None:
         self._store = store
         self._run = run
-        self._id_column = id_column
-        self._carry = list(carry)
+        self._copied = CopiedColumns(store, id_column=id_column, carry=carry)
         self._with_statistics = with_statistics
+        self.notes: list[str] = []
         self._metadata = {**columns_metadata(run), checksums.KEY: checksums.PLACEHOLDER}
         # A family that asks may have ended early: its other rows are pending.
         self._schemas = {
@@ -234,6 +231,12 @@ class FileJoin:
         self._write_quarantine(file, joined.quarantine)
         totals.add(joined.totals)
         overview.add(joined.overview)
+        if joined.n_lost and self._copied.names:
+            names = ", ".join(self._copied.names)
+            self.notes.append(
+                f"{file.relative}: {names} of {joined.n_lost:,} rows cannot be read and are null "
+                "in the scores: the file is torn or damaged there"
+            )
 
     def _write(
         self,
@@ -269,7 +272,7 @@ class FileJoin:
     ) -> None:
         with contextlib.ExitStack() as stack:
             writer: pq.ParquetWriter | None = None
-            for given in self._given_columns(file, n_rows):
+            for given in self._copied.chunks(file, n_rows):
                 try:
                     n_given = given.table.num_rows
                     statistics = {key: own.take(n_given) for key, own in streams.items()}
@@ -284,72 +287,29 @@ class FileJoin:
                         pq.ParquetWriter(sink, rows.schema, compression="zstd")
                     )
                 writer.write_table(rows)
+                own = hashes(given.table.column("id"))
+                if given.is_lost:
+                    joined.n_lost += n_given
+                else:
+                    joined.hashes.append(own)
                 first_row = joined.totals.n_rows - rows.num_rows
-                joined.overview.count(
-                    rows, joined.hashes[-1], file=file.relative, first_row=first_row
-                )
+                joined.overview.count(rows, own, file=file.relative, first_row=first_row)
             if writer is None:
                 pq.write_table(self._empty(file), sink)
 
     def _score(
-        self, given: _Given, statistics: Mapping[str, pa.Table], joined: _Joined
+        self, given: Copied, statistics: Mapping[str, pa.Table], joined: _Joined
     ) -> pa.Table:
         """Return given columns and scores of some rows, and count them."""
-        table, chosen, has_more = *given, self._with_statistics
+        table, chosen, has_more = given.table, given.chosen, self._with_statistics
         scores = score_rows(
             self._run, statistics, joined.totals, with_statistics=has_more, chosen=chosen
         )
         joined.quarantine.append(_quarantine_rows(table, scores, statistics))
-        joined.hashes.append(hashes(table.column("id")))
         return _beside(_readable(table), scores).replace_schema_metadata(self._metadata)
 
-    def _given_columns(self, file: InputFile, n_rows: int) -> Iterator[_Given]:
-        """Yield id and carried columns in chunks; nulls where the input cannot be read."""
-        wanted = [*([self._id_column] if self._id_column else []), *self._carry]
-        if self._store.sample is not None:
-            wanted.append(self._store.sample.column)
-        reader = ShardReader(wanted, outages=self._store.outages)
-        for stretch in stretches(file.row_groups, rows_per_shard=_CHUNK_ROWS):
-            rows = RowRange(stretch.rows.start, min(stretch.rows.stop, n_rows))
-            if rows.n_rows <= 0:
-                continue
-            for chunk in split(rows, rows_per_shard=_CHUNK_ROWS):
-                left = chunk
-                while left.n_rows > 0:
-                    given = self._given(file, reader, _as_piece(file, stretch), left)
-                    yield given
-                    left = RowRange(left.start + given.table.num_rows, left.stop)
-        reader.close()
-
-    def _given(self, file: InputFile, reader: ShardReader, piece: Piece, chunk: RowRange) -> _Given:
-        """Return given columns of a chunk's rows: of all, or as many as are read at once."""
-        sample = self._store.sample
-        if self._id_column is None and not self._carry and sample is None:
-            return _Given(pa.table({"id": _row_ids(file, chunk)}))
-        try:
-            table = reader.read(piece, chunk)
-        except UnreadableFileError:
-            # Its rows are quarantined or scored by now; only what is copied is missing.
-            return _Given(self._empty_given(file, chunk))
-        chunk = RowRange(chunk.start, chunk.start + table.num_rows)
-        columns = {"id": _row_ids(file, chunk)}
-        if self._id_column is not None:
-            columns["id"] = table.column(self._id_column)
-        columns.update({name: table.column(name) for name in self._carry})
-        return _Given(pa.table(columns), sampled_rows(table, sample))
-
-    def _empty_given(self, file: InputFile, chunk: RowRange) -> pa.Table:
-        columns = {}
-        for name in ["id", *self._carry]:
-            source = self._id_column if name == "id" else name
-            if source is None:
-                columns[name] = _row_ids(file, chunk)
-            else:
-                columns[name] = pa.nulls(chunk.n_rows, file.schema.field(source).type)
-        return pa.table(columns)
-
     def _empty(self, file: InputFile) -> pa.Table:
-        given = self._empty_given(file, RowRange(0, 0))
+        given = self._copied.missing(file, RowRange(0, 0))
         fields = [
             *given.schema,
             *score_fields(self._run, with_statistics=self._with_statistics),
@@ -375,24 +335,6 @@ def _n_repeats(hashes: Sequence[NDArray[np.uint64]]) -> int:
     joined = np.concatenate(hashes)
     joined.sort()
     return int(np.count_nonzero(joined[1:] == joined[:-1]))
-
-
-def _as_piece(file: InputFile, stretch: Stretch) -> Piece:
-    return Piece(
-        families=(),
-        file_id=file.file_id,
-        relative=file.relative,
-        version=file.version,
-        first_group=stretch.first_group,
-        stop_group=stretch.stop_group,
-        first_row=stretch.rows.start,
-        shards=(),
-        limits=ReadLimits(),
-    )
-
-
-def _row_ids(file: InputFile, rows: RowRange) -> pa.Array:
-    return pa.array([f"{file.relative}#{row}" for row in range(rows.start, rows.stop)], pa.string())
 
 
 def _readable(given: pa.Table) -> pa.Table:

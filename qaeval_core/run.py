@@ -174,7 +174,7 @@ def _finish(job: Job, done: RunCosts) -> Outcome:
         wall_s=done.wall_s,
         stopped=done.stopped,
         journals=journals,
-        notes=[*job.notes, *{note for own in journals.values() for note in own.notes}],
+        notes=[*job.notes, *join.notes, *{note for own in journals.values() for note in own.notes}],
     )
     if job.sample is not None:
         report["sample"] = sample_content(job.sample)

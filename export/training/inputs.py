@@ -8,7 +8,7 @@ answer_start}``). Errors name file, column and row.
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -88,7 +88,12 @@ def read_pairs(paths: Sequence[Path], *, columns: Mapping[str, str], scale: floa
 
 
 def _score_of(value: object, *, scale: float, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    # NaN compares false; an int of JSON may be larger than any float.
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not abs(value) <= sys.float_info.max
+    ):
         raise InputError(f"{where}: a number is needed, not {value!r}")
     score = float(value) / scale
     if not 0 <= score <= 1:
@@ -284,7 +289,8 @@ def _parquet_rows(path: Path) -> Iterator[_Row]:
     table: dict[str, list[Any]] = read_columns(path, names)
     for row, answers in enumerate(table["answers"]):
         if nested:
-            texts, starts = answers.get("text"), answers.get("answer_start")
+            given = answers or {}  # A null is refused below, by its row.
+            texts, starts = given.get("text"), given.get("answer_start")
         else:
             texts, starts = answers, table["answer_starts"][row]
         yield _Row(f"row {row}", table["context"][row], table["question"][row], texts, starts)
@@ -348,7 +354,7 @@ def _readable_parquet(path: Path) -> Iterator[None]:
 
 def _read_jsonl(path: Path, names: tuple[str, ...]) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {name: [] for name in names}
-    with open(path, encoding="utf-8") as file:
+    with open(path, "rb") as file:  # What is no UTF-8 has a line, too.
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
@@ -363,7 +369,7 @@ def _read_jsonl(path: Path, names: tuple[str, ...]) -> dict[str, list[Any]]:
     return columns
 
 
-def _parse_line(path: Path, number: int, line: str) -> Mapping[str, Any]:
+def _parse_line(path: Path, number: int, line: bytes) -> Mapping[str, Any]:
     try:
         row = json.loads(line)
     except ValueError as error:

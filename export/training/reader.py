@@ -23,10 +23,12 @@ from export.training.inputs import Question, check_files, split_squad
 from export.training.loop import Task, dev_batches
 from export.training.model import load_tokenizer
 from export.training.options import ReaderOptions
+from qaeval_core.errors import InputError
 from qaeval_core.models.record import MAX_ANSWER_TOKENS
 from qaeval_core.models.registry import ModelSource
 
 _NOT_READ = -1.0
+_MAX_SHOWN = 60
 
 Span = tuple[int, int]
 
@@ -184,7 +186,13 @@ def reader_windows(
     ----------
     max_tokens : int
         Of a window, special tokens included.
+
+    Raises
+    ------
+    InputError
+        If a question leaves its context less room than windows share.
     """
+    _check_room(questions, tokenizer, max_tokens=max_tokens)
     encoded = tokenizer(
         [question.question for question in questions],
         [question.context for question in questions],
@@ -212,6 +220,18 @@ def reader_windows(
             )
         )
     return windows
+
+
+def _check_room(questions: Sequence[Question], tokenizer: Any, *, max_tokens: int) -> None:
+    asked = [question.question for question in questions]
+    n_free = max_tokens - tokenizer.num_special_tokens_to_add(pair=True)
+    for text, ids in zip(asked, tokenizer(asked, add_special_tokens=False).input_ids, strict=True):
+        if n_free - len(ids) <= MAX_ANSWER_TOKENS:
+            raise InputError(
+                f"the question {text[:_MAX_SHOWN]!r} has {len(ids)} tokens, which leaves "
+                f"{max(n_free - len(ids), 0)} of --max-tokens {max_tokens} for the context; more "
+                f"than {MAX_ANSWER_TOKENS} are needed"
+            )
 
 
 def _token_span(offsets: Sequence[Span], span: Span, *, start: int, stop: int) -> Span | None:

@@ -246,7 +246,7 @@ class Asker:
     governor : GovernorClient
         Of the client's account.
     journal : Journal
-        Where replies are kept.
+        Where replies are kept; whoever opened it closes it.
     prices : Prices
         For reservations and for what the journal says.
     parse : callable, optional
@@ -273,7 +273,7 @@ class Asker:
     ) -> None:
         self._client = client
         self._governor = governor
-        self._journal = journal
+        self.journal = journal
         self._accounting = CallAccounting(client, governor, journal, prices=prices, parse=parse)
         self._rule = rule or RetryRule()
         self._turn = asyncio.Semaphore(max_concurrent)
@@ -358,7 +358,7 @@ class Asker:
 
     async def _known(self, key: str, run_index: int) -> JournalEntry | None:
         endpoint = self._client.endpoint
-        return await self._journal.find(key, Asked(endpoint.base_url, endpoint.model, run_index))
+        return await self.journal.find(key, Asked(endpoint.base_url, endpoint.model, run_index))
 
     def _forget(self, key: str, task: asyncio.Task[Answer]) -> None:
         self._in_flight.pop(key, None)

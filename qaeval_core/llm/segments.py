@@ -194,11 +194,13 @@ class SegmentLog(JournalLog):
             raise self.refusal("no permission to write there")
 
     def close(self) -> None:
-        """Close the own file."""
-        with self._lock:
-            if self._file is not None:
-                self._file.close()
-                self._file = None
+        """Close the own file; a later line opens it again."""
+        with self._lock, self._flush_lock:
+            file, self._file = self._file, None
+            if file is not None:
+                # Lines were flushed when they were stored, or who stored them knows.
+                file.close(is_flushed=self._n_flushed == self._n_written)
+                self._n_flushed = self._n_written
 
     def read_index(self, name: str) -> bytes:
         """Return a file of the index, if it is one's own."""

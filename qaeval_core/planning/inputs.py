@@ -29,8 +29,10 @@ from qaeval_core.planning.listing import (
     check_utf8,
     distinct,
     files_below,
+    is_glob,
     matches,
     shown_name,
+    split_glob,
 )
 from qaeval_core.signature import hash_text
 from qaeval_core.storage.arrow import open_as_filesystem
@@ -46,7 +48,6 @@ _TEXT_READERS = {
 _TEXT_READERS[".ndjson"] = _TEXT_READERS[".jsonl"]
 # What PyArrow has no name for; its own are its own clients.
 _STORAGE_SCHEMES = ("az://", "memory://")
-_GLOB_SIGNS = frozenset("*?[")
 _N_FOOTER_THREADS = 16
 _N_FOOTER_CHARS = 24
 # Most footers are shorter: one read is enough.
@@ -275,7 +276,7 @@ def _expand(uri: str) -> tuple[list[_Found], int]:
     check_utf8(uri)
     place, path = _open_place(uri)
     filesystem = place.filesystem
-    if _GLOB_SIGNS & set(path) and filesystem.get_file_info(path).type == fs.FileType.NotFound:
+    if is_glob(path) and filesystem.get_file_info(path).type == fs.FileType.NotFound:
         return _expand_glob(place, path)
     info = filesystem.get_file_info(path)
     if info.type == fs.FileType.File:
@@ -324,23 +325,28 @@ def _is_data(path: str, folder: str) -> bool:
 
 
 def _expand_glob(place: _Place, pattern: str) -> tuple[list[_Found], int]:
-    parts = PurePosixPath(pattern).parts
-    n_plain = next(i for i, part in enumerate(parts) if _GLOB_SIGNS & set(part))
-    base = str(PurePosixPath(*parts[:n_plain])) if n_plain else "."
+    base, parts = split_glob(pattern)
     n_known = 0
     if place.uri is None and "**" in parts:
         paths, n_known = _files_below(base)
-        own = [path for path in paths if matches(os.path.relpath(path, base), parts[n_plain:])]
-        infos = _infos(place, own)
+        infos = _infos(place, [path for path in paths if _is_taken(path, base, parts)])
     elif place.uri is None:
         infos = _infos(place, sorted(glob.glob(pattern)))
+    elif place.filesystem.get_file_info(base).type == fs.FileType.NotFound:
+        raise InputError(f"no file matches {pattern}: there is no {base}")
     else:
         below = place.filesystem.get_file_info(fs.FileSelector(base, recursive=True))
-        infos = [info for info in below if fnmatch.fnmatchcase(info.path, pattern)]
+        infos = [info for info in below if _is_taken(info.path, base, parts)]
     kept = [info for info in infos if info.type == fs.FileType.File]
     if not kept:
         raise InputError(f"no file matches {pattern}")
     return [_Found(base, info.path, place, info) for info in kept], n_known
+
+
+def _is_taken(path: str, base: str, parts: Sequence[str]) -> bool:
+    if ".." in PurePosixPath(path).parts:  # What leads out of the folder is refused by name.
+        return fnmatch.fnmatchcase(PurePosixPath(path).name, parts[-1])
+    return matches(os.path.relpath(path, base), parts)
 
 
 def _near_files(path: str, place: _Place) -> str:

@@ -66,6 +66,27 @@ def _walk(folder: str, entered: set[str]) -> Iterator[tuple[str, bool]]:
                     todo.append((entry.path, os.path.join(real, entry.name)))
 
 
+_GLOB_SIGNS = frozenset("*?[")
+
+
+def is_glob(path: str) -> bool:
+    """Return whether a path has signs of a glob; a file may have them in its name, too."""
+    return bool(_GLOB_SIGNS & set(path))
+
+
+def split_glob(pattern: str) -> tuple[str, tuple[str, ...]]:
+    """Return the folder that a glob looks below, and what its parts below must match.
+
+    Examples
+    --------
+    >>> split_glob("/data/2026*/a.parquet")
+    ('/data', ('2026*', 'a.parquet'))
+    """
+    parts = PurePosixPath(pattern).parts
+    n_plain = next(i for i, part in enumerate(parts) if is_glob(part))
+    return str(PurePosixPath(*parts[:n_plain])) if n_plain else ".", parts[n_plain:]
+
+
 def matches(relative: str, pattern: Sequence[str]) -> bool:
     """Return whether a relative path matches the parts of a glob, as Python's ``glob`` would.
 

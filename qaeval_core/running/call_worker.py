@@ -27,6 +27,7 @@ from qaeval_core.planning.shards import Piece, RowRange
 from qaeval_core.running.chat_asker import (
     OpenGovernor,
     ask_shard,
+    close_asker,
     open_asker,
 )
 from qaeval_core.running.piece_worker import UNREADABLE, Done, Supervisor, open_reader
@@ -120,7 +121,7 @@ class CallWorker:
         if self._shards:
             await asyncio.wait(self._shards)
         if self._asker is not None:
-            await self._asker.aclose()
+            await close_asker(self._asker)
 
     async def _run_pieces(self, pieces: list[Piece], done: queue.SimpleQueue[Done | None]) -> None:
         asker = await self._open()
@@ -336,8 +337,19 @@ class LoopThread:
         """Start a coroutine."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
+    def cancel(self) -> None:
+        """Cancel what runs in it, and return when that has ended."""
+        self.submit(_cancel_others()).result()
+
     def close(self) -> None:
         """End the loop; nothing may be left that runs in it."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -158,9 +158,18 @@ async def _open_asker(
         prices=prices_of(plan),
         parse=plan.family.parsed,
         rule=RetryRule(max_outage_s=settings.max_outage_s),
-        max_concurrent=-(-settings.max_concurrent // n_actors),
+        # Rounded down: together they make no more than they may.
+        max_concurrent=max(settings.max_concurrent // n_actors, 1),
     )
     return asker, governor, client.account
+
+
+async def close_asker(asker: Asker) -> None:
+    """End what `open_asker` opened: what is still asked is given up, and its journal closed."""
+    try:
+        await asker.aclose()
+    finally:
+        await asyncio.to_thread(asker.journal.close)
 
 
 async def ask_shard(asker: Asker, prepared: Prepared[ChatWork], on_rows: OnRows) -> None:

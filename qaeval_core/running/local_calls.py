@@ -21,6 +21,7 @@ from qaeval_core.running.call_worker import CallWorker, LoopThread
 from qaeval_core.running.chat_asker import (
     OpenGovernor,
     ask_shard,
+    close_asker,
     journal_folder,
     open_asker,
 )
@@ -119,7 +120,11 @@ class ChatRunner(Runner):
         try:
             with local_governors(ledger_path=self.plan.settings.ledger_path) as open_governor:
                 opening = thread.submit(open_asker(self.plan, open_governor=open_governor))
-                asker, _, _ = _wait_for(opening, self._stop)
+                try:
+                    asker, _, _ = _wait_for(opening, self._stop)
+                except BaseException:
+                    thread.cancel()  # While ledgers are held: it may be about to take one.
+                    raise
                 asking = thread.submit(ask_shard(asker, prepared, on_rows))
                 try:
                     _wait_for(asking, self._stop)
@@ -132,7 +137,7 @@ class ChatRunner(Runner):
                         wait([asking], timeout=0.2)
                     raise
                 finally:
-                    thread.submit(asker.aclose()).result()
+                    thread.submit(close_asker(asker)).result()
         finally:
             thread.close()
 

@@ -23,7 +23,7 @@ from export.eager import ORACLES
 from export.graphs import EXPORTS
 from export.loading import load_model, make_facts
 from export.parity import MIN_SPEARMAN, pair_rows, parity_pairs
-from qaeval_core.errors import ArtifactMissingError, ExportError
+from qaeval_core.errors import ArtifactMissingError, ExportError, ModelUnavailableError
 from qaeval_core.models.artifact import ArtifactRequest, ensure_artifact, find_artifact
 from qaeval_core.models.record import GRAPHS
 from qaeval_core.models.registry import resolve_model
@@ -215,6 +215,19 @@ def test_two_processes_build_one_artifact_once(workshop: Any, tmp_path: Path, ca
     for line in said[2:]:
         assert re.fullmatch(f"exported {re.escape(what)} in [0-9]+ s", line)
     assert len(said) == 4
+
+
+def test_what_killed_builds_left_is_removed(tmp_path: Path) -> None:
+    """Each kill left a graph of gigabytes for good; those of other artifacts may be under way."""
+    request = ArtifactRequest("token_logprobs", str(tmp_path / "none"), "fp32")
+    name, root = request.folder_name, tmp_path / "root"
+    others = {f".building-{name}-large-12", f".building-large-{name}-12"}
+    for folder in (f".building-{name}-12", f".building-{name}-13-old", *others):
+        (root / folder).mkdir(parents=True)
+        (root / folder / "model.onnx").write_bytes(b"half a graph")
+    with pytest.raises(ModelUnavailableError):
+        build.build_artifact(request, root)
+    assert {path.name for path in root.iterdir()} == {f".{name}.lock", *others}
 
 
 def test_a_failed_build_shows_its_last_lines(tmp_path: Path) -> None:

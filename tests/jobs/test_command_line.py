@@ -70,6 +70,7 @@ def test_dry_run_counts_units_and_writes_nothing(words: list[str], tmp_path: Pat
         (["--column", "contxt=x"], "did you mean 'context'?"),
         (["--column", "context=contex"], "did you mean 'context'?"),
         (["--carry", "lable"], "did you mean 'label'?"),
+        (["--address", "auto"], "--local takes no cluster"),
         (["--config", "missing.yaml"], "cannot read configuration missing.yaml"),
         (["--out", "ss3://bucket/out"], "no such kind of store; did you mean 's3'"),
         (["--set", "qrelscore.encoder=minilmm"], "minilm"),

@@ -9,11 +9,16 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import word_jobs
 from helpers import read_scores, run_locally, write_parquet
 
+from qaeval_core.configure import load_config
+from qaeval_core.dry_run import dry_run_lines
 from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableFileError
+from qaeval_core.job import make_job, read_inputs
 from qaeval_core.planning.inputs import find_inputs
 from qaeval_core.planning.shards import ReadLimits, plan_file
+from qaeval_core.report.report import summary_lines
 from qaeval_core.running.reader import ShardReader
 
 QUESTION, CONTEXT = "Who keeps the bees?", "Ann keeps the bees behind the mill since 1987."
@@ -193,17 +198,22 @@ def test_file_that_is_not_parquet_is_named_before_anything_runs(job: dict, tmp_p
     assert "b.parquet" in outcome.report["notes"][0]
 
 
+def write_damaged(path: Path, column: int = 0) -> None:
+    """Write six questions in two row groups; of the second, a column does not decode."""
+    texts = [f"Who keeps hive {i} behind the old mill?" for i in range(6)]
+    ids = [f"hive {i}" for i in range(6)]
+    table = pa.table({"question": texts, "context": [CONTEXT] * 6, "id": ids, "label": ids})
+    pq.write_table(table, path, row_group_size=3, compression="snappy", use_dictionary=False)
+    chunk = pq.read_metadata(path).row_group(1).column(column)
+    content = bytearray(path.read_bytes())
+    start = chunk.data_page_offset
+    content[start : start + chunk.total_compressed_size] = b"\xff" * chunk.total_compressed_size
+    path.write_bytes(content)
+
+
 def test_damaged_row_group_is_quarantined_and_the_others_scored(job: dict, tmp_path: Path) -> None:
     """Protects from one bad disk sector costing a whole file."""
-    texts = [f"Who keeps hive {i} behind the old mill?" for i in range(6)]
-    table = pa.table({"question": texts, "context": [CONTEXT] * 6})
-    path = tmp_path / "input.parquet"
-    pq.write_table(table, path, row_group_size=3, compression="snappy", use_dictionary=False)
-    column = pq.read_metadata(path).row_group(1).column(0)
-    content = bytearray(path.read_bytes())
-    start = column.data_page_offset
-    content[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
-    path.write_bytes(content)
+    write_damaged(tmp_path / "input.parquet")
     # Shards of three rows: a stretch of row groups is no longer than a shard.
     outcome, _ = run_locally({**job, "scoring.rows_per_shard": 3})
     scores = read_scores(tmp_path / "out")
@@ -211,6 +221,33 @@ def test_damaged_row_group_is_quarantined_and_the_others_scored(job: dict, tmp_p
     assert scores["qrelscore"].is_null().to_list() == [False] * 3 + [True] * 3
     assert outcome.report is not None
     assert outcome.report["quarantined_by_reason"] == {"unreadable": 3}
+
+
+@pytest.mark.parametrize("column", [2, 3])
+def test_ids_that_do_not_decode_are_told_and_cost_no_others(
+    job: dict, tmp_path: Path, column: int
+) -> None:
+    """All ids of a file of small row groups were null, and nobody said why."""
+    write_damaged(tmp_path / "input.parquet", column)
+    outcome, _ = run_locally({**job, "output.carry": ["label"]})
+    scores = read_scores(tmp_path / "out")
+    ids = [f"hive {i}" for i in range(3)] + [None] * 3
+    assert scores["id"].to_list() == ids and scores["label"].to_list() == ids
+    assert scores["qrelscore"].null_count() == 0
+    assert outcome.report is not None
+    assert outcome.report["duplicate_ids"] == 0
+    (note,) = outcome.report["notes"]
+    assert note.startswith("input.parquet: id, label of 3 rows cannot be read")
+    assert f"note: {note}" in summary_lines(outcome.report, tmp_path / "out")
+
+
+def test_a_dry_run_counts_damaged_rows_as_the_run_does(job: dict, tmp_path: Path) -> None:
+    """A plan that ends with an error says that a run cannot be made, which can."""
+    write_damaged(tmp_path / "input.parquet")
+    config = load_config(overrides={**job, "scoring.rows_per_shard": 3})
+    lines = list(dry_run_lines(make_job(config, read_inputs(config), device="cpu")))
+    assert sum("6 rows to score in 2 shards" in line for line in lines) == 2
+    assert sum("3 rows to quarantine" in line for line in lines) == 2
 
 
 def test_two_files_of_one_name_in_two_folders_stay_apart(job: dict, tmp_path: Path) -> None:
@@ -244,6 +281,34 @@ def test_out_inside_the_input_folder_is_refused(job: dict, tmp_path: Path) -> No
     inside = str(tmp_path / "in" / "out")
     with pytest.raises(ConfigError, match="lies inside the input folder"):
         run_locally({**job, "input.paths": [str(tmp_path / "in")], "output.path": inside})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "out", "is_taken"),
+    [
+        ("**/*.parquet", "in/out", True),
+        ("*/*.parquet", "in/out", True),
+        ("*.parquet", "in", True),
+        ("**/b*.parquet", "in/out", True),
+        ("*/b*.parquet", "in/out", False),
+        ("*.parquet", "in/out", False),
+        ("**/*.parquet", "out", False),
+    ],
+)
+def test_out_where_a_glob_looks_is_refused(
+    tmp_path: Path, pattern: str, out: str, is_taken: bool
+) -> None:
+    """The first run went well, and every one after it took its scores and commits for input."""
+    for name in ("a.parquet", "sub/b.parquet"):
+        write_parquet(tmp_path / "in" / name, word_jobs.rows(2))
+    overrides = word_jobs.request(tmp_path / "in" / pattern, tmp_path / out)
+    if is_taken:
+        with pytest.raises(ConfigError, match=r"lies where .* looks for input: its .*\.parquet"):
+            read_inputs(load_config(overrides=overrides))
+        return
+    run_locally(overrides)
+    again, said = run_locally(overrides)
+    assert not again.is_new and "nothing to do" in said[0]
 
 
 def test_carried_columns_keep_their_types_and_may_not_collide(job: dict, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from helpers import (
 from llm_server import LlmServer
 from naco_jobs import many, settings, table
 
+from qaeval_core import Scorer
 from qaeval_core.configure import RunConfig, load_config
 from qaeval_core.errors import ConfigError
 from qaeval_core.families.chat.family import ChatFamilyPlan
@@ -26,6 +27,27 @@ def server() -> Iterator[LlmServer]:
     """A server without limits or faults."""
     with LlmServer(latency_s=0.002) as running:
         yield running
+
+
+def test_rows_in_memory_leave_no_file_open(server: LlmServer, tmp_path: Path) -> None:
+    """A service that scores what comes would run out of descriptors after a thousand calls."""
+    scorer = Scorer(
+        {
+            "naco": {
+                "base_url": server.base_url,
+                "model": "m",
+                "expected_complexity": 2,
+                "journal_path": str(tmp_path / "journal"),
+                "ledger_path": str(tmp_path / "ledgers"),
+            }
+        }
+    )
+    for number in range(3):
+        scores = scorer.score(table([f"Who is number {number}?"]))
+        assert scores["quarantine_reason"].null_count == 1
+    assert len(list((tmp_path / "journal").glob("replies-*.jsonl"))) == 3
+    opened = (entry.readlink() for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink())
+    assert [path for path in opened if path.is_relative_to(tmp_path)] == []
 
 
 def make(config: RunConfig) -> Job:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import signal
+import threading
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,10 +18,14 @@ from helpers import (
     write_parquet,
 )
 from llm_server import LlmServer
-from naco_jobs import calls, many, settings, table
+from naco_jobs import CONTEXT, calls, many, settings, table
 
-from qaeval_core.errors import LanguageModelError, TooManyQuarantinedError
+from qaeval_core.configure import load_config
+from qaeval_core.errors import LanguageModelError, RunStoppedError, TooManyQuarantinedError
+from qaeval_core.families.chat.family import ChatFamilyPlan
+from qaeval_core.job import make_job, read_inputs
 from qaeval_core.llm.journal import Journal
+from qaeval_core.running.local_calls import ChatRunner
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +33,28 @@ def server() -> Iterator[LlmServer]:
     """A server without limits or faults."""
     with LlmServer(latency_s=0.002) as running:
         yield running
+
+
+def test_a_stop_before_the_first_call_leaves_nothing_behind(
+    server: LlmServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ctrl-C while a journal is opened left a task, and perhaps a ledger that stayed locked."""
+    config = load_config(overrides=settings(server, tmp_path, many(1)))
+    (plan,) = make_job(config, read_inputs(config), device="cpu").run.families
+    assert isinstance(plan, ChatFamilyPlan)
+    stop = threading.Event()
+    stop.set()
+    runner = ChatRunner(plan, stop=stop)
+    asked = {"candidate": ["Who?"], "context": [CONTEXT], "answer": ["Ann"]}
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with pytest.raises(RunStoppedError):
+            runner.run(runner.layout.prepare(asked))
+        gc.collect()
+    assert [str(own.message) for own in warned] == []
+    assert caplog.messages == []
+    stop.clear()
+    runner.run(runner.layout.prepare(asked))
 
 
 def test_a_budget_stops_the_family_and_a_raised_one_goes_on(tmp_path: Path) -> None:

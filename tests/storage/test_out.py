@@ -25,6 +25,7 @@ import qaeval_core.run
 from qaeval_core.configure import load_config
 from qaeval_core.errors import (
     ConfigError,
+    InputError,
     LockLostError,
     OutRefusedError,
     RunStoppedError,
@@ -32,6 +33,7 @@ from qaeval_core.errors import (
     StoreLockedError,
 )
 from qaeval_core.job import make_job, read_inputs
+from qaeval_core.planning.inputs import find_inputs
 from qaeval_core.run import run_job
 from qaeval_core.running import passes
 from qaeval_core.running.sight import Sight
@@ -165,6 +167,29 @@ def test_a_store_without_conditions_is_for_one_run_that_says_so(
         assert scores(uri).num_rows == N_ROWS
 
 
+@pytest.mark.parametrize("pattern", ["*.parquet", "**/*.parquet", "*/*.parquet", "**"])
+def test_a_glob_takes_the_same_files_in_a_bucket_as_in_a_folder(
+    bucket: S3Server, tmp_path: Path, pattern: str
+) -> None:
+    """A bucket's ``*`` took the files of all folders below, and its ``**`` none of the first."""
+    for name in ("a.parquet", "old/b.parquet", "old/.part/c.parquet"):
+        bucket.put(rows(1), f"bucket/globs/{name}")
+        write_parquet(tmp_path / name, rows(1))
+    here, there = (
+        [file.relative for file in find_inputs([given])[0]]
+        for given in (str(tmp_path / pattern), bucket.uri(f"bucket/globs/{pattern}"))
+    )
+    assert here == there
+
+
+@pytest.mark.parametrize("folder", ["bucket/globs/nowhere", "no-such-bucket"])
+def test_a_glob_of_no_folder_is_a_bad_request(bucket: S3Server, folder: str) -> None:
+    """It looked like an outage, which another try may mend."""
+    bucket.put(rows(1), "bucket/globs/a.parquet")
+    with pytest.raises(InputError, match=f"no file matches {folder}/.*there is no {folder}"):
+        find_inputs([bucket.uri(f"{folder}/*.parquet")])
+
+
 def test_out_among_the_input_is_refused(bucket: S3Server) -> None:
     given = bucket.put(rows(), "bucket/data/input.parquet").replace("/input.parquet", "")
     for out in ("s3://bucket/data", "s3://bucket/data/out", bucket.uri("bucket/data/out")):
@@ -173,6 +198,11 @@ def test_out_among_the_input_is_refused(bucket: S3Server) -> None:
         )
         with pytest.raises(ConfigError, match="lies inside the input folder s3://bucket/data"):
             read_inputs(config)
+    pattern = bucket.uri("bucket/data/**/*.parquet")
+    asked = request(Path("x"), Path("y")) | {"input.paths": [pattern]}
+    read_inputs(load_config(overrides=asked | {"output.path": "s3://bucket/elsewhere"}))
+    with pytest.raises(ConfigError, match="lies where s3://bucket/data/.* looks for input"):
+        read_inputs(load_config(overrides=asked | {"output.path": "s3://bucket/data/out"}))
 
 
 def test_out_among_the_input_is_refused_however_it_is_written(tmp_path: Path) -> None:

@@ -82,6 +82,12 @@ def test_damaged_and_empty_files_are_named(tmp_path: Path) -> None:
     lines.write_text('{"text_a": "a", "text_b": "b", "score": 1}\n{"text_a": "a", "te')
     with pytest.raises(UnreadableFileError, match="line 2 is not JSON"):
         read_pairs([lines], columns=PLAIN, scale=1.0)
+    lines.write_bytes(b'{"text_a": "a", "text_b": "\xff", "score": 1}\n')
+    with pytest.raises(UnreadableFileError, match="line 1 is not JSON: 'utf-8'"):
+        read_pairs([lines], columns=PLAIN, scale=1.0)
+    lines.write_text(f'{{"text_a": "a", "text_b": "b", "score": 1{"0" * 400}}}')
+    with pytest.raises(InputError, match="column 'score', row 0: a number is needed"):
+        read_pairs([lines], columns=PLAIN, scale=1.0)
     lines.write_text("")
     with pytest.raises(InputError, match="no rows"):
         read_pairs([lines], columns=PLAIN, scale=1.0)
@@ -148,6 +154,15 @@ def test_a_bad_question_is_named(tmp_path: Path, change: dict[str, Any], message
     row = {"context": "Ann came.", "question": "Who?", "answers": ["Ann"], "answer_starts": [0]}
     path = write_rows(tmp_path / "squad.parquet", [{**row, **change}])
     with pytest.raises(InputError, match=message):
+        read_squad([path])
+
+
+def test_a_question_without_answers_is_named(tmp_path: Path) -> None:
+    """A null in the column of answers ended in a traceback."""
+    row = {"context": "Ann came.", "question": "Who?"}
+    rows = [{**row, "answers": {"text": ["Ann"], "answer_start": [0]}}, {**row, "answers": None}]
+    path = write_rows(tmp_path / "nested.parquet", rows)
+    with pytest.raises(InputError, match="row 1: answers and their starts are lists"):
         read_squad([path])
 
 

@@ -32,7 +32,7 @@ from export.training.model import load_merged, load_task_model, load_tokenizer
 from export.training.options import parse_options
 from export.training.reader import ReaderTask, reader_windows
 from export.training.results import make_record
-from qaeval_core.errors import ConfigError, StoreLockedError
+from qaeval_core.errors import ConfigError, InputError, StoreLockedError
 from qaeval_core.models.registry import resolve_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -192,6 +192,17 @@ def test_every_answer_is_whole_in_a_window(tmp_path: Path) -> None:
             assert tokenizer.decode(ids) == " ".join(words[place : place + 3])
             found[window.question] += 1
     assert min(found.values()) >= 1
+
+
+@pytest.mark.parametrize(("n_words", "max_tokens"), [(2, 20), (2, 35), (60, 60), (60, 93)])
+def test_a_question_that_leaves_no_room_is_named(n_words: int, max_tokens: int) -> None:
+    """The tokenizers library panics where windows cannot overlap by the longest answer."""
+    tokenizer = load_tokenizer(resolve_model("minilm", role="encoder"))
+    asked = [Question("Ann came to the mill. " * 30, "who " * n_words, ((0, 3),))]
+    with pytest.raises(InputError, match=f"'who who .* leaves .* of --max-tokens {max_tokens}"):
+        reader_windows(asked, tokenizer, max_tokens=max_tokens)
+    n_least = {2: 36, 60: 94}[n_words]
+    assert reader_windows(asked, tokenizer, max_tokens=n_least)
 
 
 def test_an_adapter_names_its_base_and_no_place(tmp_path: Path) -> None:

@@ -1,0 +1,155 @@
+"""Copied: ids and carried columns of a file's rows, read again to stand beside their scores.
+
+Rows are scored by then, so that nothing is refused here: what does not decode is null, row group by
+row group, and said to be. Stands alone: readers know no ids.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from qaeval_core.errors import UnreadableFileError
+from qaeval_core.planning.inputs import InputFile
+from qaeval_core.planning.sample import sampled_rows
+from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, Stretch, stretches
+from qaeval_core.running.reader import ShardReader
+from qaeval_core.store.store import Store
+
+_CHUNK_ROWS = 16_384
+
+
+class Copied(NamedTuple):
+    """Id and carried columns of some rows.
+
+    Attributes
+    ----------
+    table : pyarrow.Table
+    chosen : bool ndarray of shape (n_rows,) or None
+        Which are in the sample; None where all are.
+    is_lost : bool
+        Whether the input does not decode there: nulls, but for ids that are made.
+    """
+
+    table: pa.Table
+    chosen: NDArray[np.bool_] | None = None
+    is_lost: bool = False
+
+
+class CopiedColumns:
+    """Reads what is copied of files.
+
+    Parameters
+    ----------
+    store : Store
+        Of the run: its sample, and how long a disk is tried.
+    id_column : str or None
+        None: a row's id is its file and row number.
+    carry : sequence of str
+    """
+
+    def __init__(self, store: Store, *, id_column: str | None, carry: Sequence[str]) -> None:
+        self._store = store
+        self._id_column = id_column
+        self._carry = list(carry)
+
+    @property
+    def names(self) -> list[str]:
+        """Columns of the input that are copied."""
+        return [*([self._id_column] if self._id_column else []), *self._carry]
+
+    def chunks(self, file: InputFile, n_rows: int) -> Iterator[Copied]:
+        """Yield id and carried columns in chunks; nulls where the input cannot be read."""
+        wanted = self.names
+        if self._store.sample is not None:
+            wanted.append(self._store.sample.column)
+        reader = ShardReader(wanted, outages=self._store.outages)
+        todo = deque(stretches(file.row_groups, rows_per_shard=_CHUNK_ROWS))
+        position = 0
+        while todo:
+            stretch = todo.popleft()
+            chunk = _next_chunk(stretch, position, n_rows)
+            if chunk.n_rows <= 0:
+                continue
+            try:
+                given = self._read(file, reader, _as_piece(file, stretch), chunk)
+            except UnreadableFileError:
+                if stretch.stop_group - stretch.first_group > 1:
+                    todo.extendleft(reversed(_alone(file, stretch)))
+                    continue
+                # Its rows are quarantined or scored by now; only what is copied is missing.
+                given = Copied(self.missing(file, chunk), is_lost=True)
+            yield given
+            position = chunk.start + given.table.num_rows
+            todo.appendleft(stretch)
+        reader.close()
+
+    def _read(self, file: InputFile, reader: ShardReader, piece: Piece, chunk: RowRange) -> Copied:
+        """Return given columns of a chunk's rows: of all, or as many as are read at once.
+
+        Raises
+        ------
+        UnreadableFileError
+            If they do not decode.
+        """
+        sample = self._store.sample
+        if self._id_column is None and not self._carry and sample is None:
+            return Copied(pa.table({"id": _row_ids(file, chunk)}))
+        table = reader.read(piece, chunk)
+        chunk = RowRange(chunk.start, chunk.start + table.num_rows)
+        columns = {"id": _row_ids(file, chunk)}
+        if self._id_column is not None:
+            columns["id"] = table.column(self._id_column)
+        columns.update({name: table.column(name) for name in self._carry})
+        return Copied(pa.table(columns), sampled_rows(table, sample))
+
+    def missing(self, file: InputFile, chunk: RowRange) -> pa.Table:
+        """Return nulls in the place of some rows' columns; ids where they are made."""
+        columns = {}
+        for name in ["id", *self._carry]:
+            source = self._id_column if name == "id" else name
+            if source is None:
+                columns[name] = _row_ids(file, chunk)
+            else:
+                columns[name] = pa.nulls(chunk.n_rows, file.schema.field(source).type)
+        return pa.table(columns)
+
+
+def _next_chunk(stretch: Stretch, position: int, n_rows: int) -> RowRange:
+    """Return the rows of a stretch that are read next: up to the end of their chunk."""
+    start = max(stretch.rows.start, position)
+    n_before = (start - stretch.rows.start) // _CHUNK_ROWS * _CHUNK_ROWS
+    stop = stretch.rows.start + n_before + _CHUNK_ROWS
+    return RowRange(start, min(stop, stretch.rows.stop, n_rows))
+
+
+def _alone(file: InputFile, stretch: Stretch) -> list[Stretch]:
+    """Return the row groups of a stretch as stretches of their own."""
+    return [
+        Stretch(i, i + 1, RowRange(group.start, group.start + group.n_rows), group.n_bytes)
+        for i, group in enumerate(file.row_groups)
+        if stretch.first_group <= i < stretch.stop_group
+    ]
+
+
+def _as_piece(file: InputFile, stretch: Stretch) -> Piece:
+    return Piece(
+        families=(),
+        file_id=file.file_id,
+        relative=file.relative,
+        version=file.version,
+        first_group=stretch.first_group,
+        stop_group=stretch.stop_group,
+        first_row=stretch.rows.start,
+        shards=(),
+        limits=ReadLimits(),
+    )
+
+
+def _row_ids(file: InputFile, rows: RowRange) -> pa.Array:
+    return pa.array([f"{file.relative}#{row}" for row in range(rows.start, rows.stop)], pa.string())
