@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,8 +32,20 @@ from qaeval_core.storage.path import as_path
 from qaeval_core.study.inputs import numbers, table_files
 
 # What a filter does is in the fingerprint of what it wrote.
-VERSION = "1"
+VERSION = "2"
 _MAX_MEMORY_SHARE = 0.8
+# The limit and the use of a container's memory, of which inactive pages of files can be had again:
+# in cgroups of version 2 and of version 1.
+_CGROUPS = Path("/sys/fs/cgroup")
+_CGROUP_FILES = (
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    (
+        "memory/memory.limit_in_bytes",
+        "memory/memory.usage_in_bytes",
+        "memory/memory.stat",
+        "total_inactive_file",
+    ),
+)
 # A reason is a byte of each row.
 _MAX_REASONS = 256
 
@@ -166,12 +180,31 @@ def make_plan(request: FilterRequest, corpus: Corpus) -> FilterPlan:
 
 def check_memory(plan: FilterPlan) -> None:
     """Raise ConfigError if this machine's free memory does not hold what is known of all rows."""
-    free = int(psutil.virtual_memory().available * _MAX_MEMORY_SHARE)
+    free = int(min(psutil.virtual_memory().available, free_in_container()) * _MAX_MEMORY_SHARE)
     if plan.n_bytes > free:
         raise ConfigError(
             f"{plan.corpus.n_rows:,} rows take {plan.n_bytes / 1e9:.1f} GB of memory here, of "
             f"{free / 1e9:.1f} GB that are free: use a machine with more, or filter parts"
         )
+
+
+def free_in_container(cgroups: Path = _CGROUPS) -> float:
+    """Return the bytes that this process's container may still take; inf without a limit.
+
+    Beyond it the kernel kills, whatever the machine has free.
+    """
+    for limit, use, stat, name in _CGROUP_FILES:
+        try:
+            of_limit, of_use, of_stat = (
+                (cgroups / path).read_text(encoding="ascii") for path in (limit, use, stat)
+            )
+        except OSError:
+            continue
+        if of_limit.strip() == "max":
+            return math.inf
+        facts = dict(line.split() for line in of_stat.splitlines())
+        return max(int(of_limit) - int(of_use) + int(facts.get(name, 0)), 0)
+    return math.inf
 
 
 def _is_file(request: FilterRequest) -> bool:

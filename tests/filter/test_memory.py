@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from qaeval_core.filter import decide, order
 from qaeval_core.filter.decide import BYTES_PER_ROW, CorpusRows
 from qaeval_core.filter.facts import ColumnRank, Facts, Stages
+from qaeval_core.filter.plan import free_in_container
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.run import _choose, _margin
 from qaeval_core.filter.yields import smallest_shares
@@ -56,6 +59,33 @@ def peak(n_rows: int, request: FilterRequest, *, is_grouped: bool) -> tuple[int,
         return tracemalloc.get_traced_memory()[1], bytes_of_arrays(rows, share)
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("files", "free"),
+    [
+        ({"memory.max": "max", "memory.current": "70", "memory.stat": ""}, math.inf),
+        ({"memory.max": "100", "memory.current": "70", "memory.stat": "inactive_file 5\n"}, 35),
+        ({"memory.max": "100", "memory.current": "170", "memory.stat": "anon 60\n"}, 0),
+        (
+            {
+                "memory/memory.limit_in_bytes": "100",
+                "memory/memory.usage_in_bytes": "70",
+                "memory/memory.stat": "inactive_file 1\ntotal_inactive_file 5\n",
+            },
+            35,
+        ),
+        ({}, math.inf),
+    ],
+)
+def test_a_container_has_what_its_limit_leaves(
+    tmp_path: Path, files: dict[str, str], free: float
+) -> None:
+    """Whatever the machine has free: beyond its limit a container is killed."""
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="ascii")
+    assert free_in_container(tmp_path) == free
 
 
 @pytest.mark.parametrize(
