@@ -102,7 +102,7 @@ def test_false_alarms_on_halves_are_as_many_as_promised(shared_data: Path) -> No
     assert rates["rows"] > 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)  # Two minutes of work; beside others ten were not enough.
 @pytest.mark.shared_data
 def test_a_shift_of_one_column_is_found_among_eight(shared_data: Path) -> None:

@@ -136,7 +136,7 @@ def test_references_are_explained_one_by_one(tmp_path: Path, artifacts_root: Pat
         assert sum(part.prompted_nats) == pytest.approx(part.prompted_sum_nats, rel=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_other_profiles_and_readings_are_explained(tmp_path: Path, artifacts_root: Path) -> None:
     """Protects from an explanation of the default reading of a score of another one."""
     rows = short_sample(1).to_pylist()

@@ -96,7 +96,8 @@ def kills_one(process: subprocess.Popen[str]) -> bool:
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", ["driver", "worker"])
+# A driver that is killed is in tests/storage/test_cluster.py, over a bucket.
+@pytest.mark.parametrize("victim", [pytest.param("driver", marks=pytest.mark.long), "worker"])
 def test_whoever_is_killed_on_ray_the_bytes_are_the_same(
     large: Path, tmp_path: Path, victim: str
 ) -> None:

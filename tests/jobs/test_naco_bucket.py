@@ -206,6 +206,7 @@ def test_another_run_takes_the_replies_and_explain_shows_them(
 
 
 @pytest.mark.ray
+@pytest.mark.long
 def test_two_actors_share_a_bucket_and_one_is_killed(
     run: BucketRun,
     bucket: S3Server,

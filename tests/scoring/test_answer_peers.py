@@ -133,7 +133,7 @@ def test_bertscore_equals_bert_score(answers: Pairs, minilm: str) -> None:
     np.testing.assert_allclose(own_bertscore(pairs), expected, atol=TOLERANCE)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.shared_data
 # bert-score hands a table of pandas to torch as it is, and reads it alone.
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable:UserWarning")

@@ -247,7 +247,9 @@ def test_candidate_longer_than_the_model_is_undefined_and_its_mates_are_not(pair
 
 def test_row_alone_equals_row_in_company(pair: Pair) -> None:
     """Protects from scores that depend on neighbours, order or padding."""
-    rows = _rows(1)
+    # The windows of an embedded model take a minute: small models have theirs here.
+    is_small = pair.n_causal_positions < 1024
+    rows = [row for row in _rows(1) if is_small or len(row["context"]) < 7_000]
     scorer = pair.scorer()
     together = scorer.score(rows)["q"].to_pylist()
     backwards = scorer.score(rows[::-1])["q"].to_pylist()[::-1]

@@ -115,7 +115,7 @@ def test_killed_workers_are_replaced(source: Path, uri: str, tmp_path: Path, n_k
 
 @pytest.mark.ray
 @pytest.mark.parametrize("mode", _OUTAGE_MODES)
-@pytest.mark.parametrize("outage", ["refuses", "is frozen"])
+@pytest.mark.parametrize("outage", ["refuses", pytest.param("is frozen", marks=pytest.mark.long)])
 def test_a_server_that_is_away_for_ten_seconds_is_waited_for(
     source: Path, uri: str, tmp_path: Path, store: S3Server, mode: str, outage: str
 ) -> None:
