@@ -41,8 +41,6 @@ from qaeval_core.running.sight import Sight, input_problem
 from qaeval_core.store.store import Commit
 
 _REPORT_EVERY_S = 1.0
-# Actors in a row that die before they have started; Ray ends a run with the first by default.
-_MAX_START_DEATHS = 5
 # A worker between two pieces is not idle.
 _IDLE_S = 2.0
 # Of workers that died at work and never came back.
@@ -322,8 +320,6 @@ def pieces_dataset(pieces: Sequence[Piece]) -> ray.data.Dataset:
     context.target_max_block_size = None  # A block is never split.
     # Its default ends a family that waits for a GPU after half an hour.
     context.execution_no_progress_timeout_s = -1
-    # Actors open models later: one that dies as it starts is a node's matter, or was called off.
-    context.max_consecutive_actor_init_deaths = _MAX_START_DEATHS
     context.enable_progress_bars = False
     # Its plan and timings are in Ray's own log files; ours are lines of rows/s.
     logging.getLogger("ray.data").setLevel(logging.ERROR)

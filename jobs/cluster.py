@@ -18,7 +18,7 @@ from typing import Any
 
 import grpc
 import ray
-from ray._raylet import Config  # type: ignore[attr-defined]
+from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 from ray.autoscaler.sdk import request_resources
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -83,32 +83,46 @@ def connected(cluster: ClusterSection) -> Iterator[None]:
         # Inherited, as PYTHONPATH is: with a runtime_env Ray starts workers a second later.
         os.environ.setdefault("MALLOC_ARENA_MAX", "2")
         options["_temp_dir"] = str(private_folder() / "r")
-        _require_token()
-    try:
-        with _without_log_level_line():
-            ray.init(**options)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise RunError(
-            f"cannot reach a Ray cluster at {address or 'this machine'}: {error}"
-        ) from None
-    try:
-        _check_door(address)
-        yield
-    finally:
-        ray.shutdown()
+    with contextlib.nullcontext() if address else _requiring_token():
+        try:
+            with _without_log_level_line():
+                ray.init(**options)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise RunError(
+                f"cannot reach a Ray cluster at {address or 'this machine'}: {error}"
+            ) from None
+        try:
+            _check_door(address)
+            yield
+        finally:
+            ray.shutdown()
 
 
-def _require_token() -> None:
-    """Let the local cluster that is started next take no call without a token.
+@contextlib.contextmanager
+def _requiring_token() -> Iterator[None]:
+    """Let a local cluster that is started meanwhile take no call without a token.
 
     It listens on all interfaces: without one the network could run code here while a run lives.
     The token is known to this process and its workers alone, unless the user has given one.
     """
+    before = {name: os.environ.get(name) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    # Subtle: Ray has read the mode when it was imported, and would start processes that ask for
-    # a token which this one does not send.
-    Config.initialize("")
+    try:
+        # Subtle: Ray has read the mode when it was imported, and would start processes that ask
+        # for a token which this one does not send.
+        Config.initialize("")
+        yield
+    finally:
+        # Told in words: without the variable Ray keeps the mode it has. The token goes after the
+        # mode: a thread of Ray that still asks for one must find it.
+        os.environ["RAY_AUTH_MODE"] = before["RAY_AUTH_MODE"] or "disabled"
+        Config.initialize("")
+        AuthenticationTokenLoader.instance().reset_cache()
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def private_folder() -> Path:
@@ -135,12 +149,18 @@ def _check_door(address: str | None) -> None:
     Raises
     ------
     RunError
-        If it is one that this process has started.
+        If it is one that this process has started, or this process insists on tokens: it would
+        refuse the cluster's calls, which takes every worker for one that nobody needs.
     """
     if not takes_any_call(ray.get_runtime_context().gcs_address):
         return
     if address is None:
         raise RunError("the local Ray that was started takes calls without a token: not used")
+    if os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
+        raise RunError(
+            f"the Ray cluster at {address} shows no token, which RAY_AUTH_MODE=token asks for in "
+            "this environment: start the cluster with tokens, or unset it here"
+        )
     say(
         f"warning: the Ray cluster at {address} takes calls without a token: whoever can reach it "
         "can run code on it and read what runs there (RAY_AUTH_MODE=token closes it)"

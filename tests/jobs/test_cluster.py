@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 import ray
 from helpers import (
+    REPOSITORY,
     assert_same_scores,
     qaeval,
     read_scores,
@@ -102,6 +103,53 @@ def test_two_cpu_cluster_scores_as_one_process_does(
     )
     run_locally({**job, "output.path": str(tmp_path / "local")})
     assert_same_scores(read_scores(out), read_scores(tmp_path / "local"))
+
+
+_TWO_CLUSTERS = """
+import os, sys
+import ray
+from jobs.cluster import connected
+from qaeval_core.configure import ClusterSection
+
+@ray.remote(num_cpus=0)
+class Answering:
+    def answer(self):
+        return os.environ.get("RAY_AUTH_MODE")
+
+for address in (None, sys.argv[1]):
+    with connected(ClusterSection(address=address)):
+        print(ray.get(Answering.remote().answer.remote()), end=" ")
+print(os.environ.get("RAY_AUTH_MODE"), "RAY_AUTH_TOKEN" in os.environ)
+"""
+
+
+@pytest.mark.slow
+def test_a_local_cluster_leaves_no_token_to_the_next(address: str) -> None:
+    """A process that asks for tokens refuses the calls of a cluster without; its actors die."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+    done = subprocess.run(
+        [sys.executable, "-c", _TWO_CLUSTERS, address],
+        env={**environment, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["token", "disabled", "None", "False"]
+
+
+@pytest.mark.slow
+def test_asking_for_tokens_a_cluster_without_is_refused(
+    job: dict[str, object], address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended in the death of actors, with nothing said of tokens."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    words = ("--set=metrics.f1.metric=f1", "--out", tmp_path / "out", "--address", address)
+    said = qaeval("score", tmp_path / "input.parquet", *words, expect=1, timeout_s=90)
+    assert f"the Ray cluster at {address} shows no token" in said
+    assert "Traceback" not in said
 
 
 class DeadlyPieces(ScorePieces):
