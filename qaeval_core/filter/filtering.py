@@ -27,6 +27,7 @@ from qaeval_core import files
 from qaeval_core.errors import RunError, SchemaError
 from qaeval_core.filter.corpus import RangeTask
 from qaeval_core.filter.decide import CorpusRows, QuotaCount, decide
+from qaeval_core.filter.join import put_in_place
 from qaeval_core.filter.labels import LabelledRows, Labels, labelled_rows
 from qaeval_core.filter.learn import Learned, learn_rank, look_up
 from qaeval_core.filter.plan import FilterPlan
@@ -259,6 +260,15 @@ class Filtering:
                 files.remove_temporaries(local / name)
 
         self.store.call(remove, f"cannot write below {self.folder}")
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file of KEPT, as a worker does: never after a successor has begun."""
+        whole, path = self.work / "whole" / name, self.folder / name
+        self.store.write(whole, content)
+        self.store.check_inside(path)
+        self.store.call(lambda: put_in_place(whole, path, self.tenure), f"cannot write {path}")
+        if (local := self.folder.local) is not None:
+            self.store.call(lambda: files.flush_folder(local), f"cannot write {path}")
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:

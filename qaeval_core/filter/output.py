@@ -14,14 +14,8 @@ from numpy.typing import NDArray
 from qaeval_core.filter.corpus import Corpus, RangeTask
 from qaeval_core.filter.decide import CorpusRows, GroupCounts
 from qaeval_core.filter.filtering import OUTPUTS, Filtering
-from qaeval_core.filter.write import (
-    Decisions,
-    FileTask,
-    WritePlan,
-    Written,
-    join_file,
-    write_range,
-)
+from qaeval_core.filter.join import FileTask, join_file
+from qaeval_core.filter.write import Decisions, WritePlan, Written, write_range
 from qaeval_core.schema import COLUMNS_METADATA
 from qaeval_core.storage.path import StoragePath, as_path
 
@@ -165,4 +159,4 @@ def write_yields(run: Filtering, table: pl.DataFrame) -> None:
     """Write yield.parquet."""
     buffer = io.BytesIO()
     table.write_parquet(buffer)
-    run.store.write(run.folder / "yield.parquet", buffer.getvalue())
+    run.write("yield.parquet", buffer.getvalue())

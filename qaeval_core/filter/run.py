@@ -36,6 +36,7 @@ from qaeval_core.filter.filtering import (
     learn,
     scan,
 )
+from qaeval_core.filter.join import hash_of
 from qaeval_core.filter.labels import SHEET_NAME, LabelledRows, read_labels
 from qaeval_core.filter.learn import Learned
 from qaeval_core.filter.order import Cut
@@ -45,12 +46,12 @@ from qaeval_core.filter.plan import FilterPlan, check_memory, make_plan
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.result import FilterResult, Outcome, result_content
 from qaeval_core.filter.sheet import write_sheet
-from qaeval_core.filter.write import Sums, hash_of
+from qaeval_core.filter.write import Sums
 from qaeval_core.filter.yields import certificate, smallest_shares, yield_table
 from qaeval_core.outages import Outages
 from qaeval_core.running.run_files import read_json
 from qaeval_core.stats.certificate import Certificate
-from qaeval_core.storage.path import AnyPath, StoragePath, as_path
+from qaeval_core.storage.path import AnyPath, StoragePath, as_json, as_path
 from qaeval_core.storage.probe import PROBES, probe
 from qaeval_core.store.lock import RunLock
 
@@ -284,15 +285,15 @@ def _finish(run: Filtering, content: dict[str, Any], fingerprint: str) -> None:
     if content["learned"] is None:
         run.store.delete(run.folder / "combine.json")
     else:
-        run.store.write_json(run.folder / "combine.json", content["learned"])
-    run.store.write(run.folder / "filter.html", filter_page(content).encode())
-    run.store.write_json(run.folder / "filter.json", content)
+        run.write("combine.json", as_json(content["learned"]))
+    run.write("filter.html", filter_page(content).encode())
+    run.write("filter.json", as_json(content))
     if content["certified"] is False:
         return
     path = run.folder / "filter.json"
     own = run.store.call(lambda: hash_of(path), f"cannot read {path}")
     marker = {"fingerprint": fingerprint, "filter": own}
-    run.store.write(run.folder / "_SUCCESS", json.dumps(marker).encode())
+    run.write("_SUCCESS", json.dumps(marker).encode())
 
 
 def filter_corpus(

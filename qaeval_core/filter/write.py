@@ -6,10 +6,8 @@ A range of rows and its decisions in, two parts of Parquet files out, and sums f
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from qaeval_core import files
 from qaeval_core.filter.corpus import RangeTask
 from qaeval_core.filter.decide import NO_TWIN
 from qaeval_core.filter.facts import KEPT
@@ -25,10 +22,8 @@ from qaeval_core.filter.order import Cut, at_or_before
 from qaeval_core.filter.ranges import RangeReader, RangeRows
 from qaeval_core.filter.scan import IdsAside
 from qaeval_core.outages import Outages
-from qaeval_core.parquet_parts import copy_part, join_parts
 from qaeval_core.schema import COLUMNS_METADATA
 from qaeval_core.stats.certificate import N_SHARES
-from qaeval_core.storage.base import Sink
 from qaeval_core.storage.path import StoragePath, as_path
 from qaeval_core.store.lock import Tenure
 
@@ -45,7 +40,6 @@ DECISIONS_SCHEMA = pa.schema(
 )
 _ROWS_PER_GROUP = 1 << 16
 _GROUP_BYTES = 64 << 20
-_BLOCK_BYTES = 1 << 20
 NO_BIN = 255
 N_BINS = 20
 
@@ -399,82 +393,6 @@ def _add_examples(
             "rank_value": rank if np.isfinite(rank) else None,
             "texts": texts,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class FileTask:
-    """An output file, ``kept`` or ``decisions``, and the numbers of its parts."""
-
-    what: str
-    relative: str
-    numbers: tuple[int, ...]
-
-
-def join_file(task: FileTask, folder: str, plan: WritePlan) -> tuple[int, str]:
-    """Put the parts of an output file together; return its bytes, and of decisions the SHA-256.
-
-    Raises
-    ------
-    LockLostError
-        If another filter has taken KEPT; nothing is put there then.
-    StorageError
-        If a store refuses for as long as it is tried.
-    """
-    path = as_path(folder) / task.what / task.relative
-    local = path.local
-    parts = [part_path(plan.work, task.what, number) for number in task.numbers]
-
-    def write() -> tuple[int, str]:
-        if len(parts) == 1 and local is not None and (own := parts[0].local) is not None:
-            files.make_folder(local.parent)
-            files.flush_file(own)
-            done = own.stat().st_size, hash_of(parts[0]) if task.what == "decisions" else ""
-            plan.tenure.check()
-            files.move(own, local)
-            return done
-        with path.writer() as file:
-            sink = _Hashed(file)
-            if len(parts) == 1:
-                copy_part(parts[0], sink)
-            else:
-                join_parts(parts, sink)
-            # Last of all: what is written here is in its place once this context ends.
-            plan.tenure.check()
-        return sink.tell(), sink.hash.hexdigest() if task.what == "decisions" else ""
-
-    call = partial(plan.outages.call, store=folder, what=f"cannot write {path}")
-    done: tuple[int, str] = call(write)
-    if local is not None:  # Apart from the move, which cannot be done twice.
-        call(partial(files.flush_folder, local.parent))
-    return done
-
-
-class _Hashed:
-    """Hands on what is written, and hashes it: an object is not read again for that."""
-
-    def __init__(self, file: Sink) -> None:
-        self._file = file
-        self._n_bytes = 0
-        self.hash = hashlib.sha256()
-
-    def write(self, content: bytes, /) -> int:
-        """Write on."""
-        self.hash.update(content)
-        self._n_bytes += len(content)
-        return self._file.write(content)
-
-    def tell(self) -> int:
-        """Return how much was written."""
-        return self._n_bytes
-
-
-def hash_of(path: StoragePath) -> str:
-    """Return the SHA-256 of a file."""
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            found.update(block)
-    return found.hexdigest()
 
 
 def share_of_rows(

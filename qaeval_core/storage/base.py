@@ -94,6 +94,16 @@ class Storage(ABC):
         """
 
     @abstractmethod
+    def copy(self, name: str, to: str) -> None:
+        """Write a file under another name, too, whole or not at all.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no such file; the other name is as it was then.
+        """
+
+    @abstractmethod
     def fetch(self, name: str) -> tuple[bytes, Found]:
         """Return a file and what is known of this very version."""
 

@@ -128,8 +128,7 @@ class StoragePath:
 
     def put_json(self, content: object) -> Tag:
         """Write JSON, whole or not at all, keys in the given order."""
-        text = json.dumps(content, indent=2, ensure_ascii=False, default=str)
-        return self.put(f"{text}\n".encode())
+        return self.put(as_json(content))
 
     def put_new(self, content: bytes) -> Tag | None:
         """Write it unless it is there; None if another one is."""
@@ -142,6 +141,10 @@ class StoragePath:
     def writer(self, *, is_flushed: bool = True) -> AbstractContextManager[Sink]:
         """Return a context in which it is written; it is there at the regular end alone."""
         return self.storage.writer(self.key, is_flushed=is_flushed)
+
+    def copy(self, to: StoragePath) -> None:
+        """Write its bytes to another path of this storage, whole or not at all."""
+        self.storage.copy(self.key, to.key)
 
     def fetch(self) -> tuple[bytes, Found]:
         """Return its content and what is known of this very version."""
@@ -252,6 +255,11 @@ class _Ranges(io.RawIOBase):
 
 # What functions that read and write below OUT take.
 AnyPath = str | Path | StoragePath
+
+
+def as_json(content: object) -> bytes:
+    """Return a value as files hold it, keys in the given order."""
+    return f"{json.dumps(content, indent=2, ensure_ascii=False, default=str)}\n".encode()
 
 
 def as_path(given: AnyPath) -> StoragePath:

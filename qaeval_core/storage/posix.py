@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins
 import errno
 import os
+import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -77,6 +78,11 @@ class PosixStorage(Storage):
                 files.set_later(file.fileno(), than=old)
                 written = os.fstat(file.fileno())
             return _tag(written)
+
+    def copy(self, name: str, to: str) -> None:
+        """Read a file, and write it under a temporary name that is renamed."""
+        with self.local(name).open("rb") as file, files.writer(self.local(to)) as sink:
+            shutil.copyfileobj(file, sink)
 
     def fetch(self, name: str) -> tuple[bytes, Found]:
         """Read a file."""

@@ -17,7 +17,7 @@ from helpers import REPOSITORY
 from s3_server import S3Server
 
 from qaeval_core import files
-from qaeval_core.filter import run, write
+from qaeval_core.filter import join, run
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 
 SCRIPT = REPOSITORY / "tests" / "killed_filter.py"
@@ -102,7 +102,7 @@ def test_a_first_filter_that_was_killed_goes_on(out: Path, tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("owner", "name", "nth"), [
-    (files, "flush_folder", 3), (write, "hash_of", 1), (run, "hash_of", 1),
+    (files, "flush_folder", 3), (join, "hash_of", 1), (run, "hash_of", 1),
 ])  # fmt: skip
 def test_a_disk_that_refuses_for_a_moment_costs_nothing(
     out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, nth: int

@@ -14,7 +14,7 @@ from s3_server import S3Server
 
 from qaeval_core import files
 from qaeval_core.errors import LockLostError, RunError, StoreLockedError
-from qaeval_core.filter import corpus, output
+from qaeval_core.filter import corpus, join, output
 from qaeval_core.filter.filtering import Filtering
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.store.lock import RunLock, Tenure
@@ -126,19 +126,50 @@ def test_a_second_filter_is_told_to_choose_a_folder(out: Path, tmp_path: Path) -
     assert "--out" not in str(raised.value)
 
 
-def test_a_worker_on_a_disk_is_late_even_after_its_look(
-    out: Path, tmp_path: Path, n_parts: int
-) -> None:
-    """Its successor has taken away what it is about to rename."""
+def last_step(folder: AnyPath) -> tuple[Any, str]:
+    """Return what comes after the last look at the lock."""
+    return (StoragePath, "copy") if as_path(folder).local is None else (files, "move")
+
+
+def test_a_worker_is_late_even_after_its_look(out: Path, folder: AnyPath, n_parts: int) -> None:
+    """Its successor has taken away what it is about to move, or to copy."""
     with contextlib.ExitStack() as frozen:
 
         def freeze() -> None:
             look = before_first(
-                Path if n_parts > 1 else files,
-                "replace" if n_parts > 1 else "move",
-                lambda: take_over(out, tmp_path / "kept"),
+                *last_step(folder), lambda: take_over(out, as_path(folder) / "kept")
             )
             frozen.enter_context(look)
 
         with before_first(output, "join_file", freeze):
-            check_late(out, tmp_path, RunError)
+            check_late(out, folder, RunError)
+
+
+@pytest.mark.parametrize("name", ["yield.parquet", "filter.html", "filter.json", "_SUCCESS"])
+def test_a_driver_is_late_even_after_its_look(out: Path, folder: AnyPath, name: str) -> None:
+    """What it writes itself is put in its place as workers do it."""
+    own = Filtering.write
+
+    def write(run: Filtering, given: str, content: bytes) -> None:
+        if given != name or run.plan.request.near_duplicates != FIRST["near_duplicates"]:
+            return own(run, given, content)
+        with before_first(*last_step(folder), lambda: take_over(out, as_path(folder) / "kept")):
+            return own(run, given, content)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Filtering, "write", write)
+        check_late(out, folder, RunError)
+
+
+@pytest.mark.slow
+def test_a_file_too_large_to_be_copied_is_sent(
+    out: Path, store: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """S3 copies five gigabytes at most."""
+    store.make_bucket("bucket")
+    folder = as_path(store.uri(f"bucket/takeovers/{tmp_path.name}"))
+    filtered(out, folder / "copied", **FIRST)
+    monkeypatch.setattr(join, "_MAX_COPY_BYTES", 100)
+    monkeypatch.setattr(StoragePath, "copy", None)
+    filtered(out, folder / "sent", **FIRST)
+    assert files_of(folder / "sent") == files_of(folder / "copied")

@@ -87,6 +87,20 @@ def test_what_is_not_there_is_said_so(folder: StoragePath) -> None:
     assert names(folder) == [] and not list((folder / "c").list(is_deep=True))
 
 
+@pytest.mark.parametrize("content", [b"", b"one", LARGE], ids=["empty", "small", "parts"])
+def test_a_copy_is_whole_or_not_at_all(folder: StoragePath, content: bytes) -> None:
+    path, to = folder / "work" / "a", folder / "b" / f"{len(content)}"
+    with path.writer() as sink:
+        sink.write(content)
+    to.put(b"what was there")
+    path.copy(to)
+    assert to.read_bytes() == content == path.read_bytes()
+    path.delete()
+    with pytest.raises(FileNotFoundError):
+        path.copy(to)
+    assert to.read_bytes() == content
+
+
 def test_a_listing_begins_behind_a_name_and_folders_are_listed_alone(folder: StoragePath) -> None:
     for name in ("w1/0", "w1/1", "w1/2", "w1/b/3", "w2/0", "z"):
         (folder / name).put(name.encode())
@@ -163,6 +177,8 @@ def test_odd_names_are_names(folder: StoragePath, name: str) -> None:
     path = folder / name / name
     path.put(b"odd")
     assert names(folder / name) == [name] and path.name == name
+    path.copy(folder / "copies" / name)
+    assert (folder / "copies" / name).read_bytes() == b"odd"
     assert as_path(str(path)) == path and as_path(str(path)).read_bytes() == b"odd"
 
 

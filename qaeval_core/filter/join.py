@@ -1,0 +1,126 @@
+"""Join: output files put together in a filter's own folder, and then in their places.
+
+But: S3 copies no object of more than five gigabytes. Such a file is sent to its place itself, and a
+worker that is frozen for minutes between its look at the lock and the end of that could still put
+it beside the files of whoever took KEPT over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import partial
+
+from qaeval_core import files
+from qaeval_core.filter.write import WritePlan, part_path
+from qaeval_core.parquet_parts import copy_part, join_parts
+from qaeval_core.storage.base import Sink
+from qaeval_core.storage.path import StoragePath, as_path
+from qaeval_core.store.lock import Tenure
+
+_BLOCK_BYTES = 1 << 20
+_MAX_COPY_BYTES = 5 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class FileTask:
+    """An output file, ``kept`` or ``decisions``, and the numbers of its parts."""
+
+    what: str
+    relative: str
+    numbers: tuple[int, ...]
+
+
+def join_file(task: FileTask, folder: str, plan: WritePlan) -> tuple[int, str]:
+    """Put the parts of an output file together; return its bytes, and of decisions the SHA-256.
+
+    Raises
+    ------
+    LockLostError
+        If another filter has taken KEPT; nothing is put there then.
+    StorageError
+        If a store refuses for as long as it is tried.
+    """
+    path = as_path(folder) / task.what / task.relative
+    parts = [part_path(plan.work, task.what, number) for number in task.numbers]
+
+    def write() -> tuple[int, str]:
+        whole, sha256 = parts[0], ""
+        if len(parts) > 1:
+            whole = as_path(plan.work) / "whole" / task.what / task.relative
+            with whole.writer(is_flushed=False) as file:
+                sink = _Hashed(file)
+                join_parts(parts, sink)
+            sha256 = sink.hash.hexdigest()
+        elif task.what == "decisions":
+            sha256 = hash_of(whole)
+        n_bytes = put_in_place(whole, path, plan.tenure)
+        return n_bytes, sha256 if task.what == "decisions" else ""
+
+    call = partial(plan.outages.call, store=folder, what=f"cannot write {path}")
+    done: tuple[int, str] = call(write)
+    if (local := path.local) is not None:  # Apart from the move, which cannot be done twice.
+        call(partial(files.flush_folder, local.parent))
+    return done
+
+
+def put_in_place(whole: StoragePath, path: StoragePath, tenure: Tenure) -> int:
+    """Give a file of the folder of work its place in KEPT; return its bytes.
+
+    Whoever takes KEPT over deletes that folder before all else. So who was frozen after the look at
+    the lock, however long, finds nothing to move or to copy.
+
+    Raises
+    ------
+    LockLostError
+        If another filter has taken KEPT.
+    OSError
+        If the storage refuses, or the file is gone.
+    """
+    local, own = path.local, whole.local
+    if local is not None and own is not None:
+        files.make_folder(local.parent)
+        files.flush_file(own)
+        n_bytes = own.stat().st_size
+        tenure.check()
+        files.move(own, local)
+        return n_bytes
+    found = whole.head()
+    if found is None:
+        raise FileNotFoundError(f"there is no {whole}")
+    if found.size > _MAX_COPY_BYTES:
+        with path.writer() as sink:
+            copy_part(whole, sink)
+            tenure.check()  # Last of all: it is in its place once this context ends.
+    else:
+        tenure.check()
+        whole.copy(path)
+    return found.size
+
+
+class _Hashed:
+    """Hands on what is written, and hashes it: an object is not read again for that."""
+
+    def __init__(self, file: Sink) -> None:
+        self._file = file
+        self._n_bytes = 0
+        self.hash = hashlib.sha256()
+
+    def write(self, content: bytes, /) -> int:
+        """Write on."""
+        self.hash.update(content)
+        self._n_bytes += len(content)
+        return self._file.write(content)
+
+    def tell(self) -> int:
+        """Return how much was written."""
+        return self._n_bytes
+
+
+def hash_of(path: StoragePath) -> str:
+    """Return the SHA-256 of a file."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            found.update(block)
+    return found.hexdigest()
