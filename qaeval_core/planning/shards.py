@@ -53,6 +53,9 @@ class ReadLimits(NamedTuple):
     text_bytes: int = 16 << 20
 
 
+_LIMITS = ReadLimits()
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """What is scheduled: shards of one stretch of one file, open for the same families."""
@@ -66,6 +69,29 @@ class Piece:
     first_row: int
     shards: tuple[RowRange, ...]
     limits: ReadLimits
+
+    @classmethod
+    def of(
+        cls,
+        file: InputFile,
+        stretch: Stretch,
+        *,
+        families: tuple[str, ...] = (),
+        shards: tuple[RowRange, ...] = (),
+        limits: ReadLimits = _LIMITS,
+    ) -> Piece:
+        """Return a piece of a stretch of a file."""
+        return cls(
+            families=families,
+            file_id=file.file_id,
+            relative=file.relative,
+            version=file.version,
+            first_group=stretch.first_group,
+            stop_group=stretch.stop_group,
+            first_row=stretch.rows.start,
+            shards=shards,
+            limits=limits,
+        )
 
     @property
     def uri(self) -> str:
@@ -214,14 +240,10 @@ def plan_file(
             shards = [shard for shard, _ in group]
             for i in range(0, len(shards), n_shards):
                 pieces.append(
-                    Piece(
+                    Piece.of(
+                        file,
+                        stretch,
                         families=families,
-                        file_id=file.file_id,
-                        relative=file.relative,
-                        version=file.version,
-                        first_group=stretch.first_group,
-                        stop_group=stretch.stop_group,
-                        first_row=stretch.rows.start,
                         shards=tuple(shards[i : i + n_shards]),
                         limits=limits,
                     )

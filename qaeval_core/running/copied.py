@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.sample import sampled_rows
-from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, Stretch, stretches
+from qaeval_core.planning.shards import Piece, RowRange, Stretch, stretches
 from qaeval_core.running.reader import ShardReader
 from qaeval_core.store.store import Store
 
@@ -77,7 +77,7 @@ class CopiedColumns:
             if chunk.n_rows <= 0:
                 continue
             try:
-                given = self._read(file, reader, _as_piece(file, stretch), chunk)
+                given = self._read(file, reader, Piece.of(file, stretch), chunk)
             except UnreadableFileError:
                 if stretch.stop_group - stretch.first_group > 1:
                     todo.extendleft(reversed(_alone(file, stretch)))
@@ -135,20 +135,6 @@ def _alone(file: InputFile, stretch: Stretch) -> list[Stretch]:
         for i, group in enumerate(file.row_groups)
         if stretch.first_group <= i < stretch.stop_group
     ]
-
-
-def _as_piece(file: InputFile, stretch: Stretch) -> Piece:
-    return Piece(
-        families=(),
-        file_id=file.file_id,
-        relative=file.relative,
-        version=file.version,
-        first_group=stretch.first_group,
-        stop_group=stretch.stop_group,
-        first_row=stretch.rows.start,
-        shards=(),
-        limits=ReadLimits(),
-    )
 
 
 def _row_ids(file: InputFile, rows: RowRange) -> pa.Array:
