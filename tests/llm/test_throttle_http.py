@@ -93,9 +93,10 @@ def until_it_holds(measure: Callable[[], None]) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"faults": {"error_503": 0.10}, "retry_after_s": 1.0},
+        # One is enough for every day: each takes half a minute on a machine that does nothing else.
+        pytest.param({"faults": {"error_503": 0.10}, "retry_after_s": 1.0}, marks=pytest.mark.long),
         {"faults": {"error_503": 0.025, "error_500": 0.025, "reset": 0.025, "truncated": 0.025}},
-        {"faults": {"429": 0.05}},
+        pytest.param({"faults": {"429": 0.05}}, marks=pytest.mark.long),
     ],
     ids=["503 that say when", "the report's mixture", "429 that say nothing"],
 )

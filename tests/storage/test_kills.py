@@ -138,7 +138,8 @@ def test_a_server_that_is_away_for_ten_seconds_is_waited_for(
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("mode", _OUTAGE_MODES)
+@pytest.mark.long  # A store that stays away is met by default in test_out.py, in one process.
+@pytest.mark.parametrize("mode", MODES)
 def test_a_server_that_stays_away_ends_the_run_with_1(
     source: Path, uri: str, tmp_path: Path, store: S3Server, mode: str
 ) -> None:
