@@ -5,10 +5,10 @@ depend on what weights are) at several token budgets: rows/s, share of the measu
 memory and busy time as nvidia-smi tells. After it what people run otherwise, in fp16 on the same
 device: torch with SDPA on the same batches, sentence-transformers, bert-score, the per-row loop.
 Last, `qaeval score` on a million rows with SAS, and a tenth of them with QRelScore. No number is
-judged; what cannot run is skipped by name, and what should run and does not is told and makes the
-exit status 1.
+judged; what cannot run, or does not fit into the minutes, is skipped by name, and what should run
+and does not is told and makes the exit status 1.
 
-usage: python -m benchmarks.gpu [--json FILE] [--rows N] [--end-to-end N]; --help says the rest
+usage: python -m benchmarks.gpu [--json FILE] [--minutes N] [--rows N]; --help says the rest
 """
 
 from __future__ import annotations
@@ -18,22 +18,20 @@ import gc
 import json
 import logging
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from benchmarks.common import Settings
 from benchmarks.data import Rows, load_rows
 from benchmarks.gpu_card import measured_peak, memory_used, nvidia_smi
-from benchmarks.gpu_models import FAMILIES, ROLES, compile_family, model_folder, roles_of
+from benchmarks.gpu_choice import Choice, Clock
+from benchmarks.gpu_job import end_to_end, rows_that_fit
+from benchmarks.gpu_models import FAMILIES, compile_family, model_folder, roles_of
 from benchmarks.gpu_peers import Peer, peers_of
 from benchmarks.measure import environment, work_flops
 from qaeval_core.errors import DeviceMemoryError, QAEvalError
@@ -45,8 +43,9 @@ from qaeval_core.models.session import Device, Session, available_cpus, load_onn
 
 # What libraries of peers raise for what they do not take; torch's lack of memory is the second.
 _PEER_ERRORS = (OSError, RuntimeError, ValueError, TypeError, AttributeError, LookupError)
-# What `qaeval score` is run for, and the divisor of its rows: ten minutes are to hold it all.
-_END_TO_END = {"sas": 1, "qrelscore": 10}
+# Of the minutes: what families and their peers get, the rest is for `qaeval score`.
+_SHARE_OF_FAMILIES = 0.75
+_NO_TIME = {"skipped": "no time is left for it"}
 # Made once from the device's numbers, and kept by units for what is made of them.
 _RESULTS = ("output", "values", "vectors", "text_vectors")
 
@@ -68,24 +67,6 @@ beside a CPU what a worker does before it trusts a device: up to 40 units of the
 peers        rows/s; torch's batches are cut and tokenised before, the other libraries tokenise in
              their time
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """What is measured; the command line says what each is."""
-
-    device: Device = "cuda"
-    rows: int = 4000
-    budgets: Sequence[int] = (4096, 16384, 65536)
-    families: Sequence[str] = tuple(FAMILIES)
-    precision: str = "auto"
-    repeats: int = 3
-    seconds: float = 1.0
-    random: bool = True
-    peers: bool = True
-    check: bool = True
-    end_to_end: int = 1_000_000
-    json: Path | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -148,42 +129,84 @@ def measure(choice: Choice) -> dict[str, Any]:
     print(f"rows        {rows}")
     print(f"{'family':<12} {'model':<14} {'precision':<9} {'budget':>6} {'rows/s':>9} "
           f"{'of peak':>8} {'busy':>5} {'MiB':>7} {'padding':>7}")  # fmt: skip
+    seconds = 60 * choice.minutes
+    reserve = 1 - _SHARE_OF_FAMILIES if choice.end_to_end else 0.0
+    clock = Clock(seconds, reserve_s=reserve * seconds)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for family in choice.families:
             for is_random in (False, True) if choice.random else (False,):
                 own = {"family": family, "is_random": is_random, "budgets": {}, "peers": {}}
                 found["families"].append(own)
-                try:
-                    plan = compile_family(
-                        family,
-                        device=choice.device,
-                        folder=folder,
-                        is_random=is_random,
-                        precision=choice.precision,
-                    )
-                    measure_family(plan, rows, choice, peak=peak, own=own)
-                    if choice.check and not is_random:
-                        own["device_check"] = look_at_device(plan, rows, choice)
-                except QAEvalError as error:
-                    own["failed"] = _told(error)
-                    found["failures"].append(f"{family}: {own['failed']}")
-                    continue
-                if choice.peers:
-                    measure_peers(plan, rows, choice, folder, own=own)
-                failed = {name: peer for name, peer in own["peers"].items() if "failed" in peer}
-                found["failures"] += [f"{family}, {n}: {p['failed']}" for n, p in failed.items()]
+                _measure_all(rows, choice, folder, own, peak=peak, clock=clock)
+                found["failures"] += _failures(own)
                 _write(found, choice.json)
         if choice.end_to_end:
             found["end_to_end"] = {}
-            for metric, divisor in _END_TO_END.items():
-                n_rows = -(-choice.end_to_end // divisor)
-                own = end_to_end(choice, folder / "end_to_end" / metric, metric, n_rows)
+            clock.reserve_s = 0.0
+            for metric, n_rows, left_s in rows_that_fit(found["families"], choice, clock):
+                place = folder / "end_to_end" / metric
+                own = end_to_end(choice, place, metric, n_rows, timeout_s=left_s)
                 found["end_to_end"][metric] = own
                 if "failed" in own:
                     found["failures"].append(f"end to end, {metric}: {own['failed']}")
+    found["seconds"] = {"measured": seconds - clock.left_s(), "exports": clock.ready_s}
+    _tell_time(found)
     _write(found, choice.json)
     return found
+
+
+def _measure_all(
+    rows: Rows,
+    choice: Choice,
+    folder: Path,
+    own: dict[str, Any],
+    *,
+    peak: float | None,
+    clock: Clock,
+) -> None:
+    """Add what a family does, and its peers do, with one model."""
+    family, is_random = own["family"], own["is_random"]
+    if clock.is_over():
+        own |= _NO_TIME
+        return
+    try:
+        with clock.stopped():
+            plan = compile_family(
+                family,
+                device=choice.device,
+                folder=folder,
+                is_random=is_random,
+                precision=choice.precision,
+            )
+        measure_family(plan, rows, choice, peak=peak, own=own, clock=clock)
+        if choice.check and not is_random and not clock.is_over():
+            own["device_check"] = look_at_device(plan, rows, choice)
+    except QAEvalError as error:
+        own["failed"] = _told(error)
+        return
+    if choice.peers:
+        measure_peers(plan, rows, choice, folder, own=own, clock=clock)
+
+
+def _failures(own: Mapping[str, Any]) -> Iterator[str]:
+    if "failed" in own:
+        yield f"{own['family']}: {own['failed']}"
+    for name, peer in own["peers"].items():
+        if "failed" in peer:
+            yield f"{own['family']}, {name}: {peer['failed']}"
+
+
+def _tell_time(found: Mapping[str, Any]) -> None:
+    parts = list(found["families"])
+    for family in found["families"]:
+        parts += [*family["budgets"].values(), *family["peers"].values()]
+    n_left_out = sum(part.get("skipped") == _NO_TIME["skipped"] for part in parts)
+    took = found["seconds"]
+    print(
+        f"time        {took['measured']:.0f} s of measuring, {took['exports']:.0f} s of exports"
+        + (f"; {n_left_out} left out for lack of it (--minutes)" if n_left_out else "")
+    )
 
 
 def _write(found: Mapping[str, Any], path: Path | None) -> None:
@@ -196,7 +219,13 @@ def _told(error: Exception) -> str:
 
 
 def measure_family(
-    plan: ModelFamilyPlan, rows: Rows, choice: Choice, *, peak: float | None, own: dict[str, Any]
+    plan: ModelFamilyPlan,
+    rows: Rows,
+    choice: Choice,
+    *,
+    peak: float | None,
+    own: dict[str, Any],
+    clock: Clock,
 ) -> None:
     """Add a family's numbers at each budget that holds one window."""
     record = plan.artifact.record
@@ -204,6 +233,9 @@ def measure_family(
     for budget in choice.budgets:
         if budget < plan.max_unit_tokens:
             own["budgets"][budget] = {"skipped": f"a window has {plan.max_unit_tokens} tokens"}
+            continue
+        if clock.is_over():
+            own["budgets"][budget] = _NO_TIME
             continue
         # A session of another budget would still be there otherwise, and its memory with it.
         gc.collect()
@@ -300,13 +332,22 @@ def look_at_device(plan: ModelFamilyPlan, rows: Rows, choice: Choice) -> dict[st
 
 
 def measure_peers(
-    plan: ModelFamilyPlan, rows: Rows, choice: Choice, folder: Path, *, own: dict[str, Any]
+    plan: ModelFamilyPlan,
+    rows: Rows,
+    choice: Choice,
+    folder: Path,
+    *,
+    own: dict[str, Any],
+    clock: Clock,
 ) -> None:
     """Add rows/s of what runs the same model otherwise."""
     family, is_random = own["family"], own["is_random"]
     as_folder = partial(model_folder, family, plan, folder, is_random=is_random)
     model = str(as_folder()) if is_random else own["model"]
     for name, make in peers_of(family, plan, model, as_folder, device=choice.device):
+        if clock.is_over():
+            own["peers"][name] = _NO_TIME
+            continue
         if isinstance(make, str):
             own["peers"][name] = {"skipped": make}
             print(f"  {name:<24} skipped: {make}")
@@ -330,51 +371,6 @@ def _measure_peer(make: Callable[[], Peer], rows: Rows, choice: Choice) -> dict[
     return {"rows_per_s": len(own) / median_s, "n_rows": len(own), "seconds": seconds}
 
 
-def end_to_end(choice: Choice, folder: Path, metric: str, n_rows: int) -> dict[str, Any]:
-    """Return what `qaeval score` takes for many rows: start, read, tokenise, run, commit, join."""
-    rows = load_rows(8000)
-    turns = -(-n_rows // len(rows))
-    # No question twice: equal pairs are run once, and would look like speed.
-    table = pl.DataFrame(
-        {
-            "id": range(n_rows),
-            "question": [f"{q} ({i})" for i in range(turns) for q in rows.questions][:n_rows],
-            "reference": ([*rows.questions[1:], rows.questions[0]] * turns)[:n_rows],
-            "context": (rows.contexts * turns)[:n_rows],
-        }
-    )
-    folder.mkdir(parents=True)
-    table.write_parquet(folder / "rows.parquet", row_group_size=50_000)
-    words = ["--set", f"cluster.device={choice.device}", "--local", "--metrics", metric]
-    words += ["--column", "candidate=question", "--column", "references=reference"]
-    words += [
-        word for role in ROLES for word in ("--set", f"models.{role}.precision={choice.precision}")
-    ]
-    words += [] if choice.check else ["--set", "models.check_device=false"]
-    started = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "jobs.cli", "score", folder / "rows.parquet",
-         "--out", folder / "out", *words],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    wall_s = time.perf_counter() - started
-    if done.returncode != 0:
-        print(f"end to end  {metric} FAILED: {done.stderr.strip()[-500:]}")
-        return {"failed": f"exit {done.returncode}: {done.stderr.strip()[-2000:]}"}
-    report: Mapping[str, Any] = json.loads((folder / "out" / "report.json").read_text("utf-8"))
-    passes = {key: family.get("this_run") for key, family in report["families"].items()}
-    n_scored = report["rows"]
-    rate = n_scored / wall_s
-    print(f"end to end  {metric}: {n_scored:,} rows in {wall_s:.0f} s: {rate:,.1f} rows/s")
-    return {
-        "n_rows": n_scored,
-        "quarantined": report["quarantined"],
-        "wall_s": wall_s,
-        "rows_per_s": rate,
-        "passes": passes,
-    }
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu",
@@ -390,7 +386,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--repeats", type=int, default=default.repeats, help="passes at least")
     add("--seconds", type=float, default=default.seconds, help="that all passes take at least")
     add("--end-to-end", type=int, default=default.end_to_end, metavar="ROWS",
-        help="of SAS, a tenth for QRelScore; 0: none; default %(default)s")  # fmt: skip
+        help="of SAS at most, a tenth for QRelScore; 0: none; default %(default)s")  # fmt: skip
+    add("--minutes", type=float, default=default.minutes,
+        help="of measuring, exports apart; default %(default)g")  # fmt: skip
     add("--no-random", dest="random", action="store_false", help="embedded models alone")
     add("--no-peers", dest="peers", action="store_false")
     add("--no-check", dest="check", action="store_false",
