@@ -206,7 +206,20 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return _small(request.param, tmp_path_factory.mktemp(request.param))
 
 
-@pytest.mark.parametrize("profile", ["paper", "authors"])
+# Both profiles on small models every day; the authors' on the embedded ones, too, in `make long`.
+@pytest.mark.parametrize(
+    ("pair", "profile"),
+    [
+        pytest.param("embedded", "paper", marks=pytest.mark.slow),
+        pytest.param("embedded", "authors", marks=pytest.mark.long),
+        ("bert", "paper"),
+        ("bert", "authors"),
+        pytest.param("roberta", "paper", marks=pytest.mark.slow),
+        pytest.param("roberta", "authors", marks=pytest.mark.slow),
+    ],
+    indirect=["pair"],
+    scope="module",
+)
 def test_scores_equal_the_eager_computation(
     pair: Pair, profile: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -366,7 +366,7 @@ def _die(*_: object) -> dict[str, float]:
     raise OSError("the power is gone")
 
 
-@pytest.mark.slow
+@pytest.mark.long  # A killed one goes on in the same way, every day.
 def test_a_stopped_training_says_how_to_go_on(tmp_path: Path) -> None:
     """SIGTERM is what a cluster sends before it takes a machine back."""
     run(command("kpqa", tmp_path, out="whole"))
