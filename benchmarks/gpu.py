@@ -5,8 +5,8 @@ depend on what weights are) at several token budgets: rows/s, share of the measu
 memory and busy time as nvidia-smi tells. After it what people run otherwise, in fp16 on the same
 device: torch with SDPA on the same batches, sentence-transformers, bert-score, the per-row loop.
 Last, `qaeval score` on a million rows with SAS, and a tenth of them with QRelScore. No number is
-judged; what cannot run, or does not fit into the minutes, is skipped by name, and what should run
-and does not is told and makes the exit status 1.
+judged; what cannot run is skipped by name; what should run and does not, by an error or because the
+minutes are over, is told and makes the exit status 1.
 
 usage: python -m benchmarks.gpu [--json FILE] [--minutes N] [--rows N]; --help says the rest
 """
@@ -30,7 +30,7 @@ from benchmarks.common import Settings
 from benchmarks.data import Rows, load_rows
 from benchmarks.gpu_card import measured_peak, memory_used, nvidia_smi
 from benchmarks.gpu_choice import Choice, Clock
-from benchmarks.gpu_job import end_to_end, rows_that_fit
+from benchmarks.gpu_job import END_TO_END, end_to_end
 from benchmarks.gpu_models import FAMILIES, compile_family, model_folder, roles_of
 from benchmarks.gpu_peers import Peer, peers_of
 from benchmarks.measure import environment, work_flops
@@ -43,8 +43,6 @@ from qaeval_core.models.session import Device, Session, available_cpus, load_onn
 
 # What libraries of peers raise for what they do not take; torch's lack of memory is the second.
 _PEER_ERRORS = (OSError, RuntimeError, ValueError, TypeError, AttributeError, LookupError)
-# Of the minutes: what families and their peers get, the rest is for `qaeval score`.
-_SHARE_OF_FAMILIES = 0.75
 _NO_TIME = {"skipped": "no time is left for it"}
 # Made once from the device's numbers, and kept by units for what is made of them.
 _RESULTS = ("output", "values", "vectors", "text_vectors")
@@ -129,9 +127,7 @@ def measure(choice: Choice) -> dict[str, Any]:
     print(f"rows        {rows}")
     print(f"{'family':<12} {'model':<14} {'precision':<9} {'budget':>6} {'rows/s':>9} "
           f"{'of peak':>8} {'busy':>5} {'MiB':>7} {'padding':>7}")  # fmt: skip
-    seconds = 60 * choice.minutes
-    reserve = 1 - _SHARE_OF_FAMILIES if choice.end_to_end else 0.0
-    clock = Clock(seconds, reserve_s=reserve * seconds)
+    clock = Clock(60 * choice.minutes)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for family in choice.families:
@@ -143,15 +139,16 @@ def measure(choice: Choice) -> dict[str, Any]:
                 _write(found, choice.json)
         if choice.end_to_end:
             found["end_to_end"] = {}
-            clock.reserve_s = 0.0
-            for metric, n_rows, left_s in rows_that_fit(found["families"], choice, clock):
-                place = folder / "end_to_end" / metric
-                own = end_to_end(choice, place, metric, n_rows, timeout_s=left_s)
+            for metric, divisor in END_TO_END.items():
+                n_rows = -(-choice.end_to_end // divisor)
+                own = end_to_end(choice, folder / "end_to_end" / metric, metric, n_rows)
                 found["end_to_end"][metric] = own
                 if "failed" in own:
                     found["failures"].append(f"end to end, {metric}: {own['failed']}")
-    found["seconds"] = {"measured": seconds - clock.left_s(), "exports": clock.ready_s}
-    _tell_time(found)
+    if n_left_out := _n_left_out(found["families"]):
+        told = f"{n_left_out} measurements did not fit into {choice.minutes:g} minutes (--minutes)"
+        found["failures"].append(told)
+    found["exports_s"] = clock.ready_s
     _write(found, choice.json)
     return found
 
@@ -197,16 +194,11 @@ def _failures(own: Mapping[str, Any]) -> Iterator[str]:
             yield f"{own['family']}, {name}: {peer['failed']}"
 
 
-def _tell_time(found: Mapping[str, Any]) -> None:
-    parts = list(found["families"])
-    for family in found["families"]:
+def _n_left_out(families: Sequence[Mapping[str, Any]]) -> int:
+    parts = list(families)
+    for family in families:
         parts += [*family["budgets"].values(), *family["peers"].values()]
-    n_left_out = sum(part.get("skipped") == _NO_TIME["skipped"] for part in parts)
-    took = found["seconds"]
-    print(
-        f"time        {took['measured']:.0f} s of measuring, {took['exports']:.0f} s of exports"
-        + (f"; {n_left_out} left out for lack of it (--minutes)" if n_left_out else "")
-    )
+    return sum(part.get("skipped") == _NO_TIME["skipped"] for part in parts)
 
 
 def _write(found: Mapping[str, Any], path: Path | None) -> None:
@@ -386,9 +378,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--repeats", type=int, default=default.repeats, help="passes at least")
     add("--seconds", type=float, default=default.seconds, help="that all passes take at least")
     add("--end-to-end", type=int, default=default.end_to_end, metavar="ROWS",
-        help="of SAS at most, a tenth for QRelScore; 0: none; default %(default)s")  # fmt: skip
+        help="of SAS, a tenth for QRelScore; 0: none; default %(default)s")  # fmt: skip
     add("--minutes", type=float, default=default.minutes,
-        help="of measuring, exports apart; default %(default)g")  # fmt: skip
+        help="of families and peers, exports apart; default %(default)g")  # fmt: skip
     add("--no-random", dest="random", action="store_false", help="embedded models alone")
     add("--no-peers", dest="peers", action="store_false")
     add("--no-check", dest="check", action="store_false",

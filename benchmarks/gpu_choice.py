@@ -27,32 +27,20 @@ class Choice:
     peers: bool = True
     check: bool = True
     end_to_end: int = 1_000_000
-    minutes: float = 8.0
+    minutes: float = 6.0
     json: Path | None = None
 
 
 class Clock:
-    """The time that measuring may take; it stands still while something is made ready.
+    """The time that measuring may take; it stands still while something is made ready."""
 
-    Parameters
-    ----------
-    seconds : float
-    reserve_s : float, default 0
-        What is kept for later; without it from the moment that it is set to 0.
-    """
-
-    def __init__(self, seconds: float, *, reserve_s: float = 0.0) -> None:
-        self.reserve_s = reserve_s
+    def __init__(self, seconds: float) -> None:
         self.ready_s = 0.0
         self._until_s = time.monotonic() + seconds
 
-    def left_s(self) -> float:
-        """Return how many seconds are left; less than 0 if none."""
-        return self._until_s - time.monotonic() - self.reserve_s
-
     def is_over(self) -> bool:
         """Whether no time is left."""
-        return self.left_s() <= 0
+        return time.monotonic() >= self._until_s
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:

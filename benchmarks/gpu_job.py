@@ -1,4 +1,4 @@
-"""GPU job: `qaeval score` end to end, on as many rows as the time that is left allows."""
+"""GPU job: `qaeval score` end to end, on a million rows."""
 
 from __future__ import annotations
 
@@ -6,52 +6,21 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from benchmarks.data import load_rows
-from benchmarks.gpu_choice import Choice, Clock
+from benchmarks.gpu_choice import Choice
 from benchmarks.gpu_models import ROLES
 
-# What `qaeval score` is run for, the divisor of its rows, and the families that it runs.
-_END_TO_END = {"sas": (1, ("sas",)), "qrelscore": (10, ("lrm", "grg"))}
-# What `qaeval score` takes whatever the rows; and its rate, as a share of its passes'.
-_START_S = 30.0
-_SHARE_OF_RATE = 0.5
+# What `qaeval score` is run for, and the divisor of its rows: ten minutes are to hold it all.
+END_TO_END = {"sas": 1, "qrelscore": 10}
 
 
-def rows_that_fit(
-    families: Sequence[Mapping[str, Any]], choice: Choice, clock: Clock
-) -> Iterator[tuple[str, int, float]]:
-    """Yield metrics with as many rows as fit into an equal part of the time left, and that time."""
-    for i, (metric, (divisor, names)) in enumerate(_END_TO_END.items()):
-        part_s = max(clock.left_s(), 1.0) / (len(_END_TO_END) - i)
-        n_rows = -(-choice.end_to_end // divisor)
-        seconds_a_row = sum(_seconds_a_row(families, name) for name in names)
-        if seconds_a_row:
-            fit = int(_SHARE_OF_RATE * max(part_s - _START_S, 1.0) / seconds_a_row)
-            n_rows = min(n_rows, max(fit, 1))
-        yield metric, n_rows, part_s
-
-
-def _seconds_a_row(families: Sequence[Mapping[str, Any]], name: str) -> float:
-    """Return what an embedded model took at its best budget, tokenising with it; 0 if unknown."""
-    rates = [
-        budget.get("rows_per_s_with_encoding", 0.0)
-        for own in families
-        if own["family"] == name and not own["is_random"]
-        for budget in own["budgets"].values()
-    ]
-    best = max(rates, default=0.0)
-    return 1 / best if best else 0.0
-
-
-def end_to_end(
-    choice: Choice, folder: Path, metric: str, n_rows: int, *, timeout_s: float
-) -> dict[str, Any]:
+def end_to_end(choice: Choice, folder: Path, metric: str, n_rows: int) -> dict[str, Any]:
     """Return what `qaeval score` takes for many rows: start, read, tokenise, run, commit, join."""
     rows = load_rows(8000)
     turns = -(-n_rows // len(rows))
@@ -73,16 +42,11 @@ def end_to_end(
     ]
     words += [] if choice.check else ["--set", "models.check_device=false"]
     started = time.perf_counter()
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "jobs.cli", "score", folder / "rows.parquet",
-             "--out", folder / "out", *words],
-            capture_output=True, text=True, check=False, timeout=timeout_s,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        told = f"{n_rows:,} rows took longer than the {timeout_s:.0f} s that were left"
-        print(f"end to end  {metric} stopped: {told}")
-        return {"skipped": told}
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.cli", "score", folder / "rows.parquet",
+         "--out", folder / "out", *words],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     wall_s = time.perf_counter() - started
     if done.returncode != 0:
         print(f"end to end  {metric} FAILED: {done.stderr.strip()[-500:]}")

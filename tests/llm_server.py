@@ -407,6 +407,13 @@ class LlmServer(ServedProcess):
         assert self.settings.log_path is not None
         return [json.loads(line) for line in Path(self.settings.log_path).read_text().splitlines()]
 
+    def admitted(self) -> Counter[str]:
+        """Return how often each request was admitted.
+
+        On a machine that stands still a call may come late, and be refused: that one cost nothing.
+        """
+        return Counter(line["request"] for line in self.log() if line["outcome"] != "refused")
+
 
 if __name__ == "__main__":
     asyncio.run(serve(ServerSettings(**json.loads(sys.argv[1]))))

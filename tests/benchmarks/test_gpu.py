@@ -26,8 +26,7 @@ from helpers import REPOSITORY
 from benchmarks import gpu, gpu_card
 from benchmarks.common import make_instance
 from benchmarks.data import Rows, load_rows
-from benchmarks.gpu_choice import Choice, Clock
-from benchmarks.gpu_job import rows_that_fit
+from benchmarks.gpu_choice import Clock
 from benchmarks.gpu_models import FAMILIES, compile_family, model_folder, roles_of
 from benchmarks.gpu_peers import Peer, peers_of
 from benchmarks.measure import work_flops
@@ -115,43 +114,25 @@ def test_a_machine_without_cuda_is_told_so(capsys: pytest.CaptureFixture[str]) -
     assert "no CUDA provider" in gpu.run_gpu(SimpleNamespace(n_rows=1))["skipped"]
 
 
-def test_what_does_not_fit_into_the_minutes_is_skipped_by_name(
+def test_what_does_not_fit_into_the_minutes_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A machine with a GPU is paid by the hour."""
+    """A machine with a GPU is paid by the hour; half of the evidence must not look whole."""
     path = tmp_path / "gpu.json"
     words = ["--device", "cpu", "--minutes", "0", "--end-to-end", "0", "--json", str(path)]
-    assert gpu.main(words) == 0
+    assert gpu.main(words) == 1
     found = json.loads(path.read_text(encoding="utf-8"))
     assert [own["skipped"] for own in found["families"]] == 14 * ["no time is left for it"]
-    assert found["seconds"]["exports"] == 0
-    assert "14 left out for lack of it (--minutes)" in capsys.readouterr().out
+    assert "14 measurements did not fit into 0 minutes" in capsys.readouterr().err
 
 
-def test_rows_end_to_end_are_those_that_fit_into_the_time() -> None:
-    """At half the rate of its passes, a half minute for its start: a part of the time each."""
-    clock = Clock(240, reserve_s=120)
+def test_the_clock_stands_still_while_models_are_exported() -> None:
+    clock = Clock(0.2)
     with clock.stopped():
-        time.sleep(0.1)
-    assert 119.5 < clock.left_s() <= 120 and clock.ready_s >= 0.1
-    rates = {"sas": [500.0, 1000.0], "lrm": [100.0], "grg": [50.0]}
-    families: list[dict[str, Any]] = [
-        {
-            "family": name,
-            "is_random": is_random,
-            "budgets": {i: {"rows_per_s_with_encoding": rate} for i, rate in enumerate(own)},
-        }
-        for name, own in rates.items()
-        for is_random in (False, True)
-    ]
-    families[1]["budgets"] = {0: {"rows_per_s_with_encoding": 1e9}, 1: {"skipped": "no memory"}}
-    (_, n_sas, sas_s), (_, n_qrelscore, qrelscore_s) = rows_that_fit(families, Choice(), clock)
-    assert sas_s == pytest.approx(60, abs=1) and qrelscore_s == pytest.approx(120, abs=1)
-    assert n_sas == pytest.approx(0.5 * 30 * 1000, rel=0.05)
-    assert n_qrelscore == pytest.approx(0.5 * 90 / (1 / 100 + 1 / 50), rel=0.05)
-    few = Choice(end_to_end=3)
-    assert [n for _, n, _ in rows_that_fit(families, few, clock)] == [3, 1]
-    assert [n for _, n, _ in rows_that_fit([], few, clock)] == [3, 1]
+        time.sleep(0.3)
+    assert not clock.is_over() and clock.ready_s >= 0.3
+    time.sleep(0.25)
+    assert clock.is_over()
 
 
 # SmolLM2 and its peers take minutes of a CPU: a small LM is below, SmolLM2 is in `random_models`.
