@@ -16,6 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from multiprocessing import get_context
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
@@ -38,6 +39,7 @@ from qaeval_core.filter.scan import (
     n_buckets,
     scan_range,
 )
+from qaeval_core.filter.unfenced import check_declared, declared
 from qaeval_core.outages import Outages
 from qaeval_core.running.sight import one_a_folder
 from qaeval_core.storage.path import StoragePath
@@ -49,6 +51,7 @@ R = TypeVar("R")
 
 WORK = ".work-"
 OUTPUTS = ("kept", "decisions")
+COMBINE_NAME = "combine.json"
 RETRY_S = 60.0
 # Starting processes takes as long as a few hundred thousand rows.
 _ROWS_FOR_PROCESSES = 500_000
@@ -182,6 +185,7 @@ class Filtering:
     executor: Executor
     say: Callable[[str], None]
     tenure: Tenure
+    fingerprint: str
     retry_s: float = RETRY_S
 
     @cached_property
@@ -266,9 +270,42 @@ class Filtering:
         whole, path = self.work / "whole" / name, self.folder / name
         self.store.write(whole, content)
         self.store.check_inside(path)
-        self.store.call(lambda: put_in_place(whole, path, self.tenure), f"cannot write {path}")
+        put = partial(put_in_place, whole, path, self.tenure, self.fingerprint)
+        self.store.call(put, f"cannot write {path}")
         if (local := self.folder.local) is not None:
             self.store.call(lambda: files.flush_folder(local), f"cannot write {path}")
+
+    def delete(self, paths: Sequence[StoragePath]) -> None:
+        """Delete files of KEPT: never those of a successor, whenever that begins.
+
+        On a disk they are moved into the folder of work, which is not there any more then.
+        """
+        if not paths:
+            return
+        for path in paths:
+            self.store.check_inside(path)
+
+        def move() -> None:
+            for i, path in enumerate(paths):
+                self.tenure.check()
+                if os.path.lexists(path):
+                    files.move(Path(path), Path(self.work) / f"deleted-{i}")
+
+        def delete() -> None:
+            with declared("delete", paths, self.tenure, self.fingerprint):
+                self.folder.storage.delete([path.key for path in paths])
+
+        change = move if self.folder.local is not None else delete
+        self.store.call(change, f"cannot delete {paths[0]}")
+
+    def check_declared(self) -> None:
+        """Raise StoreLockedError if a filter that was lost may still change this one's files."""
+        if self.folder.local is not None:
+            return
+        relative = [file.relative for file in self.plan.corpus.files]
+        names = {f"{what}/{name}" for what in OUTPUTS for name in relative} | {COMBINE_NAME}
+        check = partial(check_declared, self.folder, self.fingerprint, names)
+        self.store.call(check, f"cannot list {self.folder}")
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:

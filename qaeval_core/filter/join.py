@@ -1,8 +1,7 @@
 """Join: output files put together in a filter's own folder, and then in their places.
 
-But: S3 copies no object of more than five gigabytes. Such a file is sent to its place itself, and a
-worker that is frozen for minutes between its look at the lock and the end of that could still put
-it beside the files of whoever took KEPT over.
+But: S3 copies no object of more than five gigabytes. Such a file is sent to its place itself, which
+is declared first (`qaeval_core.filter.unfenced`).
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from qaeval_core import files
+from qaeval_core.filter.unfenced import declared
 from qaeval_core.filter.write import WritePlan, part_path
 from qaeval_core.parquet_parts import copy_part, join_parts
 from qaeval_core.storage.base import Sink
@@ -54,7 +54,7 @@ def join_file(task: FileTask, folder: str, plan: WritePlan) -> tuple[int, str]:
             sha256 = sink.hash.hexdigest()
         elif task.what == "decisions":
             sha256 = hash_of(whole)
-        n_bytes = put_in_place(whole, path, plan.tenure)
+        n_bytes = put_in_place(whole, path, plan.tenure, plan.fingerprint)
         return n_bytes, sha256 if task.what == "decisions" else ""
 
     call = partial(plan.outages.call, store=folder, what=f"cannot write {path}")
@@ -64,7 +64,7 @@ def join_file(task: FileTask, folder: str, plan: WritePlan) -> tuple[int, str]:
     return done
 
 
-def put_in_place(whole: StoragePath, path: StoragePath, tenure: Tenure) -> int:
+def put_in_place(whole: StoragePath, path: StoragePath, tenure: Tenure, fingerprint: str) -> int:
     """Give a file of the folder of work its place in KEPT; return its bytes.
 
     Whoever takes KEPT over deletes that folder before all else. So who was frozen after the look at
@@ -89,7 +89,7 @@ def put_in_place(whole: StoragePath, path: StoragePath, tenure: Tenure) -> int:
     if found is None:
         raise FileNotFoundError(f"there is no {whole}")
     if found.size > _MAX_COPY_BYTES:
-        with path.writer() as sink:
+        with declared("send", [path], tenure, fingerprint), path.writer() as sink:
             copy_part(whole, sink)
             tenure.check()  # Last of all: it is in its place once this context ends.
     else:

@@ -77,6 +77,7 @@ def write_plan(run: Filtering, *, rank_range: tuple[float, float], keeps: bool) 
         starts=tuple(task.start for task in run.tasks),
         work=str(run.work),
         tenure=run.tenure,
+        fingerprint=run.fingerprint,
         keeps=keeps,
         higher_is_better=stages.rank.higher_is_better,
         columns_metadata=_columns_metadata(corpus),
@@ -138,9 +139,7 @@ def _join(run: Filtering, plan: WritePlan) -> dict[str, dict[str, Any]]:
 def _delete_others(run: Filtering, what: str, names: Sequence[str]) -> None:
     folder = run.folder / what
     own = {folder / name for name in names}
-    for path in _files_in(folder):
-        if path not in own:
-            run.store.delete(path)
+    run.delete([path for path in _files_in(folder) if path not in own])
 
 
 def _files_in(folder: StoragePath) -> list[StoragePath]:

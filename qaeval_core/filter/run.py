@@ -27,6 +27,7 @@ from qaeval_core.filter.decide import (
     n_of,
 )
 from qaeval_core.filter.filtering import (
+    COMBINE_NAME,
     OUTPUTS,
     RETRY_S,
     Executor,
@@ -96,20 +97,21 @@ def run_filter(
     )
     probe(folder, outages, option="--to")
     with RunLock(folder) as lock:
-        run = Filtering(plan, folder, executor, say, lock.tenure, retry_s)
+        fingerprint = plan.fingerprint()
+        run = Filtering(plan, folder, executor, say, lock.tenure, fingerprint, retry_s)
         run.remove_leftovers()
         if plan.request.label_sheet is not None:
             return write_sheet(run)
-        fingerprint = plan.fingerprint()
         done = _finished(folder, fingerprint)
         if done is not None:
             say(f"nothing to do: {folder} is complete")
             return FilterResult(done, is_new=False)
+        run.check_declared()
         run.store.delete(folder / "_SUCCESS")
         with run.working():
             content = _filter(run)
             lock.check()
-            _finish(run, content, fingerprint)
+            _finish(run, content)
         return FilterResult(content)
 
 
@@ -135,7 +137,7 @@ def _check_folder(folder: StoragePath, corpus: Corpus) -> None:
         return
     is_own = (folder / "filter.json").is_file()
     # Killed before the first one was finished.
-    if not is_own and not names <= {*OUTPUTS, "combine.json", "yield.parquet", "filter.html"}:
+    if not is_own and not names <= {*OUTPUTS, COMBINE_NAME, "yield.parquet", "filter.html"}:
         raise ConfigError(
             f"--to {folder} holds other files, such as {min(names)}: name a new folder"
         )
@@ -281,18 +283,18 @@ def _margin(
     return (cuts[n_kept - first - 1] if n_kept else None), sorted(cut.row for cut in cuts)
 
 
-def _finish(run: Filtering, content: dict[str, Any], fingerprint: str) -> None:
-    if content["learned"] is None:
-        run.store.delete(run.folder / "combine.json")
-    else:
-        run.write("combine.json", as_json(content["learned"]))
+def _finish(run: Filtering, content: dict[str, Any]) -> None:
+    if content["learned"] is not None:
+        run.write(COMBINE_NAME, as_json(content["learned"]))
+    elif (path := run.folder / COMBINE_NAME).is_file():
+        run.delete([path])
     run.write("filter.html", filter_page(content).encode())
     run.write("filter.json", as_json(content))
     if content["certified"] is False:
         return
     path = run.folder / "filter.json"
     own = run.store.call(lambda: hash_of(path), f"cannot read {path}")
-    marker = {"fingerprint": fingerprint, "filter": own}
+    marker = {"fingerprint": run.fingerprint, "filter": own}
     run.write("_SUCCESS", json.dumps(marker).encode())
 
 

@@ -60,6 +60,8 @@ class WritePlan:
         Number of the first row of each range, over the whole corpus.
     tenure : Tenure
         Of KEPT; another filter that has taken it is not written over.
+    fingerprint : str
+        Of the filter.
     keeps : bool
         Whether kept rows are written at all.
     higher_is_better : bool
@@ -75,6 +77,7 @@ class WritePlan:
     work: str
     rank_range: tuple[float, float]
     tenure: Tenure
+    fingerprint: str
     keeps: bool = True
     higher_is_better: bool = True
     columns_metadata: bytes = b""

@@ -188,7 +188,7 @@ class RunLock:
             except FileNotFoundError:  # Let go this moment.
                 return f"another run held {self._path} this moment"
             age_s = self._now_s() - modified_s
-            if not _is_dead(holder, age_s, self._times.stale_after_s):
+            if age_s < self._times.stale_after_s and not is_gone(holder):
                 return self._held_by(holder, age_s)
             tag = self._path.swap(self._content(), found)
             if tag is None:
@@ -214,14 +214,7 @@ class RunLock:
         )
 
     def _content(self) -> bytes:
-        content = {
-            "host": socket.gethostname(),
-            "machine": _machine(),
-            "pid": os.getpid(),
-            "started": psutil.Process().create_time(),
-            "token": self.tenure.token,
-            "beat": self._n_beats,
-        }
+        content = {**this_process(), "token": self.tenure.token, "beat": self._n_beats}
         return json.dumps(content).encode()
 
     def _now_s(self) -> float:
@@ -287,15 +280,24 @@ def _machine() -> str:
         return ""
 
 
-def _is_dead(holder: Mapping[str, object], age_s: float, stale_after_s: float) -> bool:
-    if age_s >= stale_after_s:
-        return True
-    is_here = holder.get("host") == socket.gethostname()
+def this_process() -> dict[str, object]:
+    """Return what `is_gone` knows this process by."""
+    return {
+        "host": socket.gethostname(),
+        "machine": _machine(),
+        "pid": os.getpid(),
+        "started": psutil.Process().create_time(),
+    }
+
+
+def is_gone(process: Mapping[str, object]) -> bool:
+    """Return whether a process is dead for certain: nobody knows that of another machine's."""
+    is_here = process.get("host") == socket.gethostname()
     # Earlier versions told hosts apart by name.
-    if not is_here or holder.get("machine", _machine()) != _machine():
+    if not is_here or process.get("machine", _machine()) != _machine():
         return False
     try:
-        pid, started_s = int(str(holder.get("pid"))), float(str(holder.get("started")))
+        pid, started_s = int(str(process.get("pid"))), float(str(process.get("started")))
         return abs(psutil.Process(pid).create_time() - started_s) > _MAX_STEP_S
     except psutil.AccessDenied:
         return False

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from filter_corpora import files_of, filtered, scored
+from filter_corpora import files_of, filtered, score_again, scored
 from s3_server import S3Server
 
 from qaeval_core import files
 from qaeval_core.errors import LockLostError, RunError, StoreLockedError
 from qaeval_core.filter import corpus, join, output
 from qaeval_core.filter.filtering import Filtering
+from qaeval_core.filter.unfenced import PREFIX, declared
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.store.lock import RunLock, Tenure
 
@@ -28,10 +30,12 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return scored(tmp_path_factory.mktemp("corpus"))
 
 
-@pytest.fixture(params=["disk", pytest.param("bucket", marks=pytest.mark.slow)])
+@pytest.fixture(params=["disk", "memory", pytest.param("bucket", marks=pytest.mark.long)])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> AnyPath:
     if request.param == "disk":
         return as_path(tmp_path)
+    if request.param == "memory":
+        return as_path(f"memory://takeovers/{tmp_path.name}")
     store: S3Server = request.getfixturevalue("store")
     store.make_bucket("bucket")
     return as_path(store.uri(f"bucket/takeovers/{tmp_path.name}"))
@@ -45,11 +49,16 @@ def n_parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return int(request.param)
 
 
-def take_over(out: Path, kept: AnyPath) -> None:
-    """Let a filter by other rules find the lock of a process that is dead, and do all its work."""
+def lose_lock(kept: AnyPath) -> None:
+    """Let a lock be that of a process that is dead."""
     lock = as_path(kept) / ".lock"
     lock.put(json.dumps({**json.loads(lock.read_bytes()), "started": 0.0}).encode())
-    result, _ = filtered(out, kept, **SECOND)
+
+
+def take_over(out: Path, kept: AnyPath, rules: dict[str, str] = SECOND) -> None:
+    """Let a filter find the lock of a process that is dead, and do all its work."""
+    lose_lock(kept)
+    result, _ = filtered(out, kept, **rules)
     assert result.is_new
 
 
@@ -161,15 +170,183 @@ def test_a_driver_is_late_even_after_its_look(out: Path, folder: AnyPath, name: 
         check_late(out, folder, RunError)
 
 
-@pytest.mark.slow
-def test_a_file_too_large_to_be_copied_is_sent(
-    out: Path, store: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """S3 copies five gigabytes at most."""
-    store.make_bucket("bucket")
-    folder = as_path(store.uri(f"bucket/takeovers/{tmp_path.name}"))
-    filtered(out, folder / "copied", **FIRST)
-    monkeypatch.setattr(join, "_MAX_COPY_BYTES", 100)
+@pytest.fixture
+def bucket(tmp_path: Path) -> StoragePath:
+    """Return a folder of a bucket in memory."""
+    return as_path(f"memory://takeovers/{tmp_path.name}")
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all files be too large for a store to copy: S3 copies five gigabytes at most."""
+    monkeypatch.setattr(join, "_MAX_COPY_BYTES", 0)
     monkeypatch.setattr(StoragePath, "copy", None)
-    filtered(out, folder / "sent", **FIRST)
-    assert files_of(folder / "sent") == files_of(folder / "copied")
+
+
+@pytest.fixture(scope="module")
+def half(out: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus that has one of the two files."""
+    folder = tmp_path_factory.mktemp("half")
+    shutil.copytree(out.parent / "source", folder / "source")
+    (folder / "source" / "part1.parquet").unlink()
+    score_again(folder)
+    return folder / "out"
+
+
+def refused(out: Path, kept: StoragePath, rules: dict[str, str], change: str) -> None:
+    """Let a filter find one that was lost, and not begin beside it."""
+    with pytest.raises(StoreLockedError, match=f"lost before it could {change}") as raised:
+        filtered(out, kept, **rules)
+    [path] = unfenced(kept)
+    assert str(path) in str(raised.value)
+
+
+def unfenced(kept: StoragePath) -> list[StoragePath]:
+    return [kept / found.name for found in kept.list() if found.name.startswith(PREFIX)]
+
+
+def check_alone(out: Path, kept: AnyPath, alone: AnyPath, rules: dict[str, str]) -> None:
+    filtered(out, alone, **rules)
+    assert files_of(kept) == files_of(alone)
+    assert "_SUCCESS" in files_of(kept)
+
+
+def test_a_file_too_large_to_be_copied_is_sent(
+    out: Path, bucket: StoragePath, request: pytest.FixtureRequest
+) -> None:
+    filtered(out, bucket / "copied", **FIRST)
+    request.getfixturevalue("large")
+    check_alone(out, bucket / "copied", bucket / "sent", FIRST)
+
+
+@pytest.mark.usefixtures("large")
+def test_nothing_by_other_rules_begins_beside_a_file_that_may_still_be_sent(
+    out: Path, bucket: StoragePath
+) -> None:
+    kept = bucket / "kept"
+
+    def take() -> None:
+        lose_lock(kept)
+        refused(out, kept, SECOND, "send kept/part0.parquet")
+
+    with before_first(join, "copy_part", take), pytest.raises(RunError):
+        filtered(out, kept, **FIRST)
+    assert "_SUCCESS" not in files_of(kept)
+    filtered(out, kept, **SECOND)
+    check_alone(out, kept, bucket / "alone", SECOND)
+
+
+@pytest.mark.usefixtures("large")
+def test_a_file_that_is_sent_late_is_that_of_the_same_filter(
+    out: Path, bucket: StoragePath
+) -> None:
+    kept, sent = bucket / "kept", join.copy_part
+
+    def send(*given: Any) -> None:
+        sent(*given)
+        if given[0].name == "part1.parquet" and not left:
+            left.append(True)
+            take_over(out, kept, FIRST)
+
+    left: list[bool] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(join, "copy_part", send)
+        # It does not even look again: what it has begun to send comes.
+        patched.setattr(Tenure, "check", lambda _: None)
+        with contextlib.suppress(RunError):
+            filtered(out, kept, **FIRST)
+    check_alone(out, kept, bucket / "alone", FIRST)
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_what_a_dead_process_declared_does_not_come(
+    out: Path, bucket: StoragePath, *, is_here: bool
+) -> None:
+    """Of one on another machine nobody knows whether it is dead: a person says so."""
+    kept = bucket / "kept"
+    with RunLock(kept) as lock, declared("send", [kept / "kept" / "a"], lock.tenure, "another"):
+        [path] = unfenced(kept)
+        told = json.loads(path.read_bytes())
+    assert not unfenced(kept)
+    gone = {**told, "started": 0.0}
+    path.put_json(gone if is_here else {**gone, "host": "elsewhere"})
+    if not is_here:
+        refused(out, kept, SECOND, "send kept/a")
+        path.delete()
+    filtered(out, kept, **SECOND)
+    check_alone(out, kept, bucket / "alone", SECOND)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"files": 3, "change": "delete"}'])
+def test_what_says_nothing_may_be_anything(out: Path, bucket: StoragePath, content: bytes) -> None:
+    kept = bucket / "kept"
+    (kept / f"{PREFIX}1").put(content)
+    refused(out, kept, SECOND, "")
+
+
+def raising(error: Exception) -> Callable[[], None]:
+    def action() -> None:
+        raise error
+
+    return action
+
+
+def test_a_deletion_is_late_even_after_its_look(out: Path, half: Path, folder: AnyPath) -> None:
+    """It is of a file that its successor has, and it has not."""
+    kept = as_path(folder) / "kept"
+    filtered(out, kept, **FIRST)
+    is_local = kept.local is not None
+
+    def take() -> None:
+        assert (kept / "kept" / "part1.parquet").is_file()  # Nothing is done yet.
+        if is_local:
+            return take_over(out, kept)
+        lose_lock(kept)
+        return refused(out, kept, SECOND, "delete kept/part1.parquet")
+
+    step = (files, "move") if is_local else (type(kept.storage), "delete")
+    with contextlib.ExitStack() as frozen:
+
+        def freeze() -> None:
+            frozen.enter_context(before_first(*step, take))
+
+        with before_first(output, "_delete_others", freeze), pytest.raises(RunError):
+            filtered(half, kept, **FIRST)
+    if not is_local:
+        assert "_SUCCESS" not in files_of(kept)
+        filtered(out, kept, **SECOND)
+    check_alone(out, kept, as_path(folder) / "alone", SECOND)
+
+
+def test_a_late_deletion_of_what_a_filter_has_not_is_none_of_its_business(
+    out: Path, half: Path, bucket: StoragePath
+) -> None:
+    kept = bucket / "kept"
+    filtered(out, kept, **FIRST)
+    with contextlib.ExitStack() as frozen:
+
+        def freeze() -> None:
+            look = before_first(type(kept.storage), "delete", lambda: take_over(half, kept))
+            frozen.enter_context(look)
+
+        with before_first(output, "_delete_others", freeze), pytest.raises(LockLostError):
+            filtered(half, kept, **FIRST)
+    check_alone(half, kept, bucket / "alone", SECOND)
+
+
+def test_what_is_declared_too_late_is_not_done(out: Path, half: Path, bucket: StoragePath) -> None:
+    """It was frozen before it said what it was about to do; the store is out at its look."""
+    kept = bucket / "kept"
+    filtered(out, kept, **FIRST)
+    with contextlib.ExitStack() as frozen:
+
+        def take() -> None:
+            take_over(out, kept)
+            frozen.enter_context(before_first(Tenure, "tag", raising(OSError("out"))))
+
+        def freeze() -> None:
+            frozen.enter_context(before_first(StoragePath, "put_json", take))
+
+        with before_first(output, "_delete_others", freeze), pytest.raises(RunError):
+            filtered(half, kept, **FIRST)
+    check_alone(out, kept, bucket / "alone", SECOND)
