@@ -11,6 +11,8 @@ from pathlib import Path
 from benchmarks.gpu_models import FAMILIES
 from qaeval_core.models.session import Device
 
+NO_TIME = "no time is left for it"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
@@ -27,20 +29,39 @@ class Choice:
     peers: bool = True
     check: bool = True
     end_to_end: int = 1_000_000
-    minutes: float = 6.0
+    minutes: float = 7.5
+    until: float | None = None
+    models: Path = Path("build/gpu")
     json: Path | None = None
+
+    def clock(self) -> Clock:
+        """Return a clock that begins now; a third of it is kept for the rows end to end."""
+        seconds = 60 * self.minutes if self.until is None else self.until - time.time()
+        return Clock(seconds, kept_s=seconds / 3 if self.end_to_end else 0.0)
 
 
 class Clock:
-    """The time that measuring may take; it stands still while something is made ready."""
+    """The time that measuring may take; it stands still while something is made ready.
 
-    def __init__(self, seconds: float) -> None:
+    Parameters
+    ----------
+    seconds : float
+    kept_s : float, default 0
+        How much of it is kept for what comes last.
+    """
+
+    def __init__(self, seconds: float, *, kept_s: float = 0.0) -> None:
         self.ready_s = 0.0
+        self._kept_s = kept_s
         self._until_s = time.monotonic() + seconds
 
     def is_over(self) -> bool:
-        """Whether no time is left."""
-        return time.monotonic() >= self._until_s
+        """Whether no time is left but for what comes last."""
+        return self.left_s() <= self._kept_s
+
+    def left_s(self) -> float:
+        """Return the seconds that are left in all; less than 0 where it ran over."""
+        return self._until_s - time.monotonic()
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:

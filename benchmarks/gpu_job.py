@@ -13,15 +13,19 @@ from typing import Any
 import polars as pl
 
 from benchmarks.data import load_rows
-from benchmarks.gpu_choice import Choice
+from benchmarks.gpu_choice import NO_TIME, Choice, Clock
 from benchmarks.gpu_models import ROLES
 
 # What `qaeval score` is run for, and the divisor of its rows: ten minutes are to hold it all.
 END_TO_END = {"sas": 1, "qrelscore": 10}
 
 
-def end_to_end(choice: Choice, folder: Path, metric: str, n_rows: int) -> dict[str, Any]:
+def end_to_end(
+    choice: Choice, folder: Path, metric: str, n_rows: int, *, clock: Clock
+) -> dict[str, Any]:
     """Return what `qaeval score` takes for many rows: start, read, tokenise, run, commit, join."""
+    if clock.left_s() <= 0:
+        return {"failed": NO_TIME}
     rows = load_rows(8000)
     turns = -(-n_rows // len(rows))
     # No question twice: equal pairs are run once, and would look like speed.
@@ -42,11 +46,14 @@ def end_to_end(choice: Choice, folder: Path, metric: str, n_rows: int) -> dict[s
     ]
     words += [] if choice.check else ["--set", "models.check_device=false"]
     started = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "jobs.cli", "score", folder / "rows.parquet",
-         "--out", folder / "out", *words],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "jobs.cli", "score", folder / "rows.parquet",
+             "--out", folder / "out", *words],
+            capture_output=True, text=True, check=False, timeout=max(clock.left_s(), 0.0),
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as late:
+        return {"failed": f"{n_rows:,} rows did not end in the {late.timeout:.0f} s left for them"}
     wall_s = time.perf_counter() - started
     if done.returncode != 0:
         print(f"end to end  {metric} FAILED: {done.stderr.strip()[-500:]}")

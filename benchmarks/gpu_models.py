@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.data import Rows
 from qaeval_core.configure import load_config
 from qaeval_core.families.model_family import ModelFamilyPlan
-from qaeval_core.models.artifact import default_root, ensure_artifact
+from qaeval_core.models.artifact import build_lock, default_root, ensure_artifact
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.models.session import Device
 from qaeval_core.planning.compile import compile_run
@@ -90,11 +90,16 @@ def roles_of(rows: Rows) -> dict[str, list[object]]:
 
 def random_model(shape: str, folder: Path) -> Path:
     """Write a random model of a base model's shape, once."""
+    with build_lock(folder):
+        if not folder.is_dir():
+            _make_random(shape, folder)
+    return folder
+
+
+def _make_random(shape: str, folder: Path) -> None:
     import torch
     import transformers as hf
 
-    if folder.is_dir():
-        return folder
     torch.manual_seed(0)
     model = {
         "bert": lambda: hf.BertModel(hf.BertConfig()),
@@ -103,7 +108,7 @@ def random_model(shape: str, folder: Path) -> Path:
         "bert-reader": lambda: hf.BertForQuestionAnswering(hf.BertConfig()),
         "gpt2": lambda: hf.GPT2LMHeadModel(hf.GPT2Config(bos_token_id=0, eos_token_id=0)),
     }[shape]()
-    return save_random(model, folder, embedded="smollm2-135m" if shape == "gpt2" else "minilm")
+    save_random(model, folder, embedded="smollm2-135m" if shape == "gpt2" else "minilm")
 
 
 def save_random(model: Any, folder: Path, *, embedded: str) -> Path:
@@ -128,9 +133,10 @@ def model_folder(family: str, plan: ModelFamilyPlan, folder: Path, *, is_random:
 
 
 def _save(model: Any, tokenizer: Any, folder: Path) -> Path:
-    model.save_pretrained(folder)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    half = folder.with_name(f"{folder.name}.half")
+    model.save_pretrained(half)
+    tokenizer.save(str(half / "tokenizer.json"))
     # The ids of the model's config count, not the tokens that its type has by default.
     facts = {"bos_token": None, "eos_token": None, "model_max_length": _MAX_TOKENS}
-    (folder / "tokenizer_config.json").write_text(json.dumps(facts), encoding="utf-8")
-    return folder
+    (half / "tokenizer_config.json").write_text(json.dumps(facts), encoding="utf-8")
+    return half.rename(folder)

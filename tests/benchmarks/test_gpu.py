@@ -26,7 +26,8 @@ from helpers import REPOSITORY
 from benchmarks import gpu, gpu_card
 from benchmarks.common import make_instance
 from benchmarks.data import Rows, load_rows
-from benchmarks.gpu_choice import Clock
+from benchmarks.gpu_choice import NO_TIME, Choice, Clock
+from benchmarks.gpu_job import end_to_end
 from benchmarks.gpu_models import FAMILIES, compile_family, model_folder, roles_of
 from benchmarks.gpu_peers import Peer, peers_of
 from benchmarks.measure import work_flops
@@ -119,20 +120,37 @@ def test_what_does_not_fit_into_the_minutes_is_told(
 ) -> None:
     """A machine with a GPU is paid by the hour; half of the evidence must not look whole."""
     path = tmp_path / "gpu.json"
-    words = ["--device", "cpu", "--minutes", "0", "--end-to-end", "0", "--json", str(path)]
+    words = ["--device", "cpu", "--until", str(time.time()), "--json", str(path)]
     assert gpu.main(words) == 1
     found = json.loads(path.read_text(encoding="utf-8"))
-    assert [own["skipped"] for own in found["families"]] == 14 * ["no time is left for it"]
-    assert "14 measurements did not fit into 0 minutes" in capsys.readouterr().err
+    assert [own["skipped"] for own in found["families"]] == 14 * [NO_TIME]
+    said = capsys.readouterr().err
+    assert "14 measurements did not fit into the minutes" in said
+    assert f"end to end, sas: {NO_TIME}" in said and f"end to end, qrelscore: {NO_TIME}" in said
+
+
+def test_rows_that_do_not_end_in_time_are_told(tmp_path: Path) -> None:
+    """A million rows are no fewer where time is short: they fail."""
+    found = end_to_end(Choice(device="cpu"), tmp_path / "sas", "sas", 10, clock=Clock(0.2))
+    assert found == {"failed": "10 rows did not end in the 0 s left for them"}
 
 
 def test_the_clock_stands_still_while_models_are_exported() -> None:
-    clock = Clock(0.2)
+    clock = Clock(0.4, kept_s=0.2)
     with clock.stopped():
-        time.sleep(0.3)
-    assert not clock.is_over() and clock.ready_s >= 0.3
+        time.sleep(0.5)
+    assert not clock.is_over() and clock.ready_s >= 0.5
     time.sleep(0.25)
-    assert clock.is_over()
+    assert clock.is_over() and clock.left_s() > 0, "what comes last has its share"
+
+
+def test_a_third_is_kept_for_the_rows_end_to_end() -> None:
+    until = time.time() + 0.9
+    with_rows, without = (Choice(until=until, end_to_end=n).clock() for n in (10, 0))
+    assert not with_rows.is_over()
+    time.sleep(0.65)
+    assert with_rows.is_over() and not without.is_over()
+    assert 0 < with_rows.left_s() < 0.3
 
 
 # SmolLM2 and its peers take minutes of a CPU: a small LM is below, SmolLM2 is in `random_models`.
@@ -149,7 +167,7 @@ def test_all_of_it_on_a_cpu(families: list[str], artifacts_root: Path, tmp_path:
     path = tmp_path / "gpu.json"
     words = ["--device", "cpu", "--rows", "2", "--budgets", "1024", "--repeats", "1"]
     words += ["--seconds", "0", "--no-random", "--end-to-end", "3", "--json", str(path)]
-    words += ["--families", ",".join(families)]
+    words += ["--families", ",".join(families), "--models", str(tmp_path / "models")]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.gpu", *words],
         capture_output=True, text=True, check=False, cwd=REPOSITORY, timeout=500,
@@ -181,6 +199,7 @@ def test_random_models_of_base_shapes(family: str, tmp_path: Path) -> None:
     path = tmp_path / "gpu.json"
     words = ["--device", "cpu", "--rows", "4", "--budgets", "4096", "--repeats", "1"]
     words += ["--seconds", "0", "--end-to-end", "0", "--json", str(path)]
+    words += ["--models", str(tmp_path / "models")]
     assert gpu.main([*words, "--families", family]) == 0
     found = json.loads(path.read_text(encoding="utf-8"))
     embedded, random = found["families"]
@@ -294,6 +313,7 @@ def test_a_peer_that_fails_costs_no_other_number(
     path = tmp_path / "gpu.json"
     words = ["--device", "cpu", "--rows", "4", "--budgets", "1024", "--repeats", "1"]
     words += ["--seconds", "0", "--no-random", "--end-to-end", "0", "--json", str(path)]
+    words += ["--models", str(tmp_path / "models")]
     assert gpu.main([*words, "--families", "sas"]) == 1
     assert "failed: sas, broken: RuntimeError: CUDA out of memory" in capsys.readouterr().err
     found = json.loads(path.read_text(encoding="utf-8"))

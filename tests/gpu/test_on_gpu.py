@@ -23,10 +23,10 @@ from helpers import REPOSITORY, assert_same_scores, read_scores, short_sample, w
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from benchmarks.gpu_exports import artifact_in
 from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
 from qaeval_core.models import session as engine
 from qaeval_core.models.artifact import Artifact, ensure_artifact
-from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.models.session import Session
 
 pytestmark = pytest.mark.gpu
@@ -61,11 +61,6 @@ def numbers() -> None:
         pytest.skip("the mock device computes nothing: its numbers are garbage")
 
 
-def artifact_of(root: Path, graph: str, model: str, precision: str) -> Artifact:
-    """Return an artifact, built at its first use; of a lossy fp16 the numbers are compared too."""
-    return ensure_artifact(root, ArtifactRequest(graph, model, precision, allow_lossy=True))
-
-
 def random_feed(artifact: Artifact, seed: int = 0) -> dict[str, NDArray[np.int64]]:
     """Return a batch of random tokens."""
     given = feed(artifact)
@@ -81,8 +76,8 @@ def test_each_graph_agrees_with_a_cpu(
     artifacts_root: Path, graph: str, model: str, precision: str
 ) -> None:
     """Fused kernels of a device are other code; the gate has compared on a CPU alone."""
-    exact = artifact_of(artifacts_root, graph, model, "fp32")
-    own = artifact_of(artifacts_root, graph, model, precision)
+    exact = artifact_in(artifacts_root, graph, model, "fp32")
+    own = artifact_in(artifacts_root, graph, model, precision)
     parity = own.record.parity
     assert parity is not None
     on_device, on_cpu = Session(own, device="cuda"), Session(exact, n_threads=4)
@@ -124,7 +119,7 @@ def test_the_first_of_equal_values_is_taken() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_batch_mates_change_no_score(artifacts_root: Path, precision: str) -> None:
     """A score that depends on its neighbours depends on how files are cut."""
-    own = artifact_of(artifacts_root, "pair_score", "sas-minilm", precision)
+    own = artifact_in(artifacts_root, "pair_score", "sas-minilm", precision)
     session, inputs = Session(own, device="cuda"), random_feed(own)
     together = session.run(inputs)
     alone = [session.run({k: v[i : i + 1] for k, v in inputs.items()}) for i in range(4)]

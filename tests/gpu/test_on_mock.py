@@ -179,6 +179,7 @@ def test_the_benchmark_runs_whole(mock: Path, artifacts_root: Path, tmp_path: Pa
     path = tmp_path / "gpu.json"
     words = ["--precision", "fp32", "--rows", "6", "--budgets", "1024,16384", "--repeats", "1"]
     words += ["--seconds", "0", "--no-random", "--no-check", "--end-to-end", "7"]
+    words += ["--models", str(tmp_path)]
     run(mock, "-m", "benchmarks.gpu", *words, "--json", path)
     found = json.loads(path.read_text(encoding="utf-8"))
     assert found["device"] == "cuda"
@@ -196,7 +197,8 @@ def test_the_benchmark_tells_of_a_device_that_computes_nothing(
     path = tmp_path / "gpu.json"
     words = ["--precision", "fp32", "--rows", "6", "--budgets", "1024", "--repeats", "1"]
     words += ["--seconds", "0", "--no-random", "--no-peers", "--families", "sas"]
-    run(mock, "-m", "benchmarks.gpu", *words, "--end-to-end", "7", "--json", path, expect=1)
+    words += ["--end-to-end", "7", "--models", str(tmp_path)]
+    run(mock, "-m", "benchmarks.gpu", *words, "--json", path, expect=1)
     found = json.loads(path.read_text(encoding="utf-8"))
     assert [failure.partition(": ")[0] for failure in found["failures"]] == [
         "sas",

@@ -1,0 +1,94 @@
+"""GPU exports: all graphs that `make gpu` takes, made before a device is looked at.
+
+Embedded models in both precisions, as the tests marked gpu want them, and random ones of base
+shapes, several at a time, each on CPUs of its own. What is there already is checked and kept.
+
+usage: python -m benchmarks.gpu_exports [--models FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from multiprocessing.queues import Queue
+from pathlib import Path
+
+import psutil
+
+from benchmarks.gpu_choice import Choice
+from benchmarks.gpu_models import FAMILIES, compile_family
+from qaeval_core.errors import QAEvalError
+from qaeval_core.models.artifact import Artifact, default_root, ensure_artifact
+from qaeval_core.models.record import ArtifactRequest
+
+# An export uses little more than one CPU, and GPT-2's shape takes 3.5 GiB.
+_CPUS_OF_ONE = 2
+_BYTES_OF_ONE = 5 << 30
+# The longest first.
+_FAMILIES = sorted(FAMILIES, key="grg".__ne__)
+_TASKS = [(family, is_random) for family in _FAMILIES for is_random in (True, False)]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Export what is missing; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_exports")
+    parser.add_argument("--models", type=Path, default=Choice().models,
+                        help="of the random models; default %(default)s")  # fmt: skip
+    folder = parser.parse_args(arguments).models
+    started = time.monotonic()
+    try:
+        n_workers = export_all(folder, _TASKS)
+    except QAEvalError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"exports     ready after {time.monotonic() - started:.0f} s, {n_workers} at a time")
+    return 0
+
+
+def export_all(folder: Path, tasks: Sequence[tuple[str, bool]]) -> int:
+    """Export families, of random models or embedded ones; return how many at a time."""
+    cpus = sorted(os.sched_getaffinity(0))
+    by_memory = int(psutil.virtual_memory().available // _BYTES_OF_ONE)
+    n_workers = max(1, min(len(cpus) // _CPUS_OF_ONE, by_memory, len(tasks)))
+    context = get_context("spawn")
+    shares: Queue[list[int]] = context.Queue()
+    for i in range(n_workers):
+        shares.put(cpus[i::n_workers])
+    pool = ProcessPoolExecutor(
+        n_workers, mp_context=context, initializer=_work_on, initargs=(shares,)
+    )
+    with pool:
+        for future in [pool.submit(_export, folder, *task) for task in tasks]:
+            future.result()
+    return n_workers
+
+
+def _work_on(shares: Queue[list[int]]) -> None:
+    os.sched_setaffinity(0, shares.get())  # The export is a process of its own, and inherits it.
+
+
+def _export(folder: Path, family: str, is_random: bool) -> None:
+    plan = compile_family(family, device="cuda", folder=folder, is_random=is_random)
+    record = plan.artifact.record
+    if not is_random:
+        for precision in ("fp32", "fp16"):
+            artifact_in(default_root(), record.graph, record.model.name, precision)
+
+
+def artifact_in(root: Path, graph: str, model: str, precision: str) -> Artifact:
+    """Return an artifact that has a precision whether or not its parity gate passes."""
+    request = ArtifactRequest(graph, model, precision)
+    own = ensure_artifact(root, request)
+    if own.record.precision != precision:
+        own = ensure_artifact(root, replace(request, allow_lossy=True))
+    return own
+
+
+if __name__ == "__main__":
+    sys.exit(main())
