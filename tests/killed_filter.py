@@ -13,7 +13,7 @@ from qaeval_core.storage.path import as_path
 
 
 def kill_at(number: int) -> None:
-    """Let this process die, as by the kernel, right before its N-th rename, PUT or deletion."""
+    """Let this process die, as by the kernel, right before its N-th rename, PUT, copy or DELETE."""
     left = number
 
     def dying(action: Any) -> Any:
@@ -28,7 +28,7 @@ def kill_at(number: int) -> None:
 
     for name in ("replace", "rename", "unlink"):
         setattr(Path, name, dying(getattr(Path, name)))
-    for name in ("put", "put_new", "swap", "delete", "writer"):
+    for name in ("put", "put_new", "swap", "copy", "delete", "writer"):
         setattr(ObjectStorage, name, dying(getattr(ObjectStorage, name)))
 
 

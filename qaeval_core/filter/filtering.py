@@ -280,8 +280,6 @@ class Filtering:
 
         On a disk they are moved into the folder of work, which is not there any more then.
         """
-        if not paths:
-            return
         for path in paths:
             self.store.check_inside(path)
 
@@ -292,19 +290,26 @@ class Filtering:
                     files.move(Path(path), Path(self.work) / f"deleted-{i}")
 
         def delete() -> None:
-            with declared("delete", paths, self.tenure, self.fingerprint):
-                self.folder.storage.delete([path.key for path in paths])
+            there = [path for path in paths if path.is_file()]
+            if there:
+                with declared("delete", there, self.tenure, self.fingerprint):
+                    self.folder.storage.delete([path.key for path in there])
 
         change = move if self.folder.local is not None else delete
-        self.store.call(change, f"cannot delete {paths[0]}")
+        self.store.call(change, f"cannot delete files of {self.folder}")
 
     def check_declared(self) -> None:
         """Raise StoreLockedError if a filter that was lost may still change this one's files."""
         if self.folder.local is not None:
             return
         relative = [file.relative for file in self.plan.corpus.files]
-        names = {f"{what}/{name}" for what in OUTPUTS for name in relative} | {COMBINE_NAME}
-        check = partial(check_declared, self.folder, self.fingerprint, names)
+        names = {f"{what}/{name}" for what in OUTPUTS for name in relative}
+        names |= {COMBINE_NAME} if self.plan.request.learn else set()
+
+        def check() -> None:
+            _, lock = self.tenure.path.fetch()
+            check_declared(self.folder, self.fingerprint, names, lock=lock, outages=self.outages)
+
         self.store.call(check, f"cannot list {self.folder}")
 
     @contextlib.contextmanager
@@ -389,11 +394,11 @@ def _check_undefined(rows: CorpusRows, tasks: Sequence[RangeTask]) -> None:
 def decide_early(run: Filtering, rows: CorpusRows) -> list[QuotaCount]:
     """Run the stages before the last one."""
 
-    def find() -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    def find() -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         work = run.scan_plan()
         buckets = list(range(work.n_buckets))
         compare = partial(find_near_duplicates, plan=work, n_tasks=len(run.tasks))
         n_rows = [len(rows) // len(buckets)] * len(buckets)
-        return list(run.executor.map(compare, buckets, label="near-duplicates", n_rows=n_rows))
+        return run.executor.map(compare, buckets, label="near-duplicates", n_rows=n_rows)
 
     return decide(rows, run.plan.request, near_duplicates=find)

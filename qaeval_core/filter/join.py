@@ -6,6 +6,7 @@ is declared first (`qaeval_core.filter.unfenced`).
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import dataclass
 from functools import partial
@@ -89,9 +90,10 @@ def put_in_place(whole: StoragePath, path: StoragePath, tenure: Tenure, fingerpr
     if found is None:
         raise FileNotFoundError(f"there is no {whole}")
     if found.size > _MAX_COPY_BYTES:
-        with declared("send", [path], tenure, fingerprint), path.writer() as sink:
+        with contextlib.ExitStack() as until_it_is_there, path.writer() as sink:
             copy_part(whole, sink)
-            tenure.check()  # Last of all: it is in its place once this context ends.
+            # Last of all: it is in its place once this context ends.
+            until_it_is_there.enter_context(declared("send", [path], tenure, fingerprint))
     else:
         tenure.check()
         whole.copy(path)

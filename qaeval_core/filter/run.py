@@ -286,8 +286,8 @@ def _margin(
 def _finish(run: Filtering, content: dict[str, Any]) -> None:
     if content["learned"] is not None:
         run.write(COMBINE_NAME, as_json(content["learned"]))
-    elif (path := run.folder / COMBINE_NAME).is_file():
-        run.delete([path])
+    else:
+        run.delete([run.folder / COMBINE_NAME])
     run.write("filter.html", filter_page(content).encode())
     run.write("filter.json", as_json(content))
     if content["certified"] is False:

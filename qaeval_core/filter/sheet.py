@@ -54,7 +54,10 @@ def write_sheet(run: Filtering) -> FilterResult:
     content = sheet_text(texts)
     path = run.folder / SHEET_NAME
     if check_no_sheet(path, content):
-        run.store.write(path, content.encode())
+        run.store.check_inside(path)
+        put = partial(path.put_new, content.encode())  # Never over one that somebody has labelled.
+        if run.store.call(put, f"cannot write {path}") is None:
+            check_no_sheet(path, content)
     target = request.precision
     return FilterResult(
         {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -45,12 +46,20 @@ def bytes_of_arrays(rows: CorpusRows, share: np.ndarray) -> int:
     return sum(own.nbytes for own in arrays if own is not None)
 
 
+def near(n_rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield four of five rows as near-duplicates, a bucket at a time, as tasks find them."""
+    for start in range(0, n_rows, 1 << 12):
+        rows = np.arange(start, min(start + (1 << 12), n_rows))
+        duplicates = rows[rows % 5 > 0]
+        yield duplicates, duplicates - duplicates % 5
+
+
 def peak(n_rows: int, request: FilterRequest, *, is_grouped: bool) -> tuple[int, int]:
     """Return the most bytes that deciding takes, and those of its arrays."""
     tracemalloc.start()
     try:
         rows = scanned(n_rows, request, is_grouped=is_grouped)
-        decide.decide(rows, request, near_duplicates=lambda: [])
+        decide.decide(rows, request, near_duplicates=lambda: near(n_rows))
         shares = decide.make_shares(rows)
         share = smallest_shares(rows, shares)
         cut, _ = _margin(rows, _choose(request, shares, None).n_kept, shares, share)
@@ -93,6 +102,7 @@ def test_a_container_has_what_its_limit_leaves(
     [
         ({"near_duplicates": "none", "share": "0.6"}, False, 18),
         ({"near_duplicates": "exact", "top_k": 2}, True, 34),
+        ({"near_duplicates": "rouge_l=0.7", "top_k": 2}, True, 34),
         ({"near_duplicates": "exact", "top_k": 2, "quota": "topic=100000"}, True, 36),
     ],
 )

@@ -15,11 +15,11 @@ from s3_server import S3Server
 
 from qaeval_core import files
 from qaeval_core.errors import LockLostError, RunError, StoreLockedError
-from qaeval_core.filter import corpus, join, output
+from qaeval_core.filter import corpus, join, output, unfenced
 from qaeval_core.filter.filtering import Filtering
 from qaeval_core.filter.unfenced import PREFIX, declared
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
-from qaeval_core.store.lock import RunLock, Tenure
+from qaeval_core.store.lock import RunLock, Tenure, this_process
 
 FIRST = {"share": "0.5", "near_duplicates": "exact"}
 SECOND = {"share": "0.25", "near_duplicates": "none"}
@@ -197,11 +197,11 @@ def refused(out: Path, kept: StoragePath, rules: dict[str, str], change: str) ->
     """Let a filter find one that was lost, and not begin beside it."""
     with pytest.raises(StoreLockedError, match=f"lost before it could {change}") as raised:
         filtered(out, kept, **rules)
-    [path] = unfenced(kept)
+    [path] = declarations(kept)
     assert str(path) in str(raised.value)
 
 
-def unfenced(kept: StoragePath) -> list[StoragePath]:
+def declarations(kept: StoragePath) -> list[StoragePath]:
     return [kept / found.name for found in kept.list() if found.name.startswith(PREFIX)]
 
 
@@ -219,6 +219,23 @@ def test_a_file_too_large_to_be_copied_is_sent(
     check_alone(out, bucket / "copied", bucket / "sent", FIRST)
 
 
+@contextlib.contextmanager
+def frozen_at_the_end(action: Callable[[], None]) -> Iterator[None]:
+    """Let something happen after the first look before the end of a file that is sent."""
+    left = [action]
+
+    @contextlib.contextmanager
+    def late(*given: Any) -> Iterator[None]:
+        with declared(*given):
+            if left:
+                left.pop()()
+            yield
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(join, "declared", late)
+        yield
+
+
 @pytest.mark.usefixtures("large")
 def test_nothing_by_other_rules_begins_beside_a_file_that_may_still_be_sent(
     out: Path, bucket: StoragePath
@@ -229,9 +246,9 @@ def test_nothing_by_other_rules_begins_beside_a_file_that_may_still_be_sent(
         lose_lock(kept)
         refused(out, kept, SECOND, "send kept/part0.parquet")
 
-    with before_first(join, "copy_part", take), pytest.raises(RunError):
+    with frozen_at_the_end(take), pytest.raises(RunError):
         filtered(out, kept, **FIRST)
-    assert "_SUCCESS" not in files_of(kept)
+    assert "kept/part0.parquet" in files_of(kept) and "_SUCCESS" not in files_of(kept)
     filtered(out, kept, **SECOND)
     check_alone(out, kept, bucket / "alone", SECOND)
 
@@ -240,41 +257,96 @@ def test_nothing_by_other_rules_begins_beside_a_file_that_may_still_be_sent(
 def test_a_file_that_is_sent_late_is_that_of_the_same_filter(
     out: Path, bucket: StoragePath
 ) -> None:
-    kept, sent = bucket / "kept", join.copy_part
-
-    def send(*given: Any) -> None:
-        sent(*given)
-        if given[0].name == "part1.parquet" and not left:
-            left.append(True)
-            take_over(out, kept, FIRST)
-
-    left: list[bool] = []
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(join, "copy_part", send)
-        # It does not even look again: what it has begun to send comes.
-        patched.setattr(Tenure, "check", lambda _: None)
-        with contextlib.suppress(RunError):
-            filtered(out, kept, **FIRST)
+    kept = bucket / "kept"
+    with frozen_at_the_end(lambda: take_over(out, kept, FIRST)), pytest.raises(RunError):
+        filtered(out, kept, **FIRST)
     check_alone(out, kept, bucket / "alone", FIRST)
 
 
+@pytest.mark.usefixtures("large")
+def test_a_file_is_not_sent_after_a_late_look(out: Path, bucket: StoragePath) -> None:
+    kept = bucket / "kept"
+    with before_first(StoragePath, "put_json", lambda: take_over(out, kept)):
+        check_late(out, bucket, LockLostError)
+    assert "_SUCCESS" in files_of(kept)
+
+
+def declare(kept: StoragePath, change: unfenced.Change, name: str, **process: object) -> None:
+    """Let a process of another filter be killed after what it declares."""
+    with RunLock(kept) as lock, declared(change, [kept / name], lock.tenure, "another"):
+        [path] = declarations(kept)
+        told = json.loads(path.read_bytes())
+    assert not declarations(kept)
+    path.put_json({**told, "started": 0.0, **process})
+
+
+@pytest.mark.parametrize("change", ["delete", "send"])
 @pytest.mark.parametrize("is_here", [True, False])
 def test_what_a_dead_process_declared_does_not_come(
-    out: Path, bucket: StoragePath, *, is_here: bool
+    out: Path,
+    bucket: StoragePath,
+    monkeypatch: pytest.MonkeyPatch,
+    change: unfenced.Change,
+    *,
+    is_here: bool,
 ) -> None:
-    """Of one on another machine nobody knows whether it is dead: a person says so."""
-    kept = bucket / "kept"
-    with RunLock(kept) as lock, declared("send", [kept / "kept" / "a"], lock.tenure, "another"):
-        [path] = unfenced(kept)
-        told = json.loads(path.read_bytes())
-    assert not unfenced(kept)
-    gone = {**told, "started": 0.0}
-    path.put_json(gone if is_here else {**gone, "host": "elsewhere"})
+    """Of one on another machine nobody knows whether it is dead: a person says so.
+
+    A store may still be at the end of an upload whose sender died a moment ago.
+    """
+    kept, name = bucket / "kept", "kept/part0.parquet"
+    declare(kept, change, name, **({} if is_here else {"host": "elsewhere"}))
+    if change == "send" or not is_here:
+        refused(out, kept, SECOND, f"{change} {name}")
+        monkeypatch.setattr(unfenced, "_SEND_S", -1.0)
     if not is_here:
-        refused(out, kept, SECOND, "send kept/a")
-        path.delete()
+        refused(out, kept, SECOND, f"{change} {name}")
+        declarations(kept)[0].delete()
     filtered(out, kept, **SECOND)
     check_alone(out, kept, bucket / "alone", SECOND)
+
+
+def test_another_process_of_the_same_work_declares_for_itself(
+    bucket: StoragePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray gives a worker's file to a second one; the first may only be frozen."""
+    path = bucket / "kept" / "a"
+    with (
+        RunLock(bucket) as lock,
+        declared("send", [path], lock.tenure, "one"),
+        monkeypatch.context() as patched,
+    ):
+        [first] = declarations(bucket)
+        patched.setattr(unfenced, "this_process", lambda: {**this_process(), "pid": 1})
+        with declared("send", [path], lock.tenure, "one"):
+            assert len(declarations(bucket)) == 2
+        assert declarations(bucket) == [first]
+
+
+def test_what_this_process_gave_up_does_not_come(
+    out: Path, half: Path, bucket: StoragePath
+) -> None:
+    """A notebook lives on after a filter that a store has ended."""
+    kept = bucket / "kept"
+    filtered(out, kept, **FIRST)
+    error = OSError("the store is out")
+    with contextlib.ExitStack() as left:
+
+        def fail() -> None:
+            left.enter_context(before_first(type(kept.storage), "delete", raising(error)))
+
+        with before_first(output, "_delete_others", fail), pytest.raises(RunError):
+            filtered(half, kept, **FIRST)
+    assert len(declarations(kept)) == 1
+    filtered(out, kept, **SECOND)
+    check_alone(out, kept, bucket / "alone", SECOND)
+
+
+def test_a_file_that_a_filter_has_not_is_anothers_to_delete(out: Path, bucket: StoragePath) -> None:
+    """Only what learns a rank has a combine.json."""
+    declare(bucket, "delete", "combine.json", host="elsewhere")
+    filtered(out, bucket, **SECOND)
+    assert len(declarations(bucket)) == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"files": 3, "change": "delete"}'])
