@@ -238,9 +238,11 @@ def dry_run_lines(plan: FilterPlan) -> Iterator[str]:
     """Yield what a filter would read and need; footers alone are known."""
     corpus, stages = plan.corpus, plan.stages
     tasks = corpus.tasks()
+    may_tie = "" if stages.has_ties else ", and one over ids if equal values lie at a cut"
+    labels = ", and one before them over scores, for --learn" if plan.request.learn else ""
     yield (
         f"{corpus.n_rows:,} rows of {len(corpus.files):,} files, in {len(tasks):,} tasks; two "
-        "passes"
+        f"passes{labels}{may_tie}"
     )
     yield f"rank: {stages.rank.name}, {_direction(plan)}"
     yield f"stages: {', '.join(_stage_names(plan))}"

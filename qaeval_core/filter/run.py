@@ -1,8 +1,8 @@
 """Run: a filter from its request to ``_SUCCESS``, whoever works on the ranges.
 
-Two passes over the rows; between them everything is decided on one machine. Nothing in KEPT looks
-finished before it is: ``_SUCCESS`` leaves first and comes last, and what is not whole lies in a
-folder of its own.
+Two passes over the rows; between them everything is decided on one machine, for which ids are read
+where equal values lie at a cut. Nothing in KEPT looks finished before it is: ``_SUCCESS`` leaves
+first and comes last, and what is not whole lies in a folder of its own.
 """
 
 from __future__ import annotations
