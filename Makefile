@@ -166,6 +166,7 @@ $(STAMP): pyproject.toml constraints.txt
 	}
 	@if [ ! -x $(BIN)/python ]; then echo "setup: new environment in .venv"; $(PYTHON) -m venv .venv; fi
 # The two builds of ONNX Runtime are one module: the other one leaves before the wanted one comes.
+# Without constraints-gpu.txt, which is for workers: torch asks for CUDA packages of exact versions.
 	@set -e; \
 	if nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then \
 	  echo "setup: packages for a GPU (minutes)"; \

@@ -4,7 +4,7 @@ Real sentences, vectors of random numbers: what matching takes does not depend o
 time, so that a busy machine does not count; tokenising is another thread's and is left out.
 
 ``--transport``: MoverScore's transport in one process and by the pool of all CPUs, in turn, by the
-clock, equal numbers checked. Set OMP_NUM_THREADS=1, as for actors: matrices are small.
+clock, equal numbers checked.
 
 usage: python -m benchmarks.host [--pairs N | --transport]
 """
@@ -115,8 +115,7 @@ def transport_arguments(n_tokens: int, n_pairs: int) -> dict[str, Any]:
 
 def print_transport() -> None:
     """Time transport in one process and by all CPUs, and print both."""
-    threads = os.environ.get("OMP_NUM_THREADS")
-    print(f"transport, {usable_cpus()} processes, {_DIM} numbers, OMP_NUM_THREADS={threads}")
+    print(f"transport, {usable_cpus()} processes, {_DIM} numbers")
     for n_tokens, n_pairs in _TRANSPORTS.items():
         given = transport_arguments(n_tokens, n_pairs)
         # Starts the processes, too.

@@ -1,14 +1,17 @@
 """Roofline: how fast one GPU could run each graph at best, from the graph alone.
 
-``python -m benchmarks.roofline`` traces BERT-base, GPT-2 and a model of SmolLM2's shape on random
-weights, converts them to fp16, and counts what each kernel must read, write and compute::
+``python -m benchmarks.roofline`` traces models of the shapes of BERT-base, MiniLM, GPT-2 and
+SmolLM2 on random weights, converts them to fp16, and counts what each kernel must read, write and
+compute::
 
     seconds of a kernel = max(bytes / 2.85 TB/s, FLOP / 600 TFLOP/s)
 
-summed over kernels: an H100's memory and what its tensor cores reach on large products. Needs
-neither a GPU nor a stand-in for one. It is a bound, no measurement: launches, waves that do not
-fill the chip and caches that do not hold what they should are left out, so 1.2 to 1.5 times as
-long is to be expected.
+summed over kernels: an H100's memory and what its tensor cores reach on large products; in fp32,
+which has none without TF32, 50 TFLOP/s. Needs neither a GPU nor a stand-in for one. It is a bound,
+no measurement: launches, waves that do not fill the chip and caches that do not hold what they
+should are left out, so 1.2 to 1.5 times as long is to be expected.
+
+usage: python -m benchmarks.roofline [--precision P] [--graph G] [--model M] [--json FILE]
 
 But: what ran where, and how long, is `benchmarks.gpu`'s matter, on a machine that has one.
 """
@@ -34,12 +37,13 @@ from benchmarks.measure import environment
 from export.loading import LoadedModel
 from export.precision import convert
 from export.tracing import trace
-from qaeval_core.models.record import ArtifactRequest
+from qaeval_core.models.record import ArtifactRequest, Precision
 
 BYTES_PER_S = 2.85e12  # of 3.35 TB/s
 FLOP_PER_S = {2: 600e12, 4: 50e12}  # by bytes of a number: of 989 in fp16, of 67 in fp32
 # FlashAttention-2 on an H100, heads of 64: 250 to 300.
 ATTENTION_FLOP_PER_S = {2: 275e12, 4: 50e12}
+_ITEM_BYTES: Mapping[Precision, int] = {"fp16": 2, "fp32": 4}
 
 # Another view of the same memory: no kernel runs.
 _VIEWS = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
@@ -69,7 +73,7 @@ class Bound:
     """One batch of one graph."""
 
     kernels: list[Kernel]
-    peak_flop_per_s: float = FLOP_PER_S[2]
+    peak_flop_per_s: float
     more: dict[str, object] = field(default_factory=dict)
 
     @property
@@ -200,10 +204,11 @@ def _value(tree: ast.expr, dims: Dims) -> int:
     raise ValueError(f"unknown formula of an axis: {ast.unparse(tree)}")
 
 
-def bound(proto: onnx.ModelProto, dims: Dims) -> Bound:
+def bound(proto: onnx.ModelProto, dims: Dims, *, precision: Precision = "fp16") -> Bound:
     """Return the bound of one batch: kernels as ONNX Runtime fuses them, each at its best."""
     graph = Graph(proto, dims)
-    return Bound([_kernel(graph, nodes) for nodes in _groups(graph)])
+    peak = FLOP_PER_S[_ITEM_BYTES[precision]]
+    return Bound([_kernel(graph, nodes) for nodes in _groups(graph)], peak)
 
 
 def _groups(graph: Graph) -> Iterator[list[onnx.NodeProto]]:
@@ -338,9 +343,14 @@ def attention_flop(graph: Graph, node: onnx.NodeProto) -> int:
 
 # What an H100 is to be fed with: 16,384 tokens a batch.
 _BERT = "BERT-base"
+_BERT_SHAPES: Mapping[str, Mapping[str, int]] = {
+    _BERT: {},
+    "MiniLM": {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536},
+}
 _CASES: Sequence[tuple[str, str, Mapping[str, str], Sequence[Dims]]] = (
     ("pair_score", _BERT, {}, [{"n_rows": 32, "n": 512}, {"n_rows": 512, "n": 32}]),
     ("relevance_matching", _BERT, {}, [{"n_rows": 32, "n": 512}, {"n_rows": 82, "n": 200}]),
+    ("relevance_matching", "MiniLM", {}, [{"n_rows": 82, "n": 200}]),
     ("sentence_vector", _BERT, {}, [{"n_rows": 512, "n": 32}]),
     ("token_vectors", _BERT, {}, [{"n_rows": 512, "n": 32}]),
     ("keyphrase_weights", _BERT, {}, [{"n_rows": 256, "n": 64}]),
@@ -385,7 +395,7 @@ def random_model(name: str, graph: str) -> LoadedModel:
             model = transformers.LlamaForCausalLM(config)
         case _:
             labels = {"pair_score": 1, "keyphrase_weights": 2}.get(graph, 2)
-            config = transformers.BertConfig(num_labels=labels)
+            config = transformers.BertConfig(num_labels=labels, **_BERT_SHAPES[name])
             kind = {
                 "pair_score": transformers.BertForSequenceClassification,
                 "keyphrase_weights": transformers.BertForTokenClassification,
@@ -404,11 +414,16 @@ def traced_graph(graph: str, name: str, options: Mapping[str, str]) -> onnx.Mode
 
 def run(
     make: Callable[[str, str, Mapping[str, str]], onnx.ModelProto] = traced_graph,
-    precisions: Sequence[str] = ("fp16",),
-) -> list[dict[str, object]]:
-    """Return the bounds of all graphs and shapes."""
+    precisions: Sequence[Precision] = ("fp16",),
+    *,
+    graphs: Sequence[str] = (),
+    models: Sequence[str] = (),
+) -> list[dict[str, Any]]:
+    """Return the bounds of all graphs, models and shapes, or of those that are named."""
     lines = []
     for graph, name, options, shapes in _CASES:
+        if (graphs and graph not in graphs) or (models and name not in models):
+            continue
         proto = make(graph, name, options)
         for precision in precisions:
             converted = convert(proto, precision=precision)
@@ -419,7 +434,7 @@ def run(
                         "model": name,
                         "precision": precision,
                         "shape": f"{dims['n_rows']} x {dims['n']}",
-                        **bound(converted, axes(dims)).content(),
+                        **bound(converted, axes(dims), precision=precision).content(),
                     }
                 )
     return lines
@@ -427,7 +442,9 @@ def run(
 
 def table(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return the lines as a table of Markdown."""
-    rows = ["| graph, model, tokens | TFLOP | GB | ms | share of 600 TFLOP/s | kernels |"]
+    rows = [
+        "| graph, model, tokens | TFLOP | GB | ms | share of 600 (fp32: 50) TFLOP/s | kernels |"
+    ]
     rows.append("| --- | --- | --- | --- | --- | --- |")
     for line in lines:
         what = f"{line['graph']}, {line['model']} {line['precision']}, {line['shape']}"
@@ -441,8 +458,13 @@ def table(lines: Sequence[Mapping[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Bounds of one GPU, from the graphs alone.")
     parser.add_argument("--json", type=Path, help="write the lines here, too")
+    parser.add_argument("--precision", choices=_ITEM_BYTES, action="append")
+    parser.add_argument("--graph", action="append", help="this graph alone; may be repeated")
+    parser.add_argument("--model", action="append", help="this model alone; may be repeated")
     given = parser.parse_args()
-    lines = run()
+    lines = run(
+        precisions=given.precision or ("fp16",), graphs=given.graph or (), models=given.model or ()
+    )
     print("A bound, not a measurement; 1.2 to 1.5 times as long is to be expected.\n")
     print(table(lines))
     if given.json is not None:

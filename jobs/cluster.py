@@ -50,8 +50,8 @@ class Layout:
     def environment(self) -> dict[str, str]:
         """What its workers must find in their environment before any library is loaded.
 
-        Tokenising takes as many threads as an actor has CPUs, not those of the whole node. Matrices
-        of numpy are of one pair of texts: with two threads they took ten times the CPU seconds.
+        Tokenising takes as many threads as an actor has CPUs, not those of the whole node. numpy's
+        BLAS need not start threads that it is told not to use (`families.blas_threads`).
         """
         if not self.num_gpus:
             return {}

@@ -98,13 +98,18 @@ class Job:
             least, most = 1, _MAX_ASKED_PIECE_ROWS
         per_actor = self.n_rows_total // (_PIECES_PER_ACTOR * max(n_actors, 1))
         rows_per_piece = min(max(per_actor, least), most)
+        rows_per_shard = min(self.rows_per_shard(family) for family in families)
+        if families[0].resources == "model" and self.config.scoring.rows_per_shard is None:
+            # A GPU's shard may hold all rows of a pass: other actors would have none, and the
+            # first one nothing to tokenise while its device runs.
+            rows_per_shard = min(rows_per_shard, max(per_actor, least))
         return [
             piece
             for file in self.files
             for piece in plan_file(
                 file,
                 done={key: ranges[file.file_id] for key, ranges in done.items()},
-                rows_per_shard=min(self.rows_per_shard(family) for family in families),
+                rows_per_shard=rows_per_shard,
                 limits=self.read_limits(families),
                 n_rows=self.n_rows[file.file_id],
                 rows_per_piece=rows_per_piece,

@@ -121,7 +121,7 @@ class ModelFamily(Family):
     target_role: str  # input role that the candidate is read against
     scorer: type[ModelScorer]
     version: str  # of the implementation: raise it when numbers change
-    rows_per_shard: Mapping[str, int]  # by device: 10 to 60 seconds of work
+    rows_per_shard: Mapping[str, int]  # by device: 10 s of a CPU and more, 1 s of an H100
     max_batch_tokens: Mapping[str, int]  # by device
     max_shard_bytes: int | None = None  # of text; None is the run's
     runs_model: bool = True

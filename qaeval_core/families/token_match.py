@@ -26,6 +26,7 @@ from qaeval_core.families.base import (
     spread,
     token_counts,
 )
+from qaeval_core.families.blas_threads import one_blas_thread
 from qaeval_core.families.token_units import DOCUMENT, TokenUnits
 from qaeval_core.families.transport_pool import transport_costs_on_all_cpus
 from qaeval_core.families.validate import IntArray, SharedPairs, SharedTexts, share_texts
@@ -300,6 +301,7 @@ def best_cosines(
     return best_cosines_of_texts(texts, spans, pair_left, pair_right, allowed)
 
 
+@one_blas_thread()
 def best_cosines_of_texts(
     texts: Sequence[VectorArray],
     spans: IntArray,

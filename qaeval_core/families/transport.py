@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError
+from qaeval_core.families.blas_threads import one_blas_thread
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -63,6 +64,7 @@ def transport_plan(*, costs: FloatArray, supply: FloatArray, demand: FloatArray)
     return plan
 
 
+@one_blas_thread()
 def transport_costs(
     *,
     vectors: VectorArray,

@@ -20,9 +20,10 @@ from qaeval_core.models.artifact import Artifact
 
 Device = Literal["cpu", "cuda"]
 
-# The first release whose kernels read the lengths of rows: 1.24 takes the same graphs, attends to
-# padding, and says nothing.
-MIN_ONNXRUNTIME = (1, 25)
+# The first release whose CPU kernels read the lengths of rows: 1.24 takes the same graphs, attends
+# to padding, and says nothing. CUDA's kernels went on changing (ONNX Runtime's pull requests 27542
+# and 28849, issue 28904): there no release before this one was looked at.
+MIN_ONNXRUNTIME: Mapping[Device, tuple[int, int]] = {"cpu": (1, 25), "cuda": (1, 31)}
 
 # What ONNX Runtime says when an allocation fails: its arena, the C++ runtime, CUDA.
 _MEMORY_SIGNS = (
@@ -79,7 +80,7 @@ class Session:
         if device == "cuda":
             self.n_threads = min(self.n_threads, _THREADS_BESIDE_A_GPU)
         self.max_batch_s = max_batch_s
-        ort = load_onnxruntime()
+        ort = load_onnxruntime(device)
         self._make_run_options = ort.RunOptions
         options = _session_options(ort, device=device, n_threads=self.n_threads)
         providers = _providers(device)
@@ -232,13 +233,13 @@ def _providers(device: Device) -> list[Any]:
     return [cuda, "CPUExecutionProvider"]
 
 
-def load_onnxruntime() -> Any:
+def load_onnxruntime(device: Device = "cpu") -> Any:
     """Return the engine's module; metrics of words need none, so none is loaded for them.
 
     Raises
     ------
     DeviceError
-        If it is not installed, or too old.
+        If it is not installed, or too old for a device.
     """
     try:
         import onnxruntime
@@ -247,12 +248,12 @@ def load_onnxruntime() -> Any:
             "this metric runs a model: pip install 'qaeval[cpu]', or 'qaeval[gpu]' on a GPU"
         ) from None
     found = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
-    if found < MIN_ONNXRUNTIME:
-        needed = ".".join(map(str, MIN_ONNXRUNTIME))
-        raise DeviceError(
-            f"onnxruntime {onnxruntime.__version__} attends to padding in these graphs; install "
-            f"{needed} or newer"
-        )
+    if found < MIN_ONNXRUNTIME[device]:
+        needed = ".".join(map(str, MIN_ONNXRUNTIME[device]))
+        why = "attends to padding in these graphs"
+        if found >= MIN_ONNXRUNTIME["cpu"]:
+            why = "was never tried with these graphs on a GPU"
+        raise DeviceError(f"onnxruntime {onnxruntime.__version__} {why}; install {needed} or newer")
     return onnxruntime
 
 

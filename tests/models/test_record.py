@@ -15,7 +15,7 @@ from qaeval_core.models.record import (
     ArtifactRequest,
     export_command,
 )
-from qaeval_core.models.session import load_onnxruntime
+from qaeval_core.models.session import Device, Session, load_onnxruntime
 
 _WEIGHTED = {"matching": "weighted"}
 _AVERAGE = {"matching": "weighted", "aggregate": "average"}
@@ -161,12 +161,27 @@ def test_a_request_keeps_its_command() -> None:
     )
 
 
-@pytest.mark.parametrize(("version", "is_refused"), [("1.24.4", True), ("1.25.0", False)])
-def test_an_engine_that_attends_to_padding_is_refused(
-    monkeypatch: pytest.MonkeyPatch, version: str, is_refused: bool
+@pytest.mark.parametrize(
+    ("version", "device", "refusal"),
+    [
+        ("1.24.4", "cpu", "onnxruntime 1.24.4 attends to padding .* install 1.25 or newer"),
+        ("1.25.0", "cpu", None),
+        ("1.24.4", "cuda", "onnxruntime 1.24.4 attends to padding .* install 1.31 or newer"),
+        ("1.30.0", "cuda", "onnxruntime 1.30.0 was never tried .* on a GPU; install 1.31 or newer"),
+        ("1.31.0", "cuda", None),
+    ],
+)
+def test_an_engine_of_other_kernels_is_refused(
+    monkeypatch: pytest.MonkeyPatch, version: str, device: Device, refusal: str | None
 ) -> None:
     """1.24 runs graphs that tell it how long rows are, ignores that, and says nothing."""
     monkeypatch.setattr("onnxruntime.__version__", version)
-    refused = pytest.raises(DeviceError, match=r"onnxruntime 1\.24\.4 .* install 1\.25 or newer")
-    with refused if is_refused else nullcontext():
-        load_onnxruntime()
+    with pytest.raises(DeviceError, match=refusal) if refusal else nullcontext():
+        load_onnxruntime(device)
+
+
+def test_a_session_asks_for_what_its_device_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The floor of a CPU, on a GPU, lets kernels through that nobody has looked at."""
+    monkeypatch.setattr("onnxruntime.__version__", "1.30.0")
+    with pytest.raises(DeviceError, match="was never tried"):
+        Session(Artifact(Path(), ArtifactRecord.model_construct()), device="cuda")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,9 @@ from helpers import (
     write_parquet,
 )
 
+from qaeval_core.configure import load_config
 from qaeval_core.errors import ReconcileError, StoreLockedError, TooManyQuarantinedError
+from qaeval_core.job import make_job, read_inputs
 from qaeval_core.store.lock import RunLock
 
 N_ROWS = 30
@@ -51,6 +54,25 @@ def test_second_run_on_a_finished_out_computes_nothing(job: dict, tmp_path: Path
     assert second.report == first.report
     assert "nothing to do" in said[0]
     assert commits(tmp_path / "out", "lrm") | commits(tmp_path / "out", "grg") == before
+
+
+def test_every_gpu_has_rows_of_a_small_pass(job: dict, tmp_path: Path) -> None:
+    """Two shards of 65,536 rows would leave six of eight GPUs without work."""
+    n_rows = 100_000
+    one_row = {name: [values[0]] * n_rows for name, values in short_sample(1).to_pydict().items()}
+    pa.parquet.write_table(pa.table(one_row), job["input.paths"][0])
+
+    def shards(n_actors: int, **given: object) -> list[int]:
+        config = load_config(overrides={**job, "scoring.rows_per_shard": None, **given})
+        made = replace(make_job(config, read_inputs(config), device="cpu"), device="cuda")
+        (lrm,) = [family for family in made.run.families if family.name == "lrm"]
+        pieces = made.pieces([lrm], n_actors=n_actors)
+        assert len(pieces) >= n_actors or given
+        return [rows.n_rows for piece in pieces for rows in piece.shards]
+
+    assert shards(8) == [4096] * 24 + [1696]  # The least: an eighth of a share is 1,562 rows.
+    assert shards(2) == [6250] * 16
+    assert shards(2, **{"scoring.rows_per_shard": 60_000}) == [60_000, 40_000]  # as asked
 
 
 def test_scores_do_not_depend_on_shards_batches_or_padding(job: dict, tmp_path: Path) -> None:

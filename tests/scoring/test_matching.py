@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import threading
 import tracemalloc
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import threadpoolctl
 from helpers import REPOSITORY
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +20,8 @@ from scipy.optimize import linprog
 from qaeval_core.errors import ConfigError
 from qaeval_core.families import token_match
 from qaeval_core.families import transport as family_transport
-from qaeval_core.families.token_match import BestCosines, best_cosines
+from qaeval_core.families.blas_threads import one_blas_thread
+from qaeval_core.families.token_match import BestCosines, best_cosines, best_cosines_of_texts
 from qaeval_core.families.transport import transport_costs
 
 DIM = 8
@@ -150,6 +154,103 @@ def test_a_large_pair_is_matched_block_by_block(monkeypatch: pytest.MonkeyPatch)
     assert peak < 400 * 300 * 4 / 4
     for a, b in zip(whole, parts, strict=True):
         np.testing.assert_allclose(a, b, atol=TOLERANCE)
+
+
+def blas_threads() -> set[int]:
+    """Return how many threads numpy's BLAS, and others that are loaded, take now."""
+    found = threadpoolctl.ThreadpoolController().select(user_api="blas")
+    return {int(library["num_threads"]) for library in found.info()}
+
+
+def set_blas_threads(n: int) -> None:
+    """Set them from a thread that ends: threadpoolctl lets no second thread set them meanwhile."""
+    setter = threading.Thread(target=threadpoolctl.threadpool_limits, args=(n, "blas"))
+    setter.start()
+    setter.join()
+
+
+@pytest.fixture
+def two_blas_threads() -> Iterator[None]:
+    """What a machine of two CPUs has; skipped where the BLAS cannot be asked, as on macOS."""
+    before = max(blas_threads(), default=1)
+    set_blas_threads(2)
+    if blas_threads() != {2}:
+        pytest.skip("this BLAS does not tell its threads")
+    yield
+    set_blas_threads(before)
+
+
+class _Watched(list[np.ndarray]):
+    """Texts that note how many threads multiply them."""
+
+    def __init__(self, texts: list[np.ndarray]) -> None:
+        super().__init__(texts)
+        self.seen: set[int] = set()
+
+    def __getitem__(self, i: int) -> np.ndarray:  # type: ignore[override]
+        self.seen |= blas_threads()
+        return super().__getitem__(i)
+
+
+@pytest.mark.usefixtures("two_blas_threads")
+def test_a_pair_is_matched_by_one_thread_whatever_the_environment_says() -> None:
+    """Two threads take 30 times the CPU: they spin while they wait for each other."""
+    vectors, spans = unit_rows(np.random.default_rng(9), 60), layout([20, 40])
+    texts = _Watched([vectors[:20], vectors[20:]])
+    best_cosines_of_texts(texts, spans, np.array([0]), np.array([1]))
+    assert texts.seen == {1}
+    assert blas_threads() == {2}  # The caller's own work has what it had.
+
+
+@pytest.mark.usefixtures("two_blas_threads")
+def test_costs_of_transport_are_made_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Distances of a pair are as small; those in this process have no variable that says it."""
+    seen: set[int] = set()
+
+    def cost(**_: np.ndarray) -> float:
+        seen.update(blas_threads())
+        return 0.0
+
+    monkeypatch.setattr(family_transport, "transport_cost", cost)
+    vectors, spans = unit_rows(np.random.default_rng(10), 8), layout([4, 4])
+    transport(vectors, spans, [(0, 1)], np.ones(8, dtype=np.float32))
+    assert seen == {1} and blas_threads() == {2}
+
+
+@pytest.mark.usefixtures("two_blas_threads")
+def test_scorers_side_by_side_leave_the_threads_as_they_were() -> None:
+    """Each restoring what it had found, the second one would leave 1 to the whole process."""
+    seen: list[set[int]] = []
+
+    def second() -> None:
+        with one_blas_thread():
+            has_entered.set()
+            may_leave.wait(10)
+            seen.append(blas_threads())
+
+    has_entered, may_leave = threading.Event(), threading.Event()
+    other = threading.Thread(target=second)
+    with one_blas_thread():
+        other.start()
+        has_entered.wait(0.2)
+    has_entered.wait(10)
+    may_leave.set()
+    other.join()
+    assert seen == [{1}] and blas_threads() == {2}
+
+
+@pytest.mark.parametrize("sizes", [(32, 32), (7, 300), (512, 400), (1900, 700)])
+def test_one_thread_finds_the_same_cosines(
+    sizes: tuple[int, int], two_blas_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A product summed in another order would change scores that were stored before."""
+    chance = np.random.default_rng(11)
+    vectors = chance.standard_normal((sum(sizes), 384), dtype=np.float32)
+    one = match(vectors, layout(list(sizes)), [(0, 1)])
+    two_threads = best_cosines_of_texts.__wrapped__  # type: ignore[attr-defined]
+    monkeypatch.setattr(token_match, "best_cosines_of_texts", two_threads)
+    two = match(vectors, layout(list(sizes)), [(0, 1)])
+    assert [side.tobytes() for side in one] == [side.tobytes() for side in two]
 
 
 def _reference_transport_cost(
