@@ -225,7 +225,12 @@ print(json.dumps(found))
 
 @pytest.mark.ray
 def test_two_actors_on_two_devices(mock: Path, job: dict[str, object], tmp_path: Path) -> None:
-    """Each takes a device of its own and its share of the CPUs, and all rows are scored."""
+    """Each takes a device of its own and its share of the CPUs, and all rows are scored.
+
+    A row group of two rows is a piece, so that both have work, and none starts before both are
+    there: a device is one actor's alone.
+    """
+    write_parquet(tmp_path / "input.parquet", short_sample(24), row_group_size=2)
     folder = tempfile.mkdtemp(dir="/tmp")
     environment = {**mock_gpu.environment(mock), "RAY_AUTH_MODE": "disabled"}
     port = 20000 + os.getpid() % 20000
@@ -241,7 +246,8 @@ def test_two_actors_on_two_devices(mock: Path, job: dict[str, object], tmp_path:
     address = f"127.0.0.1:{port}"
     try:
         job = {**job, "models.check_device": "false", "scoring.rows_per_shard": 2}
-        score(mock, job, tmp_path / "out", "--address", address, RAY_AUTH_MODE="disabled")
+        both = {"RAY_DATA_DEFAULT_WAIT_FOR_MIN_ACTORS_S": "120", "RAY_AUTH_MODE": "disabled"}
+        score(mock, job, tmp_path / "out", "--address", address, **both)
         (tmp_path / "layouts.py").write_text(_LAYOUTS, encoding="utf-8")
         said = run(mock, tmp_path / "layouts.py", address, RAY_AUTH_MODE="disabled")
     finally:
@@ -255,5 +261,7 @@ def test_two_actors_on_two_devices(mock: Path, job: dict[str, object], tmp_path:
     report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
     assert report["rows"] == 24 and report["quarantined"] == 0
     for family in report["families"].values():
-        assert 1 <= len(family["this_run"]["devices"]) <= 2
+        devices = [device["gpu"]["environment"] for device in family["this_run"]["devices"]]
+        devices.sort(key=lambda given: given["CUDA_VISIBLE_DEVICES"])
+        assert devices == [{"CUDA_VISIBLE_DEVICES": name, **threads} for name in ("0", "1")]
     assert pl.read_parquet(tmp_path / "out" / "scores").height == 24
