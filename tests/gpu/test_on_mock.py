@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,9 @@ def test_memory_counts_of_a_full_batch(mock: Path, artifacts_root: Path, tmp_pat
 
 
 @pytest.mark.long
-def test_24_gib_hold_bert_large(mock: Path, tmp_path: Path) -> None:
+def test_24_gib_hold_bert_large(
+    mock: Path, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     """LRM in fp32, 32 rows of 512 tokens, carried on from what two more layers add to four.
 
     A layer adds the same from the fourth on: with 256 tokens of a candidate in place of 8, all 24
@@ -155,7 +158,7 @@ def test_24_gib_hold_bert_large(mock: Path, tmp_path: Path) -> None:
         used[n_layers] = json.loads(said)[artifact.folder.name]["arena_mib"]
     a_layer = (used[6] - used[4]) / 2
     in_all = used[6] + 18 * a_layer
-    print(f"6 layers {used[6]} MiB, a layer {a_layer:.0f} MiB, 24 layers {in_all:.0f} MiB")
+    record_property("MiB", f"6 layers {used[6]}, a layer {a_layer:.0f}, 24 layers {in_all:.0f}")
     weights, hidden, scores = 48, 64, 512  # MiB of one layer; its scores are (32, 16, 512, 512)
     assert weights < a_layer < weights + 4 * hidden < scores, "a layer's scores stay in memory"
     assert in_all < 24 * 1024
