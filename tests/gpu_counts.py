@@ -1,7 +1,8 @@
 """Counts: what one run of a graph costs on the device, by ONNX Runtime's own deeds on the mock.
 
-usage, in the environment of the mock: python tests/gpu_counts.py [ROWSxTOKENS] FOLDER ...
-Prints one JSON object: name of the folder -> counts.
+usage, in the environment of the mock: python tests/gpu_counts.py [ROWSxTOKENS] FOLDER[=FILE] ...
+FOLDER is of an artifact, FILE another graph of its inputs. Prints one JSON object: name of the
+folder -> counts.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _STATS = [
 _GIVEN = {"n_candidate": 8, "context_start": 10, "n_context": 40}
 _GIVEN |= {"second_start": 20, "n_second": 40, "n_first": 8}
 # Inputs that are places in the batch, one after another.
-_PLACES = {"token_rows", "candidate_positions", "prefix_rows"}
+_PLACES = {"token_rows", "prefix_rows"}
 
 
 def stats(runtime: ctypes.CDLL) -> dict[str, float]:
@@ -48,6 +49,8 @@ def feed(
     for tensor in artifact.record.inputs:
         if len(tensor.shape) == 2:
             given[tensor.name] = np.ones((n_rows, n_tokens), dtype=np.int64)
+        elif tensor.name == "candidate_positions":  # of any row
+            given[tensor.name] = np.arange(1, _GIVEN["n_candidate"] + 1, dtype=np.int64)
         elif tensor.name in _PLACES:
             given[tensor.name] = np.arange(1, 8 * n_rows + 1, dtype=np.int64)
         elif tensor.name == "target_ids":
@@ -58,15 +61,16 @@ def feed(
     return given
 
 
-def count(folder: Path, n_rows: int = N_ROWS, n_tokens: int = N_TOKENS) -> dict[str, Any]:
+def count(
+    artifact: Artifact, graph: Path, n_rows: int = N_ROWS, n_tokens: int = N_TOKENS
+) -> dict[str, Any]:
     """Return placement, launches, copies and memory of one graph."""
     runtime = ctypes.CDLL("libcudart.so.13")
-    artifact = load_artifact(folder)
     options = _session_options(ort, device="cuda", n_threads=1)
     options.enable_profiling = True
     options.profile_file_prefix = str(Path(tempfile.mkdtemp(), "profile"))
     before = stats(runtime)["live"]
-    session = ort.InferenceSession(str(artifact.model_path), options, providers=_providers("cuda"))
+    session = ort.InferenceSession(str(graph), options, providers=_providers("cuda"))
     inputs = feed(artifact, n_rows, n_tokens)
     session.run(None, inputs)
     runtime.fake_reset()
@@ -95,7 +99,13 @@ def main(words: list[str]) -> None:
     if "/" not in words[0] and "x" in words[0]:
         n_rows, _, n_tokens = words.pop(0).partition("x")
         batch = (int(n_rows), int(n_tokens))
-    print(json.dumps({Path(each).name: count(Path(each), *batch) for each in words}))
+    found = {}
+    for word in words:
+        folder, _, graph = word.partition("=")
+        artifact = load_artifact(folder)
+        path = Path(graph) if graph else artifact.model_path
+        found[artifact.folder.name] = count(artifact, path, *batch)
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

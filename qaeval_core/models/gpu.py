@@ -1,6 +1,6 @@
 """GPU facts: which device this process runs on, as its driver tells; for reports and benchmarks.
 
-Stands alone: a session needs none of it, and where no driver answers there are no facts.
+Stands alone: a session needs none of it, and where no driver answers there are few facts.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ _ASKED = {
     "mig": "mig.mode.current",
 }
 _NUMBERS = ("_mib", "_mhz", "_w")
+# What Ray or the user gives a worker: its device, and its share of the CPUs.
+_VARIABLES = ("CUDA_VISIBLE_DEVICES", "RAYON_NUM_THREADS", "OMP_NUM_THREADS")
 _TIMEOUT_S = 20
 
 
@@ -33,9 +35,15 @@ def gpu_facts() -> dict[str, Any]:
     Returns
     -------
     dict
-        Name, driver, memory, clocks, power and versions of CUDA's libraries; ``problem`` where
-        nvidia-smi does not answer.
+        Name, driver, memory, clocks, power, versions of CUDA's libraries, and the variables of
+        ``environment`` that name devices and threads; ``problem`` where nvidia-smi does not answer.
     """
+    given = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+    return {**_driver_facts(), "environment": given, "libraries": cuda_libraries()}
+
+
+def _driver_facts() -> dict[str, Any]:
+    """Return what nvidia-smi says of the first device, or why it says nothing."""
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
     command = ["nvidia-smi", f"--query-gpu={','.join(_ASKED.values())}"]
     command += [f"--id={wanted}"] if wanted else []
@@ -48,13 +56,10 @@ def gpu_facts() -> dict[str, Any]:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return {"problem": f"nvidia-smi: {error}", "libraries": cuda_libraries()}
+        return {"problem": f"nvidia-smi: {error}"}
     if done.returncode != 0:
-        return {
-            "problem": f"nvidia-smi: {done.stdout.strip() or done.stderr.strip()}"[:300],
-            "libraries": cuda_libraries(),
-        }
-    return {**parse_facts(done.stdout), "libraries": cuda_libraries()}
+        return {"problem": f"nvidia-smi: {done.stdout.strip() or done.stderr.strip()}"[:300]}
+    return parse_facts(done.stdout)
 
 
 def parse_facts(text: str) -> dict[str, Any]:

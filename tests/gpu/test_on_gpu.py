@@ -6,6 +6,7 @@ On the mock device of ../shared/gpu_mock, which computes nothing, those that loo
 from __future__ import annotations
 
 import ctypes
+import json
 import shutil
 import signal
 import subprocess
@@ -220,14 +221,18 @@ def test_a_killed_run_goes_on_from_its_commits(
     assert read_scores(out).height == 60
 
 
-def test_two_actors_on_two_devices(tiny_settings: dict[str, object], tmp_path: Path) -> None:
+def test_two_actors_on_two_devices(
+    tiny_settings: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both work, each on a card of its own, and their scores are those of one."""
     if shutil.which("nvidia-smi") is None:
         pytest.skip("no nvidia-smi: it counts the GPUs")
     found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
     if found.stdout.count("GPU ") < 2:
         pytest.skip("fewer than two GPUs")
-    write_parquet(tmp_path / "input.parquet", short_sample(60))
+    # A row group is a piece, so that both have work; none starts before both are there.
+    write_parquet(tmp_path / "input.parquet", short_sample(60), row_group_size=4)
+    monkeypatch.setenv("RAY_DATA_DEFAULT_WAIT_FOR_MIN_ACTORS_S", "120")
     settings = {**tiny_settings, "cluster.device": "cuda", "scoring.rows_per_shard": 4}
     for actors in (1, 2):
         run = start_score(
@@ -237,5 +242,10 @@ def test_two_actors_on_two_devices(tiny_settings: dict[str, object], tmp_path: P
         )
         said, _ = run.communicate(timeout=300)
         assert run.returncode == 0, said
+        report = json.loads((tmp_path / str(actors) / "report.json").read_text(encoding="utf-8"))
+        for family in report["families"].values():
+            seen = [device["gpu"]["environment"] for device in family["this_run"]["devices"]]
+            assert len(seen) == actors
+            assert len({given["CUDA_VISIBLE_DEVICES"] for given in seen}) == actors
     one, two = (pl.read_parquet(tmp_path / n / "scores") for n in ("1", "2"))
     assert_same_scores(one, two)
