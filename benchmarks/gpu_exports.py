@@ -12,7 +12,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -32,6 +32,8 @@ _CPUS_OF_ONE = 2
 _BYTES_OF_ONE = 5 << 30
 # The longest first.
 _FAMILIES = sorted(FAMILIES, key="grg".__ne__)
+# Of embedded models; other families have the default ones alone.
+_OPTIONS: dict[str, tuple[dict[str, str], ...]] = {"lrm": ({}, {"matching": "weighted"})}
 _TASKS = [(family, is_random) for family in _FAMILIES for is_random in (True, False)]
 
 
@@ -78,12 +80,15 @@ def _export(folder: Path, family: str, is_random: bool) -> None:
     record = plan.artifact.record
     if not is_random:
         for precision in ("fp32", "fp16"):
-            artifact_in(default_root(), record.graph, record.model.name, precision)
+            for options in _OPTIONS.get(family, ({},)):
+                artifact_in(default_root(), record.graph, record.model.name, precision, options)
 
 
-def artifact_in(root: Path, graph: str, model: str, precision: str) -> Artifact:
+def artifact_in(
+    root: Path, graph: str, model: str, precision: str, options: Mapping[str, str]
+) -> Artifact:
     """Return an artifact that has a precision whether or not its parity gate passes."""
-    request = ArtifactRequest(graph, model, precision)
+    request = ArtifactRequest(graph, model, precision, options)
     own = ensure_artifact(root, request)
     if own.record.precision != precision:
         own = ensure_artifact(root, replace(request, allow_lossy=True))

@@ -7,7 +7,9 @@ needed to run a family.
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,8 @@ from qaeval_core.models.session import Session, available_cpus
 N_ROWS = 40
 # A CPU takes some 10 s for 10,000 tokens of BERT-base: of long rows fewer are run, one at least.
 MAX_TOKENS = 1500
+# Of the batch, padding included: a smaller one than the run's own first.
+MAX_BATCH_TOKENS = 4096
 # Of values that may be beyond the tolerance, for an argmax may turn at a near-tie; of a graph that
 # is beyond it on a CPU, too, and was taken all the same.
 _SHARE, _SHARE_LOSSY = 0.05, 0.5
@@ -27,18 +31,22 @@ _SHARE, _SHARE_LOSSY = 0.05, 0.5
 _TOLERANCE = 1e-2
 _MAX_CPU_THREADS = 8
 
+Values = NDArray[np.float32]
+Facts = dict[str, Any]
 
-def check_device(session: Session, units: Units, *, family: str) -> dict[str, Any]:
+
+def check_device(session: Session, units: Units, *, family: str) -> Facts:
     """Return how far the device's numbers of some units are from a CPU's.
 
-    Each unit runs alone, as on the CPU: what padding holds is nobody's number.
+    Each unit runs alone, as on the CPU, and then beside others: a device that attends to padding
+    shows it there only.
 
     Parameters
     ----------
     session : Session
         On the device.
     units : Units
-        Of the first shard.
+        Of the first shard; one at least.
     family : str
         Named in the error.
 
@@ -52,36 +60,69 @@ def check_device(session: Session, units: Units, *, family: str) -> dict[str, An
     started = time.perf_counter()
     record = session.artifact.record
     chosen = choose(units.lengths)
+    mates = batch_mates(chosen, units.lengths)
     cpu = Session(session.artifact, n_threads=min(available_cpus(), _MAX_CPU_THREADS))
-    differences = []
-    for i in chosen:
-        inputs = units.make_inputs([i])
-        found, expected = session.run(inputs), cpu.run(inputs)
-        with np.errstate(invalid="ignore"):  # Of two infinite values.
-            difference = np.abs(found.astype(np.float64) - expected)
-        # Both not finite is the model's matter; one of them is the device's.
-        difference[~np.isfinite(found) & ~np.isfinite(expected)] = 0.0
-        differences.append(np.where(np.isnan(difference), np.inf, difference).ravel())
-    values = np.concatenate([np.zeros(0), *differences])
+    expected = {i: cpu.run(units.make_inputs([i])) for i in chosen}
     tolerance = record.parity.tolerance if record.parity is not None else _TOLERANCE
-    beyond = float((values > tolerance).mean()) if len(values) else 0.0
-    largest = float(values.max(initial=0.0))
-    if beyond > (_SHARE_LOSSY if record.lossy else _SHARE):
-        raise DeviceError(
-            f"{family}: the device's numbers are not those of a CPU: {beyond:.0%} of "
-            f"{len(values):,} values of {len(chosen)} rows differ by more than {tolerance:g}, the "
-            f"largest by {largest:.3g}; look at the card and its driver, or compare nothing with "
-            "models.check_device=false"
-        )
+    alone = _compare(
+        [session.run(units.make_inputs([i])) for i in chosen], list(expected.values()), tolerance
+    )
+    of_mates = [expected[i] for i in mates]
+    together = _parts(session.run(units.make_inputs(mates)), like=of_mates)
+    # The longest, which nothing pads, would thin out what is wrong with the others.
+    beside = _compare(together[1:], of_mates[1:], tolerance)
+    for how, found in (("alone", alone), ("beside longer ones", beside)):
+        beyond = found["share_beyond_tolerance"]
+        if beyond > (_SHARE_LOSSY if record.lossy else _SHARE):
+            raise DeviceError(
+                f"{family}: the device's numbers are not those of a CPU: {beyond:.0%} of "
+                f"{found['values']:,} values of {found['rows']} rows {how} differ by more than "
+                f"{tolerance:g}, the largest by {found['max_abs_diff']:.3g}; look at the card and "
+                "its driver, or compare nothing with models.check_device=false"
+            )
     return {
-        "rows": len(chosen),
-        "values": len(values),
-        "max_abs_diff": largest,
-        "median_abs_diff": float(np.median(values)) if len(values) else 0.0,
-        "share_beyond_tolerance": beyond,
+        **alone,
+        "beside_longer_ones": beside,
         "tolerance": tolerance,
         "on_cpu_at_export": None if record.parity is None else record.parity.max_abs_diff,
         "seconds": round(time.perf_counter() - started, 3),
+    }
+
+
+def _parts(output: Values, *, like: Sequence[Values]) -> list[Values]:
+    """Return what is each unit's in the output of a batch, given what it is of each alone.
+
+    Rows stand one after another; other axes are as long as the longest unit's, padded at the end.
+
+    Examples
+    --------
+    >>> together = np.array([[1, 2, 0], [3, 4, 5]])
+    >>> _parts(together, like=[np.zeros((1, 2)), np.zeros((1, 3))])
+    [array([[1, 2]]), array([[3, 4, 5]])]
+    """
+    stops = np.cumsum([len(own) for own in like])
+    return [
+        part[tuple(slice(size) for size in own.shape)]
+        for part, own in zip(np.split(output, stops[:-1]), like, strict=True)
+    ]
+
+
+def _compare(found: Sequence[Values], expected: Sequence[Values], tolerance: float) -> Facts:
+    """Return how far the values of rows are apart; infinitely where one is no number."""
+    differences = [np.zeros(0)]
+    for left, right in zip(found, expected, strict=True):
+        with np.errstate(invalid="ignore"):  # Of two infinite values.
+            difference = np.abs(left.astype(np.float64) - right)
+        # Both not finite is the model's matter; one of them is the device's.
+        difference[~np.isfinite(left) & ~np.isfinite(right)] = 0.0
+        differences.append(np.where(np.isnan(difference), np.inf, difference).ravel())
+    values = np.concatenate(differences)
+    return {
+        "rows": len(found),
+        "values": len(values),
+        "max_abs_diff": float(values.max(initial=0.0)),
+        "median_abs_diff": float(np.median(values)) if len(values) else 0.0,
+        "share_beyond_tolerance": float((values > tolerance).mean()) if len(values) else 0.0,
     }
 
 
@@ -106,3 +147,17 @@ def choose(lengths: NDArray[np.int64]) -> list[int]:
         if n == 1 or lengths[chosen].sum() <= MAX_TOKENS:
             return [int(i) for i in chosen]
     return []
+
+
+def batch_mates(chosen: Sequence[int], lengths: NDArray[np.int64]) -> list[int]:
+    """Return which of the chosen units, ordered by length, stand in one batch; the longest does.
+
+    Examples
+    --------
+    >>> batch_mates([1, 4, 2, 3], np.array([2000, 10, 700, 700, 20]))
+    [3, 2, 4, 1]
+    >>> batch_mates(list(range(8)), np.array([10, 20, 30, 40, 50, 60, 70, 1000]))
+    [7, 5, 3, 1]
+    """
+    room = max(int(MAX_BATCH_TOKENS // lengths[chosen[-1]]), 1)
+    return list(chosen[:: -math.ceil(len(chosen) / room)])

@@ -32,6 +32,23 @@ class _Wrong(Session):
         return output
 
 
+class _Deaf(Session):
+    """A device that is told no lengths: what pads a row is attended to."""
+
+    def run(self, inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        n_rows, width = inputs["input_ids"].shape
+        return super().run({**inputs, "n_tokens": np.full(n_rows, width)})
+
+
+class _Overflowing(Session):
+    """A device on which half of each vector is infinite."""
+
+    def run(self, inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        output = super().run(inputs).copy()
+        output[..., ::2] = np.inf
+        return output
+
+
 @pytest.fixture(scope="module")
 def device(artifacts_root: Path) -> _Wrong:
     request = ArtifactRequest("token_vectors", "minilm", "fp32")
@@ -50,6 +67,16 @@ def test_equal_numbers_pass_and_are_reported(device: _Wrong) -> None:
     assert found["rows"] == 5 and found["values"] == (3 + 9 + 200 + 1 + 30 + 5 * 2) * 384
     assert found["max_abs_diff"] <= found["tolerance"]
     assert found["on_cpu_at_export"] == device.artifact.record.parity.max_abs_diff
+    together = found["beside_longer_ones"]
+    assert together["rows"] == 4 and together["values"] == (3 + 9 + 1 + 30 + 4 * 2) * 384
+    assert together["max_abs_diff"] <= found["tolerance"]
+
+
+def test_a_device_that_attends_to_padding_is_refused(device: _Wrong) -> None:
+    """Alone no row is padded: only beside longer ones its numbers are other ones."""
+    deaf = _Deaf(device.artifact, n_threads=1)
+    with pytest.raises(DeviceError, match=r"of 19,584 values of 4 rows beside longer ones differ"):
+        check_device(deaf, units_of(device), family="token_match")
 
 
 @pytest.mark.parametrize(("offset", "share"), [(0.05, 0.1), (np.nan, 0.1), (-1.0, 1.0)])
@@ -71,12 +98,11 @@ def test_what_is_infinite_on_both_is_no_difference(
     device: _Wrong, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What overflows in fp16 does so everywhere: that is the model's matter, and no warning."""
-    monkeypatch.setattr(device_check, "Session", _Wrong)
-    monkeypatch.setattr(_Wrong, "offset", np.inf)
-    monkeypatch.setattr(_Wrong, "share", 0.6)
-    device.offset, device.share = np.inf, 0.6
-    found = check_device(device, units_of(device), family="token_match")
+    monkeypatch.setattr(device_check, "Session", _Overflowing)
+    overflowing = _Overflowing(device.artifact, n_threads=1)
+    found = check_device(overflowing, units_of(device), family="token_match")
     assert found["max_abs_diff"] <= found["tolerance"]
+    assert found["beside_longer_ones"]["max_abs_diff"] <= found["tolerance"]
 
 
 def test_a_device_that_failed_scores_no_later_shard(tmp_path: Path) -> None:
