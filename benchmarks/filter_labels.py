@@ -22,6 +22,7 @@ import argparse
 import json
 import os
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -298,10 +299,14 @@ def run(corpus: Corpus, *, targets: Sequence[float]) -> dict[str, Any]:
     print("\n| rank | precision | labels | kept | nothing certified | missed | naive missed |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for rank, values in ranks(corpus, auc).items():
-        for n_labels in N_LABELS:
-            for one in certified(corpus, values, n_labels=n_labels, targets=targets):
-                own["certified"].append({"rank": rank, **one})
-                print(certificate_row(own["certified"][-1]), flush=True)
+        found = [
+            {"rank": rank, **one}
+            for n_labels in N_LABELS
+            for one in certified(corpus, values, n_labels=n_labels, targets=targets)
+        ]
+        for one in sorted(found, key=itemgetter("target")):
+            own["certified"].append(one)
+            print(certificate_row(one), flush=True)
     return own
 
 
