@@ -48,7 +48,7 @@ COLUMNS = (
     "q_bleu_free",
 )
 LEARNED = "learned"
-ELSEWHERE = "these six, learned elsewhere"
+ELSEWHERE = "six columns, learned elsewhere"
 PEERS = "peers' six scores, learned elsewhere"
 TARGETS = {"qgeval": (0.80, 0.85), "quiz_design": (0.50, 0.55, 0.80)}
 N_LABELS = (400, 800)

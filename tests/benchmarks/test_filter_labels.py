@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import doctest
+import json
+import re
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from helpers import REPOSITORY
 
 from benchmarks import filter_labels
 from benchmarks.filter_labels import (
     COLUMNS,
     ELSEWHERE,
     LEARNED,
+    N_LABELS,
     PEERS,
+    TARGETS,
     Corpus,
     areas,
+    certificate_row,
     certified,
+    fraction,
+    percent,
     ranks,
 )
+from benchmarks.judged_sets import SETS, metrics_of
 from benchmarks.label_draws import learned_elsewhere
 from benchmarks.validity import score_columns
 
@@ -93,3 +103,80 @@ def test_a_rank_learned_elsewhere_saw_no_verdict_of_its_passage() -> None:
     after = learned_elsewhere(scores, is_good=other, passages=passages)
     assert np.array_equal(after[passages == 3], before[passages == 3])
     assert not np.array_equal(after[passages != 3], before[passages != 3])
+
+
+_CERTIFICATE_ROW = re.compile(r"^\| .* \| \.\d\d \| \d+ \| .*", re.MULTILINE)
+
+
+def record() -> dict[str, Any]:
+    """Return what was measured."""
+    path = REPOSITORY / "docs/evidence/filter_labels.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def page(name: str) -> str:
+    return (REPOSITORY / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.shared_data
+@pytest.mark.usefixtures("shared_data")
+def test_the_record_is_of_all_that_the_benchmark_measures() -> None:
+    """A record of an older benchmark, or of some of its ranks, would pass for all."""
+    for name, own in record().items():
+        measured = {(one["rank"], one["target"], one["n_labels"]) for one in own["certified"]}
+        names = {rank for rank, _, _ in measured}
+        assert {"`roundtrip`", LEARNED, ELSEWHERE} <= names
+        assert (PEERS in names) == (name == "qgeval")
+        assert measured == {(a, b, c) for a in names for b in TARGETS[name] for c in N_LABELS}
+        assert len(own["certified"]) == len(measured)
+        assert list(own["auc"]["columns"]) == list(score_columns(metrics_of(SETS[name]())))
+        assert own["n_draws"] == filter_labels._N_DRAWS
+
+
+def test_pages_say_what_was_certified() -> None:
+    """Each line of docs/filter.md and the README is one of the record, and none is left out."""
+    found = record()
+    told = _CERTIFICATE_ROW.findall(page("docs/filter.md"))
+    assert told == [certificate_row(one) for own in found.values() for one in own["certified"]]
+    rows = [one for one in found["qgeval"]["certified"] if one["rank"] == "`roundtrip`"]
+    assert _CERTIFICATE_ROW.findall(page("README.md")) == list(map(certificate_row, rows))
+    often = {(one["target"], one["n_labels"]): percent(1 - one["nothing"]) for one in rows}
+    summary = f".80 with 800 labels in {often[0.8, 800]} of draws, .85 in {often[0.85, 800]}."
+    assert summary in " ".join(page("README.md").split())
+    for name in ("docs/filter.md", "README.md"):
+        text = " ".join(page(name).split())
+        own = found["qgeval"]
+        assert f"{own['n_rows']:,} questions of 15 systems" in text
+        assert f"{100 * own['share_good']:.1f} % good" in text
+    own = found["quiz_design"]
+    assert "Of quiz_design nothing is certified at .80 in any draw" in page("docs/filter.md")
+    assert {one["nothing"] for one in own["certified"] if one["target"] == 0.8} == {1.0}
+    told = f"{own['n_rows']:,} questions about {own['n_passages']} passages"
+    assert f"{told}, {100 * own['share_good']:.1f} %" in " ".join(page("docs/filter.md").split())
+
+
+def test_pages_say_how_well_columns_rank() -> None:
+    """Every column of the record is in docs/filter.md with its areas, and no other figure is."""
+    found = {name: own["auc"] for name, own in record().items()}
+    text = " ".join(page("docs/filter.md").split())
+    quiz = found["quiz_design"]["columns"]
+    for name, own in found["qgeval"]["columns"].items():
+        if own["needs_reference"]:
+            assert f"`{name}` {fraction(own['auc'])}" in text
+        else:
+            assert f"| `{name}` | {fraction(own['auc'])} | {fraction(quiz[name]['auc'])} |" in text
+    for title, key in {
+        "learned from the six": "learned",
+        "learned from all twelve": "learned_from_all_free",
+    }.items():
+        areas_of = " | ".join(fraction(found[name][key]["auc"]) for name in found)
+        assert f"| {title} | {areas_of} |" in text
+    assert "are worth less together on QGEval than the six" in text
+    qgeval = found["qgeval"]
+    assert qgeval["learned_from_all_free"]["auc"] < qgeval["learned"]["auc"]
+    peers = qgeval["peers"]
+    assert len(qgeval["learned_from_all_free"]["of"]) == 12
+    assert f"learned from the peers' six {fraction(peers['learned'])}" in text
+    assert f"from {fraction(min(peers['columns'].values()))}" in text
+    assert f"to {fraction(max(peers['columns'].values()))}" in text
