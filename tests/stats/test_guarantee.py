@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from label_draws import good_rows, passage_codes, ranked_places, read_questions
 from numpy.typing import NDArray
 
+from benchmarks.label_draws import good_rows, passage_codes, ranked_places, read_questions
 from qaeval_core.stats.certificate import N_SHARES, Certificate, certify
 
 pytestmark = pytest.mark.shared_data

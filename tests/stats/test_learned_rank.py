@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from label_draws import good_rows, peer_scores, read_questions
 from numpy.typing import NDArray
 from scipy import optimize, special
 
+from benchmarks.label_draws import good_rows, peer_scores, read_questions
 from qaeval_core.errors import ConfigError
 from qaeval_core.stats.learned_rank import LearnedRank, fit_rank, is_learning
 

@@ -50,22 +50,33 @@ def passage_codes(questions: pl.DataFrame) -> NDArray[np.intp]:
     return np.unique(questions["passage"].to_numpy(), return_inverse=True)[1]
 
 
-def ranked_places(questions: pl.DataFrame) -> NDArray[np.intp]:
-    """Return the place of each question, ranked by a combination that never saw its passage."""
-    is_good, passages = good_rows(questions), passage_codes(questions)
-    scores = peer_scores(questions)
+def learned_elsewhere(
+    scores: dict[str, NDArray[np.float64]],
+    *,
+    is_good: NDArray[np.bool_],
+    passages: NDArray[np.intp],
+) -> NDArray[np.float64]:
+    """Return a logit of each row by a combination that never saw its passage."""
     features = np.column_stack(list(scores.values()))
     logits = np.empty(len(features))
     for fold in range(_N_FOLDS):
         own = passages % _N_FOLDS == fold
         learned = fit_rank(
             features[~own],
-            dict.fromkeys(scores, "peer"),
+            dict.fromkeys(scores, ""),
             is_good=is_good[~own],
             groups=passages[~own],
             seed=0,
         )
         logits[own] = learned.score(features[own])
+    return logits
+
+
+def ranked_places(questions: pl.DataFrame) -> NDArray[np.intp]:
+    """Return the share that first keeps each question, as peers' scores rank it."""
+    logits = learned_elsewhere(
+        peer_scores(questions), is_good=good_rows(questions), passages=passage_codes(questions)
+    )
     ranks = np.empty(len(logits), dtype=np.intp)
     ranks[np.argsort(-logits, kind="stable")] = np.arange(len(logits))
     return share_index(ranks, n_rows=len(logits))
