@@ -14,7 +14,7 @@ from qaeval_core.families import device_check
 from qaeval_core.families.device_check import check_device
 from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.families.token_units import TokenUnits
-from qaeval_core.models.artifact import find_artifact
+from qaeval_core.models.artifact import ensure_artifact
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.models.session import Session
 
@@ -52,7 +52,7 @@ class _Overflowing(Session):
 @pytest.fixture(scope="module")
 def device(artifacts_root: Path) -> _Wrong:
     request = ArtifactRequest("token_vectors", "minilm", "fp32")
-    return _Wrong(find_artifact(artifacts_root, request), n_threads=1)
+    return _Wrong(ensure_artifact(artifacts_root, request), n_threads=1)
 
 
 def units_of(device: Session) -> TokenUnits:
