@@ -158,7 +158,7 @@ def test_a_third_is_kept_for_the_rows_end_to_end() -> None:
 @pytest.mark.parametrize(
     "families",
     [
-        pytest.param(["lrm", "sas"], id="two"),
+        pytest.param(["sas"], id="one"),
         pytest.param([n for n in FAMILIES if n != "grg"], id="six", marks=pytest.mark.long),
     ],
 )

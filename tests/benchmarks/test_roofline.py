@@ -153,7 +153,7 @@ def test_the_readme_has_bounds_of_the_evidence() -> None:
     assert set(told) <= set(known)
 
 
-@pytest.mark.slow  # a model of BERT-base's size is traced; all take minutes: benchmarks.roofline
+@pytest.mark.long  # a model of BERT-base's size is traced; all take minutes: benchmarks.roofline
 def test_sas_reaches_the_share_that_is_asked_for() -> None:
     """Protects from an exporter that takes attention apart again: 25 to 49 % of the peak."""
     lines = run(graphs=["pair_score"], models=["BERT-base"])
@@ -161,7 +161,7 @@ def test_sas_reaches_the_share_that_is_asked_for() -> None:
     assert min(own["share"] for own in lines) >= _LEAST_SHARES["pair_score", "BERT-base"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_fp32_takes_as_much_longer_as_a_run_says() -> None:
     """A run with LRM in fp32 says 5 to 7 times; MiniLM is where it is least."""
     half, single = run(

@@ -150,7 +150,7 @@ def test_a_reader_learns_where_answers_stand(tmp_path: Path) -> None:
     assert any("qa_outputs" in name for name in stored)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_last_weights_are_kept_where_that_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
