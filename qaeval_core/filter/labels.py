@@ -170,12 +170,10 @@ def _without_escape(text: str) -> str:
     return text[1:] if is_escaped else text
 
 
-def check_no_sheet(path: StoragePath, content: str) -> bool:
-    """Return whether a sheet is still to be written; ConfigError if another one lies there."""
-    if not path.is_file():
-        return True
+def check_same_sheet(path: StoragePath, content: str) -> None:
+    """Raise ConfigError if the sheet that lies there is another one."""
     if path.read_text(encoding="utf-8") == content:
-        return False
+        return
     raise ConfigError(
         f"{path} is there already, and may hold labels: move it, or name another --to"
     )

@@ -16,7 +16,7 @@ from qaeval_core.filter.filtering import Filtering, decide_early, scan
 from qaeval_core.filter.labels import (
     N_SHOWN,
     SHEET_NAME,
-    check_no_sheet,
+    check_same_sheet,
     sample_rows,
     sheet_text,
 )
@@ -53,11 +53,12 @@ def write_sheet(run: Filtering) -> FilterResult:
         _check_ids(rows, chosen, [str(row["id"]) for row in texts])
     content = sheet_text(texts)
     path = run.folder / SHEET_NAME
-    if check_no_sheet(path, content):
-        run.store.check_inside(path)
-        put = partial(path.put_new, content.encode())  # Never over one that somebody has labelled.
-        if run.store.call(put, f"cannot write {path}") is None:
-            check_no_sheet(path, content)
+    run.store.check_inside(path)
+    # Never over one that somebody may have labelled meanwhile.
+    put = partial(path.put_new, content.encode())
+    if run.store.call(put, f"cannot write {path}") is None:
+        check = partial(check_same_sheet, path, content)
+        run.store.call(check, f"cannot read {path}")
     target = request.precision
     return FilterResult(
         {
