@@ -379,7 +379,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--end-to-end", type=int, default=default.end_to_end, metavar="ROWS",
         help="of SAS, a tenth for QRelScore; 0: none; default %(default)s")  # fmt: skip
     add("--minutes", type=float, default=default.minutes,
-        help="of all but exports, a third end to end; default %(default)g")  # fmt: skip
+        help="of all but exports, a quarter end to end; default %(default)g")  # fmt: skip
     add("--until", type=float, metavar="TIME", help="in their place: seconds since 1970")
     add("--models", type=Path, default=default.models,
         help="where random models are kept; default %(default)s")  # fmt: skip

@@ -29,15 +29,15 @@ class Choice:
     peers: bool = True
     check: bool = True
     end_to_end: int = 1_000_000
-    minutes: float = 7.5
+    minutes: float = 8.0
     until: float | None = None
     models: Path = Path("build/gpu")
     json: Path | None = None
 
     def clock(self) -> Clock:
-        """Return a clock that begins now; a third of it is kept for the rows end to end."""
+        """Return a clock that begins now; a quarter of it is kept for the rows end to end."""
         seconds = 60 * self.minutes if self.until is None else self.until - time.time()
-        return Clock(seconds, kept_s=seconds / 3 if self.end_to_end else 0.0)
+        return Clock(seconds, kept_s=seconds / 4 if self.end_to_end else 0.0)
 
 
 class Clock:
