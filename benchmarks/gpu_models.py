@@ -100,6 +100,8 @@ def _make_random(shape: str, folder: Path) -> None:
     import torch
     import transformers as hf
 
+    from benchmarks.peers import load_quietly
+
     torch.manual_seed(0)
     model = {
         "bert": lambda: hf.BertModel(hf.BertConfig()),
@@ -108,15 +110,9 @@ def _make_random(shape: str, folder: Path) -> None:
         "bert-reader": lambda: hf.BertForQuestionAnswering(hf.BertConfig()),
         "gpt2": lambda: hf.GPT2LMHeadModel(hf.GPT2Config(bos_token_id=0, eos_token_id=0)),
     }[shape]()
-    save_random(model, folder, embedded="smollm2-135m" if shape == "gpt2" else "minilm")
-
-
-def save_random(model: Any, folder: Path, *, embedded: str) -> Path:
-    """Write a model with the tokenizer of an embedded one: both vocabularies fit."""
-    from benchmarks.peers import load_quietly
-
-    role = "causal_lm" if embedded == "smollm2-135m" else "encoder"
-    return _save(model, load_quietly(embedded, role=role).tokenizer, folder)
+    # Of the embedded models' vocabularies, which fit.
+    embedded, role = ("smollm2-135m", "causal_lm") if shape == "gpt2" else ("minilm", "encoder")
+    _save(model, load_quietly(embedded, role=role).tokenizer, folder)
 
 
 def model_folder(family: str, plan: ModelFamilyPlan, folder: Path, *, is_random: bool) -> Path:
