@@ -76,10 +76,13 @@ def compare(before: Path, after: Path, *, n_rows: int, n_repeats: int) -> dict[s
     record = read_record(after)
     rows = real_rows(after, record, n_rows)
     graph = EXPORTS[record.graph]
-    sessions = {"before": _open(before / "model.onnx"), "after": _open(after / "model.onnx")}
+    sessions = {
+        "before": open_graph(before / "model.onnx"),
+        "after": open_graph(after / "model.onnx"),
+    }
     old, new = (graph.run(session, rows) for session in sessions.values())
     halved = rounded(convert(onnx.load(after / "model.onnx"), precision="fp16"))
-    half = graph.run(_open(halved.SerializeToString()), rows)
+    half = graph.run(open_graph(halved.SerializeToString()), rows)
     return {
         "graph": after.name.removesuffix("-fp32"),
         "rows": len(rows),
@@ -99,7 +102,8 @@ def real_rows(folder: Path, record: ArtifactRecord, n_rows: int) -> Sequence[Any
     return EXPORTS[record.graph].make_rows(tokenizer, facts, pairs)
 
 
-def _open(model: Path | bytes) -> ort.InferenceSession:
+def open_graph(model: Path | bytes) -> ort.InferenceSession:
+    """Open a graph, a file or its bytes, on one thread of the CPU."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3

@@ -7,6 +7,8 @@ judged without a GPU.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -38,8 +40,10 @@ _MOVES = (
 )
 
 
-def convert(proto: onnx.ModelProto, *, precision: str) -> onnx.ModelProto:
-    """Return the graph in another precision; inputs and outputs keep their types."""
+def convert(
+    proto: onnx.ModelProto, *, precision: str, fp32_nodes: Iterable[str] = ()
+) -> onnx.ModelProto:
+    """Return the graph in another precision; inputs, outputs and named nodes keep their types."""
     if precision == "fp32":
         return proto
     copy = onnx.ModelProto()
@@ -49,7 +53,7 @@ def convert(proto: onnx.ModelProto, *, precision: str) -> onnx.ModelProto:
         keep_io_types=True,
         disable_shape_infer=True,  # The exporter has written every shape.
         op_block_list=[*float16.DEFAULT_OP_BLOCK_LIST, *_FP32_OPERATIONS],
-        node_block_list=_fp32_nodes(proto),
+        node_block_list=[*_fp32_nodes(proto), *fp32_nodes],
     )
     return _tidied(_without_idle_casts(converted))
 

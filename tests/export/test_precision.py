@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from export.precision import rounded
+from export.precision import convert, rounded
 
 
 def _types(proto: onnx.ModelProto) -> dict[str, int]:
@@ -88,6 +88,17 @@ def test_what_is_made_of_a_log_sum_exp_stays_in_fp32(workshop: Any, graph: str, 
     assert n_nodes > 2
     assert {value.name for value in proto.graph.output} <= tail
     assert {types[name] for name in tail} == {TensorProto.FLOAT}
+
+
+def test_named_nodes_stay_in_fp32(workshop: Any) -> None:
+    """Protects from a benchmark of what fp32 would save that compares fp16 with itself."""
+    proto = onnx.load(workshop.artifact("relevance_matching", "bert").model_path)
+    first, *others = [node.name for node in proto.graph.node if node.op_type == "Softmax"]
+    half = convert(proto, precision="fp16", fp32_nodes=[first])
+    types = _types(half)
+    kinds = {n.name: types[n.output[0]] for n in half.graph.node if n.op_type == "Softmax"}
+    halved = dict.fromkeys(others, TensorProto.FLOAT16)
+    assert others and kinds == {first: TensorProto.FLOAT, **halved}
 
 
 def _square(name: str) -> onnx.ModelProto:
