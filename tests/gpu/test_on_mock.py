@@ -22,6 +22,7 @@ import mock_gpu
 import onnx
 import polars as pl
 import pytest
+from free_ports import free_ports
 from gpu_reports import assert_rates
 from helpers import REPOSITORY, short_sample, write_parquet
 
@@ -277,7 +278,7 @@ def test_two_actors_on_two_devices(mock: Path, job: dict[str, object], tmp_path:
     write_parquet(tmp_path / "input.parquet", short_sample(24), row_group_size=2)
     folder = tempfile.mkdtemp(dir="/tmp")
     environment = {**mock_gpu.environment(mock), "RAY_AUTH_MODE": "disabled"}
-    port = 20000 + os.getpid() % 20000
+    (port,) = free_ports(1)
     words = ["start", "--head", "--block", "--num-cpus=5", "--num-gpus=2", f"--port={port}"]
     words += [f"--temp-dir={folder}", "--include-dashboard=false", "--disable-usage-stats"]
     head = subprocess.Popen(
