@@ -64,6 +64,9 @@ columns:
 beside a CPU what a worker does before it trusts a device: up to 40 units of the embedded model
 peers        rows/s; torch's batches are cut and tokenised before, the other libraries tokenise in
              their time
+per-row loop the same torch model with eager attention over 40 rows, one text or pair a call, and
+             nothing shared between rows; in fp16 on a GPU, as the batches. Of LRM and GRG it is
+             what the paper's programs do, formula and tokenising with it; of others the model alone
 """
 
 
