@@ -18,12 +18,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 import torch
 from gpu_reports import assert_rates
 from helpers import REPOSITORY
 
-from benchmarks import gpu, gpu_card
+from benchmarks import gpu, gpu_arena, gpu_card
 from benchmarks.common import make_instance
 from benchmarks.data import Rows, load_rows
 from benchmarks.gpu_choice import NO_TIME, Choice, Clock
@@ -80,6 +82,36 @@ def test_without_the_tool_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> No
         pass
     assert samples == {}
     assert doctest.testmod(gpu_card).attempted == 2
+
+
+def test_an_arena_is_read_from_its_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A product of 4 MiB takes 4 MiB; what is no note of ONNX Runtime's is not lost."""
+    square = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1024, 1024])
+        for name in ("given", "product")
+    ]
+    node = onnx.helper.make_node("MatMul", ["given", "given"], ["product"])
+    graph = onnx.helper.make_graph([node], "product", square[:1], square[1:])
+    versions = {"opset_imports": [onnx.helper.make_opsetid("", 20)], "ir_version": 10}
+    onnx.save(onnx.helper.make_model(graph, **versions), tmp_path / "model.onnx")
+    given = {"given": np.zeros((1024, 1024), dtype=np.float32)}
+
+    def session() -> onnxruntime.InferenceSession:
+        made = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+        made.run(None, given)
+        return made
+
+    with gpu_arena.arena_log("cpu") as arena:
+        os.write(2, b"a warning\n")
+        own = session()
+        assert not arena
+    assert 4 <= arena["arena_peak_mib"] < 8
+    with gpu_arena.arena_log("cpu") as arena:
+        own.run(None, given)
+    assert arena == {}, "it has what it needs"
+    session()
+    assert capfd.readouterr().err == "a warning\n", "the log is off again"
+    assert doctest.testmod(gpu_arena).attempted == 2
 
 
 _RECORD: Any = SimpleNamespace(
@@ -179,6 +211,7 @@ def test_all_of_it_on_a_cpu(families: list[str], artifacts_root: Path, tmp_path:
     for own in found["families"]:
         peers = {name for name, peer in own["peers"].items() if peer["rows_per_s"] > 0}
         assert peers == {"torch, SDPA, batches", _LOOP, *_OTHERS.get(own["family"], ())}
+        assert all(budget["arena_peak_mib"] > 0 for budget in own["budgets"].values())
         assert own["device_check"]["max_abs_diff"] == 0, "a CPU beside itself"
 
 
