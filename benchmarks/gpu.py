@@ -1,12 +1,12 @@
 """GPU: what each family does on a device: one table, and one JSON of all numbers.
 
 Per family the embedded model and a random one of BERT-base's or GPT-2's shape (speed does not
-depend on what weights are) at several token budgets: rows/s, share of the measured GEMM peak,
-memory and busy time as nvidia-smi tells. After it what people run otherwise, in fp16 on the same
-device: torch with SDPA on the same batches, sentence-transformers, bert-score, the per-row loop.
-Last, `qaeval score` on a million rows with SAS, and a tenth of them with QRelScore. No number is
-judged; what cannot run is skipped by name; what should run and does not, by an error or because the
-minutes are over, is told and makes the exit status 1.
+depend on what weights are) at several token budgets: rows/s, share of the measured GEMM peak, what
+ONNX Runtime's arena takes, memory and busy time as nvidia-smi tells. After it what people run
+otherwise, in fp16 on the same device: torch with SDPA on the same batches, sentence-transformers,
+bert-score, the per-row loop. Last, `qaeval score` on a million rows with SAS, and a tenth of them
+with QRelScore. No number is judged; what cannot run is skipped by name; what should run and does
+not, by an error or because the minutes are over, is told and makes the exit status 1.
 
 usage: python -m benchmarks.gpu [--json FILE] [--minutes N] [--rows N]; --help says the rest
 """
@@ -22,12 +22,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common import Settings
 from benchmarks.data import Rows, load_rows
+from benchmarks.gpu_arena import arena_log
 from benchmarks.gpu_card import measured_peak, memory_used, nvidia_smi
 from benchmarks.gpu_choice import NO_TIME, Choice, Clock
 from benchmarks.gpu_job import END_TO_END, end_to_end
@@ -57,13 +59,19 @@ columns:
              counted as far as it is computed
   busy       share of the time in which a kernel ran, whatever part of the chip it filled:
              nvidia-smi's utilization.gpu, mean over the passes. Low: the device waits for the host
-  MiB        device memory that the family added: nvidia-smi's largest memory.used during the
-             passes, less what was used before its session was made. The first line holds CUDA's own
-             context, too, where torch has made none
+  arena MiB  peak of ONNX Runtime's arena, by its log of a pass before those that are timed: what
+             it has allocated for weights and for a batch's values, and keeps. On a CPU its arena
+             there: values and the weights that are packed anew, none that are read where they lie
+  card MiB   device memory that the family added: nvidia-smi's largest memory.used during the
+             passes, less what was used before its session was made. It has the arena and what
+             CUDA's libraries take; the first line CUDA's context, too, where torch has made none
   padding    share of the tokens in batches that are none
 beside a CPU what a worker does before it trusts a device: up to 40 units of the embedded model
 peers        rows/s; torch's batches are cut and tokenised before, the other libraries tokenise in
              their time
+per-row loop the same torch model with eager attention over 40 rows, one text or pair a call, and
+             nothing shared between rows; in fp16 on a GPU, as the batches. Of LRM and GRG it is
+             what the paper's programs do, formula and tokenising with it; of others the model alone
 """
 
 
@@ -126,7 +134,8 @@ def measure(choice: Choice) -> dict[str, Any]:
     rows = load_rows(choice.rows)
     print(f"rows        {rows}")
     print(f"{'family':<12} {'model':<14} {'precision':<9} {'budget':>6} {'rows/s':>9} "
-          f"{'of peak':>8} {'busy':>5} {'MiB':>7} {'padding':>7}")  # fmt: skip
+          f"{'of peak':>8} {'busy':>5} {'arena MiB':>9} {'card MiB':>8} "
+          f"{'padding':>7}")  # fmt: skip
     clock = choice.clock()
     with tempfile.TemporaryDirectory() as name:
         folder = choice.models
@@ -236,12 +245,11 @@ def measure_family(
             own["budgets"][budget] = {"skipped": str(error)}
             continue
         own["budgets"][budget] = found
-        memory = found.get("memory_added_mib")
         print(
             f"{plan.name:<12} {record.model.name[:14]:<14} {record.precision:<9} {budget:>6} "
             f"{found['rows_per_s']:>9,.1f} {_share(found['share_of_peak']):>8} "
-            f"{_share(found.get('busy')):>5} {'-' if memory is None else f'{memory:,.0f}':>7} "
-            f"{found['padding_share']:>7.1%}",
+            f"{_share(found.get('busy')):>5} {_mib(found.get('arena_peak_mib')):>9} "
+            f"{_mib(found.get('memory_added_mib')):>8} {found['padding_share']:>7.1%}",
             flush=True,
         )
 
@@ -251,15 +259,17 @@ def measure_budget(
 ) -> dict[str, Any]:
     """Return rows/s of the model pass; tokenising is done before and told apart."""
     values = {role: roles_of(rows)[role] for role in plan.columns}
-    memory_before = memory_used()
-    # Numbers are compared by the tests marked gpu.
-    runner = FamilyRunner(
-        plan, device=choice.device, max_batch_tokens=budget, checks_device=False, n_threads=None
-    )
+    layout = plan.open_layout()
     started = time.perf_counter()
-    prepared = runner.layout.prepare(values)
+    prepared = layout.prepare(values)
     encode_s = time.perf_counter() - started
-    runner.run(prepared)  # Warm: the arena grows once.
+    memory_before = memory_used()
+    with arena_log(choice.device) as arena:
+        # Numbers are compared by the tests marked gpu.
+        runner = FamilyRunner(
+            plan, device=choice.device, max_batch_tokens=budget, checks_device=False, n_threads=None
+        )
+        runner.run(prepared)  # Warm: the arena grows once.
     prepared.work.statistics()
     stats = prepared.stats
     found = {
@@ -283,6 +293,7 @@ def measure_budget(
         "done_flops": done,
         "share_of_peak": done / median_s / peak if peak else None,
         **found,
+        **arena,
         **samples,
     }
 
@@ -307,6 +318,10 @@ def timed(run: Callable[[], object], choice: Choice) -> list[float]:
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
+
+
+def _mib(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
 
 
 def look_at_device(plan: ModelFamilyPlan, rows: Rows, choice: Choice) -> dict[str, Any]:
@@ -357,7 +372,8 @@ def _measure_peer(make: Callable[[], Peer], rows: Rows, choice: Choice) -> dict[
     own = rows.head(peer.n_rows)
     prepared = peer.prepare(roles_of(own))
     peer.score(prepared)
-    seconds = timed(partial(peer.score, prepared), choice)
+    # No busy time is sampled meanwhile, so fewer passes do.
+    seconds = timed(partial(peer.score, prepared), replace(choice, seconds=choice.seconds / 2))
     median_s = statistics.median(seconds)
     return {"rows_per_s": len(own) / median_s, "n_rows": len(own), "seconds": seconds}
 

@@ -1,7 +1,7 @@
-"""GPU peers: what people run a model with otherwise, batched, in fp16 on a GPU and fp32 on a CPU.
+"""GPU peers: what people run a model with otherwise, in fp16 on a GPU and in fp32 on a CPU.
 
-Each reads the model that its family reads. But: the per-row loops are ``benchmarks.peers``, and
-nothing here is timed.
+Each reads the model that its family reads. But: the per-row loops of LRM and GRG are
+``benchmarks.peers``, and nothing here is timed.
 """
 
 from __future__ import annotations
@@ -68,11 +68,6 @@ def peers_of(
     where: dict[str, Any] = {"device": device}
     where["is_half"] = device == "cuda" if is_half is None else is_half
     yield "torch, SDPA, batches", partial(TorchBatches, plan, model, **where)
-    if family == "lrm":
-        yield "per-row loop", lambda: _Loop(LrmPeer(model, device=device))
-    if family == "grg":
-        own = partial(GrgPeer, model, max_window_tokens=plan.max_unit_tokens, device=device)
-        yield "per-row loop", lambda: _Loop(own())
     if family in ("sas", "bi_encoder"):
         kind = CrossEncoderPeer if family == "sas" else BiEncoderPeer
         yield (
@@ -87,13 +82,23 @@ def peers_of(
                 "bert_score", lambda: BertScorePeer(folder(), n_layers=n_layers, **where)
             ),
         )
+    yield "per-row loop", partial(_loop, family, plan, model, device=device)
 
 
 def _where_installed(module: str, make: Callable[[], Peer]) -> Callable[[], Peer] | str:
     return make if find_spec(module) else f"{module} is not installed"
 
 
-class _Loop(Peer):
+def _loop(family: str, plan: ModelFamilyPlan, model: str, *, device: Device) -> Peer:
+    if family == "lrm":
+        return _ReferenceLoop(LrmPeer(model, device=device))
+    if family == "grg":
+        own = GrgPeer(model, max_window_tokens=plan.max_unit_tokens, device=device)
+        return _ReferenceLoop(own)
+    return TorchBatches(plan, model, device=device, is_half=device == "cuda", is_loop=True)
+
+
+class _ReferenceLoop(Peer):
     n_rows = _N_LOOP_ROWS
 
     def __init__(self, peer: LrmPeer | GrgPeer) -> None:
@@ -110,16 +115,32 @@ class TorchBatches(Peer):
     """The bare model over the same units in the same batches: what a careful script would do.
 
     It computes no metric: hidden states for encoders, log-probabilities of all tokens for LMs.
+
+    Parameters
+    ----------
+    is_loop : bool, default False
+        One unit a call, of each row anew, with the eager attention of the other loops: what a
+        paper's program does.
     """
 
-    def __init__(self, plan: ModelFamilyPlan, model: str, *, device: Device, is_half: bool) -> None:
+    def __init__(
+        self,
+        plan: ModelFamilyPlan,
+        model: str,
+        *,
+        device: Device,
+        is_half: bool,
+        is_loop: bool = False,
+    ) -> None:
         import torch
 
         role = plan.family.model_role
         self._model: Any = load_quietly(model, role=role).model.to(device)
         if is_half:
             self._model = self._model.to(torch.float16)
-        self._model.set_attn_implementation("sdpa")
+        self._model.set_attn_implementation("eager" if is_loop else "sdpa")
+        self._is_loop = is_loop
+        self.n_rows = _N_LOOP_ROWS if is_loop else _N_ROWS
         self._is_lm = role == "causal_lm"
         self._plan, self._device, self._layout = plan, device, plan.open_layout()
         self._max_tokens = max(plan.family.max_batch_tokens[device], plan.max_unit_tokens)
@@ -127,8 +148,17 @@ class TorchBatches(Peer):
     def prepare(self, values: Values) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return batches: token ids, and how many each row has."""
         own = {role: list(values[role]) for role in self._plan.columns}
-        units = self._layout.prepare(own).work.units
+        if not self._is_loop:
+            return self._batches(own)
+        n = len(next(iter(own.values())))
+        rows = ({role: column[i : i + 1] for role, column in own.items()} for i in range(n))
+        return [batch for row in rows for batch in self._batches(row)]
+
+    def _batches(self, values: Values) -> list[tuple[np.ndarray, np.ndarray]]:
+        units = self._layout.prepare(values).work.units
         batches = token_budget_batches(units.lengths, max_batch_tokens=self._max_tokens)
+        if self._is_loop:
+            batches = ([i] for batch in batches for i in batch)
         return [(units.make_inputs(batch)["input_ids"], units.lengths[batch]) for batch in batches]
 
     def score(self, prepared: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:

@@ -18,7 +18,7 @@ from qaeval_core.audit.output import dry_run_lines, outcome_lines, write_report
 from qaeval_core.audit.request import AuditRequest, load_settings
 from qaeval_core.audit.run import AuditOutcome, prepare_audit, run_audit
 from qaeval_core.configure import ClusterSection
-from qaeval_core.errors import ConfigError, QAEvalError, RunError
+from qaeval_core.errors import ConfigError, QAEvalError
 from qaeval_core.filter.filtering import RETRY_S, LocalExecutor
 from qaeval_core.models.session import available_cpus
 from qaeval_core.outages import Outages
@@ -139,10 +139,8 @@ def audit_run(
         )
         for line in outcome_lines(outcome, report.out):
             options.show(line)
-    except RunError as error:
-        options.fail(error, code=options.EXIT_INCOMPLETE)
     except QAEvalError as error:
-        options.fail(error, code=options.EXIT_BAD_REQUEST)
+        options.fail(error)
     sys.exit(_exit_code(outcome, warn_only=warn_only))
 
 

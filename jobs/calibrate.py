@@ -76,11 +76,11 @@ def calibrate(
             extra={},
         )
     except QAEvalError as error:
-        options.fail(error, code=options.EXIT_BAD_REQUEST)
+        options.fail(error)
     try:
         found = _calibrated(resolved)
     except QAEvalError as error:
-        options.fail(error, code=options.EXIT_BAD_REQUEST)
+        options.fail(error)
     if found == "expected_complexity":
         path = out or Path(f"complexity-{corpus}.json")
         _calibrate_complexity(resolved, path, corpus=corpus, n_questions=n_questions, seed=seed)
@@ -121,7 +121,7 @@ def _calibrate_baselines(
         found = with_sample(config, read_inputs(config, needs_out=False))
         job = make_job(config, found, device=local_device(config.cluster))
     except QAEvalError as error:
-        options.fail(error, code=options.EXIT_BAD_REQUEST)
+        options.fail(error)
     try:
         content = calibrate_job(job, corpus=corpus, n_pairs=n_pairs, seed=seed)
     except QAEvalError as error:
@@ -152,7 +152,7 @@ def _calibrate_complexity(
         key_lines = check_key_use(config)
         found = with_sample(config, found)
     except QAEvalError as error:
-        options.fail(error, code=options.EXIT_BAD_REQUEST)
+        options.fail(error)
     for line in key_lines:
         options.say(f"note: {line}")
     n_rows = sum(file.n_rows for file in found.files)
@@ -173,7 +173,7 @@ def _calibrate_complexity(
         )
         write_complexity(path, record, corpus=corpus)
     except ConfigError as error:
-        options.fail(error, code=options.EXIT_BAD_REQUEST)
+        options.fail(error)
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_INCOMPLETE)
     taken = ", ".join(f"{n:,} took {steps}" for steps, n in record.n_steps.items())

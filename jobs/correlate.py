@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from jobs import options
-from qaeval_core.errors import ConfigError, QAEvalError, RunError
+from qaeval_core.errors import ConfigError, QAEvalError
 from qaeval_core.storage.path import open_out
 from qaeval_core.study.output import check_out, study_lines, write_study
 from qaeval_core.study.records import StudyRequest
@@ -123,10 +123,8 @@ def correlate(
             options.show(line)
         for path in write_study(study, folder) if folder is not None else ():
             options.show(str(path))
-    except RunError as error:
-        options.fail(error, code=options.EXIT_INCOMPLETE)
     except QAEvalError as error:
-        options.fail(error, code=options.EXIT_BAD_REQUEST)
+        options.fail(error)
 
 
 def _words(text: str | None) -> tuple[str, ...]:

@@ -91,7 +91,7 @@ def demo(
                     export.result()
                 scores = _score(questions, run_on_ray)
     except QAEvalError as error:
-        options.fail(error, code=options.EXIT_BAD_REQUEST)
+        options.fail(error)
     options.show_lines("\n" + label_table(scores))
     for metric in _METRICS:
         is_good = pl.col("label").is_in(GOOD_LABELS)

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from jobs import options
-from qaeval_core.errors import QAEvalError, RunError
+from qaeval_core.errors import QAEvalError
 from qaeval_core.files import write, write_json
 
 EPILOG = """Examples:
@@ -66,10 +66,8 @@ def explain(
             artifacts=artifacts,
             inputs=source or (),
         )
-    except RunError as error:
-        options.fail(error, code=options.EXIT_INCOMPLETE)
     except QAEvalError as error:
-        options.fail(error, code=options.EXIT_BAD_REQUEST)
+        options.fail(error)
     for line in explanation_lines(explanation):
         options.show(line)
     if html is not None:

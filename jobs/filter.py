@@ -13,7 +13,7 @@ import typer
 
 from jobs import options
 from qaeval_core.configure import ClusterSection
-from qaeval_core.errors import ConfigError, QAEvalError, RunError, nearest
+from qaeval_core.errors import ConfigError, QAEvalError, nearest
 from qaeval_core.filter.filtering import LocalExecutor
 from qaeval_core.filter.opening import open_corpus
 from qaeval_core.filter.plan import FilterPlan, make_plan
@@ -152,10 +152,8 @@ def filter_rows(
         result = _run(plan, folder, address=address, local=local)
         for line in result_lines(result.content, to):
             options.show(line)
-    except RunError as error:
-        options.fail(error, code=options.EXIT_INCOMPLETE)
     except QAEvalError as error:
-        options.fail(error, code=options.EXIT_BAD_REQUEST)
+        options.fail(error)
     if not result.is_certified:
         sys.exit(options.EXIT_INCOMPLETE)
 

@@ -33,7 +33,7 @@ def metrics(
         try:
             lines = list(metric_lines(name))
         except QAEvalError as error:
-            options.fail(error, code=options.EXIT_BAD_REQUEST)
+            options.fail(error)
         records = [record for record in records if record["metric"] == name]
         if not as_json:
             options.show_lines("\n".join(lines))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from qaeval_core.configure import RunConfig, load_config, parse_setting
-from qaeval_core.errors import ConfigError, QAEvalError, nearest
+from qaeval_core.errors import ConfigError, QAEvalError, RunError, nearest
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.schema import ROLES
 from qaeval_core.terminal import say, say_error, show, show_lines
@@ -27,10 +27,18 @@ EXIT_INCOMPLETE = 1
 EXIT_BAD_REQUEST = 2
 
 
-def fail(error: QAEvalError, *, code: int) -> NoReturn:
-    """Print an error in one message and exit."""
+def fail(error: QAEvalError, *, code: int | None = None) -> NoReturn:
+    """Print an error in one message and exit.
+
+    Parameters
+    ----------
+    code : int, optional
+        By default 1 for what went wrong while it ran, such as a store that does not answer, and 2
+        for a wrong request or input.
+    """
     say_error(error)
-    sys.exit(code)
+    usual = EXIT_INCOMPLETE if isinstance(error, RunError) else EXIT_BAD_REQUEST
+    sys.exit(usual if code is None else code)
 
 
 def make_config(

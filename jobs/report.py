@@ -57,7 +57,7 @@ def report(
             code=options.EXIT_INCOMPLETE,
         )
     except QAEvalError as error:
-        options.fail(error, code=options.EXIT_BAD_REQUEST)
+        options.fail(error)
     options.show(f"page: {page}")
 
 

@@ -21,7 +21,6 @@ from qaeval_core.errors import (
     ConfigError,
     OutRefusedError,
     QAEvalError,
-    RunError,
 )
 from qaeval_core.job import Inputs, make_job, read_inputs
 from qaeval_core.planning.compile import check_chat, check_key_use
@@ -135,15 +134,13 @@ def score(
         check_chat(resolved)
         key_lines = check_key_use(resolved)
     except QAEvalError as error:
-        options.fail(error, code=options.EXIT_BAD_REQUEST)
+        options.fail(error)
     for line in key_lines:
         options.say(f"note: {line}")
     try:
         found = with_sample(resolved, found)
-    except RunError as error:
-        options.fail(error, code=options.EXIT_INCOMPLETE)
     except QAEvalError as error:
-        options.fail(error, code=options.EXIT_BAD_REQUEST)
+        options.fail(error)
     if dry_run:
         show_plan(resolved, found)
     elif local:
@@ -169,7 +166,7 @@ def show_plan(config: RunConfig, inputs: Inputs) -> None:
         options.show(f"units and tokens are known once the models are exported: {error}")
         return
     except QAEvalError as error:
-        options.fail(error, code=options.EXIT_BAD_REQUEST)
+        options.fail(error)
     for line in dry_run_lines(job):
         options.show(line)
 
@@ -205,14 +202,14 @@ def _run(config: RunConfig, inputs: Inputs, executor: Any, *, device: Any) -> Ou
     try:
         job = make_job(config, inputs, device=device)
     except QAEvalError as error:
-        options.fail(error, code=options.EXIT_BAD_REQUEST)
+        options.fail(error)
     for note in job.notes:
         options.say(f"note: {note}")
     stop_on_signals(executor.stop)
     try:
         outcome = run_job(job, executor, say=options.say)
     except OutRefusedError as error:
-        options.fail(error, code=options.EXIT_BAD_REQUEST)
+        options.fail(error)
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_INCOMPLETE)
     if outcome.report is not None:

@@ -7,7 +7,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from free_ports import free_ports
 from helpers import REPOSITORY
 
 START_TIMEOUT_S = 90
@@ -66,17 +66,6 @@ class Head:
             return str(reply.read(), "utf-8")
 
 
-def free_ports(n: int) -> list[int]:
-    """Return ports that are free now; all are held until the last is found, so they differ."""
-    sockets = [socket.socket() for _ in range(n)]
-    for held in sockets:
-        held.bind(("127.0.0.1", 0))
-    ports = [held.getsockname()[1] for held in sockets]
-    for held in sockets:
-        held.close()
-    return ports
-
-
 def _wait_until_ready(process: subprocess.Popen[bytes], head: Head, log: Path) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
@@ -113,14 +102,16 @@ def _end_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 def _start_words(folder: Path, *, port: int, dashboard_port: int) -> list[str | Path]:
-    # Ports of its own for all that has a fixed default: another Ray may run on this machine.
-    client_port, agent_port = free_ports(2)
+    # Ports of its own for all that has a fixed default, or that Ray looks for before it is taken.
+    names = ("ray-client-server", "dashboard-agent-listen", "dashboard-agent-grpc",
+             "runtime-env-agent", "metrics-export")  # fmt: skip
+    ports = zip(names, free_ports(len(names)), strict=True)
     return [
         *(BIN / "ray", "start", "--head", "--block", "--disable-usage-stats"),
         *("--num-cpus=4", "--num-gpus=0", "--node-ip-address=127.0.0.1"),
         *("--include-dashboard=true", "--dashboard-host=127.0.0.1"),
         *(f"--port={port}", f"--dashboard-port={dashboard_port}"),
-        *(f"--ray-client-server-port={client_port}", f"--dashboard-agent-listen-port={agent_port}"),
+        *(f"--{name}-port={own}" for name, own in ports),
         *("--min-worker-port=0", "--max-worker-port=0"),
         *(f"--temp-dir={folder}", f"--object-store-memory={200 << 20}"),
     ]

@@ -18,12 +18,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 import torch
 from gpu_reports import assert_rates
 from helpers import REPOSITORY
 
-from benchmarks import gpu, gpu_card
+from benchmarks import gpu, gpu_arena, gpu_card
 from benchmarks.common import make_instance
 from benchmarks.data import Rows, load_rows
 from benchmarks.gpu_choice import NO_TIME, Choice, Clock
@@ -80,6 +82,36 @@ def test_without_the_tool_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> No
         pass
     assert samples == {}
     assert doctest.testmod(gpu_card).attempted == 2
+
+
+def test_an_arena_is_read_from_its_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A product of 4 MiB takes 4 MiB; what is no note of ONNX Runtime's is not lost."""
+    square = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1024, 1024])
+        for name in ("given", "product")
+    ]
+    node = onnx.helper.make_node("MatMul", ["given", "given"], ["product"])
+    graph = onnx.helper.make_graph([node], "product", square[:1], square[1:])
+    versions = {"opset_imports": [onnx.helper.make_opsetid("", 20)], "ir_version": 10}
+    onnx.save(onnx.helper.make_model(graph, **versions), tmp_path / "model.onnx")
+    given = {"given": np.zeros((1024, 1024), dtype=np.float32)}
+
+    def session() -> onnxruntime.InferenceSession:
+        made = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+        made.run(None, given)
+        return made
+
+    with gpu_arena.arena_log("cpu") as arena:
+        os.write(2, b"a warning\n")
+        own = session()
+        assert not arena
+    assert 4 <= arena["arena_peak_mib"] < 8
+    with gpu_arena.arena_log("cpu") as arena:
+        own.run(None, given)
+    assert arena == {}, "it has what it needs"
+    session()
+    assert capfd.readouterr().err == "a warning\n", "the log is off again"
+    assert doctest.testmod(gpu_arena).attempted == 2
 
 
 _RECORD: Any = SimpleNamespace(
@@ -178,12 +210,13 @@ def test_all_of_it_on_a_cpu(families: list[str], artifacts_root: Path, tmp_path:
     assert_rates(found, n_rows=3, families=families)
     for own in found["families"]:
         peers = {name for name, peer in own["peers"].items() if peer["rows_per_s"] > 0}
-        assert peers == {"torch, SDPA, batches", *_OTHERS.get(own["family"], ())}
+        assert peers == {"torch, SDPA, batches", _LOOP, *_OTHERS.get(own["family"], ())}
+        assert all(budget["arena_peak_mib"] > 0 for budget in own["budgets"].values())
         assert own["device_check"]["max_abs_diff"] == 0, "a CPU beside itself"
 
 
+_LOOP = "per-row loop"
 _OTHERS = {
-    "lrm": ["per-row loop"],
     "sas": ["sentence-transformers"],
     "bi_encoder": ["sentence-transformers"],
     "token_match": ["bert-score"],
@@ -247,19 +280,40 @@ def _shorter(text: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings(_PEFT)
-@pytest.mark.parametrize("family", ["grg", *_OTHERS])
+@pytest.mark.parametrize("family", ["grg", "lrm", *_OTHERS])
 def test_peers_run_in_fp16(family: str, made: tuple[ModelFamilyPlan, str], folder: Path) -> None:
     """On a GPU they do: what their libraries do with halves is not to be found out there."""
     # A CPU has no quick arithmetic of halves: short texts.
     rows = roles_of(load_rows(3))
     values = {role: [_shorter(own) for own in column] for role, column in rows.items()}
     halves, wholes = (dict(peers(family, made, folder, is_half=half)) for half in (True, False))
+    assert _LOOP in wholes
     for label, peer in wholes.items():
         found, wanted = (each.score(each.prepare(values)) for each in (halves[label], peer))
         assert len(wanted) >= 3 and np.isfinite(wanted).all(), label
         np.testing.assert_allclose(found, wanted, rtol=1e-2, atol=1e-2, err_msg=label)
         # The loops run in fp16 on a GPU alone.
-        assert np.array_equal(found, wanted) == (label == "per-row loop"), label
+        assert np.array_equal(found, wanted) == (label == _LOOP), label
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(_PEFT)
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in ("lrm", "grg")])
+def test_a_loop_runs_what_the_batches_run(
+    family: str, made: tuple[ModelFamilyPlan, str], folder: Path
+) -> None:
+    """One unit a call, and for each row anew: of what rows share a loop has no advantage."""
+    own = dict(peers(family, made, folder, is_half=False))
+    batched, loop = own["torch, SDPA, batches"], own[_LOOP]
+    assert (batched.n_rows, loop.n_rows) == (2000, 40)
+    # The third row is the first again.
+    values = {role: [*column, column[0]] for role, column in roles_of(load_rows(2)).items()}
+    units = loop.prepare(values)
+    assert [len(ids) for ids, _ in units] == [1] * len(units)
+    found, wanted = loop.score(units), batched.score(batched.prepare(values))
+    n_units = [len(loop.prepare({r: [c[i]] for r, c in values.items()})) for i in range(3)]
+    assert n_units[0] == n_units[2] and len(found) == sum(n_units) > len(wanted)
+    np.testing.assert_allclose(np.unique(found), np.unique(wanted), atol=1e-4)
 
 
 def ours(family: str, plan: ModelFamilyPlan, rows: Rows) -> np.ndarray:
@@ -291,7 +345,7 @@ def test_libraries_run_the_model_of_the_family(
 ) -> None:
     """A rate beside that of another model would compare nothing."""
     rows = load_rows(4)
-    _, (_, library) = peers(family, made, folder, is_half=False)
+    _, (_, library), _ = peers(family, made, folder, is_half=False)
     found = library.score(library.prepare(roles_of(rows)))
     np.testing.assert_allclose(found, ours(family, made[0], rows), atol=1e-4)
 

@@ -14,8 +14,8 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from filter_corpora import files_of, filtered, score_again, scored
-from helpers import full_disk, write_parquet
+from filter_corpora import filtered, score_again, scored
+from helpers import write_parquet
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +27,6 @@ from qaeval_core.errors import (
     ReconcileError,
     RunError,
     SchemaError,
-    StorageError,
 )
 from qaeval_core.filter import plan
 from qaeval_core.filter.labels import _without_escape, sheet_text
@@ -218,19 +217,6 @@ def test_a_link_out_of_kept_is_not_followed(out: Path, tmp_path: Path) -> None:
     with pytest.raises(QAEvalError, match="leads out of"):
         filtered(out, tmp_path / "kept", share="0.5")
     assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["precious.parquet"]
-
-
-def test_a_full_disk_leaves_nothing_that_looks_whole(out: Path, tmp_path: Path) -> None:
-    filtered(out, tmp_path / "kept", share="0.5")
-    before = files_of(tmp_path / "kept")
-    with full_disk(3000), pytest.raises(StorageError, match="File too large") as raised:
-        filtered(out, tmp_path / "kept", share="0.25")
-    # No setting of another command's is named.
-    assert "scoring." not in str(raised.value)
-    assert not (tmp_path / "kept" / "_SUCCESS").exists()
-    assert not list((tmp_path / "kept").glob(".work-*"))
-    filtered(out, tmp_path / "kept", share="0.5")
-    assert files_of(tmp_path / "kept") == before
 
 
 LABELS = [

@@ -22,6 +22,7 @@ import mock_gpu
 import onnx
 import polars as pl
 import pytest
+from free_ports import free_ports
 from gpu_reports import assert_rates
 from helpers import REPOSITORY, short_sample, write_parquet
 
@@ -224,8 +225,44 @@ def test_the_benchmark_runs_whole(mock: Path, artifacts_root: Path, tmp_path: Pa
     assert_rates(found, n_rows=7, families=FAMILIES)
     assert all("device_check" not in own for own in found["families"])
     for own in found["families"]:
+        small, large = (budget["arena_peak_mib"] for budget in own["budgets"].values())
+        assert 0 < small <= large
         (name, peer), *others = own["peers"].items()
         assert (name, others) == ("all", []) and "no CUDA device" in peer["skipped"]
+
+
+_ARENA = """
+import ctypes, json
+from pathlib import Path
+from benchmarks.data import load_rows
+from benchmarks.gpu import measure_budget
+from benchmarks.gpu_choice import Choice
+from benchmarks.gpu_models import compile_family
+from gpu_counts import stats
+choice = Choice(repeats=2, seconds=0, precision="fp32")
+plan = compile_family("sas", device="cuda", folder=Path("."), precision="fp32")
+runtime = ctypes.CDLL("libcudart.so.13")
+found = {}
+for n_rows in (8, 400):
+    runtime.fake_reset()
+    before = stats(runtime)["live"]
+    own = measure_budget(plan, load_rows(n_rows), choice, budget=4096, peak=None)
+    found[n_rows] = [own["arena_peak_mib"], (stats(runtime)["peak"] - before) / 2**20]
+print(json.dumps({"weights": plan.artifact.model_path.stat().st_size / 2**20, **found}))
+"""
+
+
+def test_the_arena_that_the_benchmark_tells_is_the_device_memory(
+    mock: Path, artifacts_root: Path, tmp_path: Path
+) -> None:
+    """By the log of one pass: weights, values of a batch, and nothing more in those timed after."""
+    (tmp_path / "arena.py").write_text(_ARENA, encoding="utf-8")
+    found = json.loads(run(mock, tmp_path / "arena.py"))
+    weights = found.pop("weights")
+    for told, counted in found.values():
+        assert told == counted
+    (few, _), (many, _) = found.values()
+    assert weights < few < weights + 10 < many
 
 
 def test_the_benchmark_tells_of_a_device_that_computes_nothing(
@@ -271,7 +308,7 @@ def test_two_actors_on_two_devices(mock: Path, job: dict[str, object], tmp_path:
     write_parquet(tmp_path / "input.parquet", short_sample(24), row_group_size=2)
     folder = tempfile.mkdtemp(dir="/tmp")
     environment = {**mock_gpu.environment(mock), "RAY_AUTH_MODE": "disabled"}
-    port = 20000 + os.getpid() % 20000
+    (port,) = free_ports(1)
     words = ["start", "--head", "--block", "--num-cpus=5", "--num-gpus=2", f"--port={port}"]
     words += [f"--temp-dir={folder}", "--include-dashboard=false", "--disable-usage-stats"]
     head = subprocess.Popen(

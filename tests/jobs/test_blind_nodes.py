@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import ray
+from free_ports import free_ports
 from helpers import (
     REPOSITORY,
     assert_same_scores,
@@ -33,7 +34,7 @@ from helpers import (
 )
 from llm_server import LlmServer
 from naco_jobs import many, settings
-from ray_head import BIN, Head, free_ports, running_head
+from ray_head import BIN, Head, running_head
 from s3_server import S3Server
 from word_jobs import is_whole, n_quarantined, request, rows
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import ray
+from free_ports import free_ports
 from helpers import (
     REPOSITORY,
     assert_same_scores,
@@ -40,16 +40,10 @@ POISON = "deadly"
 N_ROWS = 24
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A cluster of two CPUs in processes of its own."""
-    port = free_port()
+    (port,) = free_ports(1)
     # Short: unix socket paths end at 107 characters.
     folder = tempfile.mkdtemp(dir="/tmp")
     words = ["--head", "--block", "--num-cpus=2", f"--port={port}", f"--temp-dir={folder}"]

@@ -9,6 +9,17 @@ import pyarrow as pa
 import pytest
 from helpers import qaeval, read_scores, short_sample, write_parquet
 
+from jobs.options import fail
+from qaeval_core.errors import (
+    ConfigError,
+    InputChangedError,
+    ModelUnavailableError,
+    QAEvalError,
+    SchemaError,
+    StorageError,
+    StoreLockedError,
+)
+
 
 @pytest.fixture
 def words(tiny_settings: dict[str, object], tmp_path: Path) -> list[str]:
@@ -153,3 +164,21 @@ def test_calibrate_says_what_has_nothing_to_calibrate(words: list[str]) -> None:
     both = "naco,qrelscore"
     told = qaeval("calibrate", *words, "--corpus", "sample", "--metrics", both, expect=2)
     assert "expected_complexity and baseline" in told
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (StorageError("it did not answer"), 1),
+        (StoreLockedError("another run writes there"), 1),
+        (InputChangedError("another file than before"), 1),
+        (ConfigError("no such setting"), 2),
+        (SchemaError("no such column"), 2),
+        (ModelUnavailableError("no such model"), 2),
+    ],
+)
+def test_what_may_go_well_next_time_is_no_bad_request(error: QAEvalError, code: int) -> None:
+    """A scheduler tries again after 1; after 2 somebody must change the command."""
+    with pytest.raises(SystemExit) as ended:
+        fail(error)
+    assert ended.value.code == code

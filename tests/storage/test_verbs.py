@@ -40,6 +40,10 @@ FILTERS = {
 }
 
 
+# What is scored anew, and asked for once.
+NEW = ("--out", "{root}/new", "--column", "candidate=question", "--set=scoring.retry_storage_s=0")
+
+
 @dataclass(frozen=True)
 class Place:
     """Where runs lie: two scored OUTs, labels, and all that verbs write."""
@@ -355,6 +359,14 @@ def shut(store: S3Server) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("shut")
 def test_a_store_that_is_away_is_no_bad_request(places: tuple[Place, Place]) -> None:
-    for words in (("report",), ("explain", "--id", "q1"), ("correlate", "--human", "rating")):
-        result = places[0].qaeval(words[0], "{root}/out", *words[1:], expect=1)
+    asked = [
+        ("report",),
+        ("explain", "--id", "q1"),
+        ("correlate", "--human", "rating"),
+        ("filter", "--share", "0.5", "--dry-run"),
+        ("score", *NEW, "--metrics", "f1", "--local"),
+        ("calibrate", *NEW, "--metrics", "qrelscore", "--corpus", "c"),
+    ]
+    for verb, *words in asked:
+        result = places[0].qaeval(verb, "{root}/out", *words, expect=1)
         assert "Traceback" not in result.output and "error: " in result.output
