@@ -78,6 +78,11 @@ def pass_seconds(tree: Path, source: Path, asked: str, folder: Path) -> dict[str
     }
 
 
+def _revision(tree: Path) -> str:
+    words = ["git", "-C", tree, "rev-parse", "--short", "HEAD"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def compare(
     other: Path, *, runs: Sequence[str], n_rows: int, n_repeats: int, folder: Path
 ) -> dict[str, dict[str, object]]:
@@ -129,7 +134,12 @@ def main() -> None:
             folder=Path(folder),
         )
     if chosen.json:
-        content = {"environment": environment(available_cpus()), "families": found}
+        content = {
+            "environment": environment(available_cpus()),
+            "other_revision": _revision(chosen.other),
+            "rows": chosen.rows,
+            "families": found,
+        }
         chosen.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
