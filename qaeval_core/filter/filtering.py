@@ -356,7 +356,7 @@ def scan(run: Filtering, labels: Labels | None) -> tuple[CorpusRows, LabelledRow
     SchemaError
         If labels are of no row; or a value is missing and the user wants none to be.
     """
-    work = run.scan_plan(wanted_ids=sorted(labels.is_good) if labels else ())
+    work = run.scan_plan(wanted_ids=sorted([*labels.is_good, *labels.blank]) if labels else ())
     rows = CorpusRows(run.plan.corpus.n_rows, run.plan.stages)
     found: list[tuple[int, str]] = []
     scanned = run.map_ranges(partial(scan_range, plan=work), "scan")

@@ -1,7 +1,8 @@
 """Labels: which rows people found good, and a sheet of rows for them to judge.
 
 A sheet is a simple random sample of the rows that a filter could keep, so that a certificate holds;
-scores are not on it, for they would tell the judge what to find.
+scores are not on it, for they would tell the judge what to find. It has the first rows of an order
+that ids and the seed decide, so that labels can be told to be of one, or of another filter's.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError, SchemaError
 from qaeval_core.filter.decide import CorpusRows
+from qaeval_core.filter.facts import KEPT
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.study.inputs import binary_labels, read_keyed
 
@@ -26,15 +28,17 @@ SHEET_NAME = "label_sheet.csv"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _ESCAPE = "'"
 _SAMPLE_SALT = np.uint64(0x9E3779B97F4A7C15)
+_STEP = 1 << 20
+_CHANCE = 1e-6
 N_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Labelled ids, and which are good."""
+    """Labelled ids, and which are good; ids of a table's rows that have no label."""
 
     is_good: Mapping[str, bool]
-    n_unlabelled: int
+    blank: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.is_good)
@@ -42,10 +46,15 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class LabelledRows:
-    """Labelled rows of a corpus; arrays of shape (n_labels,), ``rows`` ascending."""
+    """Labelled rows of a corpus; arrays of shape (n_labels,), ``rows`` ascending.
+
+    ``drawn`` are all rows that the table of labels has, blank ones and those of the learning half
+    as well, ascending.
+    """
 
     rows: NDArray[np.int64]
     is_good: NDArray[np.bool_]
+    drawn: NDArray[np.int64]
 
 
 def read_labels(path: str, expression: str) -> Labels:
@@ -65,7 +74,8 @@ def read_labels(path: str, expression: str) -> Labels:
     good = {name: bool(value) for name, value, is_known in labelled if is_known}
     if not good:
         raise ConfigError(f"{path}: no row has a label by {expression!r}")
-    return Labels(good, int((~is_labelled).sum()))
+    blank = (name for name, is_known in zip(ids, is_labelled, strict=True) if not is_known)
+    return Labels(good, tuple(blank))
 
 
 def labelled_rows(labels: Labels, found: Iterable[tuple[int, str]], path: str) -> LabelledRows:
@@ -74,7 +84,7 @@ def labelled_rows(labels: Labels, found: Iterable[tuple[int, str]], path: str) -
     Parameters
     ----------
     found : iterable of (row, id)
-        All rows of labelled ids.
+        All rows of labelled ids, and of blank ones.
     path : str
         Of the labels, for messages.
 
@@ -83,7 +93,8 @@ def labelled_rows(labels: Labels, found: Iterable[tuple[int, str]], path: str) -
     SchemaError
         If a labelled id is of no row, or of several.
     """
-    pairs = sorted(found)
+    every = sorted(found)
+    pairs = [pair for pair in every if pair[1] in labels.is_good]
     times = Counter(name for _, name in pairs)
     if missing := sorted(set(labels.is_good) - set(times)):
         raise SchemaError(
@@ -95,8 +106,11 @@ def labelled_rows(labels: Labels, found: Iterable[tuple[int, str]], path: str) -
             f"{path}: {len(twice):,} labelled ids are of several rows, such as "
             f"{', '.join(map(repr, twice[:N_SHOWN]))}"
         )
-    rows = np.array([row for row, _ in pairs], np.int64)
-    return LabelledRows(rows, np.array([labels.is_good[name] for _, name in pairs], dtype=bool))
+    return LabelledRows(
+        np.array([row for row, _ in pairs], np.int64),
+        np.array([labels.is_good[name] for _, name in pairs], dtype=bool),
+        np.array([row for row, _ in every], np.int64),
+    )
 
 
 def sample_rows(rows: CorpusRows, n: int) -> NDArray[np.intp]:
@@ -105,22 +119,37 @@ def sample_rows(rows: CorpusRows, n: int) -> NDArray[np.intp]:
     The hashes of ids decide, mixed: the order that breaks ties would favour what is kept.
     """
     best: NDArray[np.intp] = np.zeros(0, np.intp)
-    step = 1 << 20
-    for start in range(0, len(rows), step):
-        own = slice(start, min(start + step, len(rows)))
+    for start in range(0, len(rows), _STEP):
+        own = slice(start, min(start + _STEP, len(rows)))
         best = np.concatenate([best, start + np.flatnonzero(rows.is_eligible(own))])
         best = best[np.lexsort([best, _mixed(rows.tie[best])])][:n]
     return np.sort(best)
 
 
-def is_sheet(rows: CorpusRows, labelled: LabelledRows) -> bool:
-    """Return whether labels are those of all rows of a sheet, and of no others.
+def is_sheet(rows: CorpusRows, chosen: NDArray[np.int64]) -> bool:
+    """Return whether some rows, ascending, are a simple random sample by a sheet's order.
 
-    Call it before the last stage: a sheet is of the rows that reach it. What is left blank may
-    have been left for a reason, so a part of a sheet is none.
+    They are if those that could be kept are the first ones of all that could be: the sheet was
+    drawn from these, or from more. Call it before the last stage. What is left blank may have been
+    left for a reason, so that labels of a part of a sheet are none.
     """
-    n = len(labelled.rows)
-    return n > 0 and np.array_equal(sample_rows(rows, n), labelled.rows)
+    left = chosen[rows.reason[chosen] == KEPT]
+    return np.array_equal(sample_rows(rows, len(left)), left)
+
+
+def is_other_sheet(rows: CorpusRows, drawn: NDArray[np.int64]) -> bool:
+    """Return whether a table of labels is a sheet that says nothing of the rows that are left.
+
+    Then it was drawn by the same order, from rows that another rank or other options had left, or a
+    part of it is gone. Rows that somebody else drew are spread over all of the order: that the last
+    of them comes so early would be a chance of one in a million.
+    """
+    if is_sheet(rows, drawn):
+        return False
+    last, n_before = _mixed(rows.tie[drawn]).max(), 0
+    for start in range(0, len(rows), _STEP):
+        n_before += int((_mixed(rows.tie[start : start + _STEP]) <= last).sum())
+    return bool(len(drawn) * np.log(n_before / len(rows)) < np.log(_CHANCE))
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -40,7 +40,7 @@ class Learned:
     def certifying(self, labelled: LabelledRows) -> LabelledRows:
         """Return the labelled rows that it was not learned from."""
         chosen = np.isin(labelled.rows, self.certifying_rows)
-        return LabelledRows(labelled.rows[chosen], labelled.is_good[chosen])
+        return LabelledRows(labelled.rows[chosen], labelled.is_good[chosen], labelled.drawn)
 
     def lines(self) -> Iterator[str]:
         """Yield what a user should know: whether the combination is better than one column."""

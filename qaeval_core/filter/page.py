@@ -38,7 +38,7 @@ def _head(content: Mapping[str, Any]) -> str:
                 f"confidence for the best {found['share']:.0%} of the rows that reached the last "
                 f"stage: {found['precision']:.3f} of their labels are good, the lower bound for "
                 f"all shares at once is {found['lower_bound']:.3f}. It holds for "
-                f"{found['holds_for']}.",
+                f"{found['holds_for']}. It says nothing of {found['says_nothing_of']}.",
                 tone="good",
             ),
         )

@@ -68,6 +68,19 @@ class CombinedRank:
         return self.learned.score(features_of(frame, self.columns))
 
 
+@dataclass(frozen=True, slots=True)
+class NoRank:
+    """No order yet: all rows are equal, and a missing value drops none, as in a learned one."""
+
+    columns: tuple[str, ...]
+    name: str = "combine"
+    higher_is_better: bool = True
+
+    def values(self, frame: pl.DataFrame) -> NDArray[np.float64]:
+        """Return zeros."""
+        return np.zeros(len(frame))
+
+
 def features_of(frame: pl.DataFrame, names: Iterable[str]) -> NDArray[np.float64]:
     """Return columns as floats, of shape (n_rows, n_columns); NaN where there is no number."""
     return np.asarray(np.column_stack([numbers(frame, name) for name in names]))
@@ -256,7 +269,8 @@ def _rank(request: FilterRequest, corpus: Corpus) -> Rank:
         for name in request.learn:
             _check_number(corpus, name, "--learn")
         # Its weights are known once labelled rows were read.
-        return ColumnRank(request.learn[0])
+        columns = request.learn
+        return NoRank(columns) if request.label_sheet is not None else ColumnRank(columns[0])
     if _is_file(request):
         return _read_combination(str(request.rank_by), corpus)
     if request.rank_by is not None:

@@ -118,8 +118,10 @@ class FilterRequest:
             raise ConfigError("--labels FILE and --label EXPR go together")
         if self.precision is not None and self.labels is None and self.label_sheet is None:
             raise ConfigError("--precision needs --labels FILE and --label EXPR")
-        if self.learn and self.labels is None:
-            raise ConfigError("--learn needs --labels FILE and --label EXPR")
+        if self.learn and self.labels is None and self.label_sheet is None:
+            raise ConfigError(
+                "--learn needs --labels FILE and --label EXPR; --label-sheet N draws rows to label"
+            )
         if self.learn and self.rank_by is not None:
             raise ConfigError("--learn is the rank: leave --rank-by out")
         if len(set(self.learn)) < len(self.learn):

@@ -129,6 +129,9 @@ def _certificate(found: Certificate | None, target: float | None) -> dict[str, A
             "rows of this corpus, ranked by columns of these signatures under the other options of "
             "this request; labels must be a random sample of the rows that could be kept"
         ),
+        "says_nothing_of": (
+            "another corpus, other options, scores of other signatures, or labels that are wrong"
+        ),
     }
 
 
@@ -194,6 +197,12 @@ def _sheet_lines(content: Mapping[str, Any]) -> Iterator[str]:
     )
     yield "fill its column good with 1 and 0, then: --labels FILE --label 'good == 1'"
     found: Outlook | None = content["outlook"]
+    n_certifying = content["n_certifying"]
+    if n_certifying < content["n_labels"]:
+        yield (
+            f"about {n_certifying:,} of them will certify a learned rank: others are of the half "
+            "that it is learned from, or of rows that duplicates, top-k or quotas drop"
+        )
     if found is not None and found.smallest_share is None:
         yield (
             f"these are too few for that precision: {found.least_labels:,} labels of the kept part "
@@ -217,7 +226,7 @@ def _certificate_lines(content: Mapping[str, Any]) -> Iterator[str]:
             f"best {found['share']:.0%}; {found['precision']:.3f} of its labels are good, the "
             f"lower bound for all shares at once is {found['lower_bound']:.3f}"
         )
-        yield f"it holds for {found['holds_for']}"
+        yield f"it holds for {found['holds_for']}; it says nothing of {found['says_nothing_of']}"
         return
     needed = found["labels_needed"]
     if not found["n_labels"]:

@@ -38,7 +38,7 @@ from qaeval_core.filter.filtering import (
     scan,
 )
 from qaeval_core.filter.join import hash_of
-from qaeval_core.filter.labels import SHEET_NAME, LabelledRows, read_labels
+from qaeval_core.filter.labels import SHEET_NAME, LabelledRows, is_other_sheet, read_labels
 from qaeval_core.filter.learn import Learned
 from qaeval_core.filter.order import Cut
 from qaeval_core.filter.output import write_rows, write_yields
@@ -173,8 +173,8 @@ def _filter(run: Filtering) -> dict[str, Any]:
     labels = None
     if request.labels is not None and request.label is not None:
         labels = read_labels(request.labels, request.label)
-        if labels.n_unlabelled:
-            run.say(f"{request.labels}: {labels.n_unlabelled:,} rows without a label are left out")
+        if labels.blank:
+            run.say(f"{request.labels}: {len(labels.blank):,} rows without a label are left out")
     learned = learn(run, labels) if request.learn and labels is not None else None
     rows, labelled = scan(run, labels)
     quotas = decide_early(run, rows)
@@ -214,6 +214,30 @@ def _choose(request: FilterRequest, shares: Shares, found: Certificate | None) -
     return Choice(shares.counts[found.shares.index(chosen)], found)
 
 
+def says_something(run: Filtering, rows: CorpusRows, labelled: LabelledRows) -> bool:
+    """Return whether labels say anything of the rows that are left.
+
+    Raises
+    ------
+    ConfigError
+        If they do not, and are to certify a precision.
+    """
+    if not is_other_sheet(rows, labelled.drawn):
+        return True
+    request = run.plan.request
+    said = (
+        f"{request.labels} is a label sheet that was drawn under another rank or other options, or "
+        "a part of one: rows that could be kept here had no chance to be on it, so that nothing "
+        "can be certified by it. Leave its blank rows in it, or draw one with --label-sheet under "
+        "these options"
+    )
+    said += "" if request.learn else ", or one for any rank with --learn COLUMNS"
+    if request.precision is not None:
+        raise ConfigError(said)
+    run.say(f"note: {said}")
+    return False
+
+
 def _choose_and_write(
     run: Filtering,
     rows: CorpusRows,
@@ -225,7 +249,7 @@ def _choose_and_write(
     shares = make_shares(rows)
     share = smallest_shares(rows, shares)
     found = None
-    if labelled is not None:
+    if labelled is not None and says_something(run, rows, labelled):
         target, confidence = request.precision or 0.5, request.confidence
         found = certificate(rows, share, labelled, target=target, confidence=confidence)
         n_labels = len(labelled.rows)

@@ -31,6 +31,10 @@ _STEP = 1 << 20
 def write_sheet(run: Filtering) -> FilterResult:
     """Write a simple random sample of the rows that reach the last stage.
 
+    What duplicates, top-k and quotas leave depends on the rank. Before one is learned the sample is
+    therefore of the rows that these stages see: the part of it that they leave, by whatever rank,
+    is a random one again.
+
     Raises
     ------
     ConfigError
@@ -42,8 +46,15 @@ def write_sheet(run: Filtering) -> FilterResult:
     assert request.label_sheet is not None
     with run.working():
         rows, _ = scan(run, None)
-        decide_early(run, rows)
-        chosen = sample_rows(rows, request.label_sheet)
+        n_before = rows.counts()[""]
+        if request.learn:
+            chosen = sample_rows(rows, request.label_sheet)
+            decide_early(run, rows)  # For the number that is left, whatever the rank.
+        else:
+            decide_early(run, rows)
+            n_before = rows.counts()[""]
+            chosen = sample_rows(rows, request.label_sheet)
+        n_left = rows.counts()[""]
         own = [_rows_of(task, chosen) for task in run.tasks]
         wanted = [pair for pair in zip(run.tasks, own, strict=True) if pair[1]]
         read = partial(_read_texts, plan=run.scan_plan(), roles=dict(run.plan.corpus.roles))
@@ -60,15 +71,20 @@ def write_sheet(run: Filtering) -> FilterResult:
         check = partial(check_same_sheet, path, content)
         run.store.call(check, f"cannot read {path}")
     target = request.precision
+    # Of a learned rank half of the groups certify, and of them what reaches the last stage.
+    n_certifying = len(texts)
+    if request.learn:
+        n_certifying = len(texts) * n_left // (2 * max(n_before, 1))
     return FilterResult(
         {
             "sheet": str(path),
             "n_labels": len(texts),
-            "n_eligible": rows.counts()[""],
+            "n_eligible": n_before,
+            "n_certifying": n_certifying,
             "certified": None,
             "outlook": None
             if target is None
-            else outlook(len(texts), target=target, confidence=request.confidence),
+            else outlook(n_certifying, target=target, confidence=request.confidence),
         }
     )
 

@@ -40,12 +40,13 @@ def certificate(
     """Return what labels of rows that could be kept say of each share.
 
     Labels of other rows say nothing of these. Where labels share a group they count as fewer, but
-    for those of a whole label sheet: its rows were drawn one by one.
+    for those of a whole label sheet: its rows were drawn one by one. Whether it is a sheet of these
+    rows is not looked at here: `is_other_sheet`.
     """
     is_eligible = share[labelled.rows] != NO_BIN
     chosen = labelled.rows[is_eligible]
     clusters = None
-    if rows.group is not None and not is_sheet(rows, labelled):
+    if rows.group is not None and not is_sheet(rows, labelled.rows):
         _, codes = np.unique(rows.group[chosen], return_inverse=True)
         clusters = codes if len(chosen) and np.bincount(codes).max() > 1 else None
     return certify(
