@@ -93,7 +93,8 @@ def filter_rows(
         str | None, typer.Option(help="score columns to learn the rank from: a,b,c")
     ] = None,
     label_sheet: Annotated[
-        int | None, typer.Option(help="write N rows to label as CSV, and stop; with --learn for any rank")
+        int | None,
+        typer.Option(help="write N rows to label as CSV, and stop; with --learn for any rank"),
     ] = None,
     column: Annotated[
         list[str] | None, typer.Option("--column", help="role=name: id, question, context, answer")

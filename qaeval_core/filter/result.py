@@ -11,11 +11,13 @@ import polars as pl
 
 from qaeval_core.filter.corpus import column_bytes
 from qaeval_core.filter.decide import BYTES_PER_ROW, CorpusRows, QuotaCount, Shares
+from qaeval_core.filter.labels import Labels, read_labels
 from qaeval_core.filter.order import Cut
 from qaeval_core.filter.plan import FilterPlan
+from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.scan import n_buckets
 from qaeval_core.filter.write import N_BINS, Sums
-from qaeval_core.stats.certificate import Certificate, Outlook, labels_needed
+from qaeval_core.stats.certificate import Certificate, Outlook, labels_needed, outlook
 from qaeval_core.stats.learned_rank import LearnedRank
 from qaeval_core.storage.path import as_path
 
@@ -203,16 +205,21 @@ def _sheet_lines(content: Mapping[str, Any]) -> Iterator[str]:
             f"about {n_certifying:,} of them will certify a learned rank: others are of the half "
             "that it is learned from, or of rows that duplicates, top-k or quotas drop"
         )
-    if found is not None and found.smallest_share is None:
-        yield (
-            f"these are too few for that precision: {found.least_labels:,} labels of the kept part "
-            "are the least that can certify it, all of them good"
+    if found is not None:
+        yield outlook_line(found)
+
+
+def outlook_line(found: Outlook) -> str:
+    """Return what so many labels can certify at best."""
+    if found.smallest_share is None:
+        return (
+            f"{found.n_labels:,} labels are too few for that precision: {found.least_labels:,} of "
+            "the kept part are the least that can certify it, all of them good"
         )
-    elif found is not None:
-        yield (
-            f"at best, all labels good, these certify kept shares of {found.smallest_share:.0%} "
-            "and more"
-        )
+    return (
+        f"at best, all labels good, {found.n_labels:,} certify kept shares of "
+        f"{found.smallest_share:.0%} and more"
+    )
 
 
 def _certificate_lines(content: Mapping[str, Any]) -> Iterator[str]:
@@ -263,7 +270,18 @@ def dry_run_lines(plan: FilterPlan) -> Iterator[str]:
             f"on disk, {n_bytes / 1e6:,.1f} MB of text and 32 bytes a row; each is compared with "
             "the kept ones of its group: quadratic in a group's questions"
         )
+    request = plan.request
+    if request.precision is not None and request.labels is not None:
+        yield labels_line(read_labels(request.labels, str(request.label)), request)
     yield from (f"note: {note}" for note in plan.notes)
+
+
+def labels_line(labels: Labels, request: FilterRequest) -> str:
+    """Return what labels can certify at best, if all are of rows that reach the last stage."""
+    n_labels = len(labels) // (2 if request.learn else 1)  # Half of them teach.
+    assert request.precision is not None
+    found = outlook(n_labels, target=request.precision, confidence=request.confidence)
+    return outlook_line(found)
 
 
 def _direction(plan: FilterPlan) -> str:

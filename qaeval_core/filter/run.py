@@ -45,7 +45,7 @@ from qaeval_core.filter.output import write_rows, write_yields
 from qaeval_core.filter.page import filter_page
 from qaeval_core.filter.plan import FilterPlan, check_memory, make_plan
 from qaeval_core.filter.request import FilterRequest
-from qaeval_core.filter.result import FilterResult, Outcome, result_content
+from qaeval_core.filter.result import FilterResult, Outcome, labels_line, result_content
 from qaeval_core.filter.sheet import write_sheet
 from qaeval_core.filter.write import Sums
 from qaeval_core.filter.yields import certificate, smallest_shares, yield_table
@@ -175,6 +175,8 @@ def _filter(run: Filtering) -> dict[str, Any]:
         labels = read_labels(request.labels, request.label)
         if labels.blank:
             run.say(f"{request.labels}: {len(labels.blank):,} rows without a label are left out")
+        if request.precision is not None:
+            run.say(labels_line(labels, request))
     learned = learn(run, labels) if request.learn and labels is not None else None
     rows, labelled = scan(run, labels)
     quotas = decide_early(run, rows)

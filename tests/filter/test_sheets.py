@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from filter_corpora import filtered, scored
+from filter_corpora import filtered, opened, scored
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError
@@ -23,7 +23,9 @@ from qaeval_core.filter.labels import (
     read_labels,
     sample_rows,
 )
+from qaeval_core.filter.plan import make_plan
 from qaeval_core.filter.request import FilterRequest
+from qaeval_core.filter.result import dry_run_lines
 from qaeval_core.filter.yields import certificate, smallest_shares
 
 N_GROUPS, GROUP_SIZE, N_LABELS, N_DRAWS = 600, 5, 400, 300
@@ -234,3 +236,18 @@ def test_what_a_certificate_does_not_say_is_said(out: Path, tmp_path: Path) -> N
     for text in ("another corpus", "other options", "other signatures", "labels that are wrong"):
         assert text in said
     assert f"It says nothing of {said}." in (tmp_path / "kept" / "filter.html").read_text()
+
+
+def test_what_labels_can_certify_at_best_is_said_before(out: Path, tmp_path: Path) -> None:
+    labels, _ = sheet_of(out, tmp_path / "f1", n=20, rank_by="f1")
+    given = {"labels": str(labels), "label": "good", "precision": 0.9, "rank_by": "f1"}
+    few = "20 labels are too few for that precision: 57 of the kept part are the least"
+    request = FilterRequest(rules="none", **TOP, **given)
+    assert any(few in line for line in dry_run_lines(make_plan(request, opened(out, request))))
+    _, said = filtered(out, tmp_path / "kept", **TOP, **given)
+    assert any(few in line for line in said)
+    # Of those of a learned rank half are left.
+    more, _ = sheet_of(out, tmp_path / "any", n=400, learn=("f1", "rouge"))
+    given = {"labels": str(more), "label": "good", "precision": 0.2, "learn": ("f1", "rouge")}
+    _, said = filtered(out, tmp_path / "learned", **TOP, **given)
+    assert any("at best, all labels good, 200 certify" in line for line in said)
