@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import Settings
-from benchmarks.data import Rows, load_rows
+from benchmarks.data import Rows, load_rows, repeated
 from benchmarks.gpu_arena import arena_log
 from benchmarks.gpu_card import measured_peak, memory_used, nvidia_smi
 from benchmarks.gpu_choice import NO_TIME, Choice, Clock
@@ -131,7 +131,7 @@ def measure(choice: Choice) -> dict[str, Any]:
     print(
         f"GEMM peak   {f'{peak / 1e12:.0f} TFLOP/s in fp16' if peak else 'unknown: no torch CUDA'}"
     )
-    rows = load_rows(choice.rows)
+    rows = repeated(load_rows(choice.rows), choice.rows)
     print(f"rows        {rows}")
     print(f"{'family':<12} {'model':<14} {'precision':<9} {'budget':>6} {'rows/s':>9} "
           f"{'of peak':>8} {'busy':>5} {'arena MiB':>9} {'card MiB':>8} "

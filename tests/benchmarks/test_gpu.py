@@ -25,9 +25,9 @@ import torch
 from gpu_reports import assert_rates
 from helpers import REPOSITORY
 
-from benchmarks import gpu, gpu_arena, gpu_card
+from benchmarks import data, gpu, gpu_arena, gpu_card
 from benchmarks.common import make_instance
-from benchmarks.data import Rows, load_rows
+from benchmarks.data import Rows, load_rows, repeated
 from benchmarks.gpu_choice import NO_TIME, Choice, Clock
 from benchmarks.gpu_job import end_to_end
 from benchmarks.gpu_models import FAMILIES, compile_family, model_folder, roles_of
@@ -159,6 +159,20 @@ def test_what_does_not_fit_into_the_minutes_is_told(
     said = capsys.readouterr().err
     assert "14 measurements did not fit into the minutes" in said
     assert f"end to end, sas: {NO_TIME}" in said and f"end to end, qrelscore: {NO_TIME}" in said
+
+
+def test_machines_without_squad_measure_as_many_rows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """140 rows are one batch of a large budget, and equal texts are run once."""
+    assert repeated(load_rows(7), 7) == load_rows(7)
+    monkeypatch.setattr(data, "SQUAD", Path("nowhere"))
+    rows = repeated(load_rows(2000), 2000)
+    assert len(rows) == len(set(rows.questions)) == 2000
+    assert len(set(rows.contexts)) == 400, "five questions a context, as elsewhere"
+    gpu.main(["--device", "cpu", "--until", "0", "--end-to-end", "0"])
+    told = "2000 rows, 400 contexts, the project's sample corpus, for lack of SQuAD: 140 rows, "
+    assert f"{told}repeated with a number behind each text" in capsys.readouterr().out
 
 
 def test_rows_that_do_not_end_in_time_are_told(tmp_path: Path) -> None:
