@@ -36,15 +36,13 @@ from benchmarks.gpu_job import END_TO_END, end_to_end
 from benchmarks.gpu_models import FAMILIES, compile_family, model_folder, roles_of
 from benchmarks.gpu_peers import Peer, peers_of
 from benchmarks.measure import environment, work_flops
-from qaeval_core.errors import DeviceMemoryError, QAEvalError
+from qaeval_core.errors import DeviceMemoryError
 from qaeval_core.families.device_check import check_device
 from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
 from qaeval_core.families.plan import Prepared
 from qaeval_core.models.gpu import gpu_facts
 from qaeval_core.models.session import Device, Session, available_cpus, load_onnxruntime
 
-# What libraries of peers raise for what they do not take; torch's lack of memory is the second.
-_PEER_ERRORS = (OSError, RuntimeError, ValueError, TypeError, AttributeError, LookupError)
 _LEFT_OUT = {"skipped": NO_TIME}
 # Made once from the device's numbers, and kept by units for what is made of them.
 _RESULTS = ("output", "values", "vectors", "text_vectors")
@@ -79,10 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print a table, and write the JSON; return the exit status."""
     choice = Choice(**vars(_parser().parse_args(arguments)))
     missing = _why_not(choice.device)
-    _hush()
     if missing:
         print(f"error: {missing}", file=sys.stderr)
         return 1
+    _hush()
     found = measure(choice)
     if choice.json:
         print(f"all numbers: {choice.json}")
@@ -118,15 +116,19 @@ def _hush() -> None:
 
 def measure(choice: Choice) -> dict[str, Any]:
     """Return all numbers; prints them as they come, and writes them as they come."""
-    peak = measured_peak()
     found: dict[str, Any] = {
         "environment": environment(available_cpus()),
         "gpu": gpu_facts(),
         "device": choice.device,
-        "gemm_peak_flops_fp16": peak,
+        "gemm_peak_flops_fp16": None,
         "families": [],
         "failures": [],
     }
+    try:
+        found["gemm_peak_flops_fp16"] = measured_peak()
+    except Exception as error:
+        found["failures"].append(f"GEMM peak: {_failed('GEMM peak', error)['failed']}")
+    peak = found["gemm_peak_flops_fp16"]
     print(f"device      {choice.device}: {found['gpu'].get('name', found['gpu'].get('problem'))}")
     print(
         f"GEMM peak   {f'{peak / 1e12:.0f} TFLOP/s in fp16' if peak else 'unknown: no torch CUDA'}"
@@ -150,7 +152,8 @@ def measure(choice: Choice) -> dict[str, Any]:
             found["end_to_end"] = {}
             for metric, divisor in END_TO_END.items():
                 n_rows = -(-choice.end_to_end // divisor)
-                own = end_to_end(choice, Path(name) / metric, metric, n_rows, clock=clock)
+                run = partial(end_to_end, choice, Path(name) / metric, metric, n_rows, clock=clock)
+                own = _tried(f"end to end, {metric}", run)
                 found["end_to_end"][metric] = own
                 if "failed" in own:
                     found["failures"].append(f"end to end, {metric}: {own['failed']}")
@@ -184,22 +187,28 @@ def _measure_all(
                 is_random=is_random,
                 precision=choice.precision,
             )
-        measure_family(plan, rows, choice, peak=peak, own=own, clock=clock)
-        if choice.check and not is_random and not clock.is_over():
-            own["device_check"] = look_at_device(plan, rows, choice)
-    except QAEvalError as error:
-        own["failed"] = _told(error)
+    except Exception as error:
+        own |= _failed(family, error)
         return
+    measure_family(plan, rows, choice, peak=peak, own=own, clock=clock)
+    if choice.check and not is_random and not clock.is_over():
+        own["device_check"] = _tried("beside a CPU", partial(look_at_device, plan, rows, choice))
     if choice.peers:
-        measure_peers(plan, rows, choice, folder, own=own, clock=clock)
+        try:
+            measure_peers(plan, rows, choice, folder, own=own, clock=clock)
+        except Exception as error:
+            own["peers"]["all"] = _failed("all peers", error)
 
 
 def _failures(own: Mapping[str, Any]) -> Iterator[str]:
-    if "failed" in own:
-        yield f"{own['family']}: {own['failed']}"
-    for name, peer in own["peers"].items():
-        if "failed" in peer:
-            yield f"{own['family']}, {name}: {peer['failed']}"
+    name = own["family"] + (" (random model)" if own["is_random"] else "")
+    for part in (own, own.get("device_check", {})):
+        if "failed" in part:
+            yield f"{name}: {part['failed']}"
+    for kind in ("budgets", "peers"):
+        for key, part in own[kind].items():
+            if "failed" in part:
+                yield f"{name}, {key}: {part['failed']}"
 
 
 def _n_left_out(families: Sequence[Mapping[str, Any]]) -> int:
@@ -214,8 +223,21 @@ def _write(found: Mapping[str, Any], path: Path | None) -> None:
         path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:1000]
+def _tried(name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return measure()
+    except Exception as error:
+        return _failed(name, error)
+
+
+def _failed(name: str, error: Exception) -> dict[str, Any]:
+    """Return what is told of an error in place of numbers: others are measured all the same.
+
+    Of any error: what a library raises for what it does not take is no list that ends.
+    """
+    told = f"{type(error).__name__}: {error}"[:1000]
+    print(f"  {name:<24} FAILED: {told}", flush=True)
+    return {"failed": told}
 
 
 def measure_family(
@@ -243,6 +265,9 @@ def measure_family(
             found = measure_budget(plan, rows, choice, budget=budget, peak=peak)
         except DeviceMemoryError as error:
             own["budgets"][budget] = {"skipped": str(error)}
+            continue
+        except Exception as error:
+            own["budgets"][budget] = _failed(f"{plan.name}, {budget}", error)
             continue
         own["budgets"][budget] = found
         print(
@@ -358,13 +383,10 @@ def measure_peers(
             own["peers"][name] = {"skipped": make}
             print(f"  {name:<24} skipped: {make}")
             continue
-        try:
-            own["peers"][name] = _measure_peer(make, rows, choice)
-        except _PEER_ERRORS as error:
-            own["peers"][name] = {"failed": _told(error)}
-            print(f"  {name:<24} FAILED: {_told(error)}")
-            continue
-        print(f"  {name:<24} {own['peers'][name]['rows_per_s']:>24,.1f} rows/s", flush=True)
+        found = _tried(name, partial(_measure_peer, make, rows, choice))
+        own["peers"][name] = found
+        if "failed" not in found:
+            print(f"  {name:<24} {found['rows_per_s']:>24,.1f} rows/s", flush=True)
 
 
 def _measure_peer(make: Callable[[], Peer], rows: Rows, choice: Choice) -> dict[str, Any]:
