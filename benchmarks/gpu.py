@@ -30,7 +30,7 @@ from typing import Any
 from benchmarks.common import Settings
 from benchmarks.data import Rows, load_rows, repeated
 from benchmarks.gpu_arena import arena_log
-from benchmarks.gpu_card import measured_peak, memory_used, nvidia_smi
+from benchmarks.gpu_card import cuda_starts, measured_peak, memory_used, nvidia_smi
 from benchmarks.gpu_choice import NO_TIME, Choice, Clock
 from benchmarks.gpu_job import END_TO_END, end_to_end
 from benchmarks.gpu_models import FAMILIES, compile_family, model_folder, roles_of
@@ -56,13 +56,15 @@ columns:
              an LM's head where a token is scored. Padding is no work, and LRM's last layer is
              counted as far as it is computed
   busy       share of the time in which a kernel ran, whatever part of the chip it filled:
-             nvidia-smi's utilization.gpu, mean over the passes. Low: the device waits for the host
+             nvidia-smi's utilization.gpu, mean over the passes. Low: the device waits for the host.
+             It is rough: five samples in a second, and the driver's own means are of 1/6 to 1 s,
+             which may begin before the passes. More --seconds tell more
   arena MiB  peak of ONNX Runtime's arena, by its log of a pass before those that are timed: what
              it has allocated for weights and for a batch's values, and keeps. On a CPU its arena
              there: values and the weights that are packed anew, none that are read where they lie
   card MiB   device memory that the family added: nvidia-smi's largest memory.used during the
              passes, less what was used before its session was made. It has the arena and what
-             CUDA's libraries take; the first line CUDA's context, too, where torch has made none
+             CUDA's libraries take; CUDA's context is there before
   padding    share of the tokens in batches that are none
 beside a CPU what a worker does before it trusts a device: up to 40 units of the embedded model
 peers        rows/s; torch's batches are cut and tokenised before, the other libraries tokenise in
@@ -80,6 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missing:
         print(f"error: {missing}", file=sys.stderr)
         return 1
+    if choice.look:
+        return 0
     _hush()
     found = measure(choice)
     if choice.json:
@@ -102,6 +106,8 @@ def _why_not(device: Device) -> str | None:
     providers = load_onnxruntime().get_available_providers()
     if device == "cuda" and "CUDAExecutionProvider" not in providers:
         return "this onnxruntime has no CUDA provider: qaeval[gpu] in place of qaeval[cpu]"
+    if device == "cuda" and not cuda_starts():
+        return "ONNX Runtime's CUDA provider does not start: see above, and check the driver"
     return None
 
 
@@ -413,7 +419,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--families", type=_names, default=default.families, help=", ".join(FAMILIES))
     add("--precision", choices=("auto", "fp16", "fp32"), default=default.precision)
     add("--repeats", type=int, default=default.repeats, help="passes at least")
-    add("--seconds", type=float, default=default.seconds, help="that all passes take at least")
+    add("--seconds", type=float, default=default.seconds,
+        help="that all passes take at least, peers' half of it; default %(default)g")  # fmt: skip
     add("--end-to-end", type=int, default=default.end_to_end, metavar="ROWS",
         help="of SAS, a tenth for QRelScore; 0: none; default %(default)s")  # fmt: skip
     add("--minutes", type=float, default=default.minutes,
@@ -423,6 +430,7 @@ def _parser() -> argparse.ArgumentParser:
         help="where random models are kept; default %(default)s")  # fmt: skip
     add("--no-random", dest="random", action="store_false", help="embedded models alone")
     add("--no-peers", dest="peers", action="store_false")
+    add("--look", action="store_true", help="whether the device is there, and no more")
     add("--no-check", dest="check", action="store_false",
         help="for a device whose numbers are garbage")  # fmt: skip
     add("--json", type=Path, help="written after each family")

@@ -142,8 +142,12 @@ def test_what_lrm_leaves_out_is_no_work() -> None:
 
 def test_a_machine_without_cuda_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
     """`make bench` on a CPU goes on; who asks for this benchmark alone gets exit status 1."""
-    assert gpu.main([]) == 1
-    assert "no CUDA provider" in capsys.readouterr().err
+    for words in ([], ["--look"]):
+        assert gpu.main(words) == 1
+        assert "no CUDA provider" in capsys.readouterr().err
+    assert gpu.main(["--look", "--device", "cpu"]) == 0
+    with pytest.warns(UserWarning, match="CUDAExecutionProvider"):
+        assert not gpu_card.cuda_starts()
     assert "no CUDA provider" in gpu.run_gpu(SimpleNamespace(n_rows=1))["skipped"]
 
 
