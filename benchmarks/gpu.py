@@ -68,7 +68,7 @@ columns:
   padding    share of the tokens in batches that are none
 beside a CPU what a worker does before it trusts a device: up to 40 units of the embedded model
 peers        rows/s; torch's batches are cut and tokenised before, the other libraries tokenise in
-             their time
+             their time. MoverScore's are BERTScore's: the same model on the same texts
 per-row loop the same torch model with eager attention over 40 rows, one text or pair a call, and
              nothing shared between rows; in fp16 on a GPU, as the batches. Of LRM and GRG it is
              what the paper's programs do, formula and tokenising with it; of others the model alone
@@ -141,7 +141,7 @@ def measure(choice: Choice) -> dict[str, Any]:
     )
     rows = repeated(load_rows(choice.rows), choice.rows)
     print(f"rows        {rows}")
-    print(f"{'family':<12} {'model':<14} {'precision':<9} {'budget':>6} {'rows/s':>9} "
+    print(f"{'family':<15} {'model':<14} {'precision':<9} {'budget':>6} {'rows/s':>9} "
           f"{'of peak':>8} {'busy':>5} {'arena MiB':>9} {'card MiB':>8} "
           f"{'padding':>7}")  # fmt: skip
     clock = choice.clock()
@@ -277,7 +277,7 @@ def measure_family(
             continue
         own["budgets"][budget] = found
         print(
-            f"{plan.name:<12} {record.model.name[:14]:<14} {record.precision:<9} {budget:>6} "
+            f"{plan.name:<15} {record.model.name[:14]:<14} {record.precision:<9} {budget:>6} "
             f"{found['rows_per_s']:>9,.1f} {_share(found['share_of_peak']):>8} "
             f"{_share(found.get('busy')):>5} {_mib(found.get('arena_peak_mib')):>9} "
             f"{_mib(found.get('memory_added_mib')):>8} {found['padding_share']:>7.1%}",
