@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,36 @@ def test_an_export_that_fails_keeps_no_other_from_being_made(tmp_path: Path) -> 
     }
     made = sorted(path.name for path in tmp_path.iterdir())
     assert made == ["grg-True", "lrm-False", "sas-False"]
+
+
+_PYTHON = """#!/bin/sh
+echo "$2" >> called
+case "$*" in *"$FAILS"*) exit 1;; esac
+"""
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+@pytest.mark.parametrize(
+    ("fails", "n_called", "status"),
+    [("--look", 1, 2), ("gpu_exports", 4, 2), ("pytest", 4, 2), ("nothing", 4, 0)],
+)
+def test_make_gpu_goes_on_where_there_is_a_device(
+    tmp_path: Path, fails: str, n_called: int, status: int
+) -> None:
+    """Without one it ends before the exports, which take minutes."""
+    for name in ("pyproject.toml", "constraints.txt", ".venv/.setup-done", ".venv/bin/python"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(_PYTHON, encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        ["make", "-f", REPOSITORY / "Makefile", "gpu"],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+        env={**os.environ, "FAILS": fails},
+    )  # fmt: skip
+    assert done.returncode == status, done.stderr
+    called = (tmp_path / "called").read_text(encoding="utf-8").split()
+    modules = ["benchmarks.gpu", "benchmarks.gpu_exports", "pytest", "benchmarks.gpu"]
+    assert called == modules[:n_called]
 
 
 class _Peer(Peer):
