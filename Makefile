@@ -106,17 +106,19 @@ bench: $(STAMP) ## time metrics against their peers; prints ratios and the envir
 	@$(BIN)/python -m benchmarks.object_store
 	@$(BIN)/python -m benchmarks.reconcile --commits 100000
 
-# Exports need no GPU and are kept. What has not begun when the minutes are over is left out by name,
-# and the exit status is not 0 then. Numbers are measured also where a test fails.
+# Exports need no GPU and are kept, but take minutes: the device is looked for before. What has not
+# begun when the minutes are over is left out by name, and the exit status is not 0 then. Tests run
+# and numbers are measured also where an export or a test fails.
 GPU_JSON ?= gpu.json
 GPU_ARGS ?=
 GPU_MINUTES ?= 10
 
 gpu: $(STAMP) ## on a machine with a GPU: the tests marked gpu, then rates of all families
-	@$(BIN)/python -m benchmarks.gpu_exports
-	@until=$$(($$(date +%s) + 60 * $(GPU_MINUTES))); status=0; \
-	$(BIN)/python -m pytest -q --durations=5 -m gpu --session-timeout=$$((15 * $(GPU_MINUTES))) \
-	  tests/gpu $(PYTEST_ARGS) || status=$$?; \
+	@$(BIN)/python -m benchmarks.gpu --look $(GPU_ARGS)
+	@status=0; $(BIN)/python -m benchmarks.gpu_exports || status=1; \
+	until=$$(($$(date +%s) + 60 * $(GPU_MINUTES))); \
+	$(BIN)/python -m pytest -q --durations=5 -m gpu --timeout=90 \
+	  --session-timeout=$$((15 * $(GPU_MINUTES))) tests/gpu $(PYTEST_ARGS) || status=$$?; \
 	$(BIN)/python -m benchmarks.gpu --until $$until --json $(GPU_JSON) $(GPU_ARGS) || status=1; \
 	echo "gpu: $$(($$(date +%s) + 60 * $(GPU_MINUTES) - until)) s after the exports"; exit $$status
 

@@ -68,6 +68,20 @@ def load_rows(n_rows: int) -> Rows:
     return Rows(chosen["question"].to_list(), chosen["context"].to_list(), source).head(n_rows)
 
 
+def repeated(rows: Rows, n_rows: int) -> Rows:
+    """Return as many rows as are asked for: where there are fewer, the same ones again.
+
+    Each turn adds its number to all texts: what is equal is run once, and would look like speed.
+    """
+    turns = -(-n_rows // len(rows))
+    if turns == 1:
+        return rows.head(n_rows)
+    questions = [f"{text} ({i})" for i in range(turns) for text in rows.questions]
+    contexts = [f"{text} ({i})" for i in range(turns) for text in rows.contexts]
+    source = f"{rows.source}: {len(rows)} rows, repeated with a number behind each text"
+    return Rows(questions, contexts, source).head(n_rows)
+
+
 def full_window_rows(artifact: Artifact, n_rows: int, *, n_unit_tokens: int) -> Rows:
     """Return rows each of which is one unit of exactly ``n_unit_tokens`` tokens.
 

@@ -28,23 +28,21 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import Settings
-from benchmarks.data import Rows, load_rows
+from benchmarks.data import Rows, load_rows, repeated
 from benchmarks.gpu_arena import arena_log
-from benchmarks.gpu_card import measured_peak, memory_used, nvidia_smi
+from benchmarks.gpu_card import cuda_starts, measured_peak, memory_used, nvidia_smi
 from benchmarks.gpu_choice import NO_TIME, Choice, Clock
 from benchmarks.gpu_job import END_TO_END, end_to_end
 from benchmarks.gpu_models import FAMILIES, compile_family, model_folder, roles_of
 from benchmarks.gpu_peers import Peer, peers_of
 from benchmarks.measure import environment, work_flops
-from qaeval_core.errors import DeviceMemoryError, QAEvalError
+from qaeval_core.errors import DeviceMemoryError
 from qaeval_core.families.device_check import check_device
 from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
 from qaeval_core.families.plan import Prepared
 from qaeval_core.models.gpu import gpu_facts
 from qaeval_core.models.session import Device, Session, available_cpus, load_onnxruntime
 
-# What libraries of peers raise for what they do not take; torch's lack of memory is the second.
-_PEER_ERRORS = (OSError, RuntimeError, ValueError, TypeError, AttributeError, LookupError)
 _LEFT_OUT = {"skipped": NO_TIME}
 # Made once from the device's numbers, and kept by units for what is made of them.
 _RESULTS = ("output", "values", "vectors", "text_vectors")
@@ -58,17 +56,19 @@ columns:
              an LM's head where a token is scored. Padding is no work, and LRM's last layer is
              counted as far as it is computed
   busy       share of the time in which a kernel ran, whatever part of the chip it filled:
-             nvidia-smi's utilization.gpu, mean over the passes. Low: the device waits for the host
+             nvidia-smi's utilization.gpu, mean over the passes. Low: the device waits for the host.
+             It is rough: five samples in a second, and the driver's own means are of 1/6 to 1 s,
+             which may begin before the passes. More --seconds tell more
   arena MiB  peak of ONNX Runtime's arena, by its log of a pass before those that are timed: what
              it has allocated for weights and for a batch's values, and keeps. On a CPU its arena
              there: values and the weights that are packed anew, none that are read where they lie
   card MiB   device memory that the family added: nvidia-smi's largest memory.used during the
              passes, less what was used before its session was made. It has the arena and what
-             CUDA's libraries take; the first line CUDA's context, too, where torch has made none
+             CUDA's libraries take; CUDA's context is there before
   padding    share of the tokens in batches that are none
 beside a CPU what a worker does before it trusts a device: up to 40 units of the embedded model
 peers        rows/s; torch's batches are cut and tokenised before, the other libraries tokenise in
-             their time
+             their time. MoverScore's are BERTScore's: the same model on the same texts
 per-row loop the same torch model with eager attention over 40 rows, one text or pair a call, and
              nothing shared between rows; in fp16 on a GPU, as the batches. Of LRM and GRG it is
              what the paper's programs do, formula and tokenising with it; of others the model alone
@@ -79,10 +79,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print a table, and write the JSON; return the exit status."""
     choice = Choice(**vars(_parser().parse_args(arguments)))
     missing = _why_not(choice.device)
-    _hush()
     if missing:
         print(f"error: {missing}", file=sys.stderr)
         return 1
+    if choice.look:
+        return 0
+    _hush()
     found = measure(choice)
     if choice.json:
         print(f"all numbers: {choice.json}")
@@ -104,6 +106,8 @@ def _why_not(device: Device) -> str | None:
     providers = load_onnxruntime().get_available_providers()
     if device == "cuda" and "CUDAExecutionProvider" not in providers:
         return "this onnxruntime has no CUDA provider: qaeval[gpu] in place of qaeval[cpu]"
+    if device == "cuda" and not cuda_starts():
+        return "ONNX Runtime's CUDA provider does not start: see above, and check the driver"
     return None
 
 
@@ -118,22 +122,26 @@ def _hush() -> None:
 
 def measure(choice: Choice) -> dict[str, Any]:
     """Return all numbers; prints them as they come, and writes them as they come."""
-    peak = measured_peak()
     found: dict[str, Any] = {
         "environment": environment(available_cpus()),
         "gpu": gpu_facts(),
         "device": choice.device,
-        "gemm_peak_flops_fp16": peak,
+        "gemm_peak_flops_fp16": None,
         "families": [],
         "failures": [],
     }
+    try:
+        found["gemm_peak_flops_fp16"] = measured_peak()
+    except Exception as error:
+        found["failures"].append(f"GEMM peak: {_failed('GEMM peak', error)['failed']}")
+    peak = found["gemm_peak_flops_fp16"]
     print(f"device      {choice.device}: {found['gpu'].get('name', found['gpu'].get('problem'))}")
     print(
         f"GEMM peak   {f'{peak / 1e12:.0f} TFLOP/s in fp16' if peak else 'unknown: no torch CUDA'}"
     )
-    rows = load_rows(choice.rows)
+    rows = repeated(load_rows(choice.rows), choice.rows)
     print(f"rows        {rows}")
-    print(f"{'family':<12} {'model':<14} {'precision':<9} {'budget':>6} {'rows/s':>9} "
+    print(f"{'family':<15} {'model':<14} {'precision':<9} {'budget':>6} {'rows/s':>9} "
           f"{'of peak':>8} {'busy':>5} {'arena MiB':>9} {'card MiB':>8} "
           f"{'padding':>7}")  # fmt: skip
     clock = choice.clock()
@@ -150,7 +158,8 @@ def measure(choice: Choice) -> dict[str, Any]:
             found["end_to_end"] = {}
             for metric, divisor in END_TO_END.items():
                 n_rows = -(-choice.end_to_end // divisor)
-                own = end_to_end(choice, Path(name) / metric, metric, n_rows, clock=clock)
+                run = partial(end_to_end, choice, Path(name) / metric, metric, n_rows, clock=clock)
+                own = _tried(f"end to end, {metric}", run)
                 found["end_to_end"][metric] = own
                 if "failed" in own:
                     found["failures"].append(f"end to end, {metric}: {own['failed']}")
@@ -184,22 +193,28 @@ def _measure_all(
                 is_random=is_random,
                 precision=choice.precision,
             )
-        measure_family(plan, rows, choice, peak=peak, own=own, clock=clock)
-        if choice.check and not is_random and not clock.is_over():
-            own["device_check"] = look_at_device(plan, rows, choice)
-    except QAEvalError as error:
-        own["failed"] = _told(error)
+    except Exception as error:
+        own |= _failed(family, error)
         return
+    measure_family(plan, rows, choice, peak=peak, own=own, clock=clock)
+    if choice.check and not is_random and not clock.is_over():
+        own["device_check"] = _tried("beside a CPU", partial(look_at_device, plan, rows, choice))
     if choice.peers:
-        measure_peers(plan, rows, choice, folder, own=own, clock=clock)
+        try:
+            measure_peers(plan, rows, choice, folder, own=own, clock=clock)
+        except Exception as error:
+            own["peers"]["all"] = _failed("all peers", error)
 
 
 def _failures(own: Mapping[str, Any]) -> Iterator[str]:
-    if "failed" in own:
-        yield f"{own['family']}: {own['failed']}"
-    for name, peer in own["peers"].items():
-        if "failed" in peer:
-            yield f"{own['family']}, {name}: {peer['failed']}"
+    name = own["family"] + (" (random model)" if own["is_random"] else "")
+    for part in (own, own.get("device_check", {})):
+        if "failed" in part:
+            yield f"{name}: {part['failed']}"
+    for kind in ("budgets", "peers"):
+        for key, part in own[kind].items():
+            if "failed" in part:
+                yield f"{name}, {key}: {part['failed']}"
 
 
 def _n_left_out(families: Sequence[Mapping[str, Any]]) -> int:
@@ -214,8 +229,21 @@ def _write(found: Mapping[str, Any], path: Path | None) -> None:
         path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:1000]
+def _tried(name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return measure()
+    except Exception as error:
+        return _failed(name, error)
+
+
+def _failed(name: str, error: Exception) -> dict[str, Any]:
+    """Return what is told of an error in place of numbers: others are measured all the same.
+
+    Of any error: what a library raises for what it does not take is no list that ends.
+    """
+    told = f"{type(error).__name__}: {error}"[:1000]
+    print(f"  {name:<24} FAILED: {told}", flush=True)
+    return {"failed": told}
 
 
 def measure_family(
@@ -244,9 +272,12 @@ def measure_family(
         except DeviceMemoryError as error:
             own["budgets"][budget] = {"skipped": str(error)}
             continue
+        except Exception as error:
+            own["budgets"][budget] = _failed(f"{plan.name}, {budget}", error)
+            continue
         own["budgets"][budget] = found
         print(
-            f"{plan.name:<12} {record.model.name[:14]:<14} {record.precision:<9} {budget:>6} "
+            f"{plan.name:<15} {record.model.name[:14]:<14} {record.precision:<9} {budget:>6} "
             f"{found['rows_per_s']:>9,.1f} {_share(found['share_of_peak']):>8} "
             f"{_share(found.get('busy')):>5} {_mib(found.get('arena_peak_mib')):>9} "
             f"{_mib(found.get('memory_added_mib')):>8} {found['padding_share']:>7.1%}",
@@ -358,13 +389,10 @@ def measure_peers(
             own["peers"][name] = {"skipped": make}
             print(f"  {name:<24} skipped: {make}")
             continue
-        try:
-            own["peers"][name] = _measure_peer(make, rows, choice)
-        except _PEER_ERRORS as error:
-            own["peers"][name] = {"failed": _told(error)}
-            print(f"  {name:<24} FAILED: {_told(error)}")
-            continue
-        print(f"  {name:<24} {own['peers'][name]['rows_per_s']:>24,.1f} rows/s", flush=True)
+        found = _tried(name, partial(_measure_peer, make, rows, choice))
+        own["peers"][name] = found
+        if "failed" not in found:
+            print(f"  {name:<24} {found['rows_per_s']:>24,.1f} rows/s", flush=True)
 
 
 def _measure_peer(make: Callable[[], Peer], rows: Rows, choice: Choice) -> dict[str, Any]:
@@ -391,7 +419,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--families", type=_names, default=default.families, help=", ".join(FAMILIES))
     add("--precision", choices=("auto", "fp16", "fp32"), default=default.precision)
     add("--repeats", type=int, default=default.repeats, help="passes at least")
-    add("--seconds", type=float, default=default.seconds, help="that all passes take at least")
+    add("--seconds", type=float, default=default.seconds,
+        help="that all passes take at least, peers' half of it; default %(default)g")  # fmt: skip
     add("--end-to-end", type=int, default=default.end_to_end, metavar="ROWS",
         help="of SAS, a tenth for QRelScore; 0: none; default %(default)s")  # fmt: skip
     add("--minutes", type=float, default=default.minutes,
@@ -401,6 +430,7 @@ def _parser() -> argparse.ArgumentParser:
         help="where random models are kept; default %(default)s")  # fmt: skip
     add("--no-random", dest="random", action="store_false", help="embedded models alone")
     add("--no-peers", dest="peers", action="store_false")
+    add("--look", action="store_true", help="whether the device is there, and no more")
     add("--no-check", dest="check", action="store_false",
         help="for a device whose numbers are garbage")  # fmt: skip
     add("--json", type=Path, help="written after each family")

@@ -8,15 +8,37 @@ from __future__ import annotations
 import os
 import statistics
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from qaeval_core.models.session import load_onnxruntime
+
 _GEMM_SIZE = 8192
 _N_GEMMS = 20
 _SAMPLE_MS = 200
 _FIRST_SAMPLE_S = 15
+
+
+def cuda_starts() -> bool:
+    """Whether a session gets the CUDA provider: without a driver it falls back to the CPU."""
+    from onnx import TensorProto, helper
+
+    own, same = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1]) for n in ("own", "same"))
+    node = helper.make_node("Identity", ["own"], ["same"])
+    graph = helper.make_graph([node], "same", [own], [same])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    try:
+        engine = load_onnxruntime("cuda")
+        engine.preload_dlls()  # Those that packages bring are on no path.
+        session = engine.InferenceSession(model.SerializeToString(), providers=providers)
+    except Exception as error:  # ONNX Runtime's errors have no common base but this one.
+        print(error, file=sys.stderr)
+        return False
+    return session.get_providers()[0] == providers[0]
 
 
 def measured_peak() -> float | None:

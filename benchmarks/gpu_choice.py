@@ -28,6 +28,7 @@ class Choice:
     random: bool = True
     peers: bool = True
     check: bool = True
+    look: bool = False
     end_to_end: int = 1_000_000
     minutes: float = 8.0
     until: float | None = None

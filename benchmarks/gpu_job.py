@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from benchmarks.data import load_rows
+from benchmarks.data import load_rows, repeated
 from benchmarks.gpu_choice import NO_TIME, Choice, Clock
 from benchmarks.gpu_models import ROLES
 
@@ -26,19 +26,8 @@ def end_to_end(
     """Return what `qaeval score` takes for many rows: start, read, tokenise, run, commit, join."""
     if clock.left_s() <= 0:
         return {"failed": NO_TIME}
-    rows = load_rows(8000)
-    turns = -(-n_rows // len(rows))
-    # No question twice: equal pairs are run once, and would look like speed.
-    table = pl.DataFrame(
-        {
-            "id": range(n_rows),
-            "question": [f"{q} ({i})" for i in range(turns) for q in rows.questions][:n_rows],
-            "reference": ([*rows.questions[1:], rows.questions[0]] * turns)[:n_rows],
-            "context": (rows.contexts * turns)[:n_rows],
-        }
-    )
     folder.mkdir(parents=True)
-    table.write_parquet(folder / "rows.parquet", row_group_size=50_000)
+    _write_rows(folder / "rows.parquet", n_rows)
     words = ["--set", f"cluster.device={choice.device}", "--local", "--metrics", metric]
     words += ["--column", "candidate=question", "--column", "references=reference"]
     words += [
@@ -70,3 +59,16 @@ def end_to_end(
         "rows_per_s": rate,
         "passes": passes,
     }
+
+
+def _write_rows(path: Path, n_rows: int) -> None:
+    rows = repeated(load_rows(8000), n_rows)
+    table = pl.DataFrame(
+        {
+            "id": range(n_rows),
+            "question": rows.questions,
+            "reference": [*rows.questions[1:], rows.questions[0]],
+            "context": rows.contexts,
+        }
+    )
+    table.write_parquet(path, row_group_size=50_000)

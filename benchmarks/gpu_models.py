@@ -41,6 +41,7 @@ FAMILIES = {
     "sas": Subject("sas", "cross_encoder", "cross_encoder", "bert-classifier"),
     "bi_encoder": Subject("bi_encoder", "encoder", "encoder", "bert"),
     "token_match": Subject("bertscore", "encoder", "encoder", "bert"),
+    "token_transport": Subject("moverscore", "encoder", "encoder", "bert"),
     "kpqa_weights": Subject("kpqa", "keyphrase_classifier", "keyphrase_classifier", "bert-tokens"),
     "answer_span": Subject("roundtrip", "reader", "reader", "bert-reader"),
 }

@@ -65,6 +65,9 @@ def peers_of(
     if device == "cuda" and not torch.cuda.is_available():
         yield "all", "torch sees no CUDA device"
         return
+    if family == "token_transport":
+        yield "all", "those of token_match: the same model on the same texts"
+        return
     where: dict[str, Any] = {"device": device}
     where["is_half"] = device == "cuda" if is_half is None else is_half
     yield "torch, SDPA, batches", partial(TorchBatches, plan, model, **where)

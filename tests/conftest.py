@@ -88,8 +88,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("long")]
 
 
+_CHOSEN = pytest.StashKey[list[str]]()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Keep which tests are to run."""
+    session.config.stash[_CHOSEN] = [item.nodeid for item in session.items]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what tests reported of this machine: figures that depend on it, skipped never."""
+    """Print what tests reported of this machine: figures that depend on it, skipped never.
+
+    And, where all tests together had a time, which ones it left out: pytest-timeout names none.
+    """
+    config = terminalreporter.config
+    if config.getoption("session_timeout", None):
+        told = {
+            getattr(own, "nodeid", "") for kind in terminalreporter.stats.values() for own in kind
+        }
+        for name in config.stash.get(_CHOSEN, []):
+            if name not in told:
+                terminalreporter.write_line(f"NOT RUN {name}")
     reports = [each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)]
     for report in reports:
         for name, figure in report.user_properties:

@@ -25,9 +25,9 @@ import torch
 from gpu_reports import assert_rates
 from helpers import REPOSITORY
 
-from benchmarks import gpu, gpu_arena, gpu_card
+from benchmarks import data, gpu, gpu_arena, gpu_card, gpu_exports
 from benchmarks.common import make_instance
-from benchmarks.data import Rows, load_rows
+from benchmarks.data import Rows, load_rows, repeated
 from benchmarks.gpu_choice import NO_TIME, Choice, Clock
 from benchmarks.gpu_job import end_to_end
 from benchmarks.gpu_models import FAMILIES, compile_family, model_folder, roles_of
@@ -142,8 +142,12 @@ def test_what_lrm_leaves_out_is_no_work() -> None:
 
 def test_a_machine_without_cuda_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
     """`make bench` on a CPU goes on; who asks for this benchmark alone gets exit status 1."""
-    assert gpu.main([]) == 1
-    assert "no CUDA provider" in capsys.readouterr().err
+    for words in ([], ["--look"]):
+        assert gpu.main(words) == 1
+        assert "no CUDA provider" in capsys.readouterr().err
+    assert gpu.main(["--look", "--device", "cpu"]) == 0
+    with pytest.warns(UserWarning, match="CUDAExecutionProvider"):
+        assert not gpu_card.cuda_starts()
     assert "no CUDA provider" in gpu.run_gpu(SimpleNamespace(n_rows=1))["skipped"]
 
 
@@ -155,10 +159,29 @@ def test_what_does_not_fit_into_the_minutes_is_told(
     words = ["--device", "cpu", "--until", str(time.time()), "--json", str(path)]
     assert gpu.main(words) == 1
     found = json.loads(path.read_text(encoding="utf-8"))
-    assert [own["skipped"] for own in found["families"]] == 14 * [NO_TIME]
+    assert [own["skipped"] for own in found["families"]] == 16 * [NO_TIME]
     said = capsys.readouterr().err
-    assert "14 measurements did not fit into the minutes" in said
+    assert "16 measurements did not fit into the minutes" in said
     assert f"end to end, sas: {NO_TIME}" in said and f"end to end, qrelscore: {NO_TIME}" in said
+
+
+def test_machines_without_squad_measure_as_many_rows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """140 rows are one batch of a large budget, and equal texts are run once."""
+    assert repeated(load_rows(7), 7) == load_rows(7)
+    monkeypatch.setattr(data, "SQUAD", Path("nowhere"))
+    rows = repeated(load_rows(2000), 2000)
+    assert len(rows) == len(set(rows.questions)) == 2000
+    assert len(set(rows.contexts)) == 400, "five questions a context, as elsewhere"
+    gpu.main(["--device", "cpu", "--until", "0", "--end-to-end", "0"])
+    told = "2000 rows, 400 contexts, the project's sample corpus, for lack of SQuAD: 140 rows, "
+    assert f"{told}repeated with a number behind each text" in capsys.readouterr().out
+
+
+def test_families_of_one_graph_are_exported_once() -> None:
+    families = [family for family, is_random in gpu_exports._TASKS if is_random]
+    assert families[0] == "grg" and set(FAMILIES) - set(families) == {"token_transport"}
 
 
 def test_rows_that_do_not_end_in_time_are_told(tmp_path: Path) -> None:
@@ -191,7 +214,7 @@ def test_a_quarter_is_kept_for_the_rows_end_to_end() -> None:
     "families",
     [
         pytest.param(["sas"], id="one"),
-        pytest.param([n for n in FAMILIES if n != "grg"], id="six", marks=pytest.mark.long),
+        pytest.param([n for n in FAMILIES if n != "grg"], id="seven", marks=pytest.mark.long),
     ],
 )
 def test_all_of_it_on_a_cpu(families: list[str], artifacts_root: Path, tmp_path: Path) -> None:
@@ -209,13 +232,15 @@ def test_all_of_it_on_a_cpu(families: list[str], artifacts_root: Path, tmp_path:
     found = json.loads(path.read_text(encoding="utf-8"))
     assert_rates(found, n_rows=3, families=families)
     for own in found["families"]:
-        peers = {name for name, peer in own["peers"].items() if peer["rows_per_s"] > 0}
-        assert peers == {"torch, SDPA, batches", _LOOP, *_OTHERS.get(own["family"], ())}
+        peers = {name for name, peer in own["peers"].items() if peer.get("rows_per_s")}
+        wanted = {"torch, SDPA, batches", _LOOP, *_OTHERS.get(own["family"], ())}
+        assert peers == (set() if own["family"] == _WITHOUT_PEERS else wanted)
         assert all(budget["arena_peak_mib"] > 0 for budget in own["budgets"].values())
         assert own["device_check"]["max_abs_diff"] == 0, "a CPU beside itself"
 
 
 _LOOP = "per-row loop"
+_WITHOUT_PEERS = "token_transport"  # Those of token_match are its own.
 _OTHERS = {
     "sas": ["sentence-transformers"],
     "bi_encoder": ["sentence-transformers"],
@@ -239,7 +264,8 @@ def test_random_models_of_base_shapes(family: str, tmp_path: Path) -> None:
     assert random["is_random"] and random["model"] != embedded["model"]
     assert random["budgets"]["4096"]["model_flops"] > 0
     assert set(random["peers"]) == set(embedded["peers"])
-    assert all(peer["rows_per_s"] > 0 for peer in random["peers"].values())
+    if family != _WITHOUT_PEERS:
+        assert all(peer["rows_per_s"] > 0 for peer in random["peers"].values())
 
 
 @pytest.fixture(scope="module")
@@ -298,7 +324,9 @@ def test_peers_run_in_fp16(family: str, made: tuple[ModelFamilyPlan, str], folde
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings(_PEFT)
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in ("lrm", "grg")])
+@pytest.mark.parametrize(
+    "family", [name for name in FAMILIES if name not in ("lrm", "grg", _WITHOUT_PEERS)]
+)
 def test_a_loop_runs_what_the_batches_run(
     family: str, made: tuple[ModelFamilyPlan, str], folder: Path
 ) -> None:
