@@ -206,6 +206,7 @@ def run_section(
     scripts: dict[str, Callable[[Path], pl.Series]] = {"share": polars_share, "group": polars_group}
     ours, copies, scripted = [], [], []
     memory: list[PeakMemory] = []
+    load = os.getloadavg()[0]
     for _ in range(n_repeats):
         seconds, peak = run_filter(source, kept, SECTIONS[name])
         memory.append(peak)
@@ -218,6 +219,7 @@ def run_section(
             own = pl.scan_parquet(kept / "kept" / "*.parquet").select("id").collect()["id"]
             assert own.sort().equals(ids.sort()), "polars keeps other rows"
     found: dict[str, object] = {
+        "load_average": load,
         "rows_per_s": ours,
         "copy_rows_per_s": copies,
         "ratio_to_copy": ratio(ours, copies),
@@ -227,6 +229,7 @@ def run_section(
     print(f"  {name}: {max(ours):,.0f} rows/s, copy {max(copies):,.0f}", end="")
     print(f", ratio {found['ratio_to_copy']['of_medians']:.2f}", end="")  # type: ignore[index]
     if scripted:
+        found["n_ids_as_polars"] = len(ids)
         found["polars_rows_per_s"] = scripted
         found["ratio_to_polars"] = ratio(ours, scripted)
         print(f"; polars, ids alone: {max(scripted):,.0f}, same ids", end="")
