@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.spoilt_questions import KINDS
+from benchmarks.spoilt_questions import CLEAN, KINDS
 from qaeval_core.stats.bootstrap import bootstrap, percentile_interval
 
 BASE = "base"
@@ -75,6 +75,12 @@ def summarise(found: Mapping[str, Any], *, contexts: NDArray[Any]) -> dict[str, 
             for name in ("em", "f1", "share_clean", "auc")
             if name in own[0]
         }
+        # What a page says of one seed, or of one kind of row, must be found in the record.
+        summary[condition]["by_seed"] = {name: [one[name] for one in own] for name in ("em", "f1")}
+        if "kept" in own[0]:
+            summary[condition]["kept"] = {
+                kind: [one["kept"][kind] for one in own] for kind in (CLEAN, *KINDS)
+            }
         if "auc_by_kind" in own[0]:
             summary[condition]["auc_by_kind"] = {
                 kind: mean_spread([one["auc_by_kind"][kind] for one in own]) for kind in KINDS

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -107,7 +107,11 @@ def _rows(
 
 
 class PeakMemory:
-    """The largest resident memory of a process and of its descendants, while it runs."""
+    """The largest memory of a process and of its descendants, while it runs, ten looks a second.
+
+    Of a process it is what is resident (RSS) less what others may share (SHR): mapped files such
+    as libraries, and Ray's object store, are not its own.
+    """
 
     def __init__(self, pid: int) -> None:
         self.driver_bytes = self.worker_bytes = 0
@@ -129,7 +133,6 @@ class PeakMemory:
     @staticmethod
     def _own(process: psutil.Process) -> int:
         found = process.memory_info()
-        # What Ray's object store shares is not the process's own.
         return int(found.rss - found.shared)
 
     def stop(self) -> None:
@@ -206,6 +209,7 @@ def run_section(
     scripts: dict[str, Callable[[Path], pl.Series]] = {"share": polars_share, "group": polars_group}
     ours, copies, scripted = [], [], []
     memory: list[PeakMemory] = []
+    load = os.getloadavg()[0]
     for _ in range(n_repeats):
         seconds, peak = run_filter(source, kept, SECTIONS[name])
         memory.append(peak)
@@ -218,6 +222,7 @@ def run_section(
             own = pl.scan_parquet(kept / "kept" / "*.parquet").select("id").collect()["id"]
             assert own.sort().equals(ids.sort()), "polars keeps other rows"
     found: dict[str, object] = {
+        "load_average": load,
         "rows_per_s": ours,
         "copy_rows_per_s": copies,
         "ratio_to_copy": ratio(ours, copies),
@@ -225,8 +230,10 @@ def run_section(
         "worker_mb": max(own.worker_bytes for own in memory) / 1e6,
     }
     print(f"  {name}: {max(ours):,.0f} rows/s, copy {max(copies):,.0f}", end="")
-    print(f", ratio {found['ratio_to_copy']['of_medians']:.2f}", end="")  # type: ignore[index]
+    pairs = ratio(ours, copies)
+    print(f", ratio {pairs['of_medians']:.2f}, lowest pair {pairs['lowest_pair']:.3f}", end="")
     if scripted:
+        found["n_ids_as_polars"] = len(ids)
         found["polars_rows_per_s"] = scripted
         found["ratio_to_polars"] = ratio(ours, scripted)
         print(f"; polars, ids alone: {max(scripted):,.0f}, same ids", end="")
@@ -234,19 +241,39 @@ def run_section(
     return found
 
 
-def _show_growth(found: dict[str, object], name: str, sizes: Sequence[int], n_chars: int) -> None:
+def _show_growth(
+    found: dict[str, dict[str, object]], name: str, sizes: Sequence[int], n_chars: int
+) -> None:
     """Print how many bytes a row processes grow by, from the fewest rows to the most."""
     few, many = min(sizes), max(sizes)
     if few == many:
         return
     own = [found[f"{name}-{n_rows}-{n_chars}"] for n_rows in (few, many)]
-    growth = {
+    growth: dict[str, object] = {
         who: (own[1][f"{who}_mb"] - own[0][f"{who}_mb"]) * 1e6 / (many - few)  # type: ignore[index]
         for who in ("driver", "worker")
     }
     found[f"growth-{name}-{n_chars}"] = growth
     said = ", ".join(f"{who} {n_bytes:.1f}" for who, n_bytes in growth.items())
     print(f"  {name}, bytes a row from {few:,} to {many:,} rows: {said}")
+
+
+def without_rates(found: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, object]]:
+    """Return what other work on the machine does not change: memory, and how many ids are equal.
+
+    Examples
+    --------
+    >>> without_rates({"share-10-100": {"rows_per_s": [2.0], "ratio_to_copy": {}, "driver_mb": 3}})
+    {'share-10-100': {'driver_mb': 3}}
+    """
+    return {
+        section: {
+            name: value
+            for name, value in own.items()
+            if not name.endswith("rows_per_s") and not name.startswith("ratio")
+        }
+        for section, own in found.items()
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -259,8 +286,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--no-polars", action="store_true", help="where memory is short")
     parser.add_argument("--work", type=Path, help="folder for the corpus, 4 GB; default a new one")
     parser.add_argument("--json", type=Path, help="write all numbers to this file")
+    parser.add_argument("--no-rates", action="store_true", help="leave them out of the file: busy")
     chosen = parser.parse_args(arguments)
-    found: dict[str, object] = {"environment": environment(len(os.sched_getaffinity(0)))}
+    found: dict[str, dict[str, object]] = {"environment": environment(len(os.sched_getaffinity(0)))}
     print(json.dumps(found["environment"]))
     folder = chosen.work or Path(tempfile.mkdtemp(prefix="qaeval-filter-"))
     try:
@@ -284,6 +312,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     finally:
         if chosen.work is None:
             shutil.rmtree(folder, ignore_errors=True)
+    if chosen.no_rates:
+        found = without_rates(found)
     if chosen.json:
         chosen.json.write_text(json.dumps(found, indent=2, default=float) + "\n", encoding="utf-8")
 

@@ -39,7 +39,8 @@ which job is in the [README](../README.md#which-metric-for-which-job); your own 
 [qaeval correlate](correlation.md), and nothing here replaces that.
 
 This page is written by `python -m benchmarks.validity`, and so is the record behind it,
-`docs/evidence/validity.json`.
+`docs/evidence/validity.json`. Commits named below that this history does not hold are of before it
+was written anew.
 """
 
 _READING = """\

@@ -316,6 +316,7 @@ def test_the_table_shows_means_and_spreads() -> None:
         f1 = 0.5 + 0.01 * seed + (0.1 if condition == "oracle" else 0.0)
         facts = {"em": 0.25, "f1": f1, "share_clean": 0.5, "rows": {"f1": [f1] * 9}}
         if condition != "unfiltered":
+            facts["kept"] = {CLEAN: 6, **dict.fromkeys(KINDS, seed)}
             facts |= {"auc": 0.75, "auc_by_kind": dict.fromkeys(KINDS, 0.75), "held_labels": {}}
         return facts
 
@@ -323,6 +324,9 @@ def test_the_table_shows_means_and_spreads() -> None:
     summary = summarise(
         {"base": {"em": 0.2, "f1": 0.4}, "seeds": runs}, contexts=np.array(list("aaabbbccc"))
     )
+    assert summary["random"]["kept"] == {CLEAN: [6, 6, 6], **{kind: [0, 1, 2] for kind in KINDS}}
+    assert summary["random"]["by_seed"] == {"em": [0.25] * 3, "f1": [0.5, 0.51, 0.52]}
+    assert "kept" not in summary["unfiltered"]
     lines = table(summary, n_seeds=3).splitlines()
     assert lines[2] == "| nothing | 20.0 | 40.0 | | | |"
     assert "| oracle | 25.0 ± 0.0 | 61.0 ± 1.0 | 50.0 ± 0.0 |  | +10.0 [+10.0, +10.0] |" in lines
@@ -353,3 +357,35 @@ def test_pages_say_what_was_measured() -> None:
             low, high = own["less_random"]["interval"]
             middle = own["less_random"]["mean"]
             assert f"{100 * middle:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]" in line, name
+
+
+def test_the_page_says_what_rows_cost_and_what_scores_tell() -> None:
+    """Beside all of B, and by how rows were spoilt: no figure there that the record lacks."""
+    record = json.loads((REPOSITORY / "docs/evidence/downstream.json").read_text(encoding="utf-8"))
+    text = " ".join((REPOSITORY / "docs/filter.md").read_text(encoding="utf-8").split())
+    text = text[text.index("## What it is worth") : text.index("## Python")]
+    summary = record["summary"]
+    cost = 100 * (summary["base"]["f1"] - summary["unfiltered"]["f1"][0])
+
+    def gain(name: str) -> str:
+        own = summary[name]["less_unfiltered"]
+        low, high = (100 * end for end in own["interval"])
+        return f"{100 * own['mean']:.1f} [{low:.1f}, {high:.1f}]"
+
+    assert (
+        f"Unfiltered, the spoilt questions cost the reader {cost:.1f} points of F1. "
+        f"Above that are the half of `roundtrip` by {gain('roundtrip')}, as far as the clean half "
+        f"({gain('oracle')}) but for noise, the learned one by "
+        f"{gain('learned')}, and that of `qrelscore` by {gain('qrelscore')}: no better"
+    ) in text
+    for name in (*RANKED, "random"):
+        areas = [summary[name]["auc_by_kind"][kind] for kind in KINDS]
+        cells = " | ".join(f"{mean:.3f} ± {sd:.3f}".replace("0.", ".") for mean, sd in areas)
+        title = f"`{name}`" if name in ("roundtrip", "qrelscore") else name
+        assert f"| {title} | {cells} |" in text
+    assert "learned rank tells it depends on the seed most, and so does its F1" in text
+    for spread in (
+        {name: summary[name]["auc_by_kind"]["wrong_span"][1] for name in RANKED},
+        {name: summary[name]["f1"][1] for name in RANKED},
+    ):
+        assert max(RANKED, key=spread.__getitem__) == "learned"

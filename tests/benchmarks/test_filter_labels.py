@@ -149,6 +149,13 @@ def test_pages_say_what_was_certified() -> None:
         own = found["qgeval"]
         assert f"{own['n_rows']:,} questions of 15 systems" in text
         assert f"{100 * own['share_good']:.1f} % good" in text
+    text = " ".join(page("docs/filter.md").split())
+    missed = {
+        name: [100 * one["naive_missed"] for one in own["certified"]] for name, own in found.items()
+    }
+    low, high = min(missed["qgeval"]), max(missed["qgeval"])
+    assert f"in {low:.0f} to {high:.0f} % of draws on QGEval" in text
+    assert f"in up to {max(missed['quiz_design']):.0f} % on quiz_design" in text
     own = found["quiz_design"]
     assert "Of quiz_design nothing is certified at .80 in any draw" in page("docs/filter.md")
     assert {one["nothing"] for one in own["certified"] if one["target"] == 0.8} == {1.0}

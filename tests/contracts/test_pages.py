@@ -47,6 +47,9 @@ def test_there_is_something_to_run() -> None:
     assert len(blocks(README, "sh")) >= 5
     assert len(blocks(README, "python")) >= 1
     assert any(command in blocks(README, "sh")[0][1] for command in SETUP_COMMANDS)
+    for page in (README, DOCS / "filter.md"):
+        run = "".join(body for _, body in blocks(page, "sh"))
+        assert "--label-sheet " in run and "--labels " in run
     assert {page for page in PAGES if blocks(page, "sh", "python")} <= set(RUN)
 
 
