@@ -93,6 +93,8 @@ def count(
     return {
         "on_cuda": len(nodes) - on_cpu.total(),
         "on_cpu": dict(sorted(on_cpu.items())),
+        # The output is fetched by no node.
+        "to_host": sorted(name for name, _, op in nodes if op == "MemcpyToHost"),
         "launches": int(after["launches"] + after["gemms"]),
         "h2d": int(after["h2d"]),
         "d2h": int(after["d2h"]),
