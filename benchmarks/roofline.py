@@ -81,6 +81,10 @@ class Bound:
         return sum(kernel.flop for kernel in self.kernels)
 
     @property
+    def n_bytes(self) -> int:
+        return sum(kernel.n_bytes for kernel in self.kernels)
+
+    @property
     def seconds(self) -> float:
         return sum(kernel.seconds for kernel in self.kernels)
 
@@ -88,7 +92,7 @@ class Bound:
         """Return the numbers of a line of the table."""
         return {
             "tflop": self.flop / 1e12,
-            "gb": sum(kernel.n_bytes for kernel in self.kernels) / 1e9,
+            "gb": self.n_bytes / 1e9,
             "ms": self.seconds * 1e3,
             "share": self.flop / self.seconds / self.peak_flop_per_s,
             "kernels": len(self.kernels),
@@ -342,19 +346,19 @@ def attention_flop(graph: Graph, node: onnx.NodeProto) -> int:
 
 
 # What an H100 is to be fed with: 16,384 tokens a batch.
-_BERT = "BERT-base"
+BERT, MINILM = "BERT-base", "MiniLM"
 _BERT_SHAPES: Mapping[str, Mapping[str, int]] = {
-    _BERT: {},
-    "MiniLM": {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536},
+    BERT: {},
+    MINILM: {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536},
 }
 _CASES: Sequence[tuple[str, str, Mapping[str, str], Sequence[Dims]]] = (
-    ("pair_score", _BERT, {}, [{"n_rows": 32, "n": 512}, {"n_rows": 512, "n": 32}]),
-    ("relevance_matching", _BERT, {}, [{"n_rows": 32, "n": 512}, {"n_rows": 82, "n": 200}]),
-    ("relevance_matching", "MiniLM", {}, [{"n_rows": 82, "n": 200}]),
-    ("sentence_vector", _BERT, {}, [{"n_rows": 512, "n": 32}]),
-    ("token_vectors", _BERT, {}, [{"n_rows": 512, "n": 32}]),
-    ("keyphrase_weights", _BERT, {}, [{"n_rows": 256, "n": 64}]),
-    ("answer_span", _BERT, {}, [{"n_rows": 82, "n": 200}]),
+    ("pair_score", BERT, {}, [{"n_rows": 32, "n": 512}, {"n_rows": 512, "n": 32}]),
+    ("relevance_matching", BERT, {}, [{"n_rows": 32, "n": 512}, {"n_rows": 82, "n": 200}]),
+    ("relevance_matching", MINILM, {}, [{"n_rows": 82, "n": 200}]),
+    ("sentence_vector", BERT, {}, [{"n_rows": 512, "n": 32}]),
+    ("token_vectors", BERT, {}, [{"n_rows": 512, "n": 32}]),
+    ("keyphrase_weights", BERT, {}, [{"n_rows": 256, "n": 64}]),
+    ("answer_span", BERT, {}, [{"n_rows": 82, "n": 200}]),
     ("token_logprobs", "GPT-2", {}, [{"n_rows": 16, "n": 1024}, {"n_rows": 64, "n": 256}]),
     ("token_logprobs", "SmolLM2", {}, [{"n_rows": 80, "n": 204}]),
 )

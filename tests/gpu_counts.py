@@ -84,6 +84,18 @@ def count(
     runtime.fake_reset()
     session.run(None, inputs)
     after = stats(runtime)
+    return {
+        **placement(session),
+        "launches": int(after["launches"] + after["gemms"]),
+        "h2d": int(after["h2d"]),
+        "d2h": int(after["d2h"]),
+        "syncs": int(after["syncs"]),
+        "arena_mib": round((after["live"] - before) / 2**20),
+    }
+
+
+def placement(session: ort.InferenceSession) -> dict[str, Any]:
+    """Return which nodes ran where, by the session's profile, which ends."""
     nodes = {
         (event["name"], event["args"].get("provider"), event["args"].get("op_name"))
         for event in json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
@@ -93,11 +105,8 @@ def count(
     return {
         "on_cuda": len(nodes) - on_cpu.total(),
         "on_cpu": dict(sorted(on_cpu.items())),
-        "launches": int(after["launches"] + after["gemms"]),
-        "h2d": int(after["h2d"]),
-        "d2h": int(after["d2h"]),
-        "syncs": int(after["syncs"]),
-        "arena_mib": round((after["live"] - before) / 2**20),
+        # The output is fetched by no node.
+        "to_host": sorted(name for name, _, op in nodes if op == "MemcpyToHost"),
     }
 
 

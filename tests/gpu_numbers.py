@@ -3,12 +3,17 @@
 The texts are those of an export's parity gate, for its tolerances are of texts: random tokens
 attend to nothing in particular. Batches hold rows of all lengths, and every row is read.
 
+Kinds of models that are not embedded stand there as small random ones, made once a process.
+
 QAEVAL_GPU_TESTS_ON=cpu runs the same without a device: a graph in fp16 as one that rounds as a GPU.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,7 +22,9 @@ from typing import Any
 
 import numpy as np
 import onnx
+from workshop import Workshop
 
+from benchmarks.gpu_exports import artifact_in
 from benchmarks.peers import load_quietly
 from export.eager import eager_values
 from export.graph_files import save_graph
@@ -40,21 +47,36 @@ _SHARE = {"fp32": 0.02, "fp16": 0.1}
 
 @dataclass(frozen=True)
 class Subject:
-    """A graph, its embedded model, and how LRM matches."""
+    """A graph, its model, embedded or a small random one of a kind, and how LRM matches."""
 
     graph: str
     model: str
     matching: str = "attended"
+    is_small: bool = False
 
     def __str__(self) -> str:
         kind = "-weighted" if self.matching == "weighted" else ""
-        return f"{self.graph}{kind}-{self.model}"
+        return f"{self.graph}{kind}-{'small-' * self.is_small}{self.model}"
 
     def request(self, precision: str) -> ArtifactRequest:
         """Return the request of its artifact."""
-        is_lrm = self.graph == "relevance_matching"
+        is_lrm = self.graph.startswith("relevance_")
         options = {"matching": self.matching} if is_lrm else {}
-        return ArtifactRequest(self.graph, self.model, precision, options)
+        model = small_models().model(self.model) if self.is_small else self.model
+        return ArtifactRequest(self.graph, model, precision, options)
+
+    def artifact(self, root: Path, precision: str) -> Artifact:
+        """Return a graph that has a precision whether or not its parity gate passes.
+
+        Those of small models are not kept in the folder of artifacts.
+        """
+        request = self.request(precision)
+        if self.is_small:
+            lossy = {"allow_lossy": precision == "fp16"}
+            return small_models().artifact(
+                self.graph, self.model, precision, **request.options, **lossy
+            )
+        return artifact_in(root, request.graph, request.model, precision, request.options)
 
 
 SUBJECTS = (
@@ -66,7 +88,20 @@ SUBJECTS = (
     Subject("pair_score", "sas-minilm"),
     Subject("keyphrase_weights", "kpqa-minilm"),
     Subject("answer_span", "reader-minilm"),
+    # What explains one pair; LayerNorm, GELU and learned positions in a causal LM; attention that
+    # is told a bias and lengths.
+    Subject("relevance_matches", "bert", is_small=True),
+    Subject("token_logprobs", "gpt2", is_small=True),
+    Subject("sentence_vector", "mpnet", is_small=True),
 )
+
+
+@cache
+def small_models() -> Workshop:
+    """Return where small models and their artifacts lie while the process runs."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Workshop(Path(folder))
 
 
 def text_pairs() -> list[tuple[str, str]]:
@@ -92,7 +127,7 @@ def text_pairs() -> list[tuple[str, str]]:
 def in_torch(subject: Subject) -> tuple[Sequence[ParityRow], list[Values]]:
     """Return rows of token ids, and what torch computes of each alone, in fp32 on the CPU."""
     request = subject.request("fp32")
-    loaded = load_quietly(subject.model, role=request.role)
+    loaded = load_quietly(request.model, role=request.role)
     # SmolLM2 would take most of the time, and a causal LM reads no lengths.
     pairs = text_pairs()[: 1 + _N_SHORT if request.role == "causal_lm" else None]
     rows = EXPORTS[subject.graph].make_rows(loaded.tokenizer, make_facts(loaded, request), pairs)

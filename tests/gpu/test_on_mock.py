@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ import onnx
 import polars as pl
 import pytest
 from free_ports import free_ports
+from gpu_numbers import SUBJECTS, Subject
 from gpu_reports import assert_rates
 from helpers import REPOSITORY, short_sample, write_parquet
 
@@ -38,20 +38,6 @@ Counts = dict[str, Any]
 _HERE = Path(__file__).resolve().parent
 _TABLE = _HERE / "counts.json"
 _SCRIPT = REPOSITORY / "tests" / "gpu_counts.py"
-_GRAPHS = [
-    ("token_logprobs", "smollm2-135m"),
-    ("token_vectors", "minilm"),
-    ("sentence_vector", "minilm"),
-    ("pair_score", "sas-minilm"),
-    ("keyphrase_weights", "kpqa-minilm"),
-    ("answer_span", "reader-minilm"),
-]
-# What runs on a GPU by default; LRM that takes one token fails its fp16 gate and runs in fp32.
-_REQUESTS = [
-    ArtifactRequest("relevance_matching", "minilm", "fp32"),
-    ArtifactRequest("relevance_matching", "minilm", "fp16", {"matching": "weighted"}),
-    *(ArtifactRequest(*own, precision) for own in _GRAPHS for precision in ("fp32", "fp16")),
-]
 # Sums of a few numbers: shapes. Whatever reads rows of a batch is not among them.
 _OF_SHAPES = {"Concat", "Mul", "Reshape", "Squeeze"}
 _BOUNDS = ("launches", "h2d", "syncs", "arena_mib")
@@ -83,15 +69,17 @@ def run(
     return done.stdout + done.stderr * bool(expect)
 
 
-def counts(mock: Path, root: Path, request: ArtifactRequest, folder: Path, batch: str) -> Counts:
+def counts(
+    mock: Path, root: Path, subject: Subject, precision: str, folder: Path, batch: str
+) -> Counts:
     """Return what one batch of a graph costs.
 
     In fp16 the graph that an export would save, without the export: it looks at numbers, which
     takes minutes and has tests of its own.
     """
-    artifact = ensure_artifact(root, replace(request, precision="fp32"))
+    artifact = subject.artifact(root, "fp32")
     graph = artifact.model_path
-    if request.precision == "fp16":
+    if precision == "fp16":
         graph = folder / "model.onnx"
         onnx.save(convert(onnx.load(artifact.model_path), precision="fp16"), graph)
     said = json.loads(run(mock, _SCRIPT, batch, f"{artifact.folder}={graph}"))
@@ -102,24 +90,25 @@ def recorded(name: str, found: Counts) -> Counts:
     """Return what the table has of a name; where counts are recorded, that is what was found."""
     table = json.loads(_TABLE.read_text(encoding="utf-8"))
     if os.environ.get("QAEVAL_RECORD_GPU_COUNTS"):
-        table[name] = found
+        table[name] = {key: value for key, value in found.items() if key != "to_host"}
         content = json.dumps(dict(sorted(table.items())), indent=1)
         _TABLE.write_text(content + "\n", encoding="utf-8")
     assert name in table, f"{name} is not in {_TABLE.name}: record it"
     return table[name]
 
 
-@pytest.mark.parametrize("asked", _REQUESTS, ids=lambda request: request.folder_name)
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("subject", SUBJECTS, ids=str)
 def test_counts_of_a_run(
-    mock: Path, artifacts_root: Path, tmp_path: Path, asked: ArtifactRequest
+    mock: Path, artifacts_root: Path, tmp_path: Path, subject: Subject, precision: str
 ) -> None:
     """A node that falls back to the CPU, or a copy in mid-graph, costs more than all kernels."""
-    found = counts(mock, artifacts_root, asked, tmp_path, "4x64")
-    own = recorded(asked.folder_name, found)
+    found = counts(mock, artifacts_root, subject, precision, tmp_path, "4x64")
+    own = recorded(f"{subject}-{precision}", found)
     assert set(found["on_cpu"]) <= _OF_SHAPES
     assert found["on_cpu"] == own["on_cpu"]
     assert found["on_cuda"] > 50
-    assert found["d2h"] == 1, "the output alone comes back"
+    assert found["d2h"] == 1 and not found["to_host"], "the output alone comes back"
     beyond = {key: found[key] for key in _BOUNDS if found[key] > own[key]}
     assert not beyond, f"{beyond}, recorded {own}"
 
@@ -129,9 +118,9 @@ def test_memory_counts_of_a_full_batch(mock: Path, artifacts_root: Path, tmp_pat
 
     With patterns of allocation kept it takes 1,291 MiB, by the default order 759.
     """
-    request = ArtifactRequest("relevance_matching", "minilm", "fp32")
-    found = counts(mock, artifacts_root, request, tmp_path, "32x512")
-    own = recorded(f"{request.folder_name} 32x512", {"arena_mib": found["arena_mib"]})
+    subject = Subject("relevance_matching", "minilm")
+    found = counts(mock, artifacts_root, subject, "fp32", tmp_path, "32x512")
+    own = recorded(f"{subject}-fp32 32x512", {"arena_mib": found["arena_mib"]})
     assert 200 < found["arena_mib"] <= own["arena_mib"]
 
 
@@ -211,6 +200,18 @@ def test_memory_that_runs_out_halves_batches_for_a_while(
     (family,) = report["families"].values()
     assert 1 <= family["batch_halvings"] <= 6
     assert family["rows"] == 400 and report["quarantined"] == 0
+
+
+_ON_A_DEVICE = "shapes and minilm-fp32 or equal or runs_out or killed"
+
+
+def test_tests_of_a_device_run_here(mock: Path, artifacts_root: Path) -> None:
+    """Their first run on a card may be the only one: placement, memory, a kill; numbers skip."""
+    words = ["-m", "pytest", "-q", "-m", "gpu", "-k", _ON_A_DEVICE, "tests/gpu/test_on_gpu.py"]
+    said = run(mock, *words, timeout_s=600)
+    n_shapes = sum("minilm" in subject.model for subject in SUBJECTS)
+    assert f"{n_shapes + 2} passed, 1 skipped" in said, said
+    assert "the mock device computes nothing" in said
 
 
 def test_the_benchmark_runs_whole(mock: Path, artifacts_root: Path, tmp_path: Path) -> None:
