@@ -164,6 +164,12 @@ def _open_run(
     _check_names(own, score_names)
     roles = _roles(run, columns, _common_names(own))
     _check_roles(own, {**roles, **({"id": id_column} if id_column else {})})
+    question = roles.get("question")
+    if question != "question" and "question" not in columns and "question" in _common_names(own):
+        notes.append(
+            f"questions are those of column {question!r}, the candidates of this run; "
+            "--column question=question takes the other column"
+        )
     is_complete = (run.out / "_SUCCESS").is_file()
     if not is_complete:
         notes.append(f"{run.out} is not complete: this is a part of the corpus")

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import polars as pl
+from filter_corpora import filtered, questions
+from helpers import run_locally
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,3 +33,24 @@ def test_tokens_of_more_rows_than_a_step() -> None:
     expected = [" ".join(re.findall(r"\w+", row.lower())) for row in rows]
     assert len(rows) > 3 * texts._ROWS_PER_STEP
     assert token_text(pl.Series(rows)).to_list() == expected
+
+
+def test_which_column_has_the_questions_is_said_where_two_could(tmp_path: Path) -> None:
+    """Answers are candidates, too: duplicates and sheets would be of answers, in silence."""
+    table = questions(20).with_columns(prediction=pl.col("answer"))
+    table.write_parquet(tmp_path / "in.parquet")
+    run_locally(
+        {
+            "metrics.f1.metric": "f1",
+            "input.paths": [str(tmp_path / "in.parquet")],
+            "input.columns.references": "reference",
+            "input.columns.candidate": "prediction",
+            "output.path": str(tmp_path / "out"),
+        }
+    )
+    note = "questions are those of column 'prediction', the candidates of this run"
+    _, said = filtered(tmp_path / "out", tmp_path / "kept", share="0.5")
+    assert any(note in line for line in said)
+    columns = {"question": "question"}
+    _, said = filtered(tmp_path / "out", tmp_path / "other", share="0.5", columns=columns)
+    assert not any(note in line for line in said)
