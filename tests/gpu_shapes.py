@@ -1,6 +1,6 @@
 """Shapes: what one batch of base models asks of the CUDA provider, by its own deeds on the mock.
 
-usage: python tests/gpu_shapes.py [--graph GRAPH] [--model MODEL] [--json FILE]
+usage: PYTHONPATH=. python tests/gpu_shapes.py [--graph GRAPH] [--model MODEL] [--json FILE]
 
 Placement, launches, copies and the arena's peak for random models of the shapes of BERT-base, GPT-2
 and SmolLM2, with ONNX Runtime's default options; LRM's peak by the options that sessions here take,

@@ -208,7 +208,7 @@ _ON_A_DEVICE = "shapes and minilm-fp32 or equal or runs_out or killed"
 def test_tests_of_a_device_run_here(mock: Path, artifacts_root: Path) -> None:
     """Their first run on a card may be the only one: placement, memory, a kill; numbers skip."""
     words = ["-m", "pytest", "-q", "-m", "gpu", "-k", _ON_A_DEVICE, "tests/gpu/test_on_gpu.py"]
-    said = run(mock, *words, timeout_s=600)
+    said = run(mock, *words, timeout_s=500)
     n_shapes = sum("minilm" in subject.model for subject in SUBJECTS)
     assert f"{n_shapes + 2} passed, 1 skipped" in said, said
     assert "the mock device computes nothing" in said
