@@ -32,7 +32,7 @@ from qaeval_core.storage.path import as_path
 from qaeval_core.study.inputs import numbers, table_files
 
 # What a filter does is in the fingerprint of what it wrote.
-VERSION = "2"
+VERSION = "3"
 _MAX_MEMORY_SHARE = 0.8
 # The limit and the use of a container's memory, of which inactive pages of files can be had again:
 # in cgroups of version 2 and of version 1.

@@ -216,7 +216,7 @@ def _choose(request: FilterRequest, shares: Shares, found: Certificate | None) -
     return Choice(shares.counts[found.shares.index(chosen)], found)
 
 
-def says_something(run: Filtering, rows: CorpusRows, labelled: LabelledRows) -> bool:
+def _says_something(run: Filtering, rows: CorpusRows, labelled: LabelledRows) -> bool:
     """Return whether labels say anything of the rows that are left.
 
     Raises
@@ -251,7 +251,7 @@ def _choose_and_write(
     shares = make_shares(rows)
     share = smallest_shares(rows, shares)
     found = None
-    if labelled is not None and says_something(run, rows, labelled):
+    if labelled is not None and _says_something(run, rows, labelled):
         target, confidence = request.precision or 0.5, request.confidence
         found = certificate(rows, share, labelled, target=target, confidence=confidence)
         n_labels = len(labelled.rows)

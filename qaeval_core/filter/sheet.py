@@ -46,14 +46,12 @@ def write_sheet(run: Filtering) -> FilterResult:
     assert request.label_sheet is not None
     with run.working():
         rows, _ = scan(run, None)
-        n_before = rows.counts()[""]
-        if request.learn:
-            chosen = sample_rows(rows, request.label_sheet)
-            decide_early(run, rows)  # For the number that is left, whatever the rank.
-        else:
+        if not request.learn:
             decide_early(run, rows)
-            n_before = rows.counts()[""]
-            chosen = sample_rows(rows, request.label_sheet)
+        n_before = rows.counts()[""]
+        chosen = sample_rows(rows, request.label_sheet)
+        if request.learn:  # For the number that is left, much the same whatever the rank.
+            decide_early(run, rows)
         n_left = rows.counts()[""]
         own = [_rows_of(task, chosen) for task in run.tasks]
         wanted = [pair for pair in zip(run.tasks, own, strict=True) if pair[1]]
