@@ -6,22 +6,24 @@ time, so that a busy machine does not count; tokenising is another thread's and 
 ``--transport``: MoverScore's transport in one process and by the pool of all CPUs, in turn, by the
 clock, equal numbers checked.
 
-usage: python -m benchmarks.host [--pairs N | --transport]
+usage: python -m benchmarks.host [--pairs N] [--json FILE] | --transport
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.data import load_rows
-from benchmarks.measure import interleave
+from benchmarks.measure import environment, interleave
 from qaeval_core.configure import load_config
 from qaeval_core.families.model_family import ModelFamilyPlan
 from qaeval_core.families.token_match import TokenMatchWork
@@ -142,11 +144,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="CPU time a pair of matching tokens")
     parser.add_argument("--pairs", type=int, default=2000)
     parser.add_argument("--transport", action="store_true", help="time transport's pool instead")
+    parser.add_argument("--json", type=Path, help="write what matching takes here")
     options = parser.parse_args()
     if options.transport:
         print_transport()
         return
     found = measure_matching(options.pairs)
+    if options.json:
+        content = {"environment": environment(1), "us_a_pair": found}
+        options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     n_pairs, n_tokens = round(found.pop("pairs")), round(found.pop("tokens_a_pair"))
     print(f"{n_pairs} sentence pairs, {n_tokens} tokens run a pair")
     for name, us in found.items():
