@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import kstest
 
 from qaeval_core.errors import ConfigError, SchemaError
 from qaeval_core.filter.decide import CorpusRows
@@ -30,6 +31,8 @@ _ESCAPE = "'"
 _SAMPLE_SALT = np.uint64(0x9E3779B97F4A7C15)
 _STEP = 1 << 20
 _CHANCE = 1e-6
+# Of labels beside a sheet's that do no harm.
+_SHARE_OF_OTHERS = 0.1
 N_SHOWN = 5
 
 
@@ -114,7 +117,12 @@ def labelled_rows(labels: Labels, found: Iterable[tuple[int, str]], path: str) -
 
 
 def sample_rows(rows: CorpusRows, n: int) -> NDArray[np.intp]:
-    """Return a simple random sample of the rows that are left, ascending; all if they are fewer.
+    """Return a simple random sample of the rows that are left, ascending; all if they are fewer."""
+    return np.sort(_first_rows(rows, n))
+
+
+def _first_rows(rows: CorpusRows, n: int) -> NDArray[np.intp]:
+    """Return the rows that are left and come first in a sheet's order.
 
     The hashes of ids decide, mixed: the order that breaks ties would favour what is kept.
     """
@@ -123,33 +131,44 @@ def sample_rows(rows: CorpusRows, n: int) -> NDArray[np.intp]:
         own = slice(start, min(start + _STEP, len(rows)))
         best = np.concatenate([best, start + np.flatnonzero(rows.is_eligible(own))])
         best = best[np.lexsort([best, _mixed(rows.tie[best])])][:n]
-    return np.sort(best)
+    return best
+
+
+def _n_in_order(rows: CorpusRows, chosen: NDArray[np.int64]) -> tuple[int, int]:
+    """Return how many of some rows are left, and how many of these come first of all that are."""
+    left = chosen[rows.reason[chosen] == KEPT]
+    left = left[np.lexsort([left, _mixed(rows.tie[left])])]
+    n = len(left)
+    differ = np.flatnonzero(left != _first_rows(rows, n))
+    return n, int(differ[0]) if len(differ) else n
 
 
 def is_sheet(rows: CorpusRows, chosen: NDArray[np.int64]) -> bool:
-    """Return whether some rows, ascending, are a simple random sample by a sheet's order.
+    """Return whether some rows are a simple random sample by a sheet's order.
 
     They are if those that could be kept are the first ones of all that could be: the sheet was
     drawn from these, or from more. Call it before the last stage. What is left blank may have been
     left for a reason, so that labels of a part of a sheet are none.
     """
-    left = chosen[rows.reason[chosen] == KEPT]
-    return np.array_equal(sample_rows(rows, len(left)), left)
+    n, n_in_order = _n_in_order(rows, chosen)
+    return n == n_in_order
 
 
 def is_other_sheet(rows: CorpusRows, drawn: NDArray[np.int64]) -> bool:
     """Return whether a table of labels is a sheet that says nothing of the rows that are left.
 
-    Then it was drawn by the same order, from rows that another rank or other options had left, or a
-    part of it is gone. Rows that somebody else drew are spread over all of the order: that the last
-    of them comes so early would be a chance of one in a million.
+    Then its rows were drawn by the same order, and are too early in it to have been drawn by any
+    other means but for a chance of one in a million; but rows before them are not among them: what
+    was drawn from was left by another rank or other options, or a part of the sheet is gone. Labels
+    beside a sheet's, up to a tenth of all, do not count.
     """
-    if is_sheet(rows, drawn):
+    n, n_in_order = _n_in_order(rows, drawn)
+    if n_in_order >= n * (1 - _SHARE_OF_OTHERS):
         return False
-    last, n_before = _mixed(rows.tie[drawn]).max(), 0
-    for start in range(0, len(rows), _STEP):
-        n_before += int((_mixed(rows.tie[start : start + _STEP]) <= last).sum())
-    return bool(len(drawn) * np.log(n_before / len(rows)) < np.log(_CHANCE))
+    # From 0 to 1, spread evenly unless the order has drawn them.
+    places = _mixed(rows.tie[drawn]) / 2.0**64
+    chances = places.max() ** len(places), kstest(places, "uniform", alternative="greater").pvalue
+    return bool(min(chances) < _CHANCE)
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -107,6 +107,10 @@ def test_which_labels_are_a_sheet_of_the_rows_that_are_left(corpus: Questions) -
     for n in (len(rows), np.flatnonzero(rows.reason == 0)):
         drawn = np.sort(rng.choice(n, N_LABELS, replace=False))
         assert not is_sheet(rows, drawn) and not is_other_sheet(rows, drawn)
+    # A few more labels neither hide another rank's sheet nor spoil one of these rows.
+    more = rng.choice(len(rows), 30, replace=False)
+    assert is_other_sheet(rows, np.union1d(other, more))
+    assert not is_other_sheet(rows, np.union1d(own, more))
     assert not is_other_sheet(rows, np.zeros(0, np.int64))
 
 
