@@ -200,12 +200,12 @@ def test_the_clock_stands_still_while_models_are_exported() -> None:
 
 
 def test_a_quarter_is_kept_for_the_rows_end_to_end() -> None:
-    until = time.time() + 0.9
+    until = time.time() + 3.0
     with_rows, without = (Choice(until=until, end_to_end=n).clock() for n in (10, 0))
     assert not with_rows.is_over()
-    time.sleep(0.72)
+    time.sleep(2.3)
     assert with_rows.is_over() and not without.is_over()
-    assert 0 < with_rows.left_s() < 0.3
+    assert 0 < with_rows.left_s() < 0.75
 
 
 # SmolLM2 and its peers take minutes of a CPU: a small LM is below, SmolLM2 is in `random_models`.
