@@ -16,13 +16,13 @@ from benchmarks.common import Settings, make_instance
 from benchmarks.data import Rows, load_rows
 from benchmarks.measure import interleave, ratio, work_flops
 from benchmarks.peers import GrgPeer, LrmPeer
+from qaeval_core.families.contract import Prepared, statistics_table
 from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
-from qaeval_core.families.plan import Prepared, statistics_table
-from qaeval_core.join import ArrowStatistics
 from qaeval_core.metrics.qrelscore import part_scores
 from qaeval_core.metrics.targets import Targets
 from qaeval_core.models.session import Device
 from qaeval_core.planning.run_plan import InstancePlan
+from qaeval_core.scoring.join import ArrowStatistics
 
 Peer = LrmPeer | GrgPeer
 _N_WARM_ROWS = 5

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 
 from benchmarks.memory import peak_rss_bytes
 from qaeval_core.configure import load_config
-from qaeval_core.job import make_job, read_inputs
-from qaeval_core.run import run_job
+from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.local_executor import LocalExecutor
+from qaeval_core.scoring.run import run_job
 
 _METRICS = ("sas", "bertscore")
 _SIZES = (1_000, 20_000)

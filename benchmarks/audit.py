@@ -29,17 +29,17 @@ import pyarrow.parquet as pq
 
 from benchmarks.filter import PeakMemory
 from benchmarks.measure import environment
-from qaeval_core import checksums
 from qaeval_core.audit.compare import AuditResult, compare
 from qaeval_core.audit.output import write_report
+from qaeval_core.audit.profile_folder import Runs
 from qaeval_core.audit.request import AuditRequest
 from qaeval_core.audit.run import AuditOutcome
-from qaeval_core.audit.run_profile import RunProfile
-from qaeval_core.audit.runs import Runs
 from qaeval_core.configure import load_config
-from qaeval_core.job import make_job, read_inputs
-from qaeval_core.run import run_job
+from qaeval_core.planning.job import make_job, read_inputs
+from qaeval_core.profile.run_profile import RunProfile
 from qaeval_core.running.local_executor import LocalExecutor
+from qaeval_core.scoring.run import run_job
+from qaeval_core.storage import checksums
 from qaeval_core.store.store import Store
 
 SCORES = ("f1", "rouge_l", "bleu_1", "bleu_2", "bleu_3", "bleu_4")

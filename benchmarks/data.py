@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 
-from qaeval_core.families.base import CANDIDATE_RESERVE_TOKENS
+from qaeval_core.families.model_units import CANDIDATE_RESERVE_TOKENS
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.sample import sample_table
 from qaeval_core.text.encode import TextEncoder

@@ -44,11 +44,11 @@ from export.training.options import ReaderOptions
 from export.training.reader import best_span
 from qaeval_core import Scorer, filter_table
 from qaeval_core.configure import load_config
-from qaeval_core.files import write_json
 from qaeval_core.models.registry import resolve_model
 from qaeval_core.stats.certificate import lower_bound
 from qaeval_core.stats.learned_rank import fit_rank, is_learning
 from qaeval_core.stats.ranking import auc
+from qaeval_core.storage.files import write_json
 from qaeval_core.terminal import say
 
 # Those that need no slow score come first, for all seeds: a run that is cut short has them.

@@ -30,7 +30,7 @@ import polars as pl
 
 from benchmarks.measure import environment
 from qaeval_core import audit_tables
-from qaeval_core.files import write_json
+from qaeval_core.storage.files import write_json
 
 QGEVAL = Path(__file__).resolve().parents[2] / "shared" / "data" / "qgeval" / "qgeval_squad.parquet"
 COLUMNS = (

@@ -37,9 +37,9 @@ from benchmarks.gpu_models import FAMILIES, compile_family, model_folder, roles_
 from benchmarks.gpu_peers import Peer, peers_of
 from benchmarks.measure import environment, work_flops
 from qaeval_core.errors import DeviceMemoryError
+from qaeval_core.families.contract import Prepared
 from qaeval_core.families.device_check import check_device
 from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
-from qaeval_core.families.plan import Prepared
 from qaeval_core.models.gpu import gpu_facts
 from qaeval_core.models.session import Device, Session, available_cpus, load_onnxruntime
 

@@ -18,8 +18,8 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from qaeval_core.families.base import Units
 from qaeval_core.families.grg import GrgUnits
+from qaeval_core.families.model_units import Units
 from qaeval_core.models.record import ArtifactRecord
 from qaeval_core.models.session import Device
 

@@ -21,9 +21,9 @@ import psutil
 from benchmarks.common import Settings, family
 from benchmarks.data import full_window_rows, write_files
 from qaeval_core.configure import load_config
-from qaeval_core.families.pass_stats import PassStats
-from qaeval_core.job import make_job, read_inputs
+from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.local_executor import LocalExecutor
+from qaeval_core.store.pass_stats import PassStats
 from qaeval_core.store.store import Commit
 
 N_SHARDS = 20

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from benchmarks.common import Settings, family
 from benchmarks.data import load_rows
 from benchmarks.measure import interleave
-from qaeval_core.families.base import Units
 from qaeval_core.families.model_family import ModelFamilyPlan
+from qaeval_core.families.model_units import Units
 from qaeval_core.models.session import Session, token_budget_batches
 
 BUDGETS = {"lrm": (384, 512, 768, 1024, 2048), "grg": (512, 768, 1024, 2048, 4096)}

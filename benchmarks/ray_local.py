@@ -17,10 +17,10 @@ from benchmarks.common import Settings
 from benchmarks.data import load_rows, write_files
 from benchmarks.measure import ratio
 from qaeval_core.configure import RunConfig, load_config
-from qaeval_core.job import make_job, read_inputs
-from qaeval_core.outages import Outages
+from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.local_executor import LocalExecutor
-from qaeval_core.running.sight import marked
+from qaeval_core.running.visibility import marked
+from qaeval_core.storage.retry import Outages
 from qaeval_core.store.store import Commit
 
 # One file is one piece. A worker reports a piece when it is done, so its shards count together.
@@ -32,8 +32,8 @@ _FAMILY = "lrm"
 
 def run_ray(settings: Settings) -> dict[str, object]:
     """Time both executors in turn and print both."""
-    from jobs.cluster import connected, layout
-    from jobs.pipeline import RayExecutor
+    from jobs.on_ray.cluster import connected, layout
+    from jobs.on_ray.pipeline import RayExecutor
 
     rows = load_rows(N_FILES * SHARDS_PER_FILE * ROWS_PER_SHARD)
     runs: dict[str, list[dict[str, float]]] = {"local": [], "ray": []}

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.training_texts import ADAPTERS, BASE_DATA
+from qaeval_core.metrics.advice import figure
 from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.report.guide import figure
 
 _DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE = _DOCS / "validity.md"

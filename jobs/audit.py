@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from jobs import options
+from jobs import command as options
 from qaeval_core.audit.output import dry_run_lines, outcome_lines, write_report
 from qaeval_core.audit.request import AuditRequest, load_settings
 from qaeval_core.audit.run import AuditOutcome, prepare_audit, run_audit
@@ -21,13 +21,13 @@ from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import ConfigError, QAEvalError
 from qaeval_core.filter.filtering import RETRY_S, LocalExecutor
 from qaeval_core.models.session import available_cpus
-from qaeval_core.outages import Outages
-from qaeval_core.overview import MAX_EXAMPLES
-from qaeval_core.report.again import run_examples
-from qaeval_core.report.examples import RunExamples
+from qaeval_core.pages.example_rows import RunExamples
 from qaeval_core.running.progress import LabelProgress
+from qaeval_core.scoring.rewrite_page import run_examples
+from qaeval_core.scoring.summary import MAX_EXAMPLES
 from qaeval_core.storage.path import StoragePath, open_out
 from qaeval_core.storage.probe import probe
+from qaeval_core.storage.retry import Outages
 from qaeval_core.store.store import Store
 
 EPILOG = """Examples:
@@ -167,8 +167,8 @@ def _run(
         with contextlib.closing(executor):
             return run_audit(out, request, executor, history=history)
     # Imported here: Ray takes half a second that others need not pay.
-    from jobs.cluster import connected
-    from jobs.tasks import RayTasks
+    from jobs.on_ray.cluster import connected
+    from jobs.on_ray.tasks import RayTasks
 
     with connected(ClusterSection(address=address)):
         return run_audit(out, request, RayTasks(tell, options.say), history=history)

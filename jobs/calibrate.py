@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from jobs import options
+from jobs import command as options
 from jobs.score import (
     ColumnOption,
     ConfigOption,
@@ -20,10 +20,10 @@ from jobs.score import (
 from qaeval_core.calibration.baselines import calibrate as calibrate_job
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError, QAEvalError
-from qaeval_core.job import make_job, read_inputs
 from qaeval_core.metrics.calibrated import write_baselines, write_complexity
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.planning.compile import check_key_use
+from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.progress import ProgressCounter, ProgressPrinter
 from qaeval_core.running.sampling import with_sample
 
@@ -114,7 +114,7 @@ def _calibrated(config: RunConfig) -> str:
 def _calibrate_baselines(
     config: RunConfig, path: Path, *, corpus: str, n_pairs: int, seed: int
 ) -> None:
-    from jobs.cluster import local_device
+    from jobs.on_ray.cluster import local_device
 
     try:
         _check_no_baseline(config.metrics)

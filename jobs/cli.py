@@ -8,19 +8,8 @@ from typing import Annotated
 
 import typer
 
-from jobs import (
-    audit,
-    calibrate,
-    correlate,
-    demo,
-    explain,
-    export,
-    metrics,
-    options,
-    report,
-    score,
-    train,
-)
+from jobs import audit, calibrate, correlate, demo, explain, export, metrics, report, score, train
+from jobs import command as options
 from jobs import filter as filter_verb
 from jobs.net import DEBUG, caught
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from jobs import options
+from jobs import command as options
 from qaeval_core.errors import ConfigError, QAEvalError
 from qaeval_core.storage.path import open_out
 from qaeval_core.study.output import check_out, study_lines, write_study

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 
-from jobs import options
+from jobs import command as options
 from jobs.score import run_local, run_on_ray
 from qaeval_core.configure import RunConfig, load_config
 from qaeval_core.errors import QAEvalError
-from qaeval_core.job import Inputs, read_inputs
 from qaeval_core.models.artifact import Artifact, default_root, ensure_artifact
 from qaeval_core.planning.compile import needed_requests
+from qaeval_core.planning.job import Inputs, read_inputs
 from qaeval_core.sample import GOOD_LABELS, answers_table, sample_table
 from qaeval_core.stats.ranking import auc
 
@@ -73,7 +73,7 @@ def demo(
 ) -> None:
     """Score the sample's answers here, its questions on a local Ray; show how labels differ."""
     # Imported here: Ray takes a second that --help need not pay.
-    from jobs.cluster import connected
+    from jobs.on_ray.cluster import connected
 
     started = time.perf_counter()
     try:
@@ -138,7 +138,7 @@ def _start_exports(
     pool: ThreadPoolExecutor, answers: RunConfig, questions: RunConfig
 ) -> tuple[list[Future[Artifact]], list[Future[Artifact]]]:
     """Start to build the models of two runs that are not there yet; return what builds them."""
-    from jobs.cluster import local_device
+    from jobs.on_ray.cluster import local_device
 
     device = local_device(answers.cluster)
     of_answers = needed_requests(answers, device=device)

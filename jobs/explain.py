@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from jobs import options
+from jobs import command as options
 from qaeval_core.errors import QAEvalError
-from qaeval_core.files import write, write_json
+from qaeval_core.storage.files import write, write_json
 
 EPILOG = """Examples:
 

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from jobs import options
+from jobs import command as options
 
 EPILOG = """Examples:
 

@@ -11,11 +11,10 @@ from typing import Annotated
 
 import typer
 
-from jobs import options
+from jobs import command as options
 from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import ConfigError, QAEvalError, nearest
 from qaeval_core.filter.filtering import LocalExecutor
-from qaeval_core.filter.opening import open_corpus
 from qaeval_core.filter.plan import FilterPlan, make_plan
 from qaeval_core.filter.request import ROLE_NAMES, FilterRequest
 from qaeval_core.filter.result import FilterResult, dry_run_lines, result_lines
@@ -23,6 +22,7 @@ from qaeval_core.filter.run import run_filter
 from qaeval_core.models.session import available_cpus
 from qaeval_core.running.progress import LabelProgress
 from qaeval_core.storage.path import StoragePath, open_out
+from qaeval_core.tables.open_corpus import open_corpus
 
 EPILOG = """Examples:
 
@@ -179,8 +179,8 @@ def _run(
         with contextlib.closing(executor):
             return run_filter(plan, folder, executor, say=options.say)
     # Imported here: Ray takes half a second that --help, --dry-run and --local need not pay.
-    from jobs.cluster import connected
-    from jobs.tasks import RayTasks
+    from jobs.on_ray.cluster import connected
+    from jobs.on_ray.tasks import RayTasks
 
     with connected(ClusterSection(address=address)):
         return run_filter(plan, folder, RayTasks(tell, options.say), say=options.say)

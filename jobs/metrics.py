@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from jobs import options
+from jobs import command as options
 from qaeval_core.errors import QAEvalError
-from qaeval_core.report.describe import metric_lines, metric_records
+from qaeval_core.scoring.describe_metrics import metric_lines, metric_records
 
 EPILOG = """Examples:
 

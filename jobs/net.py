@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar
 import pyarrow as pa
 from polars.exceptions import PolarsError
 
-from jobs.options import EXIT_INCOMPLETE
+from jobs.command import EXIT_INCOMPLETE
 from qaeval_core.errors import QAEvalError
 from qaeval_core.terminal import say_error
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from jobs import options
+from jobs import command as options
 from qaeval_core.errors import ConfigError, QAEvalError, RunError
 from qaeval_core.storage.path import as_path
 
@@ -42,8 +42,8 @@ def report(
 ) -> None:
     """Write OUT/report.html again: how scores lie, means by slice, lowest and highest rows."""
     # Imported here: other verbs need none of it.
-    from qaeval_core.report.again import page_again
-    from qaeval_core.report.page import PAGE
+    from qaeval_core.scoring.page import PAGE
+    from qaeval_core.scoring.rewrite_page import page_again
 
     try:
         if no_texts and texts is not None:

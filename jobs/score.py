@@ -13,21 +13,21 @@ from typing import Annotated, Any
 
 import typer
 
-from jobs import options
+from jobs import command as options
 from qaeval_core.configure import RunConfig
-from qaeval_core.dry_run import dry_run_lines, input_lines
 from qaeval_core.errors import (
     ArtifactMissingError,
     ConfigError,
     OutRefusedError,
     QAEvalError,
 )
-from qaeval_core.job import Inputs, make_job, read_inputs
 from qaeval_core.planning.compile import check_chat, check_key_use
-from qaeval_core.report.report import summary_lines
-from qaeval_core.run import Outcome, run_job
+from qaeval_core.planning.job import Inputs, make_job, read_inputs
 from qaeval_core.running.local_executor import LocalExecutor
 from qaeval_core.running.sampling import with_sample
+from qaeval_core.scoring.dry_run import dry_run_lines, input_lines
+from qaeval_core.scoring.report import summary_lines
+from qaeval_core.scoring.run import Outcome, run_job
 
 EPILOG = """Examples:
 
@@ -151,7 +151,7 @@ def score(
 
 def show_plan(config: RunConfig, inputs: Inputs) -> None:
     """Print what a run would do; writes nothing, builds nothing."""
-    from jobs.cluster import local_device
+    from jobs.on_ray.cluster import local_device
 
     for line in input_lines(inputs, config):
         options.show(line)
@@ -173,7 +173,7 @@ def show_plan(config: RunConfig, inputs: Inputs) -> None:
 
 def run_local(config: RunConfig, inputs: Inputs) -> Outcome:
     """Run in this process."""
-    from jobs.cluster import local_device
+    from jobs.on_ray.cluster import local_device
 
     executor = LocalExecutor()
     return _run(config, inputs, executor, device=local_device(config.cluster))
@@ -182,8 +182,8 @@ def run_local(config: RunConfig, inputs: Inputs) -> Outcome:
 def run_on_ray(config: RunConfig, inputs: Inputs) -> Outcome:
     """Run on the cluster at ``cluster.address``, or on a local one."""
     # Imported here: Ray takes a second that --help and --local need not pay.
-    from jobs.cluster import cluster_device, connected, layout, words_layout
-    from jobs.pipeline import RayExecutor
+    from jobs.on_ray.cluster import cluster_device, connected, layout, words_layout
+    from jobs.on_ray.pipeline import RayExecutor
 
     try:
         with connected(config.cluster):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import typer
 
-from jobs import options
+from jobs import command as options
 
 EPILOG = """Examples:
 

@@ -14,10 +14,10 @@ import yaml
 from pydantic import BaseModel, Field, SerializeAsAny, ValidationError
 
 from qaeval_core.errors import ConfigError, nearest
-from qaeval_core.files import read_given
 from qaeval_core.metrics.base import Section, Settings
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.metrics.chat import SENT_FILES
+from qaeval_core.storage.files import read_given
 
 INSTANCE_NAME = r"^[a-z][a-z0-9_]{0,62}$"
 DEFAULT_METRIC = "qrelscore"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from qaeval_core.families.chat.family import ChatFamilyPlan, ChatWork
-from qaeval_core.families.plan import Prepared
+from qaeval_core.families.contract import Prepared
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import Asked
 from qaeval_core.llm.limits import dollars, estimate_tokens

@@ -13,7 +13,7 @@ import pyarrow as pa
 from qaeval_core.configure import RunConfig, load_config
 from qaeval_core.errors import ConfigError, SchemaError, nearest
 from qaeval_core.families.chat.family import is_chat
-from qaeval_core.families.plan import Engine, FamilyPlan, Runner, statistics_table
+from qaeval_core.families.contract import Engine, FamilyPlan, Runner, statistics_table
 from qaeval_core.families.validate import table_rows
 from qaeval_core.families.words.frequencies import (
     DocumentFrequencies,
@@ -21,7 +21,6 @@ from qaeval_core.families.words.frequencies import (
     read_frequencies,
 )
 from qaeval_core.families.words.rows import ShardTexts, Tokenisers
-from qaeval_core.join import score_rows
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.session import Device
@@ -29,6 +28,7 @@ from qaeval_core.planning.columns import optional_columns, role_column
 from qaeval_core.planning.compile import compile_run, needed_roles, optional_roles
 from qaeval_core.planning.run_plan import CompiledRun, check_output_names
 from qaeval_core.schema import ROLES, fits_role
+from qaeval_core.scoring.join import score_rows
 
 Rows: TypeAlias = pa.Table | pl.DataFrame | Sequence[Mapping[str, object]]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from qaeval_core.audit.cells import Cells, choose_cells
-from qaeval_core.audit.run_profile import RunProfile
-from qaeval_core.audit.slices import Slices
+from qaeval_core.profile.cells import Cells, choose_cells
+from qaeval_core.profile.run_profile import RunProfile
+from qaeval_core.profile.slices import Slices
 
 Array = NDArray[np.float64]
 

@@ -20,13 +20,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from qaeval_core.configure import RunConfig, load_config
-from qaeval_core.job import make_job, read_inputs
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.planning.compile import needed_requests
-from qaeval_core.run import Outcome, run_job
+from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.local_executor import LocalExecutor
 from qaeval_core.running.sampling import with_sample
 from qaeval_core.sample import sample_table
+from qaeval_core.scoring.run import Outcome, run_job
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

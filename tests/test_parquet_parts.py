@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from qaeval_core.parquet_parts import join_parts
+from qaeval_core.storage.parquet_parts import join_parts
 
 
 def table(n: int, seed: int) -> pa.Table:

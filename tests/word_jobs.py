@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 from helpers import read_scores
 
 from qaeval_core.configure import load_config
-from qaeval_core.job import make_job, read_inputs
-from qaeval_core.run import Outcome, run_job
+from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.local_executor import LocalExecutor
 from qaeval_core.running.sampling import with_sample
+from qaeval_core.scoring.run import Outcome, run_job
 
 N_ROWS = 64
 ROWS_PER_GROUP = 16

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qaeval_core.errors import ConfigError, StoreLockedError
-from qaeval_core.files import open_lock, write_json
+from qaeval_core.storage.files import open_lock, write_json
 
 _RECORD = "training.json"
 _SUCCESS = "_SUCCESS"

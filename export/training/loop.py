@@ -27,8 +27,8 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from export.training.folder import flush
 from export.training.options import TrainingOptions
-from qaeval_core import files
 from qaeval_core.errors import RunError, RunStoppedError
+from qaeval_core.storage import files
 from qaeval_core.terminal import duration, say
 
 _KEPT_FILE = "best.safetensors"

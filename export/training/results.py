@@ -23,8 +23,8 @@ from export.training.model import (
     save_tokenizer,
 )
 from export.training.options import TrainingOptions
-from qaeval_core.files import write_json
 from qaeval_core.models.registry import ModelSource, file_sha256
+from qaeval_core.storage.files import write_json
 from qaeval_core.terminal import say
 
 # Half the size must cost nothing that anybody could see.

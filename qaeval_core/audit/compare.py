@@ -13,11 +13,11 @@ from dataclasses import astuple, dataclass, field, fields
 import pyarrow as pa
 
 from qaeval_core.audit.drift import Pair, Test, adjusted, moments_of
-from qaeval_core.audit.history import RunMeans, unusual
-from qaeval_core.audit.profile import Profile
-from qaeval_core.audit.run_profile import RunProfile
 from qaeval_core.audit.settings import AuditSettings
-from qaeval_core.audit.slices import WHOLE, Slice
+from qaeval_core.audit.unusual_runs import RunMeans, unusual
+from qaeval_core.profile.column_profile import Profile
+from qaeval_core.profile.run_profile import RunProfile
+from qaeval_core.profile.slices import WHOLE, Slice
 
 # The effect alone decides.
 _COUNTED = ("rows", "quarantined")

@@ -36,8 +36,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaeval_core.audit import effects
-from qaeval_core.audit.profile import N_BUCKETS, FloatArray, IntArray, Profile
-from qaeval_core.audit.run_profile import RunProfile
+from qaeval_core.profile.column_profile import N_BUCKETS, FloatArray, IntArray, Profile
+from qaeval_core.profile.run_profile import RunProfile
 from qaeval_core.stats.bootstrap import LEVEL, percentile_interval, resample_weights
 
 N_DRAWS = 999

@@ -26,8 +26,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from qaeval_core.audit.cells import Cells
-from qaeval_core.audit.profile import Counts, FloatArray
+from qaeval_core.profile.cells import Cells
+from qaeval_core.profile.column_profile import Counts, FloatArray
 
 _N_QUANTILES = 10
 

@@ -11,18 +11,15 @@ from datetime import UTC, datetime
 from itertools import islice
 
 from qaeval_core.audit.compare import Row
-from qaeval_core.audit.history import MIN_RUNS, Unusual, unusual
 from qaeval_core.audit.paired import PairedColumn
-from qaeval_core.audit.profile import Profile
+from qaeval_core.audit.profile_folder import time_of
 from qaeval_core.audit.run import AuditOutcome
-from qaeval_core.audit.run_profile import N_EXACT, RunProfile
-from qaeval_core.audit.runs import time_of
 from qaeval_core.audit.settings import TOLERANCES
 from qaeval_core.audit.summary import column_summary, run_summary, signatures
-from qaeval_core.report import svg
-from qaeval_core.report.bars import counted_bars
-from qaeval_core.report.examples import RunExamples
-from qaeval_core.report.html import (
+from qaeval_core.audit.unusual_runs import MIN_RUNS, Unusual, unusual
+from qaeval_core.pages import charts as svg
+from qaeval_core.pages.example_rows import RunExamples
+from qaeval_core.pages.html import (
     Fields,
     Markup,
     Passage,
@@ -38,7 +35,10 @@ from qaeval_core.report.html import (
     shown,
     within,
 )
-from qaeval_core.report.page import MAX_BYTES, example_tables
+from qaeval_core.profile.column_profile import Profile
+from qaeval_core.profile.histogram import counted_bars
+from qaeval_core.profile.run_profile import N_EXACT, RunProfile
+from qaeval_core.scoring.page import MAX_BYTES, example_tables
 
 PAGE = "audit.html"
 _REMARKS = 20

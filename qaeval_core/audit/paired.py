@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from qaeval_core.audit.compare import Alert
 from qaeval_core.audit.drift import Drawn, Test, adjusted, shift
-from qaeval_core.audit.profile import N_BUCKETS, FloatArray
 from qaeval_core.audit.settings import AuditSettings
+from qaeval_core.profile.column_profile import N_BUCKETS, FloatArray
 from qaeval_core.stats.bootstrap import resample_weights
 
 MIN_SHARE = 0.5

@@ -11,22 +11,22 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from qaeval_core.audit.compare import AuditResult, compare
-from qaeval_core.audit.count import profile_source
-from qaeval_core.audit.history import RunMeans, run_means
+from qaeval_core.audit.count_profile import profile_source
 from qaeval_core.audit.paired import PairedColumn, with_pairs
+from qaeval_core.audit.profile_folder import Runs, read_profile, run_id
 from qaeval_core.audit.request import REFERENCES, AuditRequest
-from qaeval_core.audit.run_profile import RunProfile
-from qaeval_core.audit.runs import Runs, read_profile, run_id
 from qaeval_core.audit.shared_rows import Side, pair_runs
 from qaeval_core.audit.source import Source, open_source
+from qaeval_core.audit.unusual_runs import RunMeans, run_means
 from qaeval_core.errors import ConfigError, RunError, UnreadableFileError, nearest
 from qaeval_core.filter.filtering import RETRY_S, Executor
-from qaeval_core.outages import Outages
-from qaeval_core.running.finished_run import FinishedRun, read_run
+from qaeval_core.profile.run_profile import RunProfile
 from qaeval_core.storage.base import Tag
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.storage.probe import probe
+from qaeval_core.storage.retry import Outages
 from qaeval_core.store.store import Store
+from qaeval_core.tables.finished_run import FinishedRun, read_run
 
 Status = Literal["ok", "alert", "first_run", "incomplete"]
 # What comes before says little of the next run, and each is read.

@@ -22,21 +22,21 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from qaeval_core.audit.count import read_tables
+from qaeval_core.audit.audited_columns import RowColumns, scored_rows
+from qaeval_core.audit.count_profile import read_tables
 from qaeval_core.audit.paired import Matched, PairedColumn, match_rows, pair_columns
-from qaeval_core.audit.profile import FloatArray
-from qaeval_core.audit.rows import RowColumns, scored_rows
-from qaeval_core.audit.run_profile import UInt64
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.audit.source import ROW_ID, Source, instance_of
 from qaeval_core.errors import QAEvalError, SchemaError
-from qaeval_core.filter.corpus import RangeTask
 from qaeval_core.filter.filtering import Executor
-from qaeval_core.filter.opening import open_corpus
 from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.planning.text_hashes import column_hashes
-from qaeval_core.running.finished_run import FinishedRun
+from qaeval_core.profile.column_profile import FloatArray
+from qaeval_core.profile.run_profile import UInt64
 from qaeval_core.schema import QUARANTINE_REASON
+from qaeval_core.tables.corpus import RangeTask
+from qaeval_core.tables.finished_run import FinishedRun
+from qaeval_core.tables.open_corpus import open_corpus
+from qaeval_core.text.column_hashes import column_hashes
 
 T = TypeVar("T")
 Roles = tuple[str, ...]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
+from qaeval_core.audit.audited_columns import RowColumns, Watched
 from qaeval_core.audit.request import AuditRequest
-from qaeval_core.audit.rows import RowColumns, Watched
 from qaeval_core.errors import (
     ConfigError,
     InputError,
@@ -22,14 +22,14 @@ from qaeval_core.errors import (
     UnreadableFileError,
     nearest,
 )
-from qaeval_core.filter.conditions import check_condition
-from qaeval_core.filter.corpus import Corpus, CorpusFile
-from qaeval_core.filter.opening import open_corpus
 from qaeval_core.planning.inputs import InputFile, find_inputs
-from qaeval_core.running.finished_run import FinishedRun
-from qaeval_core.running.sight import one_a_folder
+from qaeval_core.running.visibility import one_a_folder
 from qaeval_core.schema import COLUMNS_METADATA, QUARANTINE_REASON, ROLES, is_list
 from qaeval_core.storage.path import StoragePath
+from qaeval_core.tables.conditions import check_condition
+from qaeval_core.tables.corpus import Corpus, CorpusFile
+from qaeval_core.tables.finished_run import FinishedRun
+from qaeval_core.tables.open_corpus import open_corpus
 
 DEFAULT_CLUSTER = "context"
 # What ids are called among the columns of any input.

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from qaeval_core.audit.drift import moments_of
-from qaeval_core.audit.profile import Profile
 from qaeval_core.audit.run import AuditOutcome
-from qaeval_core.audit.run_profile import RunProfile
+from qaeval_core.profile.column_profile import Profile
+from qaeval_core.profile.run_profile import RunProfile
 
 
 def columns_of(profile: RunProfile | None) -> Mapping[str, Profile]:

@@ -10,15 +10,15 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from qaeval_core.audit.cells import choose_cells
+from qaeval_core.audit.audited_columns import RowColumns, scored_rows, watched_columns
 from qaeval_core.audit.compare import Alert, compare
 from qaeval_core.audit.paired import PairedColumn, match_rows, pair_columns, with_pairs
-from qaeval_core.audit.rows import RowColumns, scored_rows, watched_columns
-from qaeval_core.audit.run_profile import RunProfile
 from qaeval_core.audit.settings import AuditSettings
-from qaeval_core.audit.slices import Slices, choose_values
 from qaeval_core.errors import ConfigError, SchemaError, nearest
-from qaeval_core.planning import text_hashes
+from qaeval_core.profile.cells import choose_cells
+from qaeval_core.profile.run_profile import RunProfile
+from qaeval_core.profile.slices import Slices, choose_values
+from qaeval_core.text import column_hashes as text_hashes
 
 # In this order, where no cluster is named.
 _CLUSTERS = ("context", "id")

@@ -12,18 +12,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from qaeval_core.errors import InputError
+from qaeval_core.families.contract import Engine
 from qaeval_core.families.model_family import ModelFamilyPlan, is_model
-from qaeval_core.families.plan import Engine
 from qaeval_core.families.validate import IntArray, validate_rows
-from qaeval_core.job import Job
-from qaeval_core.join import ArrowStatistics
 from qaeval_core.metrics.bleu import bleu_1
 from qaeval_core.metrics.calibrated import BaselineFile, BaselineRecord
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.metrics.targets import Targets
+from qaeval_core.planning.job import Job
 from qaeval_core.planning.run_plan import InstancePlan
 from qaeval_core.running.reader import draw_rows, read_rows
 from qaeval_core.running.sampling import rows_of_sample
+from qaeval_core.scoring.join import ArrowStatistics
 from qaeval_core.stats.bootstrap import summarise
 from qaeval_core.text.tokenise import words
 

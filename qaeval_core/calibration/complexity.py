@@ -10,18 +10,18 @@ import pyarrow as pa
 
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError
-from qaeval_core.families.plan import OnBatch
-from qaeval_core.job import Inputs, count_rows
-from qaeval_core.join import ArrowStatistics
+from qaeval_core.families.contract import OnBatch
 from qaeval_core.metrics.base import Settings
 from qaeval_core.metrics.calibrated import ComplexityRecord
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.metrics.targets import Targets
 from qaeval_core.planning.compile import plan_chat
+from qaeval_core.planning.job import Inputs, count_rows
 from qaeval_core.planning.shards import ReadLimits
 from qaeval_core.running.local_calls import ChatRunner
 from qaeval_core.running.reader import draw_rows, read_rows
 from qaeval_core.running.sampling import rows_of_sample
+from qaeval_core.scoring.join import ArrowStatistics
 
 
 def calibration_roles(config: RunConfig) -> tuple[str, str]:

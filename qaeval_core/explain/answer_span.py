@@ -10,7 +10,7 @@ from qaeval_core.explain.parts import Part, number, short
 from qaeval_core.explain.recompute import FamilyRun
 from qaeval_core.families.answer_span import AnswerSpanWork, FoundSpan, Reading
 from qaeval_core.models.record import N_ANSWER_SPANS
-from qaeval_core.report.html import NO_PIECE, Fields, Strip, Table
+from qaeval_core.pages.html import NO_PIECE, Fields, Strip, Table
 
 
 def answer_parts(run: FamilyRun) -> Iterator[tuple[Part, ...]]:

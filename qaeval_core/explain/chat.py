@@ -26,13 +26,13 @@ from qaeval_core.families.chat.family import (
     Reading,
     is_chat,
 )
-from qaeval_core.families.plan import statistics_table
+from qaeval_core.families.contract import statistics_table
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import JournalEntry
 from qaeval_core.llm.message import Message
 from qaeval_core.metrics.chat import UNPARSABLE
+from qaeval_core.pages.html import Block, Passage
 from qaeval_core.planning.run_plan import InstancePlan
-from qaeval_core.report.html import Block, Passage
 from qaeval_core.running.chat_asker import endpoint_of, read_entry
 from qaeval_core.schema import QUARANTINE_REASON
 from qaeval_core.storage.path import StoragePath

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from qaeval_core.explain.chat import ChatRun, run_data, run_part
 from qaeval_core.explain.parts import Part, number
+from qaeval_core.pages.html import Fields
 from qaeval_core.planning.run_plan import InstancePlan
-from qaeval_core.report.html import Fields
 
 
 def judge_parts(chat: ChatRun, scores: Mapping[str, object]) -> Iterator[Part]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from qaeval_core.explain.chat import ChatRun, run_data, run_part
 from qaeval_core.explain.parts import Part, number, short
+from qaeval_core.pages.html import Block, Fields
 from qaeval_core.planning.run_plan import InstancePlan
-from qaeval_core.report.html import Block, Fields
 
 Data = Mapping[str, Any]
 

@@ -14,8 +14,8 @@ from qaeval_core.explain.parts import (
     number,
     short,
 )
-from qaeval_core.report import svg
-from qaeval_core.report.html import (
+from qaeval_core.pages import charts as svg
+from qaeval_core.pages.html import (
     Fields,
     Passage,
     Table,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from qaeval_core.report.html import Block
+from qaeval_core.pages.html import Block
 from qaeval_core.terminal import visible
 
 _MAX_TEXT_CHARS = 72

@@ -17,12 +17,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from qaeval_core.configure import ModelsSection
-from qaeval_core.families.base import Work
 from qaeval_core.families.chat.family import is_chat
+from qaeval_core.families.contract import Engine, FamilyPlan, statistics_table
 from qaeval_core.families.model_family import ModelFamilyPlan, UnitRun, is_model
-from qaeval_core.families.plan import Engine, FamilyPlan, statistics_table
-from qaeval_core.job import Job
+from qaeval_core.families.model_units import Work
 from qaeval_core.models.artifact import default_root
+from qaeval_core.planning.job import Job
 from qaeval_core.planning.run_plan import InstancePlan
 from qaeval_core.running.passes import load_frequencies
 

@@ -42,12 +42,12 @@ from qaeval_core.explain.stored_row import (
     quarantine_message,
     read_row,
 )
-from qaeval_core.join import score_rows
 from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.running.finished_run import FinishedRun, read_run
 from qaeval_core.schema import POSITION, QUARANTINE_REASON
+from qaeval_core.scoring.join import score_rows
 from qaeval_core.signature import environment
 from qaeval_core.storage.path import AnyPath
+from qaeval_core.tables.finished_run import FinishedRun, read_run
 
 _N_SHOWN_DIFFERENCES = 5
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from qaeval_core.audit.profile import Profile
-from qaeval_core.audit.run_profile import RunProfile
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.explain.parts import InstanceExplanation, Standing
-from qaeval_core.report.again import read_profile
-from qaeval_core.report.bars import counted_bars
-from qaeval_core.report.page import PROFILE
+from qaeval_core.profile.column_profile import Profile
+from qaeval_core.profile.histogram import counted_bars
+from qaeval_core.profile.run_profile import RunProfile
+from qaeval_core.scoring.page import PROFILE
+from qaeval_core.scoring.rewrite_page import read_profile
 from qaeval_core.storage.path import AnyPath, as_path
 
 

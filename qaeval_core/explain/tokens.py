@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from qaeval_core.explain.parts import Part, number
-from qaeval_core.report.html import NO_PIECE, Strip, Table
+from qaeval_core.pages.html import NO_PIECE, Strip, Table
 
 FloatArray = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from qaeval_core.families.base import (
+from qaeval_core.families.model_units import (
     ModelScorer,
     PairTemplate,
     Units,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from qaeval_core.families.chat.family import ChatFamily
 from qaeval_core.families.chat.judge_family import JudgeFamily
 from qaeval_core.families.chat.naco_family import NacoFamily
+from qaeval_core.families.contract import Family
 from qaeval_core.families.models import MODEL_FAMILIES
-from qaeval_core.families.plan import Family
 from qaeval_core.families.words.family import WORD_FAMILIES
 
 _CHAT: tuple[ChatFamily, ...] = (NacoFamily(), JudgeFamily())

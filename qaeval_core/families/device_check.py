@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaeval_core.errors import DeviceError
-from qaeval_core.families.base import Units
+from qaeval_core.families.model_units import Units
 from qaeval_core.models.session import Session, available_cpus
 
 N_ROWS = 40

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ModelError
-from qaeval_core.families.base import (
+from qaeval_core.families.model_units import (
     CANDIDATE_TOO_LONG,
     EMPTY_CANDIDATE,
     EMPTY_TARGET,

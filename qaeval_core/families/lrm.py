@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from qaeval_core.families.base import (
+from qaeval_core.families.model_units import (
     CANDIDATE_TOO_LONG,
     EMPTY_CANDIDATE,
     EMPTY_TARGET,

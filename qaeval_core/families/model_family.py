@@ -13,10 +13,7 @@ from numpy.typing import NDArray
 
 from qaeval_core.configure import ModelSettings, RunConfig
 from qaeval_core.errors import ConfigError, DeviceMemoryError
-from qaeval_core.families.base import ModelScorer, Units, Work
-from qaeval_core.families.device_check import check_device
-from qaeval_core.families.pass_stats import PassStats
-from qaeval_core.families.plan import (
+from qaeval_core.families.contract import (
     Context,
     Engine,
     Family,
@@ -28,6 +25,8 @@ from qaeval_core.families.plan import (
     Runner,
     forward_report,
 )
+from qaeval_core.families.device_check import check_device
+from qaeval_core.families.model_units import ModelScorer, Units, Work
 from qaeval_core.families.validate import SharedPairs, share_pairs
 from qaeval_core.families.words.frequencies import DocumentFrequencies
 from qaeval_core.families.words.rows import ShardTexts
@@ -37,6 +36,7 @@ from qaeval_core.models.gpu import gpu_facts
 from qaeval_core.models.record import ArtifactRecord, ArtifactRequest
 from qaeval_core.models.session import Device, Session, token_budget_batches
 from qaeval_core.signature import Signature
+from qaeval_core.store.pass_stats import PassStats
 from qaeval_core.text.encode import TextEncoder
 
 Values = Mapping[str, Sequence[object]]

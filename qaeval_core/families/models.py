@@ -7,12 +7,12 @@ from types import MappingProxyType
 from typing import Any
 
 from qaeval_core.families.answer_span import AnswerSpanScorer
-from qaeval_core.families.base import ModelScorer
 from qaeval_core.families.bi_encoder import BiEncoderScorer
 from qaeval_core.families.grg import GrgScorer
 from qaeval_core.families.kpqa_weights import KpqaWeightsScorer
 from qaeval_core.families.lrm import LrmScorer
 from qaeval_core.families.model_family import ModelFamily
+from qaeval_core.families.model_units import ModelScorer
 from qaeval_core.families.sas import SasScorer
 from qaeval_core.families.token_match import (
     ContextMatchScorer,

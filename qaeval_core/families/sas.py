@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from qaeval_core.families.base import (
+from qaeval_core.families.model_units import (
     ModelScorer,
     PairTemplate,
     Units,

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from qaeval_core.families.base import (
+from qaeval_core.families.blas_threads import one_blas_thread
+from qaeval_core.families.model_units import (
     NO_WEIGHT,
     NON_FINITE,
     ModelScorer,
@@ -26,7 +27,6 @@ from qaeval_core.families.base import (
     spread,
     token_counts,
 )
-from qaeval_core.families.blas_threads import one_blas_thread
 from qaeval_core.families.token_units import DOCUMENT, TokenUnits
 from qaeval_core.families.transport_pool import transport_costs_on_all_cpus
 from qaeval_core.families.validate import IntArray, SharedPairs, SharedTexts, share_texts

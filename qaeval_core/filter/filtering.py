@@ -24,9 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from qaeval_core import files
 from qaeval_core.errors import RunError, SchemaError
-from qaeval_core.filter.corpus import RangeTask
 from qaeval_core.filter.decide import CorpusRows, QuotaCount, decide
 from qaeval_core.filter.join import put_in_place
 from qaeval_core.filter.labels import LabelledRows, Labels, labelled_rows
@@ -40,11 +38,13 @@ from qaeval_core.filter.scan import (
     scan_range,
 )
 from qaeval_core.filter.unfenced import check_declared, declared
-from qaeval_core.outages import Outages
-from qaeval_core.running.sight import one_a_folder
+from qaeval_core.running.visibility import one_a_folder
+from qaeval_core.storage import files
 from qaeval_core.storage.path import StoragePath
+from qaeval_core.storage.retry import Outages
 from qaeval_core.store.lock import Tenure
 from qaeval_core.store.store import Store
+from qaeval_core.tables.corpus import RangeTask
 
 T = TypeVar("T")
 R = TypeVar("R")

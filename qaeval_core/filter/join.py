@@ -11,11 +11,11 @@ import hashlib
 from dataclasses import dataclass
 from functools import partial
 
-from qaeval_core import files
 from qaeval_core.filter.unfenced import declared
 from qaeval_core.filter.write import WritePlan, part_path
-from qaeval_core.parquet_parts import copy_part, join_parts
+from qaeval_core.storage import files
 from qaeval_core.storage.base import Sink
+from qaeval_core.storage.parquet_parts import copy_part, join_parts
 from qaeval_core.storage.path import StoragePath, as_path
 from qaeval_core.store.lock import Tenure
 

@@ -15,13 +15,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.filter.corpus import RangeTask
 from qaeval_core.filter.labels import LabelledRows, Labels, labelled_rows
 from qaeval_core.filter.plan import CombinedRank, FilterPlan, features_of
-from qaeval_core.filter.ranges import RangeReader
 from qaeval_core.filter.scan import ScanPlan
-from qaeval_core.planning.text_hashes import column_hashes
 from qaeval_core.stats.learned_rank import LearnedRank, fit_rank, is_learning
+from qaeval_core.tables.corpus import RangeTask
+from qaeval_core.tables.range_reader import RangeReader
+from qaeval_core.text.column_hashes import column_hashes
 
 _ROW, _ID, _GROUP = "\0row", "\0id", "\0group"
 

@@ -11,13 +11,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from qaeval_core.filter.corpus import Corpus, RangeTask
 from qaeval_core.filter.decide import CorpusRows, GroupCounts
 from qaeval_core.filter.filtering import OUTPUTS, Filtering
 from qaeval_core.filter.join import FileTask, join_file
 from qaeval_core.filter.write import Decisions, WritePlan, Written, write_range
 from qaeval_core.schema import COLUMNS_METADATA
 from qaeval_core.storage.path import StoragePath, as_path
+from qaeval_core.tables.corpus import Corpus, RangeTask
 
 
 class RangeDecisions(Sequence[tuple[RangeTask, Decisions]]):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from qaeval_core.filter.result import value_name
-from qaeval_core.report import svg
-from qaeval_core.report.html import Fields, Passage, Table, block_html, cut, details, page, section
+from qaeval_core.pages import charts as svg
+from qaeval_core.pages.html import Fields, Passage, Table, block_html, cut, details, page, section
 
 
 def filter_page(content: Mapping[str, Any]) -> str:

@@ -19,17 +19,17 @@ import psutil
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from qaeval_core import files
 from qaeval_core.errors import ConfigError, SchemaError, nearest
-from qaeval_core.filter.conditions import check_condition
-from qaeval_core.filter.corpus import Corpus, CorpusFile
 from qaeval_core.filter.decide import BYTES_PER_ROW
 from qaeval_core.filter.facts import RULE_REASONS, ColumnRank, Rank, Stages
 from qaeval_core.filter.request import FilterRequest, NearDuplicates
 from qaeval_core.signature import hash_text
 from qaeval_core.stats.learned_rank import LearnedRank
+from qaeval_core.storage import files
 from qaeval_core.storage.path import as_path
 from qaeval_core.study.inputs import numbers, table_files
+from qaeval_core.tables.conditions import check_condition
+from qaeval_core.tables.corpus import Corpus, CorpusFile
 
 # What a filter does is in the fingerprint of what it wrote.
 VERSION = "3"

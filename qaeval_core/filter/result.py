@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from qaeval_core.filter.corpus import column_bytes
 from qaeval_core.filter.decide import BYTES_PER_ROW, CorpusRows, QuotaCount, Shares
 from qaeval_core.filter.labels import Labels, read_labels
 from qaeval_core.filter.order import Cut
@@ -20,6 +19,7 @@ from qaeval_core.filter.write import N_BINS, Sums
 from qaeval_core.stats.certificate import Certificate, Outlook, labels_needed, outlook
 from qaeval_core.stats.learned_rank import LearnedRank
 from qaeval_core.storage.path import as_path
+from qaeval_core.tables.corpus import column_bytes
 
 
 @dataclass(frozen=True, slots=True)

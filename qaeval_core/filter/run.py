@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError, OutRefusedError
-from qaeval_core.filter.corpus import Corpus
 from qaeval_core.filter.decide import (
     CorpusRows,
     QuotaCount,
@@ -49,12 +48,13 @@ from qaeval_core.filter.result import FilterResult, Outcome, labels_line, result
 from qaeval_core.filter.sheet import write_sheet
 from qaeval_core.filter.write import Sums
 from qaeval_core.filter.yields import certificate, smallest_shares, yield_table
-from qaeval_core.outages import Outages
 from qaeval_core.running.run_files import read_json
 from qaeval_core.stats.certificate import Certificate
 from qaeval_core.storage.path import AnyPath, StoragePath, as_json, as_path
 from qaeval_core.storage.probe import PROBES, probe
+from qaeval_core.storage.retry import Outages
 from qaeval_core.store.lock import RunLock
+from qaeval_core.tables.corpus import Corpus
 
 N_EXAMPLES = 20
 

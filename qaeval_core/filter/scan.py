@@ -16,18 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from qaeval_core.checksums import is_file_intact
 from qaeval_core.errors import ReconcileError
 from qaeval_core.filter import texts
-from qaeval_core.filter.corpus import RangeTask
 from qaeval_core.filter.decide import bucket_of
 from qaeval_core.filter.facts import KEPT, Facts, Stages, row_facts
 from qaeval_core.filter.near import near_duplicates
 from qaeval_core.filter.order import have_equals, rank_keys
-from qaeval_core.filter.ranges import RangeReader
-from qaeval_core.outages import Outages
 from qaeval_core.schema import QUARANTINE_REASON
+from qaeval_core.storage.checksums import is_file_intact
 from qaeval_core.storage.path import StoragePath, as_path
+from qaeval_core.storage.retry import Outages
+from qaeval_core.tables.corpus import RangeTask
+from qaeval_core.tables.range_reader import RangeReader
 
 # Rows whose questions are compared in one task, on average.
 _ROWS_PER_BUCKET = 1 << 17

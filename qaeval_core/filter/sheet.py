@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaeval_core.errors import SchemaError
-from qaeval_core.filter.corpus import RangeTask
 from qaeval_core.filter.decide import CorpusRows
 from qaeval_core.filter.filtering import Filtering, decide_early, scan
 from qaeval_core.filter.labels import (
@@ -20,10 +19,11 @@ from qaeval_core.filter.labels import (
     sample_rows,
     sheet_text,
 )
-from qaeval_core.filter.ranges import RangeReader
 from qaeval_core.filter.result import FilterResult
 from qaeval_core.filter.scan import ScanPlan
 from qaeval_core.stats.certificate import outlook
+from qaeval_core.tables.corpus import RangeTask
+from qaeval_core.tables.range_reader import RangeReader
 
 _STEP = 1 << 20
 

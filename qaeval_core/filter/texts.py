@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from qaeval_core.planning.text_hashes import UInt64
+from qaeval_core.text.column_hashes import UInt64
 
 # No token holds one.
 _SPACE = " "

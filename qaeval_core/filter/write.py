@@ -15,17 +15,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from qaeval_core.filter.corpus import RangeTask
 from qaeval_core.filter.decide import NO_TWIN
 from qaeval_core.filter.facts import KEPT
 from qaeval_core.filter.order import Cut, at_or_before
-from qaeval_core.filter.ranges import RangeReader, RangeRows
 from qaeval_core.filter.scan import IdsAside
-from qaeval_core.outages import Outages
 from qaeval_core.schema import COLUMNS_METADATA
 from qaeval_core.stats.certificate import N_SHARES
 from qaeval_core.storage.path import StoragePath, as_path
+from qaeval_core.storage.retry import Outages
 from qaeval_core.store.lock import Tenure
+from qaeval_core.tables.corpus import RangeTask
+from qaeval_core.tables.range_reader import RangeReader, RangeRows
 
 DECISIONS_SCHEMA = pa.schema(
     [

@@ -26,9 +26,9 @@ from qaeval_core.errors import RunError
 from qaeval_core.llm.journal_entry import Damage, JournalEntry, entries_of
 from qaeval_core.llm.journal_log import INDEX_FOLDER, JournalLog, Note, Place, Read
 from qaeval_core.llm.sealed_lines import MAX_LINE_BYTES
-from qaeval_core.outages import Outages
 from qaeval_core.storage.base import Found
 from qaeval_core.storage.path import StoragePath
+from qaeval_core.storage.retry import Outages
 
 T = TypeVar("T")
 S = TypeVar("S")

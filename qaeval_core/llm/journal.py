@@ -29,8 +29,8 @@ from qaeval_core.llm.journal_entry import Asked, Damage, JournalEntry, line_of
 from qaeval_core.llm.journal_index import Index
 from qaeval_core.llm.journal_log import JournalLog, Note, Place, Read
 from qaeval_core.llm.segments import SegmentLog
-from qaeval_core.outages import Outages
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
+from qaeval_core.storage.retry import Outages
 
 # A folder may hold a million lines of nonsense.
 _MAX_NOTES = 100

@@ -23,9 +23,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from qaeval_core import checksums
 from qaeval_core.llm.journal_entry import JournalEntry
 from qaeval_core.llm.journal_log import INDEX_FOLDER, JournalLog, Place, Read
+from qaeval_core.storage import checksums
 
 _META = b"qaeval.journal"
 _VERSION = 1

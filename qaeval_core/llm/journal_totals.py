@@ -13,8 +13,8 @@ from qaeval_core.errors import RunError, RunStoppedError
 from qaeval_core.llm.journal import open_log
 from qaeval_core.llm.journal_index import Index, IndexRows, Sums, SumsOf
 from qaeval_core.llm.journal_log import INDEX_FOLDER
-from qaeval_core.outages import Outages
 from qaeval_core.storage.path import AnyPath, as_path
+from qaeval_core.storage.retry import Outages
 
 # What is read in a tenth of a second needs no index.
 MIN_LINES = 1_000

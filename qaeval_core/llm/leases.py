@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from qaeval_core.files import AppendFile, read_own
+from qaeval_core.storage.files import AppendFile, read_own
 
 LEASE_S = 20.0
 # How many releases of one table there were, and the table's name.

@@ -34,11 +34,11 @@ from typing import Any
 import psutil
 
 from qaeval_core.errors import RunError, StoreLockedError
-from qaeval_core.files import AppendFile, make_folder, open_lock, read_own
 from qaeval_core.llm.budget import Money
 from qaeval_core.llm.limits import NANO
 from qaeval_core.llm.sealed_lines import Line, fields_of, is_sealed, lines_of, sealed
 from qaeval_core.llm.throttle import Kept
+from qaeval_core.storage.files import AppendFile, make_folder, open_lock, read_own
 
 _MAX_PAUSE_S = 86_400.0
 _MAX_WHOLE = 2**63 - 1

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from qaeval_core.files import AppendFile, make_folder, read_own, why_not_own, writer
 from qaeval_core.llm.journal_entry import Damage, JournalEntry, entries_of
 from qaeval_core.llm.journal_log import INDEX_FOLDER, JournalLog, Note, Place, Read
+from qaeval_core.storage.files import AppendFile, make_folder, read_own, why_not_own, writer
 from qaeval_core.storage.path import StoragePath
 
 SEGMENT = re.compile(r"^replies-.+\.jsonl$")

@@ -37,11 +37,11 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.files import read_given
 from qaeval_core.metrics.base import Metric, PassFacts, Read, Scores, Settings, columns
 from qaeval_core.metrics.bi_encoder import ENCODER
 from qaeval_core.metrics.targets import BoolArray, Targets
 from qaeval_core.signature import hash_file
+from qaeval_core.storage.files import read_given
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -13,8 +13,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.files import read_given, write_json
 from qaeval_core.metrics.base import Section
+from qaeval_core.storage.files import read_given, write_json
 
 
 class Baseline(Section):

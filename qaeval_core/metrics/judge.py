@@ -32,7 +32,6 @@ import numpy as np
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from qaeval_core.errors import nearest
-from qaeval_core.files import read_given
 from qaeval_core.metrics.base import Column, Metric, Read, Scores
 from qaeval_core.metrics.chat import (
     ChatSettings,
@@ -42,6 +41,7 @@ from qaeval_core.metrics.chat import (
     run_reasons,
 )
 from qaeval_core.metrics.targets import Targets
+from qaeval_core.storage.files import read_given
 
 PROMPT_ROLES = ("candidate", "question", "context", "answer", "references")
 _MAX_PROMPT_CHARS = 100_000

@@ -31,7 +31,6 @@ from qaeval_core.errors import (
     ExportError,
     ModelUnavailableError,
 )
-from qaeval_core.files import make_folder, open_lock
 from qaeval_core.models.record import (
     FORMAT_VERSION,
     GRAPHS,
@@ -41,6 +40,7 @@ from qaeval_core.models.record import (
     export_command,
 )
 from qaeval_core.models.registry import check_no_code, file_sha256, resolve_model
+from qaeval_core.storage.files import make_folder, open_lock
 from qaeval_core.terminal import say
 
 RECORD = "artifact.json"

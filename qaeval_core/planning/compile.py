@@ -14,7 +14,7 @@ from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError
 from qaeval_core.families.catalogue import CHAT_FAMILIES, FAMILIES
 from qaeval_core.families.chat.family import ChatFamilyPlan, check_agreement
-from qaeval_core.families.plan import Context, FamilyPlan, ResolveArtifact
+from qaeval_core.families.contract import Context, FamilyPlan, ResolveArtifact
 from qaeval_core.llm.key import KEY_VARIABLE, check_address, check_key_file, is_loopback
 from qaeval_core.metrics.base import AnyMetric, Settings
 from qaeval_core.metrics.catalogue import METRICS

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.families.plan import FamilyPlan
+from qaeval_core.families.contract import FamilyPlan
 from qaeval_core.metrics.base import AnyMetric, Column, ColumnKind, Settings, Values
 from qaeval_core.schema import COLUMNS_METADATA, QUARANTINE_REASON
 from qaeval_core.signature import Signature

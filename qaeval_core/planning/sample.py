@@ -20,8 +20,8 @@ from qaeval_core.errors import SchemaError
 from qaeval_core.families.validate import table_rows
 from qaeval_core.planning.columns import resolve_columns
 from qaeval_core.planning.inputs import InputFile
-from qaeval_core.planning.text_hashes import column_hashes
 from qaeval_core.signature import hash_text
+from qaeval_core.text.column_hashes import column_hashes
 
 LARGEST_HASH = 2**64 - 1
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from qaeval_core.errors import QAEvalError, RunError, RunStoppedError, UnreadableFileError
 from qaeval_core.families.chat.family import ChatFamilyPlan, ChatWork
-from qaeval_core.families.plan import Prepared, statistics_table
+from qaeval_core.families.contract import Prepared, statistics_table
 from qaeval_core.llm.asker import Asker
 from qaeval_core.llm.governor import Status
 from qaeval_core.llm.governor_client import GovernorClient

@@ -20,8 +20,7 @@ from qaeval_core.families.chat.family import (
     Reading,
     Request,
 )
-from qaeval_core.families.pass_stats import PassStats
-from qaeval_core.families.plan import Prepared
+from qaeval_core.families.contract import Prepared
 from qaeval_core.llm.asker import Answer, Asker
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.client import ChatClient, Endpoint
@@ -34,9 +33,10 @@ from qaeval_core.llm.message import Message
 from qaeval_core.llm.responses import UNEXPECTED, kept_text, whole_text
 from qaeval_core.llm.retry import RetryRule
 from qaeval_core.metrics.chat import UNPARSABLE, ChatSettings
-from qaeval_core.outages import Outages
 from qaeval_core.signature import hash_text
 from qaeval_core.storage.path import StoragePath, as_path
+from qaeval_core.storage.retry import Outages
+from qaeval_core.store.pass_stats import PassStats
 
 _MAX_CHARS_AT_ONCE = 4000
 

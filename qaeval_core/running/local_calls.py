@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from qaeval_core.errors import QAEvalError, RunStoppedError, StoreLockedError
 from qaeval_core.families.chat.family import ChatFamilyPlan, ChatWork
-from qaeval_core.families.plan import OnBatch, Prepared, Runner
+from qaeval_core.families.contract import OnBatch, Prepared, Runner
 from qaeval_core.llm.asker import Asker
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.governor import Governor

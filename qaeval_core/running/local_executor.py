@@ -12,14 +12,14 @@ from typing import Any
 
 from qaeval_core.errors import RunStoppedError
 from qaeval_core.families.chat.family import is_chat
-from qaeval_core.families.plan import Engine, FamilyPlan
-from qaeval_core.job import Job
+from qaeval_core.families.contract import Engine, FamilyPlan
+from qaeval_core.planning.job import Job
 from qaeval_core.planning.run_plan import pass_title
 from qaeval_core.planning.shards import Piece, RowRange
 from qaeval_core.running.passes import OnShard, load_frequencies
 from qaeval_core.running.piece_worker import PieceWorker, worker_store
 from qaeval_core.running.progress import ProgressCounter, ProgressPrinter
-from qaeval_core.running.sight import Sight
+from qaeval_core.running.visibility import Sight
 
 
 class LocalSupervisor:

@@ -20,17 +20,17 @@ from qaeval_core.errors import (
     RunStoppedError,
     TooManyQuarantinedError,
 )
-from qaeval_core.families.pass_stats import PassStats
-from qaeval_core.families.plan import FamilyPlan
+from qaeval_core.families.contract import FamilyPlan
 from qaeval_core.families.words.frequencies import (
     DocumentFrequencies,
     count_documents,
     read_frequencies,
     to_bytes,
 )
-from qaeval_core.job import Job
+from qaeval_core.planning.job import Job
 from qaeval_core.planning.shards import Piece, tiles
-from qaeval_core.running.sight import Sight
+from qaeval_core.running.visibility import Sight
+from qaeval_core.store.pass_stats import PassStats
 from qaeval_core.store.store import Commit, Store
 
 # Called with what was committed of each shard, in every family of its pass.

@@ -19,15 +19,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from qaeval_core.errors import UnreadableFileError
-from qaeval_core.families.pass_stats import PassStats
-from qaeval_core.families.plan import Prepared, Runner, statistics_table
+from qaeval_core.families.contract import Prepared, Runner, statistics_table
 from qaeval_core.families.words.rows import ShardTexts, Tokenisers
-from qaeval_core.outages import STORAGE_SETTING, Outages
 from qaeval_core.planning.sample import Sample, chosen_values, sampled_rows
 from qaeval_core.planning.shards import Piece, RowRange, cover, open_ranges, split
-from qaeval_core.running.other_samples import OtherSamples, left_to_do, taken_over
 from qaeval_core.running.reader import ShardReader
+from qaeval_core.running.reuse_samples import OtherSamples, left_to_do, taken_over
 from qaeval_core.storage.path import AnyPath
+from qaeval_core.storage.retry import STORAGE_SETTING, Outages
+from qaeval_core.store.pass_stats import PassStats
 from qaeval_core.store.store import Commit, Mark, Store
 
 KILLED_WORKER = "killed_worker"

@@ -27,7 +27,6 @@ from pyarrow import fs
 
 from qaeval_core.errors import InputChangedError, UnreadableFileError
 from qaeval_core.families.validate import IntArray, table_rows
-from qaeval_core.outages import Outages
 from qaeval_core.planning.footer import Footer
 from qaeval_core.planning.inputs import (
     FileVersion,
@@ -40,6 +39,7 @@ from qaeval_core.planning.inputs import (
 )
 from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, plan_file
 from qaeval_core.running.batch_rows import rows_per_batch
+from qaeval_core.storage.retry import Outages
 
 # Column chunks of a large row group are read through a buffer of this size, not whole.
 _BUFFER_BYTES = 8 << 20

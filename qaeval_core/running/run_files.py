@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from qaeval_core.families.plan import FamilyPlan
-from qaeval_core.files import read_own
-from qaeval_core.job import Job
-from qaeval_core.outages import Outages
+from qaeval_core.families.contract import FamilyPlan
+from qaeval_core.planning.job import Job
 from qaeval_core.planning.sample import read_sample
 from qaeval_core.planning.shards import RowRange
 from qaeval_core.signature import environment
+from qaeval_core.storage.files import read_own
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
+from qaeval_core.storage.retry import Outages
 
 _PLAN_SCHEMA = pa.schema(
     [

@@ -4,7 +4,7 @@ The operations are those that disks and object stores share: a file is written w
 made only if it is not there, or replaced only if it is unchanged; there is no rename, no append and
 no folder. Names are parts joined by "/", relative to the storage's root.
 
-But: nothing is retried here for longer than a moment; ``outages`` does that. So whatever a storage
+But: nothing is retried here for longer than a moment; ``retry`` does that. So whatever a storage
 refuses is an OSError, as a disk's is.
 """
 

@@ -17,10 +17,10 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from qaeval_core import files
 from qaeval_core.errors import ConfigError, nearest
+from qaeval_core.storage import files
 from qaeval_core.storage.base import Found, Sink, Storage, Tag
-from qaeval_core.storage.opening import open_bucket
+from qaeval_core.storage.open_uri import open_bucket
 from qaeval_core.storage.posix import PosixStorage
 
 _DISK = PosixStorage()

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import cast
 
-from qaeval_core import files
+from qaeval_core.storage import files
 from qaeval_core.storage.base import Found, Sink, Storage, Tag
 
 

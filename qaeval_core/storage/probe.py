@@ -13,8 +13,8 @@ import errno
 import uuid
 
 from qaeval_core.errors import OutRefusedError
-from qaeval_core.outages import Outages
 from qaeval_core.storage.path import StoragePath
+from qaeval_core.storage.retry import Outages
 
 # Folder of what is written to look; readers of tables pass over names that begin so.
 PROBES = "_probe"

@@ -28,8 +28,8 @@ from types import TracebackType
 
 import psutil
 
-from qaeval_core import files
 from qaeval_core.errors import LockLostError, RunError, StoreLockedError
+from qaeval_core.storage import files
 from qaeval_core.storage.base import Tag
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.storage.probe import PROBES

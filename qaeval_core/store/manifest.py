@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from qaeval_core import checksums
-from qaeval_core.families.pass_stats import COUNTS, PassStats
+from qaeval_core.storage import checksums
 from qaeval_core.storage.path import StoragePath
+from qaeval_core.store.pass_stats import COUNTS, PassStats
 from qaeval_core.store.store import Commit, Store
 
 # Counts are null where nobody has looked yet.

@@ -19,16 +19,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from qaeval_core import checksums, files
 from qaeval_core.errors import ReconcileError, RunError
-from qaeval_core.families.pass_stats import PassStats
-from qaeval_core.outages import Outages
 from qaeval_core.planning.sample import Sample
 from qaeval_core.planning.shards import RowRange
 from qaeval_core.schema import POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
 from qaeval_core.signature import hash_text
+from qaeval_core.storage import checksums, files
 from qaeval_core.storage.base import Found, Tag
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
+from qaeval_core.storage.retry import Outages
+from qaeval_core.store.pass_stats import PassStats
 
 T = TypeVar("T")
 

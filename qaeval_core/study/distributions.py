@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from qaeval_core.report.svg_grid import Box
+from qaeval_core.pages.chart_grids import Box
 
 MAX_LEVELS = 10  # of a rating, before it is cut into bins
 N_BINS = 5

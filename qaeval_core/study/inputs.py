@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from qaeval_core.checksums import is_intact
 from qaeval_core.errors import (
     ConfigError,
     InputError,
@@ -32,6 +31,7 @@ from qaeval_core.errors import (
 )
 from qaeval_core.planning.listing import matches
 from qaeval_core.schema import COLUMNS_METADATA, NOT_SAMPLED, QUARANTINE_REASON
+from qaeval_core.storage.checksums import is_intact
 from qaeval_core.storage.path import StoragePath, as_path, near_folders
 
 SUFFIXES = (".parquet", ".jsonl", ".csv")

@@ -11,8 +11,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from qaeval_core.report import svg, svg_grid
-from qaeval_core.report.html import (
+from qaeval_core.pages import chart_grids as svg_grid
+from qaeval_core.pages import charts as svg
+from qaeval_core.pages.html import (
     Fields,
     Passage,
     Table,

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from qaeval_core.errors import ConfigError, nearest
 from qaeval_core.stats.bootstrap import bootstrap, percentile_interval
 from qaeval_core.stats.correlation import CONSTANT_METRIC
-from qaeval_core.stats.levels import complete_rows
 from qaeval_core.stats.ranking import (
     N_FOLDS,
     N_REPEATS,
@@ -30,9 +29,16 @@ from qaeval_core.stats.ranking import (
     weighted_share,
     win_lose,
 )
+from qaeval_core.stats.system_scores import complete_rows
 from qaeval_core.study import inputs
+from qaeval_core.study.correlations import (
+    Level,
+    make_draws,
+    make_systems,
+    rated_rows,
+    segment_level,
+)
 from qaeval_core.study.inputs import ScoreColumn, StudyTable, Subset
-from qaeval_core.study.levels import Level, make_draws, make_systems, rated_rows, segment_level
 from qaeval_core.study.records import ALL_ROWS, DRAWS, Statistic, Study, StudyRequest
 
 ONE_LABEL = "one_label"

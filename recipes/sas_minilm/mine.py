@@ -28,9 +28,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from qaeval_core import files
 from qaeval_core.errors import ConfigError, InputError, QAEvalError
 from qaeval_core.models.registry import resolve_model
+from qaeval_core.storage import files
 from qaeval_core.terminal import say
 from recipes.sas_minilm.candidates import N_PAIRS, Candidate, make_candidates
 from recipes.sas_minilm.sources import sentence_pairs, wordnet_folder

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from qaeval_core.audit.cells import Cells
 from qaeval_core.audit.compare import AuditResult, compare
-from qaeval_core.audit.history import RunMean, prediction_interval, run_means, unusual
-from qaeval_core.audit.run_profile import RunProfile
 from qaeval_core.audit.settings import AuditSettings
-from qaeval_core.audit.slices import Slices, choose_values
+from qaeval_core.audit.unusual_runs import RunMean, prediction_interval, run_means, unusual
 from qaeval_core.errors import ConfigError
+from qaeval_core.profile.cells import Cells
+from qaeval_core.profile.run_profile import RunProfile
+from qaeval_core.profile.slices import Slices, choose_values
 
 QUICK = AuditSettings(n_draws=99)
 

@@ -12,8 +12,8 @@ from scipy import stats
 
 from qaeval_core.audit.compare import compare
 from qaeval_core.audit.drift import Pair, Test, adjusted
-from qaeval_core.audit.profile import N_BUCKETS
 from qaeval_core.audit.settings import AuditSettings
+from qaeval_core.profile.column_profile import N_BUCKETS
 
 PEERS = [
     "peer_QRelScore",

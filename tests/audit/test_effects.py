@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.spatial.distance import jensenshannon
 
-from qaeval_core.audit.cells import Cells
 from qaeval_core.audit.drift import Pair, Test
 from qaeval_core.audit.effects import psi_bins
+from qaeval_core.profile.cells import Cells
 
 
 def effects_of(before: np.ndarray, now: np.ndarray, cells: Cells | None = None) -> dict[str, Test]:

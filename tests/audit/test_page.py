@@ -11,14 +11,14 @@ from audit_runs import cells_of, clustered, run_of
 from report.test_page import ATTACK, Page, assert_stands_alone
 
 from qaeval_core.audit.compare import compare
-from qaeval_core.audit.history import run_means
 from qaeval_core.audit.page import audit_page
 from qaeval_core.audit.request import AuditRequest
 from qaeval_core.audit.run import AuditOutcome, Status
-from qaeval_core.audit.run_profile import RunProfile
 from qaeval_core.audit.settings import AuditSettings
-from qaeval_core.report.bars import counted_bars
-from qaeval_core.report.page import MAX_BYTES
+from qaeval_core.audit.unusual_runs import run_means
+from qaeval_core.profile.histogram import counted_bars
+from qaeval_core.profile.run_profile import RunProfile
+from qaeval_core.scoring.page import MAX_BYTES
 
 
 def run(n_columns: int = 2, *, n_slices: int = 3, shift: float = 0.0, seed: int = 0) -> RunProfile:

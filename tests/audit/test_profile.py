@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from qaeval_core.audit.cells import N_EQUAL, Cells, CellsFinder, choose_cells
-from qaeval_core.audit.profile import N_BUCKETS
-from qaeval_core.audit.run_profile import METADATA, RunProfile
-from qaeval_core.audit.slices import Slices
 from qaeval_core.errors import UnreadableFileError
+from qaeval_core.profile.cells import N_EQUAL, Cells, CellsFinder, choose_cells
+from qaeval_core.profile.column_profile import N_BUCKETS
+from qaeval_core.profile.run_profile import METADATA, RunProfile
+from qaeval_core.profile.slices import Slices
 
 SLICES = Slices({"system": ("a", "b", None)})
 

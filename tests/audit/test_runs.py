@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from qaeval_core.audit.cells import Cells
-from qaeval_core.audit.run_profile import METADATA, RunProfile
-from qaeval_core.audit.runs import PINNED, Runs, run_id
-from qaeval_core.audit.slices import Slices
+from qaeval_core.audit.profile_folder import PINNED, Runs, run_id
 from qaeval_core.errors import ConfigError, RunError, UnreadableFileError
+from qaeval_core.profile.cells import Cells
+from qaeval_core.profile.run_profile import METADATA, RunProfile
+from qaeval_core.profile.slices import Slices
 from qaeval_core.store.store import Store
 
 FIRST, SECOND, THIRD = (f"2026010{day}T000000.000000Z-{day:012x}" for day in (1, 2, 3))

@@ -13,9 +13,9 @@ from helpers import REPOSITORY
 
 from benchmarks.fp16 import EVERYTHING, N_ROWS, VARIANTS, bounds
 from benchmarks.roofline import BERT, MINILM
-from qaeval_core import job
 from qaeval_core.models.artifact import ensure_artifact
 from qaeval_core.models.record import ArtifactRequest
+from qaeval_core.planning import job
 
 _EVIDENCE = REPOSITORY / "docs" / "evidence" / "fp16.json"
 _N_LAYERS = 6

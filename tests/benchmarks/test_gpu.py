@@ -33,9 +33,9 @@ from benchmarks.gpu_job import end_to_end
 from benchmarks.gpu_models import FAMILIES, compile_family, model_folder, roles_of
 from benchmarks.gpu_peers import Peer, peers_of
 from benchmarks.measure import work_flops
-from qaeval_core.families.base import Units
 from qaeval_core.families.grg import GrgUnits
 from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
+from qaeval_core.families.model_units import Units
 
 # peft reads a property of transformers that has another name now.
 _PEFT = "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"

@@ -17,9 +17,9 @@ from pydantic_core import PydanticUndefined
 
 from qaeval_core.audit.request import AuditConfig
 from qaeval_core.audit.settings import TOLERANCES
+from qaeval_core.metrics.advice import GUIDE
 from qaeval_core.metrics.base import AnyMetric
 from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.report.guide import GUIDE
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from benchmarks.validity_page import PAGE, load_record, mark, page
+from qaeval_core.metrics.advice import GUIDE, Advice
 from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.report.guide import GUIDE, Advice
 
 RECORD = load_record()
 SETS: dict[str, Any] = RECORD["sets"]

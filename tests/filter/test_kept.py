@@ -18,11 +18,13 @@ from typer.testing import CliRunner
 from jobs import filter as command
 from jobs.cli import app
 from qaeval_core.errors import SchemaError
-from qaeval_core.filter import corpus, filtering, ranges
+from qaeval_core.filter import filtering
 from qaeval_core.filter.filtering import LocalExecutor
 from qaeval_core.planning.shards import ReadLimits
-from qaeval_core.running import copied
+from qaeval_core.running import carried_columns as copied
 from qaeval_core.schema import COLUMNS_METADATA
+from qaeval_core.tables import corpus
+from qaeval_core.tables import range_reader as ranges
 
 # Rows of the row groups of each file.
 SOURCES = {"a": (17, 5, 31, 1, 23), "b": (40,), "deep/c": (3, 29, 11, 11)}

@@ -16,8 +16,8 @@ from filter_corpora import files_of, filtered, scored
 from helpers import REPOSITORY
 from s3_server import S3Server
 
-from qaeval_core import files
 from qaeval_core.filter import join, run
+from qaeval_core.storage import files
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 
 SCRIPT = REPOSITORY / "tests" / "killed_filter.py"

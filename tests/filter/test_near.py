@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from qaeval_core.filter.near import near_duplicates
 from qaeval_core.filter.texts import token_text
-from qaeval_core.planning.text_hashes import column_hashes
+from qaeval_core.text.column_hashes import column_hashes
 
 
 def rouge_l(left: list[str], right: list[str]) -> Fraction:

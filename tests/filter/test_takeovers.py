@@ -13,13 +13,14 @@ import pytest
 from filter_corpora import files_of, filtered, score_again, scored
 from s3_server import S3Server
 
-from qaeval_core import files
 from qaeval_core.errors import LockLostError, RunError, StoreLockedError
-from qaeval_core.filter import corpus, join, output, unfenced
+from qaeval_core.filter import join, output, unfenced
 from qaeval_core.filter.filtering import Filtering
 from qaeval_core.filter.unfenced import PREFIX, declared
+from qaeval_core.storage import files
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.store.lock import RunLock, Tenure, this_process
+from qaeval_core.tables import corpus
 
 FIRST = {"share": "0.5", "near_duplicates": "exact"}
 SECOND = {"share": "0.25", "near_duplicates": "none"}

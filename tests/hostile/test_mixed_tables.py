@@ -19,10 +19,10 @@ from word_jobs import ROWS_PER_GROUP, is_whole, request, rows, run
 
 from qaeval_core.configure import load_config
 from qaeval_core.errors import InputChangedError, ReconcileError, UnreadableFileError
-from qaeval_core.job import read_inputs
-from qaeval_core.outages import Outages
+from qaeval_core.planning.job import read_inputs
 from qaeval_core.running.reader import check_unchanged
 from qaeval_core.signature import hash_text
+from qaeval_core.storage.retry import Outages
 from qaeval_core.store.store import Store
 from qaeval_core.study.inputs import _read
 

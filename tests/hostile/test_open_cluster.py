@@ -64,7 +64,7 @@ def test_the_folder_of_a_local_cluster_is_the_users_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray's own is 0777: a neighbour could put a socket of his own into the place of ours."""
-    from jobs.cluster import private_folder
+    from jobs.on_ray.cluster import private_folder
 
     base = Path(tempfile.mkdtemp(dir="/tmp"))
     monkeypatch.setattr(tempfile, "tempdir", str(base))
@@ -89,7 +89,7 @@ def test_an_open_cluster_is_named_and_an_own_one_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whoever connects to a cluster without a lock should know it."""
-    from jobs import cluster
+    from jobs.on_ray import cluster
     from qaeval_core.errors import RunError
 
     class Context:

@@ -18,10 +18,10 @@ from word_jobs import is_whole, request, rows, run
 
 from qaeval_core.configure import load_config
 from qaeval_core.errors import InputError, RunError
-from qaeval_core.job import make_job, read_inputs
-from qaeval_core.join import FileJoin
 from qaeval_core.planning.inputs import find_inputs
+from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.planning.listing import check_names
+from qaeval_core.scoring.join import FileJoin
 from qaeval_core.store.store import Store
 
 LISTING = """<?xml version="1.0" encoding="UTF-8"?>

@@ -18,9 +18,9 @@ from helpers import REPOSITORY, qaeval, start_qaeval
 from ray_head import running_head
 from report.test_page import assert_stands_alone
 
-from qaeval_core import checksums
-from qaeval_core.audit.run_profile import METADATA
-from qaeval_core.audit.runs import Runs
+from qaeval_core.audit.profile_folder import Runs
+from qaeval_core.profile.run_profile import METADATA
+from qaeval_core.storage import checksums
 from qaeval_core.store.store import Store
 
 

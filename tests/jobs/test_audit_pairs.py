@@ -17,7 +17,6 @@ import pytest
 from audit_weeks import N_ROWS, a_table, audited, week
 from helpers import run_locally
 
-from qaeval_core import checksums
 from qaeval_core.audit.request import AuditRequest
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.audit.shared_rows import Side, pair_runs
@@ -25,7 +24,8 @@ from qaeval_core.audit.source import open_source
 from qaeval_core.filter import filtering
 from qaeval_core.filter.filtering import LocalExecutor
 from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.running.finished_run import read_run
+from qaeval_core.storage import checksums
+from qaeval_core.tables.finished_run import read_run
 
 UNSEEN = "not_reproducible is not looked for"
 

@@ -38,14 +38,14 @@ from ray_head import BIN, Head, running_head
 from s3_server import S3Server
 from word_jobs import is_whole, n_quarantined, request, rows
 
-from jobs import pipeline
-from jobs.actors import ScorePieces
+from jobs.on_ray import pipeline
+from jobs.on_ray.actors import ScorePieces
 from qaeval_core.configure import RunConfig, load_config
 from qaeval_core.errors import BlindNodeError
-from qaeval_core.job import Job, make_job, read_inputs
-from qaeval_core.run import run_job
+from qaeval_core.planning.job import Job, make_job, read_inputs
 from qaeval_core.running.local_executor import LocalExecutor
-from qaeval_core.running.sight import Sight
+from qaeval_core.running.visibility import Sight
+from qaeval_core.scoring.run import run_job
 from qaeval_core.storage.path import as_path
 
 _HAS_NAMESPACES = (

@@ -27,12 +27,12 @@ from helpers import (
     write_parquet,
 )
 
-from jobs import pipeline
-from jobs.actors import ScorePieces
+from jobs.on_ray import pipeline
+from jobs.on_ray.actors import ScorePieces
 from qaeval_core.configure import load_config
-from qaeval_core.job import make_job, read_inputs
-from qaeval_core.run import run_job
+from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.piece_worker import PieceWorker
+from qaeval_core.scoring.run import run_job
 
 pytestmark = pytest.mark.ray
 

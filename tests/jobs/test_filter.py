@@ -17,8 +17,8 @@ import pytest
 from filter_corpora import files_of, filtered, scored
 from helpers import REPOSITORY, processes, qaeval, start_qaeval, wait_until
 
-from jobs.cluster import connected
-from jobs.tasks import RayTasks
+from jobs.on_ray.cluster import connected
+from jobs.on_ray.tasks import RayTasks
 from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import UnreadableFileError
 

@@ -19,7 +19,7 @@ from llm_runs import prompt
 from llm_server import LlmServer, reply_text
 from wall_clock import Report, check_figures
 
-from jobs.governor import leave_governor, ray_governor
+from jobs.on_ray.governor import leave_governor, ray_governor
 from qaeval_core.errors import (
     BudgetExhaustedError,
     CallTooLargeError,

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from jobs.cli import app
+from qaeval_core.metrics.advice import GUIDE, advice_for
 from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.report.describe import NO_ADVICE
-from qaeval_core.report.guide import GUIDE, advice_for
+from qaeval_core.scoring.describe_metrics import NO_ADVICE
 
 
 def shown(*words: str, code: int = 0) -> str:

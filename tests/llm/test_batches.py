@@ -15,8 +15,8 @@ from s3_server import S3Server
 from qaeval_core.errors import RunError, StorageError
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import JournalEntry
-from qaeval_core.outages import Outages
 from qaeval_core.storage.path import StoragePath, as_path
+from qaeval_core.storage.retry import Outages
 
 
 @pytest.fixture(scope="module")

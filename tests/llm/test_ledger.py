@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qaeval_core.errors import BudgetExhaustedError, RunError, StoreLockedError
-from qaeval_core.files import AppendFile
 from qaeval_core.llm import ledger as ledger_module
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.governor import Governor
 from qaeval_core.llm.ledger import Ledger, LedgerState, SentCall
 from qaeval_core.llm.limits import Limits
+from qaeval_core.storage.files import AppendFile
 
 # Tells of each call after the governor answered, as a caller would act on it.
 VICTIM = """

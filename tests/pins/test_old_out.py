@@ -15,9 +15,9 @@ from tiny_artifacts import make_cross_encoder
 
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ArtifactMissingError
-from qaeval_core.job import make_job, read_inputs
-from qaeval_core.run import run_job
+from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.local_executor import LocalExecutor
+from qaeval_core.scoring.run import run_job
 
 
 def _resumed(folder: Path) -> tuple[dict[str, Any], int]:

@@ -7,8 +7,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from qaeval_core.overview import MAX_EXAMPLES, Overview, dyadic_cells
 from qaeval_core.planning.columns import hashes
+from qaeval_core.scoring.summary import MAX_EXAMPLES, Overview, dyadic_cells
 
 RANGES = {"s": (0.0, 1.0), "free": (None, None)}
 

@@ -9,7 +9,8 @@ import pytest
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
 
-from qaeval_core.report import svg, svg_grid
+from qaeval_core.pages import chart_grids as svg_grid
+from qaeval_core.pages import charts as svg
 
 ATTACK = "</script><b onclick=x>'\"&\u202e\x07"
 NAMES = [

@@ -13,13 +13,13 @@ import word_jobs
 from helpers import read_scores, run_locally, write_parquet
 
 from qaeval_core.configure import load_config
-from qaeval_core.dry_run import dry_run_lines
 from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableFileError
-from qaeval_core.job import make_job, read_inputs
 from qaeval_core.planning.inputs import find_inputs
+from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.planning.shards import ReadLimits, plan_file
-from qaeval_core.report.report import summary_lines
 from qaeval_core.running.reader import ShardReader
+from qaeval_core.scoring.dry_run import dry_run_lines
+from qaeval_core.scoring.report import summary_lines
 
 QUESTION, CONTEXT = "Who keeps the bees?", "Ann keeps the bees behind the mill since 1987."
 

@@ -15,7 +15,7 @@ from helpers import read_scores, run_locally, write_parquet
 from qaeval_core import Scorer
 from qaeval_core.errors import SchemaError
 from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.run import Outcome
+from qaeval_core.scoring.run import Outcome
 
 TEXT_METRICS = [
     spec.name for spec in METRICS.values() if spec.needs == ("words",) and "candidate" in spec.roles

@@ -12,11 +12,11 @@ from tiny_runner import sas_runner
 from qaeval_core.errors import DeviceError
 from qaeval_core.families import device_check
 from qaeval_core.families.device_check import check_device
-from qaeval_core.families.pass_stats import PassStats
 from qaeval_core.families.token_units import TokenUnits
 from qaeval_core.models.artifact import ensure_artifact
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.models.session import Session
+from qaeval_core.store.pass_stats import PassStats
 
 
 class _Wrong(Session):

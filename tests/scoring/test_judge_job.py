@@ -11,13 +11,13 @@ from helpers import build_needed, qaeval, read_scores, run_locally, write_parque
 from llm_server import FAULTS, LlmServer
 
 from qaeval_core.configure import load_config
-from qaeval_core.dry_run import dry_run_lines
 from qaeval_core.explain.page import explanation_page
 from qaeval_core.explain.row import explain_row
 from qaeval_core.families.chat.judge_family import JudgeFamily
-from qaeval_core.job import make_job, read_inputs
 from qaeval_core.llm.journal import Journal
 from qaeval_core.metrics.judge import fill
+from qaeval_core.planning.job import make_job, read_inputs
+from qaeval_core.scoring.dry_run import dry_run_lines
 
 PROMPT = """Rate how well the answer {answer} fits the question, from 1 to 5.
 

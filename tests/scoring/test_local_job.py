@@ -20,7 +20,7 @@ from helpers import (
 
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ReconcileError, StoreLockedError, TooManyQuarantinedError
-from qaeval_core.job import make_job, read_inputs
+from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.store.lock import RunLock
 
 N_ROWS = 30

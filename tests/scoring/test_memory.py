@@ -20,7 +20,7 @@ import numpy as np
 from qaeval_core.configure import load_config
 from qaeval_core.models.artifact import find_artifact
 from qaeval_core.planning.compile import compile_run
-from qaeval_core.families.plan import statistics_table
+from qaeval_core.families.contract import statistics_table
 from qaeval_core.families.model_family import FamilyRunner
 
 run = compile_run(

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from answer_models import ANSWER_METRICS, AnswerModels, make_row, numbers, scores_only
 
-from qaeval_core.families.base import NO_WEIGHT, NON_FINITE
-from qaeval_core.families.plan import Engine, statistics_table
-from qaeval_core.join import score_rows
+from qaeval_core.families.contract import Engine, statistics_table
+from qaeval_core.families.model_units import NO_WEIGHT, NON_FINITE
 from qaeval_core.metrics.base import AnyMetric
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.models.session import Session
+from qaeval_core.scoring.join import score_rows
 
 SPECS = ANSWER_METRICS
 

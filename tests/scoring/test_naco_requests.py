@@ -19,7 +19,7 @@ from qaeval_core import Scorer
 from qaeval_core.configure import RunConfig, load_config
 from qaeval_core.errors import ConfigError
 from qaeval_core.families.chat.family import ChatFamilyPlan
-from qaeval_core.job import Job, make_job, read_inputs
+from qaeval_core.planning.job import Job, make_job, read_inputs
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,8 @@ from naco_jobs import CONTEXT, calls, many, settings, table
 from qaeval_core.configure import load_config
 from qaeval_core.errors import LanguageModelError, RunStoppedError, TooManyQuarantinedError
 from qaeval_core.families.chat.family import ChatFamilyPlan
-from qaeval_core.job import make_job, read_inputs
 from qaeval_core.llm.journal import Journal
+from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.local_calls import ChatRunner
 
 

@@ -16,7 +16,7 @@ from s3_server import S3Server
 from word_jobs import N_ROWS, ROWS_PER_GROUP, is_whole, n_quarantined, request, rows, run
 
 from qaeval_core.errors import InputChangedError, LockLostError, RunError, StorageError
-from qaeval_core.outages import Outages
+from qaeval_core.storage.retry import Outages
 from qaeval_core.store.lock import LockTimes, RunLock
 
 

@@ -13,8 +13,8 @@ from naco_jobs import many
 from qaeval_core.configure import load_config
 from qaeval_core.errors import LanguageModelError, RunStoppedError
 from qaeval_core.families.chat.family import ChatFamilyPlan
-from qaeval_core.families.plan import FamilyPlan
-from qaeval_core.job import Job, make_job, read_inputs
+from qaeval_core.families.contract import FamilyPlan
+from qaeval_core.planning.job import Job, make_job, read_inputs
 from qaeval_core.planning.shards import Piece
 from qaeval_core.running.passes import OnShard, run_passes
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from tiny_runner import sas_runner
 
+from qaeval_core.families.contract import statistics_table
 from qaeval_core.families.model_family import FamilyRunner, UnitRun
-from qaeval_core.families.plan import statistics_table
 
 ROWS = {
     "candidate": ["the red mill", "the barn"],

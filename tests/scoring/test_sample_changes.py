@@ -26,7 +26,7 @@ from sampled_rows import NOT_SAMPLED, request, smallest, some, table
 
 from qaeval_core.calibration.baselines import draw_pairs
 from qaeval_core.configure import load_config
-from qaeval_core.job import make_job, read_inputs
+from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.sampling import with_sample
 
 N_ROWS = 40

@@ -18,7 +18,7 @@ from qaeval_core.calibration.complexity import (
     with_journal,
 )
 from qaeval_core.configure import load_config
-from qaeval_core.job import read_inputs
+from qaeval_core.planning.job import read_inputs
 from qaeval_core.running.sampling import with_sample
 
 N_ROWS, N_CONTEXTS = 60, 12

@@ -13,7 +13,7 @@ from sampled_rows import NOT_SAMPLED, request, smallest, some, table
 
 from qaeval_core.configure import load_config
 from qaeval_core.errors import InputError, TooManyQuarantinedError
-from qaeval_core.job import make_job, read_inputs
+from qaeval_core.planning.job import make_job, read_inputs
 
 N_ROWS, N_CONTEXTS, N_SAMPLED = 120, 23, 5
 

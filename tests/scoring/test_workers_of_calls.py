@@ -13,11 +13,11 @@ from naco_jobs import many, settings
 
 from qaeval_core.configure import load_config
 from qaeval_core.families.chat.family import ChatFamilyPlan
-from qaeval_core.job import Job, make_job, read_inputs
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.governor import Governor
 from qaeval_core.llm.governor_client import Call, GovernorClient
 from qaeval_core.llm.limits import Limits
+from qaeval_core.planning.job import Job, make_job, read_inputs
 from qaeval_core.running.call_worker import CallWorker
 from qaeval_core.running.local_executor import LocalSupervisor
 from qaeval_core.running.progress import ProgressPrinter

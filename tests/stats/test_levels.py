@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qaeval_core.stats.levels import (
+from qaeval_core.stats.system_scores import (
     common_questions,
     draw_weights,
     group_rows,

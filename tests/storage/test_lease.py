@@ -22,11 +22,11 @@ from s3_proxy import S3Proxy
 from s3_server import S3Server
 from word_jobs import request, rows, run
 
-from qaeval_core import join
 from qaeval_core.errors import LockLostError, RunStoppedError, StoreLockedError
-from qaeval_core.outages import Outages
+from qaeval_core.scoring import join
 from qaeval_core.storage.path import StoragePath, as_path
 from qaeval_core.storage.probe import PROBES
+from qaeval_core.storage.retry import Outages
 from qaeval_core.store.lock import LockTimes, RunLock
 from qaeval_core.store.store import Store
 

@@ -20,11 +20,11 @@ from s3_server import S3Server
 from word_jobs import ROWS_PER_GROUP, Watched, request, rows, run
 
 from benchmarks.reconcile import looks, make_input, make_killed_job
-from qaeval_core import checksums
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ReconcileError, RunError, RunStoppedError
-from qaeval_core.job import make_job, read_inputs
-from qaeval_core.run import run_job
+from qaeval_core.planning.job import make_job, read_inputs
+from qaeval_core.scoring.run import run_job
+from qaeval_core.storage import checksums
 from qaeval_core.storage.objects import ObjectStorage
 from qaeval_core.storage.path import as_path
 from qaeval_core.storage.posix import PosixStorage

@@ -21,7 +21,7 @@ from s3_proxy import CONDITIONS, NOT_IMPLEMENTED, S3Proxy
 from s3_server import S3Server
 from word_jobs import N_ROWS, ROWS_PER_GROUP, Watched, request, rows, run
 
-import qaeval_core.run
+import qaeval_core.scoring.run
 from qaeval_core.configure import load_config
 from qaeval_core.errors import (
     ConfigError,
@@ -32,11 +32,11 @@ from qaeval_core.errors import (
     StorageError,
     StoreLockedError,
 )
-from qaeval_core.job import make_job, read_inputs
 from qaeval_core.planning.inputs import find_inputs
-from qaeval_core.run import run_job
+from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running import passes
-from qaeval_core.running.sight import Sight
+from qaeval_core.running.visibility import Sight
+from qaeval_core.scoring.run import run_job
 from qaeval_core.storage.path import as_path
 from qaeval_core.store.lock import RunLock
 
@@ -111,7 +111,7 @@ def test_an_outage_at_any_step_is_waited_for(
     uri: str, source: Path, bucket: S3Server, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """Protects from joining all scores anew because of one second at the end."""
-    module = {"passes": passes, "run": qaeval_core.run}[step.partition(".")[0]]
+    module = {"passes": passes, "run": qaeval_core.scoring.run}[step.partition(".")[0]]
     name = step.rpartition(".")[2]
     do = getattr(module, name)
 

@@ -19,7 +19,7 @@ from s3_server import S3Server
 from typer.testing import CliRunner
 
 from jobs.cli import app
-from qaeval_core.audit.runs import PINNED, Runs
+from qaeval_core.audit.profile_folder import PINNED, Runs
 from qaeval_core.storage.path import StoragePath, as_path
 from qaeval_core.store.store import Store
 

@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeGuard
 import pyarrow as pa
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.families.pass_stats import PassStats
-from qaeval_core.families.plan import (
+from qaeval_core.families.contract import (
     Context,
     Engine,
     Family,
@@ -28,6 +27,7 @@ from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.metrics.chat import ChatSettings, chat_settings
 from qaeval_core.signature import Signature
 from qaeval_core.storage.path import StoragePath, as_path, open_out
+from qaeval_core.store.pass_stats import PassStats
 
 # A unit of work: what is lost of open shards is asked again from the journal, at no cost.
 _ROWS_PER_SHARD = 128

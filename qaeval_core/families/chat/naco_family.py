@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from qaeval_core.families.base import EMPTY_CANDIDATE
 from qaeval_core.families.chat.family import ChatFamily, ChatWork, Reading, Request
 from qaeval_core.families.chat.naco_prompt import make_prompt, prompt_name, reminder_prompt
 from qaeval_core.families.chat.naco_reply import Reply, parse_reply
+from qaeval_core.families.model_units import EMPTY_CANDIDATE
 from qaeval_core.llm.message import Message
 from qaeval_core.metrics.chat import UNPARSABLE, ChatSettings
 from qaeval_core.metrics.f1 import f1

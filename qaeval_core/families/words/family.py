@@ -15,8 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.families.pass_stats import PassStats
-from qaeval_core.families.plan import (
+from qaeval_core.families.contract import (
     Context,
     Engine,
     Family,
@@ -33,6 +32,7 @@ from qaeval_core.families.words.frequencies import DocumentFrequencies, read_fre
 from qaeval_core.families.words.rows import Compute, ShardTexts, Tokenisers
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.signature import Signature, hash_file
+from qaeval_core.store.pass_stats import PassStats
 
 _NAME = "words"
 _ROWS_PER_SHARD = 16_384

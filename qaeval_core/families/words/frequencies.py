@@ -26,8 +26,8 @@ from qaeval_core.families.words.rows import (
     numbers,
 )
 from qaeval_core.metrics.cider import idf, similarity
-from qaeval_core.outages import Outages
 from qaeval_core.storage.path import AnyPath, as_path
+from qaeval_core.storage.retry import Outages
 from qaeval_core.text.ngrams import GramCounts, HashArray, gram_hashes, word_hashes
 
 _N_DOCUMENTS = b"qaeval.n_documents"

@@ -1,0 +1,1 @@
+"""Pages: what all HTML pages share: style, charts, example rows."""

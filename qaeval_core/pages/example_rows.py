@@ -1,0 +1,147 @@
+"""Examples: the texts of the few rows of lowest and highest score, read from the input again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qaeval_core.errors import ConfigError, UnreadableFileError, nearest
+from qaeval_core.planning.inputs import InputFile
+from qaeval_core.planning.shards import ReadLimits
+from qaeval_core.running.reader import read_rows
+from qaeval_core.scoring.summary import MAX_EXAMPLES
+from qaeval_core.storage.retry import Outages
+
+N_EXAMPLES = 5  # rows shown at each end of a metric's main column
+
+Place = tuple[str, int]
+Texts = Mapping[Place, Mapping[str, object]]
+
+
+@dataclass(frozen=True, slots=True)
+class RunExamples:
+    """Rows of lowest and highest score of a finished run.
+
+    Attributes
+    ----------
+    report : mapping
+        Content of report.json, which says where they are.
+    texts : mapping of place to mapping of role to text, optional
+        None: none are shown.
+    n : int
+        Rows at each end.
+    why : str
+        Why texts that were wanted cannot be shown.
+    """
+
+    report: Mapping[str, Any]
+    texts: Texts | None
+    n: int
+    why: str = ""
+
+
+def main_columns(report: Mapping[str, Any]) -> list[str]:
+    """Return the column of each instance that says most, by what report.json says.
+
+    Its own name, else its F1, else its first.
+
+    Examples
+    --------
+    >>> columns = ["f1", "f1_recall", "bertscore_recall", "bertscore_f1", "kpqa_bleu_1"]
+    >>> main_columns({"instances": ["f1", "bertscore", "kpqa"], "columns": columns})
+    ['f1', 'bertscore_f1', 'kpqa_bleu_1']
+    """
+    found: dict[str, list[str]] = {name: [] for name in report["instances"]}
+    for name in report["columns"]:
+        # The longest name: an instance may be called as another one's sub-score begins.
+        own = [one for one in found if name == one or name.startswith(f"{one}_")]
+        found[max(own, key=len)].append(name)
+    return [
+        next((one for one in (name, f"{name}_f1") if one in own), own[0])
+        for name, own in found.items()
+        if own
+    ]
+
+
+def example_places(report: Mapping[str, Any], *, n: int) -> list[Place]:
+    """Return the places of rows at both ends of each metric's main column.
+
+    Parameters
+    ----------
+    report : mapping
+        Content of report.json.
+    n : int
+        Rows at each end.
+
+    Raises
+    ------
+    ConfigError
+        If a run does not keep so many.
+    """
+    if not 0 <= n <= MAX_EXAMPLES:
+        raise ConfigError(f"--texts {n}: a run keeps 0 to {MAX_EXAMPLES} rows of each end")
+    found = {
+        (own["file"], own["row"])
+        for name in main_columns(report)
+        for end in report.get("examples", {}).get(name, {}).values()
+        for own in end[:n]
+    }
+    return sorted(found)
+
+
+def read_texts(
+    places: Sequence[Place],
+    *,
+    files: Sequence[InputFile],
+    n_rows: Mapping[str, int],
+    columns: Mapping[str, str],
+    limits: ReadLimits,
+    outages: Outages | None = None,
+) -> dict[Place, dict[str, object]]:
+    """Return the texts of rows by place and role; of rows that cannot be read, why.
+
+    Parameters
+    ----------
+    n_rows : mapping of file id to int
+        Rows of each file that were scored.
+    columns : mapping of role to column
+        Of the run; the id is no text.
+
+    Raises
+    ------
+    ConfigError
+        If a file is no input now.
+    InputChangedError, StorageError
+        See `running.reader.ShardReader.read`.
+    """
+    roles = {role: name for role, name in columns.items() if role != "id"}
+    by_name = {file.relative: file for file in files}
+    found: dict[Place, dict[str, object]] = {}
+    for name in dict.fromkeys(file for file, _ in places):
+        if name not in by_name:
+            raise ConfigError(f"{name} is no input now{nearest(name, by_name)}")
+        file = by_name[name]
+        rows = sorted({row for own, row in places if own == name})
+        try:
+            values = read_rows(
+                [file],
+                np.array(rows),
+                n_rows={file.file_id: n_rows[file.file_id]},
+                columns=roles,
+                limits=limits,
+                outages=outages,
+            )
+        except UnreadableFileError as error:
+            found |= {(name, row): {"not readable": str(error)} for row in rows}
+            continue
+        for i, row in enumerate(rows):
+            found[name, row] = {role: _shown(own[i]) for role, own in values.items()}
+    return found
+
+
+def _shown(value: object) -> object:
+    """Return a text or texts; of what is none, what it is instead."""
+    return f"({value})" if isinstance(value, Exception) else value

@@ -1,0 +1,169 @@
+"""Sight: what every node of a run must see, looked at before its first shard or call.
+
+A folder that is not mounted on a node looks like an empty one: a worker there would keep commits
+and paid replies for itself, and take input files that it does not see for damaged ones. So a run
+puts a mark into the folders that it shares, and who does not find it does nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyarrow import fs
+
+from qaeval_core.planning.inputs import InputFile, open_filesystem
+from qaeval_core.planning.job import Job
+from qaeval_core.storage import files
+from qaeval_core.storage.path import StoragePath
+from qaeval_core.storage.retry import Outages
+from qaeval_core.store.store import Mark, Store
+
+# A shared file system may show a new file a moment later.
+_LOOKS = 3
+_LOOK_AGAIN_S = 0.5
+# Of runs that were killed: another run that lives may use the same journal.
+_OLD_MARK_S = 7 * 86_400.0
+_MARK = re.compile(r"^\.[0-9a-f]{32}\.mark$")
+# A look at each folder of inputs, but not at a million of them.
+_MAX_INPUT_FOLDERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a node must see.
+
+    Attributes
+    ----------
+    mark : Mark
+        In each of the folders.
+    folders : tuple of str
+        OUT and the journals.
+    given : tuple of str
+        Files that workers read: keys, document frequencies.
+    inputs : tuple of str
+        One input file of each folder.
+    """
+
+    mark: Mark
+    folders: tuple[str, ...]
+    given: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+
+    def problem(self) -> str | None:
+        """Return what cannot be seen from this process, or None."""
+        for left in reversed(range(_LOOKS)):
+            found = self._look()
+            if found is None or not left:
+                return found
+            time.sleep(_LOOK_AGAIN_S)
+        return None
+
+    def _look(self) -> str | None:
+        for folder in self.folders:
+            try:
+                self.mark.check(folder)
+            except OSError as error:
+                is_hidden = "://" in folder and not isinstance(error, FileNotFoundError)
+                why = error.strerror if is_hidden else "the folder there is another one, or none"
+                return f"{folder} ({why})"
+        for path in self.given:
+            if not Path(path).expanduser().is_file():
+                return path
+        return next((problem for uri in self.inputs if (problem := input_problem(uri))), None)
+
+
+def input_problem(uri: str) -> str | None:
+    """Return why an input file cannot be seen from this process, or None.
+
+    A store that does not answer at all is no matter of sight: readers try it again.
+    """
+    try:
+        filesystem, path = open_filesystem(uri)
+        if filesystem.get_file_info(path).type != fs.FileType.File:
+            return uri
+        filesystem.open_input_file(path).close()
+    except (FileNotFoundError, PermissionError) as error:
+        return f"{uri} ({error.strerror})"
+    except OSError as error:
+        return f"{uri} (access denied)" if "ACCESS_DENIED" in str(error) else None
+    return None
+
+
+@contextlib.contextmanager
+def marked(job: Job, outages: Outages) -> Iterator[tuple[Job, Sight]]:
+    """Put the run's mark into the folders that its workers share, and take it away at the end.
+
+    Parameters
+    ----------
+    job : Job
+    outages : Outages
+        How long this process tries the disk.
+
+    Yields
+    ------
+    (Job, Sight)
+        The job with a store that writes only where the mark is; and what nodes must see.
+
+    Raises
+    ------
+    RunError
+        If OUT cannot be written.
+    """
+    mark = Mark(f".{uuid.uuid4().hex}.mark")
+    out = job.store.out
+
+    def put_mark() -> None:
+        _remove_marks(out, older_than_s=0.0)
+        (out / mark.name).put(b"")
+
+    outages.call(put_mark, store=str(out), what=f"cannot write below {out}")
+    folders = [out]
+    for folder in _journal_folders(job):
+        # Where replies cannot be kept, the family says so and ends; the others go on.
+        with contextlib.suppress(OSError):
+            _remove_marks(folder, older_than_s=_OLD_MARK_S)
+            if folder.local is not None:
+                files.make_folder(folder.local, is_private=True)
+            (folder / mark.name).put(b"")
+            folders.append(folder)
+    sight = Sight(
+        mark, tuple(map(str, folders)), tuple(_given_files(job)), tuple(one_a_folder(job.files))
+    )
+    try:
+        store = Store(out, mark=mark, outages=outages, sample=job.sample, guard=job.store.guard)
+        yield job.with_store(store), sight
+    finally:
+        for folder in folders:
+            with contextlib.suppress(OSError):
+                (folder / mark.name).delete()
+
+
+def _remove_marks(folder: StoragePath, *, older_than_s: float) -> None:
+    for found in list(folder.list()):
+        if _MARK.match(found.name) and time.time() - found.modified_s >= older_than_s:
+            (folder / found.name).delete()
+
+
+def _journal_folders(job: Job) -> list[StoragePath]:
+    return sorted(
+        {plan.journal_folder for plan in job.run.families if plan.journal_folder}, key=str
+    )
+
+
+def _given_files(job: Job) -> Iterator[str]:
+    for plan in job.run.families:
+        yield from plan.given_files
+
+
+def one_a_folder(inputs: Sequence[InputFile]) -> list[str]:
+    """Return the place of one file of each folder, of so many that it is quickly looked at."""
+    by_folder: dict[str, str] = {}
+    for file in inputs:
+        by_folder.setdefault(file.uri.rpartition("/")[0], file.uri)
+    return list(by_folder.values())[:_MAX_INPUT_FOLDERS]

@@ -1,0 +1,410 @@
+"""Page: ``OUT/report.html``: what was scored and how, how the scores lie, and what that cost.
+
+Made of what a run wrote about itself: report.json, run.json and its profile; no score is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qaeval_core.pages import charts as svg
+from qaeval_core.pages.example_rows import N_EXAMPLES, Texts, main_columns
+from qaeval_core.pages.html import (
+    Fields,
+    Passage,
+    Table,
+    Tone,
+    block_html,
+    cut,
+    details,
+    escaped,
+    figure,
+    left_out,
+    page,
+    section,
+    shown,
+    within,
+)
+from qaeval_core.profile.column_profile import Profile
+from qaeval_core.profile.histogram import counted_bars
+from qaeval_core.profile.run_profile import RunProfile
+from qaeval_core.schema import NOT_SAMPLED
+
+PAGE, PROFILE = "report.html", "profile.parquet"
+MAX_BYTES = 300_000
+_INPUTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a page is made of.
+
+    Attributes
+    ----------
+    report, run : mapping
+        Content of report.json and run.json.
+    profile : RunProfile, optional
+        None if a version wrote none.
+    texts : mapping of place to mapping of role to text, optional
+        Of examples; None: no text is shown.
+    by : tuple of str
+        Columns of slices.
+    n_examples : int
+        Rows at each end of a metric's main column.
+    """
+
+    report: Mapping[str, Any]
+    run: Mapping[str, Any]
+    profile: RunProfile | None
+    texts: Texts | None
+    by: tuple[str, ...]
+    n_examples: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """How much of each kind a page may show, so that it stays small."""
+
+    n_examples: int
+    n_charts: int
+    n_slices: int  # lines of all tables of slices, times columns
+    n_notes: int  # such as one of each file that cannot be read
+    n_chars: int  # of a signature, or of a note
+
+
+_ROOMS = (
+    _Room(20, 60, 1200, 100, 4000),
+    _Room(5, 30, 600, 100, 1000),
+    _Room(2, 20, 200, 50, 400),
+    _Room(0, 10, 0, 20, 200),
+)
+
+
+def report_page(
+    report: Mapping[str, Any],
+    run: Mapping[str, Any],
+    profile: RunProfile | None,
+    texts: Texts | None = None,
+    *,
+    by: Sequence[str] | None = None,
+    n_examples: int = N_EXAMPLES,
+) -> str:
+    """Return the page, of less than 300 kB: what has no room is left out, and that is said.
+
+    Parameters
+    ----------
+    report, run : mapping
+        Content of report.json and run.json.
+    profile : RunProfile or None
+        None if a version wrote none.
+    texts : mapping of place to mapping of role to text, optional
+        Of examples; default no text is shown.
+    by : sequence of str, optional
+        Columns of slices; default all that have some.
+    n_examples : int
+        Rows at each end of a metric's main column.
+    """
+    slices = report.get("slices", {})
+    chosen = [name for name, own in slices.items() if own] if by is None else by
+    content = Content(report, run, profile, texts, tuple(chosen), n_examples)
+    for room in _ROOMS:
+        text = page("qaeval report", list(_sections(content, room)))
+        if len(text.encode()) < MAX_BYTES:
+            break
+    return text
+
+
+def _sections(content: Content, room: _Room) -> Iterator[str]:
+    yield _head(content, room)
+    yield section("Scores", [_columns(content), *_charts(content, room)])
+    yield section("Without a score", [_reasons(content)])
+    if content.by:
+        yield section("Means by slice", list(_slices(content, room)))
+    yield section("Lowest and highest", list(_examples(content, room)))
+    yield section("Work", list(_work(content)))
+    yield section("How it was made", list(_origin(content, room)))
+
+
+def _head(content: Content, room: _Room) -> str:
+    report = content.report
+    metrics = ", ".join(report["instances"])
+    n_rows, n_left_out = report["rows"], _n_not_sampled(report)
+    n = f"{n_rows - n_left_out:,} of {n_rows:,}" if n_left_out else f"{n_rows:,}"
+    lines = [f"<h1>{n} rows scored by {escaped(metrics)}</h1>"]
+    remarks = [
+        Passage(f"{key} ended early, its other rows are pending: {why}", tone="bad")
+        for key, why in report.get("stopped", {}).items()
+    ]
+    remarks += [Passage(said, tone="plain") for said in _sample(report)]
+    for name, counts in report["instances"].items():
+        numbers = {kind: n for kind, n in counts.items() if isinstance(n, int)}
+        parts = [
+            f"{n:,} {kind.replace('_', ' ')}"
+            for kind, n in numbers.items()
+            if n or kind != NOT_SAMPLED
+        ]
+        is_whole = counts["scored"] == n_rows - n_left_out > 0
+        tone: Tone = "good" if is_whole else "plain" if counts["scored"] else "bad"
+        remarks.append(Passage(f"{name}: {', '.join(parts)}", tone=tone))
+    if report["duplicate_ids"]:
+        said = f"{report['duplicate_ids']:,} ids are repeats inside their files"
+        remarks.append(Passage(said, tone="plain"))
+    notes = report["notes"]
+    remarks += [Passage(within(note, room.n_chars), tone="soft") for note in notes[: room.n_notes]]
+    more = left_out(len(notes) - room.n_notes, "notes (report.json has all)")
+    return "\n".join(filter(None, [*lines, *map(block_html, remarks), more]))
+
+
+def _n_not_sampled(report: Mapping[str, Any]) -> int:
+    """Return how many rows a sample left out; a version without samples says nothing of it."""
+    n: int = report.get("not_sampled", 0)
+    return n
+
+
+def _sample(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the sample is, if the rows are one."""
+    sample = report.get("sample")
+    if not sample:
+        return
+    said = f"A sample: {sample['rows']:,} rows, those of {sample['contexts']:,} contexts"
+    n_without = sample["rows_without_context"]
+    yield f"{said}; {n_without:,} rows have no context and are not sampled" if n_without else said
+
+
+def _columns(content: Content) -> str:
+    names = ("lowest", "median", "highest")
+    rows = []
+    for name, own in content.report["columns"].items():
+        points = [own["quantiles"].get(key) for key in ("0", "0.5", "1")]
+        cells = [shown(own["mean"]), _interval(own["interval_95"]), shown(own["n"])]
+        rows.append(
+            [
+                name,
+                *cells,
+                shown(own["n_undefined"]),
+                *map(shown, points),
+                shown(own.get("corpus")),
+            ]
+        )
+    head = ("column", "mean", "95 % interval", "scored", "undefined", *names, "corpus")
+    caption = "Intervals take rows as independent of each other"
+    return block_html(Table(caption, head, rows, numbers=range(1, len(head))))
+
+
+def _charts(content: Content, room: _Room) -> Iterator[str]:
+    if content.profile is None:
+        said = "No distributions: the version that wrote these scores kept no profile of them."
+        yield block_html(Passage(said, tone="soft"))
+        return
+    profiles = content.profile.columns
+    own = [name for name in content.report["columns"] if name in profiles]
+    figures = [figure(name, _distribution(name, profiles[name])) for name in own[: room.n_charts]]
+    yield f'<div class="charts">{"".join(figures)}</div>'
+    yield left_out(len(own) - room.n_charts, "distributions")
+
+
+def _distribution(name: str, profile: Profile) -> str:
+    bars = counted_bars([profile])
+    (own,) = bars.counted
+    if not own.n_defined:
+        said = f"No row has a score here ({own.n_undefined:,} undefined)."
+        return block_html(Passage(said, tone="soft"))
+    title = f"Distribution of {name}"
+    chart = svg.histogram(bars.edges, {name: own.counts}, title=title, is_share=False)
+    return chart + block_html(Passage(own.remark, tone="soft"))
+
+
+def _reasons(content: Content) -> str:
+    report = content.report
+    rows = [
+        [reason, "quarantined: scored by no metric", f"{n:,}"]
+        for reason, n in report["quarantined_by_reason"].items()
+    ]
+    rows += [
+        [reason, f"undefined: {name}", f"{n:,}"]
+        for name, own in report["instances"].items()
+        for reason, n in own["undefined_by_reason"].items()
+    ]
+    if n := _n_not_sampled(report):
+        rows.append([NOT_SAMPLED, "not in the sample: scored by no metric", f"{n:,}"])
+    if not rows:
+        return block_html(Passage("Every row has a score of every metric.", tone="good"))
+    table = Table("Rows by reason", ("reason", "what that is", "rows"), rows, numbers=(2,))
+    return block_html(table)
+
+
+def _slices(content: Content, room: _Room) -> Iterator[str]:
+    names = main_columns(content.report)
+    left = room.n_slices
+    for by in content.by:
+        own = content.report["slices"][by]
+        left -= len(own) * len(names)
+        if left < 0:
+            said = f"{by} is left out: the page would be too large. report.json has its means."
+            yield block_html(Passage(said, tone="soft"))
+            continue
+        yield f"<h3>{escaped(by)}</h3>"
+        yield f'<div class="charts">{"".join(_dots(own, name) for name in names)}</div>'
+        rows = [
+            [_label(one), shown(one["rows"]), *(_mean(one["columns"][name]) for name in names)]
+            for one in own
+        ]
+        head = (by, "rows", *names)
+        table = Table(
+            "Mean, its 95 % interval, and rows with a score",
+            head,
+            rows,
+            numbers=range(1, len(head)),
+        )
+        yield details(f"{by} as a table", block_html(table))
+
+
+def _dots(slices: Sequence[Mapping[str, Any]], name: str) -> str:
+    dots = [
+        svg.Dot(_label(one), own["mean"], *(own["interval_95"] or (None, None)))
+        for one in slices
+        if (own := one["columns"][name])["mean"] is not None
+    ]
+    if not dots:
+        return ""
+    return figure(name, svg.interval_dots(dots, title=f"Mean of {name} by slice"))
+
+
+def _label(one: Mapping[str, Any]) -> str:
+    return "(null)" if one["value"] is None else one["value"] or "(empty)"
+
+
+def _mean(own: Mapping[str, Any]) -> str:
+    if own["mean"] is None:
+        return "none"
+    return f"{shown(own['mean'])} {_interval(own['interval_95'])} of {own['n']:,}".replace(
+        "  ", " "
+    )
+
+
+def _examples(content: Content, room: _Room) -> Iterator[str]:
+    n = min(content.n_examples, room.n_examples)
+    if not content.n_examples or "examples" not in content.report:
+        yield block_html(Passage("No rows were kept for this, or none are wanted.", tone="soft"))
+        return
+    yield left_out(content.n_examples - n, "rows of each end")
+    yield from example_tables(content.report, content.texts, n=n)
+
+
+def example_tables(report: Mapping[str, Any], texts: Texts | None, *, n: int) -> Iterator[str]:
+    """Yield tables of the rows at both ends of each metric's main column.
+
+    Parameters
+    ----------
+    report : mapping
+        Content of report.json.
+    texts : mapping of place to mapping of role to text, optional
+        Default no text is shown.
+    n : int
+        Rows at each end.
+    """
+    for name in main_columns(report):
+        for end, own in report["examples"][name].items():
+            if own[:n]:
+                yield _example_table(texts, f"{name}: {end}", own[:n])
+
+
+def _example_table(known: Texts | None, title: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    if known is None:
+        plain = [[f"{own['file']}:{own['row']}", shown(own["value"])] for own in rows]
+        return block_html(Table(title, ("row", "score"), plain, numbers=(1,)))
+    texts = [known.get((own["file"], own["row"]), {}) for own in rows]
+    roles = list(dict.fromkeys(role for own in texts for role in own))
+    cells = [
+        [str(own["id"]), shown(own["value"]), *(cut(text.get(role)) for role in roles)]
+        for own, text in zip(rows, texts, strict=True)
+    ]
+    table = block_html(Table(title, ("id", "score", *roles), cells, numbers=(1,)))
+    return details(title, table)
+
+
+def _work(content: Content) -> Iterator[str]:
+    families = content.report["families"]
+    computed = {key: own for key, own in families.items() if "forward_sequences" in own}
+    asked = {key: own for key, own in families.items() if "calls" in own}
+    if computed:
+        head = ("family", "rows", "units run", "shared", "tokens", "padding", "truncated")
+        rows = [
+            [
+                key,
+                shown(own["rows"]),
+                shown(own["forward_sequences"]),
+                _share_avoided(own),
+                shown(own["tokens"]),
+                f"{own['padding_share']:.1%}",
+                shown(own["truncated"]),
+            ]
+            for key, own in computed.items()
+        ]
+        caption = "All that is committed; shared: units that equal others and were not run again"
+        yield block_html(Table(caption, head, rows, numbers=range(1, len(head))))
+    if asked:
+        yield _calls(asked)
+    speeds = {key: own["this_run"] for key, own in families.items() if "this_run" in own}
+    if speeds:
+        titles = ("family", "rows", "seconds", "rows/s", "tokens/s")
+        fields = ("rows", "wall_s", "rows_per_s", "tokens_per_s")
+        rows = [[key, *(shown(own[name]) for name in fields)] for key, own in speeds.items()]
+        yield block_html(Table("The last run alone", titles, rows, numbers=(1, 2, 3, 4)))
+    wall_s = content.report["wall_s"]
+    yield block_html(Passage(f"{wall_s:,.1f} seconds for all passes of the last run.", tone="soft"))
+
+
+def _share_avoided(own: Mapping[str, Any]) -> str:
+    n = own["forward_sequences"] + own["forward_sequences_avoided"]
+    return f"{own['forward_sequences_avoided'] / n:.1%}" if n else ""
+
+
+def _calls(families: Mapping[str, Mapping[str, Any]]) -> str:
+    fields = ("paid", "from_journal", "prompt_tokens", "completion_tokens", "reminders")
+    head = ("family", "requests shared", *(name.replace("_", " ") for name in fields))
+    rows = []
+    for key, own in families.items():
+        calls = own["calls"]
+        failed, usd = sum(calls["failed"].values()), own.get("journal", {}).get("usd")
+        money = ["" if one is None else f"{one:,.4f}" for one in (calls["usd"], usd)]
+        numbers = [own["requests_avoided"], *(calls[name] for name in fields), failed]
+        rows.append([key, *map(shown, numbers), *money])
+    head = (*head, "failed", "USD", "USD of the journal")
+    return block_html(Table("Calls of language models", head, rows, numbers=range(1, len(head))))
+
+
+def _origin(content: Content, room: _Room) -> Iterator[str]:
+    report, run = content.report, content.run
+    config = run.get("config", {})
+    paths = config["input"]["paths"]
+    given = [(f"input {i + 1}", str(path)) for i, path in enumerate(paths[:_INPUTS])]
+    if (n_more := len(paths) - _INPUTS) > 0:
+        given.append(("more inputs", f"{n_more:,}, named in run.json"))
+    columns = [(f"column of {role}", str(name)) for role, name in run.get("columns", {}).items()]
+    carried = [("carried", ", ".join(config["output"]["carry"]))]
+    yield block_html(Fields("Read", [*given, *columns, *carried]))
+    signatures = [
+        (name, within(own["signature"], room.n_chars)) for name, own in report["instances"].items()
+    ]
+    yield block_html(Fields("Signatures: how each score is made", signatures))
+    families = [
+        (key, within(" ".join(_made(own)), room.n_chars)) for key, own in report["families"].items()
+    ]
+    made = [("device", str(run.get("device")))]
+    for key, value in report["environment"].items():
+        packages = value.items() if isinstance(value, dict) else [(key, value)]
+        made += [(name, str(version)) for name, version in packages]
+    yield details("Families and models", block_html(Fields("Statistics", families)))
+    yield details("Environment", block_html(Fields("Where it ran", made)))
+
+
+def _made(own: Mapping[str, Any]) -> Iterator[str]:
+    yield own["signature"]
+    yield from (f"{name}: {own[name]}" for name in ("artifact", "precision") if name in own)
+
+
+def _interval(own: Sequence[float] | None) -> str:
+    return "" if own is None else f"[{shown(own[0])}, {shown(own[1])}]"

@@ -1,0 +1,232 @@
+"""Report: what a run scored, what it could not and why, and what it cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qaeval_core.families.contract import FamilyPlan
+from qaeval_core.llm.journal_totals import JournalTotals
+from qaeval_core.planning.run_plan import CompiledRun, InstancePlan
+from qaeval_core.planning.sample import Sample
+from qaeval_core.running.totals import Totals
+from qaeval_core.signature import environment
+from qaeval_core.stats.bootstrap import summarise
+from qaeval_core.storage.path import StoragePath
+from qaeval_core.store.pass_stats import PassStats
+
+
+def make_report(
+    run: CompiledRun,
+    totals: Totals,
+    *,
+    read_scores: Callable[[str], NDArray[np.floating]],
+    committed: Mapping[str, PassStats],
+    this_run: Mapping[str, PassStats],
+    wall_s: Mapping[str, float],
+    stopped: Mapping[str, str],
+    journals: Mapping[str, JournalTotals],
+    notes: list[str],
+) -> dict[str, Any]:
+    """Return the report as plain data.
+
+    Parameters
+    ----------
+    read_scores : callable
+        Column -> all its scores, NaN where undefined or quarantined. Asked for one at a time: the
+        scores of a run may be many.
+    committed : mapping of family key to PassStats
+        Counts of all commits, whichever run made them.
+    this_run : mapping of family key to PassStats
+        Counts and seconds of this run alone.
+    wall_s : mapping of family key to float
+        Wall time of each family in this run; ``total`` for all.
+    stopped : mapping of family key to str
+        Families that ended before all rows were asked, and why.
+    journals : mapping of family key to JournalTotals
+        What the journals of families that ask hold, whichever run paid for it.
+    """
+    n_quarantined = sum(totals.quarantined.values())
+    n_without = n_quarantined + totals.n_not_sampled
+    columns = {
+        plan.column(output): _column(
+            plan, output, totals, read_scores(plan.column(output)), n_without=n_without
+        )
+        for plan in run.instances
+        for output in (own.name for own in plan.columns if own.is_score)
+    }
+    return {
+        "rows": totals.n_rows,
+        "quarantined": n_quarantined,
+        "quarantined_by_reason": dict(totals.quarantined.most_common()),
+        "not_sampled": totals.n_not_sampled,
+        "duplicate_ids": totals.n_duplicate_ids,
+        "instances": {
+            plan.name: {
+                "signature": str(plan.signature),
+                "scored": totals.n_scored[plan.name],
+                "undefined": sum(totals.undefined.get(plan.name, {}).values()),
+                "quarantined": n_quarantined,
+                "not_sampled": totals.n_not_sampled,
+                "undefined_by_reason": dict(totals.undefined.get(plan.name, {})),
+                **_text_counts(plan, totals),
+            }
+            for plan in run.instances
+        },
+        "columns": columns,
+        "families": {
+            plan.key: plan.report(committed[plan.key])
+            | _this_run(this_run.get(plan.key), wall_s.get(plan.key, 0.0))
+            | {"signature": str(plan.signature), **plan.describe(), **_journal(plan, journals)}
+            for plan in run.families
+        },
+        "stopped": dict(stopped),
+        "wall_s": round(wall_s.get("total", 0.0), 3),
+        "notes": notes,
+        "environment": environment(),
+    }
+
+
+def _column(
+    plan: InstancePlan,
+    output: str,
+    totals: Totals,
+    values: NDArray[np.floating],
+    *,
+    n_without: int,
+) -> dict[str, Any]:
+    """Return what the report says of one column of scores."""
+    content = {**asdict(summarise(values)), "signature": str(plan.signature)}
+    content["n_undefined"] -= n_without  # They are counted by themselves.
+    if output == "" and plan.name in totals.sums:
+        corpus = float(plan.metric.corpus(plan.settings, totals.sums[plan.name]))
+        content["corpus"] = None if math.isnan(corpus) else corpus
+    return content
+
+
+def sample_content(sample: Sample) -> dict[str, Any]:
+    """Return what the report says of a sample: which rows were scored."""
+    return {
+        "groups": sample.n_groups,
+        "contexts": sample.n_contexts,
+        "rows": sample.n_rows,
+        "rows_without_context": sample.n_without,
+        "column": sample.column,
+    }
+
+
+def _text_counts(plan: InstancePlan, totals: Totals) -> dict[str, dict[str, int]]:
+    """Return how often each word of an instance's columns of words occurs."""
+    return {
+        own.name: dict(totals.texts[plan.column(own.name)].most_common())
+        for own in plan.columns
+        if plan.column(own.name) in totals.texts
+    }
+
+
+def _journal(plan: FamilyPlan, journals: Mapping[str, JournalTotals]) -> dict[str, Any]:
+    """Return what all replies of a family's journal cost, also of other runs and metrics."""
+    if plan.key not in journals:
+        return {}
+    totals = journals[plan.key]
+    return {
+        "journal": {
+            "replies": totals.n_replies,
+            "prompt_tokens": totals.n_prompt_tokens,
+            "completion_tokens": totals.n_completion_tokens,
+            "usd": totals.usd if plan.counts_money else None,
+        }
+    }
+
+
+def _this_run(this_run: PassStats | None, wall_s: float) -> dict[str, Any]:
+    """Return what the shards of this run cost; nothing where it had none."""
+    if this_run is None or not this_run.n_rows:
+        return {}
+    content: dict[str, Any] = {
+        "rows": this_run.n_rows,
+        "wall_s": round(wall_s, 3),
+        "rows_per_s": round(this_run.n_rows / wall_s, 2) if wall_s else None,
+        "tokens_per_s": round(this_run.n_tokens / wall_s, 1) if wall_s else None,
+        "seconds": {name: round(value, 3) for name, value in this_run.seconds.items()},
+    }
+    if this_run.devices:
+        content["devices"] = this_run.devices
+    return {"this_run": content}
+
+
+def summary_lines(report: Mapping[str, Any], out: StoragePath) -> Iterator[str]:
+    """Yield what a person wants to see of a report.
+
+    Parameters
+    ----------
+    report : mapping
+        Content of report.json.
+    out : StoragePath
+        Where it lies.
+    """
+    for name, counts in report["instances"].items():
+        yield from _instance_lines(name, counts, report)
+    for key, family in report["families"].items():
+        if "calls" in family:
+            yield _calls_line(key, family)
+    yield from (f"note: {note}" for note in report["notes"] if "torn or damaged" in note)
+    yield from (f"{key} stopped: {why}" for key, why in report.get("stopped", {}).items())
+    for name, column in report["columns"].items():
+        if column["mean"] is not None:
+            yield _column_line(name, column)
+    if report["duplicate_ids"]:
+        yield f"duplicate ids inside files: {report['duplicate_ids']:,}"
+    yield f"scores: {out / 'scores'}"
+    yield f"report: {out / 'report.html'}"
+
+
+def _instance_lines(
+    name: str, counts: Mapping[str, Any], report: Mapping[str, Any]
+) -> Iterator[str]:
+    parts = [f"{counts['scored']:,} scored"]
+    undefined = counts["undefined_by_reason"]
+    for kind, by_reason in (
+        ("undefined", undefined),
+        ("quarantined", report["quarantined_by_reason"]),
+    ):
+        if counts[kind]:
+            reasons = ", ".join(f"{reason} {n:,}" for reason, n in by_reason.items())
+            parts.append(f"{counts[kind]:,} {kind} ({reasons})")
+    if counts["not_sampled"]:
+        parts.append(f"{counts['not_sampled']:,} not sampled")
+    yield f"{name}: {report['rows']:,} rows: {', '.join(parts)}"
+    if any(reason.startswith("llm_") for reason in undefined):
+        yield "  calls failed (llm_...): --retry-quarantined asks for those rows again"
+
+
+def _calls_line(key: str, family: Mapping[str, Any]) -> str:
+    calls, journal = family["calls"], family.get("journal", {})
+    parts = [
+        f"{calls['paid']:,} replies paid",
+        f"{calls['from_journal']:,} from the journal",
+        f"{calls['reminders']:,} reminders",
+        f"{sum(calls['failed'].values()):,} calls failed",
+    ]
+    parts += [f"{n:,} {what}" for what, n in calls.get("noted", {}).items()]
+    if journal.get("usd") is not None:
+        parts.append(f"${journal['usd']:,.4f} for all replies of the journal")
+    return f"{key}: {', '.join(parts)}"
+
+
+def _column_line(name: str, column: Mapping[str, Any]) -> str:
+    corpus = column.get("corpus")
+    shown = "" if corpus is None else f", corpus {corpus:.4f}"
+    interval = ""
+    if column["interval_95"] is not None:  # None of one row, or of rows that are all equal.
+        low, high = column["interval_95"]
+        interval = f" [{low:.4f}, {high:.4f}]"
+    return (
+        f"  {name}: mean {column['mean']:.4f}{interval}, n {column['n']:,}, "
+        f"undefined {column['n_undefined']:,}{shown}"
+    )

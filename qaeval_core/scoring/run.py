@@ -1,0 +1,326 @@
+"""Execute: run a job to its end, or resume it, whoever executes the pieces.
+
+What is committed is never computed again; the success marker is written last, after every row is
+accounted for.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from qaeval_core.errors import ReconcileError, RunStoppedError, StorageError
+from qaeval_core.llm.journal_totals import JournalTotals, journal_totals
+from qaeval_core.pages.example_rows import N_EXAMPLES, example_places, read_texts
+from qaeval_core.planning.inputs import InputFile
+from qaeval_core.planning.job import Job
+from qaeval_core.planning.shards import RowRange, tiles
+from qaeval_core.running.passes import Executor, RunCosts, check_quarantined, run_passes
+from qaeval_core.running.run_files import changes, read_json, take_over_old_commits, write_run_files
+from qaeval_core.running.totals import Totals
+from qaeval_core.running.visibility import marked
+from qaeval_core.scoring.join import FileJoin
+from qaeval_core.scoring.page import PAGE, PROFILE, report_page
+from qaeval_core.scoring.report import make_report, sample_content
+from qaeval_core.scoring.summary import Overview
+from qaeval_core.signature import hash_content
+from qaeval_core.storage.path import StoragePath
+from qaeval_core.storage.probe import probe
+from qaeval_core.storage.retry import STORAGE_SETTING, Outages
+from qaeval_core.store.lock import RunLock
+from qaeval_core.store.pass_stats import PassStats
+from qaeval_core.store.store import Store
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run did; ``report`` is None only where nothing was left to do and none is kept.
+
+    ``stopped`` has, by family key, why a family ended before all its rows were asked.
+    """
+
+    report: dict[str, Any] | None
+    n_shards_run: int
+    is_new: bool
+    stopped: Mapping[str, str] = field(default_factory=dict)
+
+
+def run_job(job: Job, executor: Executor, *, say: Callable[[str], None]) -> Outcome:
+    """Run a job to its end, or resume it.
+
+    Parameters
+    ----------
+    say : callable
+        Gets one line per fact that a user should know.
+
+    Returns
+    -------
+    Outcome
+
+    Raises
+    ------
+    RunStoppedError, TooManyQuarantinedError, StoreLockedError, ReconcileError, StorageError, \
+InputChangedError, BlindNodeError, OutRefusedError
+        What is committed stays and is used by the next run.
+    """
+    outages, output = _outages(job, executor, say), job.config.output
+    probe(job.store.out, outages, is_locked=output.lock)
+    lock = RunLock(
+        job.store.out,
+        on_loss=executor.stop.set,
+        look=outages.look,
+        wait_s=output.wait_s,
+        is_on=output.lock,
+    )
+    with lock:
+        try:
+            return _run_locked(job, executor, outages, lock, say)
+        except RunStoppedError:
+            lock.check()  # It may be why.
+            raise
+
+
+def _run_locked(
+    job: Job, executor: Executor, outages: Outages, lock: RunLock, say: Callable[[str], None]
+) -> Outcome:
+    job.store.remove_leftovers()
+    # It tries as long as this process does, and as long as OUT is this run's.
+    store = Store(job.store.out, outages=outages, sample=job.sample, guard=lock.check)
+    job = job.with_store(store)
+    success = job.store.out / "_SUCCESS"
+    if not job.config.scoring.retry_quarantined and _is_finished(job, success):
+        say(f"nothing to do: {job.store.out} is complete ({job.n_rows_total:,} rows)")
+        report = read_json(job.store.out / "report.json", outages)
+        return Outcome(report, 0, is_new=False)
+    for line in changes(job):
+        say(line)
+    if job.sample is not None:
+        say(job.sample.line(job.n_rows_total))
+    with marked(job, outages) as (marked_job, sight):
+        executor.begin(sight)
+        take_over_old_commits(marked_job, say)
+        marked_job.store.delete(success)
+        write_run_files(marked_job, n_actors=executor.n_actors)
+        _journals(job)  # What a killed run left is read here once, and not by each worker.
+        try:
+            done = run_passes(marked_job, executor, say=say)
+        except StorageError:
+            raise  # It would not take a manifest either.
+        except BaseException:
+            marked_job.commits.save()
+            raise
+        return _finish(marked_job, done)
+
+
+def _outages(job: Job, executor: Executor, say: Callable[[str], None]) -> Outages:
+    """Return how long this process tries the disk; it says when it waits, and when it is over."""
+    is_out = False
+
+    def tell(note: str) -> None:
+        nonlocal is_out
+        if note and not is_out:
+            say(note)
+        elif not note:
+            say("the disk answers again")
+        is_out = bool(note)
+
+    def look() -> None:
+        if executor.stop.is_set():
+            raise RunStoppedError("stopped as asked; run again to go on from here")
+
+    return Outages(
+        retry_s=job.config.scoring.retry_storage_s,
+        tell=tell,
+        look=look,
+        setting=STORAGE_SETTING,
+    )
+
+
+def _finish(job: Job, done: RunCosts) -> Outcome:
+    job.store.guard()
+    committed, ranges = reconcile(job, pending=done.stopped)
+    totals = Totals()
+    overview = Overview.of_run(job.run, by=_slicing_columns(job))
+    join = FileJoin(
+        job.store,
+        job.run,
+        id_column=job.columns.get("id"),
+        carry=job.config.output.carry,
+        with_statistics=job.config.output.statistics,
+    )
+    for file in job.files:
+        own = {key: by_file[file.file_id] for key, by_file in ranges.items()}
+        join.write(
+            file, n_rows=job.n_rows[file.file_id], ranges=own, totals=totals, overview=overview
+        )
+    for file in job.files:
+        job.store.check_scores(join.path(file))
+    journals = _journals(job)
+    report = make_report(
+        job.run,
+        totals,
+        read_scores=partial(_read_scores, job.store, [join.path(file) for file in job.files]),
+        committed=committed,
+        this_run=done.this_run,
+        wall_s=done.wall_s,
+        stopped=done.stopped,
+        journals=journals,
+        notes=[*job.notes, *join.notes, *{note for own in journals.values() for note in own.notes}],
+    )
+    if job.sample is not None:
+        report["sample"] = sample_content(job.sample)
+    report |= overview.content()
+    check_report(report, n_rows=job.n_rows_total)
+    check_quarantined(job, report["quarantined"])
+    shown = _page(job, report, overview)
+    job.store.write(job.store.out / PROFILE, _bytes(overview.profile.to_table()))
+    job.store.write_json(job.store.out / "report.json", report)
+    job.store.write(job.store.out / PAGE, shown.encode())
+    if not done.stopped:
+        marker = {
+            "fingerprint": job.fingerprint,
+            "rows": totals.n_rows,
+            "report": _hash(job.store.out / "report.json", job.store),
+        }
+        job.store.write(job.store.out / "_SUCCESS", json.dumps(marker).encode())
+    n_shards = sum(stats.n_batches > 0 or stats.n_rows > 0 for stats in done.this_run.values())
+    return Outcome(report, n_shards, is_new=True, stopped=done.stopped)
+
+
+def _slicing_columns(job: Job) -> list[str]:
+    """Return carried columns whose values may be slices: those that serve no role are no texts."""
+    serving = set(job.columns.values())
+    return [name for name in job.config.output.carry if name not in serving]
+
+
+def _page(job: Job, report: Mapping[str, Any], overview: Overview) -> str:
+    """Return the page of a run; its texts are those of a few rows, read again."""
+    texts = None
+    if job.config.output.texts:
+        texts = read_texts(
+            example_places(report, n=N_EXAMPLES),
+            files=job.files,
+            n_rows=job.n_rows,
+            columns=job.columns,
+            limits=job.read_limits(),
+            outages=job.store.outages,
+        )
+    about = read_json(job.store.out / "run.json", job.store.outages) or {}
+    return report_page(report, about, overview.profile, texts)
+
+
+def _bytes(table: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def _journals(job: Job) -> dict[str, JournalTotals]:
+    """Return what the journals of families that ask hold; who opens one next need not read it.
+
+    Of one that cannot be read a note says so: its family does, too, and ends, and no other one.
+    """
+    folders = {plan.key: plan.journal_folder for plan in job.run.families if plan.journal_folder}
+    read = {
+        folder: journal_totals(folder, outages=job.store.outages, writes_index=True)
+        for folder in set(folders.values())
+    }
+    return {key: read[folder] for key, folder in folders.items()}
+
+
+def _read_scores(store: Store, paths: Sequence[StoragePath], column: str) -> NDArray[np.floating]:
+    """Return one column of all score files; NaN where there is no score."""
+    parts = [store.read_column(path, column) for path in paths]
+    chunks = [chunk.to_numpy(zero_copy_only=False) for part in parts for chunk in part.chunks]
+    return np.concatenate(chunks) if chunks else np.zeros(0)
+
+
+def reconcile(
+    job: Job, *, pending: Collection[str] = ()
+) -> tuple[dict[str, PassStats], dict[str, dict[str, list[RowRange]]]]:
+    """Check that every row of every file is committed once in every family.
+
+    Parameters
+    ----------
+    pending : collection of str
+        Keys of families that may lack rows.
+
+    Returns
+    -------
+    (counts by family key, committed ranges by family key and file id)
+
+    Raises
+    ------
+    ReconcileError
+        If a row is missing, or a commit does not hold what its name says.
+    """
+    counts: dict[str, PassStats] = {}
+    ranges: dict[str, dict[str, list[RowRange]]] = {}
+    for family in job.run.families:
+        commits = job.commits.of(family.key)
+        ranges[family.key] = job.done_ranges(family)
+        missing = _missing(job, ranges[family.key])
+        if missing is not None:
+            # Of a worker that died before it told what it had committed.
+            commits.list_again()
+            ranges[family.key] = job.done_ranges(family)
+            missing = _missing(job, ranges[family.key])
+        if missing is not None and family.key not in pending:
+            raise ReconcileError(
+                f"{family.key}: rows of {missing.relative} are missing; run again to complete"
+            )
+        counts[family.key] = commits.total(job.n_rows)
+        commits.compact()
+    return counts, ranges
+
+
+def _missing(job: Job, ranges: Mapping[str, Sequence[RowRange]]) -> InputFile | None:
+    """Return a file whose rows are not all committed."""
+    for file in job.files:
+        if not tiles(ranges[file.file_id], n_rows=job.n_rows[file.file_id]):
+            return file
+    return None
+
+
+def check_report(report: Mapping[str, Any], *, n_rows: int) -> None:
+    """Raise ReconcileError unless every row is scored, undefined, quarantined or not sampled."""
+    for name, counts in report["instances"].items():
+        kinds = ("scored", "undefined", "quarantined", "not_sampled")
+        n_out = sum(counts[kind] for kind in kinds)
+        if n_out != n_rows or report["rows"] != n_rows:
+            raise ReconcileError(f"{name}: {n_rows:,} rows went in, {n_out:,} came out")
+
+
+def _is_finished(job: Job, success: StoragePath) -> bool:
+    """Whether OUT holds what this job would compute, and the report that was written of it."""
+    marker = read_json(success, job.store.outages) or {}
+    report = job.store.out / "report.json"
+    return (
+        marker.get("fingerprint") == job.fingerprint
+        and job.store.call(report.is_file, f"cannot look at {report}")
+        and marker.get("report") == _hash(report, job.store)
+        and _shows_texts_as_asked(job)
+    )
+
+
+def _hash(path: StoragePath, store: Store) -> str:
+    return hash_content(store.call(path.read_bytes, f"cannot read {path}"))
+
+
+def _shows_texts_as_asked(job: Job) -> bool:
+    """Whether the page, if there is one, was made with texts or without as it is asked now."""
+    page = job.store.out / PAGE
+    if not job.store.call(page.is_file, f"cannot look at {page}"):
+        return True  # OUT is of a version that wrote none.
+    about = read_json(job.store.out / "run.json", job.store.outages) or {}
+    output = about.get("config", {}).get("output", {})
+    return bool(output.get("texts", True) == job.config.output.texts)

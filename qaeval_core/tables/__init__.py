@@ -1,0 +1,1 @@
+"""Tables: what a verb reads after scoring: scores beside their input, and who reads them."""

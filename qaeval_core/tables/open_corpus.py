@@ -1,0 +1,305 @@
+"""Opening: a corpus from the folder of a finished run, or from another tool's table of scores.
+
+Footers are read, and what the run wrote about itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow.parquet as pq
+
+from qaeval_core.errors import (
+    ConfigError,
+    InputChangedError,
+    InputError,
+    RunError,
+    SchemaError,
+    nearest,
+)
+from qaeval_core.filter.request import ROLE_NAMES
+from qaeval_core.planning.inputs import InputFile, find_inputs
+from qaeval_core.running.run_files import read_json
+from qaeval_core.schema import COLUMNS_METADATA, fits_role
+from qaeval_core.storage.path import AnyPath, StoragePath, as_path
+from qaeval_core.study.inputs import ScoreColumn, described_columns
+from qaeval_core.tables.corpus import Corpus, CorpusFile
+from qaeval_core.tables.finished_run import FinishedRun, read_run
+
+
+def open_corpus(
+    out: AnyPath,
+    *,
+    columns: Mapping[str, str],
+    partial: bool = False,
+    inputs: Sequence[str] = (),
+) -> Corpus:
+    """Return the rows of a finished run, or of a folder or file of scores.
+
+    Parameters
+    ----------
+    columns : mapping of role to column
+        As the user says it; the run's own otherwise.
+    partial : bool, default False
+        Take a run that is not complete.
+    inputs : sequence of str, default ()
+        Where the input lies, if not where the run had it.
+
+    Raises
+    ------
+    RunError
+        If the run is not complete.
+    ConfigError
+        If the input is on a server that the user did not name.
+    InputChangedError
+        If an input is another one than when it was scored.
+    InputError
+        If files or columns are missing.
+    """
+    out = as_path(out)
+    if read_json(out / "run.json") is None:
+        if (out / "scores").is_dir():
+            raise ConfigError(f"{out} holds scores, but no run.json that can be read")
+        if inputs:
+            raise ConfigError(
+                f"--input {inputs[0]}: {out} is no OUT of qaeval score but a table, which has no "
+                "other input"
+            )
+        return _open_table(out, columns)
+    run = _read_run(out, partial=partial)
+    return _open_run(run, columns=columns, partial=partial, inputs=inputs)
+
+
+def _read_run(out: StoragePath, *, partial: bool) -> FinishedRun:
+    is_complete = (out / "_SUCCESS").is_file()
+    if not is_complete and not partial:
+        raise RunError(
+            f"{out} is not complete: it has no _SUCCESS. Run the same qaeval score again to go on, "
+            "or take what is there with --partial"
+        )
+    return read_run(out, is_partial=partial)
+
+
+def _open_table(path: StoragePath, columns: Mapping[str, str]) -> Corpus:
+    files, problems = find_inputs([str(path)])
+    _check_unique(files)
+    _check_same_columns(files)
+    found = []
+    start = 0
+    for file in files:
+        found.append(CorpusFile(file, None, file.n_rows, start))
+        start += file.n_rows
+    names = _common_names(files)
+    id_column = columns.get("id") or ("id" if "id" in names else None)
+    roles = {
+        role: columns.get(role, role)
+        for role in ROLE_NAMES
+        if role != "id" and (role in columns or role in names)
+    }
+    _check_roles(files, {**roles, **({"id": id_column} if id_column else {})})
+    return Corpus(
+        out=path,
+        files=tuple(found),
+        id_column=id_column,
+        roles=roles,
+        score_names=(),
+        described=_described(files),
+        has_run=False,
+        notes=tuple(problems),
+    )
+
+
+def _open_run(
+    run: FinishedRun, *, columns: Mapping[str, str], partial: bool, inputs: Sequence[str]
+) -> Corpus:
+    remote = [path for path in run.config.input.paths if "://" in path]
+    if remote and not inputs:
+        raise ConfigError(
+            f"the run read its input from {remote[0]}: filter goes to no server that a file names; "
+            "if it is yours, name it with --input"
+        )
+    paths = list(inputs or run.config.input.paths)
+    try:
+        sources, problems = find_inputs(
+            paths,
+            skip_unreadable=run.config.input.skip_unreadable,
+        )
+    except InputError as error:
+        raise InputError(
+            f"the input of this run: {error} (relative paths start from where it ran; --input PATH "
+            "names another place)"
+        ) from None
+    notes = list(problems)
+    files: list[CorpusFile] = []
+    id_column = run.columns.get("id")
+    if columns.get("id", id_column) != id_column:
+        raise ConfigError(
+            f"--column id={columns['id']}: the scores have the ids of "
+            f"{id_column or 'files and row numbers'}; score with that column to change it"
+        )
+    _check_known(run, sources)
+    for source in sources:
+        # Elsewhere a file has another place and time: its ids tell whether it is the same.
+        before = run.file_ids.get(source.relative, source.file_id)
+        is_moved = bool(inputs) and before != source.file_id
+        compares_ids = is_moved and id_column is not None
+        _check_unchanged(run, source, compares_ids=compares_ids)
+        scores = _scores_of(run.out, source)
+        if scores is None:
+            if not partial:
+                raise InputError(f"{source.relative} has no scores in {run.out}")
+            notes.append(f"{source.relative} has no scores yet: left out")
+            continue
+        start = files[-1].start + files[-1].n_rows if files else 0
+        files.append(CorpusFile(source, scores, scores.n_rows, start, compares_ids))
+    if not files:
+        raise InputError(f"{run.out} has no scores of any input file")
+    scored = [file.scores for file in files if file.scores is not None]
+    given = set(run.config.output.carry)
+    score_names = tuple(
+        name for name in scored[0].schema.names if name != "id" and name not in given
+    )
+    own = [file.source for file in files]
+    _check_unique(own)
+    _check_names(own, score_names)
+    roles = _roles(run, columns, _common_names(own))
+    _check_roles(own, {**roles, **({"id": id_column} if id_column else {})})
+    question = roles.get("question")
+    if question != "question" and "question" not in columns and "question" in _common_names(own):
+        notes.append(
+            f"questions are those of column {question!r}, the candidates of this run; "
+            "--column question=question takes the other column"
+        )
+    is_complete = (run.out / "_SUCCESS").is_file()
+    if not is_complete:
+        notes.append(f"{run.out} is not complete: this is a part of the corpus")
+    return Corpus(
+        out=run.out,
+        files=tuple(files),
+        id_column=id_column,
+        roles=roles,
+        score_names=score_names,
+        described=_described(scored),
+        instances=run.instances,
+        is_complete=is_complete,
+        notes=tuple(notes),
+        folders=tuple(own for own in map(_place_of, paths) if own is not None and own.is_dir()),
+    )
+
+
+def _place_of(path: str) -> StoragePath | None:
+    """Return a path or URI as a place that KEPT could lie in; None where it never is."""
+    try:
+        return as_path(path)
+    except ConfigError:  # Of stores that are read alone.
+        return None
+
+
+def _check_known(run: FinishedRun, sources: Sequence[InputFile]) -> None:
+    """Raise InputError unless the input is the files that were scored."""
+    names = {source.relative for source in sources}
+    for relative in run.file_ids:
+        if relative not in names:
+            raise InputError(f"{relative} was scored and is no input any more; --input names it")
+    for relative in sorted(names - set(run.file_ids)):
+        path = run.out / "scores" / relative
+        # Of a file without rows, and of those beyond a limit, no shard was planned.
+        if not (path.is_file() and pq.read_metadata(path.source()).num_rows == 0):
+            raise InputError(
+                f"{relative} was never scored: run the same qaeval score again to add it"
+            )
+
+
+def _check_unchanged(run: FinishedRun, source: InputFile, *, compares_ids: bool) -> None:
+    if run.file_ids.get(source.relative, source.file_id) == source.file_id or compares_ids:
+        return
+    raise InputChangedError(
+        f"{source.relative} has changed since it was scored; run the same qaeval score again"
+    )
+
+
+def _scores_of(out: StoragePath, source: InputFile) -> InputFile | None:
+    path = out / "scores" / source.relative
+    if not path.is_file():
+        return None
+    (scores,), _ = find_inputs([str(path)])
+    if scores.n_rows > source.n_rows:
+        raise InputError(
+            f"{path} has {scores.n_rows:,} rows, its input {source.n_rows:,}: run qaeval score "
+            "again"
+        )
+    return scores
+
+
+def _roles(run: FinishedRun, columns: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Return the columns of question, context and answer."""
+    # Of generated questions, the question is the candidate, whatever else the input holds.
+    scored = dict(run.columns)
+    if "question" not in scored and "candidate" in scored:
+        scored["question"] = scored["candidate"]
+    mapped = {**run.config.input.columns, **scored, **columns}
+    return {
+        role: mapped.get(role, role)
+        for role in ROLE_NAMES
+        if role != "id" and (role in mapped or role in names)
+    }
+
+
+def _common_names(files: Sequence[InputFile]) -> list[str]:
+    return [
+        name for name in files[0].schema.names if all(name in file.schema.names for file in files)
+    ]
+
+
+def _check_roles(files: Sequence[InputFile], roles: Mapping[str, str]) -> None:
+    for file in files:
+        for role, column in roles.items():
+            names = file.schema.names
+            if column not in names:
+                raise SchemaError(
+                    f"{file.relative}: no column {column!r} for the role {role}"
+                    f"{nearest(column, names)}"
+                )
+            if names.count(column) > 1:
+                raise SchemaError(f"{file.relative}: column {column!r} stands there twice")
+            kind = file.schema.field(column).type
+            if role != "id" and not fits_role(kind, role):
+                raise SchemaError(f"{file.relative}: column {column!r} is {kind}, no {role}")
+
+
+def _check_names(files: Sequence[InputFile], score_names: Sequence[str]) -> None:
+    for file in files:
+        if both := sorted(set(file.schema.names) & set(score_names)):
+            raise SchemaError(
+                f"{file.relative}: column {both[0]!r} is named like a score: kept rows have both; "
+                "rename it, or score under another instance name"
+            )
+
+
+def _check_unique(files: Sequence[InputFile]) -> None:
+    for file in files:
+        names = file.schema.names
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise SchemaError(f"{file.relative}: column {twice[0]!r} stands there twice")
+
+
+def _check_same_columns(files: Sequence[InputFile]) -> None:
+    for file in files:
+        if differing := sorted(set(file.schema.names) ^ set(files[0].schema.names)):
+            raise SchemaError(
+                f"{file.relative} and {files[0].relative} have different columns: "
+                f"{', '.join(differing[:8])}"
+            )
+
+
+def _described(files: Sequence[InputFile]) -> dict[str, ScoreColumn]:
+    found: dict[str, ScoreColumn] = {}
+    for file in files:
+        text = (file.schema.metadata or {}).get(COLUMNS_METADATA)
+        for name, column in described_columns(text, file.uri).items():
+            if found.setdefault(name, column).signature != column.signature:
+                raise SchemaError(
+                    f"{file.relative}: {name} was made in another way than in the files before; "
+                    "run the same qaeval score again"
+                )
+    return found
