@@ -22,7 +22,7 @@ from qaeval_core.metrics.qrelscore import part_scores
 from qaeval_core.metrics.targets import Targets
 from qaeval_core.models.session import Device
 from qaeval_core.planning.run_plan import InstancePlan
-from qaeval_core.scoring.join import ArrowStatistics
+from qaeval_core.running.score_rows import ArrowStatistics
 
 Peer = LrmPeer | GrgPeer
 _N_WARM_ROWS = 5

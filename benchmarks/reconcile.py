@@ -26,13 +26,13 @@ from benchmarks.measure import environment
 from qaeval_core.configure import load_config
 from qaeval_core.families.contract import FamilyPlan
 from qaeval_core.planning.job import Job, make_job, read_inputs
-from qaeval_core.planning.shards import RowRange
 from qaeval_core.schema import POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
 from qaeval_core.scoring.run import reconcile
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.store.commits import PART_COMMITS
 from qaeval_core.store.manifest import Manifest, to_table
 from qaeval_core.store.pass_stats import PassStats
+from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.store.store import Commit
 
 _N_WRITERS = 16

@@ -19,16 +19,15 @@ from qaeval_core.audit.request import AuditRequest, load_settings
 from qaeval_core.audit.run import AuditOutcome, prepare_audit, run_audit
 from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import ConfigError, QAEvalError
-from qaeval_core.filter.filtering import RETRY_S, LocalExecutor
 from qaeval_core.models.session import available_cpus
-from qaeval_core.pages.example_rows import RunExamples
+from qaeval_core.pages.example_rows import MAX_EXAMPLES, RunExamples
 from qaeval_core.running.progress import LabelProgress
 from qaeval_core.scoring.rewrite_page import run_examples
-from qaeval_core.scoring.summary import MAX_EXAMPLES
 from qaeval_core.storage.path import StoragePath, open_out
 from qaeval_core.storage.probe import probe
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.store import Store
+from qaeval_core.tables.executor import RETRY_S, LocalExecutor
 
 EPILOG = """Examples:
 

@@ -11,7 +11,7 @@ import typer
 from jobs import audit, calibrate, correlate, demo, explain, export, metrics, report, score, train
 from jobs import command as options
 from jobs import filter as filter_verb
-from jobs.net import DEBUG, caught
+from jobs.command import DEBUG, caught
 
 app = typer.Typer(
     name="qaeval",

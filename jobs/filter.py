@@ -14,14 +14,15 @@ import typer
 from jobs import command as options
 from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import ConfigError, QAEvalError, nearest
-from qaeval_core.filter.filtering import LocalExecutor
 from qaeval_core.filter.plan import FilterPlan, make_plan
-from qaeval_core.filter.request import ROLE_NAMES, FilterRequest
+from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.result import FilterResult, dry_run_lines, result_lines
 from qaeval_core.filter.run import run_filter
 from qaeval_core.models.session import available_cpus
 from qaeval_core.running.progress import LabelProgress
 from qaeval_core.storage.path import StoragePath, open_out
+from qaeval_core.tables.corpus import ROLE_NAMES
+from qaeval_core.tables.executor import LocalExecutor
 from qaeval_core.tables.open_corpus import open_corpus
 
 EPILOG = """Examples:

@@ -42,7 +42,7 @@ def report(
 ) -> None:
     """Write OUT/report.html again: how scores lie, means by slice, lowest and highest rows."""
     # Imported here: other verbs need none of it.
-    from qaeval_core.scoring.page import PAGE
+    from qaeval_core.profile.run_profile import PAGE
     from qaeval_core.scoring.rewrite_page import page_again
 
     try:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from qaeval_core.filter.table import filter_table
     from qaeval_core.scorer import Scorer, score_table
 
+
 __all__ = ["Scorer", "audit_tables", "filter_table", "score_table"]
 
 _MODULES = {

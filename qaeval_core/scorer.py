@@ -27,8 +27,8 @@ from qaeval_core.models.session import Device
 from qaeval_core.planning.columns import optional_columns, role_column
 from qaeval_core.planning.compile import compile_run, needed_roles, optional_roles
 from qaeval_core.planning.run_plan import CompiledRun, check_output_names
+from qaeval_core.running.score_rows import score_rows
 from qaeval_core.schema import ROLES, fits_role
-from qaeval_core.scoring.join import score_rows
 
 Rows: TypeAlias = pa.Table | pl.DataFrame | Sequence[Mapping[str, object]]
 
@@ -260,7 +260,7 @@ def _record_ids(rows: Rows, column: str) -> pa.Array:
 
 def _open_calls(plan: FamilyPlan) -> Runner:
     # Imported here: HTTP takes a tenth of a second that other metrics need not pay.
-    from qaeval_core.running.local_calls import ChatRunner
+    from qaeval_core.running.local_executor import ChatRunner
 
     assert is_chat(plan)
     return ChatRunner(plan)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from answer_models import AnswerModels
     from s3_server import S3Server
 
+
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 

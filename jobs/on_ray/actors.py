@@ -31,13 +31,14 @@ from qaeval_core.errors import (
 from qaeval_core.families.contract import Engine, FamilyPlan
 from qaeval_core.models.session import Device
 from qaeval_core.planning.inputs import FileVersion
-from qaeval_core.planning.sample import Sample
-from qaeval_core.planning.shards import Piece, ReadLimits, RowRange
+from qaeval_core.planning.shards import Piece, ReadLimits
 from qaeval_core.running.passes import load_frequencies
 from qaeval_core.running.piece_worker import Done, PieceWorker, worker_store
 from qaeval_core.running.progress import Counts, ProgressCounter
 from qaeval_core.running.visibility import Sight, input_problem
 from qaeval_core.store.pass_stats import PassStats
+from qaeval_core.store.row_ranges import RowRange
+from qaeval_core.store.sample import Sample
 from qaeval_core.store.store import Commit
 
 _REPORT_EVERY_S = 1.0

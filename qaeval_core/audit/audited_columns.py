@@ -1,4 +1,4 @@
-"""Rows: what an audit counts of the rows of scores, found by the names of their columns.
+"""Audited columns: what an audit counts of the rows of scores, found by the names of columns.
 
 A table as ``qaeval score`` writes it: scores, why they are undefined (``<metric>_reason``), cut
 inputs (``<metric>_truncated``) and quarantine. Any other table will do: what it lacks is not there.
@@ -21,13 +21,8 @@ from qaeval_core.errors import SchemaError, nearest
 from qaeval_core.profile.column_profile import FloatArray
 from qaeval_core.profile.run_profile import RunProfile, UInt64
 from qaeval_core.schema import COLUMNS_METADATA, NOT_SAMPLED, QUARANTINE_REASON
-from qaeval_core.study.inputs import (
-    column_of,
-    described_columns,
-    flat_columns,
-    is_numeric,
-    select_rows,
-)
+from qaeval_core.tables.conditions import select_rows
+from qaeval_core.tables.score_tables import column_of, described_columns, flat_columns, is_numeric
 from qaeval_core.text import column_hashes as text_hashes
 
 

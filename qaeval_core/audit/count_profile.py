@@ -1,4 +1,4 @@
-"""Count: the rows of a run to its profile, a range of row groups at a time, wherever that is done.
+"""Count a profile: from the rows of a run, a range of row groups at a time, wherever it is done.
 
 With the cells of a reference each row is read once. Without, or with new columns, the values are
 looked at before they are counted; and where there are slices, so are their columns.
@@ -16,15 +16,14 @@ import pyarrow as pa
 from qaeval_core.audit.audited_columns import RowColumns, score_values
 from qaeval_core.audit.source import ROW_ID, Source
 from qaeval_core.errors import ConfigError
-from qaeval_core.filter.filtering import Executor
-from qaeval_core.filter.scan import check_intact
 from qaeval_core.profile.cells import Cells, CellsFinder
 from qaeval_core.profile.run_profile import RunProfile
 from qaeval_core.profile.slices import Slices, choose_values
 from qaeval_core.storage.path import as_path
 from qaeval_core.storage.retry import Outages
 from qaeval_core.tables.corpus import RangeTask
-from qaeval_core.tables.range_reader import RangeReader
+from qaeval_core.tables.executor import Executor
+from qaeval_core.tables.range_reader import RangeReader, check_intact
 
 # More values than that are ids, not slices.
 _MAX_VALUES = 1 << 20

@@ -18,8 +18,14 @@ import pyarrow.parquet as pq
 from qaeval_core.audit.drift import moments_of
 from qaeval_core.audit.page import PAGE, audit_page
 from qaeval_core.audit.profile_folder import time_of
-from qaeval_core.audit.run import Audit, AuditOutcome
-from qaeval_core.audit.summary import column_summary, columns_of, run_summary, signatures
+from qaeval_core.audit.run import (
+    Audit,
+    AuditOutcome,
+    column_summary,
+    columns_of,
+    run_summary,
+    signatures,
+)
 from qaeval_core.pages.example_rows import RunExamples
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.store.store import Store

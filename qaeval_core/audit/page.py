@@ -13,12 +13,11 @@ from itertools import islice
 from qaeval_core.audit.compare import Row
 from qaeval_core.audit.paired import PairedColumn
 from qaeval_core.audit.profile_folder import time_of
-from qaeval_core.audit.run import AuditOutcome
+from qaeval_core.audit.run import AuditOutcome, column_summary, run_summary, signatures
 from qaeval_core.audit.settings import TOLERANCES
-from qaeval_core.audit.summary import column_summary, run_summary, signatures
 from qaeval_core.audit.unusual_runs import MIN_RUNS, Unusual, unusual
 from qaeval_core.pages import charts as svg
-from qaeval_core.pages.example_rows import RunExamples
+from qaeval_core.pages.example_rows import MAX_BYTES, RunExamples, example_tables
 from qaeval_core.pages.html import (
     Fields,
     Markup,
@@ -38,7 +37,6 @@ from qaeval_core.pages.html import (
 from qaeval_core.profile.column_profile import Profile
 from qaeval_core.profile.histogram import counted_bars
 from qaeval_core.profile.run_profile import N_EXACT, RunProfile
-from qaeval_core.scoring.page import MAX_BYTES, example_tables
 
 PAGE = "audit.html"
 _REMARKS = 20

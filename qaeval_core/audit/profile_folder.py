@@ -1,4 +1,4 @@
-"""Runs: the profiles of earlier runs in a folder, one file each, and which one is the reference.
+"""Profile folder: the profiles of earlier runs, one file each, and which one is the reference.
 
 ``DIR/<run id>.profile.parquet`` is written once, whole or not at all, and never again: two audits
 at once both leave theirs, and one that is killed leaves nothing that counts. ``DIR/pinned.json``
@@ -20,11 +20,10 @@ import pyarrow.parquet as pq
 
 from qaeval_core.errors import ConfigError, RunError, UnreadableFileError
 from qaeval_core.profile.run_profile import RunProfile
-from qaeval_core.running.run_files import read_json
 from qaeval_core.signature import hash_text
 from qaeval_core.storage import checksums
 from qaeval_core.storage.base import Tag
-from qaeval_core.storage.path import AnyPath, StoragePath, as_path
+from qaeval_core.storage.path import AnyPath, StoragePath, as_path, read_json
 from qaeval_core.store.store import Store
 
 ENDING = ".profile.parquet"

@@ -6,12 +6,14 @@ run is not complete or the reference cannot be had.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from qaeval_core.audit.compare import AuditResult, compare
 from qaeval_core.audit.count_profile import profile_source
+from qaeval_core.audit.drift import moments_of
 from qaeval_core.audit.paired import PairedColumn, with_pairs
 from qaeval_core.audit.profile_folder import Runs, read_profile, run_id
 from qaeval_core.audit.request import REFERENCES, AuditRequest
@@ -19,13 +21,14 @@ from qaeval_core.audit.shared_rows import Side, pair_runs
 from qaeval_core.audit.source import Source, open_source
 from qaeval_core.audit.unusual_runs import RunMeans, run_means
 from qaeval_core.errors import ConfigError, RunError, UnreadableFileError, nearest
-from qaeval_core.filter.filtering import RETRY_S, Executor
+from qaeval_core.profile.column_profile import Profile
 from qaeval_core.profile.run_profile import RunProfile
 from qaeval_core.storage.base import Tag
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.storage.probe import probe
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.store import Store
+from qaeval_core.tables.executor import RETRY_S, Executor
 from qaeval_core.tables.finished_run import FinishedRun, read_run
 
 Status = Literal["ok", "alert", "first_run", "incomplete"]
@@ -345,3 +348,60 @@ def run_audit(
         return prepare_audit(out, request, history=history, retry_s=retry_s).finish(executor)
     except RunError as error:
         return AuditOutcome(status="incomplete", out=as_path(out), request=request, why=str(error))
+
+
+def columns_of(profile: RunProfile | None) -> Mapping[str, Profile]:
+    """Return the columns of a run, none where there is no run."""
+    return profile.columns if profile is not None else {}
+
+
+def run_summary(name: str, profile: RunProfile | None) -> dict[str, Any]:
+    """Return id, rows, shares of them by name, and clusters."""
+    found: dict[str, Any] = {"id": name}
+    if profile is not None:
+        rates = {own: counts[:, 0].sum(axis=1).tolist() for own, counts in profile.rates.items()}
+        found |= {
+            "rows": rates["rows"][0],
+            **{own: n_true for own, (n_true, _) in rates.items() if own != "rows"},
+            "cluster": profile.cluster,
+            "clusters": int(profile.clusters.counts()[0]),
+        }
+    return found
+
+
+def signatures(outcome: AuditOutcome) -> dict[str, dict[str, str | None]]:
+    """Return how each column was made in both runs; None where a run has no such column."""
+    before, now = columns_of(outcome.reference_profile), columns_of(outcome.profile)
+    return {
+        name: {
+            "reference": before[name].signature if name in before else None,
+            "current": now[name].signature if name in now else None,
+        }
+        for name in dict.fromkeys([*now, *before])
+    }
+
+
+def column_summary(profile: Profile) -> dict[str, Any]:
+    """Return counts and mean over all rows, and what the mean can be at most.
+
+    ``bounds``: the mean if all undefined values were the lowest or the highest.
+    """
+    counts = profile.counts[0].sum(axis=0, dtype="int64")
+    n, n_undefined = int(counts[:-1].sum()), int(counts[-1])
+    mean = moments_of(profile, 0)[0]
+    total = 0.0 if math.isnan(mean) else mean * n
+    ends = (profile.low, profile.high)
+    has_bounds = n + n_undefined > 0 and all(map(math.isfinite, ends))
+    return {
+        "n": n,
+        "undefined": n_undefined,
+        "undefined_by_reason": {
+            reason: n_rows
+            for reason, own in sorted(profile.reasons.items())
+            if (n_rows := int(own[0].sum()))
+        },
+        "mean": None if math.isnan(mean) else mean,
+        "bounds": [(total + end * n_undefined) / (n + n_undefined) for end in ends]
+        if has_bounds
+        else None,
+    }

@@ -22,8 +22,7 @@ from qaeval_core.errors import (
     UnreadableFileError,
     nearest,
 )
-from qaeval_core.planning.inputs import InputFile, find_inputs
-from qaeval_core.running.visibility import one_a_folder
+from qaeval_core.planning.inputs import InputFile, find_inputs, one_a_folder
 from qaeval_core.schema import COLUMNS_METADATA, QUARANTINE_REASON, ROLES, is_list
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.tables.conditions import check_condition

@@ -1,4 +1,4 @@
-"""History: whether a run is unlike those before it, which differ by more than sampling says.
+"""Unusual runs: whether one is unlike those before it, which differ by more than sampling says.
 
 A prediction interval over the means of n earlier runs of the same signature::
 

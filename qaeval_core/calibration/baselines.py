@@ -23,7 +23,7 @@ from qaeval_core.planning.job import Job
 from qaeval_core.planning.run_plan import InstancePlan
 from qaeval_core.running.reader import draw_rows, read_rows
 from qaeval_core.running.sampling import rows_of_sample
-from qaeval_core.scoring.join import ArrowStatistics
+from qaeval_core.running.score_rows import ArrowStatistics
 from qaeval_core.stats.bootstrap import summarise
 from qaeval_core.text.tokenise import words
 

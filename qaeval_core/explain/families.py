@@ -10,7 +10,9 @@ asks a language model needs one in `CHAT_PARTS`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -18,11 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from qaeval_core.errors import ArtifactMissingError, ReconcileError
-from qaeval_core.explain.answer_span import answer_parts
-from qaeval_core.explain.chat import ChatRun
-from qaeval_core.explain.judge import judge_parts
-from qaeval_core.explain.naco import naco_parts
-from qaeval_core.explain.parts import FamilyExplanation, Part, TargetParts
+from qaeval_core.explain.chat import ChatRun, judge_parts, naco_parts
+from qaeval_core.explain.parts import FamilyExplanation, Part, TargetParts, number, short
 from qaeval_core.explain.recompute import FamilyRun
 from qaeval_core.explain.tokens import (
     FloatArray,
@@ -34,6 +33,7 @@ from qaeval_core.explain.tokens import (
     token_probabilities,
     token_weights,
 )
+from qaeval_core.families.answer_span import AnswerSpanWork, FoundSpan, Reading
 from qaeval_core.families.lrm import mover_plans
 from qaeval_core.families.model_family import UnitRun
 from qaeval_core.families.token_match import TokenWork
@@ -41,8 +41,9 @@ from qaeval_core.families.token_units import TokenUnits
 from qaeval_core.metrics.chat import PENDING
 from qaeval_core.metrics.qrelscore import layer_indices
 from qaeval_core.models.artifact import find_artifact
-from qaeval_core.models.record import ArtifactRequest
+from qaeval_core.models.record import N_ANSWER_SPANS, ArtifactRequest
 from qaeval_core.models.session import Session
+from qaeval_core.pages.html import NO_PIECE, Fields, Strip, Table
 
 END_OF_TEXT = "⟨end of text⟩"
 
@@ -350,6 +351,76 @@ def _weight_parts(run: FamilyRun) -> Iterator[tuple[Part, ...]]:
         yield tuple(parts)
 
 
+def _answer_parts(run: FamilyRun) -> Iterator[tuple[Part, ...]]:
+    """Yield the answer that a reader found, the next best ones, and what it thinks of none."""
+    assert isinstance(run.work, AnswerSpanWork)
+    for pair in run.work.shared.row_pair.tolist():
+        read = run.work.read[pair]
+        if read is None:
+            yield ()
+            continue
+        reading = read.reading(run.work.units.output, n_spans=2 * N_ANSWER_SPANS)
+        yield (_found(reading, context=read.text, given=run.text("answer"), n=len(read.units)),)
+
+
+def _found(reading: Reading, *, context: str, given: str, n: int) -> Part:
+    # Spans of the same words, with other word pieces at their ends, are one to people.
+    distinct = {(span.start, span.text): span for span in reversed(reading.spans)}
+    best = sorted(distinct.values(), key=lambda span: -span.score)[:N_ANSWER_SPANS]
+    shares = [math.exp(span.score - reading.log_sum) for span in best]
+    margin = best[0].score - reading.null_score
+    rows = [
+        (span.text or NO_PIECE, f"{span.score:.4f}", f"{share:.4f}", str(span.start))
+        for span, share in zip(best, shares, strict=True)
+    ]
+    head = ("answer", "logits", "confidence", "first character")
+    return Part(
+        kind="answer_spans",
+        data={
+            "given_answer": given,
+            "spans": [
+                {"text": span.text, "start": span.start, "score": span.score, "confidence": share}
+                for span, share in zip(best, shares, strict=True)
+            ],
+            "log_sum": reading.log_sum,
+            "null_score": reading.null_score,
+            "null_margin": margin,
+            "n_windows": n,
+        },
+        line=f"found {short(best[0].text)}, confidence {shares[0]:.4f}; given {short(given)}",
+        blocks=(
+            Strip(
+                "The context, by the confidence of what was found",
+                *_coloured(best, shares, context),
+            ),
+            Table("The best spans; each begins elsewhere", head, rows, numbers=(1, 2, 3)),
+            Fields(
+                "Against the given answer",
+                (
+                    ("given answer", given),
+                    ("logits of no answer", number(reading.null_score)),
+                    ("margin over no answer", number(margin)),
+                    ("windows", str(n)),
+                ),
+            ),
+        ),
+    )
+
+
+def _coloured(
+    spans: list[FoundSpan], shares: list[float], context: str
+) -> tuple[list[str], list[float]]:
+    """Return the context cut where spans begin and end, and the confidence of each piece."""
+    ends = [(span.start, span.start + len(span.text)) for span in spans]
+    edges = sorted({0, len(context), *(edge for both in ends for edge in both)})
+    pieces, values = [], []
+    for start, stop in pairwise(edges):
+        inside = zip(ends, shares, strict=True)
+        pieces.append(context[start:stop])
+        values.append(sum(share for (a, b), share in inside if a <= start and stop <= b))
+    return pieces, values
+
+
 # Yields the parts of each target of the row, in order.
 TokenParts: TypeAlias = Callable[[FamilyRun], Iterator[tuple[Part, ...]]]
 
@@ -362,7 +433,7 @@ TOKEN_PARTS: Mapping[str, TokenParts] = MappingProxyType(
         "token_match": _match_parts,
         "token_match_context": _match_parts,
         "kpqa_weights": _weight_parts,
-        "answer_span": answer_parts,
+        "answer_span": _answer_parts,
     }
 )
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from qaeval_core.errors import ReconcileError
 from qaeval_core.explain.chat import read_chats
 from qaeval_core.explain.families import explain_chat, explain_family
+from qaeval_core.explain.page import standings
 from qaeval_core.explain.parts import (
     Explanation,
     FamilyExplanation,
@@ -33,7 +34,6 @@ from qaeval_core.explain.recompute import (
     compare,
     recompute,
 )
-from qaeval_core.explain.standing import standings
 from qaeval_core.explain.stored_row import (
     StoredRow,
     changed_files,
@@ -43,8 +43,8 @@ from qaeval_core.explain.stored_row import (
     read_row,
 )
 from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.running.score_rows import score_rows
 from qaeval_core.schema import POSITION, QUARANTINE_REASON
-from qaeval_core.scoring.join import score_rows
 from qaeval_core.signature import environment
 from qaeval_core.storage.path import AnyPath
 from qaeval_core.tables.finished_run import FinishedRun, read_run

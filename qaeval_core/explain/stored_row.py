@@ -27,9 +27,9 @@ from qaeval_core.errors import (
 from qaeval_core.families.validate import table_rows
 from qaeval_core.models.artifact import default_root, find_artifact
 from qaeval_core.planning.job import Job, make_job, read_inputs
-from qaeval_core.planning.shards import RowRange
 from qaeval_core.running.reader import ShardReader
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
+from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.tables.finished_run import FinishedRun
 
 _BATCH_ROWS = 65_536

@@ -1,4 +1,4 @@
-"""Plan: what a family is, what one computes in a run, and the road of a shard along its runner."""
+"""Contract: what a family is, what one computes in a run, and how its runner takes a shard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a family of raw statistics is: rows in, model units, one row of statistics per row out."""
+"""Model units: rows in, what a model runs once, one row of statistics per row out."""
 
 from __future__ import annotations
 

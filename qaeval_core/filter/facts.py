@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from qaeval_core.errors import RunError
 from qaeval_core.filter import texts
 from qaeval_core.filter.request import NearDuplicates
-from qaeval_core.planning.columns import readable
 from qaeval_core.schema import NOT_SAMPLED, QUARANTINE_REASON, is_list
-from qaeval_core.study.inputs import column_of, flat_columns, numbers, select_rows
-from qaeval_core.text.column_hashes import column_hashes, decoded, text_column
+from qaeval_core.tables.conditions import select_rows
+from qaeval_core.tables.score_tables import column_of, flat_columns, numbers
+from qaeval_core.text.column_hashes import column_hashes, decoded, readable, text_column
 
 # Liu et al. 2022 (QRelScore), section 3.3: questions of 6 to 30 words are kept.
 MIN_WORDS, MAX_WORDS = 6, 30

@@ -21,7 +21,8 @@ from qaeval_core.errors import ConfigError, SchemaError
 from qaeval_core.filter.decide import CorpusRows
 from qaeval_core.filter.facts import KEPT
 from qaeval_core.storage.path import StoragePath
-from qaeval_core.study.inputs import binary_labels, read_keyed
+from qaeval_core.tables.conditions import binary_labels
+from qaeval_core.tables.score_tables import read_keyed
 
 LABEL_COLUMN = "good"
 SHEET_NAME = "label_sheet.csv"

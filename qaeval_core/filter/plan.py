@@ -27,9 +27,9 @@ from qaeval_core.signature import hash_text
 from qaeval_core.stats.learned_rank import LearnedRank
 from qaeval_core.storage import files
 from qaeval_core.storage.path import as_path
-from qaeval_core.study.inputs import numbers, table_files
 from qaeval_core.tables.conditions import check_condition
 from qaeval_core.tables.corpus import Corpus, CorpusFile
+from qaeval_core.tables.score_tables import numbers, table_files
 
 # What a filter does is in the fingerprint of what it wrote.
 VERSION = "3"

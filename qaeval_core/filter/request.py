@@ -11,12 +11,11 @@ from typing import Any, Literal, TypeAlias
 
 from qaeval_core.errors import ConfigError, nearest
 from qaeval_core.signature import hash_text
+from qaeval_core.tables.corpus import ROLE_NAMES
 
 RULES = ("paper", "extractive", "none")
 UNDEFINED = ("drop", "keep", "fail")
 QUOTAS = ("proportional", "equal")
-# Roles that rules and groups read.
-ROLE_NAMES = ("id", "question", "context", "answer")
 
 QuotaKind: TypeAlias = Literal["proportional", "equal", "most"]
 

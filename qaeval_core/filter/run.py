@@ -25,17 +25,7 @@ from qaeval_core.filter.decide import (
     make_shares,
     n_of,
 )
-from qaeval_core.filter.filtering import (
-    COMBINE_NAME,
-    OUTPUTS,
-    RETRY_S,
-    Executor,
-    Filtering,
-    LocalExecutor,
-    decide_early,
-    learn,
-    scan,
-)
+from qaeval_core.filter.filtering import COMBINE_NAME, OUTPUTS, Filtering, decide_early, learn, scan
 from qaeval_core.filter.join import hash_of
 from qaeval_core.filter.labels import SHEET_NAME, LabelledRows, is_other_sheet, read_labels
 from qaeval_core.filter.learn import Learned
@@ -48,13 +38,13 @@ from qaeval_core.filter.result import FilterResult, Outcome, labels_line, result
 from qaeval_core.filter.sheet import write_sheet
 from qaeval_core.filter.write import Sums
 from qaeval_core.filter.yields import certificate, smallest_shares, yield_table
-from qaeval_core.running.run_files import read_json
 from qaeval_core.stats.certificate import Certificate
-from qaeval_core.storage.path import AnyPath, StoragePath, as_json, as_path
+from qaeval_core.storage.path import AnyPath, StoragePath, as_json, as_path, read_json
 from qaeval_core.storage.probe import PROBES, probe
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.lock import RunLock
 from qaeval_core.tables.corpus import Corpus
+from qaeval_core.tables.executor import RETRY_S, Executor, LocalExecutor
 
 N_EXAMPLES = 20
 

@@ -16,18 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from qaeval_core.errors import ReconcileError
 from qaeval_core.filter import texts
 from qaeval_core.filter.decide import bucket_of
 from qaeval_core.filter.facts import KEPT, Facts, Stages, row_facts
 from qaeval_core.filter.near import near_duplicates
 from qaeval_core.filter.order import have_equals, rank_keys
 from qaeval_core.schema import QUARANTINE_REASON
-from qaeval_core.storage.checksums import is_file_intact
 from qaeval_core.storage.path import StoragePath, as_path
 from qaeval_core.storage.retry import Outages
 from qaeval_core.tables.corpus import RangeTask
-from qaeval_core.tables.range_reader import RangeReader
+from qaeval_core.tables.range_reader import RangeReader, check_intact
 
 # Rows whose questions are compared in one task, on average.
 _ROWS_PER_BUCKET = 1 << 17
@@ -163,15 +161,6 @@ def hash_ids(task: RangeTask, plan: ScanPlan) -> NDArray[np.uint64]:
     parts = [texts.tie_hashes(ids, plan.stages.seed) for _, _, ids in reader]
     reader.close()
     return np.concatenate([np.zeros(0, np.uint64), *parts])
-
-
-def check_intact(path: StoragePath, outages: Outages) -> None:
-    """Raise ReconcileError if a bit of a file of scores has turned since it was written."""
-    intact = outages.call(
-        lambda: is_file_intact(path), store=str(path.parent), what=f"cannot read {path}"
-    )
-    if not intact:
-        raise ReconcileError(f"{path} is damaged (its checksum is another one); score again")
 
 
 def _joined(parts: Sequence[Facts], stages: Stages) -> Facts:

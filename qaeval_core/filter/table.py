@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from qaeval_core.errors import ConfigError, nearest
-from qaeval_core.filter.filtering import LocalExecutor
 from qaeval_core.filter.plan import make_plan
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.run import run_filter
 from qaeval_core.storage import files
+from qaeval_core.tables.executor import LocalExecutor
 from qaeval_core.tables.open_corpus import open_corpus
 
 _NAME = "rows.parquet"

@@ -24,10 +24,9 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from qaeval_core.errors import StoreLockedError
-from qaeval_core.running.run_files import read_json
 from qaeval_core.signature import hash_text
 from qaeval_core.storage.base import Found
-from qaeval_core.storage.path import StoragePath
+from qaeval_core.storage.path import StoragePath, read_json
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.lock import Tenure, is_gone, this_process
 

@@ -27,8 +27,7 @@ from qaeval_core.llm.governor_client import GovernorClient, LeaseHolder
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import Asked, JournalEntry
 from qaeval_core.llm.leases import LEASE_S
-from qaeval_core.llm.limits import Estimates, Prices, most_prompt_tokens
-from qaeval_core.llm.message import Message
+from qaeval_core.llm.limits import Estimates, Message, Prices, most_prompt_tokens
 from qaeval_core.llm.responses import ChatFailure, ChatReply
 from qaeval_core.llm.retry import CircuitBreaker, RetryRule
 from qaeval_core.llm.send_slot import BudgetQueue, NotYetError, SendSlot

@@ -27,7 +27,7 @@ import httpx
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.llm.key import ApiKey, account_name
-from qaeval_core.llm.message import Message
+from qaeval_core.llm.limits import Message
 from qaeval_core.llm.responses import (
     ACCEPT,
     ChatFailure,

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 
 from qaeval_core.errors import ConfigError
 
+# ``role`` and ``content``.
+Message = Mapping[str, str]
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -1,4 +1,4 @@
-"""Guide: which metric for which job, each line with the figures that it stands on.
+"""Advice: which metric for which job, each line with the figures that it stands on.
 
 The only place of these lines: the README's table and ``qaeval metrics NAME`` are made of them, and
 the figures are those of docs/validity.md, where each has its set and its companions.

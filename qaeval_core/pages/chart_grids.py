@@ -1,4 +1,4 @@
-"""SVG of sets and pairs: boxes of distributions, and a grid of what is better than what.
+"""Chart grids: boxes of distributions, and a grid of what is better than what, as SVG.
 
 As in ``svg``: every mark says in a ``<title>`` what it stands for, and letters have room.
 """

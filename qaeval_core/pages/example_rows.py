@@ -1,19 +1,28 @@
-"""Examples: the texts of the few rows of lowest and highest score, read from the input again."""
+"""Example rows: texts of the few with the lowest and highest score, read from the input again."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from qaeval_core.errors import ConfigError, UnreadableFileError, nearest
+from qaeval_core.pages.html import (
+    Table,
+    block_html,
+    cut,
+    details,
+    shown,
+)
 from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.shards import ReadLimits
 from qaeval_core.running.reader import read_rows
-from qaeval_core.scoring.summary import MAX_EXAMPLES
 from qaeval_core.storage.retry import Outages
+
+MAX_BYTES = 300_000
+MAX_EXAMPLES = 20  # rows kept at each end of a column
 
 N_EXAMPLES = 5  # rows shown at each end of a metric's main column
 
@@ -145,3 +154,35 @@ def read_texts(
 def _shown(value: object) -> object:
     """Return a text or texts; of what is none, what it is instead."""
     return f"({value})" if isinstance(value, Exception) else value
+
+
+def example_tables(report: Mapping[str, Any], texts: Texts | None, *, n: int) -> Iterator[str]:
+    """Yield tables of the rows at both ends of each metric's main column.
+
+    Parameters
+    ----------
+    report : mapping
+        Content of report.json.
+    texts : mapping of place to mapping of role to text, optional
+        Default no text is shown.
+    n : int
+        Rows at each end.
+    """
+    for name in main_columns(report):
+        for end, own in report["examples"][name].items():
+            if own[:n]:
+                yield _example_table(texts, f"{name}: {end}", own[:n])
+
+
+def _example_table(known: Texts | None, title: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    if known is None:
+        plain = [[f"{own['file']}:{own['row']}", shown(own["value"])] for own in rows]
+        return block_html(Table(title, ("row", "score"), plain, numbers=(1,)))
+    texts = [known.get((own["file"], own["row"]), {}) for own in rows]
+    roles = list(dict.fromkeys(role for own in texts for role in own))
+    cells = [
+        [str(own["id"]), shown(own["value"]), *(cut(text.get(role)) for role in roles)]
+        for own, text in zip(rows, texts, strict=True)
+    ]
+    table = block_html(Table(title, ("id", "score", *roles), cells, numbers=(1,)))
+    return details(title, table)

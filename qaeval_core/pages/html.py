@@ -1,4 +1,4 @@
-"""Pages: HTML that needs nothing else: no script, no font, no link.
+"""HTML: pages that need nothing else: no script, no font, no link.
 
 All text of rows is escaped here, and a policy in the page forbids whatever might still load. A page
 is made of sections, a section of blocks of four kinds.

@@ -5,15 +5,14 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError, SchemaError, nearest
 from qaeval_core.planning.inputs import InputFile
 from qaeval_core.schema import ROLES, fits_role
+from qaeval_core.text.column_hashes import hashes
 
 
 def resolve_columns(
@@ -152,85 +151,3 @@ def _check_comparable(kind: pa.DataType) -> None:
                 raise pa.ArrowNotImplementedError(f"{inner} inside another type")
             _check_comparable(inner)
     hashes(pa.chunked_array([], kind))
-
-
-def hashes(ids: pa.ChunkedArray) -> NDArray[np.uint64]:
-    """Return hashes of ids: equal for equal ones, in one process.
-
-    Examples
-    --------
-    >>> len(set(hashes(pa.chunked_array([["x", "y", "x"]]))))
-    2
-    """
-    parts = [_comparable(chunk) for chunk in ids.chunks] or [_comparable(pa.array([], ids.type))]
-    joined = pa.chunked_array(parts)
-    return pl.Series(pl.from_arrow(joined)).hash().to_numpy()
-
-
-def _comparable(ids: pa.Array) -> pa.Array:
-    """Return ids as something that any bytes and any time zone can be hashed in."""
-    kind = ids.type
-    if isinstance(kind, pa.BaseExtensionType):
-        return _comparable(ids.storage)
-    if pa.types.is_dictionary(kind):
-        return _comparable(ids.dictionary_decode())
-    if _is_text(kind):
-        return ids.cast(pa.binary() if pa.types.is_string(kind) else pa.large_binary())
-    if pa.types.is_timestamp(kind):
-        return ids.view(pa.int64())
-    if pa.types.is_decimal(kind):
-        return ids.cast(pa.string())
-    return ids
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
-
-
-def readable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    r"""Return a column whose texts are UTF-8: other bytes become replacement characters.
-
-    A column without such texts comes back as it is. Texts inside lists and records are left alone,
-    and those of a dictionary are UTF-8: Arrow reads no others.
-
-    Examples
-    --------
-    >>> broken = pa.chunked_array([pa.array([b"a", b"b\xff"]).view(pa.string())])
-    >>> readable(broken).to_pylist() == ["a", "b\ufffd"]
-    True
-    """
-    kind = column.type
-    if not _is_text(kind) or _is_utf8(column):
-        return column
-    texts = [text_of(scalar) for scalar in column]
-    return pa.chunked_array([pa.array(texts, pa.string()).cast(kind)])
-
-
-def _is_utf8(texts: pa.ChunkedArray) -> bool:
-    try:
-        texts.cast(pa.large_binary()).cast(pa.large_string())
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def text_of(scalar: pa.Scalar) -> str | None:
-    """Return an id as a text for people, None where there is none."""
-    try:
-        value = scalar.as_py()
-        return None if value is None else str(value)
-    except (ValueError, OverflowError, LookupError, TypeError, pa.ArrowException):
-        # No UTF-8, no such time zone, or no time that Python knows: Arrow's errors among them.
-        return _raw(scalar)
-
-
-def _raw(scalar: pa.Scalar) -> str:
-    if _is_text(scalar.type):
-        return bytes(scalar.as_buffer().to_pybytes()).decode("utf-8", "replace")
-    if pa.types.is_timestamp(scalar.type):
-        times: Sequence[object] = [scalar.value]
-        naive = pa.array(times, pa.int64()).view(pa.timestamp(scalar.type.unit))
-        zone = scalar.type.tz or ""
-        return f"{naive.cast(pa.string())[0].as_py()} UTC, {zone}".rstrip(", ")
-    return f"({scalar.type})"

@@ -37,6 +37,9 @@ from qaeval_core.planning.listing import (
 from qaeval_core.signature import hash_text
 from qaeval_core.storage.arrow import open_as_filesystem
 
+# A look at each folder of inputs, but not at a million of them.
+_MAX_INPUT_FOLDERS = 64
+
 _SUFFIXES = (".parquet", ".pq")
 # How polars reads tables of text: the types of columns are found from all rows.
 _TEXT_READERS = {
@@ -472,3 +475,11 @@ def _read_footer(item: _Found, relative: str) -> InputFile | str:
         item.uri, item.info.size, item.info.mtime_ns or 0, footer_hash, stamp=stamp
     )
     return InputFile(relative, version, tuple(groups), schema)
+
+
+def one_a_folder(inputs: Sequence[InputFile]) -> list[str]:
+    """Return the place of one file of each folder, of so many that it is quickly looked at."""
+    by_folder: dict[str, str] = {}
+    for file in inputs:
+        by_folder.setdefault(file.uri.rpartition("/")[0], file.uri)
+    return list(by_folder.values())[:_MAX_INPUT_FOLDERS]

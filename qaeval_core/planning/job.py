@@ -24,11 +24,12 @@ from qaeval_core.planning.compile import compile_run, needed_roles, optional_rol
 from qaeval_core.planning.inputs import InputFile, find_inputs
 from qaeval_core.planning.listing import is_glob, matches, split_glob
 from qaeval_core.planning.run_plan import CompiledRun, check_output_names
-from qaeval_core.planning.sample import Sample
-from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, plan_file
+from qaeval_core.planning.shards import Piece, ReadLimits, plan_file
 from qaeval_core.signature import hash_text
 from qaeval_core.storage.path import StoragePath, as_path, open_out
 from qaeval_core.store.commits import Commits
+from qaeval_core.store.row_ranges import RowRange
+from qaeval_core.store.sample import Sample
 from qaeval_core.store.store import Store
 
 _MIN_PIECE_ROWS = 4096

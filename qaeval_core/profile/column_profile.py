@@ -1,4 +1,4 @@
-"""Profile: the counts of a run's scores that stand for its rows, and can be added up.
+"""Column profile: counts of a run's scores that stand for its rows, and can be added up.
 
 Each row goes to one of 256 buckets by the hash of its cluster, such as its context, so that whole
 clusters can be drawn again when the rows are gone. Of each column, slice and bucket it keeps how

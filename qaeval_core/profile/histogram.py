@@ -1,4 +1,4 @@
-"""Bars: the counts of profiles in few enough bins for a chart."""
+"""Histogram: the counts of profiles in few enough bins for a chart."""
 
 from __future__ import annotations
 

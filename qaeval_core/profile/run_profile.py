@@ -14,12 +14,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.profile.cells import Cells
 from qaeval_core.profile.column_profile import N_BUCKETS, IntArray, Places, Profile
 from qaeval_core.profile.slices import MAX_VALUES, Slices
+from qaeval_core.storage.path import AnyPath, as_path
+
+PAGE, PROFILE = "report.html", "profile.parquet"
 
 UInt64 = NDArray[np.uint64]
 
@@ -401,3 +405,20 @@ def _flat(lines: pa.Table, first: str, second: str) -> tuple[NDArray[np.intp], p
     lists = [pa.array(lines[name].combine_chunks()) for name in (first, second)]
     sizes = lists[0].value_lengths().fill_null(0).to_numpy()
     return np.repeat(np.arange(len(sizes)), sizes), lists[0].flatten(), lists[1].flatten()
+
+
+def read_profile(path: AnyPath) -> RunProfile | None:
+    """Return the profile of a run; None where there is none.
+
+    Raises
+    ------
+    UnreadableFileError
+        If it is damaged.
+    """
+    path = as_path(path)
+    if not path.is_file():  # OUT is of a version that kept none.
+        return None
+    try:
+        return RunProfile.from_table(pq.read_table(path.source(), partitioning=None), path.name)
+    except (OSError, pa.ArrowException) as error:
+        raise UnreadableFileError(f"{path} is damaged: {error}") from None

@@ -23,7 +23,7 @@ from qaeval_core.llm.governor import Status
 from qaeval_core.llm.governor_client import GovernorClient
 from qaeval_core.llm.limits import dollars
 from qaeval_core.planning.sample import chosen_values, sampled_rows
-from qaeval_core.planning.shards import Piece, RowRange
+from qaeval_core.planning.shards import Piece
 from qaeval_core.running.chat_asker import (
     OpenGovernor,
     ask_shard,
@@ -32,6 +32,7 @@ from qaeval_core.running.chat_asker import (
 )
 from qaeval_core.running.piece_worker import UNREADABLE, Done, Supervisor, open_reader
 from qaeval_core.running.reader import ShardReader
+from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.store.store import Commit, Store
 
 # Open requests for each one that may be under way: the tail of a shard leaves nobody idle.

@@ -1,4 +1,4 @@
-"""Copied: ids and carried columns of a file's rows, read again to stand beside their scores.
+"""Carried columns: ids and columns of a file's rows, read again to stand beside their scores.
 
 Rows are scored by then, so that nothing is refused here: what does not decode is null, row group by
 row group, and said to be. Stands alone: readers know no ids.
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.sample import sampled_rows
-from qaeval_core.planning.shards import Piece, RowRange, Stretch, stretches
+from qaeval_core.planning.shards import Piece, Stretch, stretches
 from qaeval_core.running.reader import ShardReader
+from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.store.store import Store
 
 _CHUNK_ROWS = 16_384

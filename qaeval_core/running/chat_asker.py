@@ -28,8 +28,7 @@ from qaeval_core.llm.governor_client import GovernorClient, reconcile
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import JournalEntry
 from qaeval_core.llm.key import KEY_VARIABLE, ApiKey, check_address
-from qaeval_core.llm.limits import Limits, Prices, estimate_tokens
-from qaeval_core.llm.message import Message
+from qaeval_core.llm.limits import Limits, Message, Prices, estimate_tokens
 from qaeval_core.llm.responses import UNEXPECTED, kept_text, whole_text
 from qaeval_core.llm.retry import RetryRule
 from qaeval_core.metrics.chat import UNPARSABLE, ChatSettings

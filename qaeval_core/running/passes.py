@@ -28,9 +28,10 @@ from qaeval_core.families.words.frequencies import (
     to_bytes,
 )
 from qaeval_core.planning.job import Job
-from qaeval_core.planning.shards import Piece, tiles
+from qaeval_core.planning.shards import Piece
 from qaeval_core.running.visibility import Sight
 from qaeval_core.store.pass_stats import PassStats
+from qaeval_core.store.row_ranges import tiles
 from qaeval_core.store.store import Commit, Store
 
 # Called with what was committed of each shard, in every family of its pass.

@@ -21,13 +21,15 @@ from numpy.typing import NDArray
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.families.contract import Prepared, Runner, statistics_table
 from qaeval_core.families.words.rows import ShardTexts, Tokenisers
-from qaeval_core.planning.sample import Sample, chosen_values, sampled_rows
-from qaeval_core.planning.shards import Piece, RowRange, cover, open_ranges, split
+from qaeval_core.planning.sample import chosen_values, sampled_rows
+from qaeval_core.planning.shards import Piece
 from qaeval_core.running.reader import ShardReader
 from qaeval_core.running.reuse_samples import OtherSamples, left_to_do, taken_over
 from qaeval_core.storage.path import AnyPath
 from qaeval_core.storage.retry import STORAGE_SETTING, Outages
 from qaeval_core.store.pass_stats import PassStats
+from qaeval_core.store.row_ranges import RowRange, cover, open_ranges, split
+from qaeval_core.store.sample import Sample
 from qaeval_core.store.store import Commit, Mark, Store
 
 KILLED_WORKER = "killed_worker"

@@ -37,9 +37,10 @@ from qaeval_core.planning.inputs import (
     remote_stamp,
     store_of,
 )
-from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, plan_file
+from qaeval_core.planning.shards import Piece, ReadLimits, plan_file
 from qaeval_core.running.batch_rows import rows_per_batch
 from qaeval_core.storage.retry import Outages
+from qaeval_core.store.row_ranges import RowRange
 
 # Column chunks of a large row group are read through a buffer of this size, not whole.
 _BUFFER_BYTES = 8 << 20

@@ -1,4 +1,4 @@
-"""Other samples: rows that a run into the same OUT has computed, with another sample or with none.
+"""Reuse of samples: rows that a run into the same OUT has computed, with another sample or none.
 
 A row's statistics do not depend on which other rows are scored; those that do, by counts over the
 corpus, have a key of their own for each sample. So what is known is taken over into the commits of
@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from qaeval_core.planning.shards import RowRange
 from qaeval_core.schema import NOT_SAMPLED, QUARANTINE_REASON
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.store.pass_stats import PassStats
+from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.store.store import Store
 
 Mask = NDArray[np.bool_]

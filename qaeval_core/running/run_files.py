@@ -1,8 +1,7 @@
-"""Records: what a run writes about itself, and what it reads of the run before."""
+"""Run files: what a run writes about itself, and what it reads of the run before."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -13,12 +12,10 @@ import pyarrow.parquet as pq
 
 from qaeval_core.families.contract import FamilyPlan
 from qaeval_core.planning.job import Job
-from qaeval_core.planning.sample import read_sample
-from qaeval_core.planning.shards import RowRange
 from qaeval_core.signature import environment
-from qaeval_core.storage.files import read_own
-from qaeval_core.storage.path import AnyPath, StoragePath, as_path
-from qaeval_core.storage.retry import Outages
+from qaeval_core.storage.path import read_json
+from qaeval_core.store.row_ranges import RowRange
+from qaeval_core.store.sample import read_sample
 
 _PLAN_SCHEMA = pa.schema(
     [
@@ -30,40 +27,6 @@ _PLAN_SCHEMA = pa.schema(
         pa.field("stop", pa.int64()),
     ]
 )
-
-
-def read_json(path: AnyPath, outages: Outages | None = None) -> dict[str, Any] | None:
-    """Return a JSON object, or None where there is none.
-
-    Parameters
-    ----------
-    outages : Outages, optional
-        How long an object store is tried; default once.
-
-    Raises
-    ------
-    StorageError
-        If an object store does not say whether there is one.
-    """
-    try:
-        content = json.loads(_read_wary(as_path(path), outages or Outages()))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
-
-
-def _read_wary(path: StoragePath, outages: Outages) -> bytes:
-    if path.local is not None:
-        with read_own(path.local, of_others=True) as file:
-            return file.read()
-
-    def read() -> bytes:
-        try:
-            return path.read_bytes()
-        except FileNotFoundError:
-            return b""
-
-    return outages.call(read, store=str(path.parent), what=f"cannot read {path}")
 
 
 def changes(job: Job) -> list[str]:

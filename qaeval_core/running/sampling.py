@@ -22,11 +22,12 @@ from qaeval_core.errors import InputError, UnreadableFileError
 from qaeval_core.families.validate import IntArray
 from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.job import Inputs, corpus_hash, count_rows
-from qaeval_core.planning.sample import LARGEST_HASH, Sample, context_column, read_sample
+from qaeval_core.planning.sample import context_column
 from qaeval_core.planning.shards import Piece, ReadLimits, plan_file
 from qaeval_core.running.reader import ShardReader
-from qaeval_core.running.run_files import read_json
+from qaeval_core.storage.path import read_json
 from qaeval_core.storage.retry import STORAGE_SETTING, Outages
+from qaeval_core.store.sample import LARGEST_HASH, Sample, read_sample
 from qaeval_core.text.column_hashes import UInt64, column_hashes
 
 _ROWS_PER_READ = 1 << 16

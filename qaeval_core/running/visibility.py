@@ -1,4 +1,4 @@
-"""Sight: what every node of a run must see, looked at before its first shard or call.
+"""Visibility: what every node of a run must see, looked at before its first shard or call.
 
 A folder that is not mounted on a node looks like an empty one: a worker there would keep commits
 and paid replies for itself, and take input files that it does not see for damaged ones. So a run
@@ -11,13 +11,13 @@ import contextlib
 import re
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyarrow import fs
 
-from qaeval_core.planning.inputs import InputFile, open_filesystem
+from qaeval_core.planning.inputs import one_a_folder, open_filesystem
 from qaeval_core.planning.job import Job
 from qaeval_core.storage import files
 from qaeval_core.storage.path import StoragePath
@@ -30,8 +30,6 @@ _LOOK_AGAIN_S = 0.5
 # Of runs that were killed: another run that lives may use the same journal.
 _OLD_MARK_S = 7 * 86_400.0
 _MARK = re.compile(r"^\.[0-9a-f]{32}\.mark$")
-# A look at each folder of inputs, but not at a million of them.
-_MAX_INPUT_FOLDERS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +157,3 @@ def _journal_folders(job: Job) -> list[StoragePath]:
 def _given_files(job: Job) -> Iterator[str]:
     for plan in job.run.families:
         yield from plan.given_files
-
-
-def one_a_folder(inputs: Sequence[InputFile]) -> list[str]:
-    """Return the place of one file of each folder, of so many that it is quickly looked at."""
-    by_folder: dict[str, str] = {}
-    for file in inputs:
-        by_folder.setdefault(file.uri.rpartition("/")[0], file.uri)
-    return list(by_folder.values())[:_MAX_INPUT_FOLDERS]

@@ -1,4 +1,4 @@
-"""Describe: the catalogue of metrics, for people: a list, and one metric with its options."""
+"""Describe metrics: the catalogue for people: a list, and one metric with its options."""
 
 from __future__ import annotations
 

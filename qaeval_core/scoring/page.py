@@ -10,14 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from qaeval_core.pages import charts as svg
-from qaeval_core.pages.example_rows import N_EXAMPLES, Texts, main_columns
+from qaeval_core.pages.example_rows import (
+    MAX_BYTES,
+    N_EXAMPLES,
+    Texts,
+    example_tables,
+    main_columns,
+)
 from qaeval_core.pages.html import (
     Fields,
     Passage,
     Table,
     Tone,
     block_html,
-    cut,
     details,
     escaped,
     figure,
@@ -32,8 +37,6 @@ from qaeval_core.profile.histogram import counted_bars
 from qaeval_core.profile.run_profile import RunProfile
 from qaeval_core.schema import NOT_SAMPLED
 
-PAGE, PROFILE = "report.html", "profile.parquet"
-MAX_BYTES = 300_000
 _INPUTS = 20
 
 
@@ -291,38 +294,6 @@ def _examples(content: Content, room: _Room) -> Iterator[str]:
         return
     yield left_out(content.n_examples - n, "rows of each end")
     yield from example_tables(content.report, content.texts, n=n)
-
-
-def example_tables(report: Mapping[str, Any], texts: Texts | None, *, n: int) -> Iterator[str]:
-    """Yield tables of the rows at both ends of each metric's main column.
-
-    Parameters
-    ----------
-    report : mapping
-        Content of report.json.
-    texts : mapping of place to mapping of role to text, optional
-        Default no text is shown.
-    n : int
-        Rows at each end.
-    """
-    for name in main_columns(report):
-        for end, own in report["examples"][name].items():
-            if own[:n]:
-                yield _example_table(texts, f"{name}: {end}", own[:n])
-
-
-def _example_table(known: Texts | None, title: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    if known is None:
-        plain = [[f"{own['file']}:{own['row']}", shown(own["value"])] for own in rows]
-        return block_html(Table(title, ("row", "score"), plain, numbers=(1,)))
-    texts = [known.get((own["file"], own["row"]), {}) for own in rows]
-    roles = list(dict.fromkeys(role for own in texts for role in own))
-    cells = [
-        [str(own["id"]), shown(own["value"]), *(cut(text.get(role)) for role in roles)]
-        for own, text in zip(rows, texts, strict=True)
-    ]
-    table = block_html(Table(title, ("id", "score", *roles), cells, numbers=(1,)))
-    return details(title, table)
 
 
 def _work(content: Content) -> Iterator[str]:

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaeval_core.families.contract import FamilyPlan
-from qaeval_core.llm.journal_totals import JournalTotals
+from qaeval_core.llm.journal import JournalTotals
 from qaeval_core.planning.run_plan import CompiledRun, InstancePlan
-from qaeval_core.planning.sample import Sample
 from qaeval_core.running.totals import Totals
 from qaeval_core.signature import environment
 from qaeval_core.stats.bootstrap import summarise
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.store.pass_stats import PassStats
+from qaeval_core.store.sample import Sample
 
 
 def make_report(

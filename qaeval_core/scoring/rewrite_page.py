@@ -1,4 +1,4 @@
-"""Again: the page of a finished run, made once more of what the run wrote about itself.
+"""Rewrite a page: that of a finished run, made once more of what the run wrote about itself.
 
 No score is read. The texts of examples are read from the input, where the user says it lies or
 where the run had it; run.json may come from anybody, so no server is asked that it names.
@@ -10,15 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from qaeval_core.errors import (
     ConfigError,
     InputChangedError,
     InputError,
     QAEvalError,
-    UnreadableFileError,
     nearest,
 )
 from qaeval_core.pages.example_rows import (
@@ -31,11 +28,10 @@ from qaeval_core.pages.example_rows import (
 )
 from qaeval_core.planning.inputs import InputFile, find_inputs
 from qaeval_core.planning.shards import ReadLimits
-from qaeval_core.profile.run_profile import RunProfile
+from qaeval_core.profile.run_profile import PROFILE, RunProfile, read_profile
 from qaeval_core.running.reader import read_rows
-from qaeval_core.running.run_files import read_json
-from qaeval_core.scoring.page import PROFILE, report_page
-from qaeval_core.storage.path import AnyPath, as_path
+from qaeval_core.scoring.page import report_page
+from qaeval_core.storage.path import AnyPath, read_json
 from qaeval_core.tables.finished_run import FinishedRun, read_run
 
 
@@ -149,23 +145,6 @@ def _check_slices(slices: Mapping[str, Any], by: Sequence[str]) -> None:
             )
         if slices[name] is None:
             raise ConfigError(f"--by {name}: it has more than 50 values, or long texts")
-
-
-def read_profile(path: AnyPath) -> RunProfile | None:
-    """Return the profile of a run; None where there is none.
-
-    Raises
-    ------
-    UnreadableFileError
-        If it is damaged.
-    """
-    path = as_path(path)
-    if not path.is_file():  # OUT is of a version that kept none.
-        return None
-    try:
-        return RunProfile.from_table(pq.read_table(path.source(), partitioning=None), path.name)
-    except (OSError, pa.ArrowException) as error:
-        raise UnreadableFileError(f"{path} is damaged: {error}") from None
 
 
 def _texts(

@@ -1,4 +1,4 @@
-"""Execute: run a job to its end, or resume it, whoever executes the pieces.
+"""Run: a job to its end, or resumed, whoever executes the pieces.
 
 What is committed is never computed again; the success marker is written last, after every row is
 accounted for.
@@ -19,25 +19,26 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ReconcileError, RunStoppedError, StorageError
-from qaeval_core.llm.journal_totals import JournalTotals, journal_totals
+from qaeval_core.llm.journal import JournalTotals, journal_totals
 from qaeval_core.pages.example_rows import N_EXAMPLES, example_places, read_texts
 from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.job import Job
-from qaeval_core.planning.shards import RowRange, tiles
+from qaeval_core.profile.run_profile import PAGE, PROFILE
 from qaeval_core.running.passes import Executor, RunCosts, check_quarantined, run_passes
-from qaeval_core.running.run_files import changes, read_json, take_over_old_commits, write_run_files
+from qaeval_core.running.run_files import changes, take_over_old_commits, write_run_files
 from qaeval_core.running.totals import Totals
 from qaeval_core.running.visibility import marked
 from qaeval_core.scoring.join import FileJoin
-from qaeval_core.scoring.page import PAGE, PROFILE, report_page
+from qaeval_core.scoring.page import report_page
 from qaeval_core.scoring.report import make_report, sample_content
 from qaeval_core.scoring.summary import Overview
 from qaeval_core.signature import hash_content
-from qaeval_core.storage.path import StoragePath
+from qaeval_core.storage.path import StoragePath, read_json
 from qaeval_core.storage.probe import probe
 from qaeval_core.storage.retry import STORAGE_SETTING, Outages
 from qaeval_core.store.lock import RunLock
 from qaeval_core.store.pass_stats import PassStats
+from qaeval_core.store.row_ranges import RowRange, tiles
 from qaeval_core.store.store import Store
 
 

@@ -1,4 +1,4 @@
-"""Overview: what pages show of all joined scores, counted as they are joined, a part at a time.
+"""Summary: what pages show of all joined scores, counted as they are joined, a part at a time.
 
 Three things, each of which adds up over parts: the profile that audits use, whose clusters are the
 ids here; means by the values of carried columns; and the rows of lowest and highest score, by their
@@ -18,17 +18,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from qaeval_core.planning.columns import text_of
+from qaeval_core.pages.example_rows import MAX_EXAMPLES
 from qaeval_core.planning.run_plan import CompiledRun
 from qaeval_core.profile.cells import N_EQUAL, Cells
 from qaeval_core.profile.run_profile import RunProfile
 from qaeval_core.profile.slices import MAX_VALUES, Slices
 from qaeval_core.schema import NOT_SAMPLED, QUARANTINE_REASON, is_text
+from qaeval_core.text.column_hashes import text_of
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-MAX_EXAMPLES = 20  # rows kept at each end of a column
 _MAX_VALUE_CHARS = 80  # a column of longer values is text, not a name of slices
 _MAX_EXPONENT = 1000
 # Cells are no narrower than this share of the largest value: a column of one value has some width.

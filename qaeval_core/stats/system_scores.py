@@ -1,4 +1,4 @@
-"""Levels: scores of systems from scores of their rows, and draws of questions.
+"""System scores: those of systems from scores of their rows, and draws of questions.
 
 At segment level a point of a correlation is a row. At system level it is a system: its score over
 its rows against the mean of its human ratings. A score over rows is a mean, or comes from summed

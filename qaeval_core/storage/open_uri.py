@@ -1,4 +1,4 @@
-"""Opening: from a URI to the storage that it names.
+"""Open a URI: to the storage that it names.
 
 A URI says where a bucket is, and never how to get in: credentials come from the environment of the
 process that opens it, or from its machine's role. So what is sent to other nodes, written to a file
@@ -22,6 +22,7 @@ from qaeval_core.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from qaeval_core.storage.base import Storage
+
 
 # Plain http is for tests on one machine; who wants it elsewhere says so where the keys are.
 ALLOW_HTTP = "QAEVAL_ALLOW_HTTP"
@@ -228,8 +229,7 @@ def _made(
 ) -> Storage:
     from obstore.exceptions import BaseError
 
-    from qaeval_core.storage.objects import ObjectStorage
-    from qaeval_core.storage.secrets import scrubbed
+    from qaeval_core.storage.objects import ObjectStorage, scrubbed
 
     is_plain = endpoint is not None and endpoint.startswith("http://")
     root = f"{bucket.scheme}://{bucket.name}"

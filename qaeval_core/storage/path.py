@@ -20,8 +20,10 @@ import pyarrow as pa
 from qaeval_core.errors import ConfigError, nearest
 from qaeval_core.storage import files
 from qaeval_core.storage.base import Found, Sink, Storage, Tag
+from qaeval_core.storage.files import read_own
 from qaeval_core.storage.open_uri import open_bucket
 from qaeval_core.storage.posix import PosixStorage
+from qaeval_core.storage.retry import Outages
 
 _DISK = PosixStorage()
 # Columns are read in pieces of about a row group; whole files from their start on.
@@ -301,3 +303,37 @@ def near_folders(path: StoragePath) -> str:
     """
     names = [name for name in path.parent.folders() if not name.startswith(".")]
     return nearest(path.name, names) if names and path.name else ""
+
+
+def read_json(path: AnyPath, outages: Outages | None = None) -> dict[str, Any] | None:
+    """Return a JSON object, or None where there is none.
+
+    Parameters
+    ----------
+    outages : Outages, optional
+        How long an object store is tried; default once.
+
+    Raises
+    ------
+    StorageError
+        If an object store does not say whether there is one.
+    """
+    try:
+        content = json.loads(_read_wary(as_path(path), outages or Outages()))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _read_wary(path: StoragePath, outages: Outages) -> bytes:
+    if path.local is not None:
+        with read_own(path.local, of_others=True) as file:
+            return file.read()
+
+    def read() -> bytes:
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    return outages.call(read, store=str(path.parent), what=f"cannot read {path}")

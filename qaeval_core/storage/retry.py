@@ -1,4 +1,4 @@
-"""Outages: a disk or store that does not answer is asked again for a while, then the run ends.
+"""Retry: a disk or store that does not answer is asked again for a while, then the run ends.
 
 What fails for a few seconds is no verdict on rows, nor a reason to lose hours of work. How long a
 store has been out counts from its first failure after its last success, so several calls that fail

@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from qaeval_core.planning.shards import RowRange, covering
 from qaeval_core.storage.base import Found
 from qaeval_core.store.manifest import (
     N_READS_AT_ONCE,
@@ -33,6 +32,7 @@ from qaeval_core.store.manifest import (
     to_table,
 )
 from qaeval_core.store.pass_stats import COUNTS, PassStats
+from qaeval_core.store.row_ranges import RowRange, covering
 from qaeval_core.store.store import COMMIT_NAME, Commit, Store
 
 # A part of a manifest is written after so many commits, or so long: what a kill makes the next run

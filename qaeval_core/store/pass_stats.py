@@ -1,4 +1,4 @@
-"""PassStats: what model passes cost, in counts and seconds that add up over shards."""
+"""Pass stats: what model passes cost, in counts and seconds that add up over shards."""
 
 from __future__ import annotations
 

@@ -20,8 +20,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from qaeval_core.errors import ReconcileError, RunError
-from qaeval_core.planning.sample import Sample
-from qaeval_core.planning.shards import RowRange
 from qaeval_core.schema import POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
 from qaeval_core.signature import hash_text
 from qaeval_core.storage import checksums, files
@@ -29,6 +27,8 @@ from qaeval_core.storage.base import Found, Tag
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.pass_stats import PassStats
+from qaeval_core.store.row_ranges import RowRange
+from qaeval_core.store.sample import Sample
 
 T = TypeVar("T")
 

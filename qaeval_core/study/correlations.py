@@ -1,4 +1,4 @@
-"""Levels: correlations of points, whether a point is a row, a system, or a system in a draw.
+"""Correlations: of points, whether a point is a row, a system, or a system in a draw.
 
 A level says how the points of a metric and of the ratings follow from rows. What comes after that,
 coefficients with their intervals and comparisons of two metrics, is the same for all levels.
@@ -34,8 +34,9 @@ from qaeval_core.stats.system_scores import (
     mean_statistics,
 )
 from qaeval_core.study import inputs
-from qaeval_core.study.inputs import ScoreColumn
 from qaeval_core.study.records import DRAWS, SEGMENT, SYSTEM, Statistic, StudyRequest
+from qaeval_core.tables import score_tables
+from qaeval_core.tables.score_tables import ScoreColumn
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -76,7 +77,7 @@ def rated_rows(
     cluster : str or None
         Column whose equal values are drawn together; None: rows are drawn one by one.
     """
-    ratings = inputs.numbers(subset.frame, human)
+    ratings = score_tables.numbers(subset.frame, human)
     is_rated = ~np.isnan(ratings)
     rated = subset.frame.filter(pl.Series(is_rated, dtype=pl.Boolean))
     return RatedRows(
@@ -86,7 +87,7 @@ def rated_rows(
         frame=rated,
         columns=subset.columns,
         ratings=ratings[is_rated],
-        scores={name: inputs.numbers(rated, name) for name in subset.columns},
+        scores={name: score_tables.numbers(rated, name) for name in subset.columns},
         n_unrated=int((~is_rated).sum()),
         clusters=None if cluster is None else inputs.cluster_codes(rated, cluster),
     )
@@ -263,7 +264,7 @@ def make_systems(rated: RatedRows, system: str) -> Systems:
         else:
             aggregation[name], statistics[name] = column.over_examples, kept
             score[name] = partial(corpus_score, column.metric, column.settings)
-    return Systems(rated, inputs.texts(rated.frame, system), aggregation, statistics, score)
+    return Systems(rated, score_tables.texts(rated.frame, system), aggregation, statistics, score)
 
 
 def make_draws(systems: Systems) -> tuple[FloatArray | None, str]:
@@ -276,8 +277,8 @@ def make_draws(systems: Systems) -> tuple[FloatArray | None, str]:
     """
     request = systems.rated.request
     assert request.question is not None
-    questions = inputs.texts(systems.rated.frame, request.question)
-    usable = questions != inputs.NO_KEY
+    questions = score_tables.texts(systems.rated.frame, request.question)
+    usable = questions != score_tables.NO_KEY
     common = common_questions(systems=systems.names, questions=questions, usable=usable)
     said = f"{len(common):,} questions have a rated answer of each system"
     if len(common) < request.questions_per_draw:

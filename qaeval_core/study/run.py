@@ -38,8 +38,10 @@ from qaeval_core.study.correlations import (
     rated_rows,
     segment_level,
 )
-from qaeval_core.study.inputs import ScoreColumn, StudyTable, Subset
+from qaeval_core.study.inputs import Subset
 from qaeval_core.study.records import ALL_ROWS, DRAWS, Statistic, Study, StudyRequest
+from qaeval_core.tables import conditions, score_tables
+from qaeval_core.tables.score_tables import ScoreColumn, StudyTable
 
 ONE_LABEL = "one_label"
 NO_PAIRS = "no_pairs"
@@ -61,7 +63,7 @@ def run_study(request: StudyRequest, *, say: Callable[[str], None] = lambda _: N
     UnreadableFileError, SchemaError, ConfigError
         If a table cannot be read, a column is missing or an expression cannot be understood.
     """
-    table = inputs.read_study(request.scores)
+    table = score_tables.read_study(request.scores)
     if request.ratings is not None and request.on is not None:
         table = inputs.join_ratings(table, request.ratings, on=request.on)
     metrics = _check(request, table)
@@ -69,8 +71,8 @@ def run_study(request: StudyRequest, *, say: Callable[[str], None] = lambda _: N
         request,
         table.frame.height,
         metrics,
-        scores={name: inputs.numbers(table.frame, name) for name in metrics},
-        ratings={name: inputs.numbers(table.frame, name) for name in request.human},
+        scores={name: score_tables.numbers(table.frame, name) for name in metrics},
+        ratings={name: score_tables.numbers(table.frame, name) for name in request.human},
         notes=list(table.notes),
     )
     columns = {name: table.described.get(name, ScoreColumn()) for name in metrics}
@@ -137,7 +139,7 @@ def _note(study: Study, note: str) -> None:
 
 def _areas(request: StudyRequest, subset: Subset, label: str) -> Iterator[Statistic]:
     """Yield the area under the ROC curve of each metric, over the rows with a label."""
-    labels = inputs.binary_labels(subset.frame, label)
+    labels = conditions.binary_labels(subset.frame, label)
     is_labelled = ~np.isnan(labels)
     labelled = replace(subset, frame=subset.frame.filter(pl.Series(is_labelled, dtype=pl.Boolean)))
     is_positive = labels[is_labelled] == 1
@@ -190,7 +192,7 @@ def _win_lose(
 ) -> Iterator[Statistic]:
     """Yield how often each metric ranks two answers to one question as people do."""
     pairs = rank_pairs(
-        human=inputs.numbers(subset.frame, human),
+        human=score_tables.numbers(subset.frame, human),
         questions=inputs.cluster_codes(subset.frame, question),
         min_gap=request.min_gap,
     )
@@ -227,9 +229,9 @@ def _selection(
     request: StudyRequest, subset: Subset, human: str
 ) -> tuple[list[Statistic], str | None]:
     """Return the steps of forward selection, and a note on what was left out of it."""
-    ratings = inputs.numbers(subset.frame, human)
+    ratings = score_tables.numbers(subset.frame, human)
     rated = ~np.isnan(ratings)
-    scores = {name: inputs.numbers(subset.frame, name) for name in subset.columns}
+    scores = {name: score_tables.numbers(subset.frame, name) for name in subset.columns}
     # A metric with one value or none has nothing to add, and one without values no rows to leave.
     kept = [name for name in scores if len(np.unique(_defined(scores[name][rated]))) > 1]
     head = f"{subset.name}: {human}: forward selection"
@@ -271,7 +273,7 @@ def _check(request: StudyRequest, table: StudyTable) -> list[str]:
     """Return the metrics, after raising for any column that is missing or holds no numbers."""
     frame = table.frame
     for name in request.human:
-        inputs.check_numeric(frame, name, "--human")
+        score_tables.check_numeric(frame, name, "--human")
     for option, column in (
         ("--by", request.by),
         ("--system", request.system),
@@ -280,11 +282,11 @@ def _check(request: StudyRequest, table: StudyTable) -> list[str]:
         ("--cluster", request.cluster),
     ):
         if column is not None:
-            inputs.check_key(frame, column, option)
+            score_tables.check_key(frame, column, option)
     named = inputs.choose_metrics(table, request.metrics)
     metrics = [name for name in named if request.metrics or name not in request.human]
     if request.auc is not None:
-        inputs.binary_labels(frame, request.auc)
+        conditions.binary_labels(frame, request.auc)
     if request.forward_selection:
         check_sklearn("forward selection")
     _pairs(request, metrics)
@@ -308,19 +310,19 @@ def _pairs(request: StudyRequest, metrics: Sequence[str]) -> list[tuple[str, str
 def _subsets(
     request: StudyRequest, frame: pl.DataFrame, notes: list[str]
 ) -> Iterator[tuple[str, pl.DataFrame]]:
-    chosen = [inputs.select_rows(frame, text, "--subset") for text in request.subsets]
+    chosen = [conditions.select_rows(frame, text, "--subset") for text in request.subsets]
     yield ALL_ROWS, frame
     for text, rows in zip(request.subsets, chosen, strict=True):
         if rows.null_count():
             notes.append(f"{text}: {rows.null_count():,} rows are neither: a value is undefined")
         yield text, frame.filter(rows)
     if request.by is not None:
-        keys: NDArray[np.str_] = inputs.texts(frame, request.by)
+        keys: NDArray[np.str_] = score_tables.texts(frame, request.by)
         names = np.unique(keys)
         if len(names) > MAX_GROUPS:
             raise ConfigError(
                 f"--by {request.by}: {len(names):,} different values, at most {MAX_GROUPS}"
             )
         for name in names:
-            shown = "null" if name == inputs.NO_KEY else name
+            shown = "null" if name == score_tables.NO_KEY else name
             yield f"{request.by}={shown}", frame.filter(pl.Series(keys == name))

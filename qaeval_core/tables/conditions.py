@@ -1,4 +1,4 @@
-"""Conditions: expressions of ``--keep``, which see one row at a time and no file.
+"""Conditions: expressions that see one row at a time and no file, and the rows they choose.
 
 The grammar is SQL's, read by polars. Rows are looked at some at a time, so an expression that
 looks at others (an average, a rank) would depend on how many; and SQL can name files to read. Only
@@ -10,11 +10,30 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from qaeval_core.errors import ConfigError, nearest
-from qaeval_core.study.inputs import QUOTED, column_of, flat_columns, select_rows
+from qaeval_core.errors import (
+    ConfigError,
+    nearest,
+)
+from qaeval_core.tables.score_tables import (
+    _fields,
+    _with_structs,
+    check_numeric,
+    column_of,
+    flat_columns,
+    numbers,
+)
+
+# Texts and names in quotes.
+QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"")
+_SUB_QUERY = re.compile(r"\bselect\b", re.IGNORECASE)
+_DECIMAL = re.compile(
+    rf"{QUOTED.pattern}|(?<![\w.])(?:\d+\.\d*|\.\d+|\d+(?=e))(?:e[+-]?\d+)?", re.I
+)
 
 # Of polars' SQL, as its documentation lists them: those of one row.
 FUNCTIONS = frozenset(
@@ -81,3 +100,56 @@ def check_condition(
     if not names:
         raise ConfigError(f"{option} {expression!r} names no column")
     return list(dict.fromkeys(names))
+
+
+def select_rows(frame: pl.DataFrame, expression: str, option: str) -> pl.Series:
+    """Return a boolean column: SQL's comparison operators, and Python's ``==`` and ``!=``.
+
+    Raises
+    ------
+    ConfigError
+        If the expression cannot be read, names an unknown column or is not true or false.
+    """
+    hint = 'quote names with signs, as in "BLEU-1" > 0.5'
+    if _SUB_QUERY.search(QUOTED.sub("''", expression)):
+        raise ConfigError(f"{option} {expression!r}: no sub-queries: they could read any file")
+    try:
+        parsed = pl.sql_expr(expression)
+        roots = parsed.meta.root_names()
+        for name in roots:
+            if name not in frame.columns and not _fields(frame, name):
+                found = nearest(name, frame.columns)
+                raise ConfigError(f"{option} {expression!r}: no column {name!r}{found} ({hint})")
+        beside = _with_structs(frame, roots)
+        chosen = beside.with_columns(parsed.alias("_chosen"))["_chosen"]
+        # polars compares texts with 9.5 as texts, but refuses to compare them with 9.
+        whole = _DECIMAL.sub(lambda own: own[0] if own[0][0] in "'\"" else "1", expression)
+        beside.clear().select(pl.sql_expr(whole))
+    except pl.exceptions.PolarsError as error:
+        why = str(error).splitlines()[0]
+        raise ConfigError(f"{option} {expression!r}: {why} ({hint})") from None
+    if frame.height > 1 and beside.select(parsed).height == 1:
+        raise ConfigError(f"{option} {expression!r} is one value for all rows, not one for each")
+    if chosen.dtype != pl.Boolean:
+        raise ConfigError(f"{option} {expression!r} is {chosen.dtype}, not true or false")
+    return chosen
+
+
+def binary_labels(frame: pl.DataFrame, label: str, option: str = "--auc") -> NDArray[np.float64]:
+    """Return labels of rows: a column of 0 and 1 or booleans, or an expression.
+
+    Returns
+    -------
+    float ndarray of shape (n_rows,)
+        1.0 for positive rows, 0.0 for negative ones, NaN where undefined.
+    """
+    if label not in frame.columns:
+        return numbers(frame.select(select_rows(frame, label, option).alias("_")), "_")
+    check_numeric(frame, label, option)
+    values = numbers(frame, label)
+    if others := sorted(set(values[~np.isnan(values)].tolist()) - {0.0, 1.0}):
+        raise ConfigError(
+            f"{option} {label}: holds {others[0]:g}, not only 0 and 1; give a condition, such as "
+            f"'{label} >= {others[-1]:g}'"
+        )
+    return values

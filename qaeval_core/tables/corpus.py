@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from qaeval_core.planning.inputs import InputFile, open_filesystem, read_footer
-from qaeval_core.planning.shards import RowRange, stretches
+from qaeval_core.planning.shards import stretches
 from qaeval_core.storage.path import StoragePath
+from qaeval_core.store.row_ranges import RowRange
 
 if TYPE_CHECKING:
-    from qaeval_core.study.inputs import ScoreColumn
+    from qaeval_core.tables.score_tables import ScoreColumn
+# Roles that rules and groups read.
+ROLE_NAMES = ("id", "question", "context", "answer")
 
 # Of files that are no larger nothing is put together from parts.
 ROWS_PER_RANGE = 1 << 20

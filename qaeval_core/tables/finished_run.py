@@ -16,9 +16,8 @@ import pyarrow.parquet as pq
 from qaeval_core.configure import RunConfig, make_config
 from qaeval_core.errors import ConfigError
 from qaeval_core.models.session import Device
-from qaeval_core.planning.sample import Sample, read_sample
-from qaeval_core.running.run_files import read_json
-from qaeval_core.storage.path import AnyPath, StoragePath, as_path, near_folders
+from qaeval_core.storage.path import AnyPath, StoragePath, as_path, near_folders, read_json
+from qaeval_core.store.sample import Sample, read_sample
 
 
 @dataclass(frozen=True, slots=True)

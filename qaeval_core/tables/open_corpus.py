@@ -1,4 +1,4 @@
-"""Opening: a corpus from the folder of a finished run, or from another tool's table of scores.
+"""Open a corpus: from the folder of a finished run, or from another tool's table of scores.
 
 Footers are read, and what the run wrote about itself.
 """
@@ -17,14 +17,12 @@ from qaeval_core.errors import (
     SchemaError,
     nearest,
 )
-from qaeval_core.filter.request import ROLE_NAMES
 from qaeval_core.planning.inputs import InputFile, find_inputs
-from qaeval_core.running.run_files import read_json
 from qaeval_core.schema import COLUMNS_METADATA, fits_role
-from qaeval_core.storage.path import AnyPath, StoragePath, as_path
-from qaeval_core.study.inputs import ScoreColumn, described_columns
-from qaeval_core.tables.corpus import Corpus, CorpusFile
+from qaeval_core.storage.path import AnyPath, StoragePath, as_path, read_json
+from qaeval_core.tables.corpus import ROLE_NAMES, Corpus, CorpusFile
 from qaeval_core.tables.finished_run import FinishedRun, read_run
+from qaeval_core.tables.score_tables import ScoreColumn, described_columns
 
 
 def open_corpus(

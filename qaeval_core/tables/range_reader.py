@@ -1,4 +1,4 @@
-"""Ranges: rows of scores and of their input, the same ones at once, so many as fit memory."""
+"""Range reader: rows of scores and of their input, the same at once, so many as fit memory."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from qaeval_core.errors import InputChangedError
+from qaeval_core.errors import InputChangedError, ReconcileError
 from qaeval_core.planning.inputs import InputFile
-from qaeval_core.planning.shards import Piece, ReadLimits, RowRange
+from qaeval_core.planning.shards import Piece, ReadLimits
 from qaeval_core.running.reader import ShardReader
+from qaeval_core.storage.checksums import is_file_intact
+from qaeval_core.storage.path import StoragePath
 from qaeval_core.storage.retry import Outages
+from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.tables.corpus import RangeTask
 from qaeval_core.text.column_hashes import text_column
 
@@ -216,3 +219,12 @@ class _Side:
     def close(self) -> None:
         """Close it."""
         self._reader.close()
+
+
+def check_intact(path: StoragePath, outages: Outages) -> None:
+    """Raise ReconcileError if a bit of a file of scores has turned since it was written."""
+    intact = outages.call(
+        lambda: is_file_intact(path), store=str(path.parent), what=f"cannot read {path}"
+    )
+    if not intact:
+        raise ReconcileError(f"{path} is damaged (its checksum is another one); score again")

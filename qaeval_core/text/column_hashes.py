@@ -1,4 +1,4 @@
-"""Text hashes: 64 bits of a value's text, the same ones in whatever file, process or week.
+"""Column hashes: 64 bits of a value's text, the same ones in whatever file, process or week.
 
 Groups of rows are told apart by them, and samples drawn.
 """
@@ -6,13 +6,13 @@ Groups of rows are told apart by them, and samples drawn.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from qaeval_core.planning.columns import readable, text_of
 from qaeval_core.schema import is_list, is_text
 
 UInt64 = NDArray[np.uint64]
@@ -86,3 +86,85 @@ def text_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column.cast(pa.string())
     texts = [text_of(scalar) for scalar in column]
     return pa.chunked_array([pa.array(texts, pa.string())])
+
+
+def hashes(ids: pa.ChunkedArray) -> NDArray[np.uint64]:
+    """Return hashes of ids: equal for equal ones, in one process.
+
+    Examples
+    --------
+    >>> len(set(hashes(pa.chunked_array([["x", "y", "x"]]))))
+    2
+    """
+    parts = [_comparable(chunk) for chunk in ids.chunks] or [_comparable(pa.array([], ids.type))]
+    joined = pa.chunked_array(parts)
+    return pl.Series(pl.from_arrow(joined)).hash().to_numpy()
+
+
+def _comparable(ids: pa.Array) -> pa.Array:
+    """Return ids as something that any bytes and any time zone can be hashed in."""
+    kind = ids.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _comparable(ids.storage)
+    if pa.types.is_dictionary(kind):
+        return _comparable(ids.dictionary_decode())
+    if _is_text(kind):
+        return ids.cast(pa.binary() if pa.types.is_string(kind) else pa.large_binary())
+    if pa.types.is_timestamp(kind):
+        return ids.view(pa.int64())
+    if pa.types.is_decimal(kind):
+        return ids.cast(pa.string())
+    return ids
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def readable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    r"""Return a column whose texts are UTF-8: other bytes become replacement characters.
+
+    A column without such texts comes back as it is. Texts inside lists and records are left alone,
+    and those of a dictionary are UTF-8: Arrow reads no others.
+
+    Examples
+    --------
+    >>> broken = pa.chunked_array([pa.array([b"a", b"b\xff"]).view(pa.string())])
+    >>> readable(broken).to_pylist() == ["a", "b\ufffd"]
+    True
+    """
+    kind = column.type
+    if not _is_text(kind) or _is_utf8(column):
+        return column
+    texts = [text_of(scalar) for scalar in column]
+    return pa.chunked_array([pa.array(texts, pa.string()).cast(kind)])
+
+
+def _is_utf8(texts: pa.ChunkedArray) -> bool:
+    try:
+        texts.cast(pa.large_binary()).cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def text_of(scalar: pa.Scalar) -> str | None:
+    """Return an id as a text for people, None where there is none."""
+    try:
+        value = scalar.as_py()
+        return None if value is None else str(value)
+    except (ValueError, OverflowError, LookupError, TypeError, pa.ArrowException):
+        # No UTF-8, no such time zone, or no time that Python knows: Arrow's errors among them.
+        return _raw(scalar)
+
+
+def _raw(scalar: pa.Scalar) -> str:
+    if _is_text(scalar.type):
+        return bytes(scalar.as_buffer().to_pybytes()).decode("utf-8", "replace")
+    if pa.types.is_timestamp(scalar.type):
+        times: Sequence[object] = [scalar.value]
+        naive = pa.array(times, pa.int64()).view(pa.timestamp(scalar.type.unit))
+        zone = scalar.type.tz or ""
+        return f"{naive.cast(pa.string())[0].as_py()} UTC, {zone}".rstrip(", ")
+    return f"({scalar.type})"

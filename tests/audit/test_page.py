@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from audit_runs import cells_of, clustered, run_of
-from report.test_page import ATTACK, Page, assert_stands_alone
+from scoring.test_page import ATTACK, Page, assert_stands_alone
 
 from qaeval_core.audit.compare import compare
 from qaeval_core.audit.page import audit_page
@@ -16,9 +16,9 @@ from qaeval_core.audit.request import AuditRequest
 from qaeval_core.audit.run import AuditOutcome, Status
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.audit.unusual_runs import run_means
+from qaeval_core.pages.example_rows import MAX_BYTES
 from qaeval_core.profile.histogram import counted_bars
 from qaeval_core.profile.run_profile import RunProfile
-from qaeval_core.scoring.page import MAX_BYTES
 
 
 def run(n_columns: int = 2, *, n_slices: int = 3, shift: float = 0.0, seed: int = 0) -> RunProfile:

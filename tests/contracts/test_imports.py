@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,11 +53,30 @@ def test_a_heavy_import_would_be_seen() -> None:
     assert "ray" in loaded_after("import jobs.on_ray.cluster")
 
 
+def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Check the contracts of a checkout, none of whose results are known from before."""
+    lint = Path(sys.executable).with_name("lint-imports")
+    command = [lint, "--no-cache"]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+
+
 def test_the_rules_of_imports_hold() -> None:
     """The contracts in pyproject.toml: who may import whom."""
-    lint = Path(sys.executable).with_name("lint-imports")
-    done = subprocess.run([lint], capture_output=True, text=True, cwd=REPOSITORY, check=False)
+    done = lint_imports(REPOSITORY)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_package_without_a_place_breaks_the_rules(tmp_path: Path) -> None:
+    """The layers name every package of the library: none is added without a place among them."""
+    for folder in ("qaeval_core", "jobs", "export"):
+        ignored = shutil.ignore_patterns("__pycache__", "*.jsonl", "*.safetensors")
+        shutil.copytree(REPOSITORY / folder, tmp_path / folder, ignore=ignored)
+    shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
+    (tmp_path / "qaeval_core" / "stray").mkdir()
+    (tmp_path / "qaeval_core" / "stray" / "__init__.py").write_text('"""Nobody\'s."""\n')
+    done = lint_imports(tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "stray" in done.stdout and "1 broken" in done.stdout
 
 
 def test_no_file_is_long() -> None:
@@ -111,7 +131,6 @@ STAND_ALONE = {
     "jobs.export": "a verb of the command line is a module",
     "jobs.train": "a verb of the command line is a module",
     "jobs.metrics": "a verb of the command line is a module",
-    "qaeval_core.explain.judge": "what explains one metric is a module, as explain.naco is",
     "qaeval_core.sample": "it lies beside its data",
 }
 

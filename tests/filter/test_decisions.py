@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 
 from qaeval_core import filter_table
 from qaeval_core.filter import decide, order
-from qaeval_core.filter.filtering import LocalExecutor
 from qaeval_core.filter.page import filter_page
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.run import filter_corpus
 from qaeval_core.schema import COLUMNS_METADATA
 from qaeval_core.tables import corpus
 from qaeval_core.tables import range_reader as ranges
+from qaeval_core.tables.executor import LocalExecutor
 from qaeval_core.tables.open_corpus import open_corpus
 
 

@@ -18,13 +18,12 @@ from typer.testing import CliRunner
 from jobs import filter as command
 from jobs.cli import app
 from qaeval_core.errors import SchemaError
-from qaeval_core.filter import filtering
-from qaeval_core.filter.filtering import LocalExecutor
 from qaeval_core.planning.shards import ReadLimits
 from qaeval_core.running import carried_columns as copied
 from qaeval_core.schema import COLUMNS_METADATA
 from qaeval_core.tables import corpus
 from qaeval_core.tables import range_reader as ranges
+from qaeval_core.tables.executor import LocalExecutor
 
 # Rows of the row groups of each file.
 SOURCES = {"a": (17, 5, 31, 1, 23), "b": (40,), "deep/c": (3, 29, 11, 11)}
@@ -119,7 +118,7 @@ def test_processes_write_the_same_bytes(
 ) -> None:
     """Results come back in order, whoever is done first."""
     monkeypatch.setattr(corpus, "ROWS_PER_RANGE", RANGE)
-    monkeypatch.setattr(filtering, "_ROWS_FOR_PROCESSES", 0)
+    monkeypatch.setattr("qaeval_core.tables.executor._ROWS_FOR_PROCESSES", 0)
     options = {"near_duplicates": "rouge_l=0.7", "top_k": 3, "share": "0.6"}
     before = set(multiprocessing.active_children())
     seen: dict[str, list[int]] = {}

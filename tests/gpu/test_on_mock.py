@@ -287,7 +287,7 @@ def test_the_benchmark_tells_of_a_device_that_computes_nothing(
 _LAYOUTS = """
 import json, sys
 import ray
-from jobs.cluster import layout
+from jobs.on_ray.cluster import layout
 from qaeval_core.configure import ClusterSection
 ray.init(sys.argv[1], log_to_driver=False, logging_level="ERROR")
 found = {}

@@ -15,9 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from journals import ASKED, batches, entry, usd_of
 
-from qaeval_core.llm.journal import Journal
+from qaeval_core.llm.journal import Journal, journal_totals
 from qaeval_core.llm.journal_entry import line_of
-from qaeval_core.llm.journal_totals import journal_totals
 from qaeval_core.storage import checksums
 from qaeval_core.storage.path import StoragePath, as_path
 

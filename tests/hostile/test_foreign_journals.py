@@ -18,9 +18,8 @@ from llm_server import LlmServer
 
 from qaeval_core.errors import RunError
 from qaeval_core.families.chat.naco_family import NacoFamily
-from qaeval_core.llm.journal import Journal
+from qaeval_core.llm.journal import Journal, journal_totals
 from qaeval_core.llm.journal_entry import JournalEntry
-from qaeval_core.llm.journal_totals import journal_totals
 from qaeval_core.llm.sealed_lines import MAX_LINE_BYTES
 from qaeval_core.running.chat_asker import read_entry
 

@@ -24,7 +24,7 @@ from qaeval_core.running.reader import check_unchanged
 from qaeval_core.signature import hash_text
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.store import Store
-from qaeval_core.study.inputs import _read
+from qaeval_core.tables.score_tables import _read
 
 
 def other_rows() -> pa.Table:

@@ -17,8 +17,8 @@ from helpers import qaeval, read_scores, write_parquet
 from word_jobs import is_whole, request, rows, run
 
 from qaeval_core.errors import ConfigError, InputError, QAEvalError, SchemaError
-from qaeval_core.planning.columns import hashes, readable, text_of
 from qaeval_core.planning.listing import MAX_NAME_BYTES
+from qaeval_core.text.column_hashes import hashes, readable, text_of
 
 
 def long_name(folder: Path) -> None:

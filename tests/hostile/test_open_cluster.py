@@ -16,7 +16,7 @@ _RUN = """
 import os, stat, sys
 from pathlib import Path
 import ray
-from jobs import cluster
+from jobs.on_ray import cluster
 from qaeval_core.configure import ClusterSection
 with cluster.connected(ClusterSection()):
     context = ray.get_runtime_context()

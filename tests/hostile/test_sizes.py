@@ -18,9 +18,10 @@ from word_jobs import ROWS_PER_GROUP, is_whole, request, rows, run
 
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.planning.inputs import find_inputs
-from qaeval_core.planning.shards import Piece, ReadLimits, RowRange, plan_file
+from qaeval_core.planning.shards import Piece, ReadLimits, plan_file
 from qaeval_core.running import reader
 from qaeval_core.running.reader import ShardReader
+from qaeval_core.store.row_ranges import RowRange
 
 MEGABYTE = "word " * 200_000
 

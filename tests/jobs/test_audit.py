@@ -16,7 +16,7 @@ import pytest
 from audit_weeks import N_ROWS, a_table, audited, week
 from helpers import REPOSITORY, qaeval, start_qaeval
 from ray_head import running_head
-from report.test_page import assert_stands_alone
+from scoring.test_page import assert_stands_alone
 
 from qaeval_core.audit.profile_folder import Runs
 from qaeval_core.profile.run_profile import METADATA

@@ -21,10 +21,9 @@ from qaeval_core.audit.request import AuditRequest
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.audit.shared_rows import Side, pair_runs
 from qaeval_core.audit.source import open_source
-from qaeval_core.filter import filtering
-from qaeval_core.filter.filtering import LocalExecutor
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.storage import checksums
+from qaeval_core.tables.executor import LocalExecutor
 from qaeval_core.tables.finished_run import read_run
 
 UNSEEN = "not_reproducible is not looked for"
@@ -228,7 +227,7 @@ def test_rows_out_of_a_sample_have_no_part(first: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow  # Two processes that load what they need.
 def test_processes_find_the_same_pairs(first: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filtering, "_ROWS_FOR_PROCESSES", 0)
+    monkeypatch.setattr("qaeval_core.tables.executor._ROWS_FOR_PROCESSES", 0)
     run = read_run(first / "out1")
     side = Side(run, open_source(run, AuditRequest()))
     with contextlib.closing(LocalExecutor(n_processes=2)) as executor:

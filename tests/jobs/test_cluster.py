@@ -102,7 +102,7 @@ def test_two_cpu_cluster_scores_as_one_process_does(
 _TWO_CLUSTERS = """
 import os, sys
 import ray
-from jobs.cluster import connected
+from jobs.on_ray.cluster import connected
 from qaeval_core.configure import ClusterSection
 
 @ray.remote(num_cpus=0)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import typer
 from helpers import qaeval
-from report.test_page import Page, assert_stands_alone
+from scoring.test_page import Page, assert_stands_alone
 from typer.testing import CliRunner
 
 from jobs.correlate import correlate

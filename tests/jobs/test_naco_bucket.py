@@ -17,8 +17,7 @@ from llm_server import LlmServer
 from naco_runs import NacoRun, kill_tree, questions, table_of
 from s3_server import S3Server
 
-from qaeval_core.llm.journal import Journal
-from qaeval_core.llm.journal_totals import journal_totals
+from qaeval_core.llm.journal import Journal, journal_totals
 from qaeval_core.storage.path import StoragePath, as_path
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 from helpers import assert_same_scores, qaeval, read_scores, write_parquet
-from report.test_page import Page
 from sampled_rows import NOT_SAMPLED, smallest, some, table
+from scoring.test_page import Page
 
 N_ROWS, N_GROUPS = 120, 6
 CONTEXTS = some(N_ROWS, 23)

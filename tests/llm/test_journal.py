@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qaeval_core.errors import RunError
-from qaeval_core.llm.journal import Journal
+from qaeval_core.llm.journal import Journal, JournalTotals, journal_totals
 from qaeval_core.llm.journal_entry import JournalEntry
-from qaeval_core.llm.journal_totals import JournalTotals, journal_totals
 
 ENTRY = JournalEntry(
     key="00" * 32,
@@ -43,7 +42,7 @@ from dataclasses import replace
 from pathlib import Path
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import JournalEntry
-from qaeval_core.llm.journal_totals import JournalTotals, journal_totals
+from qaeval_core.llm.journal import JournalTotals, journal_totals
 
 journal = Journal(Path(sys.argv[1]))
 entry = JournalEntry("", "", "c0", "http://localhost/v1", "m", 0, "", None, "stop", 1, 1, 0.5, 0.0)

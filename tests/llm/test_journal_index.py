@@ -16,9 +16,8 @@ from journals import ASKED, batches, entry, usd_of
 from s3_proxy import S3Proxy
 from s3_server import S3Server
 
-from qaeval_core.llm.journal import Journal
+from qaeval_core.llm.journal import Journal, JournalTotals, journal_totals
 from qaeval_core.llm.journal_entry import line_of
-from qaeval_core.llm.journal_totals import JournalTotals, journal_totals
 from qaeval_core.storage.path import StoragePath, as_path
 
 

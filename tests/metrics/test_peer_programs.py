@@ -19,7 +19,7 @@ from sacrebleu.metrics import BLEU
 from qaeval_core import Scorer
 from qaeval_core.metrics.catalogue import corpus_score
 from qaeval_core.metrics.meteor import align, meteor
-from qaeval_core.scoring.join import score_rows
+from qaeval_core.running.score_rows import score_rows
 from qaeval_core.text.tokenise import make_tokeniser, porter_stem
 from qaeval_core.text.wordnet import load_wordnet
 

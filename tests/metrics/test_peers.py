@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from qaeval_core import Scorer
 from qaeval_core.metrics.catalogue import corpus_score
-from qaeval_core.scoring.join import score_instance
+from qaeval_core.running.score_rows import score_instance
 from qaeval_core.stats.correlation import correlate
 
 pytestmark = pytest.mark.shared_data

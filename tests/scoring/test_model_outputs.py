@@ -15,7 +15,7 @@ from qaeval_core.families.model_units import NO_WEIGHT, NON_FINITE
 from qaeval_core.metrics.base import AnyMetric
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.models.session import Session
-from qaeval_core.scoring.join import score_rows
+from qaeval_core.running.score_rows import score_rows
 
 SPECS = ANSWER_METRICS
 

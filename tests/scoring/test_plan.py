@@ -7,14 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qaeval_core.planning.inputs import FileVersion, InputFile, RowGroup
-from qaeval_core.planning.shards import (
-    MAX_SHARDS_PER_PIECE,
-    ReadLimits,
-    RowRange,
-    cover,
-    plan_file,
-    tiles,
-)
+from qaeval_core.planning.shards import MAX_SHARDS_PER_PIECE, ReadLimits, plan_file
+from qaeval_core.store.row_ranges import RowRange, cover, tiles
 
 
 def make_file(sizes: list[int], n_bytes_per_row: int) -> InputFile:

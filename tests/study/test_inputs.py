@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.study.inputs import StudyTable, binary_labels, read_study, select_rows
+from qaeval_core.tables.conditions import binary_labels, select_rows
+from qaeval_core.tables.score_tables import StudyTable, read_study
 
 
 @pytest.fixture

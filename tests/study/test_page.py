@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from report.test_page import ATTACK, Page, assert_stands_alone
+from scoring.test_page import ATTACK, Page, assert_stands_alone
 from study.test_pinned_study import score_table, write_tables
 
-from qaeval_core.study.distributions import rating_boxes
-from qaeval_core.study.page import study_page
+from qaeval_core.study.page import rating_boxes, study_page
 from qaeval_core.study.records import Statistic, Study, StudyRequest
 from qaeval_core.study.run import run_study
 from qaeval_core.terminal import visible

@@ -22,7 +22,7 @@ from qaeval_core.families.contract import (
 )
 from qaeval_core.families.words.frequencies import DocumentFrequencies
 from qaeval_core.families.words.rows import ShardTexts
-from qaeval_core.llm.message import Message
+from qaeval_core.llm.limits import Message
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.metrics.chat import ChatSettings, chat_settings
 from qaeval_core.signature import Signature

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from qaeval_core.families.chat.family import ChatFamily, ChatWork, Reading, Request
-from qaeval_core.llm.message import Message
+from qaeval_core.llm.limits import Message
 from qaeval_core.metrics.chat import UNPARSABLE, ChatSettings
 from qaeval_core.metrics.judge import JudgeSettings, fill, placeholders
 from qaeval_core.signature import hash_text

@@ -20,7 +20,7 @@ from qaeval_core.families.chat.family import ChatFamily, ChatWork, Reading, Requ
 from qaeval_core.families.chat.naco_prompt import make_prompt, prompt_name, reminder_prompt
 from qaeval_core.families.chat.naco_reply import Reply, parse_reply
 from qaeval_core.families.model_units import EMPTY_CANDIDATE
-from qaeval_core.llm.message import Message
+from qaeval_core.llm.limits import Message
 from qaeval_core.metrics.chat import UNPARSABLE, ChatSettings
 from qaeval_core.metrics.f1 import f1
 from qaeval_core.metrics.naco import NacoSettings

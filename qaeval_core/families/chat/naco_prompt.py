@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from qaeval_core.llm.message import Message
+from qaeval_core.llm.limits import Message
 from qaeval_core.signature import hash_text
 
 PROMPT_VERSION = "1"

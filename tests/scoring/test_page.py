@@ -21,8 +21,9 @@ from naco_jobs import TWO_STEPS, table
 from naco_jobs import settings as naco_settings
 
 from qaeval_core.errors import ConfigError, InputChangedError, InputError
+from qaeval_core.pages.example_rows import MAX_BYTES
 from qaeval_core.profile.run_profile import RunProfile
-from qaeval_core.scoring.page import MAX_BYTES, report_page
+from qaeval_core.scoring.page import report_page
 from qaeval_core.scoring.rewrite_page import page_again, run_examples
 
 ATTACK = "</script><script>alert(1)</script>\u202e<img src=http://x onerror=y>\x07"

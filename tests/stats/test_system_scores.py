@@ -1,4 +1,4 @@
-"""Levels: scores of systems and draws of questions, against loops over rows."""
+"""System scores: scores of systems and draws of questions, against loops over rows."""
 
 from __future__ import annotations
 

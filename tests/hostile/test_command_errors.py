@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from jobs import score as score_verb
 from jobs.cli import app
-from jobs.net import caught, explained
+from jobs.command import caught, explained
 from qaeval_core.configure import StrictYamlError, load_config, load_yaml, parse_setting
 from qaeval_core.errors import ConfigError
-from qaeval_core.running.run_files import read_json
 from qaeval_core.storage import files
+from qaeval_core.storage.path import read_json
 
 BILLION_LAUGHS = "a0: &a0 [x, x]\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10)

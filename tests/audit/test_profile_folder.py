@@ -1,4 +1,4 @@
-"""Runs: profiles of earlier runs are whole or not there, in order, and never written again."""
+"""Profile folder: earlier runs in it are whole or not there, and never written again."""
 
 from __future__ import annotations
 

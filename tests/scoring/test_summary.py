@@ -7,8 +7,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from qaeval_core.planning.columns import hashes
-from qaeval_core.scoring.summary import MAX_EXAMPLES, Overview, dyadic_cells
+from qaeval_core.pages.example_rows import MAX_EXAMPLES
+from qaeval_core.scoring.summary import Overview, dyadic_cells
+from qaeval_core.text.column_hashes import hashes
 
 RANGES = {"s": (0.0, 1.0), "free": (None, None)}
 

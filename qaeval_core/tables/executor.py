@@ -1,0 +1,144 @@
+"""Executor: who maps a function over ranges of rows: this process, a few, or Ray's tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from types import ModuleType
+from typing import Any, Protocol, TypeVar
+
+from qaeval_core.errors import RunError
+from qaeval_core.storage.path import StoragePath
+
+T = TypeVar("T")
+R = TypeVar("R")
+RETRY_S = 60.0
+# Starting processes takes as long as a few hundred thousand rows.
+_ROWS_FOR_PROCESSES = 500_000
+_LOOK_S = 0.5
+
+
+class Executor(Protocol):
+    """Who works on ranges."""
+
+    def begin(self, folder: StoragePath | None, inputs: Sequence[str]) -> None:
+        """Look whether whoever works sees a folder, if there is one, and some files."""
+
+    def map(
+        self, function: Callable[[T], R], items: Sequence[T], *, label: str, n_rows: Sequence[int]
+    ) -> Iterator[R]:
+        """Yield what a function returns of each item, in their order."""
+
+    def settle(self) -> None:
+        """Return when nobody works any more; what has not begun is given up."""
+
+
+class LocalExecutor:
+    """Works in this process, or in a few of this machine's.
+
+    Parameters
+    ----------
+    tell : callable, optional
+        Gets the label, the rows done and all rows after each item.
+    n_processes : int, default 1
+        With more, processes are started where the rows are worth it.
+    """
+
+    def __init__(
+        self, tell: Callable[[str, int, int], None] | None = None, *, n_processes: int = 1
+    ) -> None:
+        self._tell = tell or (lambda label, done, total: None)
+        self._n_processes = n_processes
+        self._pool: ProcessPoolExecutor | None = None
+        self._waiting: deque[Future[Any]] = deque()
+
+    def begin(self, folder: StoragePath | None, inputs: Sequence[str]) -> None:
+        """See what the caller sees."""
+
+    def map(
+        self, function: Callable[[T], R], items: Sequence[T], *, label: str, n_rows: Sequence[int]
+    ) -> Iterator[R]:
+        """Yield what a function returns of each item, in their order."""
+        done, total = 0, sum(n_rows)
+        self._tell(label, 0, total)
+        if self._n_processes > 1 and len(items) > 1 and total >= _ROWS_FOR_PROCESSES:
+            results = self._map_apart(function, items)
+        else:
+            results = (function(items[i]) for i in range(len(items)))
+        for result, n in zip(results, n_rows, strict=True):
+            done += n
+            self._tell(label, done, total)
+            yield result
+
+    def _map_apart(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+        if self._pool is None:
+            # Not forked: threads of Arrow and polars would not be there.
+            self._pool = ProcessPoolExecutor(
+                self._n_processes,
+                mp_context=get_context("spawn"),
+                initializer=_end_with,
+                initargs=(os.getpid(),),
+            )
+            with _hidden_main():
+                for _ in range(self._n_processes):
+                    self._pool.submit(os.getpid)
+        waiting = self._waiting = deque[Future[Any]]()
+        n_started = 0
+        try:
+            for _ in range(len(items)):
+                # One more than work: results wait here, and each is of a million rows.
+                while n_started < len(items) and len(waiting) <= self._n_processes:
+                    waiting.append(self._pool.submit(function, items[n_started]))
+                    n_started += 1
+                wait([waiting[0]])  # Until then it is one to settle.
+                yield waiting.popleft().result()
+        except BrokenProcessPool:
+            raise RunError(
+                "a worker process died (out of memory, or killed); run the same command again"
+            ) from None
+
+    def settle(self) -> None:
+        """Give up what has not begun, and wait for the rest."""
+        for future in self._waiting:
+            future.cancel()
+        wait(self._waiting)
+        self._waiting = deque()
+
+    def close(self) -> None:
+        """End its processes."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+
+@contextlib.contextmanager
+def _hidden_main() -> Iterator[None]:
+    """Let processes that start meanwhile not load this program's main module.
+
+    What they are given lies in others; the command line would take each of them half a second.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _end_with(parent: int) -> None:
+    """Let this process end soon after its parent does, however that dies."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
