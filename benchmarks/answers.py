@@ -59,7 +59,7 @@ def sas_peer(n_threads: int) -> Peer:
     import torch
     from sentence_transformers import CrossEncoder
 
-    from export.loading import load_model
+    from qaeval_export.loading import load_model
 
     torch.set_num_threads(n_threads)
     source = resolve_model("sas-minilm", role="cross_encoder")

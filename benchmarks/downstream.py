@@ -37,11 +37,6 @@ from benchmarks.data import SQUAD
 from benchmarks.downstream_table import BASE, CONDITIONS, RANKED, summarise, table
 from benchmarks.measure import environment
 from benchmarks.spoilt_questions import CLEAN, KINDS, shorten, split_articles, spoil
-from export.training.job import run_job
-from export.training.loop import dev_batches
-from export.training.model import load_task_model, load_tokenizer
-from export.training.options import ReaderOptions
-from export.training.reader import best_span
 from qaeval_core import Scorer, filter_table
 from qaeval_core.configure import load_config
 from qaeval_core.models.registry import resolve_model
@@ -50,6 +45,11 @@ from qaeval_core.stats.learned_rank import fit_rank, is_learning
 from qaeval_core.stats.ranking import auc
 from qaeval_core.storage.files import write_json
 from qaeval_core.terminal import say
+from qaeval_export.training.job import run_job
+from qaeval_export.training.loop import dev_batches
+from qaeval_export.training.model import load_task_model, load_tokenizer
+from qaeval_export.training.options import ReaderOptions
+from qaeval_export.training.reader import best_span
 
 # Those that need no slow score come first, for all seeds: a run that is cut short has them.
 _ORDER = (("unfiltered", "random", "roundtrip", "oracle"), ("qrelscore", "learned"))

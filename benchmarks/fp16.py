@@ -27,13 +27,13 @@ from benchmarks.data import load_rows
 from benchmarks.graphs import open_graph
 from benchmarks.measure import environment
 from benchmarks.roofline import BERT, MINILM, axes, bound, traced_graph
-from export.facts import ModelFacts
-from export.graphs import EXPORTS
-from export.graphs.base import GraphExport, Rows
-from export.parity import Pairs, Values, parity_pairs
-from export.precision import convert, rounded
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.record import ArtifactRequest
+from qaeval_export.facts import ModelFacts
+from qaeval_export.graphs import EXPORTS
+from qaeval_export.graphs.base import GraphExport, Rows
+from qaeval_export.parity import Pairs, Values, parity_pairs
+from qaeval_export.precision import convert, rounded
 
 N_ROWS = 600
 # A (row, layer) value is off by more where another token was taken: the parity gate's tolerance.

@@ -37,7 +37,7 @@ def end_to_end(
     started = time.perf_counter()
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "jobs.cli", "score", folder / "rows.parquet",
+            [sys.executable, "-m", "qaeval.cli", "score", folder / "rows.parquet",
              "--out", folder / "out", *words],
             capture_output=True, text=True, check=False, timeout=max(clock.left_s(), 0.0),
         )  # fmt: skip

@@ -27,12 +27,12 @@ from tokenizers import Tokenizer
 
 from benchmarks.data import load_rows
 from benchmarks.measure import environment
-from export.facts import ModelFacts
-from export.graphs import EXPORTS
-from export.parity import Values
-from export.precision import convert, rounded
 from qaeval_core.models.artifact import read_record
 from qaeval_core.models.record import ArtifactRecord
+from qaeval_export.facts import ModelFacts
+from qaeval_export.graphs import EXPORTS
+from qaeval_export.parity import Values
+from qaeval_export.precision import convert, rounded
 
 # Rows x tokens that batches on a CPU have, and the longest row.
 _SHAPES: Mapping[str, Sequence[tuple[int, int]]] = {

@@ -53,7 +53,7 @@ _MAX_TOKENS = 128
 _WINDOW_S = 6.0
 # The first and the last tenth of the calls are not timed: actors start, and the last ones end.
 _TIMED = (0.1, 0.9)
-_PROCESSES = {"governor": "GovernorActor", "actor": "AskPieces", "driver": "jobs.cli"}
+_PROCESSES = {"governor": "GovernorActor", "actor": "AskPieces", "driver": "qaeval.cli"}
 
 
 def write_rows(path: Path, n_rows: int) -> None:
@@ -72,7 +72,7 @@ def write_rows(path: Path, n_rows: int) -> None:
 
 def command(source: Path, out: Path, settings: Mapping[str, object]) -> list[str]:
     """Return a command that scores rows."""
-    words = [sys.executable, "-m", "jobs.cli", "score", str(source), "--out", str(out)]
+    words = [sys.executable, "-m", "qaeval.cli", "score", str(source), "--out", str(out)]
     return [*words, *(word for name, value in settings.items() for word in _set(name, value))]
 
 

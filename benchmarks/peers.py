@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.data import Rows
-from export.loading import LoadedModel, load_model, make_facts
 from qaeval_core.families.model_units import target_windows
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.models.registry import resolve_model
 from qaeval_core.text.encode import equal_windows
+from qaeval_export.loading import LoadedModel, load_model, make_facts
 
 
 class LrmPeer:

@@ -32,8 +32,8 @@ _FAMILY = "lrm"
 
 def run_ray(settings: Settings) -> dict[str, object]:
     """Time both executors in turn and print both."""
-    from jobs.on_ray.cluster import connected, layout
-    from jobs.on_ray.pipeline import RayExecutor
+    from qaeval.on_ray.cluster import connected, layout
+    from qaeval.on_ray.pipeline import RayExecutor
 
     rows = load_rows(N_FILES * SHARDS_PER_FILE * ROWS_PER_SHARD)
     runs: dict[str, list[dict[str, float]]] = {"local": [], "ray": []}

@@ -34,10 +34,10 @@ import transformers
 from onnx import helper
 
 from benchmarks.measure import environment
-from export.loading import LoadedModel
-from export.precision import convert
-from export.tracing import trace
 from qaeval_core.models.record import ArtifactRequest, Precision
+from qaeval_export.loading import LoadedModel
+from qaeval_export.precision import convert
+from qaeval_export.tracing import trace
 
 BYTES_PER_S = 2.85e12  # of 3.35 TB/s
 FLOP_PER_S = {2: 600e12, 4: 50e12}  # by bytes of a number: of 989 in fp16, of 67 in fp32

@@ -22,14 +22,14 @@ import torch
 
 from benchmarks.data import load_rows
 from benchmarks.measure import environment, gemm_peak, interleave, model_flops, ratio
-from export.loading import load_model
-from export.training.reader import best_span
 from qaeval_core import Scorer
 from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
 from qaeval_core.models.registry import resolve_model
 from qaeval_core.models.session import available_cpus
 from qaeval_core.stats.bootstrap import bootstrap, percentile_interval
 from qaeval_core.stats.ranking import auc, weighted_auc
+from qaeval_export.loading import load_model
+from qaeval_export.training.reader import best_span
 
 _QGEVAL = Path(__file__).resolve().parents[2] / "shared/data/qgeval/qgeval_squad.parquet"
 _RATED = ("answerability", "consistency", "answer_consistency")

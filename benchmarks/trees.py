@@ -58,11 +58,11 @@ def pass_seconds(tree: Path, source: Path, asked: str, folder: Path) -> dict[str
         out = Path(work, "out")
         words = ["score", source, "--out", out, "--local", "--metrics", *asked.split()]
         done = subprocess.run(
-            [sys.executable, "-m", "jobs.cli", *words],
+            [sys.executable, "-m", "qaeval.cli", *words],
             cwd=tree,
             env={
                 **os.environ,
-                "PYTHONPATH": str(tree),
+                "PYTHONPATH": os.pathsep.join(str(tree / root) for root in (".", "jobs", "export")),
                 "QAEVAL_ARTIFACTS": str(folder / f"artifacts-{tree.name}"),
             },
             capture_output=True,

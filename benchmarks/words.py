@@ -153,7 +153,7 @@ def _write_many(folder: Path, n_rows: int) -> tuple[Path, str]:
 
 def _run_watched(words: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Run the command; return peak memory by half time and in all, of driver and workers."""
-    process = psutil.Popen([sys.executable, "-m", "jobs.cli", *words], stdout=-3)
+    process = psutil.Popen([sys.executable, "-m", "qaeval.cli", *words], stdout=-3)
     samples: list[dict[str, int]] = []
     done = threading.Event()
 

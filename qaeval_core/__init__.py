@@ -2,7 +2,7 @@
 
 ``score_table`` scores rows in memory; `Scorer` keeps its models loaded between calls.
 ``filter_table`` chooses the rows of a table of scores that are worth training on. ``audit_tables``
-tells whether scores moved from one table to the next. Jobs over Parquet are in ``jobs``.
+tells whether scores moved from one table to the next. Jobs over Parquet are in ``qaeval``.
 """
 
 from __future__ import annotations

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from helpers import build_needed
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import AutoModel
-from workshop import save_small
 
+from helpers import build_needed
 from qaeval_core import Scorer
 from qaeval_core.configure import load_config
 from qaeval_core.metrics.base import AnyMetric
 from qaeval_core.metrics.catalogue import METRICS
+from workshop import save_small
 
 Row = dict[str, Any]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from filter_corpora import questions
-from helpers import run_locally
 from typer.testing import CliRunner
 
-from jobs.cli import app
+from filter_corpora import questions
+from helpers import run_locally
+from qaeval.cli import app
 
 N_ROWS = 900
 

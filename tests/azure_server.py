@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from free_ports import free_ports
 from pyarrow import fs
+
+from free_ports import free_ports
 from s3_server import _answers
 from served_process import ServedProcess
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from word_jobs import request, run
 
 from qaeval_core.storage.path import StoragePath, as_path
+from word_jobs import request, run
 
 
 def scores(out: str | Path) -> pa.Table:

@@ -21,7 +21,6 @@ SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 def artifacts_root() -> Path:
     """Folder with fp32 artifacts of both embedded models; built on first use, then re-used."""
     from helpers import build_needed
-
     from qaeval_core.configure import load_config
     from qaeval_core.models.artifact import default_root
 
@@ -55,9 +54,8 @@ def shared_data() -> Path:
 def tiny_settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """Settings that score with small random models of real architectures: quick, not meaningful."""
     from helpers import build_needed
-    from workshop import save_small
-
     from qaeval_core.configure import load_config
+    from workshop import save_small
 
     folder = tmp_path_factory.mktemp("tiny")
     settings = {
@@ -73,6 +71,7 @@ def tiny_settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]
 def answer_models(tmp_path_factory: pytest.TempPathFactory) -> AnswerModels:
     """Small random models of real architectures that judge answers."""
     import torch
+
     from answer_models import AnswerModels
 
     torch.set_num_threads(1)  # Small models; more threads only wait for each other.

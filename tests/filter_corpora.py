@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from helpers import run_locally
 
+from helpers import run_locally
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.result import FilterResult
 from qaeval_core.filter.run import filter_corpus

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import psutil
 import ray
+from ray.exceptions import RayError
+
 from helpers import processes
 from llm_runs import MAX_TOKENS, PRICES, prompt
 from llm_server import LlmServer, count_prompt_tokens
-from ray.exceptions import RayError
-
-from jobs.on_ray.governor import ray_governor
+from qaeval.on_ray.governor import ray_governor
 from qaeval_core.llm.asker import Asker
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.client import ChatClient, Endpoint

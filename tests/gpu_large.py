@@ -13,8 +13,8 @@ from onnx.external_data_helper import set_external_data
 from transformers import BertConfig, BertModel
 
 from benchmarks.peers import load_quietly
-from export.tracing import trace
 from qaeval_core.models.record import ArtifactRequest
+from qaeval_export.tracing import trace
 
 N_LAYERS = 24
 _SHAPE = {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}

@@ -22,19 +22,19 @@ from typing import Any
 
 import numpy as np
 import onnx
-from workshop import Workshop
 
 from benchmarks.gpu_exports import artifact_in
 from benchmarks.peers import load_quietly
-from export.eager import eager_values
-from export.graph_files import save_graph
-from export.graphs import EXPORTS
-from export.loading import make_facts
-from export.parity import ParityRow, Values, parity_pairs
-from export.precision import rounded
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.record import ArtifactRecord, ArtifactRequest
 from qaeval_core.models.session import Device, Session
+from qaeval_export.eager import eager_values
+from qaeval_export.graph_files import save_graph
+from qaeval_export.graphs import EXPORTS
+from qaeval_export.loading import make_facts
+from qaeval_export.parity import ParityRow, Values, parity_pairs
+from qaeval_export.precision import rounded
+from workshop import Workshop
 
 WHERE: Device = "cpu" if os.environ.get("QAEVAL_GPU_TESTS_ON") == "cpu" else "cuda"
 

@@ -20,16 +20,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import mock_gpu
 import numpy as np
 import onnx
 import onnxruntime as ort
-from gpu_counts import placement, stats
 
+import mock_gpu
 from benchmarks.measure import environment
 from benchmarks.roofline import BERT, axes, size_of, traced_graph
-from export.precision import convert
+from gpu_counts import placement, stats
 from qaeval_core.models.session import _providers
+from qaeval_export.precision import convert
 
 # Graph, model, precision, rows, tokens; in the page's order.
 CASES = (

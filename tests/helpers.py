@@ -47,7 +47,7 @@ def write_parquet(path: Path, table: pa.Table, **options: object) -> Path:
 def start_qaeval(*words: str | Path) -> subprocess.Popen[str]:
     """Start a command of qaeval in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "jobs.cli", *(str(word) for word in words)],
+        [sys.executable, "-m", "qaeval.cli", *(str(word) for word in words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -104,7 +104,7 @@ def build_needed(config: RunConfig) -> None:
         if not Path(request.model).is_dir():
             named.append(request)
             continue
-        from export.build import build_artifact
+        from qaeval_export.build import build_artifact
 
         build_artifact(request, root)
     with ThreadPoolExecutor() as pool:

@@ -10,7 +10,6 @@ from typing import Any
 
 from hostile_server import HostileServer
 from llm_server import LlmServer, count_prompt_tokens
-
 from qaeval_core.llm.asker import Asker
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.client import ChatClient, Endpoint

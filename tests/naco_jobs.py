@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+
 from helpers import write_parquet
 from llm_server import LlmServer
 

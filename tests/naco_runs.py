@@ -17,9 +17,9 @@ from typing import Any
 import polars as pl
 import psutil
 import pyarrow as pa
+
 from helpers import qaeval, start_qaeval
 from llm_server import LlmServer
-
 from qaeval_core.families.chat.naco_prompt import make_prompt
 from qaeval_core.families.chat.naco_reply import Reply
 from qaeval_core.llm.client import Endpoint

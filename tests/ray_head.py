@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from free_ports import free_ports
 from helpers import REPOSITORY
 
@@ -39,12 +40,12 @@ class Head:
     dashboard: str
     environment: dict[str, str]
 
-    def submit(self, *words: str | Path) -> tuple[int, str]:
+    def submit(self, *words: str | Path, working_dir: Path = REPOSITORY) -> tuple[int, str]:
         """Submit a job, wait for it, and return its exit code and log."""
         done = subprocess.run(
             [
                 *(BIN / "ray", "job", "submit", "--address", self.dashboard),
-                *("--log-color=false", "--working-dir", REPOSITORY, "--", *words),
+                *("--log-color=false", "--working-dir", working_dir, "--", *words),
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from free_ports import free_ports
 from pyarrow import fs
+
+from free_ports import free_ports
 from served_process import ServedProcess
 
 START_TIMEOUT_S = 30.0

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tiny_artifacts import make_cross_encoder
-
 from qaeval_core.configure import load_config
 from qaeval_core.families.model_family import FamilyRunner
 from qaeval_core.models.artifact import load_artifact
 from qaeval_core.planning.compile import compile_run
+from tiny_artifacts import make_cross_encoder
 
 
 def sas_runner(folder: Path) -> FamilyRunner:

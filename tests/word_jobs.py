@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from helpers import read_scores
 
+from helpers import read_scores
 from qaeval_core.configure import load_config
 from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.local_executor import LocalExecutor

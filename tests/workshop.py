@@ -15,13 +15,13 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from export import build, traced
-from export.loading import LoadedModel, load_model
-from export.parity import parity_pairs
 from qaeval_core.errors import ArtifactMissingError
 from qaeval_core.models.artifact import Artifact, ArtifactRequest, default_root, find_artifact
 from qaeval_core.models.record import GRAPHS
 from qaeval_core.models.registry import ModelSource, resolve_model
+from qaeval_export import build, traced
+from qaeval_export.loading import LoadedModel, load_model
+from qaeval_export.parity import parity_pairs
 
 _SIZES = {
     "vocab_size": 400,

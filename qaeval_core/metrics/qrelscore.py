@@ -22,7 +22,7 @@ Differs from the authors' code (evalpackage/qrelscore)
 - Its combination adds 1e-8 to the denominator; here 0 where either part is <= 0.
 - It has no windows and no baselines: constants are commented out there.
 
-But: eq. 2 and 4 are reduced inside the graph (``export.graphs.relevance_matching``).
+But: eq. 2 and 4 are reduced inside the graph (``qaeval_export.graphs.relevance_matching``).
 """
 
 from __future__ import annotations

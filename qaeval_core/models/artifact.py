@@ -3,9 +3,9 @@
 A request in, a verified folder out. An artifact holds ``model.onnx`` (and ``model.onnx.data`` for
 graphs too large for one file), ``tokenizer.json``, ``artifact.json`` with the hashes of all these,
 and ``artifact.sha256`` with that of the record, so that every byte counts. One that is missing is
-built by ``python -m export``, once, however many processes ask; torch never enters this one.
+built by ``python -m qaeval_export``, once, however many processes ask; torch never enters this one.
 
-But: graphs are run in ``session``; what is exported, and how, the ``export`` package decides.
+But: graphs are run in ``session``; what is exported, and how, ``qaeval_export`` decides.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def _run_export(request: ArtifactRequest, root: Path, *, missing: str) -> None:
     say(f"exporting {what}: once, then it is kept in {root}; up to some minutes")
     started = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-m", "export", *export_arguments(request, root)],
+        [sys.executable, "-m", "qaeval_export", *export_arguments(request, root)],
         env=_environment(),
         stdin=subprocess.DEVNULL,  # What is asked there, nobody sees: nothing may answer.
         capture_output=True,
@@ -233,12 +233,16 @@ def _run_export(request: ArtifactRequest, root: Path, *, missing: str) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Return this process's environment with the folder that holds ``export`` importable."""
-    source = str(Path(__file__).resolve().parents[2])
-    paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
     # Threads that wait must not spin: beside another process it took eight times the CPU seconds.
-    waiting = {"OMP_WAIT_POLICY": "PASSIVE"}
-    return {**waiting, **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "PYTHONPATH": python_path()}
+
+
+def python_path() -> str:
+    """Return a ``PYTHONPATH`` by which another process finds this library and ``qaeval_export``."""
+    specs = map(importlib.util.find_spec, ("qaeval_core", "qaeval_export"))
+    folders = [str(Path(spec.origin).parents[1]) for spec in specs if spec and spec.origin]
+    given = filter(None, [os.environ.get("PYTHONPATH")])
+    return os.pathsep.join(dict.fromkeys([*folders, *given]))
 
 
 @contextmanager

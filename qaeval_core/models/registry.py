@@ -6,7 +6,8 @@ model (an installed Python package ships it), a local folder, a hub id such as `
 never a pickle, never code from a model. Where no hub can be reached, one message says so, within
 seconds.
 
-But: no weights are loaded here (``export.loading``), and nothing is exported (``export.build``).
+But: no weights are loaded here (``qaeval_export.loading``), and nothing is exported
+(``qaeval_export.build``).
 """
 
 from __future__ import annotations

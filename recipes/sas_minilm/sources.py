@@ -16,8 +16,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from export.training.inputs import check_file, read_columns
 from qaeval_core.errors import ConfigError
+from qaeval_export.training.inputs import check_file, read_columns
 
 __all__ = [
     "RELATIONS",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from audit_runs import cells_of, clustered, hashes_of, run_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from audit_runs import cells_of, clustered, hashes_of, run_of
 from qaeval_core.audit.compare import AuditResult, compare
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.audit.unusual_runs import RunMean, prediction_interval, run_means, unusual

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from audit_runs import cells_of, clustered, hashes_of, run_of
 from scipy import stats
 
+from audit_runs import cells_of, clustered, hashes_of, run_of
 from qaeval_core.audit.compare import compare
 from qaeval_core.audit.drift import Pair, Test, adjusted
 from qaeval_core.audit.settings import AuditSettings

@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from audit_runs import cells_of, hashes_of, run_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.spatial.distance import jensenshannon
 
+from audit_runs import cells_of, hashes_of, run_of
 from qaeval_core.audit.drift import Pair, Test
 from qaeval_core.audit.effects import psi_bins
 from qaeval_core.profile.cells import Cells

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from audit_runs import cells_of, clustered, run_of
-from scoring.test_page import ATTACK, Page, assert_stands_alone
 
+from audit_runs import cells_of, clustered, run_of
 from qaeval_core.audit.compare import compare
 from qaeval_core.audit.page import audit_page
 from qaeval_core.audit.request import AuditRequest
@@ -19,6 +18,7 @@ from qaeval_core.audit.unusual_runs import run_means
 from qaeval_core.pages.example_rows import MAX_BYTES
 from qaeval_core.profile.histogram import counted_bars
 from qaeval_core.profile.run_profile import RunProfile
+from scoring.test_page import ATTACK, Page, assert_stands_alone
 
 
 def run(n_columns: int = 2, *, n_slices: int = 3, shift: float = 0.0, seed: int = 0) -> RunProfile:

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from audit_runs import hashes_of
 
+from audit_runs import hashes_of
 from qaeval_core import audit_tables
 from qaeval_core.audit.compare import Alert
 from qaeval_core.audit.paired import PARITY, match_rows, pair_columns, with_pairs

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from audit_weeks import audited
 
+from audit_weeks import audited
 from benchmarks.audit import N_SYSTEMS, SCORES, generate
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from helpers import REPOSITORY
 
 from benchmarks import downstream, downstream_table, spoilt_questions
 from benchmarks.downstream import (
@@ -33,6 +32,7 @@ from benchmarks.spoilt_questions import (
     split_articles,
     spoil,
 )
+from helpers import REPOSITORY
 
 PEOPLE = ("Ann Lee", "Bo Hart", "Cy Moss", "Di Fenn", "Ed Vale", "Flo Reed")
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-from helpers import REPOSITORY
 
 from benchmarks import false_alarms
 from benchmarks.false_alarms import (
@@ -30,6 +29,7 @@ from benchmarks.false_alarms import (
     table,
     write_splits,
 )
+from helpers import REPOSITORY
 
 RECORD: dict[str, Any] = json.loads(
     (REPOSITORY / "docs/evidence/false_alarms.json").read_text(encoding="utf-8")

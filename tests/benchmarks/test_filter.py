@@ -8,9 +8,9 @@ import statistics
 from typing import Any
 
 import pytest
-from helpers import REPOSITORY
 
 from benchmarks import filter as benchmark
+from helpers import REPOSITORY
 
 _EVIDENCE = REPOSITORY / "docs" / "evidence"
 _SECTIONS = [

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from helpers import REPOSITORY
 
 from benchmarks import filter_labels
 from benchmarks.filter_labels import (
@@ -31,6 +30,7 @@ from benchmarks.filter_labels import (
 from benchmarks.judged_sets import SETS, metrics_of
 from benchmarks.label_draws import learned_elsewhere
 from benchmarks.validity import score_columns
+from helpers import REPOSITORY
 
 
 def corpus(n_rows: int = 1200, *, n_peers: int = 0) -> Corpus:

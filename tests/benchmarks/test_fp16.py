@@ -9,10 +9,10 @@ from typing import Any
 
 import onnx
 import pytest
-from helpers import REPOSITORY
 
 from benchmarks.fp16 import EVERYTHING, N_ROWS, VARIANTS, bounds
 from benchmarks.roofline import BERT, MINILM
+from helpers import REPOSITORY
 from qaeval_core.models.artifact import ensure_artifact
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.planning import job

@@ -22,8 +22,6 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from gpu_reports import assert_rates
-from helpers import REPOSITORY
 
 from benchmarks import data, gpu, gpu_arena, gpu_card, gpu_exports
 from benchmarks.common import make_instance
@@ -33,6 +31,8 @@ from benchmarks.gpu_job import end_to_end
 from benchmarks.gpu_models import FAMILIES, compile_family, model_folder, roles_of
 from benchmarks.gpu_peers import Peer, peers_of
 from benchmarks.measure import work_flops
+from gpu_reports import assert_rates
+from helpers import REPOSITORY
 from qaeval_core.families.grg import GrgUnits
 from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
 from qaeval_core.families.model_units import Units

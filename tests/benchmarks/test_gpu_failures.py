@@ -12,13 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from failing_exports import export
-from helpers import REPOSITORY
 
 from benchmarks import gpu
 from benchmarks.gpu_choice import Choice, Clock
 from benchmarks.gpu_exports import export_all
 from benchmarks.gpu_peers import Peer
+from failing_exports import export
+from helpers import REPOSITORY
 from qaeval_core.errors import DeviceError
 
 

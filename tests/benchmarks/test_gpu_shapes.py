@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+
 from gpu_shapes import CASES, MEMORY_CASES, OPTIONS, RECORDS
 from helpers import REPOSITORY
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from helpers import REPOSITORY
 
 from benchmarks.host import measure_matching
+from helpers import REPOSITORY
 
 STEPS = ("make_inputs", "take", "statistics")
 # Thread CPU time on another machine, whose caches others fill. It was 93 before.

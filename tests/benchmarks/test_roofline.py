@@ -7,10 +7,10 @@ import re
 
 import onnx
 import pytest
-from helpers import REPOSITORY
 from onnx import TensorProto, helper
 
 from benchmarks.roofline import BYTES_PER_S, axes, bound, run, size_of
+from helpers import REPOSITORY
 
 _HALF = TensorProto.FLOAT16
 _EVIDENCE = REPOSITORY / "docs" / "evidence" / "gpu_graphs.json"

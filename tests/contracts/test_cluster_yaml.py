@@ -10,8 +10,9 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from helpers import REPOSITORY
 from ray.autoscaler._private.util import prepare_config, validate_config
+
+from helpers import REPOSITORY
 
 PATH = REPOSITORY / "cluster.yaml"
 

@@ -7,11 +7,11 @@ import tomllib
 from importlib import metadata
 
 import pytest
-from helpers import REPOSITORY
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from helpers import REPOSITORY
 from qaeval_core.models.session import MIN_ONNXRUNTIME, Device
 
 _ENGINES: dict[Device, str] = {"cpu": "onnxruntime", "cuda": "onnxruntime-gpu"}

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from helpers import REPOSITORY
 
 HEAVY = ("onnx", "onnxruntime", "ray", "torch", "transformers", "matplotlib", "spacy")
@@ -36,7 +37,7 @@ def loaded_after(statement: str) -> list[str]:
         "import qaeval_core.running.local_executor",
         "import qaeval_core.scoring.report",
         "import qaeval_core.study.run",
-        "import jobs.cli",
+        "import qaeval.cli",
         "from qaeval_core import Scorer\n"
         "metrics = ['f1', 'rouge_l', 'bleu_4', 'meteor', 'cider', 'q_bleu']\n"
         "Scorer(metrics).score([{'candidate': 'a dog', 'references': ['the dog']}])",
@@ -50,7 +51,7 @@ def test_importing_loads_nothing_heavy(statement: str) -> None:
 
 def test_a_heavy_import_would_be_seen() -> None:
     """A check that sees nothing would make the test above worthless."""
-    assert "ray" in loaded_after("import jobs.on_ray.cluster")
+    assert "ray" in loaded_after("import qaeval.on_ray.cluster")
 
 
 def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -90,13 +91,21 @@ def test_no_file_is_long() -> None:
     assert {path: n for path, n in lengths.items() if n > MAX_LINES} == {}
 
 
+# The three packages, and the folder that each is imported from.
+ROOTS = {"qaeval_core": ".", "qaeval": "jobs", "qaeval_export": "export"}
+
+
 def modules() -> dict[str, Path]:
     """Return the modules of the three packages, by dotted name."""
-    return {
-        ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): path
-        for folder in ("qaeval_core", "jobs", "export")
-        for path in (REPOSITORY / folder).rglob("*.py")
-    }
+    found = {}
+    for package, folder in ROOTS.items():
+        root = REPOSITORY / folder
+        paths = list((root / package).rglob("*.py"))
+        assert len(paths) > 20, package
+        for path in paths:
+            name = ".".join(path.relative_to(root).with_suffix("").parts)
+            found[name.removesuffix(".__init__")] = path
+    return found
 
 
 def imports() -> dict[str, set[str]]:
@@ -128,9 +137,9 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 # Modules of under 60 lines that one other module imports alone, and why they stand alone.
 STAND_ALONE = {
     "qaeval_core.families.catalogue": "the only list of families",
-    "jobs.export": "a verb of the command line is a module",
-    "jobs.train": "a verb of the command line is a module",
-    "jobs.metrics": "a verb of the command line is a module",
+    "qaeval.export": "a verb of the command line is a module",
+    "qaeval.train": "a verb of the command line is a module",
+    "qaeval.metrics": "a verb of the command line is a module",
     "qaeval_core.sample": "it lies beside its data",
 }
 

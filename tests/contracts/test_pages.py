@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from helpers import REPOSITORY, qaeval
 from llm_server import LlmServer
 
@@ -134,7 +135,7 @@ def test_the_metric_of_the_map_can_be_added(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
     for words, wanted in (
         (["-c", score], "[0.5]"),
-        (["-m", "jobs.cli", "metrics", "length_ratio"], "words of the shorter text"),
+        (["-m", "qaeval.cli", "metrics", "length_ratio"], "words of the shorter text"),
     ):
         done = subprocess.run(
             [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True
@@ -156,7 +157,7 @@ def test_help_of_every_verb_shows_examples() -> None:
     """Protects from a verb nobody can find out how to use."""
     from typer.testing import CliRunner
 
-    from jobs.cli import app
+    from qaeval.cli import app
 
     for verb in (
         "score", "calibrate", "correlate", "filter", "audit", "metrics", "explain", "demo"

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+
 from answer_models import AnswerModels
 from helpers import read_scores, run_locally, write_parquet
-
 from qaeval_core.explain.parts import Explanation, FamilyExplanation, TargetParts
 from qaeval_core.explain.row import explain_row
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from helpers import write_parquet
 
+from helpers import write_parquet
 from qaeval_core.errors import ConfigError, InputError
 from qaeval_core.explain.stored_row import RowPlace, find_row
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import naco_jobs
 import pyarrow as pa
 import pytest
+
+import naco_jobs
 from helpers import build_matches, qaeval, read_scores, run_locally, write_parquet
 from llm_server import LlmServer
 from naco_jobs import CONTEXT
-
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ConfigError, ReconcileError
 from qaeval_core.explain.page import explanation_lines, explanation_page

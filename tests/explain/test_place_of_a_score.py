@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+
 from filter_corpora import questions
 from helpers import run_locally
-
 from qaeval_core.explain.page import explanation_page, standing, standings
 from qaeval_core.explain.parts import InstanceExplanation, ScoreLine
 from qaeval_core.explain.row import explain_row

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from helpers import build_matches, read_scores, run_locally, short_sample, write_parquet
 
+from helpers import build_matches, read_scores, run_locally, short_sample, write_parquet
 from qaeval_core.configure import load_config
 from qaeval_core.explain.parts import Explanation, Part
 from qaeval_core.explain.row import explain_row

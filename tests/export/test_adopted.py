@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from helpers import REPOSITORY
 from onnx import TensorProto, helper, numpy_helper
 
-from export.build import build_artifact
+from helpers import REPOSITORY
 from qaeval_core import Scorer
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ConfigError, ExportError, ModelUnavailableError
 from qaeval_core.models.artifact import ensure_artifact, find_artifact
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.planning.compile import needed_requests
+from qaeval_export.build import build_artifact
 
 FOLDERS = Path(__file__).with_name("optimum_folders")
 KINDS = {
@@ -129,7 +129,7 @@ def test_it_needs_no_torch(kind: str, tmp_path: Path) -> None:
         "        if name.partition('.')[0] == 'torch': raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, NoTorch())\n"
         "from pathlib import Path\n"
-        "from export.build import build_artifact\n"
+        "from qaeval_export.build import build_artifact\n"
         "from qaeval_core.models.record import ArtifactRequest\n"
         f"build_artifact(ArtifactRequest({KINDS[kind][0]!r}, {str(folder)!r}, 'fp32'), "
         f"Path({str(tmp_path / 'built')!r}))"
@@ -274,7 +274,15 @@ def test_a_repository_of_the_hub_is_taken_from_the_cache(kind: str, tmp_path: Pa
     (snapshot / "model.onnx").rename(snapshot / "onnx" / "model.onnx")
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
-    words = [sys.executable, "-m", "export", "--graph", KINDS[kind][0], "--model", "somebody/tiny"]
+    words = [
+        sys.executable,
+        "-m",
+        "qaeval_export",
+        "--graph",
+        KINDS[kind][0],
+        "--model",
+        "somebody/tiny",
+    ]
     done = subprocess.run(
         [*words, "--root", str(tmp_path / "built")],
         capture_output=True,

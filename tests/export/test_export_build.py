@@ -17,16 +17,16 @@ import onnx
 import pytest
 from tokenizers import Tokenizer
 
-from export import build, traced, tracing
-from export.__main__ import main
-from export.eager import ORACLES
-from export.graphs import EXPORTS
-from export.loading import load_model, make_facts
-from export.parity import MIN_SPEARMAN, pair_rows, parity_pairs
 from qaeval_core.errors import ArtifactMissingError, ExportError, ModelUnavailableError
 from qaeval_core.models.artifact import ArtifactRequest, ensure_artifact, find_artifact
 from qaeval_core.models.record import GRAPHS
 from qaeval_core.models.registry import resolve_model
+from qaeval_export import build, traced, tracing
+from qaeval_export.__main__ import main
+from qaeval_export.eager import ORACLES
+from qaeval_export.graphs import EXPORTS
+from qaeval_export.loading import load_model, make_facts
+from qaeval_export.parity import MIN_SPEARMAN, pair_rows, parity_pairs
 
 
 def test_every_graph_has_a_module_and_an_oracle() -> None:
@@ -262,7 +262,9 @@ def test_wrong_requests_exit_with_two_and_one_line(tmp_path: Path, capsys: Any) 
 
 def test_help_needs_no_torch() -> None:
     """--help that takes ten seconds is not read."""
-    code = "import sys; sys.modules['torch'] = None; from export.__main__ import main; main()"
+    code = (
+        "import sys; sys.modules['torch'] = None; from qaeval_export.__main__ import main; main()"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code, "--help"],
         capture_output=True,

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from export.precision import convert, rounded
+from qaeval_export.precision import convert, rounded
 
 
 def _types(proto: onnx.ModelProto) -> dict[str, int]:

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from export.facts import ModelFacts
-from export.graphs import EXPORTS
-from export.parity import parity_pairs
+from qaeval_export.facts import ModelFacts
+from qaeval_export.graphs import EXPORTS
+from qaeval_export.parity import parity_pairs
 
 _BEFORE = json.loads(Path(__file__).with_name("version_1.json").read_text(encoding="utf-8"))
 

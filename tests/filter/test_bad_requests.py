@@ -14,11 +14,11 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from filter_corpora import filtered, score_again, scored
-from helpers import write_parquet
 from hypothesis import given
 from hypothesis import strategies as st
 
+from filter_corpora import filtered, score_again, scored
+from helpers import write_parquet
 from qaeval_core.errors import (
     ConfigError,
     InputChangedError,

@@ -14,10 +14,10 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from filter_corpora import filtered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from filter_corpora import filtered
 from qaeval_core import filter_table
 from qaeval_core.filter import decide, order
 from qaeval_core.filter.page import filter_page

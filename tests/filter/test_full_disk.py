@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from filter_corpora import files_of, filtered, scored
 from helpers import REPOSITORY, full_disk
-
 from qaeval_core.errors import StorageError
 
 

@@ -11,12 +11,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from filter_corpora import files_of, filtered, questions
-from helpers import REPOSITORY, full_disk, run_locally
 from typer.testing import CliRunner
 
-from jobs import filter as command
-from jobs.cli import app
+from filter_corpora import files_of, filtered, questions
+from helpers import REPOSITORY, full_disk, run_locally
+from qaeval import filter as command
+from qaeval.cli import app
 from qaeval_core.errors import SchemaError
 from qaeval_core.planning.shards import ReadLimits
 from qaeval_core.running import carried_columns as copied

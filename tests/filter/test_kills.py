@@ -10,15 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import filter_corpora
 import pytest
+
+import filter_corpora
 from filter_corpora import files_of, filtered, scored
 from helpers import REPOSITORY
-from s3_server import S3Server
-
 from qaeval_core.filter import join, run
 from qaeval_core.storage import files
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
+from s3_server import S3Server
 
 SCRIPT = REPOSITORY / "tests" / "killed_filter.py"
 OPTIONS = {"share": "0.5", "near_duplicates": "exact", "top_k": 3}

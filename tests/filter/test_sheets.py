@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from filter_corpora import filtered, opened, scored
 from numpy.typing import NDArray
 
+from filter_corpora import filtered, opened, scored
 from qaeval_core.errors import ConfigError
 from qaeval_core.filter.decide import CorpusRows, decide, make_shares
 from qaeval_core.filter.facts import ColumnRank, Facts, Stages

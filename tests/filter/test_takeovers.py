@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filter_corpora import files_of, filtered, score_again, scored
-from s3_server import S3Server
 
+from filter_corpora import files_of, filtered, score_again, scored
 from qaeval_core.errors import LockLostError, RunError, StoreLockedError
 from qaeval_core.filter import join, output, unfenced
 from qaeval_core.filter.filtering import Filtering
@@ -21,6 +20,7 @@ from qaeval_core.storage import files
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.store.lock import RunLock, Tenure, this_process
 from qaeval_core.tables import corpus
+from s3_server import S3Server
 
 FIRST = {"share": "0.5", "near_duplicates": "exact"}
 SECOND = {"share": "0.25", "near_duplicates": "none"}

@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 
 import polars as pl
-from filter_corpora import filtered, questions
-from helpers import run_locally
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from filter_corpora import filtered, questions
+from helpers import run_locally
 from qaeval_core.filter import texts
 from qaeval_core.filter.texts import token_text
 

@@ -8,15 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import gpu_numbers
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+
+import gpu_numbers
 from gpu_numbers import Subject, alone, assert_near, in_batches, in_torch, open_session
 from helpers import REPOSITORY
-from numpy.typing import NDArray
-from workshop import Workshop
-
 from qaeval_core.models.session import Session
+from workshop import Workshop
 
 pytestmark = pytest.mark.slow
 

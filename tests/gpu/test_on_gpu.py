@@ -17,11 +17,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import gpu_counts
 import numpy as np
 import onnxruntime as ort
 import polars as pl
 import pytest
+from onnx import TensorProto, helper
+
+import gpu_counts
 from gpu_numbers import (
     SUBJECTS,
     WHERE,
@@ -33,8 +35,6 @@ from gpu_numbers import (
     open_session,
 )
 from helpers import REPOSITORY, assert_same_scores, read_scores, short_sample, write_parquet
-from onnx import TensorProto, helper
-
 from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
 from qaeval_core.models import session as engine
 from qaeval_core.models.artifact import ensure_artifact
@@ -199,7 +199,7 @@ def start_score(
     """Start `qaeval score` on the device."""
     words = [f"--set={key}={value}" for key, value in settings.items()]
     return subprocess.Popen(
-        [sys.executable, "-m", "jobs.cli", "score", source, "--out", out, *options, *words],
+        [sys.executable, "-m", "qaeval.cli", "score", source, "--out", out, *options, *words],
         cwd=REPOSITORY,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

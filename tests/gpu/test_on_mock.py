@@ -17,19 +17,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import mock_gpu
 import onnx
 import polars as pl
 import pytest
+
+import mock_gpu
+from benchmarks.gpu_models import FAMILIES
 from free_ports import free_ports
 from gpu_numbers import SUBJECTS, Subject
 from gpu_reports import assert_rates
 from helpers import REPOSITORY, short_sample, write_parquet
-
-from benchmarks.gpu_models import FAMILIES
-from export.precision import convert
 from qaeval_core.models.artifact import ensure_artifact
 from qaeval_core.models.record import ArtifactRequest
+from qaeval_export.precision import convert
 
 pytestmark = pytest.mark.slow
 
@@ -154,7 +154,7 @@ def score(
     """Run `qaeval score` on the mock."""
     settings = [f"--set={key}={value}" for key, value in job.items()]
     common = ["--out", str(out), "--set=cluster.device=cuda", *settings, *words]
-    return run(mock, "-m", "jobs.cli", "score", out.parent / "input.parquet", *common,
+    return run(mock, "-m", "qaeval.cli", "score", out.parent / "input.parquet", *common,
                expect=expect, **given)  # fmt: skip
 
 
@@ -287,7 +287,7 @@ def test_the_benchmark_tells_of_a_device_that_computes_nothing(
 _LAYOUTS = """
 import json, sys
 import ray
-from jobs.on_ray.cluster import layout
+from qaeval.on_ray.cluster import layout
 from qaeval_core.configure import ClusterSection
 ray.init(sys.argv[1], log_to_driver=False, logging_level="ERROR")
 found = {}

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from helpers import REPOSITORY, full_disk, run_locally, write_parquet
 from typer.testing import CliRunner
 
-from jobs import score as score_verb
-from jobs.cli import app
-from jobs.command import caught, explained
+from helpers import REPOSITORY, full_disk, run_locally, write_parquet
+from qaeval import score as score_verb
+from qaeval.cli import app
+from qaeval.command import caught, explained
 from qaeval_core.configure import StrictYamlError, load_config, load_yaml, parse_setting
 from qaeval_core.errors import ConfigError
 from qaeval_core.storage import files
@@ -205,7 +205,7 @@ def test_damaged_records_of_a_run_end_in_no_traceback(
 
 def test_a_reader_that_has_seen_enough_gets_no_traceback(source: Path) -> None:
     """`qaeval metrics | head -1` complained of a broken pipe."""
-    code = "import sys; from jobs.cli import main; sys.argv = ['qaeval', 'metrics']; main()"
+    code = "import sys; from qaeval.cli import main; sys.argv = ['qaeval', 'metrics']; main()"
     done = subprocess.run(
         ["sh", "-c", f'{sys.executable} -c "{code}" | head -c 1'],
         capture_output=True,

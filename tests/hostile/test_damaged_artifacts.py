@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_artifacts import VOCAB, endless, make_artifact, sum_of_ids, write_record
 
 from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ModelError, QAEvalError
 from qaeval_core.models.artifact import load_artifact
 from qaeval_core.models.session import Session
 from qaeval_core.text.encode import TextEncoder
+from tiny_artifacts import VOCAB, endless, make_artifact, sum_of_ids, write_record
 
 N_FLIPS = 1_000
 FILES = ("artifact.json", "artifact.sha256", "model.onnx", "tokenizer.json")

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from helpers import write_parquet
 from llm_server import LlmServer
 from naco_jobs import many, settings
-from word_jobs import is_whole, request, rows, run
-
-from export.training.folder import OutFolder
 from qaeval_core.errors import ConfigError, ExportError
 from qaeval_core.metrics.calibrated import BaselineFile, write_baselines
 from qaeval_core.models.artifact import build_lock
 from qaeval_core.storage import files
+from qaeval_export.training.folder import OutFolder
+from word_jobs import is_whole, request, rows, run
 
 SOMEBODY = 12_345  # a user who is not us
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers import read_scores, write_parquet
-from word_jobs import ROWS_PER_GROUP, is_whole, request, rows, run
 
+from helpers import read_scores, write_parquet
 from qaeval_core.errors import QAEvalError
 from qaeval_core.planning.inputs import find_inputs
 from qaeval_core.planning.shards import ReadLimits, plan_file
 from qaeval_core.running.reader import ShardReader
+from word_jobs import ROWS_PER_GROUP, is_whole, request, rows, run
 
 SMALL_FILES = ["run.json", "report.json", "_SUCCESS", "plan.parquet"]
 

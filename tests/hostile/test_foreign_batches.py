@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from journals import ASKED, batches, entry, usd_of
 
+from journals import ASKED, batches, entry, usd_of
 from qaeval_core.llm.journal import Journal, journal_totals
 from qaeval_core.llm.journal_entry import line_of
 from qaeval_core.storage import checksums

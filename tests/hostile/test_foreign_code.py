@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from helpers import REPOSITORY, run_locally, write_parquet
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
-from jobs.cli import app
+from helpers import REPOSITORY, run_locally, write_parquet
+from qaeval.cli import app
 from qaeval_core.errors import ConfigError, ModelUnavailableError
 from qaeval_core.models import artifact as artifacts
 from qaeval_core.models.registry import resolve_model
@@ -89,7 +89,7 @@ def test_score_runs_no_code_of_a_model_folder(out: Path, tmp_path: Path) -> None
     words = ["--local", "--metrics", "sas", "--set", f"sas.cross_encoder={evil}"]
     words += ["--set", f"models.artifacts_path={tmp_path / 'artifacts'}"]
     done = answer_yes(
-        "-m", "jobs.cli", "score", tmp_path / "input.parquet", "--out", tmp_path / "o", *words
+        "-m", "qaeval.cli", "score", tmp_path / "input.parquet", "--out", tmp_path / "o", *words
     )
     assert not (tmp_path / "ran").exists()
     assert done.returncode == 2, done.stderr
@@ -104,14 +104,14 @@ def test_export_runs_no_code_even_if_the_folder_is_let_in(
     """The refusal is one lock, trust_remote_code=False the other: each has to hold alone."""
     evil = evil_model(tmp_path / "evil", tmp_path / "ran")
     code = (
-        "from pathlib import Path; from export.loading import load_model;"
+        "from pathlib import Path; from qaeval_export.loading import load_model;"
         "from qaeval_core.models.registry import ModelSource;"
         f"load_model(ModelSource(name='evil', kind='folder', folder=Path({str(evil)!r}),"
         " gguf_file=None, revision=None, files={}), role='cross_encoder')"
     )
     assert answer_yes("-c", code).returncode != 0
     code = (
-        "from pathlib import Path; from export.training.model import check_base;"
+        "from pathlib import Path; from qaeval_export.training.model import check_base;"
         "from qaeval_core.models.registry import ModelSource;"
         f"check_base(ModelSource(name='evil', kind='folder', folder=Path({str(evil)!r}),"
         " gguf_file=None, revision=None, files={}), max_tokens=9)"
@@ -167,7 +167,7 @@ def test_explain_of_a_foreign_folder_builds_and_runs_nothing(
     sas = {"sas": {"metric": "sas", "cross_encoder": str(evil)}}
     forge(out, metrics=sas, models={"artifacts_path": str(tmp_path / "artifacts"), "build": True})
     monkeypatch.setenv("QAEVAL_ARTIFACTS", str(tmp_path / "cache"))
-    done = answer_yes("-m", "jobs.cli", "explain", out, "--id", "q1")
+    done = answer_yes("-m", "qaeval.cli", "explain", out, "--id", "q1")
     assert not (tmp_path / "ran").exists()
     assert done.returncode == 2, done.stderr
     assert "explain builds no model: no artifact in" in done.stderr

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from journals import ASKED, entry
 from llm_runs import Run
 from llm_server import LlmServer
-
 from qaeval_core.errors import RunError
 from qaeval_core.families.chat.naco_family import NacoFamily
 from qaeval_core.llm.journal import Journal, journal_totals

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers import qaeval, write_parquet
-from word_jobs import request, rows, run
 
+from helpers import qaeval, write_parquet
 from qaeval_core.errors import InputError
 from qaeval_core.planning.inputs import find_inputs
+from word_jobs import request, rows, run
 
 
 def a_loop(folder: Path) -> None:

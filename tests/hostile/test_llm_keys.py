@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
+
 from helpers import qaeval, run_locally, write_parquet
 from hostile_server import Asked, HostileServer, completion, response
 from naco_jobs import TWO_STEPS, many, settings
-
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ConfigError
 from qaeval_core.llm.client import ChatClient, Endpoint

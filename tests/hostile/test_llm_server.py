@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from hostile_server import MB, Asked, HostileServer, completion, endless, response
 from llm_runs import MAX_TOKENS, Run, prompt, reserved_usd
-
 from qaeval_core.errors import BudgetExhaustedError, EndpointRefusedError
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.client import ChatClient, Endpoint

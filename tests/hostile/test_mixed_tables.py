@@ -13,10 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import read_scores, write_parquet
-from s3_server import S3Server
-from word_jobs import ROWS_PER_GROUP, is_whole, request, rows, run
 
+from helpers import read_scores, write_parquet
 from qaeval_core.configure import load_config
 from qaeval_core.errors import InputChangedError, ReconcileError, UnreadableFileError
 from qaeval_core.planning.job import read_inputs
@@ -25,6 +23,8 @@ from qaeval_core.signature import hash_text
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.store import Store
 from qaeval_core.tables.score_tables import _read
+from s3_server import S3Server
+from word_jobs import ROWS_PER_GROUP, is_whole, request, rows, run
 
 
 def other_rows() -> pa.Table:

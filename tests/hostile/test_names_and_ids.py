@@ -13,12 +13,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import qaeval, read_scores, write_parquet
-from word_jobs import is_whole, request, rows, run
 
+from helpers import qaeval, read_scores, write_parquet
 from qaeval_core.errors import ConfigError, InputError, QAEvalError, SchemaError
 from qaeval_core.planning.listing import MAX_NAME_BYTES
 from qaeval_core.text.column_hashes import hashes, readable, text_of
+from word_jobs import is_whole, request, rows, run
 
 
 def long_name(folder: Path) -> None:

@@ -10,13 +10,14 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
 from helpers import REPOSITORY
 
 _RUN = """
 import os, stat, sys
 from pathlib import Path
 import ray
-from jobs.on_ray import cluster
+from qaeval.on_ray import cluster
 from qaeval_core.configure import ClusterSection
 with cluster.connected(ClusterSection()):
     context = ray.get_runtime_context()
@@ -64,7 +65,7 @@ def test_the_folder_of_a_local_cluster_is_the_users_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray's own is 0777: a neighbour could put a socket of his own into the place of ours."""
-    from jobs.on_ray.cluster import private_folder
+    from qaeval.on_ray.cluster import private_folder
 
     base = Path(tempfile.mkdtemp(dir="/tmp"))
     monkeypatch.setattr(tempfile, "tempdir", str(base))
@@ -89,7 +90,7 @@ def test_an_open_cluster_is_named_and_an_own_one_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whoever connects to a cluster without a lock should know it."""
-    from jobs.on_ray import cluster
+    from qaeval.on_ray import cluster
     from qaeval_core.errors import RunError
 
     class Context:

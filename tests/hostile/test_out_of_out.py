@@ -12,10 +12,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from helpers import write_parquet
-from s3_server import s3_credentials
-from word_jobs import is_whole, request, rows, run
 
+from helpers import write_parquet
 from qaeval_core.configure import load_config
 from qaeval_core.errors import InputError, RunError
 from qaeval_core.planning.inputs import find_inputs
@@ -23,6 +21,8 @@ from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.planning.listing import check_names
 from qaeval_core.scoring.join import FileJoin
 from qaeval_core.store.store import Store
+from s3_server import s3_credentials
+from word_jobs import is_whole, request, rows, run
 
 LISTING = """<?xml version="1.0" encoding="UTF-8"?>
 <ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>b</Name><Prefix></Prefix>

@@ -13,15 +13,15 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import read_scores, write_parquet
-from word_jobs import ROWS_PER_GROUP, is_whole, request, rows, run
 
+from helpers import read_scores, write_parquet
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.planning.inputs import find_inputs
 from qaeval_core.planning.shards import Piece, ReadLimits, plan_file
 from qaeval_core.running import reader
 from qaeval_core.running.reader import ShardReader
 from qaeval_core.store.row_ranges import RowRange
+from word_jobs import ROWS_PER_GROUP, is_whole, request, rows, run
 
 MEGABYTE = "word " * 200_000
 
@@ -52,7 +52,7 @@ def test_a_kilobyte_of_input_takes_no_gigabytes(tmp_path: Path, has_large_ids: b
         "peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss\n"
         "print(json.dumps([code, peak]))"
     )
-    words = ["-m", "jobs.cli", "score", source, "--out", tmp_path / "out", "--local"]
+    words = ["-m", "qaeval.cli", "score", source, "--out", tmp_path / "out", "--local"]
     words += ["--metrics", "exact_match", "--column", "references=reference"]
     found = subprocess.run(
         [

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import REPOSITORY, run_locally, write_parquet
 from typer.testing import CliRunner
 
-from jobs.cli import app
+from helpers import REPOSITORY, run_locally, write_parquet
+from qaeval.cli import app
 from qaeval_core.errors import nearest
 from qaeval_core.explain.page import escaped
 from qaeval_core.running.progress import Counts, ProgressPrinter

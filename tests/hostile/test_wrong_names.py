@@ -10,12 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
+
 from helpers import run_locally, write_parquet
 from llm_server import LlmServer
 from naco_jobs import many, settings
-from typer.testing import CliRunner
-
-from jobs.cli import app
+from qaeval.cli import app
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ConfigError
 from qaeval_core.families.chat.naco_prompt import prompt_name

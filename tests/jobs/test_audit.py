@@ -13,15 +13,15 @@ from pathlib import Path
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+
 from audit_weeks import N_ROWS, a_table, audited, week
 from helpers import REPOSITORY, qaeval, start_qaeval
-from ray_head import running_head
-from scoring.test_page import assert_stands_alone
-
 from qaeval_core.audit.profile_folder import Runs
 from qaeval_core.profile.run_profile import METADATA
 from qaeval_core.storage import checksums
 from qaeval_core.store.store import Store
+from ray_head import running_head
+from scoring.test_page import assert_stands_alone
 
 
 @pytest.fixture(scope="module")
@@ -409,7 +409,7 @@ def dying(action):
 for name in ("replace", "rename", "unlink"):
     setattr(Path, name, dying(getattr(Path, name)))
 os.link = dying(os.link)
-from jobs.cli import main
+from qaeval.cli import main
 main()
 """
 
@@ -461,7 +461,7 @@ def test_a_kill_anywhere_leaves_nothing_that_counts(weeks: Path, tmp_path: Path)
 @pytest.mark.timeout(420)
 def test_a_submitted_job_counts_the_same_on_ray(weeks: Path, tmp_path: Path) -> None:
     given = ["--history", tmp_path / "history", "--to", tmp_path / "report", "--address", "auto"]
-    audit = ("python", "-m", "jobs.audit")
+    audit = ("python", "-m", "qaeval.audit")
     with running_head("token") as head:
         code, log = head.submit(*audit, weeks / "out1", *given, "--pin", "--by", "topic")
         assert code == 0, log

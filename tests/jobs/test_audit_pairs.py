@@ -14,9 +14,9 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+
 from audit_weeks import N_ROWS, a_table, audited, week
 from helpers import run_locally
-
 from qaeval_core.audit.request import AuditRequest
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.audit.shared_rows import Side, pair_runs

@@ -17,10 +17,10 @@ from typing import Any
 import polars as pl
 import pytest
 import yaml
-from audit_weeks import a_table
-from helpers import REPOSITORY, wait_until
 from prometheus_client.parser import text_string_to_metric_families
 
+from audit_weeks import a_table
+from helpers import REPOSITORY, wait_until
 from qaeval_core.audit.output import STATUSES
 from qaeval_core.configure import load_config
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import ray
+
 from free_ports import free_ports
 from helpers import (
     REPOSITORY,
@@ -34,12 +35,8 @@ from helpers import (
 )
 from llm_server import LlmServer
 from naco_jobs import many, settings
-from ray_head import BIN, Head, running_head
-from s3_server import S3Server
-from word_jobs import is_whole, n_quarantined, request, rows
-
-from jobs.on_ray import pipeline
-from jobs.on_ray.actors import ScorePieces
+from qaeval.on_ray import pipeline
+from qaeval.on_ray.actors import ScorePieces
 from qaeval_core.configure import RunConfig, load_config
 from qaeval_core.errors import BlindNodeError
 from qaeval_core.planning.job import Job, make_job, read_inputs
@@ -47,6 +44,9 @@ from qaeval_core.running.local_executor import LocalExecutor
 from qaeval_core.running.visibility import Sight
 from qaeval_core.scoring.run import run_job
 from qaeval_core.storage.path import as_path
+from ray_head import BIN, Head, running_head
+from s3_server import S3Server
+from word_jobs import is_whole, n_quarantined, request, rows
 
 _HAS_NAMESPACES = (
     shutil.which("unshare") is not None
@@ -356,7 +356,7 @@ def test_a_node_that_joins_late_and_shares_no_file_system_scores_into_a_bucket(
     own = [*words, "--metrics", "qrelscore", "--set", "cluster.cpus_per_actor=6"]
     with running_head("disabled", variables={"QAEVAL_ARTIFACTS": str(root)}) as head:
         out = store.uri("bucket/late")
-        call = [BIN / "python", "-m", "jobs.score", source, *own, "--out", out]
+        call = [BIN / "python", "-m", "qaeval.score", source, *own, "--out", out]
         process = subprocess.Popen(
             [*call, "--address", head.address],
             cwd=REPOSITORY,

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import ray
+
 from free_ports import free_ports
 from helpers import (
     REPOSITORY,
@@ -26,9 +27,8 @@ from helpers import (
     short_sample,
     write_parquet,
 )
-
-from jobs.on_ray import pipeline
-from jobs.on_ray.actors import ScorePieces
+from qaeval.on_ray import pipeline
+from qaeval.on_ray.actors import ScorePieces
 from qaeval_core.configure import load_config
 from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.piece_worker import PieceWorker
@@ -102,7 +102,7 @@ def test_two_cpu_cluster_scores_as_one_process_does(
 _TWO_CLUSTERS = """
 import os, sys
 import ray
-from jobs.on_ray.cluster import connected
+from qaeval.on_ray.cluster import connected
 from qaeval_core.configure import ClusterSection
 
 @ray.remote(num_cpus=0)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from helpers import qaeval, read_scores, short_sample, write_parquet
 
-from jobs.command import fail
+from helpers import qaeval, read_scores, short_sample, write_parquet
+from qaeval.command import fail
 from qaeval_core.errors import (
     ConfigError,
     InputChangedError,

@@ -12,12 +12,12 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 import typer
-from helpers import qaeval
-from scoring.test_page import Page, assert_stands_alone
 from typer.testing import CliRunner
 
-from jobs.correlate import correlate
+from helpers import qaeval
+from qaeval.correlate import correlate
 from qaeval_core.metrics.catalogue import corpus_score
+from scoring.test_page import Page, assert_stands_alone
 
 N_QUESTIONS = 40
 SYSTEMS = ("a", "b", "c", "d")

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from jobs.cli import app
+from qaeval.cli import app
 
 
 def shown(*words: str | Path, code: int = 0) -> str:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from wall_clock import Report
 
-from jobs.demo import answer_table, next_steps
+from qaeval.demo import answer_table, next_steps
+from wall_clock import Report
 
 AUC_LINES = (
     *("exact_match", "f1", "bleu_1", "rouge_l", "meteor"),
@@ -56,7 +56,7 @@ def test_first_contact(tmp_path: Path, record_property: Report) -> None:
     with (
         (tmp_path / "progress").open("w") as progress,
         subprocess.Popen(
-            [sys.executable, "-m", "jobs.cli", "demo", "--out", "demo_out"],
+            [sys.executable, "-m", "qaeval.cli", "demo", "--out", "demo_out"],
             cwd=tmp_path,
             env=environment,
             stdout=subprocess.PIPE,

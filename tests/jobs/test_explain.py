@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from helpers import run_locally, write_parquet
 from typer.testing import CliRunner
 
-from jobs.cli import app
+from helpers import run_locally, write_parquet
+from qaeval.cli import app
 
 ROWS = [
     {"id": "q1", "candidate": "the red barn", "references": ["a red barn", "the barn"]},

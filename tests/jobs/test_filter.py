@@ -14,11 +14,11 @@ import polars as pl
 import psutil
 import pyarrow.parquet as pq
 import pytest
+
 from filter_corpora import files_of, filtered, scored
 from helpers import REPOSITORY, processes, qaeval, start_qaeval, wait_until
-
-from jobs.on_ray.cluster import connected
-from jobs.on_ray.tasks import RayTasks
+from qaeval.on_ray.cluster import connected
+from qaeval.on_ray.tasks import RayTasks
 from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import UnreadableFileError
 
@@ -56,7 +56,7 @@ def test_as_a_module_on_a_table_of_another_tool(tmp_path: Path) -> None:
     table.write_parquet(tmp_path / "table" / "t.parquet")
     words = ["--column", "id=qid", "--column", "question=q", "--column", "context=p"]
     done = subprocess.run(
-        [sys.executable, "-m", "jobs.filter", tmp_path / "table", "--to", tmp_path / "kept",
+        [sys.executable, "-m", "qaeval.filter", tmp_path / "table", "--to", tmp_path / "kept",
          "--rank-by", "s", "--rules", "none", *words],
         capture_output=True, text=True, cwd=REPOSITORY, check=True,
     )  # fmt: skip

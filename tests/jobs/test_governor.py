@@ -13,13 +13,12 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 import ray
+
 from governor_runs import Caller, Run, cpu_s, governor_processes, governor_status
 from helpers import wait_until
 from llm_runs import prompt
 from llm_server import LlmServer, reply_text
-from wall_clock import Report, check_figures
-
-from jobs.on_ray.governor import leave_governor, ray_governor
+from qaeval.on_ray.governor import leave_governor, ray_governor
 from qaeval_core.errors import (
     BudgetExhaustedError,
     CallTooLargeError,
@@ -32,6 +31,7 @@ from qaeval_core.llm.governor import Reservation
 from qaeval_core.llm.governor_client import GovernorClient
 from qaeval_core.llm.ledger import Ledger
 from qaeval_core.llm.limits import Limits
+from wall_clock import Report, check_figures
 
 pytestmark = pytest.mark.ray
 

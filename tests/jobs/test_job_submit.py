@@ -6,6 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+
 from filter_corpora import files_of
 from helpers import assert_same_scores, qaeval, read_scores, short_sample, write_parquet
 from ray_head import running_head
@@ -45,7 +46,7 @@ def test_submitted_jobs_score_or_say_what_is_wrong(
     A typo would otherwise be a job that "succeeded" and scored nothing.
     """
     artifacts = _artifacts(artifacts_root)
-    score = ("python", "-m", "jobs.score", rows, "--set", artifacts)
+    score = ("python", "-m", "qaeval.score", rows, "--set", artifacts)
     with running_head(mode) as head:
         code, log = head.submit(*score, "--out", tmp_path / "out")
         assert code == 0, log
@@ -54,7 +55,7 @@ def test_submitted_jobs_score_or_say_what_is_wrong(
         )
         best = (tmp_path / "out", "--rules", "none", "--share", "0.5")
         kept_code, kept_log = head.submit(
-            *("python", "-m", "jobs.filter"), *best, "--to", tmp_path / "kept"
+            *("python", "-m", "qaeval.filter"), *best, "--to", tmp_path / "kept"
         )
 
     scores = read_scores(tmp_path / "out")

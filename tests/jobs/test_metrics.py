@@ -8,7 +8,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from jobs.cli import app
+from qaeval.cli import app
 from qaeval_core.metrics.advice import GUIDE, advice_for
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.scoring.describe_metrics import NO_ADVICE

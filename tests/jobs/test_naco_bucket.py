@@ -12,13 +12,13 @@ from pathlib import Path
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+
 from helpers import assert_same_scores, processes, qaeval, wait_until, write_parquet
 from llm_server import LlmServer
 from naco_runs import NacoRun, kill_tree, questions, table_of
-from s3_server import S3Server
-
 from qaeval_core.llm.journal import Journal, journal_totals
 from qaeval_core.storage.path import StoragePath, as_path
+from s3_server import S3Server
 
 pytestmark = pytest.mark.slow
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+
 from helpers import assert_same_scores, processes, wait_until, write_parquet
 from llm_server import LlmServer
 from naco_runs import (
@@ -19,7 +20,6 @@ from naco_runs import (
     questions,
     table_of,
 )
-
 from qaeval_core.families.chat.naco_prompt import reminder_prompt
 from qaeval_core.llm.limits import estimate_tokens
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from helpers import write_parquet
 from llm_server import FAULTS, UNPARSABLE, LlmServer, reply_text
 from naco_runs import NacoRun, Row, expected_scores, messages_of, questions, table_of
-from wall_clock import Report, Stats, check_figures
-
 from qaeval_core.families.chat.naco_prompt import reminder_prompt
 from qaeval_core.families.chat.naco_reply import parse_reply
 from qaeval_core.llm.journal import Journal
+from wall_clock import Report, Stats, check_figures
 
 Arrival = dict[str, Any]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 import pytest
+
 from helpers import qaeval, read_scores, write_parquet
 from served_model import ServedModel
 

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+
 from helpers import (
     assert_same_scores,
     commits,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+
 from helpers import assert_same_scores, qaeval, read_scores, write_parquet
 from sampled_rows import NOT_SAMPLED, smallest, some, table
 from scoring.test_page import Page

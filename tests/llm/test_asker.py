@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from llm_runs import MAX_TOKENS, Run, prompt, reserved_usd
 from llm_server import FAULTS, LlmServer, count_prompt_tokens, reply_text
-from wall_clock import Report, check_figures
-
 from qaeval_core.errors import BudgetExhaustedError, EndpointRefusedError
 from qaeval_core.llm.asker import Answer
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.key import ApiKey
 from qaeval_core.llm.limits import Limits
+from wall_clock import Report, check_figures
 
 
 @pytest.fixture(scope="module")

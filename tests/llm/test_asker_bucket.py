@@ -6,18 +6,18 @@ import asyncio
 from pathlib import Path
 
 import pytest
+
 from journals import batches
 from llm_runs import MAX_TOKENS, PRICES, Run, prompt
 from llm_server import LlmServer, count_prompt_tokens
-from s3_proxy import S3Proxy
-from s3_server import S3Server
-
 from qaeval_core.errors import StorageError
 from qaeval_core.llm.asker import Answer, Asker
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.governor_client import reconcile
 from qaeval_core.llm.journal import Journal
 from qaeval_core.storage.path import as_path
+from s3_proxy import S3Proxy
+from s3_server import S3Server
 
 
 @pytest.fixture(scope="module")

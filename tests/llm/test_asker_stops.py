@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from llm_runs import Run, prompt, reserved_usd
 from llm_server import LlmServer, count_prompt_tokens
-
 from qaeval_core.errors import BudgetExhaustedError, EndpointRefusedError, RunError
 from qaeval_core.llm.asker import Answer, Request
 from qaeval_core.llm.budget import Budget

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from llm_runs import MAX_TOKENS, PRICES, Run, prompt, reserved_usd
 from llm_server import LlmServer, count_prompt_tokens
-
 from qaeval_core.errors import BudgetExhaustedError, RunStoppedError
 from qaeval_core.llm.asker import Answer, Asker
 from qaeval_core.llm.budget import Budget

@@ -8,15 +8,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from journals import ASKED, batches, entry, start_writer, told, usd_of
-from s3_proxy import S3Proxy
-from s3_server import S3Server
 
+from journals import ASKED, batches, entry, start_writer, told, usd_of
 from qaeval_core.errors import RunError, StorageError
 from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import JournalEntry
 from qaeval_core.storage.path import StoragePath, as_path
 from qaeval_core.storage.retry import Outages
+from s3_proxy import S3Proxy
+from s3_server import S3Server
 
 
 @pytest.fixture(scope="module")

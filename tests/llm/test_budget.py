@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from llm_runs import Clock
 
+from llm_runs import Clock
 from qaeval_core.errors import BudgetExhaustedError, CallTooLargeError, ConfigError
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.governor import Governor, Reservation

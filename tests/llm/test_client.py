@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llm_server import LlmServer, count_prompt_tokens
 
+from llm_server import LlmServer, count_prompt_tokens
 from qaeval_core.errors import ConfigError
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.key import ApiKey

@@ -7,8 +7,8 @@ import pickle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llm_runs import Clock
 
+from llm_runs import Clock
 from qaeval_core.errors import BudgetExhaustedError
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.governor import Governor

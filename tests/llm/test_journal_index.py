@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from journals import ASKED, batches, entry, usd_of
-from s3_proxy import S3Proxy
-from s3_server import S3Server
 
+from journals import ASKED, batches, entry, usd_of
 from qaeval_core.llm.journal import Journal, JournalTotals, journal_totals
 from qaeval_core.llm.journal_entry import line_of
 from qaeval_core.storage.path import StoragePath, as_path
+from s3_proxy import S3Proxy
+from s3_server import S3Server
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from helpers import full_disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers import full_disk
 from qaeval_core.errors import BudgetExhaustedError, RunError, StoreLockedError
 from qaeval_core.llm import ledger as ledger_module
 from qaeval_core.llm.budget import Budget

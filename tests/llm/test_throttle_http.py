@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from llm_runs import Run, prompt
 from llm_server import LlmServer
-
 from qaeval_core.llm.limits import Limits
 
 

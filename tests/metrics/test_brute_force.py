@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from oracles import (
     Words,
     assert_scores,
@@ -22,7 +23,6 @@ from oracles import (
     random_rows,
     split_row,
 )
-
 from qaeval_core import Scorer
 
 SMOOTHINGS = ("none", "floor", "add_one", "exponential", "coco")

@@ -8,6 +8,7 @@ from itertools import compress
 
 import numpy as np
 import pytest
+
 from oracles import (
     Words,
     assert_scores,
@@ -17,7 +18,6 @@ from oracles import (
     random_text,
     split_row,
 )
-
 from qaeval_core import Scorer
 from qaeval_core.families.words.bonus import bonus_lcs, bonus_ngrams
 from qaeval_core.families.words.rows import ShardTexts, Tokenisers

@@ -6,8 +6,8 @@ import math
 from collections import Counter
 
 import pytest
-from oracles import Words, assert_scores, n_clipped, random_rows, split_row
 
+from oracles import Words, assert_scores, n_clipped, random_rows, split_row
 from qaeval_core import Scorer
 
 QUESTION_WORDS = {"what", "which", "why", "who", "where"}

@@ -16,10 +16,10 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 import pytest
-from helpers import run_locally, write_parquet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers import run_locally, write_parquet
 from qaeval_core import Scorer
 from qaeval_core.metrics.base import AnyMetric
 from qaeval_core.metrics.catalogue import METRICS

@@ -12,10 +12,10 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+
 from answer_models import MODEL_METRICS
 from helpers import read_scores, run_locally, write_parquet
 from llm_server import LlmServer
-
 from qaeval_core.metrics.base import AnyMetric
 from qaeval_core.metrics.catalogue import METRICS
 

@@ -14,6 +14,9 @@ from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from answer_models import (
     ANSWER_METRICS,
     MODEL_METRICS,
@@ -23,9 +26,6 @@ from answer_models import (
     numbers,
     scores_only,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from qaeval_core.metrics.base import AnyMetric
 
 Score = Callable[..., dict[str, list[Any]]]

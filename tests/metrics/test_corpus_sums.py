@@ -12,9 +12,9 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+
 from helpers import read_scores, run_locally, write_parquet
 from oracles import Words, n_clipped, random_rows, split_row
-
 from qaeval_core.metrics.catalogue import METRICS
 
 Row = dict[str, Any]

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nltk.translate import bleu_score, meteor_score
-from oracles import random_rows, split_row
 from rouge_score import rouge_scorer
 from sacrebleu.metrics import BLEU
 
+from oracles import random_rows, split_row
 from qaeval_core import Scorer
 from qaeval_core.metrics.catalogue import corpus_score
 from qaeval_core.metrics.meteor import align, meteor

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_artifacts import PARITY, make_artifact
 
 from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ConfigError
 from qaeval_core.models.artifact import (
@@ -18,6 +17,7 @@ from qaeval_core.models.artifact import (
     find_artifact,
     load_artifact,
 )
+from tiny_artifacts import PARITY, make_artifact
 
 _REQUEST = ArtifactRequest("pair_score", "gpt2", "fp32")
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import onnxruntime as ort
 import pytest
-from tiny_artifacts import make_artifact
 
 from qaeval_core.errors import DeviceError
 from qaeval_core.models import session as engine
 from qaeval_core.models.artifact import load_artifact
 from qaeval_core.models.session import Device, Session
+from tiny_artifacts import make_artifact
 
 _SPINNING = "session.intra_op.allow_spinning"
 

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+
 from audit_weeks import audited, week
 from explain.test_page import make_explanation, make_standing
 from filter_corpora import questions
 from helpers import qaeval, run_locally
-
 from qaeval_core.explain.page import explanation_page
 
 WIDTHS = (400, 1400)

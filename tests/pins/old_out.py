@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from helpers import run_locally, write_parquet
 from llm_server import LlmServer
 from tiny_artifacts import make_cross_encoder

@@ -9,15 +9,15 @@ from typing import Any
 
 import polars as pl
 import pytest
+
 from helpers import read_scores
 from pins.old_out import FILE, OLD_OUT, settings
-from tiny_artifacts import make_cross_encoder
-
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ArtifactMissingError
 from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.local_executor import LocalExecutor
 from qaeval_core.scoring.run import run_job
+from tiny_artifacts import make_cross_encoder
 
 
 def _resumed(folder: Path) -> tuple[dict[str, Any], int]:

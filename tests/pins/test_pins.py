@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from pins.pinned_configs import pinned
 
 PINS = Path(__file__).with_name("pins.json")

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import REPOSITORY, write_parquet
 
+from helpers import REPOSITORY, write_parquet
 from qaeval_core.errors import ArtifactHashError, InputError, SchemaError
 from qaeval_core.models.registry import resolve_model
 from recipes.sas_minilm import teacher

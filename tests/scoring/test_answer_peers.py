@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from answer_models import AnswerModels, EncoderOracle
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
+from answer_models import AnswerModels, EncoderOracle
 from qaeval_core import Scorer
 from qaeval_core.models.registry import resolve_model
 

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+
 from answer_models import ANSWER_METRICS, AnswerModels
 from helpers import assert_same_scores, read_scores, run_locally, write_parquet
 

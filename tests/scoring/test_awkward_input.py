@@ -9,9 +9,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 import word_jobs
 from helpers import read_scores, run_locally, write_parquet
-
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableFileError
 from qaeval_core.planning.inputs import find_inputs

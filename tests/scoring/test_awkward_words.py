@@ -10,8 +10,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import read_scores, run_locally, write_parquet
 
+from helpers import read_scores, run_locally, write_parquet
 from qaeval_core import Scorer
 from qaeval_core.errors import SchemaError
 from qaeval_core.metrics.catalogue import METRICS

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tiny_runner import sas_runner
 
 from qaeval_core.errors import DeviceError
 from qaeval_core.families import device_check
@@ -17,6 +16,7 @@ from qaeval_core.models.artifact import ensure_artifact
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.models.session import Session
 from qaeval_core.store.pass_stats import PassStats
+from tiny_runner import sas_runner
 
 
 class _Wrong(Session):

@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+
 from helpers import build_needed, qaeval, read_scores, run_locally, write_parquet
 from llm_server import FAULTS, LlmServer
-
 from qaeval_core.configure import load_config
 from qaeval_core.explain.page import explanation_page
 from qaeval_core.explain.row import explain_row

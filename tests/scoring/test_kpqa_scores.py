@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from answer_models import AnswerModels, EncoderOracle, plain_tokenizer
 from transformers import AutoModelForTokenClassification
 
+from answer_models import AnswerModels, EncoderOracle, plain_tokenizer
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ConfigError
 from qaeval_core.models.artifact import Artifact, ArtifactRequest, find_artifact

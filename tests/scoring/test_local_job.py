@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+
 from helpers import (
     assert_same_scores,
     commits,
@@ -17,7 +18,6 @@ from helpers import (
     short_sample,
     write_parquet,
 )
-
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ReconcileError, StoreLockedError, TooManyQuarantinedError
 from qaeval_core.planning.job import make_job, read_inputs

@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 import pytest
-from answer_models import AnswerModels, make_row
 
+from answer_models import AnswerModels, make_row
 from qaeval_core.metrics.catalogue import METRICS
 
 N_WORDS = 50_000

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import threadpoolctl
-from helpers import REPOSITORY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from helpers import REPOSITORY
 from qaeval_core.errors import ConfigError
 from qaeval_core.families import token_match
 from qaeval_core.families import transport as family_transport

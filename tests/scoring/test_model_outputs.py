@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 import pytest
-from answer_models import ANSWER_METRICS, AnswerModels, make_row, numbers, scores_only
 
+from answer_models import ANSWER_METRICS, AnswerModels, make_row, numbers, scores_only
 from qaeval_core.families.contract import Engine, statistics_table
 from qaeval_core.families.model_units import NO_WEIGHT, NON_FINITE
 from qaeval_core.metrics.base import AnyMetric

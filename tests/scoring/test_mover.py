@@ -8,17 +8,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from answer_models import plain_tokenizer
-from helpers import run_locally, write_parquet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 from transformers import AutoModel
-from workshop import save_small
 
+from answer_models import plain_tokenizer
+from helpers import run_locally, write_parquet
 from qaeval_core.explain.row import explain_row
 from qaeval_core.families.lrm import mover_plans
+from workshop import save_small
 
 ROWS = [
     ("Who built the lighthouse?", "The lighthouse was built in 1874 by two brothers."),

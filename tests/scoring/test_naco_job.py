@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 import pytest
+
 from helpers import (
     assert_same_scores,
     qaeval,
@@ -19,7 +20,6 @@ from helpers import (
 )
 from llm_server import LlmServer, reply_text
 from naco_jobs import CONTEXT, TWO_STEPS, calls, many, settings, table
-
 from qaeval_core import Scorer
 from qaeval_core.errors import ConfigError
 from qaeval_core.families.chat.naco_prompt import make_prompt

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from helpers import (
     qaeval,
     run_locally,
@@ -14,7 +15,6 @@ from helpers import (
 )
 from llm_server import LlmServer
 from naco_jobs import many, settings, table
-
 from qaeval_core import Scorer
 from qaeval_core.configure import RunConfig, load_config
 from qaeval_core.errors import ConfigError

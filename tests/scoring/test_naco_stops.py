@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from helpers import (
     read_scores,
     run_locally,
@@ -19,7 +20,6 @@ from helpers import (
 )
 from llm_server import LlmServer
 from naco_jobs import CONTEXT, calls, many, settings, table
-
 from qaeval_core.configure import load_config
 from qaeval_core.errors import LanguageModelError, RunStoppedError, TooManyQuarantinedError
 from qaeval_core.families.chat.family import ChatFamilyPlan

@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from helpers import build_needed, short_sample
 from tokenizers import Tokenizer
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
-from workshop import save_small
 
+from helpers import build_needed, short_sample
 from qaeval_core import Scorer
 from qaeval_core.configure import load_config
 from qaeval_core.models.registry import resolve_model
 from qaeval_core.sample import sample_table
+from workshop import save_small
 
 TOLERANCE = 1e-4
 

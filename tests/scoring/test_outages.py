@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from helpers import full_disk, write_parquet
-from s3_server import S3Server
-from word_jobs import N_ROWS, ROWS_PER_GROUP, is_whole, n_quarantined, request, rows, run
 
+from helpers import full_disk, write_parquet
 from qaeval_core.errors import InputChangedError, LockLostError, RunError, StorageError
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.lock import LockTimes, RunLock
+from s3_server import S3Server
+from word_jobs import N_ROWS, ROWS_PER_GROUP, is_whole, n_quarantined, request, rows, run
 
 
 def score_files(out: Path) -> list[Path]:

@@ -14,12 +14,12 @@ from typing import Any
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+
 from filter_corpora import questions
 from helpers import REPOSITORY, qaeval, run_locally
 from llm_server import LlmServer
 from naco_jobs import TWO_STEPS, table
 from naco_jobs import settings as naco_settings
-
 from qaeval_core.errors import ConfigError, InputChangedError, InputError
 from qaeval_core.pages.example_rows import MAX_BYTES
 from qaeval_core.profile.run_profile import RunProfile
@@ -396,7 +396,7 @@ def test_a_run_on_ray_has_a_page_and_no_texts_if_asked(tmp_path: Path) -> None:
     assert_stands_alone(before)
     assert "60 rows scored by f1" in before and questions(60)["question"][0] not in before
     done = subprocess.run(
-        [sys.executable, "-m", "jobs.report", tmp_path / "out"],
+        [sys.executable, "-m", "qaeval.report", tmp_path / "out"],
         capture_output=True, text=True, cwd=REPOSITORY, check=True,
     )  # fmt: skip
     assert "page: " in done.stdout and page_of(tmp_path / "out") == before

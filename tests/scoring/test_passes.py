@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+
 from helpers import write_parquet
 from naco_jobs import many
-
 from qaeval_core.configure import load_config
 from qaeval_core.errors import LanguageModelError, RunStoppedError
 from qaeval_core.families.chat.family import ChatFamilyPlan

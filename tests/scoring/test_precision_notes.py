@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from helpers import short_sample, write_parquet
 from pins.pinned_configs import fake_artifact
-
 from qaeval_core.configure import load_config
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.record import ArtifactRequest, ParityAttempt, ParityRecord

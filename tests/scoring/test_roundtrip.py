@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForQuestionAnswering
+
 from answer_models import AnswerModels, plain_tokenizer
 from helpers import build_needed
-from transformers import AutoModelForQuestionAnswering
-from workshop import save_small
-
 from qaeval_core import Scorer
 from qaeval_core.configure import load_config
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.text.tokenise import make_tokeniser
+from workshop import save_small
 
 N_POSITIONS = 512
 N_LONGEST = 30  # tokens of an answer

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from tiny_runner import sas_runner
 
 from qaeval_core.families.contract import statistics_table
 from qaeval_core.families.model_family import FamilyRunner, UnitRun
+from tiny_runner import sas_runner
 
 ROWS = {
     "candidate": ["the red mill", "the barn"],

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+
 from answer_models import ANSWER_METRICS, AnswerModels
 from helpers import (
     assert_same_scores,
@@ -22,12 +23,11 @@ from helpers import (
     wait_until,
     write_parquet,
 )
-from sampled_rows import NOT_SAMPLED, request, smallest, some, table
-
 from qaeval_core.calibration.baselines import draw_pairs
 from qaeval_core.configure import load_config
 from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.sampling import with_sample
+from sampled_rows import NOT_SAMPLED, request, smallest, some, table
 
 N_ROWS = 40
 WORDS = ["Anna", "painted", "the", "sea", "every", "day", "since", "1874"]

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from helpers import qaeval, read_scores, run_locally, write_parquet
 from llm_server import LlmServer
 from naco_jobs import TWO_STEPS, calls, settings, table
-from sampled_rows import NOT_SAMPLED, smallest, some
-
 from qaeval_core.calibration.complexity import (
     calibrate_complexity,
     calibration_roles,
@@ -20,6 +19,7 @@ from qaeval_core.calibration.complexity import (
 from qaeval_core.configure import load_config
 from qaeval_core.planning.job import read_inputs
 from qaeval_core.running.sampling import with_sample
+from sampled_rows import NOT_SAMPLED, smallest, some
 
 N_ROWS, N_CONTEXTS = 60, 12
 QUESTIONS: list[str | None] = [f"Who keeps bee number {i}?" for i in range(N_ROWS)]

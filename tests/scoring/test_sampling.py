@@ -8,12 +8,12 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 import pytest
-from helpers import read_scores, run_locally, write_parquet
-from sampled_rows import NOT_SAMPLED, request, smallest, some, table
 
+from helpers import read_scores, run_locally, write_parquet
 from qaeval_core.configure import load_config
 from qaeval_core.errors import InputError, TooManyQuarantinedError
 from qaeval_core.planning.job import make_job, read_inputs
+from sampled_rows import NOT_SAMPLED, request, smallest, some, table
 
 N_ROWS, N_CONTEXTS, N_SAMPLED = 120, 23, 5
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import qaeval, write_parquet
 
+from helpers import qaeval, write_parquet
 from qaeval_core.errors import InputError
 from qaeval_core.planning.inputs import find_inputs
 

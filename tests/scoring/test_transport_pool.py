@@ -214,7 +214,7 @@ def test_an_actor_of_ray_solves_by_processes_that_end_with_it() -> None:
     """A fork of Ray's worker hangs; a process that outlives its actor keeps a node's CPUs."""
     import ray
 
-    from jobs.on_ray.cluster import connected
+    from qaeval.on_ray.cluster import connected
     from qaeval_core.configure import ClusterSection
 
     class Solver:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import assert_same_scores, read_scores, run_locally, write_parquet
 
+from helpers import assert_same_scores, read_scores, run_locally, write_parquet
 from qaeval_core.errors import ConfigError
 from qaeval_core.families.words.family import WORD_FAMILIES
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from llm_server import LlmServer
 from naco_jobs import many, settings
-
 from qaeval_core.configure import load_config
 from qaeval_core.families.chat.family import ChatFamilyPlan
 from qaeval_core.llm.budget import Budget

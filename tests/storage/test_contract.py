@@ -12,10 +12,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from azure_server import AzureServer, azure_credentials, has_node
-from s3_server import MotoServer, S3Server, s3_credentials
 
+from azure_server import AzureServer, azure_credentials, has_node
 from qaeval_core.storage.path import StoragePath, as_path
+from s3_server import MotoServer, S3Server, s3_credentials
 
 AZURITE = pytest.param(
     "azurite",

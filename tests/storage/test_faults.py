@@ -13,8 +13,6 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
-from s3_proxy import CONDITIONS, NOT_IMPLEMENTED, NOT_MET, S3Proxy
-from s3_server import S3Server
 
 from qaeval_core.errors import ConfigError, InputError, OutRefusedError, StorageError
 from qaeval_core.planning.inputs import find_inputs
@@ -22,6 +20,8 @@ from qaeval_core.storage import open_uri as opening
 from qaeval_core.storage.path import as_path
 from qaeval_core.storage.probe import PROBES, probe
 from qaeval_core.storage.retry import Outages
+from s3_proxy import CONDITIONS, NOT_IMPLEMENTED, NOT_MET, S3Proxy
+from s3_server import S3Server
 
 KEY, SECRET, TOKEN = (
     "AKIAQAEVALTESTS12345",

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+
 from bucket_outs import commits_of, is_as_local, names
 from helpers import processes, qaeval, start_qaeval, wait_until, write_parquet
 from naco_runs import kill_tree
+from qaeval_core.storage.path import as_path
 from s3_server import S3Server
 from word_jobs import ROWS_PER_GROUP, rows
-
-from qaeval_core.storage.path import as_path
 
 pytestmark = pytest.mark.slow
 

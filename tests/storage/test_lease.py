@@ -17,11 +17,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from helpers import REPOSITORY, write_parquet
-from s3_proxy import S3Proxy
-from s3_server import S3Server
-from word_jobs import request, rows, run
 
+from helpers import REPOSITORY, write_parquet
 from qaeval_core.errors import LockLostError, RunStoppedError, StoreLockedError
 from qaeval_core.scoring import join
 from qaeval_core.storage.path import StoragePath, as_path
@@ -29,6 +26,9 @@ from qaeval_core.storage.probe import PROBES
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.lock import LockTimes, RunLock
 from qaeval_core.store.store import Store
+from s3_proxy import S3Proxy
+from s3_server import S3Server
+from word_jobs import request, rows, run
 
 QUICK = LockTimes(heartbeat_s=0.2, stale_after_s=2.0)
 HOLDER = """

@@ -15,11 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import read_scores, write_parquet
-from s3_server import S3Server
-from word_jobs import ROWS_PER_GROUP, Watched, request, rows, run
 
 from benchmarks.reconcile import looks, make_input, make_killed_job
+from helpers import read_scores, write_parquet
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ReconcileError, RunError, RunStoppedError
 from qaeval_core.planning.job import make_job, read_inputs
@@ -31,6 +29,8 @@ from qaeval_core.storage.posix import PosixStorage
 from qaeval_core.store import commits
 from qaeval_core.store.manifest import SCHEMA, Manifest
 from qaeval_core.store.store import Store
+from s3_server import S3Server
+from word_jobs import ROWS_PER_GROUP, Watched, request, rows, run
 
 N_SHARDS = 8
 

@@ -10,18 +10,15 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import naco_jobs
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+import naco_jobs
+import qaeval_core.scoring.run
 from bucket_outs import is_as_local, names, scores
 from helpers import REPOSITORY, write_parquet
 from llm_server import LlmServer
-from s3_proxy import CONDITIONS, NOT_IMPLEMENTED, S3Proxy
-from s3_server import S3Server
-from word_jobs import N_ROWS, ROWS_PER_GROUP, Watched, request, rows, run
-
-import qaeval_core.scoring.run
 from qaeval_core.configure import load_config
 from qaeval_core.errors import (
     ConfigError,
@@ -39,6 +36,9 @@ from qaeval_core.running.visibility import Sight
 from qaeval_core.scoring.run import run_job
 from qaeval_core.storage.path import as_path
 from qaeval_core.store.lock import RunLock
+from s3_proxy import CONDITIONS, NOT_IMPLEMENTED, S3Proxy
+from s3_server import S3Server
+from word_jobs import N_ROWS, ROWS_PER_GROUP, Watched, request, rows, run
 
 METRICS = {"metrics.r.metric": "rouge_l", "metrics.c.metric": "cider"}
 
@@ -255,7 +255,7 @@ def score(*words: str) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable,
         "-m",
-        "jobs.cli",
+        "qaeval.cli",
         "score",
         *words,
         "--column",

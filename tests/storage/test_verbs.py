@@ -13,15 +13,15 @@ from pathlib import Path
 import polars as pl
 import pytest
 from click.testing import Result
-from filter_corpora import files_of, questions
-from s3_proxy import CONDITIONS, S3Proxy
-from s3_server import S3Server
 from typer.testing import CliRunner
 
-from jobs.cli import app
+from filter_corpora import files_of, questions
+from qaeval.cli import app
 from qaeval_core.audit.profile_folder import PINNED, Runs
 from qaeval_core.storage.path import StoragePath, as_path
 from qaeval_core.store.store import Store
+from s3_proxy import CONDITIONS, S3Proxy
+from s3_server import S3Server
 
 N_ROWS = 240
 N_FILES = 2

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from scoring.test_page import ATTACK, Page, assert_stands_alone
-from study.test_pinned_study import score_table, write_tables
 
 from qaeval_core.study.page import rating_boxes, study_page
 from qaeval_core.study.records import Statistic, Study, StudyRequest
 from qaeval_core.study.run import run_study
 from qaeval_core.terminal import visible
+from scoring.test_page import ATTACK, Page, assert_stands_alone
+from study.test_pinned_study import score_table, write_tables
 
 ENVIRONMENT = {"python": "3.11", "packages": {"scipy": "1.17"}}
 

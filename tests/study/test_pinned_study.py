@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from jobs.cli import app
+from qaeval.cli import app
 
 PINNED = Path(__file__).with_name("pinned_studies.json")
 SYSTEMS = ("a", "b", "c", "d")

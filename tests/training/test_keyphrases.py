@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from export.training.inputs import Question, read_squad
-from export.training.keyphrases import Keyphrase, SentenceSplitter, keyphrases, token_labels
-from export.training.kpqa import average_precision, encode_keyphrases
+from qaeval_export.training.inputs import Question, read_squad
+from qaeval_export.training.keyphrases import Keyphrase, SentenceSplitter, keyphrases, token_labels
+from qaeval_export.training.kpqa import average_precision, encode_keyphrases
 
 SENTENCE = "Ann, Bo and the 42 uncharacteristically shy cats weren't in St. John's on 9/11."
 

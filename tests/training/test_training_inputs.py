@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from export.training.__main__ import main
-from export.training.inputs import (
+from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableFileError
+from qaeval_export.training.__main__ import main
+from qaeval_export.training.inputs import (
     Pairs,
     Question,
     check_file,
@@ -22,8 +23,7 @@ from export.training.inputs import (
     read_pairs,
     read_squad,
 )
-from export.training.options import parse_options
-from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableFileError
+from qaeval_export.training.options import parse_options
 
 PLAIN = {"text_a": "text_a", "text_b": "text_b", "score": "score"}
 
@@ -235,7 +235,7 @@ MODULES = [
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings_are_true(name: str) -> None:
     """An example that no longer holds misleads whoever reads it first."""
-    module = importlib.import_module(f"export.training.{name}")
+    module = importlib.import_module(f"qaeval_export.training.{name}")
     assert doctest.testmod(module).failed == 0
 
 

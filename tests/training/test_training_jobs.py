@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import REPOSITORY
 from safetensors.torch import load_file
 from transformers import (
     AutoConfig,
@@ -23,17 +22,18 @@ from transformers import (
     AutoTokenizer,
 )
 
-from export.training import job
-from export.training.cross_encoder import CrossEncoderTask, pair_logits
-from export.training.folder import OutFolder
-from export.training.inputs import Pairs, Question
-from export.training.loop import LengthGroupedBatches, newest
-from export.training.model import load_merged, load_task_model, load_tokenizer
-from export.training.options import parse_options
-from export.training.reader import ReaderTask, reader_windows
-from export.training.results import make_record
+from helpers import REPOSITORY
 from qaeval_core.errors import ConfigError, InputError, StoreLockedError
 from qaeval_core.models.registry import resolve_model
+from qaeval_export.training import job
+from qaeval_export.training.cross_encoder import CrossEncoderTask, pair_logits
+from qaeval_export.training.folder import OutFolder
+from qaeval_export.training.inputs import Pairs, Question
+from qaeval_export.training.loop import LengthGroupedBatches, newest
+from qaeval_export.training.model import load_merged, load_task_model, load_tokenizer
+from qaeval_export.training.options import parse_options
+from qaeval_export.training.reader import ReaderTask, reader_windows
+from qaeval_export.training.results import make_record
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -87,7 +87,7 @@ def run(words: list[str]) -> None:
 def start(words: list[str]) -> subprocess.Popen[str]:
     """Start a job in a process of its own, as users do."""
     return subprocess.Popen(
-        [sys.executable, "-m", "jobs.cli", "train", *words],
+        [sys.executable, "-m", "qaeval.cli", "train", *words],
         stderr=subprocess.PIPE,
         text=True,
         cwd=REPOSITORY,

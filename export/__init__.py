@@ -1,1 +1,0 @@
-"""Torch models to artifacts; run as ``python -m export``, imported by nothing."""

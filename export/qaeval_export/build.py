@@ -1,0 +1,190 @@
+"""Build: a request -> an artifact folder, complete or not at all.
+
+Steps: find the model, make its graph (``traced`` from torch, or ``adopted`` of an ONNX file), write
+the folder under a temporary name, rename it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
+
+import onnx
+
+from qaeval_core.errors import ArtifactHashError, ArtifactMissingError
+from qaeval_core.models.artifact import (
+    RECORD,
+    SEAL,
+    Artifact,
+    build_lock,
+    check_files,
+    find_artifact,
+    load_artifact,
+    read_record,
+    seal_of,
+)
+from qaeval_core.models.record import (
+    FORMAT_VERSION,
+    GRAPHS,
+    ArtifactRecord,
+    ArtifactRequest,
+    ModelRecord,
+)
+from qaeval_core.models.registry import ModelSource, file_sha256, resolve_model
+from qaeval_core.terminal import say
+from qaeval_export.facts import Made
+from qaeval_export.graph_files import tensor_records
+
+
+def build_artifact(request: ArtifactRequest, root: Path, *, force: bool = False) -> Artifact:
+    """Build an artifact, or return the one that another process has built meanwhile.
+
+    Parameters
+    ----------
+    request : ArtifactRequest
+        Graph, model, precision and options.
+    root : Path
+        The artifact becomes ``root / request.folder_name``.
+    force : bool, default False
+        Build it even if it is there.
+
+    Raises
+    ------
+    ModelUnavailableError, ArtifactHashError
+        If the model's files cannot be had, or differ from their pinned hashes.
+    ExportError
+        If the model is not supported, or the fp32 graph differs from torch.
+    """
+    folder = Path(root) / request.folder_name
+    with build_lock(folder):
+        if not force:
+            try:
+                return find_artifact(root, request)
+            except (ArtifactMissingError, ArtifactHashError):
+                pass
+            if _seal_old(folder, request):
+                return find_artifact(root, request)
+        _remove_leftovers(folder)
+        temporary = folder.parent / f".building-{folder.name}-{os.getpid()}"
+        temporary.mkdir(parents=True)
+        try:
+            _write(request, temporary)
+            _replace(temporary, folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return load_artifact(folder)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Delete what killed builds of an artifact left, gigabytes each; its lock is held."""
+    own = re.compile(rf"\.building-{re.escape(folder.name)}-\d+(-old)?")
+    for path in folder.parent.iterdir():
+        if own.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _replace(temporary: Path, folder: Path) -> None:
+    """Put a finished folder in place; a folder with files in it cannot be renamed over."""
+    old = temporary.with_name(f"{temporary.name}-old")
+    if folder.exists():
+        os.replace(folder, old)
+    os.replace(temporary, folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _write(request: ArtifactRequest, folder: Path) -> None:
+    source = resolve_model(request.model, role=request.role, onnx_file=request.onnx_file)
+    made = _make(source, request, folder)
+    made.tokenizer.save(str(folder / "tokenizer.json"))
+    files = {path.name: file_sha256(path) for path in sorted(folder.iterdir())}
+    record = _make_record(source=source, request=request, made=made, files=files)
+    content = (json.dumps(record.model_dump(mode="json"), indent=2) + "\n").encode()
+    (folder / RECORD).write_bytes(content)
+    (folder / SEAL).write_text(seal_of(content), encoding="utf-8")
+
+
+def _make(source: ModelSource, request: ArtifactRequest, folder: Path) -> Made:
+    """Save the graph of a request in a folder, of a file that is there or traced from torch."""
+    if source.onnx_file is not None:
+        from qaeval_export.adopted import adopt  # Each way loads what the other one does without.
+
+        return adopt(source, request, folder)
+    from qaeval_export.traced import make_traced
+
+    return make_traced(source, request, folder)
+
+
+def _make_record(
+    *, source: ModelSource, request: ArtifactRequest, made: Made, files: Mapping[str, str]
+) -> ArtifactRecord:
+    inputs, outputs = tensor_records(made.proto)
+    origin: Literal["torch", "onnx"] = "torch" if source.onnx_file is None else "onnx"
+    return ArtifactRecord(
+        format_version=FORMAT_VERSION,
+        graph=request.graph,
+        graph_version=GRAPHS[request.graph].version_of(origin),
+        options=dict(request.options),
+        precision=made.precision,
+        requested_precision=request.precision,
+        lossy=made.parity is not None and not made.parity.passed,
+        model=ModelRecord(
+            name=source.name, kind=source.kind, revision=source.revision, files=dict(source.files)
+        ),
+        files=dict(files),
+        tokenizer_hash=files["tokenizer.json"],
+        inputs=inputs,
+        outputs=outputs,
+        opset=next(o.version for o in made.proto.opset_import if o.domain in ("", "ai.onnx")),
+        versions=_versions(),
+        parity=made.parity,
+        source=origin,
+        **asdict(made.facts),
+    )
+
+
+def _seal_old(folder: Path, request: ArtifactRequest) -> bool:
+    """Seal an artifact that was built before records had a checksum, if all of it is right.
+
+    Its hash is in the signatures of finished runs, and another version of torch would not give
+    the same bytes again: it is kept where its record is what this model's would be today.
+    """
+    if not (folder / RECORD).is_file() or (folder / SEAL).exists():
+        return False
+    from qaeval_export.traced import describe
+
+    try:
+        record = read_record(folder, is_sealed=False)
+        check_files(folder, record)
+        source = resolve_model(request.model, role=request.role)
+        now = _make_record(
+            source=source,
+            request=request,
+            made=describe(
+                source,
+                request,
+                proto=onnx.load(folder / "model.onnx", load_external_data=False),
+                parity=record.parity,
+            ),
+            files=record.files,
+        )
+    except (ArtifactMissingError, ArtifactHashError):
+        return False
+    if now.model_copy(update={"versions": record.versions}) != record:
+        return False
+    seal = folder.parent / f".{folder.name}-{os.getpid()}.sha256"
+    seal.write_text(seal_of((folder / RECORD).read_bytes()), encoding="utf-8")
+    os.replace(seal, folder / SEAL)
+    say(f"{folder.name}: compared with its model and kept")
+    return True
+
+
+def _versions() -> dict[str, str]:
+    names = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "tokenizers")
+    return {name: version(name) for name in names}

@@ -1,4 +1,0 @@
-"""Training jobs: labelled text -> a small adapter and a merged model folder.
-
-Runs as ``python -m export.training``, in a process of its own; nobody imports it.
-"""

@@ -1,0 +1,205 @@
+"""calibrate: what scores of a corpus are measured against: baselines, expected complexity."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qaeval import command as options
+from qaeval.score import (
+    ColumnOption,
+    ConfigOption,
+    InputsArgument,
+    MetricsOption,
+    SetOption,
+    stop_on_signals,
+)
+from qaeval_core.calibration.baselines import calibrate as calibrate_job
+from qaeval_core.configure import RunConfig
+from qaeval_core.errors import ConfigError, QAEvalError
+from qaeval_core.metrics.calibrated import write_baselines, write_complexity
+from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.planning.compile import check_key_use
+from qaeval_core.planning.job import make_job, read_inputs
+from qaeval_core.running.progress import ProgressCounter, ProgressPrinter
+from qaeval_core.running.sampling import with_sample
+
+EPILOG = """Examples:
+
+  qaeval calibrate data/ --corpus news --out baseline-news.json
+
+  qaeval score data/ --out scores --set qrelscore.baseline=baseline-news.json
+
+  qaeval calibrate data/ --corpus news --column candidate=reference_question \\
+    --set naco.base_url=https://host/v1 --set naco.model=NAME
+
+  qaeval score data/ --out scores --set naco.expected_complexity=complexity-news.json ...
+"""
+
+
+def calibrate(
+    inputs: InputsArgument = None,
+    corpus: Annotated[str | None, typer.Option(help="name of the corpus")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="default: baseline-<corpus>.json, complexity-<corpus>.json")
+    ] = None,
+    n_pairs: Annotated[
+        int, typer.Option(min=2, help="random pairs to average over (qrelscore)")
+    ] = 1000,
+    n_questions: Annotated[
+        int, typer.Option(min=1, help="reference questions to ask (naco)")
+    ] = 200,
+    seed: Annotated[int, typer.Option(help="of what is drawn by chance")] = 0,
+    config: ConfigOption = None,
+    setting: SetOption = None,
+    metrics: MetricsOption = None,
+    column: ColumnOption = None,
+) -> None:
+    """Find what scores of a corpus are measured against.
+
+    For qrelscore b_LRM and b_GRG, the mean raw scores of questions with contexts of other rows; for
+    naco the expected complexity, the steps that a model usually takes to answer its reference
+    questions.
+    """
+    try:
+        if not corpus:
+            raise ConfigError("name the corpus: --corpus NAME")
+        resolved = options.make_config(
+            inputs=inputs or (),
+            config_path=config,
+            settings=setting or (),
+            metrics=metrics,
+            columns=column or (),
+            extra={},
+        )
+    except QAEvalError as error:
+        options.fail(error)
+    try:
+        found = _calibrated(resolved)
+    except QAEvalError as error:
+        options.fail(error)
+    if found == "expected_complexity":
+        path = out or Path(f"complexity-{corpus}.json")
+        _calibrate_complexity(resolved, path, corpus=corpus, n_questions=n_questions, seed=seed)
+    else:
+        path = out or Path(f"baseline-{corpus}.json")
+        _calibrate_baselines(resolved, path, corpus=corpus, n_pairs=n_pairs, seed=seed)
+
+
+def _calibrated(config: RunConfig) -> str:
+    """Return what is found for the configured metrics: a setting of theirs.
+
+    Raises
+    ------
+    ConfigError
+        If a metric has none, or they differ.
+    """
+    kinds = {name: METRICS[own.metric].calibrated for name, own in config.metrics.items()}
+    for name, kind in kinds.items():
+        if not kind:
+            known = ", ".join(metric.name for metric in METRICS.values() if metric.calibrated)
+            raise ConfigError(
+                f"metrics.{name}: {config.metrics[name].metric} has nothing to calibrate; "
+                f"metrics that have: {known}"
+            )
+    found, *others = dict.fromkeys(kinds.values())
+    if others:
+        raise ConfigError(f"{found} and {others[0]} are calibrated one after the other")
+    return found
+
+
+def _calibrate_baselines(
+    config: RunConfig, path: Path, *, corpus: str, n_pairs: int, seed: int
+) -> None:
+    from qaeval.on_ray.cluster import local_device
+
+    try:
+        _check_no_baseline(config.metrics)
+        found = with_sample(config, read_inputs(config, needs_out=False))
+        job = make_job(config, found, device=local_device(config.cluster))
+    except QAEvalError as error:
+        options.fail(error)
+    try:
+        content = calibrate_job(job, corpus=corpus, n_pairs=n_pairs, seed=seed)
+    except QAEvalError as error:
+        options.fail(error, code=options.EXIT_INCOMPLETE)
+    write_baselines(path, content)
+    for record in content.baselines:
+        low, high = record.interval_95
+        options.show(
+            f"b_{record.part} = {record.value:.4f} [{low:.4f}, {high:.4f}], {record.n_pairs:,} "
+            f"pairs, {record.n_dropped:,} dropped for overlap, {record.n_undefined:,} undefined"
+        )
+    options.show(f"baselines: {path}")
+
+
+def _calibrate_complexity(
+    config: RunConfig, path: Path, *, corpus: str, n_questions: int, seed: int
+) -> None:
+    # Imported here: HTTP takes a tenth of a second that other runs need not pay.
+    from qaeval_core.calibration.complexity import (
+        calibrate_complexity,
+        calibration_roles,
+        with_journal,
+    )
+
+    try:
+        config = with_journal(config, path.with_suffix(".journal"))
+        found = read_inputs(config, needs_out=False, roles=calibration_roles(config))
+        key_lines = check_key_use(config)
+        found = with_sample(config, found)
+    except QAEvalError as error:
+        options.fail(error)
+    for line in key_lines:
+        options.say(f"note: {line}")
+    n_rows = sum(file.n_rows for file in found.files)
+    n_asked = min(n_questions, n_rows if found.sample is None else found.sample.n_rows)
+    counter = ProgressCounter()
+    (name,) = config.metrics
+    printer = ProgressPrinter(name, n_rows_total=n_asked, interval_s=config.scoring.progress_s)
+    stop = threading.Event()
+    stop_on_signals(stop)
+
+    def on_batch(n_tokens: int, n_padded_tokens: int, share: float) -> None:
+        counter.add(share * n_asked, n_tokens, n_padded_tokens)
+        printer.update(counter.snapshot())
+
+    try:
+        record = calibrate_complexity(
+            config, found, n_questions=n_questions, seed=seed, on_batch=on_batch, stop=stop
+        )
+        write_complexity(path, record, corpus=corpus)
+    except ConfigError as error:
+        options.fail(error)
+    except QAEvalError as error:
+        options.fail(error, code=options.EXIT_INCOMPLETE)
+    taken = ", ".join(f"{n:,} took {steps}" for steps, n in record.n_steps.items())
+    options.show(
+        f"e = {record.paper:g} (profile paper), {record.authors:.4g} (authors), {record.n_runs:,} "
+        f"replies to {record.n_questions:,} questions, {record.n_unnatural:,} unnatural, "
+        f"{record.n_unreadable:,} unreadable, {record.n_failed:,} failed"
+    )
+    options.show(f"steps of natural ones: {taken}")
+    options.show(f"expected complexity: {path}")
+
+
+def _check_no_baseline(metrics: object) -> None:
+    for name, settings in dict(metrics).items():  # type: ignore[call-overload]
+        if settings.baseline is not None:
+            raise ConfigError(f"metrics.{name}.baseline is what calibrate finds: leave it out")
+        if settings.profile == "authors":
+            raise ConfigError(f"metrics.{name}: profile=authors never rescales")
+
+
+def main() -> None:
+    """Run ``python -m qaeval.calibrate``."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(epilog=EPILOG)(calibrate)
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""cli: ``qaeval <verb>``, all verbs under one command."""
+
+from __future__ import annotations
+
+import os
+from importlib import metadata
+from typing import Annotated
+
+import typer
+
+from qaeval import audit, calibrate, correlate, demo, explain, export, metrics, report, score, train
+from qaeval import command as options
+from qaeval import filter as filter_verb
+from qaeval.command import DEBUG, caught
+
+app = typer.Typer(
+    name="qaeval",
+    help="Score question-answering and question-generation data in bulk.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command(epilog=score.EPILOG)(caught(score.score))
+app.command(epilog=calibrate.EPILOG)(caught(calibrate.calibrate))
+app.command(epilog=correlate.EPILOG)(caught(correlate.correlate))
+app.command("filter", epilog=filter_verb.EPILOG)(caught(filter_verb.filter_rows))
+app.command("audit", epilog=audit.EPILOG)(caught(audit.audit_run))
+app.command(epilog=explain.EPILOG)(caught(explain.explain))
+app.command(epilog=report.EPILOG)(caught(report.report))
+app.command(
+    epilog=export.EPILOG,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)(caught(export.export))
+app.command(
+    epilog=train.EPILOG,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)(caught(train.train))
+app.command(epilog=metrics.EPILOG)(caught(metrics.metrics))
+app.command(epilog=demo.EPILOG)(caught(demo.demo))
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        options.show(f"qaeval {metadata.version('qaeval')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="show the version"),
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help=f"show tracebacks, as {DEBUG}=1 does")
+    ] = False,
+) -> None:
+    """Score question-answering and question-generation data in bulk."""
+    if debug:
+        os.environ[DEBUG] = "1"
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

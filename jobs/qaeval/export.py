@@ -1,0 +1,31 @@
+"""export: build an artifact ahead of a run; ``python -m qaeval_export`` in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+import typer
+
+from qaeval import command as options
+
+EPILOG = """Examples:
+
+  qaeval export --graph relevance_matching --model minilm
+
+  qaeval export --graph token_logprobs --model gpt2 --precision fp16 --root /shared/artifacts
+"""
+
+
+def export(context: typer.Context) -> None:
+    """Build an artifact, a model's graph for one use; options as of `python -m qaeval_export`."""
+    if importlib.util.find_spec("torch") is None:
+        options.say("error: exporting needs torch: pip install 'qaeval[export]'")
+        sys.exit(options.EXIT_BAD_REQUEST)
+    done = subprocess.run(
+        [sys.executable, "-m", "qaeval_export", *context.args],
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    sys.exit(done.returncode)

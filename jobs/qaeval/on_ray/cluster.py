@@ -1,0 +1,427 @@
+"""Cluster: connect to Ray or start a local one, and lay out scoring actors on it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import ray
+from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+from ray.autoscaler.sdk import request_resources
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from qaeval.command import say
+from qaeval_core.configure import ClusterSection
+from qaeval_core.errors import BlindNodeError, DeviceError, RunError
+from qaeval_core.models.session import Device, available_cpus, load_onnxruntime
+from qaeval_core.running.visibility import Sight
+
+_CPUS_PER_ACTOR = 4
+# Of the folder that holds `qaeval-<uid>`.
+_MAX_BASE_BYTES = 20
+_ALIVE = "/ray.rpc.NodeInfoGcsService/CheckAlive"
+_DOOR_TIMEOUT_S = 5.0
+_LOG_LEVEL_LINE = b"Set ray log level from environment variable"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How many scoring actors, and what each reserves."""
+
+    n_actors: int
+    n_threads: int | None
+    num_cpus: float
+    num_gpus: float
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What its workers must find in their environment before any library is loaded.
+
+        Tokenising takes as many threads as an actor has CPUs, not those of the whole node. numpy's
+        BLAS need not start threads that it is told not to use (`families.blas_threads`).
+        """
+        if not self.num_gpus:
+            return {}
+        return {"RAYON_NUM_THREADS": str(self.n_threads or 1), "OMP_NUM_THREADS": "1"}
+
+
+@contextlib.contextmanager
+def connected(cluster: ClusterSection) -> Iterator[None]:
+    """Connect to the cluster at ``address``, or start a local one and shut it down after."""
+    if ray.is_initialized():
+        yield
+        return
+    # Ray's core logs an error for every actor pool of Ray Data (its issue 53727); what fails here
+    # comes back as an exception.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    options: dict[str, object] = {
+        "logging_level": logging.ERROR,
+        "log_to_driver": False,
+        "include_dashboard": False,
+    }
+    address = cluster.address or os.environ.get("RAY_ADDRESS")
+    if address:
+        options = {"address": address, "logging_level": logging.ERROR, "log_to_driver": False}
+    else:
+        # Logical CPUs beyond the real ones: an actor that reserves all would starve light tasks.
+        options["num_cpus"] = available_cpus() + 2
+        # A worker tokenises in one thread and counts in another: with an arena for each of many
+        # threads its memory grew to 0.87 GB over 4 million rows; with two it stays at 0.47 GB.
+        # Inherited, as PYTHONPATH is: with a runtime_env Ray starts workers a second later.
+        os.environ.setdefault("MALLOC_ARENA_MAX", "2")
+        options["_temp_dir"] = str(private_folder() / "r")
+    with contextlib.nullcontext() if address else _requiring_token():
+        try:
+            with _without_log_level_line():
+                ray.init(**options)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise RunError(
+                f"cannot reach a Ray cluster at {address or 'this machine'}: {error}"
+            ) from None
+        try:
+            _check_door(address)
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def _requiring_token() -> Iterator[None]:
+    """Let a local cluster that is started meanwhile take no call without a token.
+
+    It listens on all interfaces: without one the network could run code here while a run lives.
+    The token is known to this process and its workers alone, unless the user has given one.
+    """
+    before = {name: os.environ.get(name) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    try:
+        # Subtle: Ray has read the mode when it was imported, and would start processes that ask
+        # for a token which this one does not send.
+        Config.initialize("")
+        yield
+    finally:
+        # Told in words: without the variable Ray keeps the mode it has. The token goes after the
+        # mode: a thread of Ray that still asks for one must find it.
+        os.environ["RAY_AUTH_MODE"] = before["RAY_AUTH_MODE"] or "disabled"
+        Config.initialize("")
+        AuthenticationTokenLoader.instance().reset_cache()
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def private_folder() -> Path:
+    """Return a folder of this user alone for what Ray writes, made if it is not there.
+
+    Ray gives its folders mode 0777, and whoever may write there can take the place of a socket.
+    A short path: that of a Unix socket ends at 107 bytes, and Ray adds 65.
+    """
+    base = tempfile.gettempdir()
+    folder = Path(base if len(os.fsencode(base)) <= _MAX_BASE_BYTES else "/tmp")
+    folder /= f"qaeval-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        return Path(tempfile.mkdtemp(prefix="qaeval-", dir=folder.parent))
+    folder.chmod(0o700)
+    return folder
+
+
+def _check_door(address: str | None) -> None:
+    """Look whether the cluster takes calls without a token: an own one may not, others are named.
+
+    Raises
+    ------
+    RunError
+        If it is one that this process has started, or this process insists on tokens: it would
+        refuse the cluster's calls, which takes every worker for one that nobody needs.
+    """
+    if not takes_any_call(ray.get_runtime_context().gcs_address):
+        return
+    if address is None:
+        raise RunError("the local Ray that was started takes calls without a token: not used")
+    if os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
+        raise RunError(
+            f"the Ray cluster at {address} shows no token, which RAY_AUTH_MODE=token asks for in "
+            "this environment: start the cluster with tokens, or unset it here"
+        )
+    say(
+        f"warning: the Ray cluster at {address} takes calls without a token: whoever can reach it "
+        "can run code on it and read what runs there (RAY_AUTH_MODE=token closes it)"
+    )
+
+
+def takes_any_call(gcs_address: str) -> bool:
+    """Return whether a cluster answers who shows no token; False where it does not answer."""
+    with grpc.insecure_channel(gcs_address) as channel:
+        try:
+            channel.unary_unary(_ALIVE)(b"", timeout=_DOOR_TIMEOUT_S)
+        except grpc.RpcError:
+            return False
+    return True
+
+
+@contextlib.contextmanager
+def _without_log_level_line() -> Iterator[None]:
+    """Keep Ray's core from saying, before all else, that its log level was set.
+
+    It writes to the file descriptor, before the level holds. All other lines are passed on.
+    """
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as said:
+        before = os.dup(2)
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(before, 2)
+            os.close(before)
+            said.seek(0)
+            for line in said:
+                if _LOG_LEVEL_LINE not in line:
+                    sys.stderr.write(line.decode(errors="replace"))
+            sys.stderr.flush()
+
+
+def cluster_device(cluster: ClusterSection) -> Device:
+    """Return where models run: on GPUs if the connected cluster has any, unless told."""
+    if cluster.device != "auto":
+        return cluster.device
+    return "cuda" if ray.cluster_resources().get("GPU", 0) >= 1 else "cpu"
+
+
+def local_device(cluster: ClusterSection) -> Device:
+    """Return where models run without a cluster: a GPU that the driver and ONNX Runtime know."""
+    if cluster.device != "auto":
+        return cluster.device
+    try:
+        if "CUDAExecutionProvider" not in load_onnxruntime().get_available_providers():
+            return "cpu"
+    except DeviceError:
+        return "cpu"  # None is installed: metrics of words need none.
+    try:
+        found = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "cpu"
+    return "cuda" if found.returncode == 0 and "GPU" in found.stdout else "cpu"
+
+
+def layout(cluster: ClusterSection, device: Device) -> Layout:
+    """Return how many actors the connected cluster gets.
+
+    One per GPU, with its share of the node's CPUs less one; on CPUs one per four, or one per node
+    with fewer. Every CPU node keeps one CPU unreserved: a pool that reserves all of them starves
+    the cluster's light tasks in silence.
+    """
+    wait_for_resources(cluster, device)
+    resources = ray.cluster_resources()
+    if device == "cuda":
+        num_cpus = _cpus_beside_a_gpu(cluster)
+        n_threads = max(int(num_cpus), 1)
+        return Layout(cluster.actors or int(resources["GPU"]), n_threads, num_cpus, 1.0)
+    node_cpus = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+    node_cpus = [cpus for cpus in node_cpus if cpus > 0]
+    smallest = min(node_cpus)
+    if not cluster.address and len(node_cpus) == 1:
+        smallest = min(smallest, available_cpus())
+    per_node = max(smallest // int(cluster.cpus_per_actor or _CPUS_PER_ACTOR), 1)
+    n_threads = int(cluster.cpus_per_actor or smallest // per_node)
+    n_actors = cluster.actors or per_node * len(node_cpus)
+    reserved = max(n_threads - 1 / per_node, 0.5)
+    total = sum(node_cpus)
+    if n_actors * reserved > total:
+        reserved = max(total / n_actors * 0.9, 0.1)
+    return Layout(n_actors, max(n_threads, 1), reserved, 0.0)
+
+
+def _cpus_beside_a_gpu(cluster: ClusterSection) -> float:
+    """Return the CPUs that an actor of a GPU reserves: its share of a node, or what was asked."""
+    shares = []
+    for node in ray.nodes():
+        n_gpus = node["Resources"].get("GPU", 0) if node["Alive"] else 0
+        n_cpus = node["Resources"].get("CPU", 0)
+        if n_gpus >= 1:
+            shares.append(max(n_cpus - 1, 0.5 * min(n_cpus, 1)) / n_gpus)
+    share = float(min(shares, default=0.0))
+    if not cluster.address and len(ray.nodes()) == 1:  # Its logical CPUs are more than the real.
+        share = min(share, max(available_cpus() - 1, 1) / ray.cluster_resources()["GPU"])
+    wanted = cluster.cpus_per_actor or (float(int(share)) if share >= 1 else share)
+    return min(wanted, share)
+
+
+def words_layout(cluster: ClusterSection, device: Device) -> Layout:
+    """Return how many actors the statistics of words get: one per CPU, on every node.
+
+    They run on one core each, also where models run on GPUs; ``cluster.actors`` limits them where
+    models run on CPUs too. Every node of a given cluster keeps one CPU for light tasks; a local
+    cluster has logical ones for them.
+    """
+    most = cluster.actors if cluster.actors and device == "cpu" else sys.maxsize
+    if not cluster.address and len(ray.nodes()) == 1:
+        return Layout(min(available_cpus(), _local_cpus(), most), 1, 1.0, 0.0)
+    cpus = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+    n_actors = max(sum(max(own - 1, 1) for own in cpus if own > 0), 1)
+    return Layout(min(n_actors, most), 1, 0.9, 0.0)
+
+
+def _local_cpus() -> int:
+    return max(int(ray.cluster_resources().get("CPU", 1)) - 1, 1)
+
+
+def wait_for_resources(cluster: ClusterSection, device: Device) -> None:
+    """Wait until the cluster has a CPU or GPU to run on; clusters may still be scaling up."""
+    wanted = "GPU" if device == "cuda" else "CPU"
+    if ray.cluster_resources().get(wanted, 0) >= 1:
+        return
+    deadline = time.monotonic() + cluster.start_timeout_s
+    # A cluster that scales from nothing starts a node only when asked.
+    request_resources(bundles=[{wanted: 1}] * (cluster.actors or 1))
+    try:
+        while ray.cluster_resources().get(wanted, 0) < 1:
+            if time.monotonic() > deadline:
+                raise RunError(
+                    f"the cluster has no {wanted} after {cluster.start_timeout_s:.0f} s "
+                    "(cluster.start_timeout_s)"
+                )
+            time.sleep(1.0)
+    finally:
+        request_resources(bundles=[])  # From here on the actors themselves are the demand.
+
+
+# A mount whose server is gone does not say no: it says nothing.
+_LOOK_TIMEOUT_S = 60.0
+
+
+@ray.remote(num_cpus=0)  # type: ignore[untyped-decorator]
+def _problem(sight: Sight) -> str | None:
+    return sight.problem()
+
+
+class Nodes:
+    """The nodes of the connected cluster, as far as workers may run there.
+
+    Parameters
+    ----------
+    say : callable
+        Gets one line for each node that is left out.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._sight: Sight | None = None
+        self._seeing: set[str] = set()
+        self._blind: dict[str, str] = {}
+
+    @property
+    def sight(self) -> Sight:
+        """What workers must see."""
+        assert self._sight is not None, "begin comes first"
+        return self._sight
+
+    def begin(self, sight: Sight) -> None:
+        """Look from every node before any work.
+
+        Raises
+        ------
+        BlindNodeError
+            If one does not see something; it names node and path.
+        """
+        self._sight = sight
+        # The driver's node made the folders and read the files.
+        self._seeing = {ray.get_runtime_context().get_node_id()}
+        problems = self._look()
+        if problems:
+            lines = [
+                f"node {_address(node)} does not see {what}" for node, what in problems.items()
+            ]
+            raise BlindNodeError(
+                "\n".join(lines) + "\nmount it there under the same path, or take the node away; "
+                "nothing was computed"
+            )
+
+    def look_around(self) -> None:
+        """Look from nodes that have joined since; those that do not see all are left out."""
+        self.leave_out(self._look())
+
+    def leave_out(self, blind: Mapping[str, str]) -> None:
+        """Let no more workers run on nodes that do not see all; each is named once.
+
+        Raises
+        ------
+        BlindNodeError
+            If no node is left.
+        """
+        for node, what in blind.items():
+            if node not in self._blind:
+                self._say(f"node {_address(node)} is left out: it does not see {what}")
+        self._blind.update(blind)
+        self._seeing -= set(blind)
+        if self._blind and not any(node not in self._blind for node in _alive()):
+            node, what = next(iter(self._blind.items()))
+            raise BlindNodeError(
+                f"no node is left to work on: node {_address(node)} does not see {what}"
+            )
+
+    def ray_options(self) -> dict[str, Any]:
+        """Return what keeps actors off the nodes that are left out."""
+        if not self._blind:
+            return {}
+        return {"label_selector": {"ray.io/node-id": f"!in({','.join(sorted(self._blind))})"}}
+
+    def _look(self) -> dict[str, str]:
+        """Return what nodes that were not asked yet do not see, by node."""
+        new = [node for node in _alive() if node not in self._seeing | set(self._blind)]
+        asked = {
+            node: _problem.options(
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+            ).remote(self.sight)
+            for node in new
+        }
+        problems = {}
+        for node, ref in asked.items():
+            try:
+                problem = ray.get(ref, timeout=_LOOK_TIMEOUT_S)
+            except GetTimeoutError:
+                problem = f"{self.sight.folders[0]}: no answer for {_LOOK_TIMEOUT_S:g} s"
+            except RayError:
+                continue  # It left again; its successor is another node.
+            if problem is None:
+                self._seeing.add(node)
+            else:
+                problems[node] = problem
+        return problems
+
+
+def _alive() -> list[str]:
+    """Return the nodes that workers may run on: a head without CPUs may be there for others."""
+    return [
+        node["NodeID"]
+        for node in ray.nodes()
+        if node["Alive"] and node["Resources"].get("CPU", 0) > 0
+    ]
+
+
+def _address(node_id: str) -> str:
+    found = [node for node in ray.nodes() if node["NodeID"] == node_id]
+    if not found:
+        return node_id
+    return f"{found[0]['NodeManagerHostname']} ({found[0]['NodeManagerAddress']})"

@@ -1,0 +1,40 @@
+"""train: train a model that a metric needs; ``python -m qaeval_export.training`` takes over.
+
+Exit codes: 0 done, 1 stopped or failed (run again), 2 bad request.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+
+import typer
+
+from qaeval import command as options
+from qaeval_core.models.artifact import python_path
+
+EPILOG = """Examples:
+
+  qaeval train cross-encoder --pairs pairs.parquet --out sas-mine
+
+  qaeval train kpqa --squad train-v1.1.json --out kpqa-mine
+
+  qaeval train reader --squad train-v2.0.json --out reader-mine
+"""
+
+_NEEDED = ("torch", "peft", "spacy")
+
+
+def train(context: typer.Context) -> None:
+    """Train a cross-encoder (sas), a keyphrase predictor (kpqa) or a reader (roundtrip)."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        options.say(f"error: training needs {missing[0]}: pip install 'qaeval[export,train]'")
+        sys.exit(options.EXIT_BAD_REQUEST)
+    # The process becomes the training: signals and the exit status need no passing on.
+    os.execve(
+        sys.executable,
+        [sys.executable, "-m", "qaeval_export.training", *context.args],
+        {**os.environ, "PYTHONPATH": python_path()},
+    )
