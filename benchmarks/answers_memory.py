@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from benchmarks.memory import peak_rss_bytes
 from qaeval_core.configure import load_config
 from qaeval_core.planning.job import make_job, read_inputs
-from qaeval_core.running.local_executor import LocalExecutor
+from qaeval_core.running.local_executor import LocalPieceExecutor
 from qaeval_core.scoring.run import run_job
 
 _METRICS = ("sas", "bertscore")
@@ -59,7 +59,7 @@ def score_rows(metric: str, n_rows: int, *, n_threads: int) -> None:
         }
         config = load_config(overrides=overrides)
         job = make_job(config, read_inputs(config), device="cpu")
-        run_job(job, LocalExecutor(n_threads=n_threads), say=lambda line: None)
+        run_job(job, LocalPieceExecutor(n_threads=n_threads), say=lambda line: None)
 
 
 def main() -> None:

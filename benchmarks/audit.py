@@ -37,7 +37,7 @@ from qaeval_core.audit.run import AuditOutcome
 from qaeval_core.configure import load_config
 from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.profile.run_profile import RunProfile
-from qaeval_core.running.local_executor import LocalExecutor
+from qaeval_core.running.local_executor import LocalPieceExecutor
 from qaeval_core.scoring.run import run_job
 from qaeval_core.storage import checksums
 from qaeval_core.store.store import Store
@@ -83,7 +83,9 @@ def _score(source: Path, out: Path, n_files: int) -> None:
         }
     )
     run_job(
-        make_job(config, read_inputs(config), device="cpu"), LocalExecutor(), say=lambda line: None
+        make_job(config, read_inputs(config), device="cpu"),
+        LocalPieceExecutor(),
+        say=lambda line: None,
     )
 
 

@@ -31,8 +31,8 @@ from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_export.facts import ModelFacts
 from qaeval_export.graphs import EXPORTS
-from qaeval_export.graphs.base import GraphExport, Rows
-from qaeval_export.parity import Pairs, Values, parity_pairs
+from qaeval_export.graphs.base import GraphExport, GraphRows
+from qaeval_export.parity import TextPairs, Values, parity_pairs
 from qaeval_export.precision import convert, rounded
 
 N_ROWS = 600
@@ -92,7 +92,7 @@ class Subject:
 
     graph: GraphExport
     proto: onnx.ModelProto
-    rows: Rows
+    rows: GraphRows
     values: list[Values]
 
     def rounded(self, fp32_nodes: Names = frozenset()) -> list[Values]:
@@ -101,7 +101,7 @@ class Subject:
         return self.graph.run(open_graph(rounded(half).SerializeToString()), self.rows)
 
 
-def subject(request: ArtifactRequest, pairs: Pairs) -> Subject:
+def subject(request: ArtifactRequest, pairs: TextPairs) -> Subject:
     """Return a request's graph, built where it is missing, and what it gives for pairs."""
     artifact = ensure_artifact(default_root(), request)
     record, graph = artifact.record, EXPORTS[request.graph]

@@ -22,7 +22,7 @@ from benchmarks.common import Settings, family
 from benchmarks.data import full_window_rows, write_files
 from qaeval_core.configure import load_config
 from qaeval_core.planning.job import make_job, read_inputs
-from qaeval_core.running.local_executor import LocalExecutor
+from qaeval_core.running.local_executor import LocalPieceExecutor
 from qaeval_core.store.pass_stats import PassStats
 from qaeval_core.store.store import Commit
 
@@ -95,7 +95,7 @@ def score_files(name: str, folder: Path, *, rows_per_shard: int, n_threads: int)
         for commit in commits:
             total.add(commit.stats)
 
-    executor = LocalExecutor(n_threads=n_threads)
+    executor = LocalPieceExecutor(n_threads=n_threads)
     executor.make_pass(job, [plan], job.pieces([plan], n_actors=1), on_shard)()
     return {
         "rss_after_shard_bytes": after,

@@ -29,7 +29,7 @@ from benchmarks.measure import environment, ratio
 from qaeval_core.configure import load_config
 from qaeval_core.models.session import available_cpus
 from qaeval_core.planning.job import make_job, read_inputs
-from qaeval_core.running.local_executor import LocalExecutor
+from qaeval_core.running.local_executor import LocalPieceExecutor
 from qaeval_core.scoring.run import run_job
 from qaeval_core.storage.path import as_path
 
@@ -117,12 +117,12 @@ def _time(name: str, source: Path, out: str) -> float:
     if name == "lrm":
         plan = next(plan for plan in job.run.families if plan.name == name)
         pieces = job.pieces([plan], n_actors=1)
-        run = LocalExecutor().make_pass(
+        run = LocalPieceExecutor().make_pass(
             job, [plan], pieces, lambda _: ends.append(time.perf_counter())
         )
         run()
         return ends[-1] - ends[1]
-    run_job(job, LocalExecutor(), say=lambda _: None)
+    run_job(job, LocalPieceExecutor(), say=lambda _: None)
     return time.perf_counter() - ends[0]
 
 

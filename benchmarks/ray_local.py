@@ -18,7 +18,7 @@ from benchmarks.data import load_rows, write_files
 from benchmarks.measure import ratio
 from qaeval_core.configure import RunConfig, load_config
 from qaeval_core.planning.job import make_job, read_inputs
-from qaeval_core.running.local_executor import LocalExecutor
+from qaeval_core.running.local_executor import LocalPieceExecutor
 from qaeval_core.running.visibility import marked
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.store import Commit
@@ -44,7 +44,7 @@ def run_ray(settings: Settings) -> dict[str, object]:
         with connected(cluster):
             for i in range(settings.n_ray_repeats):
                 executors = {
-                    "local": LocalExecutor(n_threads=settings.n_threads),
+                    "local": LocalPieceExecutor(n_threads=settings.n_threads),
                     "ray": RayExecutor(layout(cluster, "cpu")),
                 }
                 for name, executor in executors.items():

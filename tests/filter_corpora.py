@@ -15,7 +15,7 @@ from qaeval_core.filter.run import filter_corpus
 from qaeval_core.storage.path import AnyPath, StoragePath
 from qaeval_core.storage.probe import PROBES
 from qaeval_core.tables.corpus import Corpus
-from qaeval_core.tables.executor import Executor
+from qaeval_core.tables.executor import RangeExecutor
 from qaeval_core.tables.open_corpus import open_corpus
 
 # How long filters try a disk that refuses.
@@ -69,7 +69,7 @@ def score_again(folder: Path, **metrics: str) -> None:
 
 
 def filtered(
-    out: AnyPath, kept: AnyPath, *, executor: Executor | None = None, **options: Any
+    out: AnyPath, kept: AnyPath, *, executor: RangeExecutor | None = None, **options: Any
 ) -> tuple[FilterResult, list[str]]:
     """Filter an OUT; return the result and what was said."""
     said: list[str] = []

@@ -23,10 +23,10 @@ from qaeval_core.configure import RunConfig, load_config
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.planning.compile import needed_requests
 from qaeval_core.planning.job import make_job, read_inputs
-from qaeval_core.running.local_executor import LocalExecutor
+from qaeval_core.running.local_executor import LocalPieceExecutor
 from qaeval_core.running.sampling import with_sample
 from qaeval_core.sample import sample_table
-from qaeval_core.scoring.run import Outcome, run_job
+from qaeval_core.scoring.run import RunOutcome, run_job
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -118,13 +118,13 @@ def build_matches(config: RunConfig) -> None:
             ensure_artifact(default_root(), replace(request, graph="relevance_matches"))
 
 
-def run_locally(overrides: Mapping[str, object]) -> tuple[Outcome, list[str]]:
+def run_locally(overrides: Mapping[str, object]) -> tuple[RunOutcome, list[str]]:
     """Run a score job in this process; return its outcome and what it said."""
     config = load_config(overrides=overrides)
     build_needed(config)
     job = make_job(config, with_sample(config, read_inputs(config)), device="cpu")
     said: list[str] = []
-    return run_job(job, LocalExecutor(), say=said.append), said
+    return run_job(job, LocalPieceExecutor(), say=said.append), said
 
 
 def processes(root: int, *, title: str) -> list[psutil.Process]:

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 from helpers import read_scores
 from qaeval_core.configure import load_config
 from qaeval_core.planning.job import make_job, read_inputs
-from qaeval_core.running.local_executor import LocalExecutor
+from qaeval_core.running.local_executor import LocalPieceExecutor
 from qaeval_core.running.sampling import with_sample
-from qaeval_core.scoring.run import Outcome, run_job
+from qaeval_core.scoring.run import RunOutcome, run_job
 
 N_ROWS = 64
 ROWS_PER_GROUP = 16
@@ -50,7 +50,7 @@ def n_quarantined(out: Path) -> int:
     return sum(len(t) - t["quarantine_reason"].null_count for t in tables)
 
 
-class Watched(LocalExecutor):
+class Watched(LocalPieceExecutor):
     """An executor that calls back after so many shards."""
 
     def __init__(self, after: int, then: Callable[[], object]) -> None:
@@ -69,7 +69,7 @@ class Watched(LocalExecutor):
 
 def run(
     overrides: dict[str, Any], *, after: int = 0, then: Callable[[], object] = lambda: None
-) -> tuple[Outcome, list[str]]:
+) -> tuple[RunOutcome, list[str]]:
     """Run a job here; after so many shards, call back. Return its outcome and what it said."""
     config = load_config(overrides=overrides)
     job = make_job(config, with_sample(config, read_inputs(config)), device="cpu")

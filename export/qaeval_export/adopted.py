@@ -263,10 +263,10 @@ def _front(
     return nodes, constants
 
 
-Nodes = tuple[list[onnx.NodeProto], list[onnx.TensorProto]]
+GraphNodes = tuple[list[onnx.NodeProto], list[onnx.TensorProto]]
 
 
-def _squeeze(output: str) -> Nodes:
+def _squeeze(output: str) -> GraphNodes:
     p = _PREFIX
     return [
         _node("Cast", [output], f"{p}scores", to=TensorProto.FLOAT),
@@ -274,7 +274,7 @@ def _squeeze(output: str) -> Nodes:
     ], []
 
 
-def _pool(output: str, how: str) -> Nodes:
+def _pool(output: str, how: str) -> GraphNodes:
     """Return what makes unit vectors of hidden states."""
     p = _PREFIX
     nodes = [_node("Cast", [output], f"{p}hidden", to=TensorProto.FLOAT)]

@@ -76,7 +76,7 @@ def parity_pairs() -> list[tuple[str, str]]:
 
 
 Values = NDArray[np.float64]
-Pairs = Sequence[tuple[str, str]]
+TextPairs = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +92,10 @@ class ParityRow:
     second_start: int = 0
 
 
-RowMaker = Callable[[Tokenizer, ModelFacts, Pairs], list[ParityRow]]
+RowMaker = Callable[[Tokenizer, ModelFacts, TextPairs], list[ParityRow]]
 
 
-def pair_rows(tokenizer: Tokenizer, facts: ModelFacts, pairs: Pairs) -> list[ParityRow]:
+def pair_rows(tokenizer: Tokenizer, facts: ModelFacts, pairs: TextPairs) -> list[ParityRow]:
     """Return each pair in an encoder's template, cut to fit."""
     frame = facts.template
     assert frame is not None
@@ -107,7 +107,7 @@ def pair_rows(tokenizer: Tokenizer, facts: ModelFacts, pairs: Pairs) -> list[Par
     return rows
 
 
-def text_rows(tokenizer: Tokenizer, facts: ModelFacts, pairs: Pairs) -> list[ParityRow]:
+def text_rows(tokenizer: Tokenizer, facts: ModelFacts, pairs: TextPairs) -> list[ParityRow]:
     """Return both texts of each pair, one after the other, each in a row of its own."""
     frame = facts.template
     assert frame is not None
@@ -119,7 +119,7 @@ def text_rows(tokenizer: Tokenizer, facts: ModelFacts, pairs: Pairs) -> list[Par
     ]
 
 
-def prompted_rows(tokenizer: Tokenizer, facts: ModelFacts, pairs: Pairs) -> list[ParityRow]:
+def prompted_rows(tokenizer: Tokenizer, facts: ModelFacts, pairs: TextPairs) -> list[ParityRow]:
     """Return each pair as a causal LM reads it, the context before the candidate, cut to fit."""
     assert facts.bos_id is not None
     return [
@@ -129,7 +129,7 @@ def prompted_rows(tokenizer: Tokenizer, facts: ModelFacts, pairs: Pairs) -> list
 
 
 def _encoded(
-    tokenizer: Tokenizer, pairs: Pairs, *, room: int | None = None
+    tokenizer: Tokenizer, pairs: TextPairs, *, room: int | None = None
 ) -> Iterator[tuple[list[int], list[int]]]:
     """Yield the token ids of both texts, cut to a room for both together."""
     for candidate, context in pairs:

@@ -27,7 +27,7 @@ from qaeval_core.storage.path import StoragePath, open_out
 from qaeval_core.storage.probe import probe
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.store import Store
-from qaeval_core.tables.executor import RETRY_S, LocalExecutor
+from qaeval_core.tables.executor import RETRY_S, LocalRangeExecutor
 
 EPILOG = """Examples:
 
@@ -162,7 +162,7 @@ def _run(
 ) -> AuditOutcome:
     tell = LabelProgress(_PROGRESS_S)
     if address is None:
-        executor = LocalExecutor(tell, n_processes=available_cpus())
+        executor = LocalRangeExecutor(tell, n_processes=available_cpus())
         with contextlib.closing(executor):
             return run_audit(out, request, executor, history=history)
     # Imported here: Ray takes half a second that others need not pay.

@@ -22,7 +22,7 @@ from qaeval_core.models.session import available_cpus
 from qaeval_core.running.progress import LabelProgress
 from qaeval_core.storage.path import StoragePath, open_out
 from qaeval_core.tables.corpus import ROLE_NAMES
-from qaeval_core.tables.executor import LocalExecutor
+from qaeval_core.tables.executor import LocalRangeExecutor
 from qaeval_core.tables.open_corpus import open_corpus
 
 EPILOG = """Examples:
@@ -176,7 +176,7 @@ def _run(
 ) -> FilterResult:
     tell = LabelProgress(_PROGRESS_S)
     if local:
-        executor = LocalExecutor(tell, n_processes=available_cpus())
+        executor = LocalRangeExecutor(tell, n_processes=available_cpus())
         with contextlib.closing(executor):
             return run_filter(plan, folder, executor, say=options.say)
     # Imported here: Ray takes half a second that --help, --dry-run and --local need not pay.

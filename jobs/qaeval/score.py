@@ -23,11 +23,11 @@ from qaeval_core.errors import (
 )
 from qaeval_core.planning.compile import check_chat, check_key_use
 from qaeval_core.planning.job import Inputs, make_job, read_inputs
-from qaeval_core.running.local_executor import LocalExecutor
+from qaeval_core.running.local_executor import LocalPieceExecutor
 from qaeval_core.running.sampling import with_sample
 from qaeval_core.scoring.dry_run import dry_run_lines, input_lines
 from qaeval_core.scoring.report import summary_lines
-from qaeval_core.scoring.run import Outcome, run_job
+from qaeval_core.scoring.run import RunOutcome, run_job
 
 EPILOG = """Examples:
 
@@ -171,15 +171,15 @@ def show_plan(config: RunConfig, inputs: Inputs) -> None:
         options.show(line)
 
 
-def run_local(config: RunConfig, inputs: Inputs) -> Outcome:
+def run_local(config: RunConfig, inputs: Inputs) -> RunOutcome:
     """Run in this process."""
     from qaeval.on_ray.cluster import local_device
 
-    executor = LocalExecutor()
+    executor = LocalPieceExecutor()
     return _run(config, inputs, executor, device=local_device(config.cluster))
 
 
-def run_on_ray(config: RunConfig, inputs: Inputs) -> Outcome:
+def run_on_ray(config: RunConfig, inputs: Inputs) -> RunOutcome:
     """Run on the cluster at ``cluster.address``, or on a local one."""
     # Imported here: Ray takes a second that --help and --local need not pay.
     from qaeval.on_ray.cluster import cluster_device, connected, layout, words_layout
@@ -198,7 +198,7 @@ def run_on_ray(config: RunConfig, inputs: Inputs) -> Outcome:
         options.fail(error, code=options.EXIT_INCOMPLETE)
 
 
-def _run(config: RunConfig, inputs: Inputs, executor: Any, *, device: Any) -> Outcome:
+def _run(config: RunConfig, inputs: Inputs, executor: Any, *, device: Any) -> RunOutcome:
     try:
         job = make_job(config, inputs, device=device)
     except QAEvalError as error:

@@ -22,7 +22,7 @@ from qaeval_core.profile.slices import Slices, choose_values
 from qaeval_core.storage.path import as_path
 from qaeval_core.storage.retry import Outages
 from qaeval_core.tables.corpus import RangeTask
-from qaeval_core.tables.executor import Executor
+from qaeval_core.tables.executor import RangeExecutor
 from qaeval_core.tables.range_reader import RangeReader, check_intact
 
 # More values than that are ids, not slices.
@@ -51,7 +51,7 @@ class Survey:
 
 def profile_source(
     source: Source,
-    executor: Executor,
+    executor: RangeExecutor,
     *,
     reference: RunProfile | None = None,
     retry_s: float = 0.0,
@@ -61,7 +61,7 @@ def profile_source(
     Parameters
     ----------
     source : Source
-    executor : Executor
+    executor : RangeExecutor
     reference : RunProfile, optional
         Its cells and slices are used where it has them: only so can the two be compared.
     retry_s : float

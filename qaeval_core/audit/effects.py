@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaeval_core.profile.cells import Cells
-from qaeval_core.profile.column_profile import Counts, FloatArray
+from qaeval_core.profile.column_profile import CountArray, FloatArray
 
 _N_QUANTILES = 10
 
@@ -81,7 +81,7 @@ def js_distance(reference: NDArray[np.number], current: NDArray[np.number]) -> f
     return float(np.sqrt(min(max(divergence, 0.0), 1.0)))
 
 
-def psi_bins(cells: Cells, reference: Counts | FloatArray) -> NDArray[np.intp]:
+def psi_bins(cells: Cells, reference: CountArray | FloatArray) -> NDArray[np.intp]:
     """Return the PSI bin of each cell: tenths of the reference, atoms, and undefined values.
 
     Parameters

@@ -45,7 +45,7 @@ _MAX_RUNS = 60  # of the lines of a history
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
+class _AuditRoom:
     """How much of each kind a page may show, so that it stays small."""
 
     n_alerts: int
@@ -58,10 +58,10 @@ class _Room:
 
 
 _ROOMS = (
-    _Room(100, 400, 12, 300, 200, 20, 2000),
-    _Room(50, 200, 8, 150, 100, 5, 400),
-    _Room(30, 100, 4, 60, 50, 2, 200),
-    _Room(20, 50, 2, 0, 20, 0, 100),
+    _AuditRoom(100, 400, 12, 300, 200, 20, 2000),
+    _AuditRoom(50, 200, 8, 150, 100, 5, 400),
+    _AuditRoom(30, 100, 4, 60, 50, 2, 200),
+    _AuditRoom(20, 50, 2, 0, 20, 0, 100),
 )
 
 
@@ -84,7 +84,7 @@ def audit_page(outcome: AuditOutcome, examples: RunExamples | None = None) -> st
 @dataclass(frozen=True, slots=True)
 class _Page:
     outcome: AuditOutcome
-    room: _Room
+    room: _AuditRoom
 
     @property
     def runs(self) -> list[RunProfile]:

@@ -28,10 +28,10 @@ from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.storage.probe import probe
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.store import Store
-from qaeval_core.tables.executor import RETRY_S, Executor
+from qaeval_core.tables.executor import RETRY_S, RangeExecutor
 from qaeval_core.tables.finished_run import FinishedRun, read_run
 
-Status = Literal["ok", "alert", "first_run", "incomplete"]
+AuditStatus = Literal["ok", "alert", "first_run", "incomplete"]
 # What comes before says little of the next run, and each is read.
 _MAX_EARLIER = 100
 
@@ -57,7 +57,7 @@ class AuditOutcome:
         no rows.
     """
 
-    status: Status
+    status: AuditStatus
     out: StoragePath
     request: AuditRequest
     why: str = ""
@@ -103,7 +103,7 @@ class Audit:
     retry_s: float
     pinned: Tag | None = None
 
-    def finish(self, executor: Executor) -> AuditOutcome:
+    def finish(self, executor: RangeExecutor) -> AuditOutcome:
         """Count the rows, keep the profile, compare.
 
         Raises
@@ -150,7 +150,7 @@ class Audit:
             notes=(*first.notes, *unread),
         )
 
-    def _in_pairs(self, found: AuditOutcome, like: Source, executor: Executor) -> AuditOutcome:
+    def _in_pairs(self, found: AuditOutcome, like: Source, executor: RangeExecutor) -> AuditOutcome:
         sides = (
             Side(_complete(like.corpus.out), like),
             Side(_complete(self.out), self.source, self.request.inputs),
@@ -174,7 +174,7 @@ class Audit:
         asked = replace(self.request, cluster=self.source.cluster, inputs=())
         return open_source(_complete(self.reference.out), asked, by=self.source.rows.by)
 
-    def _reference_profile(self, like: Source | None, executor: Executor) -> RunProfile | None:
+    def _reference_profile(self, like: Source | None, executor: RangeExecutor) -> RunProfile | None:
         if like is None:
             return self.reference.profile
         executor.begin(None, like.looked_at)
@@ -331,7 +331,7 @@ def _check_tolerances(request: AuditRequest, source: Source, before: RunProfile 
 def run_audit(
     out: AnyPath,
     request: AuditRequest,
-    executor: Executor,
+    executor: RangeExecutor,
     *,
     history: AnyPath,
     retry_s: float = RETRY_S,

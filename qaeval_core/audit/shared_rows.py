@@ -33,14 +33,14 @@ from qaeval_core.profile.column_profile import FloatArray
 from qaeval_core.profile.run_profile import UInt64
 from qaeval_core.schema import QUARANTINE_REASON
 from qaeval_core.tables.corpus import RangeTask
-from qaeval_core.tables.executor import Executor
+from qaeval_core.tables.executor import RangeExecutor
 from qaeval_core.tables.finished_run import FinishedRun
 from qaeval_core.tables.open_corpus import open_corpus
 from qaeval_core.text.column_hashes import column_hashes
 
 T = TypeVar("T")
 Roles = tuple[str, ...]
-Rows = NDArray[np.intp]
+RowIndices = NDArray[np.intp]
 # Odd, so that no bit of a hash is lost when those of several roles become one.
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -82,7 +82,7 @@ def pair_runs(
     reference: Side,
     current: Side,
     settings: AuditSettings,
-    executor: Executor,
+    executor: RangeExecutor,
     *,
     retry_s: float = 0.0,
 ) -> SharedRows:
@@ -92,7 +92,7 @@ def pair_runs(
     ----------
     reference, current : Side
     settings : AuditSettings
-    executor : Executor
+    executor : RangeExecutor
     retry_s : float
         How long stores are tried.
 
@@ -144,12 +144,12 @@ class _Scores:
     """The scored rows of some files: ids, numbers of rows over the run, and values."""
 
     ids: pa.ChunkedArray
-    rows: Rows
+    rows: RowIndices
     values: dict[str, FloatArray] = field(default_factory=dict)
 
 
 def _read_scores(
-    source: Source, executor: Executor, files: frozenset[str] | None, *, retry_s: float
+    source: Source, executor: RangeExecutor, files: frozenset[str] | None, *, retry_s: float
 ) -> _Scores:
     watch = source.rows.watch
     alone = replace(source, rows=RowColumns(watch=watch), others=_present(source))
@@ -189,7 +189,9 @@ def _score_range(
 
 def _taken(
     scores: Sequence[_Scores], matched: Matched, names: Sequence[str]
-) -> tuple[dict[str, tuple[FloatArray, FloatArray]], pa.ChunkedArray, tuple[Rows, Rows]]:
+) -> tuple[
+    dict[str, tuple[FloatArray, FloatArray]], pa.ChunkedArray, tuple[RowIndices, RowIndices]
+]:
     """Return values, ids and numbers of the rows that are in both runs."""
     before, now = scores
     values = {
@@ -200,7 +202,7 @@ def _taken(
     return values, now.ids.take(pa.array(matched.current)), rows
 
 
-def _read_clusters(source: Source, executor: Executor, *, retry_s: float) -> UInt64:
+def _read_clusters(source: Source, executor: RangeExecutor, *, retry_s: float) -> UInt64:
     """Return the hashes of the clusters of all rows."""
     rows = RowColumns(watch={}, cluster=source.rows.cluster, id=ROW_ID)
     alone = replace(source, rows=rows, others=())
@@ -216,7 +218,7 @@ def _cluster_range(task: RangeTask, *, source: Source, retry_s: float) -> UInt64
 
 
 def _mapped(
-    executor: Executor, work: Callable[..., T], source: Source, label: str, *, retry_s: float
+    executor: RangeExecutor, work: Callable[..., T], source: Source, label: str, *, retry_s: float
 ) -> Iterator[T]:
     tasks = source.corpus.tasks()
     own = partial(work, source=source, retry_s=retry_s)
@@ -225,9 +227,9 @@ def _mapped(
 
 def _same_inputs(
     sides: Sequence[Side],
-    rows: Sequence[Rows],
+    rows: Sequence[RowIndices],
     names: Sequence[str],
-    executor: Executor,
+    executor: RangeExecutor,
     *,
     retry_s: float,
 ) -> tuple[dict[str, NDArray[np.bool_]], list[str]]:
@@ -276,7 +278,7 @@ def _roles_of(side: Side, name: str) -> Roles:
 
 
 def _read_inputs(
-    side: Side, wanted: Sequence[Roles], executor: Executor, *, retry_s: float
+    side: Side, wanted: Sequence[Roles], executor: RangeExecutor, *, retry_s: float
 ) -> dict[Roles, UInt64]:
     """Return the hashes of what all rows of a run have in some roles, of each set of these."""
     run, corpus = side.run, side.source.corpus

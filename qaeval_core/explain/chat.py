@@ -22,7 +22,7 @@ from qaeval_core.explain.stored_row import StoredRow
 from qaeval_core.families.chat.family import (
     ChatFamily,
     ChatFamilyPlan,
-    ChatReply,
+    ParsedReply,
     Reading,
     is_chat,
 )
@@ -191,7 +191,7 @@ class KeptReplies:
         except (RunError, OSError):  # It cannot be read: what is committed is shown.
             return None
 
-    def _other_readings(self, entry: JournalEntry, reply: ChatReply) -> list[str]:
+    def _other_readings(self, entry: JournalEntry, reply: ParsedReply) -> list[str]:
         """Return what is read of a reply now and was not then."""
         now, then = asdict(read_entry(self.family, entry)), asdict(reply)
         return [

@@ -33,7 +33,7 @@ from qaeval_core.explain.tokens import (
     token_probabilities,
     token_weights,
 )
-from qaeval_core.families.answer_span import AnswerSpanWork, FoundSpan, Reading
+from qaeval_core.families.answer_span import AnswerSpanWork, FoundSpan, SpanReading
 from qaeval_core.families.lrm import mover_plans
 from qaeval_core.families.model_family import UnitRun
 from qaeval_core.families.token_match import TokenWork
@@ -363,7 +363,7 @@ def _answer_parts(run: FamilyRun) -> Iterator[tuple[Part, ...]]:
         yield (_found(reading, context=read.text, given=run.text("answer"), n=len(read.units)),)
 
 
-def _found(reading: Reading, *, context: str, given: str, n: int) -> Part:
+def _found(reading: SpanReading, *, context: str, given: str, n: int) -> Part:
     # Spans of the same words, with other word pieces at their ends, are one to people.
     distinct = {(span.start, span.text): span for span in reversed(reading.spans)}
     best = sorted(distinct.values(), key=lambda span: -span.score)[:N_ANSWER_SPANS]

@@ -155,7 +155,7 @@ def instances_of(plan: FamilyPlan, job: Job) -> tuple[InstancePlan, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class StoredComparison:
     """How recomputed values compare with stored ones.
 
     Attributes
@@ -172,10 +172,10 @@ class Comparison:
     differences: tuple[str, ...]
 
 
-def compare(pairs: Iterable[tuple[str, object, object]], *, tolerance: float) -> Comparison:
+def compare(pairs: Iterable[tuple[str, object, object]], *, tolerance: float) -> StoredComparison:
     """Compare values of a row, given as (name, stored, now)."""
     found = [(name, a, b, _distance(a, b)) for name, a, b in pairs]
-    return Comparison(
+    return StoredComparison(
         n_values=len(found),
         max_difference=max((distance for *_, distance in found), default=0.0),
         tolerance=tolerance,

@@ -29,8 +29,8 @@ from qaeval_core.explain.parts import (
 from qaeval_core.explain.recompute import (
     OTHER_ROUNDING,
     SAME_ROUNDING,
-    Comparison,
     FamilyRun,
+    StoredComparison,
     compare,
     recompute,
 )
@@ -57,13 +57,13 @@ class _Again:
     """A row computed again, and found equal."""
 
     scores: Mapping[str, object]
-    compared: Comparison
+    compared: StoredComparison
     families: Sequence[FamilyExplanation]
     notes: Sequence[str]
 
 
 # Of a quarantined row: nothing is computed.
-_NOTHING = _Again({}, Comparison(0, 0.0, 0.0, ()), (), ())
+_NOTHING = _Again({}, StoredComparison(0, 0.0, 0.0, ()), (), ())
 
 
 def explain_row(
@@ -151,7 +151,7 @@ def _compare(
     runs: Sequence[FamilyRun],
     scores: Mapping[str, object],
     statistics: Mapping[str, pa.Table],
-) -> Comparison:
+) -> StoredComparison:
     """Compare everything that was computed again with what is stored; raise where it differs."""
     is_same = row.run.device == "cpu" and all(
         own.plan.artifact.record.precision == "fp32" for own in runs

@@ -38,7 +38,7 @@ EMPTY_ANSWER = "empty_answer"
 _SQUAD_WORDS = make_tokeniser("squad")
 
 # A question, and the answer that it was made for.
-Asked = tuple[str, str]
+ContextAndQuestion = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class FoundSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SpanReading:
     """What a reader found in all windows of a context.
 
     Attributes
@@ -89,11 +89,11 @@ class ReadContext:
     units: list[int] = field(default_factory=list)
     shifts: list[int] = field(default_factory=list)
 
-    def reading(self, output: NDArray[np.float32], *, n_spans: int = 1) -> Reading:
+    def reading(self, output: NDArray[np.float32], *, n_spans: int = 1) -> SpanReading:
         """Return what was found, from what the graph returned for all units."""
         windows = output[self.units].astype(np.float64)
         if not np.isfinite(windows[:, :3]).all():  # Sum, "no answer" and the best span.
-            return Reading([], np.nan, np.nan)
+            return SpanReading([], np.nan, np.nan)
         scores, first, last = np.split(windows[:, 2:], 3, axis=1)
         best = np.argsort(-scores, axis=None, kind="stable")[:n_spans]
         spans = []
@@ -105,7 +105,9 @@ class ReadContext:
             start = int(self.words[int(first[window, rank]) + shift, 0])
             stop = int(self.words[int(last[window, rank]) + shift, 1])
             spans.append(FoundSpan(self.text[start:stop].strip(), score, start))
-        return Reading(spans, float(np.logaddexp.reduce(windows[:, 0])), float(windows[:, 1].min()))
+        return SpanReading(
+            spans, float(np.logaddexp.reduce(windows[:, 0])), float(windows[:, 1].min())
+        )
 
 
 class AnswerSpanScorer(ModelScorer):
@@ -173,7 +175,7 @@ class AnswerSpanScorer(ModelScorer):
 class AnswerSpanWork(Work):
     """Units of one shard, and what was found in the context of each pair once the model ran."""
 
-    def __init__(self, shared: SharedPairs[Any], asked: list[Asked]) -> None:
+    def __init__(self, shared: SharedPairs[Any], asked: list[ContextAndQuestion]) -> None:
         self.shared = shared
         self.units = Units(
             told=("second_start", "n_context", "n_starts"), shape=(2 + 3 * N_ANSWER_SPANS,)

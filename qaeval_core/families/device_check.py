@@ -32,10 +32,10 @@ _TOLERANCE = 1e-2
 _MAX_CPU_THREADS = 8
 
 Values = NDArray[np.float32]
-Facts = dict[str, Any]
+DeviceFacts = dict[str, Any]
 
 
-def check_device(session: Session, units: Units, *, family: str) -> Facts:
+def check_device(session: Session, units: Units, *, family: str) -> DeviceFacts:
     """Return how far the device's numbers of some units are from a CPU's.
 
     Each unit runs alone, as on the CPU, and then beside others: a device that attends to padding
@@ -107,7 +107,7 @@ def _parts(output: Values, *, like: Sequence[Values]) -> list[Values]:
     ]
 
 
-def _compare(found: Sequence[Values], expected: Sequence[Values], tolerance: float) -> Facts:
+def _compare(found: Sequence[Values], expected: Sequence[Values], tolerance: float) -> DeviceFacts:
     """Return how far the values of rows are apart; infinitely where one is no number."""
     differences = [np.zeros(0)]
     for left, right in zip(found, expected, strict=True):

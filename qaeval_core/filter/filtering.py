@@ -37,7 +37,7 @@ from qaeval_core.storage.retry import Outages
 from qaeval_core.store.lock import Tenure
 from qaeval_core.store.store import Store
 from qaeval_core.tables.corpus import RangeTask
-from qaeval_core.tables.executor import RETRY_S, Executor, R
+from qaeval_core.tables.executor import RETRY_S, R, RangeExecutor
 
 WORK = ".work-"
 OUTPUTS = ("kept", "decisions")
@@ -50,7 +50,7 @@ class Filtering:
 
     plan: FilterPlan
     folder: StoragePath
-    executor: Executor
+    executor: RangeExecutor
     say: Callable[[str], None]
     tenure: Tenure
     fingerprint: str

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from qaeval_core.filter.decide import CorpusRows, GroupCounts
 from qaeval_core.filter.filtering import OUTPUTS, Filtering
 from qaeval_core.filter.join import FileTask, join_file
-from qaeval_core.filter.write import Decisions, WritePlan, Written, write_range
+from qaeval_core.filter.write import Decisions, WritePlan, WrittenRange, write_range
 from qaeval_core.schema import COLUMNS_METADATA
 from qaeval_core.storage.path import StoragePath, as_path
 from qaeval_core.tables.corpus import Corpus, RangeTask
@@ -93,7 +93,7 @@ def write_rows(
     examples: Sequence[int],
     *,
     keeps: bool,
-) -> tuple[list[Written], dict[str, dict[str, Any]]]:
+) -> tuple[list[WrittenRange], dict[str, dict[str, Any]]]:
     """Write kept rows and decisions; return what was summed, and the sizes of files."""
     plan = write_plan(run, rank_range=rows.rank_range(), keeps=keeps)
     pairs = RangeDecisions(run.tasks, rows, share, groups, examples)
@@ -101,7 +101,7 @@ def write_rows(
     return written, _join(run, plan)
 
 
-def _write_pair(pair: tuple[RangeTask, Decisions], plan: WritePlan) -> Written:
+def _write_pair(pair: tuple[RangeTask, Decisions], plan: WritePlan) -> WrittenRange:
     return write_range(*pair, plan)
 
 

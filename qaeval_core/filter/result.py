@@ -15,7 +15,7 @@ from qaeval_core.filter.order import Cut
 from qaeval_core.filter.plan import FilterPlan
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.scan import n_buckets
-from qaeval_core.filter.write import N_BINS, Sums
+from qaeval_core.filter.write import N_BINS, MetricSums
 from qaeval_core.stats.certificate import Certificate, Outlook, labels_needed, outlook
 from qaeval_core.stats.learned_rank import LearnedRank
 from qaeval_core.storage.path import as_path
@@ -36,7 +36,7 @@ class FilterResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class FilterOutcome:
     """What was found and chosen, before it is said.
 
     Attributes
@@ -57,7 +57,7 @@ class Outcome:
     is_certified: bool
     quotas: Sequence[QuotaCount]
     learned: LearnedRank | None
-    sums: Sums
+    sums: MetricSums
     rank_range: tuple[float, float]
     n_groups: int | None
     examples: Sequence[Mapping[str, Any]]
@@ -66,7 +66,7 @@ class Outcome:
 def result_content(
     plan: FilterPlan,
     rows: CorpusRows,
-    found: Outcome,
+    found: FilterOutcome,
     *,
     table: pl.DataFrame,
     files: Mapping[str, Any],
@@ -137,7 +137,7 @@ def _certificate(found: Certificate | None, target: float | None) -> dict[str, A
     }
 
 
-def _means(metrics: Sequence[str], sums: Sums) -> dict[str, dict[str, float | None]]:
+def _means(metrics: Sequence[str], sums: MetricSums) -> dict[str, dict[str, float | None]]:
     def mean(total: float, count: int) -> float | None:
         return float(total / count) if count else None
 
@@ -150,7 +150,7 @@ def _means(metrics: Sequence[str], sums: Sums) -> dict[str, dict[str, float | No
     }
 
 
-def _histogram(found: Outcome, sign: float) -> dict[str, Any]:
+def _histogram(found: FilterOutcome, sign: float) -> dict[str, Any]:
     """Return how the rank values of kept and of dropped rows are spread, in bins of one width."""
     if not found.sums.ranks.any():
         return {"edges": [], "kept": [], "dropped": []}

@@ -34,9 +34,9 @@ from qaeval_core.filter.output import write_rows, write_yields
 from qaeval_core.filter.page import filter_page
 from qaeval_core.filter.plan import FilterPlan, check_memory, make_plan
 from qaeval_core.filter.request import FilterRequest
-from qaeval_core.filter.result import FilterResult, Outcome, labels_line, result_content
+from qaeval_core.filter.result import FilterOutcome, FilterResult, labels_line, result_content
 from qaeval_core.filter.sheet import write_sheet
-from qaeval_core.filter.write import Sums
+from qaeval_core.filter.write import MetricSums
 from qaeval_core.filter.yields import certificate, smallest_shares, yield_table
 from qaeval_core.stats.certificate import Certificate
 from qaeval_core.storage.path import AnyPath, StoragePath, as_json, as_path, read_json
@@ -44,7 +44,7 @@ from qaeval_core.storage.probe import PROBES, probe
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.lock import RunLock
 from qaeval_core.tables.corpus import Corpus
-from qaeval_core.tables.executor import RETRY_S, Executor, LocalExecutor
+from qaeval_core.tables.executor import RETRY_S, LocalRangeExecutor, RangeExecutor
 
 N_EXAMPLES = 20
 
@@ -52,7 +52,7 @@ N_EXAMPLES = 20
 def run_filter(
     plan: FilterPlan,
     folder: AnyPath,
-    executor: Executor,
+    executor: RangeExecutor,
     *,
     say: Callable[[str], None],
     retry_s: float = RETRY_S,
@@ -255,7 +255,7 @@ def _choose_and_write(
     keep_best(rows, cut)
     groups = count_groups(rows, share)
     written, sizes = write_rows(run, rows, share, groups, examples, keeps=choice.is_certified)
-    sums = Sums.none(len(plan.metrics))
+    sums = MetricSums.none(len(plan.metrics))
     for own in written:
         sums.add(own.sums)
     table = yield_table(
@@ -268,7 +268,7 @@ def _choose_and_write(
         has_target=request.precision is not None,
     )
     write_yields(run, table)
-    outcome = Outcome(
+    outcome = FilterOutcome(
         shares=shares,
         cut=cut,
         certificate=found,
@@ -319,10 +319,10 @@ def filter_corpus(
     corpus: Corpus,
     folder: AnyPath,
     *,
-    executor: Executor | None = None,
+    executor: RangeExecutor | None = None,
     say: Callable[[str], None] = lambda _: None,
     retry_s: float = RETRY_S,
 ) -> FilterResult:
     """Plan and run a filter; see `make_plan` and `run_filter` for what can be wrong."""
     plan = make_plan(request, corpus)
-    return run_filter(plan, folder, executor or LocalExecutor(), say=say, retry_s=retry_s)
+    return run_filter(plan, folder, executor or LocalRangeExecutor(), say=say, retry_s=retry_s)

@@ -17,7 +17,7 @@ from qaeval_core.filter.plan import make_plan
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.run import run_filter
 from qaeval_core.storage import files
-from qaeval_core.tables.executor import LocalExecutor
+from qaeval_core.tables.executor import LocalRangeExecutor
 from qaeval_core.tables.open_corpus import open_corpus
 
 _NAME = "rows.parquet"
@@ -100,7 +100,7 @@ def filter_table(
         with files.writer(source) as sink:
             pq.write_table(table.to_arrow() if is_polars else table, sink)
         plan = make_plan(request, open_corpus(source.parent, columns=request.columns))
-        result = run_filter(plan, folder / "kept", LocalExecutor(), say=lambda _: None)
+        result = run_filter(plan, folder / "kept", LocalRangeExecutor(), say=lambda _: None)
         kept = folder / "kept" / "kept" / _NAME
         rows = pq.read_table(kept) if kept.is_file() else pq.read_table(source).slice(0, 0)
         decisions = pq.read_table(folder / "kept" / "decisions" / _NAME)

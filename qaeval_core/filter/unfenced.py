@@ -34,7 +34,7 @@ PREFIX = ".unfenced-"
 # How long a store may work on the end of an upload whose sender is dead: S3 takes minutes.
 _SEND_S = 900.0
 
-Change = Literal["delete", "send"]
+UnfencedChange = Literal["delete", "send"]
 
 # What this process has declared, and neither done nor given up.
 _pending: set[str] = set()
@@ -42,7 +42,7 @@ _pending: set[str] = set()
 
 @contextlib.contextmanager
 def declared(
-    change: Change, paths: Sequence[StoragePath], tenure: Tenure, fingerprint: str
+    change: UnfencedChange, paths: Sequence[StoragePath], tenure: Tenure, fingerprint: str
 ) -> Iterator[None]:
     """Let a change of files of KEPT be known before it is made, and until it is.
 

@@ -116,7 +116,7 @@ class Decisions:
 
 
 @dataclass(slots=True)
-class Sums:
+class MetricSums:
     """Sums of metrics over some rows.
 
     Attributes
@@ -137,7 +137,7 @@ class Sums:
     ranks: NDArray[np.int64]
 
     @classmethod
-    def none(cls, n_metrics: int) -> Sums:
+    def none(cls, n_metrics: int) -> MetricSums:
         """Return those of no rows."""
         return cls(
             np.zeros((n_metrics, N_SHARES)),
@@ -149,7 +149,7 @@ class Sums:
             np.zeros((2, N_BINS), np.int64),
         )
 
-    def add(self, other: Sums) -> None:
+    def add(self, other: MetricSums) -> None:
         """Add those of other rows."""
         self.by_share += other.by_share
         self.n_by_share += other.n_by_share
@@ -161,15 +161,15 @@ class Sums:
 
 
 @dataclass(slots=True)
-class Written:
+class WrittenRange:
     """What was written of a range; examples by row."""
 
     number: int
-    sums: Sums
+    sums: MetricSums
     examples: dict[int, dict[str, Any]] = field(default_factory=dict)
 
 
-def write_range(task: RangeTask, decisions: Decisions, plan: WritePlan) -> Written:
+def write_range(task: RangeTask, decisions: Decisions, plan: WritePlan) -> WrittenRange:
     """Write the parts of a range.
 
     Raises
@@ -179,7 +179,7 @@ def write_range(task: RangeTask, decisions: Decisions, plan: WritePlan) -> Writt
     """
     outages = plan.outages
 
-    def write() -> Written:
+    def write() -> WrittenRange:
         return _write_parts(task, decisions, plan, outages)
 
     return outages.call(write, store=plan.work, what=f"cannot write below {plan.work}")
@@ -187,8 +187,8 @@ def write_range(task: RangeTask, decisions: Decisions, plan: WritePlan) -> Writt
 
 def _write_parts(
     task: RangeTask, decisions: Decisions, plan: WritePlan, outages: Outages
-) -> Written:
-    written = Written(task.number, Sums.none(len(plan.metrics)))
+) -> WrittenRange:
+    written = WrittenRange(task.number, MetricSums.none(len(plan.metrics)))
     reader = RangeReader(
         task,
         names=None if plan.keeps else _needed(plan),
@@ -342,7 +342,7 @@ def _twin_ids(
 
 
 def _add_sums(
-    sums: Sums,
+    sums: MetricSums,
     table: pa.Table,
     share: NDArray[np.uint8],
     kept: NDArray[np.bool_],
@@ -365,7 +365,7 @@ def _add_sums(
 
 
 def _count_ranks(
-    sums: Sums, rank: NDArray[np.float64], kept: NDArray[np.bool_], plan: WritePlan
+    sums: MetricSums, rank: NDArray[np.float64], kept: NDArray[np.bool_], plan: WritePlan
 ) -> None:
     defined = np.isfinite(rank)
     for i, own in enumerate((~kept & defined, kept & defined)):
@@ -373,7 +373,7 @@ def _count_ranks(
 
 
 def _add_examples(
-    written: Written, task: RangeTask, part: RangeRows, decisions: Decisions, plan: WritePlan
+    written: WrittenRange, task: RangeTask, part: RangeRows, decisions: Decisions, plan: WritePlan
 ) -> None:
     first = task.file.start + part.rows.start
     for row in decisions.examples:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from qaeval_core.filter.decide import CorpusRows, Shares
 from qaeval_core.filter.labels import LabelledRows, is_sheet
-from qaeval_core.filter.write import NO_BIN, Sums, share_of_rows
+from qaeval_core.filter.write import NO_BIN, MetricSums, share_of_rows
 from qaeval_core.stats.certificate import N_SHARES, Certificate, certify
 
 _STEP = 1 << 20
@@ -60,7 +60,7 @@ def certificate(
 
 def yield_table(
     shares: Shares,
-    sums: Sums,
+    sums: MetricSums,
     metrics: Sequence[str],
     *,
     n_groups: Sequence[int] | None,

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from qaeval_core.errors import RunError
 from qaeval_core.llm.journal_entry import Damage, JournalEntry, entries_of
-from qaeval_core.llm.journal_log import INDEX_FOLDER, JournalLog, Note, Place, Read
+from qaeval_core.llm.journal_log import INDEX_FOLDER, JournalLog, Note, Place, ReadLine
 from qaeval_core.llm.sealed_lines import MAX_LINE_BYTES
 from qaeval_core.storage.base import Found
 from qaeval_core.storage.path import StoragePath
@@ -105,7 +105,7 @@ class BatchLog(JournalLog):
         """Take the first batches of a writer as read."""
         self._reached[segment] = position
 
-    def read_new(self, writers: Collection[str] | None = None) -> Iterator[Read]:
+    def read_new(self, writers: Collection[str] | None = None) -> Iterator[ReadLine]:
         """Yield the lines of others that were not read yet: a LIST for each writer."""
         if writers is None:
             writers = self._writers()
@@ -114,7 +114,7 @@ class BatchLog(JournalLog):
             yield read
             self._reached[read.segment] = read.reached
 
-    def read_rest(self, reached: Mapping[str, int]) -> Iterator[Read]:
+    def read_rest(self, reached: Mapping[str, int]) -> Iterator[ReadLine]:
         """Yield what stands behind positions of all writers."""
         return self._read({name: reached.get(name, 0) for name in self._writers()})
 
@@ -129,7 +129,7 @@ class BatchLog(JournalLog):
     def _writers(self) -> list[str]:
         return [name for name in self._try(self.folder.folders) if self._is_writer(name)]
 
-    def _read(self, reached: Mapping[str, int]) -> Iterator[Read]:
+    def _read(self, reached: Mapping[str, int]) -> Iterator[ReadLine]:
         """Yield the lines of the batches from these numbers on; several are got at once."""
         with ThreadPoolExecutor(_N_AT_ONCE, "journal") as pool:
             lists = pool.map(self._list, reached, reached.values())
@@ -150,7 +150,7 @@ class BatchLog(JournalLog):
             return False
         return True
 
-    def _lines(self, name: str, content: bytes | None) -> Iterator[Read]:
+    def _lines(self, name: str, content: bytes | None) -> Iterator[ReadLine]:
         if content is None:
             self.note(name, "gone")
             return
@@ -160,7 +160,7 @@ class BatchLog(JournalLog):
             place = Place(name, offset, line.n_bytes)
             offset += line.n_bytes
             reached = number + (offset == len(content))
-            yield Read(writer, reached, place, line, found)
+            yield ReadLine(writer, reached, place, line, found)
 
     def entry_at(self, place: Place) -> JournalEntry | Damage:
         """Return what a line says; its batch is kept for the next ones."""

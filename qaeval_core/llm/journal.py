@@ -30,8 +30,8 @@ from dataclasses import dataclass, replace
 from qaeval_core.errors import RunError, RunStoppedError
 from qaeval_core.llm.batches import LINGER_S, BatchLog
 from qaeval_core.llm.journal_entry import Asked, Damage, JournalEntry, line_of
-from qaeval_core.llm.journal_index import Index, IndexRows, Sums, SumsOf
-from qaeval_core.llm.journal_log import INDEX_FOLDER, JournalLog, Note, Place, Read
+from qaeval_core.llm.journal_index import Index, IndexRows, LineSums, SumsOf
+from qaeval_core.llm.journal_log import INDEX_FOLDER, JournalLog, Note, Place, ReadLine
 from qaeval_core.llm.segments import SegmentLog
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.storage.retry import Outages
@@ -285,7 +285,7 @@ class Journal:
         self._n_keys += is_new and not self._index.places(name)
         self._nano_usd += entry.nano_usd
 
-    def _take(self, read: Read, *, is_first: bool) -> None:
+    def _take(self, read: ReadLine, *, is_first: bool) -> None:
         with self._lock:
             if isinstance(read.found, JournalEntry):
                 self._know(read.found, read.place)
@@ -366,7 +366,7 @@ def journal_totals(
 
     log = open_log(as_path(folder), note=note, outages=outages)
     rows, by_segment = IndexRows(), dict[str, SumsOf]()
-    sums, damaged = Sums(), dict[str, Sums]()
+    sums, damaged = LineSums(), dict[str, LineSums]()
     try:
         known = Index(log, keeps_rows=writes_index)
         sums, damaged = known.sums, known.damaged
@@ -385,7 +385,7 @@ def journal_totals(
     for segment, counted in by_segment.items():
         sums += counted.sums
         if counted.sums.n_damaged:
-            damaged = {**damaged, segment: damaged.get(segment, Sums()) + counted.sums}
+            damaged = {**damaged, segment: damaged.get(segment, LineSums()) + counted.sums}
     return JournalTotals(
         sums.n_replies,
         (sums.nano_usd + sums.damaged_nano_usd) / 1e9,
@@ -395,7 +395,7 @@ def journal_totals(
     )
 
 
-def _told(damaged: Mapping[str, Sums]) -> list[str]:
+def _told(damaged: Mapping[str, LineSums]) -> list[str]:
     notes = []
     for name, sums in sorted(damaged.items()):
         n_damaged, nano_usd = sums.n_damaged, sums.damaged_nano_usd

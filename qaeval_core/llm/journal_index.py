@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from qaeval_core.llm.journal_entry import JournalEntry
-from qaeval_core.llm.journal_log import INDEX_FOLDER, JournalLog, Place, Read
+from qaeval_core.llm.journal_log import INDEX_FOLDER, JournalLog, Place, ReadLine
 from qaeval_core.storage import checksums
 
 _META = b"qaeval.journal"
@@ -56,7 +56,7 @@ _NO_INDEX = (
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class LineSums:
     """What lines of a segment add up to: replies, and lines that are damaged."""
 
     n_replies: int = 0
@@ -66,17 +66,17 @@ class Sums:
     n_damaged: int = 0
     damaged_nano_usd: int = 0
 
-    def __add__(self, other: Sums) -> Sums:
-        return Sums(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+    def __add__(self, other: LineSums) -> LineSums:
+        return LineSums(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
 class SumsOf:
     """Sums that grow, line by line."""
 
     def __init__(self) -> None:
-        self._counts = [0] * len(fields(Sums))
+        self._counts = [0] * len(fields(LineSums))
 
-    def add(self, read: Read) -> None:
+    def add(self, read: ReadLine) -> None:
         """Take a line."""
         counts, found = self._counts, read.found
         if isinstance(found, JournalEntry):
@@ -89,9 +89,9 @@ class SumsOf:
             counts[5] += found.nano_usd
 
     @property
-    def sums(self) -> Sums:
+    def sums(self) -> LineSums:
         """What was added up."""
-        return Sums(*self._counts)
+        return LineSums(*self._counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Covered:
 
     start: int
     stop: int
-    sums: Sums
+    sums: LineSums
 
 
 class IndexPart:
@@ -200,7 +200,7 @@ class IndexPart:
 
 def _covered(said: list[int]) -> Covered:
     start, stop, *sums = said
-    found = Covered(start, stop, Sums(*sums))
+    found = Covered(start, stop, LineSums(*sums))
     counts = (start, stop, *astuple(found.sums))
     if not all(type(count) is int and 0 <= count < _MAX_SUM for count in counts) or stop < start:
         raise ValueError("no counts")
@@ -241,8 +241,8 @@ class Index:
 
     def __init__(self, log: JournalLog, *, keeps_rows: bool = False) -> None:
         self.covered: dict[str, int] = {}
-        self.sums = Sums()
-        self.damaged: dict[str, Sums] = {}  # of segments with damaged lines
+        self.sums = LineSums()
+        self.damaged: dict[str, LineSums] = {}  # of segments with damaged lines
         self.parts: list[IndexPart] = []
         try:
             self.names = log.index_names()
@@ -282,7 +282,7 @@ class Index:
             self.covered[name] = own.stop
             self.sums += own.sums
             if own.sums.n_damaged:
-                self.damaged[name] = self.damaged.get(name, Sums()) + own.sums
+                self.damaged[name] = self.damaged.get(name, LineSums()) + own.sums
         self.parts.append(part)
 
     def places(self, key: bytes) -> list[Place]:
@@ -312,7 +312,7 @@ class IndexRows:
         self.n_objects = 0
         self._object = ""
 
-    def add(self, read: Read) -> None:
+    def add(self, read: ReadLine) -> None:
         """Take a line that stands, whole or damaged."""
         self.stops[read.segment] = read.reached
         self._sums.setdefault(read.segment, SumsOf()).add(read)
@@ -348,7 +348,7 @@ class IndexRows:
             tables = [*(part.table for part in known.parts), *tables]
             for part in reversed(known.parts):
                 for name, own in part.covered.items():
-                    behind = covered.get(name, Covered(own.stop, own.stop, Sums()))
+                    behind = covered.get(name, Covered(own.stop, own.stop, LineSums()))
                     covered[name] = Covered(own.start, behind.stop, own.sums + behind.sums)
         content = _sealed(tables, covered, is_whole=is_whole)
         number = 1 + max((int(name[:8]) for name in known.names), default=-1)

@@ -38,7 +38,7 @@ class Place(NamedTuple):
     n_bytes: int
 
 
-class Read(NamedTuple):
+class ReadLine(NamedTuple):
     """A line that was read; ``reached`` is the position in its segment behind it.
 
     Of a batch all lines but the last leave the position where it was. One whose writer may be in
@@ -92,7 +92,7 @@ class JournalLog(ABC):
         """Take what stands before a position as read."""
 
     @abstractmethod
-    def read_new(self, writers: Collection[str] | None = None) -> Iterator[Read]:
+    def read_new(self, writers: Collection[str] | None = None) -> Iterator[ReadLine]:
         """Yield the lines of others that were not read yet.
 
         Parameters
@@ -102,7 +102,7 @@ class JournalLog(ABC):
         """
 
     @abstractmethod
-    def read_rest(self, reached: Mapping[str, int]) -> Iterator[Read]:
+    def read_rest(self, reached: Mapping[str, int]) -> Iterator[ReadLine]:
         """Yield all lines behind these positions, torn ones too; what cannot be read is noted."""
 
     @abstractmethod

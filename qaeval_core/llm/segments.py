@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from qaeval_core.llm.journal_entry import Damage, JournalEntry, entries_of
-from qaeval_core.llm.journal_log import INDEX_FOLDER, JournalLog, Note, Place, Read
+from qaeval_core.llm.journal_log import INDEX_FOLDER, JournalLog, Note, Place, ReadLine
 from qaeval_core.storage.files import AppendFile, make_folder, read_own, why_not_own, writer
 from qaeval_core.storage.path import StoragePath
 
@@ -81,7 +81,7 @@ class SegmentLog(JournalLog):
         """Take the first bytes of a file as read."""
         self._segments[segment] = _Segment(self._folder / segment, position, position)
 
-    def read_new(self, writers: Collection[str] | None = None) -> Iterator[Read]:
+    def read_new(self, writers: Collection[str] | None = None) -> Iterator[ReadLine]:
         """Yield the lines of others that were not read yet, whoever wrote them.
 
         Costs 3 ms for a thousand segments that did not grow: they are not opened.
@@ -109,7 +109,7 @@ class SegmentLog(JournalLog):
                 found.append((file.name, look.st_size))
         return sorted(found)
 
-    def _read(self, segment: _Segment, size: int) -> Iterator[Read]:
+    def _read(self, segment: _Segment, size: int) -> Iterator[ReadLine]:
         """Read on in a segment that had this size; its writer may be writing on."""
         end = f"{segment.path.name}: the last line"
         self.note(end, "")
@@ -123,7 +123,7 @@ class SegmentLog(JournalLog):
                 yield read
                 segment.read_to = read.reached
 
-    def read_rest(self, reached: Mapping[str, int]) -> Iterator[Read]:
+    def read_rest(self, reached: Mapping[str, int]) -> Iterator[ReadLine]:
         """Yield what stands behind positions of all files, each read once."""
         try:
             names = sorted(name for name in os.listdir(self._folder) if SEGMENT.match(name))
@@ -214,9 +214,9 @@ class SegmentLog(JournalLog):
         return True
 
 
-def _reads(file: BinaryIO, name: str, start: int) -> Iterator[Read]:
+def _reads(file: BinaryIO, name: str, start: int) -> Iterator[ReadLine]:
     file.seek(start)
     for line, found in entries_of(file):
         place, reached = Place(name, start, line.n_bytes), start + line.n_bytes
-        yield Read(name, reached, place, line, found, unended=line.is_torn)
+        yield ReadLine(name, reached, place, line, found, unended=line.is_torn)
         start += line.n_bytes

@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from qaeval_core.pages.charts import NAMES, RIGHT, ROW, TOP, WIDTH, Rows, drawn, row_name, titled
+from qaeval_core.pages.charts import (
+    NAMES,
+    RIGHT,
+    ROW,
+    TOP,
+    WIDTH,
+    RowsFrame,
+    drawn,
+    row_name,
+    titled,
+)
 
 MAX_PAIRED = 14  # rows of a grid: more would leave no room for signs
 _SIGNS = ("−", "+")
@@ -55,7 +65,7 @@ def boxes(sets: Sequence[Box], *, title: str) -> str:
     The upright line in a box is the median, the dot the mean.
     """
     known = [value for own in sets for value in (*(own.quantiles or ()), own.mean)]
-    rows = Rows.over([value for value in known if value is not None], len(sets))
+    rows = RowsFrame.over([value for value in known if value is not None], len(sets))
     parts = rows.frame()
     for i, own in enumerate(sets):
         name = f"{own.name}, n {own.n:,}"

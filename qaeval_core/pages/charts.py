@@ -114,7 +114,7 @@ def interval_dots(
         Where a dashed line stands, such as what means nothing.
     """
     known = [edge for dot in dots for edge in (dot.value, dot.low, dot.high) if edge is not None]
-    rows = Rows.over([*known, *([] if level is None else [level])], len(dots), x_range)
+    rows = RowsFrame.over([*known, *([] if level is None else [level])], len(dots), x_range)
     parts = rows.frame(level)
     for i, dot in enumerate(dots):
         parts.append(rows.name(i, dot.name, dot.name))
@@ -214,7 +214,7 @@ def sparkline(values: Sequence[float], *, title: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowsFrame:
     """The frame of charts whose rows have names: where values and rows lie."""
 
     low: float
@@ -224,7 +224,7 @@ class Rows:
     @classmethod
     def over(
         cls, values: Sequence[float], n_rows: int, given: tuple[float, float] | None = None
-    ) -> Rows:
+    ) -> RowsFrame:
         """Return the frame of some rows, over all values or a given range."""
         low, high = _range(values if given is None else given)
         return cls(low, high, n_rows)

@@ -26,8 +26,8 @@ MAX_EXAMPLES = 20  # rows kept at each end of a column
 
 N_EXAMPLES = 5  # rows shown at each end of a metric's main column
 
-Place = tuple[str, int]
-Texts = Mapping[Place, Mapping[str, object]]
+ExamplePlace = tuple[str, int]
+Texts = Mapping[ExamplePlace, Mapping[str, object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def main_columns(report: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def example_places(report: Mapping[str, Any], *, n: int) -> list[Place]:
+def example_places(report: Mapping[str, Any], *, n: int) -> list[ExamplePlace]:
     """Return the places of rows at both ends of each metric's main column.
 
     Parameters
@@ -102,14 +102,14 @@ def example_places(report: Mapping[str, Any], *, n: int) -> list[Place]:
 
 
 def read_texts(
-    places: Sequence[Place],
+    places: Sequence[ExamplePlace],
     *,
     files: Sequence[InputFile],
     n_rows: Mapping[str, int],
     columns: Mapping[str, str],
     limits: ReadLimits,
     outages: Outages | None = None,
-) -> dict[Place, dict[str, object]]:
+) -> dict[ExamplePlace, dict[str, object]]:
     """Return the texts of rows by place and role; of rows that cannot be read, why.
 
     Parameters
@@ -128,7 +128,7 @@ def read_texts(
     """
     roles = {role: name for role, name in columns.items() if role != "id"}
     by_name = {file.relative: file for file in files}
-    found: dict[Place, dict[str, object]] = {}
+    found: dict[ExamplePlace, dict[str, object]] = {}
     for name in dict.fromkeys(file for file, _ in places):
         if name not in by_name:
             raise ConfigError(f"{name} is no input now{nearest(name, by_name)}")

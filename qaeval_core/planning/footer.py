@@ -62,7 +62,7 @@ def parse_footer(content: bytes) -> Footer:
         If it is none.
     """
     try:
-        fields = _Reader(content).struct(depth=0)
+        fields = _ThriftReader(content).struct(depth=0)
         # Of the schema's elements, those without children have a type, and chunks in their order.
         types = [given[1] for given in fields[2] if 1 in given and not given.get(5)]
         groups = tuple(_group(given, types) for given in fields[4])
@@ -84,7 +84,7 @@ def page_header(content: bytes) -> tuple[int, int]:
     ValueError
         If it is no header of a page.
     """
-    reader = _Reader(content)
+    reader = _ThriftReader(content)
     try:
         found = dict(reader.field(number) for number in (0, 1))
         return int(found[1]), int(found[2])
@@ -112,7 +112,7 @@ def _chunk(fields: dict[int, Any], kind: int) -> Chunk:
     )
 
 
-class _Reader:
+class _ThriftReader:
     """Reads Thrift's compact protocol; IndexError where it ends too soon."""
 
     def __init__(self, content: bytes) -> None:

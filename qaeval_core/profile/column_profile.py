@@ -25,7 +25,7 @@ from qaeval_core.profile.cells import Cells
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-Counts = NDArray[np.uint32]
+CountArray = NDArray[np.uint32]
 
 N_BUCKETS = 256
 _STEPS = float(1 << 31)
@@ -86,9 +86,9 @@ class Profile:
     signature: str = ""
     low: float = -np.inf
     high: float = np.inf
-    counts: Counts = field(init=False)
+    counts: CountArray = field(init=False)
     sums: IntArray = field(init=False)
-    reasons: dict[str, Counts] = field(init=False, default_factory=dict)
+    reasons: dict[str, CountArray] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         shape = (self.n_slices, N_BUCKETS)
@@ -142,7 +142,7 @@ class Profile:
         for code, reason in enumerate(coded.dictionary.to_pylist()):
             self._add_reason(reason, places.chosen(own == code).count().astype(np.uint32))
 
-    def _add_reason(self, reason: str, counts: Counts) -> None:
+    def _add_reason(self, reason: str, counts: CountArray) -> None:
         self.reasons[reason] = self.reasons.get(reason, np.uint32(0)) + counts
 
     @property

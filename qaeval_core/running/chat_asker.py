@@ -15,10 +15,10 @@ from qaeval_core.errors import ConfigError, LanguageModelError, RunError
 from qaeval_core.families.chat.family import (
     ChatFamily,
     ChatFamilyPlan,
-    ChatReply,
     ChatWork,
+    ParsedReply,
+    PromptRequest,
     Reading,
-    Request,
 )
 from qaeval_core.families.contract import Prepared
 from qaeval_core.llm.asker import Answer, Asker
@@ -182,7 +182,7 @@ async def ask_shard(asker: Asker, prepared: Prepared[ChatWork], on_rows: OnRows)
     """
     work, stats = prepared.work, prepared.stats
 
-    async def ask(request: Request) -> None:
+    async def ask(request: PromptRequest) -> None:
         runs = (
             _ask_run(asker, work.family, request.messages, run, stats) for run in range(work.n_runs)
         )
@@ -243,7 +243,7 @@ async def _ask_once(
     return Reading(reply=reply, problem=UNPARSABLE, message=reply.problem, key=answer.entry.key)
 
 
-async def _read_entry(family: ChatFamily, entry: JournalEntry) -> ChatReply:
+async def _read_entry(family: ChatFamily, entry: JournalEntry) -> ParsedReply:
     """Return what a journalled reply says; a long one is read beside the event loop.
 
     4,000 characters take 30 ms at most, 64 kB half a second: all other calls would wait for it.
@@ -253,7 +253,7 @@ async def _read_entry(family: ChatFamily, entry: JournalEntry) -> ChatReply:
     return await asyncio.to_thread(read_entry, family, entry)
 
 
-def read_entry(family: ChatFamily, entry: JournalEntry) -> ChatReply:
+def read_entry(family: ChatFamily, entry: JournalEntry) -> ParsedReply:
     """Return what a journalled reply says: of its text, or what was read of a text that is gone."""
     if entry.text is not None or entry.parsed is None:
         return family.read_reply(kept_text(whole_text(entry.text or "")))

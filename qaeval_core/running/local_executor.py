@@ -74,7 +74,7 @@ class LocalSupervisor:
         self.counter.set_status(note)
 
 
-class LocalExecutor:
+class LocalPieceExecutor:
     """Runs pieces one after another with all CPUs, or on one GPU.
 
     Parameters

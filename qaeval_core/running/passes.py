@@ -38,7 +38,7 @@ from qaeval_core.store.store import Commit, Store
 OnShard = Callable[[Sequence[Commit]], None]
 
 
-class Executor(Protocol):
+class PieceExecutor(Protocol):
     """Runs the pieces of one pass: in this process, or on a cluster."""
 
     n_actors: int
@@ -78,7 +78,7 @@ class RunCosts:
     stopped: dict[str, str] = field(default_factory=dict)
 
 
-def run_passes(job: Job, executor: Executor, *, say: Callable[[str], None]) -> RunCosts:
+def run_passes(job: Job, executor: PieceExecutor, *, say: Callable[[str], None]) -> RunCosts:
     """Run what is open of every family.
 
     Parameters
@@ -113,7 +113,7 @@ def run_passes(job: Job, executor: Executor, *, say: Callable[[str], None]) -> R
 class _BackgroundPasses:
     """The passes that run in a second thread, one after another."""
 
-    def __init__(self, executor: Executor, say: Callable[[str], None]) -> None:
+    def __init__(self, executor: PieceExecutor, say: Callable[[str], None]) -> None:
         self._executor = executor
         self._say = say
         self._todo: list[Callable[[], None]] = []
@@ -160,7 +160,7 @@ class _BackgroundPasses:
 
 def _prepare(
     job: Job,
-    executor: Executor,
+    executor: PieceExecutor,
     families: Sequence[FamilyPlan],
     done: RunCosts,
     say: Callable[[str], None],

@@ -67,7 +67,7 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
+class _RunRoom:
     """How much of each kind a page may show, so that it stays small."""
 
     n_examples: int
@@ -78,10 +78,10 @@ class _Room:
 
 
 _ROOMS = (
-    _Room(20, 60, 1200, 100, 4000),
-    _Room(5, 30, 600, 100, 1000),
-    _Room(2, 20, 200, 50, 400),
-    _Room(0, 10, 0, 20, 200),
+    _RunRoom(20, 60, 1200, 100, 4000),
+    _RunRoom(5, 30, 600, 100, 1000),
+    _RunRoom(2, 20, 200, 50, 400),
+    _RunRoom(0, 10, 0, 20, 200),
 )
 
 
@@ -119,7 +119,7 @@ def report_page(
     return text
 
 
-def _sections(content: Content, room: _Room) -> Iterator[str]:
+def _sections(content: Content, room: _RunRoom) -> Iterator[str]:
     yield _head(content, room)
     yield section("Scores", [_columns(content), *_charts(content, room)])
     yield section("Without a score", [_reasons(content)])
@@ -130,7 +130,7 @@ def _sections(content: Content, room: _Room) -> Iterator[str]:
     yield section("How it was made", list(_origin(content, room)))
 
 
-def _head(content: Content, room: _Room) -> str:
+def _head(content: Content, room: _RunRoom) -> str:
     report = content.report
     metrics = ", ".join(report["instances"])
     n_rows, n_left_out = report["rows"], _n_not_sampled(report)
@@ -196,7 +196,7 @@ def _columns(content: Content) -> str:
     return block_html(Table(caption, head, rows, numbers=range(1, len(head))))
 
 
-def _charts(content: Content, room: _Room) -> Iterator[str]:
+def _charts(content: Content, room: _RunRoom) -> Iterator[str]:
     if content.profile is None:
         said = "No distributions: the version that wrote these scores kept no profile of them."
         yield block_html(Passage(said, tone="soft"))
@@ -238,7 +238,7 @@ def _reasons(content: Content) -> str:
     return block_html(table)
 
 
-def _slices(content: Content, room: _Room) -> Iterator[str]:
+def _slices(content: Content, room: _RunRoom) -> Iterator[str]:
     names = main_columns(content.report)
     left = room.n_slices
     for by in content.by:
@@ -287,7 +287,7 @@ def _mean(own: Mapping[str, Any]) -> str:
     )
 
 
-def _examples(content: Content, room: _Room) -> Iterator[str]:
+def _examples(content: Content, room: _RunRoom) -> Iterator[str]:
     n = min(content.n_examples, room.n_examples)
     if not content.n_examples or "examples" not in content.report:
         yield block_html(Passage("No rows were kept for this, or none are wanted.", tone="soft"))
@@ -347,7 +347,7 @@ def _calls(families: Mapping[str, Mapping[str, Any]]) -> str:
     return block_html(Table("Calls of language models", head, rows, numbers=range(1, len(head))))
 
 
-def _origin(content: Content, room: _Room) -> Iterator[str]:
+def _origin(content: Content, room: _RunRoom) -> Iterator[str]:
     report, run = content.report, content.run
     config = run.get("config", {})
     paths = config["input"]["paths"]

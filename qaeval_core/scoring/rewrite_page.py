@@ -20,7 +20,7 @@ from qaeval_core.errors import (
 )
 from qaeval_core.pages.example_rows import (
     N_EXAMPLES,
-    Place,
+    ExamplePlace,
     RunExamples,
     Texts,
     example_places,
@@ -148,7 +148,10 @@ def _check_slices(slices: Mapping[str, Any], by: Sequence[str]) -> None:
 
 
 def _texts(
-    run: FinishedRun, report: Mapping[str, Any], places: Sequence[Place], inputs: Sequence[str]
+    run: FinishedRun,
+    report: Mapping[str, Any],
+    places: Sequence[ExamplePlace],
+    inputs: Sequence[str],
 ) -> Texts:
     paths = inputs or run.config.input.paths
     remote = [path for path in paths if "://" in path]

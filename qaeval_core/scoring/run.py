@@ -24,7 +24,7 @@ from qaeval_core.pages.example_rows import N_EXAMPLES, example_places, read_text
 from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.job import Job
 from qaeval_core.profile.run_profile import PAGE, PROFILE
-from qaeval_core.running.passes import Executor, RunCosts, check_quarantined, run_passes
+from qaeval_core.running.passes import PieceExecutor, RunCosts, check_quarantined, run_passes
 from qaeval_core.running.run_files import changes, take_over_old_commits, write_run_files
 from qaeval_core.running.totals import Totals
 from qaeval_core.running.visibility import marked
@@ -43,7 +43,7 @@ from qaeval_core.store.store import Store
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunOutcome:
     """What a run did; ``report`` is None only where nothing was left to do and none is kept.
 
     ``stopped`` has, by family key, why a family ended before all its rows were asked.
@@ -55,7 +55,7 @@ class Outcome:
     stopped: Mapping[str, str] = field(default_factory=dict)
 
 
-def run_job(job: Job, executor: Executor, *, say: Callable[[str], None]) -> Outcome:
+def run_job(job: Job, executor: PieceExecutor, *, say: Callable[[str], None]) -> RunOutcome:
     """Run a job to its end, or resume it.
 
     Parameters
@@ -65,7 +65,7 @@ def run_job(job: Job, executor: Executor, *, say: Callable[[str], None]) -> Outc
 
     Returns
     -------
-    Outcome
+    RunOutcome
 
     Raises
     ------
@@ -91,8 +91,8 @@ InputChangedError, BlindNodeError, OutRefusedError
 
 
 def _run_locked(
-    job: Job, executor: Executor, outages: Outages, lock: RunLock, say: Callable[[str], None]
-) -> Outcome:
+    job: Job, executor: PieceExecutor, outages: Outages, lock: RunLock, say: Callable[[str], None]
+) -> RunOutcome:
     job.store.remove_leftovers()
     # It tries as long as this process does, and as long as OUT is this run's.
     store = Store(job.store.out, outages=outages, sample=job.sample, guard=lock.check)
@@ -101,7 +101,7 @@ def _run_locked(
     if not job.config.scoring.retry_quarantined and _is_finished(job, success):
         say(f"nothing to do: {job.store.out} is complete ({job.n_rows_total:,} rows)")
         report = read_json(job.store.out / "report.json", outages)
-        return Outcome(report, 0, is_new=False)
+        return RunOutcome(report, 0, is_new=False)
     for line in changes(job):
         say(line)
     if job.sample is not None:
@@ -122,7 +122,7 @@ def _run_locked(
         return _finish(marked_job, done)
 
 
-def _outages(job: Job, executor: Executor, say: Callable[[str], None]) -> Outages:
+def _outages(job: Job, executor: PieceExecutor, say: Callable[[str], None]) -> Outages:
     """Return how long this process tries the disk; it says when it waits, and when it is over."""
     is_out = False
 
@@ -146,7 +146,7 @@ def _outages(job: Job, executor: Executor, say: Callable[[str], None]) -> Outage
     )
 
 
-def _finish(job: Job, done: RunCosts) -> Outcome:
+def _finish(job: Job, done: RunCosts) -> RunOutcome:
     job.store.guard()
     committed, ranges = reconcile(job, pending=done.stopped)
     totals = Totals()
@@ -194,7 +194,7 @@ def _finish(job: Job, done: RunCosts) -> Outcome:
         }
         job.store.write(job.store.out / "_SUCCESS", json.dumps(marker).encode())
     n_shards = sum(stats.n_batches > 0 or stats.n_rows > 0 for stats in done.this_run.values())
-    return Outcome(report, n_shards, is_new=True, stopped=done.stopped)
+    return RunOutcome(report, n_shards, is_new=True, stopped=done.stopped)
 
 
 def _slicing_columns(job: Job) -> list[str]:

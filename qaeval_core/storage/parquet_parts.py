@@ -105,7 +105,7 @@ def _read_footer(part: BinaryIO, path: AnyPath) -> tuple[_Struct, int]:
     if tail[4:] != _MAGIC or n_body < 0:
         raise ValueError(f"{path} is no whole Parquet file")
     part.seek(size - 8 - n_footer)
-    return _Reader(part.read(n_footer)).struct(), n_body
+    return _StructReader(part.read(n_footer)).struct(), n_body
 
 
 def _joined(first: _Struct, other: _Struct, path: AnyPath) -> _Struct:
@@ -143,7 +143,7 @@ def _copy(source: BinaryIO, sink: Written, n_bytes: int) -> None:
         n_bytes -= len(block)
 
 
-class _Reader:
+class _StructReader:
     """Reads a struct of the compact protocol into fields that `_Writer` writes as they were."""
 
     def __init__(self, content: bytes) -> None:
@@ -198,7 +198,7 @@ class _Reader:
 
 
 class _Writer:
-    """Writes what `_Reader` reads."""
+    """Writes what `_StructReader` reads."""
 
     def struct(self, fields: _Struct) -> bytes:
         out = bytearray()

@@ -67,7 +67,7 @@ class _Content:
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
+class _StudyRoom:
     """How much of each kind a page may show, so that it stays small."""
 
     n_tables: int  # of a kind
@@ -77,11 +77,11 @@ class _Room:
 
 
 _ROOMS = (
-    _Room(24, 60, 24, 2000),
-    _Room(12, 40, 12, 400),
-    _Room(6, 20, 6, 100),
-    _Room(3, 10, 3, 60),
-    _Room(1, 5, 0, 30),
+    _StudyRoom(24, 60, 24, 2000),
+    _StudyRoom(12, 40, 12, 400),
+    _StudyRoom(6, 20, 6, 100),
+    _StudyRoom(3, 10, 3, 60),
+    _StudyRoom(1, 5, 0, 30),
 )
 
 
@@ -114,7 +114,7 @@ def _all_boxes(study: Study) -> _Boxes:
     }
 
 
-def _sections(content: _Content, room: _Room) -> Iterator[str]:
+def _sections(content: _Content, room: _StudyRoom) -> Iterator[str]:
     yield _head(content.study, room)
     for table, title in _TITLES.items():
         if content.tables[table]:
@@ -123,7 +123,7 @@ def _sections(content: _Content, room: _Room) -> Iterator[str]:
     yield section("How it was made", list(_origin(content, room)))
 
 
-def _head(study: Study, room: _Room) -> str:
+def _head(study: Study, room: _StudyRoom) -> str:
     human = within(", ".join(study.request.human), room.n_chars)
     metrics = within(", ".join(study.metrics), room.n_chars)
     lines = [f"<h1>{study.n_rows:,} rows: metrics against {escaped(human)}</h1>"]
@@ -133,7 +133,7 @@ def _head(study: Study, room: _Room) -> str:
     return "\n".join([*lines, left_out(len(notes) - room.n_rows, "notes")])
 
 
-def _tables(table: str, found: Sequence[Shown], room: _Room) -> Iterator[str]:
+def _tables(table: str, found: Sequence[Shown], room: _StudyRoom) -> Iterator[str]:
     """Yield the tables of one kind: of all rows open, of subsets folded."""
     x_range = _x_range(table, found[: room.n_tables])
     for own in found[: room.n_tables]:
@@ -151,7 +151,7 @@ def _place(one: Statistic) -> str:
     return f"{one.human}, {rows_shown(one)}{level}"
 
 
-def _table(own: Shown, room: _Room) -> str:
+def _table(own: Shown, room: _StudyRoom) -> str:
     rows = [
         [within(_plain(cell), room.n_chars) for cell in cells] for cells in own.rows[: room.n_rows]
     ]
@@ -188,7 +188,7 @@ def _x_range(table: str, found: Sequence[Shown]) -> tuple[float, float] | None:
     return min(known), max(known)
 
 
-def _figures(table: str, own: Shown, room: _Room, x_range: tuple[float, float] | None) -> str:
+def _figures(table: str, own: Shown, room: _StudyRoom, x_range: tuple[float, float] | None) -> str:
     """Return the charts of one table; its rows are theirs, in the same order."""
     draw = _CHARTS.get(table)
     if draw is None or (draw is _pairs and len(own.groups) < 2):
@@ -204,7 +204,7 @@ def _figures(table: str, own: Shown, room: _Room, x_range: tuple[float, float] |
     return f'<div class="charts">{"".join(figures)}</div>{legend}'
 
 
-def _dots(found: Sequence[Statistic], room: _Room, x_range: tuple[float, float] | None) -> str:
+def _dots(found: Sequence[Statistic], room: _StudyRoom, x_range: tuple[float, float] | None) -> str:
     dots = [_dot(one, room) for one in found]
     first = found[0]
     title = within(f"{first.coefficient or first.table}: {_place(first)}", room.n_chars)
@@ -212,7 +212,7 @@ def _dots(found: Sequence[Statistic], room: _Room, x_range: tuple[float, float] 
     return svg.interval_dots(dots, title=title, x_range=x_range, level=level)
 
 
-def _dot(one: Statistic, room: _Room) -> svg.Dot:
+def _dot(one: Statistic, room: _StudyRoom) -> svg.Dot:
     name = within(one.metric, room.n_chars)
     if np.isnan(one.value):
         return svg.Dot(name, None, reason=reason_shown(one.reason))
@@ -220,7 +220,7 @@ def _dot(one: Statistic, room: _Room) -> svg.Dot:
     return svg.Dot(name, one.value, *edges)
 
 
-def _pairs(found: Sequence[Statistic], room: _Room, _: tuple[float, float] | None) -> str:
+def _pairs(found: Sequence[Statistic], room: _StudyRoom, _: tuple[float, float] | None) -> str:
     """Return the grid of pairs; metrics that win most pairs stand first."""
     won: dict[str, float] = {}
     for one in found:
@@ -241,7 +241,7 @@ def _pairs(found: Sequence[Statistic], room: _Room, _: tuple[float, float] | Non
     return svg_grid.pair_grid(named, cells, title=title)
 
 
-def _cell(one: Statistic, room: _Room, *, is_turned: bool = False) -> svg_grid.Cell:
+def _cell(one: Statistic, room: _StudyRoom, *, is_turned: bool = False) -> svg_grid.Cell:
     a, b = (within(name, room.n_chars) for name in (one.metric, one.metric_b))
     if np.isnan(one.value):
         said = f"{a} - {b}: undefined ({reason_shown(one.reason)})"
@@ -252,7 +252,7 @@ def _cell(one: Statistic, room: _Room, *, is_turned: bool = False) -> svg_grid.C
     return svg_grid.Cell(value, is_sure=one.p_value < _SURE, said=said)
 
 
-_Draw = Callable[[Sequence[Statistic], _Room, tuple[float, float] | None], str]
+_Draw = Callable[[Sequence[Statistic], _StudyRoom, tuple[float, float] | None], str]
 _CHARTS: dict[str, _Draw] = {
     "correlations": _dots,
     "comparisons": _pairs,
@@ -261,7 +261,7 @@ _CHARTS: dict[str, _Draw] = {
 }
 
 
-def _ratings(content: _Content, room: _Room) -> Iterator[str]:
+def _ratings(content: _Content, room: _StudyRoom) -> Iterator[str]:
     """Yield, for each human column, a chart of each metric and one table of all of them."""
     said = (
         "Rows with a score and a rating. Line: 90 % of them; box: half; upright line: median; "
@@ -279,14 +279,14 @@ def _ratings(content: _Content, room: _Room) -> Iterator[str]:
     yield left_out(len(content.study.ratings) - room.n_tables, "human columns")
 
 
-def _boxes(human: str, name: str, boxes: Sequence[svg_grid.Box], room: _Room) -> str:
+def _boxes(human: str, name: str, boxes: Sequence[svg_grid.Box], room: _StudyRoom) -> str:
     title = within(f"{name} by {human}", room.n_chars)
     if not boxes:
         return figure(title, block_html(Passage("No row has a rating.", tone="soft")))
     return figure(within(name, room.n_chars), svg_grid.boxes(boxes, title=title))
 
 
-def _box_table(human: str, boxes: Mapping[str, Sequence[svg_grid.Box]], room: _Room) -> str:
+def _box_table(human: str, boxes: Mapping[str, Sequence[svg_grid.Box]], room: _StudyRoom) -> str:
     rows = [
         [within(name, room.n_chars), box.name, shown(box.n), shown(box.mean), *points]
         for name, own in boxes.items()
@@ -298,7 +298,7 @@ def _box_table(human: str, boxes: Mapping[str, Sequence[svg_grid.Box]], room: _R
     return block_html(Table(caption, head, rows, numbers=range(2, len(head))))
 
 
-def _origin(content: _Content, room: _Room) -> Iterator[str]:
+def _origin(content: _Content, room: _StudyRoom) -> Iterator[str]:
     study = content.study
     given = [
         (key.replace("_", " "), within(_given(value), room.n_chars))

@@ -26,7 +26,7 @@ _ROWS_FOR_PROCESSES = 500_000
 _LOOK_S = 0.5
 
 
-class Executor(Protocol):
+class RangeExecutor(Protocol):
     """Who works on ranges."""
 
     def begin(self, folder: StoragePath | None, inputs: Sequence[str]) -> None:
@@ -41,7 +41,7 @@ class Executor(Protocol):
         """Return when nobody works any more; what has not begun is given up."""
 
 
-class LocalExecutor:
+class LocalRangeExecutor:
     """Works in this process, or in a few of this machine's.
 
     Parameters

@@ -12,7 +12,7 @@ from audit_runs import cells_of, clustered, run_of
 from qaeval_core.audit.compare import compare
 from qaeval_core.audit.page import audit_page
 from qaeval_core.audit.request import AuditRequest
-from qaeval_core.audit.run import AuditOutcome, Status
+from qaeval_core.audit.run import AuditOutcome, AuditStatus
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.audit.unusual_runs import run_means
 from qaeval_core.pages.example_rows import MAX_BYTES
@@ -95,7 +95,7 @@ def test_clusters_that_are_estimated_are_not_shown_as_counted() -> None:
 def test_every_status_has_a_page() -> None:
     whole = outcome(run(), run())
     assert ">No alert<" in audit_page(whole)
-    cases: list[tuple[Status, RunProfile | None, str]] = [
+    cases: list[tuple[AuditStatus, RunProfile | None, str]] = [
         ("first_run", run(), "First run"),
         ("incomplete", None, "Incomplete"),
     ]

@@ -201,3 +201,28 @@ def test_all_writes_below_out_go_through_one_module() -> None:
     assert {"unlink", "link", "fsync", "replace", "open", "mkdir"} <= known, (
         "a check that sees nothing would make this one worthless"
     )
+
+
+def classes_and_aliases() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Return which modules define each class, and each capitalised name of a type, by name."""
+    classes: dict[str, set[str]] = {}
+    aliases: dict[str, set[str]] = {}
+    for module, path in modules().items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name, set()).add(module)
+        for node in tree.body:
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    if isinstance(target, ast.Name) and re.fullmatch("[A-Z][A-Za-z]+", target.id):
+                        aliases.setdefault(target.id, set()).add(module)
+    return classes, aliases
+
+
+def test_a_class_name_means_one_thing() -> None:
+    """A name with two meanings is read with the wrong one."""
+    classes, aliases = classes_and_aliases()
+    assert len(classes) > 300
+    twice = {name: own for name, own in classes.items() if len(own | aliases.get(name, set())) > 1}
+    assert twice == {}

@@ -26,7 +26,7 @@ from qaeval_core.filter.run import filter_corpus
 from qaeval_core.schema import COLUMNS_METADATA
 from qaeval_core.tables import corpus
 from qaeval_core.tables import range_reader as ranges
-from qaeval_core.tables.executor import LocalExecutor
+from qaeval_core.tables.executor import LocalRangeExecutor
 from qaeval_core.tables.open_corpus import open_corpus
 
 
@@ -253,7 +253,7 @@ def test_ids_are_hashed_where_rank_values_tie(
     for i in range(n_files):
         frame(rows[i::n_files]).write_parquet(tmp_path / f"part{i}.parquet")
     told = []
-    executor = LocalExecutor(lambda label, done, total: told.append(label))
+    executor = LocalRangeExecutor(lambda label, done, total: told.append(label))
     request = FilterRequest(
         rank_by="score", rules="none", near_duplicates="none", group=group, share="0.5"
     )

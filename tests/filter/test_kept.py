@@ -23,7 +23,7 @@ from qaeval_core.running import carried_columns as copied
 from qaeval_core.schema import COLUMNS_METADATA
 from qaeval_core.tables import corpus
 from qaeval_core.tables import range_reader as ranges
-from qaeval_core.tables.executor import LocalExecutor
+from qaeval_core.tables.executor import LocalRangeExecutor
 
 # Rows of the row groups of each file.
 SOURCES = {"a": (17, 5, 31, 1, 23), "b": (40,), "deep/c": (3, 29, 11, 11)}
@@ -128,7 +128,7 @@ def test_processes_write_the_same_bytes(
         seen.setdefault(label, []).append(len(own))
 
     for n in (1, 2):
-        with contextlib.closing(LocalExecutor(tell, n_processes=n)) as executor:
+        with contextlib.closing(LocalRangeExecutor(tell, n_processes=n)) as executor:
             filtered(out, tmp_path / str(n), executor=executor, **options)
         for label in ("scan", "write"):
             assert seen[label][1:] == [0 if n == 1 else 2] * N_RANGES

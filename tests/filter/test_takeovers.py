@@ -272,7 +272,9 @@ def test_a_file_is_not_sent_after_a_late_look(out: Path, bucket: StoragePath) ->
     assert "_SUCCESS" in files_of(kept)
 
 
-def declare(kept: StoragePath, change: unfenced.Change, name: str, **process: object) -> None:
+def declare(
+    kept: StoragePath, change: unfenced.UnfencedChange, name: str, **process: object
+) -> None:
     """Let a process of another filter be killed after what it declares."""
     with RunLock(kept) as lock, declared(change, [kept / name], lock.tenure, "another"):
         [path] = declarations(kept)
@@ -287,7 +289,7 @@ def test_what_a_dead_process_declared_does_not_come(
     out: Path,
     bucket: StoragePath,
     monkeypatch: pytest.MonkeyPatch,
-    change: unfenced.Change,
+    change: unfenced.UnfencedChange,
     *,
     is_here: bool,
 ) -> None:

@@ -23,7 +23,7 @@ from qaeval_core.audit.shared_rows import Side, pair_runs
 from qaeval_core.audit.source import open_source
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.storage import checksums
-from qaeval_core.tables.executor import LocalExecutor
+from qaeval_core.tables.executor import LocalRangeExecutor
 from qaeval_core.tables.finished_run import read_run
 
 UNSEEN = "not_reproducible is not looked for"
@@ -230,9 +230,9 @@ def test_processes_find_the_same_pairs(first: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("qaeval_core.tables.executor._ROWS_FOR_PROCESSES", 0)
     run = read_run(first / "out1")
     side = Side(run, open_source(run, AuditRequest()))
-    with contextlib.closing(LocalExecutor(n_processes=2)) as executor:
+    with contextlib.closing(LocalRangeExecutor(n_processes=2)) as executor:
         apart = pair_runs(side, side, AuditSettings(n_draws=99), executor)
-    assert apart == pair_runs(side, side, AuditSettings(n_draws=99), LocalExecutor())
+    assert apart == pair_runs(side, side, AuditSettings(n_draws=99), LocalRangeExecutor())
     assert [own.n_same for own in apart.columns] == [N_ROWS] * 3
 
 
@@ -256,7 +256,7 @@ def test_what_need_not_be_the_same_is_not_called_so(
     own = replace(run, config=config, device=device, columns=columns)
     source = open_source(run, AuditRequest(watch=("f1",)))
     found = pair_runs(
-        Side(own, source), Side(own, source), AuditSettings(n_draws=99), LocalExecutor()
+        Side(own, source), Side(own, source), AuditSettings(n_draws=99), LocalRangeExecutor()
     )
     (note,) = found.notes or ("",)
     assert why in note and bool(why) == bool(note)

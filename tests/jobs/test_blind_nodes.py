@@ -40,7 +40,7 @@ from qaeval.on_ray.actors import ScorePieces
 from qaeval_core.configure import RunConfig, load_config
 from qaeval_core.errors import BlindNodeError
 from qaeval_core.planning.job import Job, make_job, read_inputs
-from qaeval_core.running.local_executor import LocalExecutor
+from qaeval_core.running.local_executor import LocalPieceExecutor
 from qaeval_core.running.visibility import Sight
 from qaeval_core.scoring.run import run_job
 from qaeval_core.storage.path import as_path
@@ -176,7 +176,7 @@ def frequencies(folder: Path) -> str:
     given = request(source, folder.parent / "corpus", metrics__cider__metric="cider")
     config = load_config(overrides=given)
     job = make_job(config, read_inputs(config), device="cpu")
-    run_job(job, LocalExecutor(), say=lambda _: None)
+    run_job(job, LocalPieceExecutor(), say=lambda _: None)
     (made,) = (folder.parent / "corpus" / "corpus").glob("*.parquet")
     return str(shutil.copy(made, folder / "frequencies.parquet"))
 
@@ -309,7 +309,7 @@ def test_a_node_that_joins_later_gets_the_artifacts_that_it_does_not_see(
     assert not failure, failure
     assert (tmp_path / "out" / "_SUCCESS").exists()
     assert len(list(tmp_path.glob("node-*"))) == 2, "the second node had nothing to do"
-    run_job(replace_out(config, tmp_path / "alone"), LocalExecutor(), say=lambda _: None)
+    run_job(replace_out(config, tmp_path / "alone"), LocalPieceExecutor(), say=lambda _: None)
     assert_same_scores(read_scores(tmp_path / "out"), read_scores(tmp_path / "alone"))
     # The first of both passes may be over when the node joins.
     assert (executor.n_read > 0) == is_blind

@@ -15,7 +15,7 @@ from pins.old_out import FILE, OLD_OUT, settings
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ArtifactMissingError
 from qaeval_core.planning.job import make_job, read_inputs
-from qaeval_core.running.local_executor import LocalExecutor
+from qaeval_core.running.local_executor import LocalPieceExecutor
 from qaeval_core.scoring.run import run_job
 from tiny_artifacts import make_cross_encoder
 
@@ -43,7 +43,7 @@ def test_an_old_out_is_resumed_without_computing(tmp_path: Path) -> None:
     make_cross_encoder(tmp_path / "artifacts" / "pair_score-gpt2-fp32")
     config = load_config(overrides=given)
     job = make_job(config, read_inputs(config), device="cpu")
-    outcome = run_job(job, LocalExecutor(), say=print)
+    outcome = run_job(job, LocalPieceExecutor(), say=print)
     assert outcome.report is not None
     computed = {
         key.partition("-")[0]: family["this_run"]["rows"]
@@ -73,7 +73,7 @@ def test_models_whose_graphs_are_new_say_why_they_run_again(tmp_path: Path) -> N
     make_cross_encoder(tmp_path / "artifacts" / "pair_score-gpt2-fp32")
     config = load_config(overrides=given)
     job = make_job(config, read_inputs(config), device="cpu")
-    run_job(job, LocalExecutor(), say=print)
+    run_job(job, LocalPieceExecutor(), say=print)
     # What the first version wrote of this run.
     out = tmp_path / "out"
     written = json.loads((out / "run.json").read_text())
@@ -83,7 +83,7 @@ def test_models_whose_graphs_are_new_say_why_they_run_again(tmp_path: Path) -> N
     (out / "run.json").write_text(json.dumps(written))
     (out / "_SUCCESS").unlink()
     said: list[str] = []
-    run_job(job, LocalExecutor(), say=said.append)
+    run_job(job, LocalPieceExecutor(), say=said.append)
     assert (
         "sas-03e98f5ba963 is not used any more: this version of qaeval exports its graph anew "
         "(version 2, was 1), whose numbers differ a little, so its rows are computed anew; its "
@@ -98,7 +98,7 @@ def test_what_was_not_committed_is_computed(tmp_path: Path) -> None:
     given = {key: value for key, value in settings(tmp_path).items() if "naco" not in key}
     config = load_config(overrides=given)
     outcome = run_job(
-        make_job(config, read_inputs(config), device="cpu"), LocalExecutor(), say=print
+        make_job(config, read_inputs(config), device="cpu"), LocalPieceExecutor(), say=print
     )
     assert outcome.n_shards_run > 0
     wanted = pl.read_parquet(OLD_OUT / "scores.parquet")

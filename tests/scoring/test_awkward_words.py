@@ -15,7 +15,7 @@ from helpers import read_scores, run_locally, write_parquet
 from qaeval_core import Scorer
 from qaeval_core.errors import SchemaError
 from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.scoring.run import Outcome
+from qaeval_core.scoring.run import RunOutcome
 
 TEXT_METRICS = [
     spec.name for spec in METRICS.values() if spec.needs == ("words",) and "candidate" in spec.roles
@@ -49,7 +49,7 @@ def run(job: dict[str, object], *names: str, **settings: object) -> tuple[pl.Dat
     return checked(outcome, Path(str(job["output.path"])))
 
 
-def checked(outcome: Outcome, out: Path) -> tuple[pl.DataFrame, dict]:
+def checked(outcome: RunOutcome, out: Path) -> tuple[pl.DataFrame, dict]:
     """Return scores and report of a run, after counting every row of every instance."""
     report = outcome.report
     assert report is not None

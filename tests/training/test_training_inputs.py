@@ -15,8 +15,8 @@ import pytest
 from qaeval_core.errors import ConfigError, InputError, SchemaError, UnreadableFileError
 from qaeval_export.training.__main__ import main
 from qaeval_export.training.inputs import (
-    Pairs,
     Question,
+    TrainingPairs,
     check_file,
     hold_out_contexts,
     hold_out_pairs,
@@ -44,7 +44,7 @@ def test_pairs_are_read_under_other_names_and_scales(tmp_path: Path, name: str) 
     path = write_rows(tmp_path / name, rows)
     columns = {"text_a": "one", "text_b": "two", "score": "sts"}
     pairs = read_pairs([path, path], columns=columns, scale=5.0)
-    assert pairs == Pairs(["a", "c"] * 2, ["b", ""] * 2, [1.0, 0.0] * 2)
+    assert pairs == TrainingPairs(["a", "c"] * 2, ["b", ""] * 2, [1.0, 0.0] * 2)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_damaged_and_empty_files_are_named(tmp_path: Path) -> None:
 def test_held_out_pairs_never_come_back_swapped() -> None:
     """(b, a) in training and (a, b) in dev would make a memory look like understanding."""
     texts = [f"text {i % 20}" for i in range(60)]
-    pairs = Pairs(texts, texts[1:] + texts[:1], [0.5] * 60)
-    swapped = Pairs(pairs.text_b, pairs.text_a, pairs.score)
-    both = Pairs(*(getattr(pairs, n) + getattr(swapped, n) for n in pairs.__slots__))
+    pairs = TrainingPairs(texts, texts[1:] + texts[:1], [0.5] * 60)
+    swapped = TrainingPairs(pairs.text_b, pairs.text_a, pairs.score)
+    both = TrainingPairs(*(getattr(pairs, n) + getattr(swapped, n) for n in pairs.__slots__))
     train, dev = hold_out_pairs(both, share=0.2, seed=3)
     keys = [{frozenset(p) for p in zip(s.text_a, s.text_b, strict=True)} for s in (train, dev)]
     assert keys[0] & keys[1] == set()
@@ -108,7 +108,7 @@ def test_held_out_pairs_never_come_back_swapped() -> None:
     assert len(keys[1]) == 4
     assert hold_out_pairs(both, share=0.2, seed=3)[1] == dev
     with pytest.raises(ConfigError, match="leaves none to train on"):
-        hold_out_pairs(Pairs(["a"], ["b"], [1.0]), share=0.5, seed=0)
+        hold_out_pairs(TrainingPairs(["a"], ["b"], [1.0]), share=0.5, seed=0)
 
 
 def squad_json(answers: list[dict[str, Any]]) -> dict[str, Any]:

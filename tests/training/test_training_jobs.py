@@ -28,7 +28,7 @@ from qaeval_core.models.registry import resolve_model
 from qaeval_export.training import job
 from qaeval_export.training.cross_encoder import CrossEncoderTask, pair_logits
 from qaeval_export.training.folder import OutFolder
-from qaeval_export.training.inputs import Pairs, Question
+from qaeval_export.training.inputs import Question, TrainingPairs
 from qaeval_export.training.loop import LengthGroupedBatches, newest
 from qaeval_export.training.model import load_merged, load_task_model, load_tokenizer
 from qaeval_export.training.options import parse_options
@@ -124,7 +124,7 @@ def test_a_cross_encoder_is_trained_and_what_is_written_gives_its_scores(
     minilm = resolve_model("minilm", role="encoder")
     adapted = load_merged(load_task_model(minilm, "cross-encoder", seed=9), out / "adapter")
     tokenizer = AutoTokenizer.from_pretrained(source.folder)
-    pairs = Pairs(list(TEXTS), list(TEXTS[::-1]), [0.0] * 6)
+    pairs = TrainingPairs(list(TEXTS), list(TEXTS[::-1]), [0.0] * 6)
     logits = [
         pair_logits(model, tokenizer, pairs=pairs, max_tokens=48) for model in (merged, adapted)
     ]

@@ -24,7 +24,7 @@ from qaeval_core.models.record import (
     NO_SPAN,
     ArtifactRequest,
 )
-from qaeval_export.graphs.base import PAIRS, Axes, GraphExport, Output, Rows, per_row
+from qaeval_export.graphs.base import PAIRS, Axes, GraphExport, GraphRows, Output, per_row
 from qaeval_export.graphs.encoder import Encoder
 from qaeval_export.loading import LoadedModel, first_position
 from qaeval_export.parity import Values, pair_rows
@@ -99,7 +99,7 @@ def _make(loaded: LoadedModel, _: ArtifactRequest) -> tuple[nn.Module, Axes]:
     return module, ("n_rows", 2 + 3 * N_ANSWER_SPANS)
 
 
-def _values(output: Output, rows: Rows) -> list[Values]:
+def _values(output: Output, rows: GraphRows) -> list[Values]:
     """Return of each row the sum, "no answer" and the scores of its spans."""
     scores = output[:, : 2 + N_ANSWER_SPANS]
     return [own[: 2 + len(row.context_ids)] for own, row in zip(scores, rows, strict=True)]

@@ -28,7 +28,7 @@ from qaeval_export.parity import ParityRow, RowMaker, Values
 _N_BATCH = 8
 
 Axes = tuple[str | int, ...]
-Rows = Sequence[ParityRow]
+GraphRows = Sequence[ParityRow]
 Output = NDArray[np.float64]
 
 
@@ -40,7 +40,7 @@ class Input(NamedTuple):
 
     example: Tensor
     axes: Axes
-    of_rows: Callable[[Rows], NDArray[np.int64]]
+    of_rows: Callable[[GraphRows], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +67,10 @@ class GraphExport:
     inputs: Mapping[str, Input]
     output: str
     make_rows: RowMaker
-    values: Callable[[Output, Rows], list[Values]]
+    values: Callable[[Output, GraphRows], list[Values]]
     tolerance: Mapping[str, float]
 
-    def run(self, session: ort.InferenceSession, rows: Rows) -> list[Values]:
+    def run(self, session: ort.InferenceSession, rows: GraphRows) -> list[Values]:
         """Run the graph on padded batches and return each row's values."""
         found: list[Values] = []
         for start in range(0, len(rows), _N_BATCH):
@@ -81,7 +81,7 @@ class GraphExport:
         return found
 
 
-def padded_ids(rows: Rows) -> NDArray[np.int64]:
+def padded_ids(rows: GraphRows) -> NDArray[np.int64]:
     """Return the rows' token ids, right-padded with their last one; shape (n_rows, n_tokens)."""
     n_longest = max(len(row.ids) for row in rows)
     return np.asarray([row.ids + row.ids[-1:] * (n_longest - len(row.ids)) for row in rows])
@@ -107,7 +107,7 @@ PAIRS = {**TEXTS, "second_start": per_row([9, 7, 8], lambda row: row.second_star
 def asked_rows(asked: Callable[[ParityRow], range]) -> Input:
     """Return the input row * n_tokens + position of each row's asked positions."""
 
-    def of_rows(rows: Rows) -> NDArray[np.int64]:
+    def of_rows(rows: GraphRows) -> NDArray[np.int64]:
         n_tokens = max(len(row.ids) for row in rows)
         return np.concatenate([np.asarray(asked(row)) + i * n_tokens for i, row in enumerate(rows)])
 
@@ -116,11 +116,11 @@ def asked_rows(asked: Callable[[ParityRow], range]) -> Input:
 
 def asked_values(
     asked: Callable[[ParityRow], range],
-) -> Callable[[Output, Rows], list[Values]]:
+) -> Callable[[Output, GraphRows], list[Values]]:
     """Return what cuts an output of all asked positions into those of each row."""
     return lambda output, rows: np.split(output, np.cumsum([len(asked(row)) for row in rows])[:-1])
 
 
-def row_values(output: Output, _: Rows) -> list[Values]:
+def row_values(output: Output, _: GraphRows) -> list[Values]:
     """Return the one value, or vector, of each row."""
     return list(output[:, None])

@@ -37,7 +37,7 @@ from torch.nn import functional
 
 from qaeval_core.errors import ExportError
 from qaeval_core.models.record import ArtifactRequest
-from qaeval_export.graphs.base import TEXTS, Axes, GraphExport, Input, Output, Rows, per_row
+from qaeval_export.graphs.base import TEXTS, Axes, GraphExport, GraphRows, Input, Output, per_row
 from qaeval_export.graphs.encoder import EncoderEmbeddings, EncoderLayer, padding_bias, positions
 from qaeval_export.graphs.layer_cosines import LayerCosines
 from qaeval_export.loading import LoadedModel, first_position
@@ -258,7 +258,7 @@ def _make(
     return module, (*of_pair, "n_cand", 2) if keep_matches else of_pair
 
 
-def _candidate_positions(rows: Rows) -> NDArray[np.int64]:
+def _candidate_positions(rows: GraphRows) -> NDArray[np.int64]:
     return np.arange(1, max(len(row.candidate_ids) for row in rows) + 1)
 
 
@@ -274,7 +274,7 @@ _INPUTS = {
 }
 
 
-def _layer_values(output: Output, rows: Rows) -> list[Values]:
+def _layer_values(output: Output, rows: GraphRows) -> list[Values]:
     if output.ndim == 2:
         return list(output)  # of shape (n_layers,) each
     # Cosines, of shape (n_pairs, n_layers, n_cand, n_tokens).
@@ -286,7 +286,7 @@ def _layer_values(output: Output, rows: Rows) -> list[Values]:
     ]
 
 
-def _match_values(output: Output, rows: Rows) -> list[Values]:
+def _match_values(output: Output, rows: GraphRows) -> list[Values]:
     # A wrong position has another worth. Positions themselves may differ where attentions tie.
     worth = output[..., 1]  # (n_pairs, n_layers, n_cand)
     return [own[:, : len(row.candidate_ids)].ravel() for own, row in zip(worth, rows, strict=True)]

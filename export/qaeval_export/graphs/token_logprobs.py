@@ -34,8 +34,8 @@ from qaeval_export.graphs.base import (
     TEXTS,
     Axes,
     GraphExport,
+    GraphRows,
     Input,
-    Rows,
     asked_rows,
     asked_values,
 )
@@ -205,7 +205,7 @@ def _asked(row: ParityRow) -> range:
     return range(len(row.ids) - 1)  # the last prefix token of each token but the first
 
 
-def _targets(rows: Rows) -> NDArray[np.int64]:
+def _targets(rows: GraphRows) -> NDArray[np.int64]:
     return np.concatenate([np.asarray(row.ids[1:]) for row in rows])
 
 

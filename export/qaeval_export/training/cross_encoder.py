@@ -20,7 +20,7 @@ from scipy.stats import pearsonr, spearmanr
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from qaeval_core.models.registry import ModelSource
-from qaeval_export.training.inputs import Pairs, check_files, hold_out_pairs, read_pairs
+from qaeval_export.training.inputs import TrainingPairs, check_files, hold_out_pairs, read_pairs
 from qaeval_export.training.loop import Task
 from qaeval_export.training.model import load_tokenizer
 from qaeval_export.training.options import CrossEncoderOptions
@@ -81,7 +81,7 @@ class CrossEncoderTask(Task):
         """Return dev scores of a task model: the loss, and how well it agrees with the labels."""
         both = [
             pair_logits(model, self.tokenizer, pairs=pairs, max_tokens=self._max_tokens)
-            for pairs in (self.dev, Pairs(self.dev.text_b, self.dev.text_a, self.dev.score))
+            for pairs in (self.dev, TrainingPairs(self.dev.text_b, self.dev.text_a, self.dev.score))
         ]
         label = torch.tensor(self.dev.score, dtype=torch.float64)
         score = (both[0].sigmoid() + both[1].sigmoid()) / 2
@@ -93,7 +93,7 @@ class CrossEncoderTask(Task):
         return scores
 
 
-def _pair_lengths(tokenizer: Any, pairs: Pairs) -> list[int]:
+def _pair_lengths(tokenizer: Any, pairs: TrainingPairs) -> list[int]:
     """Return the tokens of each pair, special tokens included, uncut."""
     texts = list(zip(pairs.text_a, pairs.text_b, strict=True))
     encodings = tokenizer.backend_tokenizer.encode_batch_fast(texts)
@@ -113,7 +113,9 @@ def _encode(tokenizer: Any, text_a: list[str], text_b: list[str], *, max_tokens:
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def pair_logits(model: Any, tokenizer: Any, *, pairs: Pairs, max_tokens: int) -> torch.Tensor:
+def pair_logits(
+    model: Any, tokenizer: Any, *, pairs: TrainingPairs, max_tokens: int
+) -> torch.Tensor:
     """Return a logit for each pair, in fp32 on the model's device; float64 of shape (n_pairs,)."""
     model.eval()
     order: Sequence[int] = sorted(

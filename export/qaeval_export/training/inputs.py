@@ -25,7 +25,7 @@ _YES_NO = frozenset({"yes", "no"})
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class TrainingPairs:
     """Pairs of texts and how similar they are.
 
     Attributes
@@ -42,20 +42,20 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.score)
 
-    def take(self, rows: Sequence[int]) -> Pairs:
+    def take(self, rows: Sequence[int]) -> TrainingPairs:
         """Return some of the pairs.
 
         >>> Pairs(["a", "b"], ["c", "d"], [0.0, 1.0]).take([1])
         Pairs(text_a=['b'], text_b=['d'], score=[1.0])
         """
-        return Pairs(
+        return TrainingPairs(
             [self.text_a[row] for row in rows],
             [self.text_b[row] for row in rows],
             [self.score[row] for row in rows],
         )
 
 
-def read_pairs(paths: Sequence[Path], *, columns: Mapping[str, str], scale: float) -> Pairs:
+def read_pairs(paths: Sequence[Path], *, columns: Mapping[str, str], scale: float) -> TrainingPairs:
     """Read pairs from files, in order.
 
     Parameters
@@ -70,7 +70,7 @@ def read_pairs(paths: Sequence[Path], *, columns: Mapping[str, str], scale: floa
     InputError
         If a file, column or value is not as it must be.
     """
-    pairs = Pairs([], [], [])
+    pairs = TrainingPairs([], [], [])
     for path in paths:
         table = read_columns(path, columns.values())
         for side, texts in (("text_a", pairs.text_a), ("text_b", pairs.text_b)):
@@ -103,7 +103,9 @@ def _score_of(value: object, *, scale: float, where: str) -> float:
     return score
 
 
-def hold_out_pairs(pairs: Pairs, *, share: float, seed: int) -> tuple[Pairs, Pairs]:
+def hold_out_pairs(
+    pairs: TrainingPairs, *, share: float, seed: int
+) -> tuple[TrainingPairs, TrainingPairs]:
     """Split pairs into training and dev pairs; the two orders of a pair stay together.
 
     Examples

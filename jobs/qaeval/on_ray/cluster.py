@@ -38,7 +38,7 @@ _LOG_LEVEL_LINE = b"Set ray log level from environment variable"
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ActorLayout:
     """How many scoring actors, and what each reserves."""
 
     n_actors: int
@@ -225,7 +225,7 @@ def local_device(cluster: ClusterSection) -> Device:
     return "cuda" if found.returncode == 0 and "GPU" in found.stdout else "cpu"
 
 
-def layout(cluster: ClusterSection, device: Device) -> Layout:
+def layout(cluster: ClusterSection, device: Device) -> ActorLayout:
     """Return how many actors the connected cluster gets.
 
     One per GPU, with its share of the node's CPUs less one; on CPUs one per four, or one per node
@@ -237,7 +237,7 @@ def layout(cluster: ClusterSection, device: Device) -> Layout:
     if device == "cuda":
         num_cpus = _cpus_beside_a_gpu(cluster)
         n_threads = max(int(num_cpus), 1)
-        return Layout(cluster.actors or int(resources["GPU"]), n_threads, num_cpus, 1.0)
+        return ActorLayout(cluster.actors or int(resources["GPU"]), n_threads, num_cpus, 1.0)
     node_cpus = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
     node_cpus = [cpus for cpus in node_cpus if cpus > 0]
     smallest = min(node_cpus)
@@ -250,7 +250,7 @@ def layout(cluster: ClusterSection, device: Device) -> Layout:
     total = sum(node_cpus)
     if n_actors * reserved > total:
         reserved = max(total / n_actors * 0.9, 0.1)
-    return Layout(n_actors, max(n_threads, 1), reserved, 0.0)
+    return ActorLayout(n_actors, max(n_threads, 1), reserved, 0.0)
 
 
 def _cpus_beside_a_gpu(cluster: ClusterSection) -> float:
@@ -268,7 +268,7 @@ def _cpus_beside_a_gpu(cluster: ClusterSection) -> float:
     return min(wanted, share)
 
 
-def words_layout(cluster: ClusterSection, device: Device) -> Layout:
+def words_layout(cluster: ClusterSection, device: Device) -> ActorLayout:
     """Return how many actors the statistics of words get: one per CPU, on every node.
 
     They run on one core each, also where models run on GPUs; ``cluster.actors`` limits them where
@@ -277,10 +277,10 @@ def words_layout(cluster: ClusterSection, device: Device) -> Layout:
     """
     most = cluster.actors if cluster.actors and device == "cpu" else sys.maxsize
     if not cluster.address and len(ray.nodes()) == 1:
-        return Layout(min(available_cpus(), _local_cpus(), most), 1, 1.0, 0.0)
+        return ActorLayout(min(available_cpus(), _local_cpus(), most), 1, 1.0, 0.0)
     cpus = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
     n_actors = max(sum(max(own - 1, 1) for own in cpus if own > 0), 1)
-    return Layout(min(n_actors, most), 1, 0.9, 0.0)
+    return ActorLayout(min(n_actors, most), 1, 0.9, 0.0)
 
 
 def _local_cpus() -> int:

@@ -22,7 +22,7 @@ from qaeval.on_ray.actors import (
     piece_from_json,
     pieces_dataset,
 )
-from qaeval.on_ray.cluster import Layout, Nodes
+from qaeval.on_ray.cluster import ActorLayout, Nodes
 from qaeval.on_ray.governor import leave_governor, ray_governor
 from qaeval.on_ray.shipping import open_shipping
 from qaeval_core.errors import LanguageModelError, QAEvalError, RunError, RunStoppedError
@@ -48,9 +48,9 @@ class RayExecutor:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: ActorLayout,
         *,
-        words: Layout | None = None,
+        words: ActorLayout | None = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.layout = layout

@@ -116,7 +116,7 @@ class ChatFamilyPlan(FamilyPlan):
         return PassFacts(version=self.signature.version, settings=self.options)
 
 
-class ChatReply(Protocol):
+class ParsedReply(Protocol):
     """What was read of a reply; a dataclass."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -136,7 +136,7 @@ class Reading:
 
     Attributes
     ----------
-    reply : ChatReply or None
+    reply : ParsedReply or None
         What its reply says; None where there is none.
     problem : str or None
         Why the run does not count; None where it counts.
@@ -146,14 +146,14 @@ class Reading:
         Name of the reply in the journal.
     """
 
-    reply: ChatReply | None
+    reply: ParsedReply | None
     problem: str | None = None
     message: str | None = None
     key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PromptRequest:
     """One distinct prompt of a shard; all rows of it get the same readings."""
 
     messages: Sequence[Message]
@@ -166,7 +166,7 @@ class ChatWork:
     Parameters
     ----------
     family : ChatFamily
-    requests : sequence of Request
+    requests : sequence of PromptRequest
     reasons : list of str or None
         Why a good row is not asked; None where it is.
     n_runs : int
@@ -178,7 +178,7 @@ class ChatWork:
     def __init__(
         self,
         family: ChatFamily,
-        requests: Sequence[Request],
+        requests: Sequence[PromptRequest],
         reasons: list[str | None],
         *,
         n_runs: int,
@@ -203,7 +203,7 @@ class ChatWork:
         """Requests, had none been shared."""
         return self.n_runs * sum(len(request.rows) for request in self.requests)
 
-    def take(self, request: Request, readings: Sequence[Reading]) -> None:
+    def take(self, request: PromptRequest, readings: Sequence[Reading]) -> None:
         """Keep what came of all runs of a request."""
         for row in request.rows:
             self._readings[row] = list(readings)
@@ -256,7 +256,7 @@ class ChatFamily(Family):
         """Return the requests of good rows."""
 
     @abstractmethod
-    def read_reply(self, text: str) -> ChatReply:
+    def read_reply(self, text: str) -> ParsedReply:
         """Return what a reply says."""
 
     def parsed(self, text: str) -> dict[str, Any]:
@@ -264,11 +264,11 @@ class ChatFamily(Family):
         return asdict(self.read_reply(text))
 
     @abstractmethod
-    def reply_of(self, parsed: Mapping[str, Any]) -> ChatReply:
+    def reply_of(self, parsed: Mapping[str, Any]) -> ParsedReply:
         """Return what a journal kept of a reply whose text is gone."""
 
     @abstractmethod
-    def committed_reply(self, statistics: Mapping[str, Any], run: int) -> ChatReply:
+    def committed_reply(self, statistics: Mapping[str, Any], run: int) -> ParsedReply:
         """Return what was read of a reply, from a row's statistics."""
 
     @abstractmethod

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from qaeval_core.families.chat.family import ChatFamily, ChatWork, Reading, Request
+from qaeval_core.families.chat.family import ChatFamily, ChatWork, PromptRequest, Reading
 from qaeval_core.llm.limits import Message
 from qaeval_core.metrics.chat import UNPARSABLE, ChatSettings
 from qaeval_core.metrics.judge import JudgeSettings, fill, placeholders
@@ -94,7 +94,7 @@ class JudgeFamily(ChatFamily):
             if not empty:
                 rows.setdefault(fill(self._settings.prompt, texts), []).append(i)
         requests = [
-            Request([{"role": "user", "content": prompt}], of) for prompt, of in rows.items()
+            PromptRequest([{"role": "user", "content": prompt}], of) for prompt, of in rows.items()
         ]
         return ChatWork(self, requests, reasons, n_runs=self._settings.runs, values=values)
 
@@ -165,10 +165,10 @@ def _text(role: str, given: object) -> str:
     return ("\n\n" if role == "context" else "\n").join(map(str, given))
 
 
-Found = tuple[float | None, str | None]
+NumberOrProblem = tuple[float | None, str | None]
 
 
-def _last_number(text: str, _: str, most: float) -> Found:
+def _last_number(text: str, _: str, most: float) -> NumberOrProblem:
     """Return the last number; of ``4/5``, and ``4 out of 5``, the first where 5 is the most.
 
     Examples
@@ -192,7 +192,7 @@ def _last_number(text: str, _: str, most: float) -> Found:
     return _number(last[0])
 
 
-def _json_field(text: str, name: str, _: float) -> Found:
+def _json_field(text: str, name: str, _: float) -> NumberOrProblem:
     """Return the field of the last JSON object that has it.
 
     Examples
@@ -212,7 +212,7 @@ def _json_field(text: str, name: str, _: float) -> Found:
     return None, f"the reply has no JSON object with {name!r}"
 
 
-def _tagged(text: str, name: str, _: float) -> Found:
+def _tagged(text: str, name: str, _: float) -> NumberOrProblem:
     """Return what stands in the last tag of a name.
 
     Examples
@@ -228,7 +228,7 @@ def _tagged(text: str, name: str, _: float) -> Found:
     return _number(text[opening.end() : closing.start()].strip())
 
 
-def _number(given: object) -> Found:
+def _number(given: object) -> NumberOrProblem:
     """Return a number; texts of one are read, truth values and others are not."""
     try:
         value = float(given) if isinstance(given, int | float | str) else math.nan

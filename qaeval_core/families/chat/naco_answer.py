@@ -105,7 +105,7 @@ _REFUSAL = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ReplyLine:
     """One line of a reply that is not blank."""
 
     start: int  # where its text without marker begins in the clean reply
@@ -163,7 +163,7 @@ def clean(reply: str) -> str:
     return _LINE_START.sub("", _EMPHASIS.sub("", text)).strip("\n")
 
 
-def lines_of(text: str) -> list[Line]:
+def lines_of(text: str) -> list[ReplyLine]:
     """Return the lines of a clean reply.
 
     Examples
@@ -195,14 +195,14 @@ def step_labels(text: str) -> list[str]:
     ]
 
 
-def _line(raw: str, start: int) -> Line:
+def _line(raw: str, start: int) -> ReplyLine:
     indent = len(raw) - len(raw.lstrip())
     place, kind = indent, ""
     while found := _MARKER.match(raw, place):
         place, kind = found.end(), str(found.lastgroup)
     body = raw[place:].strip()
     step = _STEP.match(body)
-    return Line(start + place, indent, kind, body, _label(step) if step else "")
+    return ReplyLine(start + place, indent, kind, body, _label(step) if step else "")
 
 
 def _label(found: re.Match[str]) -> str:
@@ -212,7 +212,7 @@ def _label(found: re.Match[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class NacoAnswer:
     """What a reply answers; exactly one of the first three says so.
 
     ``place`` is where the answer stands in the clean reply, its end where there is none.
@@ -232,7 +232,7 @@ class _Marked:
     is_labelled: bool  # right behind "Answer:"
 
 
-def find_answer(text: str, lines: Sequence[Line]) -> Answer:
+def find_answer(text: str, lines: Sequence[ReplyLine]) -> NacoAnswer:
     """Return the answer of a clean reply with these lines.
 
     Marks first; then, without any, one line "Answer: ..." of at most 20 words, or several that say
@@ -249,9 +249,9 @@ def find_answer(text: str, lines: Sequence[Line]) -> Answer:
         if _says_no_answer(value) or len(value.split()) <= _MAX_UNMARKED_WORDS:
             return _answer(value, place)
     if lines and _ends_without_answer(lines):
-        return Answer(None, True, None, len(text))
+        return NacoAnswer(None, True, None, len(text))
     problem = _problem(text, n_answers=len(found), is_marked=bool(marked))
-    return Answer(None, False, problem, len(text))
+    return NacoAnswer(None, False, problem, len(text))
 
 
 def _given(marked: Sequence[_Marked], text: str) -> list[_Marked]:
@@ -261,7 +261,7 @@ def _given(marked: Sequence[_Marked], text: str) -> list[_Marked]:
     return [one for one in given if beyond is None or one.start < beyond.start()]
 
 
-def _labelled(lines: Sequence[Line]) -> dict[str, int]:
+def _labelled(lines: Sequence[ReplyLine]) -> dict[str, int]:
     """Return what stands behind labels, on their line or the next one, with its place."""
     found: dict[str, int] = {}
     for i, line in enumerate(lines):
@@ -274,10 +274,10 @@ def _labelled(lines: Sequence[Line]) -> dict[str, int]:
     return found
 
 
-def _answer(value: str, place: int) -> Answer:
+def _answer(value: str, place: int) -> NacoAnswer:
     if _says_no_answer(value):
-        return Answer(None, True, None, place)
-    return Answer(value, False, None, place)
+        return NacoAnswer(None, True, None, place)
+    return NacoAnswer(value, False, None, place)
 
 
 def _says_no_answer(value: str) -> bool:
@@ -285,7 +285,7 @@ def _says_no_answer(value: str) -> bool:
     return bool(is_bare or _NO_ANSWER.search(value) or _LEFT_OUT.search(value))
 
 
-def _ends_without_answer(lines: Sequence[Line]) -> bool:
+def _ends_without_answer(lines: Sequence[ReplyLine]) -> bool:
     """Whether the last line says that there is no answer.
 
     A list item that says what a passage leaves out may be a step of a reply that was cut off.
@@ -305,7 +305,7 @@ def _problem(text: str, *, n_answers: int, is_marked: bool) -> Problem:
     return "refusal" if _REFUSAL.search(text) else "no_answer"
 
 
-def _marked(text: str, lines: Sequence[Line]) -> list[_Marked]:
+def _marked(text: str, lines: Sequence[ReplyLine]) -> list[_Marked]:
     """Return what stands between marks, placeholders too."""
     marks = list(_MARKS.finditer(text))
     found: list[_Marked] = []
@@ -340,7 +340,7 @@ def _end_of(text: str, mark: re.Match[str], following: re.Match[str] | None) -> 
     return limit if line is None else line.end()
 
 
-def _closed_only(line: Line, mark: re.Match[str]) -> list[_Marked]:
+def _closed_only(line: ReplyLine, mark: re.Match[str]) -> list[_Marked]:
     """Return what stands between a label and a mark that closes what none has opened."""
     is_inside = mark.start() <= line.start + len(line.body)
     value = line.answer if is_inside else None

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from qaeval_core.families.chat.family import ChatFamily, ChatWork, Reading, Request
+from qaeval_core.families.chat.family import ChatFamily, ChatWork, PromptRequest, Reading
 from qaeval_core.families.chat.naco_prompt import make_prompt, prompt_name, reminder_prompt
 from qaeval_core.families.chat.naco_reply import Reply, parse_reply
 from qaeval_core.families.model_units import EMPTY_CANDIDATE
@@ -102,7 +102,9 @@ class NacoFamily(ChatFamily):
             if reasons[-1] is None:
                 rows.setdefault((question, *given), []).append(i)
         requests = [
-            Request(make_prompt(question=question, passages=passages, one_shot=own.one_shot), of)
+            PromptRequest(
+                make_prompt(question=question, passages=passages, one_shot=own.one_shot), of
+            )
             for (question, *passages), of in rows.items()
         ]
         return ChatWork(self, requests, reasons, n_runs=own.runs, values=values)

@@ -28,9 +28,9 @@ from typing import Literal
 
 from qaeval_core.families.chat.naco_answer import (
     OPEN,
-    Answer,
-    Line,
+    NacoAnswer,
     Problem,
+    ReplyLine,
     clean,
     find_answer,
     lines_of,
@@ -178,7 +178,7 @@ def parse_reply(text: str) -> Reply:
     )
 
 
-def _verdict(lines: Sequence[Line], answer: Answer) -> Verdict | None:
+def _verdict(lines: Sequence[ReplyLine], answer: NacoAnswer) -> Verdict | None:
     """Return the verdict: between the marks, labelled, before the first step, or at the end."""
     if answer.text is not None and (marked := _verdict_in_marks(answer.text)):
         return marked
@@ -221,7 +221,7 @@ def verdict_of(text: str, *, takes_first: bool = False) -> Verdict | None:
     return "unnatural" if kind == "unnatural" else "natural"
 
 
-def labelled_verdict(lines: Sequence[Line], *, answer_place: int) -> Verdict | None:
+def labelled_verdict(lines: Sequence[ReplyLine], *, answer_place: int) -> Verdict | None:
     """Return the first verdict behind a label "Verdict:", on its line or the next one.
 
     Labels above the answer go before those below it, where another case may have begun.
@@ -238,7 +238,7 @@ def labelled_verdict(lines: Sequence[Line], *, answer_place: int) -> Verdict | N
     return None
 
 
-def is_about_verdict(line: Line) -> bool:
+def is_about_verdict(line: ReplyLine) -> bool:
     """Whether a line judges the sentence, so that it is no step to the answer."""
     text = line.text
     return bool(_LABEL.match(text) or _JUDGES.search(text)) or verdict_of(text) is not None
@@ -260,7 +260,7 @@ def _own_words(text: str) -> str:
     )
 
 
-def count_steps(lines: Sequence[Line], *, answer_place: int) -> int:
+def count_steps(lines: Sequence[ReplyLine], *, answer_place: int) -> int:
     """Return the number of reasoning steps, at least 1.
 
     Steps are what the labels "Step 1:", "Step 2:" number, or else the items of the outermost list
@@ -270,7 +270,7 @@ def count_steps(lines: Sequence[Line], *, answer_place: int) -> int:
 
     Parameters
     ----------
-    lines : sequence of Line
+    lines : sequence of ReplyLine
         Of the clean reply.
     answer_place : int
         Where its answer stands.
@@ -285,9 +285,9 @@ def count_steps(lines: Sequence[Line], *, answer_place: int) -> int:
     return max(n_steps, 1)
 
 
-def head_of(lines: Sequence[Line], *, answer_place: int) -> list[Line]:
+def head_of(lines: Sequence[ReplyLine], *, answer_place: int) -> list[ReplyLine]:
     """Return the lines before the first step, header or answer: those with the verdict."""
-    head: list[Line] = []
+    head: list[ReplyLine] = []
     for line in lines:
         is_step = line.step or (line.kind and not is_about_verdict(line))
         if (
@@ -302,14 +302,14 @@ def head_of(lines: Sequence[Line], *, answer_place: int) -> list[Line]:
     return head
 
 
-def _labelled(lines: Sequence[Line]) -> int:
+def _labelled(lines: Sequence[ReplyLine]) -> int:
     """Return how many different steps are labelled "Step 1:" and so on."""
     labels = {label for line in lines for label in step_labels(line.body)}
     labels |= {line.step for line in lines if line.step}
     return len(labels - {line.step for line in lines if line.step and line.is_answer})
 
 
-def _listed(lines: Sequence[Line]) -> int:
+def _listed(lines: Sequence[ReplyLine]) -> int:
     """Return the items of the outermost list."""
     items = [line for line in lines if line.kind and not line.is_answer and not line.is_header]
     if not items:
@@ -318,7 +318,7 @@ def _listed(lines: Sequence[Line]) -> int:
     return sum(line.kind == first.kind and line.indent <= first.indent + 1 for line in items)
 
 
-def _after_verdict(lines: Sequence[Line]) -> Sequence[Line]:
+def _after_verdict(lines: Sequence[ReplyLine]) -> Sequence[ReplyLine]:
     """Return the lines below the header, else those below what judges the sentence."""
     for i, line in enumerate(lines):
         if line.is_header:

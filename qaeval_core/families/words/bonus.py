@@ -21,7 +21,7 @@ from qaeval_core.families.words.rows import (
     Compute,
     Pairs,
     ShardTexts,
-    Statistics,
+    WordStatistics,
     lists,
     numbers,
 )
@@ -42,7 +42,7 @@ def bonus_ngrams(values: Values, options: Mapping[str, Any], texts: ShardTexts) 
     bonus_pairs = texts.pairs(table, values["candidate"], rewarded)
     agrees = np.array(list(chain.from_iterable(_agreeing(values, kinds))), dtype=bool)
 
-    def compute() -> Statistics:
+    def compute() -> WordStatistics:
         if is_single:
             return {
                 **single_ngrams(pairs, options),
@@ -58,7 +58,7 @@ def bonus_ngrams(values: Values, options: Mapping[str, Any], texts: ShardTexts) 
     return compute
 
 
-def _single_bonus(pairs: Pairs, named: Pairs, agrees: NDArray[np.bool_]) -> Statistics:
+def _single_bonus(pairs: Pairs, named: Pairs, agrees: NDArray[np.bool_]) -> WordStatistics:
     """Return the bonus of each reference alone: its own matches, or those of the entities."""
     ones = np.ones(len(pairs.other), dtype=np.int64)
     matches = clipped(pairs, pairs.own_candidate, pairs.other, ones)
@@ -78,7 +78,7 @@ def bonus_lcs(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> 
     agrees = list(chain.from_iterable(_agreeing(values, kinds)))
     named = texts.pairs(table, values["candidate"], _named(values, kinds))
 
-    def compute() -> Statistics:
+    def compute() -> WordStatistics:
         return {
             **lcs_statistics(pairs, options),
             "agrees": lists(np.array(agrees, dtype=bool), pairs.n_others),

@@ -14,7 +14,7 @@ from qaeval_core.families.words.rows import (
     Compute,
     Pairs,
     ShardTexts,
-    Statistics,
+    WordStatistics,
     lists,
     numbers,
 )
@@ -35,7 +35,7 @@ def overlap(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Co
     """Count words in common with each reference, and say which pairs are equal."""
     pairs = texts.pairs(texts.table(options), values["candidate"], values["references"])
 
-    def compute() -> Statistics:
+    def compute() -> WordStatistics:
         lengths = pairs.table.lengths
         candidate, other, places = pairs.distinct()
         n_common = shared_counts(pairs, candidate, other, max_order=1)[:, 0]
@@ -59,7 +59,7 @@ def lcs(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Comput
     return lambda: lcs_statistics(pairs, options)
 
 
-def lcs_statistics(pairs: Pairs, options: Mapping[str, Any]) -> Statistics:
+def lcs_statistics(pairs: Pairs, options: Mapping[str, Any]) -> WordStatistics:
     """Return lengths of texts and of their longest common subsequences."""
     lengths = pairs.table.lengths
     candidate, other, places = pairs.distinct()
@@ -80,7 +80,7 @@ def ngrams(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Com
     return lambda: count(pairs, options)
 
 
-def single_ngrams(pairs: Pairs, options: Mapping[str, Any]) -> Statistics:
+def single_ngrams(pairs: Pairs, options: Mapping[str, Any]) -> WordStatistics:
     """Return n-grams in common with each reference."""
     lengths = pairs.table.lengths
     candidate, other, places = pairs.distinct()
@@ -96,7 +96,7 @@ def single_ngrams(pairs: Pairs, options: Mapping[str, Any]) -> Statistics:
     }
 
 
-def pooled_ngrams(pairs: Pairs, options: Mapping[str, Any]) -> Statistics:
+def pooled_ngrams(pairs: Pairs, options: Mapping[str, Any]) -> WordStatistics:
     """Return n-grams in common with all references of a row: one value per row that has any."""
     lengths = pairs.table.lengths
     n_pooled = np.minimum(pairs.n_others, 1)
@@ -113,7 +113,7 @@ def pooled_ngrams(pairs: Pairs, options: Mapping[str, Any]) -> Statistics:
     }
 
 
-def pooled_matches(pairs: Pairs, name: str, has_any: NDArray[np.bool_]) -> Statistics:
+def pooled_matches(pairs: Pairs, name: str, has_any: NDArray[np.bool_]) -> WordStatistics:
     """Return, by order, each row's n-grams clipped at their largest count in any other text."""
     matches = clipped(pairs, pairs.candidate, pairs.other, pairs.n_others)[has_any]
     return {
@@ -173,7 +173,7 @@ def alignment(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> 
         load_wordnet().synonyms if options["synonyms"] == "wordnet" else lambda _: no_synonyms
     )
 
-    def compute() -> Statistics:
+    def compute() -> WordStatistics:
         words, ids = pairs.table.words, pairs.table.ids.tolist()
         offsets = pairs.table.offsets.tolist()
         texts_words = [[words[i] for i in ids[start:stop]] for start, stop in pairwise(offsets)]
@@ -213,7 +213,7 @@ def question_words(values: Values, options: Mapping[str, Any], texts: ShardTexts
         for kind in KINDS
     }
 
-    def compute() -> Statistics:
+    def compute() -> WordStatistics:
         found = single_ngrams(pairs, options)
         for kind, own in by_kind.items():
             lengths = own.table.lengths

@@ -21,7 +21,7 @@ from qaeval_core.families.words.rows import (
     Compute,
     Pairs,
     ShardTexts,
-    Statistics,
+    WordStatistics,
     lists,
     numbers,
 )
@@ -166,7 +166,7 @@ def document_frequencies(values: Values, options: Mapping[str, Any], texts: Shar
     table = texts.table(options)
     pairs = texts.pairs(table, [""] * len(values["references"]), values["references"])
 
-    def compute() -> Statistics:
+    def compute() -> WordStatistics:
         counts = texts.counts(table)
         words, ids = word_hashes(table.words), table.ids
         rows, hashes = [], []
@@ -201,7 +201,7 @@ def tf_idf(
     """Measure the cosine of weighted n-grams with each reference."""
     pairs = texts.pairs(texts.table(options), values["candidate"], values["references"])
 
-    def compute() -> Statistics:
+    def compute() -> WordStatistics:
         counts = texts.counts(pairs.table)
         lengths = pairs.table.lengths
         words, ids = word_hashes(pairs.table.words), pairs.table.ids

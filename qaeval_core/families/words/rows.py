@@ -21,9 +21,9 @@ from qaeval_core.text.tokenise import Split, WordSplitter, make_tokeniser
 _SCRIPTED = "squad"
 
 TokeniserKey = tuple[str, bool, str, str]
-Statistics = dict[str, pa.Array]
+WordStatistics = dict[str, pa.Array]
 # What is left to do once all texts are tokenised.
-Compute = Callable[[], Statistics]
+Compute = Callable[[], WordStatistics]
 
 
 class Tokenisers:
