@@ -13,14 +13,19 @@ import pyarrow as pa
 from qaeval_core.configure import RunConfig, load_config
 from qaeval_core.errors import ConfigError, SchemaError, nearest
 from qaeval_core.families.chat.family import is_chat
-from qaeval_core.families.contract import Engine, FamilyPlan, Runner, statistics_table
+from qaeval_core.families.contract import (
+    DocumentFrequencies,
+    Engine,
+    FamilyPlan,
+    Runner,
+    statistics_table,
+)
 from qaeval_core.families.validate import table_rows
 from qaeval_core.families.words.frequencies import (
-    DocumentFrequencies,
     count_documents,
     read_frequencies,
 )
-from qaeval_core.families.words.rows import ShardTexts, Tokenisers
+from qaeval_core.families.words.rows import Tokenisers, WordTables
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.session import Device
@@ -145,7 +150,7 @@ class Scorer:
             One value per row.
         """
         statistics: dict[str, pa.Table] = {}
-        texts = ShardTexts(self._tokenisers)
+        texts = WordTables(self._tokenisers)
         for plans in run.passes:
             works = []
             # All texts are tokenised before any is counted.

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from qaeval_core.configure import ModelsSection, RunConfig
 from qaeval_core.families.validate import IntArray, Validated, validate_rows
-from qaeval_core.families.words.frequencies import DocumentFrequencies
-from qaeval_core.families.words.rows import ShardTexts
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.record import ArtifactRequest
@@ -27,7 +25,31 @@ from qaeval_core.store.pass_stats import PassStats
 
 ResolveArtifact = Callable[[ArtifactRequest], Artifact]
 Resources = Literal["words", "model", "calls"]
-LoadFrequencies = Callable[["FamilyPlan"], DocumentFrequencies]
+LoadFrequencies = Callable[["FamilyPlan"], "DocumentFrequencies"]
+
+
+class DocumentFrequencies(Protocol):
+    """In how many documents of a corpus each n-gram occurs, by its hash."""
+
+    @property
+    def n_documents(self) -> int:
+        """Documents of the corpus."""
+
+    def of(self, hashes: NDArray[np.uint64], *, absent: int = 1) -> NDArray[np.int64]:
+        """Return the documents that have each n-gram; ``absent`` where it is not known."""
+
+
+class ShardTexts(Protocol):
+    """The texts of one shard, for all families that read them together."""
+
+    def validate(
+        self,
+        rows: Mapping[str, Sequence[object]],
+        *,
+        columns: Mapping[str, str],
+        joins_passages: bool = True,
+    ) -> Validated:
+        """Check the shard's rows for some roles, once for all families that read these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

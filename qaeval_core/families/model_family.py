@@ -15,6 +15,7 @@ from qaeval_core.configure import ModelSettings, RunConfig
 from qaeval_core.errors import ConfigError, DeviceMemoryError
 from qaeval_core.families.contract import (
     Context,
+    DocumentFrequencies,
     Engine,
     Family,
     FamilyPlan,
@@ -23,13 +24,12 @@ from qaeval_core.families.contract import (
     Prepared,
     Resources,
     Runner,
+    ShardTexts,
     forward_report,
 )
 from qaeval_core.families.device_check import check_device
 from qaeval_core.families.model_units import ModelScorer, Units, Work
 from qaeval_core.families.validate import SharedPairs, share_pairs
-from qaeval_core.families.words.frequencies import DocumentFrequencies
-from qaeval_core.families.words.rows import ShardTexts
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.gpu import gpu_facts

@@ -13,8 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ModelError
+from qaeval_core.families.contract import DocumentFrequencies
 from qaeval_core.families.validate import IntArray, SharedPairs
-from qaeval_core.families.words.frequencies import DocumentFrequencies
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.session import pad
 from qaeval_core.text.encode import TextEncoder, TokenIds

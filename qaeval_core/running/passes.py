@@ -20,9 +20,8 @@ from qaeval_core.errors import (
     RunStoppedError,
     TooManyQuarantinedError,
 )
-from qaeval_core.families.contract import FamilyPlan
+from qaeval_core.families.contract import DocumentFrequencies, FamilyPlan
 from qaeval_core.families.words.frequencies import (
-    DocumentFrequencies,
     count_documents,
     read_frequencies,
     to_bytes,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.families.contract import Prepared, Runner, statistics_table
-from qaeval_core.families.words.rows import ShardTexts, Tokenisers
+from qaeval_core.families.words.rows import Tokenisers, WordTables
 from qaeval_core.planning.sample import chosen_values, sampled_rows
 from qaeval_core.planning.shards import Piece
 from qaeval_core.running.reader import ShardReader
@@ -190,7 +190,7 @@ class PieceWorker:
             table, chosen, columns=self._columns, max_bytes=piece.limits.text_bytes
         )
         read_s = time.perf_counter() - started
-        texts = ShardTexts(self._tokenisers)
+        texts = WordTables(self._tokenisers)
         prepared = {
             family: self._runners[family].layout.prepare(
                 self._own(family, values), texts, chosen=chosen

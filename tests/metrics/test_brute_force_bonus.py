@@ -20,7 +20,7 @@ from oracles import (
 )
 from qaeval_core import Scorer
 from qaeval_core.families.words.bonus import bonus_lcs, bonus_ngrams
-from qaeval_core.families.words.rows import ShardTexts, Tokenisers
+from qaeval_core.families.words.rows import Tokenisers, WordTables
 from qaeval_core.metrics.adapted import add_bonus
 
 Row = dict[str, object]
@@ -236,7 +236,7 @@ def test_bigram_precisions_are_those_of_the_paper(
     """Protects from bonus counts of other bigrams: .67 -> .78 and .31 -> .39 in print."""
     options = {"tokeniser": "13a", "lowercase": True, "stemming": "none"}
     values = {role: [value] for role, value in row.items()}
-    found = bonus_ngrams(values, options, ShardTexts(Tokenisers()))()
+    found = bonus_ngrams(values, options, WordTables(Tokenisers()))()
     matches, bonus = (np.array([found[f"{name}_2"][0].as_py()[0]]) for name in ("matches", "bonus"))
     totals = np.array([found["n_candidate"][0].as_py() - 1])
     assert matches / totals == pytest.approx(plain_p2)
@@ -264,6 +264,6 @@ def test_rouge_l_is_that_of_the_paper(row: Row, plain: float, adapted: float, lc
     assert round(Scorer(metrics).score([only_first])["rouge_l"][0].as_py(), 3) == plain
     options = {"tokeniser": "13a", "lowercase": True, "stemming": "none"}
     values = {role: [value] for role, value in row.items()}
-    found = bonus_lcs(values, options, ShardTexts(Tokenisers()))()
+    found = bonus_lcs(values, options, WordTables(Tokenisers()))()
     assert found["lcs"][0].as_py()[0] == lcs
     assert found["agrees"][0].as_py()[1:] in ([], [False])

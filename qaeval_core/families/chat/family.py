@@ -13,15 +13,15 @@ import pyarrow as pa
 from qaeval_core.errors import ConfigError
 from qaeval_core.families.contract import (
     Context,
+    DocumentFrequencies,
     Engine,
     Family,
     FamilyPlan,
     Layout,
     Resources,
     Runner,
+    ShardTexts,
 )
-from qaeval_core.families.words.frequencies import DocumentFrequencies
-from qaeval_core.families.words.rows import ShardTexts
 from qaeval_core.llm.limits import Message
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.metrics.chat import ChatSettings, chat_settings

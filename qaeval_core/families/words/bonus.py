@@ -20,8 +20,8 @@ from qaeval_core.families.words.counts import (
 from qaeval_core.families.words.rows import (
     Compute,
     Pairs,
-    ShardTexts,
     WordStatistics,
+    WordTables,
     lists,
     numbers,
 )
@@ -32,7 +32,7 @@ from qaeval_core.text.ngrams import IntArray
 Values = Mapping[str, Sequence[Any]]
 
 
-def bonus_ngrams(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Compute:
+def bonus_ngrams(values: Values, options: Mapping[str, Any], texts: WordTables) -> Compute:
     """Count n-grams in common, and those in agreeing references or in entities."""
     kinds = bonus_kinds(values)
     table = texts.table(options)
@@ -70,7 +70,7 @@ def _single_bonus(pairs: Pairs, named: Pairs, agrees: NDArray[np.bool_]) -> Word
     }
 
 
-def bonus_lcs(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Compute:
+def bonus_lcs(values: Values, options: Mapping[str, Any], texts: WordTables) -> Compute:
     """Measure common subsequences; say which references agree, and how long found entities are."""
     kinds = bonus_kinds(values)
     table = texts.table(options)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from qaeval_core.families.words.rows import (
     Compute,
     Pairs,
-    ShardTexts,
     WordStatistics,
+    WordTables,
     lists,
     numbers,
 )
@@ -31,7 +31,7 @@ from qaeval_core.text.wordnet import load_wordnet
 Values = Mapping[str, Sequence[Any]]
 
 
-def overlap(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Compute:
+def overlap(values: Values, options: Mapping[str, Any], texts: WordTables) -> Compute:
     """Count words in common with each reference, and say which pairs are equal."""
     pairs = texts.pairs(texts.table(options), values["candidate"], values["references"])
 
@@ -53,7 +53,7 @@ def overlap(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Co
     return compute
 
 
-def lcs(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Compute:
+def lcs(values: Values, options: Mapping[str, Any], texts: WordTables) -> Compute:
     """Measure the longest common subsequence with each reference."""
     pairs = texts.pairs(texts.table(options), values["candidate"], values["references"])
     return lambda: lcs_statistics(pairs, options)
@@ -71,7 +71,7 @@ def lcs_statistics(pairs: Pairs, options: Mapping[str, Any]) -> WordStatistics:
     }
 
 
-def ngrams(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Compute:
+def ngrams(values: Values, options: Mapping[str, Any], texts: WordTables) -> Compute:
     """Count n-grams in common, over all references of a row or with each."""
     pairs = texts.pairs(texts.table(options), values["candidate"], values["references"])
 
@@ -165,7 +165,7 @@ def closest_lengths(candidate: IntArray, other: IntArray, n_others: IntArray) ->
     return closest
 
 
-def alignment(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Compute:
+def alignment(values: Values, options: Mapping[str, Any], texts: WordTables) -> Compute:
     """Align words with each reference, by form, stem and synonym."""
     pairs = texts.pairs(texts.table(options), values["candidate"], values["references"])
     no_synonyms: frozenset[str] = frozenset()
@@ -195,7 +195,7 @@ def alignment(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> 
     return compute
 
 
-def question_words(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Compute:
+def question_words(values: Values, options: Mapping[str, Any], texts: WordTables) -> Compute:
     """Count words of each kind, and n-grams, in common with each reference or the context."""
     candidates = values["candidate"]
     has_references = "references" in values
@@ -231,7 +231,7 @@ def _words_of_kind(tokenise: Any, kind: str, text: str) -> list[str]:
     return word_kinds(tokenise(text))[kind]
 
 
-def spans(values: Values, _: Mapping[str, Any], __: ShardTexts) -> Compute:
+def spans(values: Values, _: Mapping[str, Any], __: WordTables) -> Compute:
     """Find the first predicted span that overlaps a gold one."""
     pairs = zip(values["predicted_spans"], values["gold_spans"], strict=True)
     found = [first_overlap(predicted, gold) for predicted, gold in pairs]

@@ -17,6 +17,7 @@ import pyarrow as pa
 from qaeval_core.errors import ConfigError
 from qaeval_core.families.contract import (
     Context,
+    DocumentFrequencies,
     Engine,
     Family,
     FamilyPlan,
@@ -25,11 +26,12 @@ from qaeval_core.families.contract import (
     Prepared,
     Resources,
     Runner,
+    ShardTexts,
     forward_report,
 )
 from qaeval_core.families.words import bonus, counts, frequencies
-from qaeval_core.families.words.frequencies import DocumentFrequencies, read_frequencies
-from qaeval_core.families.words.rows import Compute, ShardTexts, Tokenisers
+from qaeval_core.families.words.frequencies import read_frequencies
+from qaeval_core.families.words.rows import Compute, Tokenisers, WordTables
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.signature import Signature, hash_file
 from qaeval_core.store.pass_stats import PassStats
@@ -232,7 +234,7 @@ class WordsLayout(Layout[WordsWork]):
 
     def lay_out(self, values: Mapping[str, Sequence[Any]], texts: ShardTexts | None) -> WordsWork:
         """Tokenise the texts of good rows."""
-        own = texts if texts is not None else ShardTexts(self._tokenisers)
+        own = texts if isinstance(texts, WordTables) else WordTables(self._tokenisers)
         prepare = self._plan.family.prepare
         return WordsWork(prepare(values, self._plan.options, own, *self._given))
 

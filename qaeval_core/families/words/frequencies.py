@@ -17,11 +17,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError
+from qaeval_core.families.contract import DocumentFrequencies
 from qaeval_core.families.words.rows import (
     Compute,
     Pairs,
-    ShardTexts,
     WordStatistics,
+    WordTables,
     lists,
     numbers,
 )
@@ -35,7 +36,7 @@ _WORDS = b"qaeval.words"
 
 
 @dataclass(frozen=True, slots=True)
-class DocumentFrequencies:
+class FrequencyTable:
     """Hashes of n-grams, ascending, with the rows that have them.
 
     ``words`` says how the texts were split: a table of other words would be a wrong one.
@@ -61,9 +62,7 @@ class DocumentFrequencies:
         return np.where(self.hashes[at] == hashes, self.counts[at], absent)
 
 
-def count_documents(
-    columns: Iterable[pa.Array], *, words: str, min_rows: int
-) -> DocumentFrequencies:
+def count_documents(columns: Iterable[pa.Array], *, words: str, min_rows: int) -> FrequencyTable:
     """Return the document frequencies of shards.
 
     Parameters
@@ -94,10 +93,10 @@ def count_documents(
         total[places[len(hashes) :]] += own_counts
         hashes, counts = merged, total
     kept = counts >= min_rows
-    return DocumentFrequencies(hashes[kept], counts[kept], n_documents, words)
+    return FrequencyTable(hashes[kept], counts[kept], n_documents, words)
 
 
-def to_bytes(frequencies: DocumentFrequencies) -> bytes:
+def to_bytes(frequencies: FrequencyTable) -> bytes:
     """Return the table as a Parquet file."""
     metadata = {
         _N_DOCUMENTS: str(frequencies.n_documents).encode(),
@@ -111,7 +110,7 @@ def to_bytes(frequencies: DocumentFrequencies) -> bytes:
 
 def read_frequencies(
     path: AnyPath, *, words: str, outages: Outages | None = None
-) -> DocumentFrequencies:
+) -> FrequencyTable:
     """Read a table of document frequencies.
 
     Parameters
@@ -150,7 +149,7 @@ def read_frequencies(
     found = metadata[_WORDS].decode()
     if found != words:
         raise ConfigError(f"{path} counts words split by {found}, but this run splits by {words}")
-    return DocumentFrequencies(
+    return FrequencyTable(
         table.column("hash").to_numpy(),
         table.column("rows").to_numpy(),
         int(metadata[_N_DOCUMENTS]),
@@ -161,7 +160,7 @@ def read_frequencies(
 Values = Mapping[str, Sequence[Any]]
 
 
-def document_frequencies(values: Values, options: Mapping[str, Any], texts: ShardTexts) -> Compute:
+def document_frequencies(values: Values, options: Mapping[str, Any], texts: WordTables) -> Compute:
     """List the distinct n-grams of each row's references, as hashes."""
     table = texts.table(options)
     pairs = texts.pairs(table, [""] * len(values["references"]), values["references"])
@@ -195,7 +194,7 @@ def _distinct_lists(
 def tf_idf(
     values: Values,
     options: Mapping[str, Any],
-    texts: ShardTexts,
+    texts: WordTables,
     frequencies: DocumentFrequencies,
 ) -> Compute:
     """Measure the cosine of weighted n-grams with each reference."""

@@ -50,7 +50,7 @@ class Tokenisers:
         return key, self._made[key]
 
 
-class ShardTexts:
+class WordTables:
     """The texts of one shard, tokenised once for all statistics with one tokeniser.
 
     Parameters
