@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ MAX_README_LINES = 200
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 # Run by CI and by whoever sets the project up.
-SETUP_COMMANDS = ("make demo", "make check")
+SETUP_COMMANDS = ("make demo", "make test")
 
 
 def blocks(page: Path, *languages: str) -> list[tuple[str, str]]:
@@ -73,39 +74,111 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
-def test_what_the_map_names_is_there() -> None:
-    """Protects from a map of folders and functions that have other names now."""
+def map_of_folders() -> tuple[set[str], set[str], list[set[str]]]:
+    """Return the folders of the map, the modules it names, and its groups below the library."""
+    ((_, tree),) = blocks(DOCS / "ARCHITECTURE.md", "text")
+    folders, named, groups, above = set(), set(), [set()], {}
+    for line in tree.splitlines():
+        if not line:
+            groups.append(set())
+            continue
+        depth = (len(line) - len(line.lstrip())) // 2
+        entry, _, holds = line.strip().partition(" ")
+        path = above[depth - 1] + entry if depth else entry
+        above[depth] = path
+        if path.count("/") == 1 + path.endswith("/") and path.startswith("qaeval_core/"):
+            groups[-1].add(entry.rstrip("/").removesuffix(".py"))
+        if path.endswith("/"):
+            folders.add(path)
+        else:
+            named.add(path)
+        folder = path[: path.rindex("/") + 1]
+        named |= {folder + name for name in re.findall(r"[\w./]+\.py\b", holds)}
+    return folders, named, [group for group in groups if group]
+
+
+def test_the_map_is_the_tree_on_disk() -> None:
+    """Protects from folders that nobody finds, and from a map of what is not there any more."""
+    folders, named, groups = map_of_folders()
+    roots = ("jobs/qaeval", "export/qaeval_export", "qaeval_core")
+    on_disk = {
+        f"{path.parent.relative_to(REPOSITORY)}/"
+        for root in roots
+        for path in (REPOSITORY / root).rglob("*.py")
+    }
+    assert folders == on_disk
+    loose = {f"qaeval_core/{path.name}" for path in (REPOSITORY / "qaeval_core").glob("*.py")}
+    assert loose - named == {"qaeval_core/__init__.py"}
+    assert len(named) > 60
+    assert sorted(path for path in named if not (REPOSITORY / path).exists()) == []
+    rules = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    (layers,) = [own for own in rules["importlinter"]["contracts"] if own["type"] == "layers"]
+    assert groups == [set(layer.split(" | ")) for layer in layers["layers"]]
+
+
+def test_what_the_road_names_is_there() -> None:
+    """Protects from a road of functions and classes that have other names now."""
     text = (DOCS / "ARCHITECTURE.md").read_text(encoding="utf-8")
     paths = set(re.findall(r"`((?:qaeval_core|jobs|export|tests)/[\w/.]*)`", text))
-    assert len(paths) > 15
+    assert len(paths) > 5
     assert sorted(path for path in paths if not (REPOSITORY / path).exists()) == []
-    # Functions and classes of the road stand behind their module.
-    named = []
-    for dotted in re.findall(r"`((?:\w+\.)+\w+)`", text):
-        module, _, name = dotted.rpartition(".")
-        path = REPOSITORY / "qaeval_core" / f"{module.replace('.', '/')}.py"
-        if path.exists() and name != "py":
+    library = {path.stem for path in (REPOSITORY / "qaeval_core").iterdir()}
+    dotted = re.findall(r"`((?:\w+\.)+\w+)`", text)
+    named = [name for name in dotted if name.partition(".")[0] in library]
+    assert len(named) > 15
+    assert [name for name in named if not is_there(name)] == []
+
+
+def is_there(dotted: str) -> bool:
+    """Return whether a dotted name is a module of the library, or what one defines."""
+    parts = dotted.split(".")
+    for n in range(len(parts), 0, -1):
+        path = (REPOSITORY / "qaeval_core").joinpath(*parts[:n]).with_suffix(".py")
+        if path.exists():
             source = path.read_text(encoding="utf-8")
-            assert re.search(rf"^ *(def|class) {name}\b", source, re.MULTILINE), dotted
-            named.append(dotted)
-    assert len(named) > 8
+            defined = [rf"^ *(def|class) {name}\b" for name in parts[n:]]
+            return all(re.search(one, source, re.MULTILINE) for one in defined)
+    return False
+
+
+def readme_as_script() -> str:
+    """Return the README's blocks as one script, less the commands that set the project up."""
+    lines = []
+    for kind, body in blocks(README, "sh", "python"):
+        own = [line for line in body.splitlines() if not line.startswith(SETUP_COMMANDS)]
+        lines += own if kind == "sh" else ["python - <<'PYTHON'", *own, "PYTHON"]
+    return "\n".join(lines)
 
 
 @pytest.mark.ray
 @pytest.mark.slow
 def test_code_blocks_run_in_order(tmp_path: Path, artifacts_root: Path) -> None:
-    """Protects from commands in prose that no longer work."""
+    """Protects from commands in prose that no longer work.
+
+    Those of the README run in one shell that has done what the README said, and knows no more.
+    """
+    own = str(Path(sys.executable).parent)
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"},
+        "PATH": os.pathsep.join(
+            path for path in os.environ["PATH"].split(os.pathsep) if path != own
+        ),
+        "HOME": str(tmp_path / "home"),  # Where ledgers go.
+        "QAEVAL_ARTIFACTS": str(artifacts_root),
+    }
+    assert shutil.which("qaeval", path=environment["PATH"]) is None
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    done = subprocess.run(
+        ["sh", "-e", "-x", "-c", readme_as_script()],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     with LlmServer() as server:
-        environment = {
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        environment |= {
+            "PATH": f"{own}{os.pathsep}{environment['PATH']}",
             "BASE_URL": server.base_url,
-            "HOME": str(tmp_path / "home"),  # Where ledgers go.
-            "QAEVAL_ARTIFACTS": str(artifacts_root),
         }
-        for kind, body in (block for page in RUN for block in blocks(page, "sh", "python")):
-            if any(command in body for command in SETUP_COMMANDS):
-                continue
+        for kind, body in (block for page in RUN[1:] for block in blocks(page, "sh", "python")):
             command = ["sh", "-e", "-c", body] if kind == "sh" else [sys.executable, "-c", body]
             done = subprocess.run(
                 command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
