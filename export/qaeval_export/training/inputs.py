@@ -45,8 +45,8 @@ class TrainingPairs:
     def take(self, rows: Sequence[int]) -> TrainingPairs:
         """Return some of the pairs.
 
-        >>> Pairs(["a", "b"], ["c", "d"], [0.0, 1.0]).take([1])
-        Pairs(text_a=['b'], text_b=['d'], score=[1.0])
+        >>> TrainingPairs(["a", "b"], ["c", "d"], [0.0, 1.0]).take([1])
+        TrainingPairs(text_a=['b'], text_b=['d'], score=[1.0])
         """
         return TrainingPairs(
             [self.text_a[row] for row in rows],
@@ -110,7 +110,7 @@ def hold_out_pairs(
 
     Examples
     --------
-    >>> pairs = Pairs(list("aabc"), list("bcad"), [1.0, 0.0, 1.0, 0.5])
+    >>> pairs = TrainingPairs(list("aabc"), list("bcad"), [1.0, 0.0, 1.0, 0.5])
     >>> train, dev = hold_out_pairs(pairs, share=0.3, seed=0)
     >>> len(train), len(dev), sorted([*train.text_a, *dev.text_a])
     (3, 1, ['a', 'a', 'b', 'c'])

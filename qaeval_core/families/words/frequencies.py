@@ -52,7 +52,7 @@ class FrequencyTable:
 
         Examples
         --------
-        >>> known = DocumentFrequencies(np.array([3, 8], np.uint64), np.array([5, 2]), 9, "")
+        >>> known = FrequencyTable(np.array([3, 8], np.uint64), np.array([5, 2]), 9, "")
         >>> known.of(np.array([8, 4], np.uint64)).tolist()
         [2, 1]
         """
