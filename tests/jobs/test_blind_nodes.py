@@ -215,7 +215,7 @@ def test_a_node_that_joins_later_and_is_blind_is_left_out(
     job = make_job(config, read_inputs(config), device="cpu")
     said: list[str] = []
     # Two actors of three CPUs each: the second one waits for a node.
-    layout = pipeline.Layout(2, 1, 3.0, 0.0)
+    layout = pipeline.ActorLayout(2, 1, 3.0, 0.0)
     executor = pipeline.RayExecutor(layout, words=layout, say=said.append)
     failure: list[BaseException] = []
 
@@ -291,7 +291,7 @@ def test_a_node_that_joins_later_gets_the_artifacts_that_it_does_not_see(
     job = make_job(config, read_inputs(config), device="cpu")
     said: list[str] = []
     # Two actors of three CPUs each: the second one waits for a node.
-    layout = pipeline.Layout(2, 1, 3.0, 0.0)
+    layout = pipeline.ActorLayout(2, 1, 3.0, 0.0)
     executor = ShippingExecutor(layout, words=layout, say=said.append)
     failure: list[BaseException] = []
 
@@ -334,7 +334,7 @@ def test_a_run_with_no_node_left_ends(head: Head, connected: None, tmp_path: Pat
     )
     config = load_config(overrides=overrides)
     job = make_job(config, read_inputs(config), device="cpu")
-    layout = pipeline.Layout(2, 1, 1.0, 0.0)
+    layout = pipeline.ActorLayout(2, 1, 1.0, 0.0)
     executor = LosingExecutor(layout, words=layout)
     executor.lost = Path(given)
     with pytest.raises(BlindNodeError, match=r"no node is left .*frequencies\.parquet"):

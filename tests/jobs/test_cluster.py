@@ -187,7 +187,7 @@ def test_row_that_kills_its_worker_is_quarantined_alone(
         words = {"metrics.f1.metric": "f1", "metrics.rouge_l.metric": "rouge_l"}
         config = load_config(overrides={**job, **words})
         made = make_job(config, read_inputs(config), device="cpu")
-        executor = pipeline.RayExecutor(pipeline.Layout(1, 1, 1.0, 0.0))
+        executor = pipeline.RayExecutor(pipeline.ActorLayout(1, 1, 1.0, 0.0))
         outcome = run_job(made, executor, say=lambda line: None)
     finally:
         ray.shutdown()
