@@ -87,11 +87,14 @@ def check_limits(limits: Limits, stats: dict[str, Any]) -> None:
 def test_the_limit_that_binds_is_filled_and_never_broken(
     tmp_path: Path, record_property: Report
 ) -> None:
-    """Above a limit is a ban, below it is time that was paid for; 300 calls under each."""
+    """Above a limit is a ban, below it is time that was paid for; 1,000 calls under each.
+
+    At most 96 % can be used. Of 300 calls, a late start of 40 ms was the last percent.
+    """
 
     def measure() -> list[dict[str, Any]]:
-        found = ask_under(list(BOUND_BY.values()), tmp_path, range(300))
-        assert [stats["n_ok"] for stats in found] == [300, 300]
+        found = ask_under(list(BOUND_BY.values()), tmp_path, range(1000))
+        assert [stats["n_ok"] for stats in found] == [1000, 1000]
         return found
 
     def check(found: list[dict[str, Any]]) -> None:
@@ -99,7 +102,7 @@ def test_the_limit_that_binds_is_filled_and_never_broken(
             check_limits(limits, stats)
             assert max(stats["mean_use"], key=stats["mean_use"].get) == binding
             assert stats["mean_use"][binding] >= 0.95
-            assert stats["n_calls"] == 300
+            assert stats["n_calls"] == 1000
 
     check_figures(measure, check, record_property, n_tries=3)
 
