@@ -8,7 +8,17 @@ tells whether scores moved from one table to the next. Jobs over Parquet are in 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING
+
+# What engines, hubs and Ray tell their makers of a machine is off, in this process and in those it
+# starts. Here, for ONNX Runtime begins as it is loaded: nobody loads it before this package.
+for _name, _off in (
+    ("ORT_DISABLE_TELEMETRY", "1"),
+    ("HF_HUB_DISABLE_TELEMETRY", "1"),
+    ("RAY_USAGE_STATS_ENABLED", "0"),
+):
+    os.environ.setdefault(_name, _off)
 
 if TYPE_CHECKING:
     from qaeval_core.audit.tables import audit_tables

@@ -69,6 +69,14 @@ class InputSection(Section):
 
     paths: tuple[str, ...] = Field((), description="files, folders, globs or filesystem URIs")
     columns: dict[str, str] = Field({}, description="role -> column name")
+    binary_as_text: bool = Field(
+        False, description="read columns of bytes as texts, which Impala and old Spark write so"
+    )
+    unanswerable: Literal["undefined", "empty"] = Field(
+        "undefined",
+        description="an empty list of references: undefined, or empty: the answer is that there is "
+        "none, as in SQuAD 2.0",
+    )
     limit: int | None = Field(None, ge=0, description="score only the first rows")
     sample_groups: int | None = Field(
         None,

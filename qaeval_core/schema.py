@@ -65,6 +65,11 @@ def is_text(kind: pa.DataType) -> bool:
     return any(check(kind) for check in checks)
 
 
+def is_json(kind: pa.DataType) -> bool:
+    """Return whether a column of this type holds JSON, one text a cell."""
+    return isinstance(kind, pa.JsonType)
+
+
 def is_list(kind: pa.DataType) -> bool:
     """Return whether a column of this type holds lists."""
     checks = (
@@ -72,6 +77,7 @@ def is_list(kind: pa.DataType) -> bool:
         pa.types.is_large_list,
         pa.types.is_fixed_size_list,
         pa.types.is_list_view,
+        pa.types.is_large_list_view,
     )
     return any(check(kind) for check in checks)
 
@@ -108,8 +114,8 @@ def fits_role(kind: pa.DataType, role: str) -> bool:
     True
     """
     allowed = ROLES[role]
-    if allowed == "any":
-        return True
+    if allowed == "any" or is_json(kind):
+        return True  # What a cell of JSON holds is seen when it is read.
     if allowed == SPANS:
         return is_spans(kind)
     return is_text(kind) or (allowed not in (TEXT, TEXT_OR_NULL) and is_texts(kind))
@@ -132,6 +138,6 @@ Tokeniser = Literal[
     "zh",
     "characters",
 ]
-Language = Literal["en", "de", "es", "fr", "zh", "none"]
+Language = Literal["en", "ar", "de", "es", "fr", "hi", "vi", "zh", "none"]
 Stemming = Literal["none", "porter"]
 Smoothing = Literal["none", "floor", "add_one", "exponential", "coco"]

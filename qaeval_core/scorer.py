@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -29,13 +30,25 @@ from qaeval_core.families.words.rows import Tokenisers, WordTables
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.session import Device
-from qaeval_core.planning.columns import optional_columns, role_column
+from qaeval_core.planning.columns import check_type, field_of, optional_columns, role_column
 from qaeval_core.planning.compile import compile_run, needed_roles, optional_roles
 from qaeval_core.planning.run_plan import CompiledRun, check_output_names
 from qaeval_core.running.score_rows import score_rows
-from qaeval_core.schema import ROLES, fits_role
+from qaeval_core.schema import ROLES
+from qaeval_core.text.plain_columns import (
+    column_at,
+    column_type,
+    paths,
+    plain_table,
+    top_name,
+    value_at,
+)
+from qaeval_core.text.text_notes import printed_note
 
 Rows: TypeAlias = pa.Table | pl.DataFrame | Sequence[Mapping[str, object]]
+
+# Rows whose texts are looked at.
+_MAX_LOOKED_AT = 256
 
 
 class Scorer:
@@ -110,11 +123,24 @@ class Scorer:
         SchemaError
             If a column is missing or has the wrong type.
         """
-        table, names = _as_table(rows)
+        is_binary_text = self.config.input.binary_as_text
+        table, names = _as_table(rows, binary_as_text=is_binary_text)
         roles = needed_roles(self.config)
         columns = {role: role_column(role, names, self._mapping) for role in roles}
         columns.update(optional_columns(optional_roles(self.config), names, self._mapping))
+        if table is not None:
+            kinds = {name: column_type(table.schema, name) for name in columns.values()}
+            columns = {
+                role: field_of(kinds[name], role=role, column=name)
+                for role, name in columns.items()
+            }
         values = _role_values(rows, table, columns)
+        if self.config.input.unanswerable == "empty" and "references" in values:
+            values["references"] = [[""] if own == [] else own for own in values["references"]]
+        for role, own in values.items():
+            note = printed_note(columns[role], own[:_MAX_LOOKED_AT])
+            if note is not None:
+                warnings.warn(note, stacklevel=2)
         run = self.compile(columns)
         scores = score_rows(run, self.statistics(run, values))
         identity = self._mapping.get("id", "id")
@@ -125,13 +151,13 @@ class Scorer:
 
     def compile(self, columns: Mapping[str, str]) -> CompiledRun:
         """Return families and instances for roles read from these columns."""
-        root = Path(self.config.models.artifacts_path or default_root())
+        models = self.config.models
         run = compile_run(
             self.config,
             columns=columns,
             device=self._device,
             resolve_artifact=lambda request: ensure_artifact(
-                root, request, build=self.config.models.build
+                Path(models.artifacts_path or default_root()), request, build=models.build
             ),
         )
         check_output_names(run)
@@ -201,12 +227,12 @@ def score_table(rows: Rows, metrics: Any = ("qrelscore",), **options: Any) -> An
     return Scorer(metrics, **options).score(rows)
 
 
-def _as_table(rows: Rows) -> tuple[pa.Table | None, list[str]]:
-    """Return (table or None for mappings, column names)."""
+def _as_table(rows: Rows, *, binary_as_text: bool) -> tuple[pa.Table | None, list[str]]:
+    """Return (table of plain columns, or None for mappings, column names)."""
     if isinstance(rows, pl.DataFrame):
-        return rows.to_arrow(), list(rows.columns)
+        rows = rows.to_arrow()
     if isinstance(rows, pa.Table):
-        return rows, list(rows.column_names)
+        return plain_table(rows, binary_as_text=binary_as_text), list(rows.column_names)
     return None, _names(rows)
 
 
@@ -225,21 +251,33 @@ def _role_values(
     rows: Rows, table: pa.Table | None, columns: Mapping[str, str]
 ) -> dict[str, list[object]]:
     names = [*table.column_names] if table is not None else _names(rows)
+    known = names if table is None else paths(table.schema)
     for column in columns.values():
-        if column not in names and (table is not None or _records(rows)):
-            raise SchemaError(f"no column {column!r}{nearest(column, names)}")
+        if table is None:
+            is_there = top_name(names, column) is not None
+        else:
+            is_there = column_type(table.schema, column) is not None
+        if not is_there and (table is not None or _records(rows)):
+            raise SchemaError(f"no column {column!r}{nearest(column, known)}")
     if table is None:
         # Not through Arrow, which infers one type a column: a wrongly typed value shall
         # quarantine its row, not fail the rest.
         return {
-            role: [_readable(record.get(column)) for record in _records(rows)]
+            role: [_readable(_of_record(record, column)) for record in _records(rows)]
             for role, column in columns.items()
         }
+    found = {column: column_at(table, column) for column in columns.values()}
     for role, column in columns.items():
-        kind = table.schema.field(column).type
-        if not fits_role(kind, role):
-            raise SchemaError(f"column {column!r} is {kind}, but role {role} needs {ROLES[role]}")
-    return table_rows(table, columns=columns)
+        check_type(found[column].type, role=role, column=column)
+    return table_rows(pa.table(found), columns=columns)
+
+
+def _of_record(record: Mapping[str, object], column: str) -> object:
+    """Return a value of a row, or what a path leads to."""
+    top = top_name([*record], column)
+    if top is None or top == column:
+        return record.get(column)
+    return value_at(record[top], column[len(top) + 1 :].split("."))
 
 
 def _readable(value: object) -> object:

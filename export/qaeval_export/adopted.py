@@ -25,9 +25,10 @@ from tokenizers import Tokenizer
 from qaeval_core.errors import ExportError
 from qaeval_core.models.record import GRAPHS, ArtifactRequest, Precision
 from qaeval_core.models.registry import ModelSource
-from qaeval_export.facts import Made, ModelFacts, activation, max_tokens, pair_template, pooling
+from qaeval_export.facts import Made, ModelFacts, kind_of, pair_template
 from qaeval_export.graph_files import open_graph, save_graph
 from qaeval_export.parity import ParityRow, pair_rows, parity_pairs, text_rows
+from qaeval_export.sentence_files import SentenceFiles
 
 _READS = ("input_ids", "attention_mask", "token_type_ids")
 _HIDDEN = ("last_hidden_state", "token_embeddings")
@@ -59,7 +60,11 @@ def adopt(source: ModelSource, request: ArtifactRequest, folder: Path) -> Made:
     tokenizer = Tokenizer.from_file(str(source.folder / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    facts = _facts(source, request, config, tokenizer, proto)
+    kind = kind_of(GRAPHS[request.graph].model_fields)
+    files = SentenceFiles(source, kind) if kind is not None else None
+    if files is not None:
+        tokenizer = files.with_case(tokenizer)
+    facts = _facts(source, files, config, tokenizer, proto)
     wrapped = _wrapped(proto, source, request, facts, n_types=getattr(config, "type_vocab_size", 1))
     save_graph(wrapped, folder)
     _check_runs(folder / "model.onnx", source, request, facts, tokenizer)
@@ -122,7 +127,7 @@ def _precision(proto: onnx.ModelProto) -> Precision:
 
 def _facts(
     source: ModelSource,
-    request: ArtifactRequest,
+    files: SentenceFiles | None,
     config: Any,
     tokenizer: Tokenizer,
     proto: onnx.ModelProto,
@@ -134,13 +139,12 @@ def _facts(
     ExportError
         If the configuration lacks a size, or the model is a classifier of several classes.
     """
-    needed = GRAPHS[request.graph].model_fields
     try:
         n_positions = int(config.max_position_embeddings)
         if config.model_type in _FROM_PADDING:
             n_positions -= int(config.pad_token_id) + 1
-        if "pooling" in needed:
-            n_positions = min(n_positions, max_tokens(source, config))
+        if files is not None:
+            n_positions = min(n_positions, files.max_tokens(config))
         sizes = (int(config.num_hidden_layers), int(config.hidden_size), int(config.vocab_size))
     except (AttributeError, TypeError, ValueError) as error:
         raise ExportError(f"{source.name}: its config.json lacks a size: {error}") from None
@@ -162,8 +166,8 @@ def _facts(
         template=pair_template(source, tokenizer),
         bos_id=None,
         eos_id=None,
-        activation=activation(config) if "activation" in needed else None,
-        pooling=pooling(source) if "pooling" in needed else None,
+        activation=files.activation(config) if files and files.is_cross else None,
+        pooling=files.pooling() if files and not files.is_cross else None,
     )
 
 

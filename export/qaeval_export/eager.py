@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from qaeval_core.models.record import MAX_ANSWER_TOKENS, N_ANSWER_SPANS, ArtifactRequest
-from qaeval_export.facts import pooling
 from qaeval_export.loading import LoadedModel, in_span_label, wanted_layer
 from qaeval_export.parity import ParityRow, Values
 
@@ -84,7 +83,8 @@ def _pair_score(loaded: LoadedModel, _: ArtifactRequest, row: ParityRow) -> Valu
 def _sentence_vector(loaded: LoadedModel, _: ArtifactRequest, row: ParityRow) -> Values:
     states = _call(loaded, row).last_hidden_state[0].double()
     pooled = {"mean": states.mean(dim=0), "cls": states[0], "max": states.amax(dim=0)}
-    vector = pooled[pooling(loaded.source)]
+    assert loaded.files is not None
+    vector = pooled[loaded.files.pooling()]
     return np.asarray((vector / vector.norm()).numpy())[None]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,7 +22,8 @@ from transformers.pytorch_utils import Conv1D
 from qaeval_core.errors import ExportError
 from qaeval_core.models.record import GRAPHS, ArtifactRequest
 from qaeval_core.models.registry import ModelSource
-from qaeval_export.facts import ModelFacts, activation, max_tokens, pair_template, pooling
+from qaeval_export.facts import ModelFacts, kind_of, pair_template
+from qaeval_export.sentence_files import SentenceFiles
 
 # The RoBERTa family counts positions from padding_idx + 1.
 ROBERTA_TYPES = ("roberta", "xlm-roberta", "camembert")
@@ -44,13 +45,14 @@ _FIXED_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A torch model in eval mode and what encodes text for it."""
+    """A torch model in eval mode, what encodes text for it, and its sentence files, if read."""
 
     source: ModelSource
     model: nn.Module
     tokenizer: Tokenizer
     bos_id: int | None
     eos_id: int | None
+    files: SentenceFiles | None = None
 
     @property
     def config(self) -> Any:
@@ -61,6 +63,22 @@ class LoadedModel:
     def model_type(self) -> str:
         """The transformers model type, such as ``bert``."""
         return str(self.config.model_type)
+
+
+def load_for(source: ModelSource, request: ArtifactRequest) -> LoadedModel:
+    """Load a model as `load_model` does, and as sentence-transformers would where the graph is one.
+
+    Raises
+    ------
+    ExportError
+        If its files say what is not supported.
+    """
+    loaded = load_model(source, role=request.role)
+    kind = kind_of(GRAPHS[request.graph].model_fields)
+    if kind is None:
+        return loaded
+    files = SentenceFiles(source, kind)
+    return replace(loaded, tokenizer=files.with_case(loaded.tokenizer), files=files)
 
 
 def load_model(source: ModelSource, *, role: str) -> LoadedModel:
@@ -228,8 +246,9 @@ def make_facts(loaded: LoadedModel, request: ArtifactRequest) -> ModelFacts:
     layer, is_causal = wanted_layer(loaded, request), request.role == "causal_lm"
     n_matmul = _count_matmul(loaded.model, is_causal=is_causal)
     max_positions = int(config.max_position_embeddings) - first_position(loaded)
-    if "pooling" in needed:
-        max_positions = min(max_positions, max_tokens(loaded.source, config))
+    files = loaded.files
+    if files is not None:
+        max_positions = min(max_positions, files.max_tokens(config))
     return ModelFacts(
         max_positions=max_positions,
         n_layers=layer,
@@ -240,8 +259,8 @@ def make_facts(loaded: LoadedModel, request: ArtifactRequest) -> ModelFacts:
         template=pair_template(loaded.source, loaded.tokenizer) if "template" in needed else None,
         bos_id=loaded.bos_id,
         eos_id=loaded.eos_id,
-        activation=activation(config) if "activation" in needed else None,
-        pooling=pooling(loaded.source) if "pooling" in needed else None,
+        activation=files.activation(config) if files and files.is_cross else None,
+        pooling=files.pooling() if files and not files.is_cross else None,
     )
 
 

@@ -43,6 +43,7 @@ __all__ = [
     "fail",
     "make_config",
     "say",
+    "say_error",
     "show",
     "show_lines",
 ]

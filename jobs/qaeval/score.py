@@ -1,6 +1,6 @@
 """score: metrics of every row of Parquet files, on Ray or in this process.
 
-Exit codes: 0 complete, 1 incomplete (run it again to go on), 2 bad request.
+Exit codes: 0 complete, 1 incomplete (run it again to go on) or without one score, 2 bad request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from qaeval_core.planning.job import Inputs, make_job, read_inputs
 from qaeval_core.running.local_executor import LocalPieceExecutor
 from qaeval_core.running.sampling import with_sample
 from qaeval_core.scoring.dry_run import dry_run_lines, input_lines
-from qaeval_core.scoring.report import summary_lines
+from qaeval_core.scoring.report import no_score_line, summary_lines
 from qaeval_core.scoring.run import RunOutcome, run_job
 
 EPILOG = """Examples:
@@ -76,6 +76,10 @@ def score(
         str | None, typer.Option(help="comma-separated input columns to copy into the scores")
     ] = None,
     rows_per_shard: Annotated[int | None, typer.Option(help="rows committed at once")] = None,
+    unanswerable: Annotated[
+        str | None,
+        typer.Option(help="an empty list of references: undefined, or empty: no answer is right"),
+    ] = None,
     limit: Annotated[int | None, typer.Option(help="score only the first N rows")] = None,
     max_quarantined: Annotated[
         float | None, typer.Option(help="stop (exit 1) above this share of quarantined rows")
@@ -115,6 +119,7 @@ def score(
         "output.wait_s": wait,
         "scoring.rows_per_shard": rows_per_shard,
         "input.limit": limit,
+        "input.unanswerable": unanswerable,
         "scoring.max_quarantined": max_quarantined,
         "scoring.retry_quarantined": retry_quarantined or None,
         "cluster.address": address,
@@ -218,6 +223,11 @@ def _run(config: RunConfig, inputs: Inputs, executor: Any, *, device: Any) -> Ru
     if outcome.stopped:
         options.say("incomplete: run the same command again to go on")
         sys.exit(options.EXIT_INCOMPLETE)
+    if outcome.is_new and outcome.report is not None:
+        why = no_score_line(outcome.report)
+        if why is not None:
+            options.say_error(why)
+            sys.exit(options.EXIT_INCOMPLETE)
     return outcome
 
 

@@ -82,12 +82,14 @@ class ChatRun:
         problem, message = own["problem"][run], own["message"][run]
         if key is None:
             return Reading(reply=None, problem=problem, message=message)
+        is_reminder = key == self.key(run, is_reminder=True)
+        key = self.key(run, is_reminder=is_reminder)
+        if problem not in (None, UNPARSABLE):  # Of a reply that was not read.
+            return Reading(reply=None, problem=problem, message=message, key=key)
         is_readable = problem != UNPARSABLE
         said = {name: own[name][run] for name in reading_columns(self.plan.family)}
         unread = None if is_readable else message
         reply = self.plan.family.reply_of({"is_readable": is_readable, "problem": unread, **said})
-        is_reminder = key == self.key(run, is_reminder=True)
-        key = self.key(run, is_reminder=is_reminder)
         return Reading(reply=reply, problem=problem, message=message, key=key)
 
 
@@ -159,14 +161,14 @@ class KeptReplies:
     def of_reading(self, reading: Reading) -> tuple[JournalEntry | None, tuple[str, ...]]:
         """Return the reply that was read as committed, or the nearest to it, and notes on it."""
         key, reply = reading.key, reading.reply
-        if key is None or reply is None:
+        if key is None:
             return None, ()
         entry = self._find(key)
         if entry is None:
             why = "does not hold it" if self._journal is not None else "is gone, or not readable"
             return None, (f"no reply to show: the journal {self.folder} {why}",)
         others = self._other_readings(entry, reply)
-        if others and self._journal is not None:
+        if reply and others and self._journal is not None:
             # Two writers may have asked at once, and this is the other one's reply.
             same_key = list(self._journal.replies(key))
             entry = min(same_key, key=lambda own: len(self._other_readings(own, reply)))
@@ -191,8 +193,10 @@ class KeptReplies:
         except (RunError, OSError):  # It cannot be read: what is committed is shown.
             return None
 
-    def _other_readings(self, entry: JournalEntry, reply: ParsedReply) -> list[str]:
-        """Return what is read of a reply now and was not then."""
+    def _other_readings(self, entry: JournalEntry, reply: ParsedReply | None) -> list[str]:
+        """Return what is read of a reply now and was not then; nothing of one that is not read."""
+        if reply is None:
+            return []
         now, then = asdict(read_entry(self.family, entry)), asdict(reply)
         return [
             f"{name} {now[name]!r}, committed {then[name]!r}"

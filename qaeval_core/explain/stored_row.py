@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,9 +23,10 @@ from qaeval_core.errors import (
     ReconcileError,
     nearest,
 )
-from qaeval_core.families.validate import table_rows
-from qaeval_core.models.artifact import default_root, find_artifact
+from qaeval_core.models.artifact import Artifact, default_root, find_artifact
+from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.planning.job import Job, make_job, read_inputs
+from qaeval_core.planning.sample import chosen_values
 from qaeval_core.running.reader import ShardReader
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.store.row_ranges import RowRange
@@ -89,8 +89,7 @@ def make_same_job(
     if instances:
         chosen = {name: config.metrics[name] for name in instances}
         config = config.model_copy(update={"metrics": chosen})
-    root = artifacts or default_root()
-    config = _with_own_places(config, out=run.out, artifacts=root, inputs=inputs)
+    config = _with_own_places(config, out=run.out, artifacts=artifacts, inputs=inputs)
     try:
         found = replace(read_inputs(config), sample=run.sample)
     except InputError as error:
@@ -98,7 +97,10 @@ def make_same_job(
             f"the input of this run: {error} (relative paths start from where it ran; --input PATH "
             "names another place)"
         ) from None
-    stored = partial(find_artifact, root, compare_model=False)
+
+    def stored(request: ArtifactRequest) -> Artifact:
+        return find_artifact(artifacts or default_root(), request, compare_model=False)
+
     try:
         job = make_job(config, found, device=run.device, resolve_artifact=stored)
     except ArtifactMissingError as error:
@@ -118,7 +120,7 @@ def make_same_job(
 
 
 def _with_own_places(
-    config: RunConfig, *, out: StoragePath, artifacts: Path, inputs: Sequence[str]
+    config: RunConfig, *, out: StoragePath, artifacts: Path | None, inputs: Sequence[str]
 ) -> RunConfig:
     """Return a run's configuration with the places that the user named."""
     remote = [path for path in config.input.paths if "://" in path]
@@ -129,7 +131,7 @@ def _with_own_places(
         )
     update: dict[str, dict[str, object]] = {
         "output": {"path": str(out)},
-        "models": {"artifacts_path": str(artifacts), "build": False},
+        "models": {"artifacts_path": artifacts and str(artifacts), "build": False},
         "input": {"paths": tuple(inputs) or config.input.paths},
     }
     sections = {
@@ -228,7 +230,7 @@ def _input_values(run: FinishedRun, job: Job, place: RowPlace) -> dict[str, list
             reader = ShardReader(list(columns.values()))
             try:
                 table = reader.read(piece, rows)
-                return table_rows(table, columns=columns, max_bytes=piece.limits.text_bytes)
+                return chosen_values(table, None, columns=columns, piece=piece)
             finally:
                 reader.close()
     raise ReconcileError(

@@ -6,6 +6,7 @@ broken UTF-8 are not.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -25,6 +26,7 @@ from qaeval_core.schema import (
     TEXT_OR_PASSAGES,
     TEXTS,
     TEXTS_OR_NULL,
+    is_json,
     is_optional,
     is_text,
 )
@@ -108,20 +110,46 @@ class TextTooLargeError(ValueError):
     """A text, or the texts of a list, are larger than a row may bring; kept in its place."""
 
 
+class InvalidJsonError(ValueError):
+    """A cell of a column of JSON that is none; kept in its place."""
+
+
+# What is kept in the place of a value, and the reason that it gives its row.
+_REASONS: dict[type[Exception], str] = {
+    UnicodeError: "invalid_utf8",
+    InvalidJsonError: "invalid_json",
+    TextTooLargeError: "text_too_large",
+}
+
+
 def table_rows(
-    table: pa.Table, *, columns: Mapping[str, str], max_bytes: int | None = None
+    table: pa.Table,
+    *,
+    columns: Mapping[str, str],
+    max_bytes: int | None = None,
+    has_no_answers: bool = False,
 ) -> dict[str, list[object]]:
     """Return the Python values of a table's role columns.
 
+    With ``has_no_answers``, no references are the reference "": that there is no answer.
+
     Broken UTF-8, and a text or list of texts of more than ``max_bytes``, are kept as their errors.
     """
-    return {
+    values = {
         role: _python_values(table.column(column), max_bytes=max_bytes)
         for role, column in columns.items()
     }
+    if has_no_answers and "references" in values:
+        values["references"] = [[""] if own == [] else own for own in values["references"]]
+    return values
 
 
 def _python_values(column: pa.ChunkedArray, *, max_bytes: int | None) -> list[object]:
+    if is_json(column.type):
+        texts = pa.chunked_array(
+            [chunk.storage for chunk in column.chunks], column.type.storage_type
+        )
+        return list(map(_json_value, _python_values(texts, max_bytes=max_bytes)))
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if max_bytes is not None and column.nbytes > max_bytes:
@@ -140,6 +168,16 @@ def _python_values(column: pa.ChunkedArray, *, max_bytes: int | None) -> list[ob
         return [value for chunk in column.chunks for value in _chunk_values(chunk)]
     except (UnicodeDecodeError, pa.ArrowException):  # Text that is not UTF-8.
         return [_python_value(column[i]) for i in range(len(column))]
+
+
+def _json_value(text: object) -> object:
+    """Return what a cell of JSON says; what is no text, such as an error, stays as it is."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return InvalidJsonError(f"no JSON: {error}")
 
 
 def _text_bytes(chunk: pa.Array) -> NDArray[np.int64]:
@@ -194,7 +232,7 @@ def _check_value(
     if value is None:
         return None, None if is_optional(role) else ("null", "the value is null")
     if isinstance(value, Exception):
-        reason = "invalid_utf8" if isinstance(value, UnicodeError) else "text_too_large"
+        reason = next(name for kind, name in _REASONS.items() if isinstance(value, kind))
         return None, (reason, str(value))
     if isinstance(value, str):
         if needed == SPANS:

@@ -210,7 +210,7 @@ def bucket_of(group: NDArray[np.uint64], n_buckets: int) -> NDArray[np.uint64]:
 def _drop_exact_duplicates(
     rows: CorpusRows, members: NDArray[np.intp], ordered: NDArray[np.intp]
 ) -> NDArray[np.intp]:
-    """Drop questions whose tokens are those of a better one of their group; return the others.
+    """Drop questions that are the same as a better one of their group; return the others.
 
     Parameters
     ----------

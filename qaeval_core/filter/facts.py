@@ -214,7 +214,10 @@ def row_facts(table: pa.Table, ids: pa.ChunkedArray, stages: Stages, *, first_ro
         facts.group, is_there = column_hashes(table[stages.group])
         facts.group = np.where(is_there, facts.group, alone)
     if stages.duplicates.kind != "none" and question is not None:
-        hashes = question.hash(stages.salt).to_numpy()
+        own = question
+        if stages.duplicates.kind == "exact":
+            own = texts.same_text(_texts(table, str(stages.question)))
+        hashes = own.hash(stages.salt).to_numpy()
         facts.question = np.where(question.is_null().to_numpy(), alone, hashes)
         if stages.duplicates.kind == "rouge_l":
             facts.tokens = question

@@ -221,7 +221,7 @@ def _without_escape(text: str) -> str:
 
 def check_same_sheet(path: StoragePath, content: str) -> None:
     """Raise ConfigError if the sheet that lies there is another one."""
-    if path.read_text(encoding="utf-8") == content:
+    if path.read_text(encoding="utf-8-sig") == content:
         return
     raise ConfigError(
         f"{path} is there already, and may hold labels: move it, or name another --to"

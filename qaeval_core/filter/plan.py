@@ -1,6 +1,7 @@
 """Plan: a request and a corpus to stages: which columns decide what, and in which direction.
 
-Whatever can be wrong with a request is found here, from footers alone, before a row is read.
+Whatever can be wrong with a request is found here, from footers alone, before rows are filtered;
+of texts the first are looked at, for a note.
 """
 
 from __future__ import annotations
@@ -19,10 +20,18 @@ import psutil
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from qaeval_core.errors import ConfigError, SchemaError, nearest
+from qaeval_core.errors import (
+    ConfigError,
+    SchemaError,
+    StorageError,
+    UnreadableFileError,
+    nearest,
+)
 from qaeval_core.filter.decide import BYTES_PER_ROW
 from qaeval_core.filter.facts import RULE_REASONS, ColumnRank, Rank, Stages
 from qaeval_core.filter.request import FilterRequest, NearDuplicates
+from qaeval_core.planning.shards import ReadLimits
+from qaeval_core.running.reader import read_rows
 from qaeval_core.signature import hash_text
 from qaeval_core.stats.learned_rank import LearnedRank
 from qaeval_core.storage import files
@@ -30,9 +39,10 @@ from qaeval_core.storage.path import as_path
 from qaeval_core.tables.conditions import check_condition
 from qaeval_core.tables.corpus import Corpus, CorpusFile
 from qaeval_core.tables.score_tables import numbers, table_files
+from qaeval_core.text.text_notes import is_unspaced
 
 # What a filter does is in the fingerprint of what it wrote.
-VERSION = "3"
+VERSION = "4"
 _MAX_MEMORY_SHARE = 0.8
 # The limit and the use of a container's memory, of which inactive pages of files can be had again:
 # in cgroups of version 2 and of version 1.
@@ -48,6 +58,8 @@ _CGROUP_FILES = (
 )
 # A reason is a byte of each row.
 _MAX_REASONS = 256
+# Rows whose questions are looked at.
+_MAX_LOOKED_AT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,6 +404,27 @@ def _check_value_column(corpus: Corpus, name: str, option: str) -> None:
         )
 
 
+def _note_unspaced(corpus: Corpus, notes: list[str]) -> None:
+    """Note questions of a language that puts no space between words: the rules count words."""
+    file, column = corpus.files[0].source, corpus.roles["question"]
+    n_rows = corpus.files[0].n_rows
+    try:
+        rows = read_rows(
+            [file],
+            np.arange(min(n_rows, _MAX_LOOKED_AT)),
+            n_rows={file.file_id: n_rows},
+            columns={"question": column},
+            limits=ReadLimits(),
+        )
+    except (UnreadableFileError, StorageError):
+        return  # The filter says so.
+    if is_unspaced(rows["question"]):
+        notes.append(
+            f"column {column!r} is mostly written without spaces between words, which the rules "
+            "count: --rules none leaves them out"
+        )
+
+
 def _rules(request: FilterRequest, corpus: Corpus, notes: list[str]) -> tuple[str, ...]:
     if request.rules == "none":
         return ()
@@ -400,6 +433,7 @@ def _rules(request: FilterRequest, corpus: Corpus, notes: list[str]) -> tuple[st
             f"--rules {request.rules}: no question column; --column question=NAME names one, "
             "--rules none does without"
         )
+    _note_unspaced(corpus, notes)
     if request.rules == "extractive":
         for role in ("answer", "context"):
             if role not in corpus.roles:

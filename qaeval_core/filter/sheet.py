@@ -64,7 +64,8 @@ def write_sheet(run: Filtering) -> FilterResult:
     path = run.folder / SHEET_NAME
     run.store.check_inside(path)
     # Never over one that somebody may have labelled meanwhile.
-    put = partial(path.put_new, content.encode())
+    # With a mark: without it, spreadsheets take UTF-8 for something else.
+    put = partial(path.put_new, content.encode("utf-8-sig"))
     if run.store.call(put, f"cannot write {path}") is None:
         check = partial(check_same_sheet, path, content)
         run.store.call(check, f"cannot read {path}")

@@ -99,6 +99,19 @@ def _ascii_tokens(
     return np.delete(found, starts[leads]), sizes
 
 
+def same_text(texts: pl.Series) -> pl.Series:
+    """Return what equal texts have in common: all but case, white space and a last ? or full stop.
+
+    Examples
+    --------
+    >>> asked = pl.Series(["Who uses  C?", "who uses c", "Who uses C++?", "Who uses C#?", "?"])
+    >>> same_text(asked).to_list()
+    ['who uses c', 'who uses c', 'who uses c++', 'who uses c#', '?']
+    """
+    plain = texts.str.to_lowercase().str.replace_all(r"\s+", _SPACE).str.strip_chars()
+    return plain.str.replace(r"(\S)[\s?.。？]+$", "$1")
+
+
 def n_words(texts: pl.Series) -> pl.Series:
     """Return how many words texts have.
 

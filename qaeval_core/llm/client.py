@@ -21,6 +21,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlencode
 
 import anyio
 import httpx
@@ -28,10 +29,10 @@ import httpx
 from qaeval_core.errors import ConfigError
 from qaeval_core.llm.key import ApiKey, account_name
 from qaeval_core.llm.limits import Message
+from qaeval_core.llm.reply_body import ChatReply
 from qaeval_core.llm.responses import (
     ACCEPT,
     ChatFailure,
-    ChatReply,
     Received,
     failure_of_error,
     failure_of_fault,
@@ -61,6 +62,10 @@ class Endpoint:
         The rest of a request: ``temperature``, ``top_p``, ``max_tokens``, ...
     timeout_s : float, default 120
         For one call, from send to last byte.
+    query : mapping of str to str
+        Of the URL of each request.
+    header_names : sequence of str
+        Further headers that are sent, less those whose values are secrets.
 
     Raises
     ------
@@ -72,6 +77,8 @@ class Endpoint:
     model: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
     timeout_s: float = 120.0
+    query: Mapping[str, str] = field(default_factory=dict)
+    header_names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         try:
@@ -105,13 +112,16 @@ class Endpoint:
         >>> endpoint.request_key(asked, run_index=0) == patient.request_key(asked, run_index=0)
         True
         """
-        request = {
+        request: dict[str, object] = {
             "base_url": self.base_url.rstrip("/"),
             "model": self.model,
             "parameters": dict(self.parameters),
             "messages": [dict(message) for message in messages],
             "run_index": run_index,
         }
+        # Only where they are given: a key is the same name for ever.
+        request |= {"query": dict(self.query)} if self.query else {}
+        request |= {"headers": list(self.header_names)} if self.header_names else {}
         text = json.dumps(request, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -137,6 +147,8 @@ class ChatClient:
         self._key = key
         self._proxy = proxy
         self._url = endpoint.base_url.rstrip("/") + "/chat/completions"
+        if endpoint.query:
+            self._url += f"?{urlencode(endpoint.query)}"
         self._is_open = False
         self._idle: list[httpx.AsyncClient] = []
         # 8 MB of brackets are 200 MB of lists: one such reply at a time.

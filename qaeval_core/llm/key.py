@@ -1,4 +1,6 @@
-"""Key: a secret that is read where it is used, and shows itself nowhere.
+"""Key: secrets that are read where they are used, and show themselves nowhere.
+
+They are a key, headers of a file, or both. Whether a header is a secret is told by its name.
 
 A file that others may open holds no secret, and an address beyond this machine that begins with
 http:// hears it in clear: both are refused, unless asked for (``allow_insecure``).
@@ -10,24 +12,45 @@ import ipaddress
 import os
 import re
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 from urllib.parse import urlsplit
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.signature import hash_text
+from qaeval_core.storage.files import expanded
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 # Servers quote keys in their messages, some with stars in the middle.
 _LOOKS_SECRET = re.compile(r"(?i)\bbearer\s+\S+|\b(?:sk|pk|key|hf|gsk|api)[-_][\w*.-]{6,}")
 _HIDDEN = "<key>"
+_SECRET_HEADER = re.compile(
+    r"(?i)auth|key|token|secret|cookie|password|credential|signature|session"
+)
+# Said by the client itself, or about what it sends.
+_OWN_HEADERS = re.compile(
+    "accept-encoding|connection|content-.*|host|te|trailer|transfer-encoding|upgrade"
+    "|x-client-request-id"
+)
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _MAX_FILE_BYTES = 64 << 10
 # Servers of one's own take any word for a key ("EMPTY", "ollama"), which replies may well hold.
 _MIN_SECRET_CHARS = 8
+_MIN_VALUE_CHARS = 4  # of headers: a message without every 1 helps nobody
 
 
 class ApiKey:
-    """A key and where it came from; cannot be printed or pickled.
+    """A key, further headers, and where they came from; cannot be printed or pickled.
+
+    Parameters
+    ----------
+    secret : str
+        The key; "" where the headers have what lets requests in.
+    source : str
+        For messages.
+    headers : mapping of str to str, optional
+        Sent along.
 
     Examples
     --------
@@ -37,16 +60,25 @@ class ApiKey:
     (ApiKey(the variable DOCTEST_KEY), '401: <key> is no key; nor is <key>')
     """
 
-    __slots__ = ("_secret", "source")
+    __slots__ = ("_given", "_secret", "_values", "source")
 
-    def __init__(self, secret: str, *, source: str) -> None:
+    def __init__(
+        self, secret: str, *, source: str, headers: Mapping[str, str] | None = None
+    ) -> None:
         self.source = source
         self._secret = secret.strip()
+        self._given = dict(headers or {})
         # A line end in a header would be refused by an error that quotes it.
-        if not re.fullmatch(r"[\x21-\x7e]+", self._secret):
+        is_asked = bool(secret) or not self._given
+        if is_asked and not re.fullmatch(r"[\x21-\x7e]+", self._secret):
             raise ConfigError(
                 f"{source} holds no key: it must be one word of printable ASCII characters"
             )
+        if self._secret and "authorization" in map(str.lower, self._given):
+            raise ConfigError(f"{source} and headers_file both hold a key (Authorization)")
+        # The longest first: one may be a part of another.
+        values = [*self._given.values(), *(value.split()[-1] for value in self._given.values())]
+        self._values = sorted({self._secret, *values} - {""}, key=len, reverse=True)
 
     @classmethod
     def read(
@@ -54,10 +86,14 @@ class ApiKey:
         *,
         path: str | Path | None = None,
         variable: str | None = None,
+        headers_path: str | Path | None = None,
         allow_insecure: bool = False,
         section: str = "",
     ) -> ApiKey | None:
         """Return the key in a file, else in an environment variable, else None: no key is sent.
+
+        A variable is not looked at where the headers of a file have a secret: it is for another
+        server.
 
         Parameters
         ----------
@@ -71,39 +107,52 @@ class ApiKey:
         ConfigError
             If the file or the variable is not there, or holds something else than a key.
         """
+        headers: dict[str, str] = {}
+        if headers_path is not None:
+            headers = read_headers(headers_path, allow_insecure=allow_insecure, section=section)
         if path is not None:
-            content = _read_file(path, allow_insecure=allow_insecure, section=section)
+            content = _read_file(path, "key", allow_insecure=allow_insecure, section=section)
             try:
-                return cls(content.decode("ascii"), source=f"the file {path}")
+                secret: str | None = content.decode("ascii")
             except UnicodeDecodeError:
                 raise ConfigError(f"the file {path} holds no key: it is not ASCII") from None
+            return cls(secret or " ", source=f"the file {path}", headers=headers)
+        if headers and (variable is None or any(map(is_secret_header, headers))):
+            return cls("", source=f"the headers in {headers_path}", headers=headers)
         if variable is None:
             return None
         secret = os.environ.get(variable)
         if secret is None:
             raise ConfigError(f"no key: the variable {variable} is not set on this machine")
-        return cls(secret, source=f"the variable {variable}")
+        return cls(secret, source=f"the variable {variable}", headers=headers)
 
     @property
     def headers(self) -> dict[str, str]:
         """What a request is sent with."""
-        return {"Authorization": f"Bearer {self._secret}"}
+        key = {"Authorization": f"Bearer {self._secret}"} if self._secret else {}
+        return self._given | key
 
     def scrub(self, text: str) -> str:
-        """Return a text without the key, and without what looks like one."""
-        return scrub(text.replace(self._secret, _HIDDEN))
+        """Return a text without the key and values of headers, and without what looks like one."""
+        for value in self._values:
+            if value == self._secret or len(value) >= _MIN_VALUE_CHARS:
+                text = text.replace(value, _HIDDEN)
+        return scrub(text)
 
     def scrub_reply(self, text: str) -> str:
         """Return a model's text without the key; what merely looks like one is the model's own.
 
         A key of fewer than 8 characters is no secret, and left: a reply must not change for it.
         """
-        is_secret = len(self._secret) >= _MIN_SECRET_CHARS
-        return text.replace(self._secret, _HIDDEN) if is_secret else text
+        for value in self._values:
+            if len(value) >= _MIN_SECRET_CHARS:
+                text = text.replace(value, _HIDDEN)
+        return text
 
     def account(self, base_url: str) -> str:
         """Return a short name of (server, key): calls with equal names share limits."""
-        return account_name(base_url, secret=self._secret)
+        lines = [f"{name.lower()}: {value}" for name, value in self._given.items()]
+        return account_name(base_url, secret="\n".join([self._secret, *sorted(lines)]))
 
     def __repr__(self) -> str:
         return f"ApiKey({self.source})"
@@ -130,11 +179,53 @@ def account_name(base_url: str, *, secret: str = "") -> str:
     return hash_text(f"{base_url.rstrip('/')}\n{secret}")
 
 
+def is_secret_header(name: str) -> bool:
+    """Whether a header's value lets requests in, by its name.
+
+    >>> [is_secret_header(name) for name in ("api-key", "X-Auth-Token", "OpenAI-Organization")]
+    [True, True, False]
+    """
+    return _SECRET_HEADER.search(name) is not None
+
+
+def read_headers(
+    path: str | Path, *, allow_insecure: bool = False, section: str = ""
+) -> dict[str, str]:
+    """Return the headers in a file, a line ``Name: value`` each; # begins a remark.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be read, others may open it, or a line is none; values are not quoted.
+    """
+    content = _read_file(path, "headers", allow_insecure=allow_insecure, section=section)
+    try:
+        lines = content.decode("ascii").splitlines()
+    except UnicodeDecodeError:
+        raise ConfigError(f"the headers in {path} are not ASCII") from None
+    headers: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, colon, value = (part.strip() for part in line.partition(":"))
+        where = f"{path}, line {number}"
+        if not (colon and _HEADER_NAME.fullmatch(name) and value.isprintable() and value):
+            raise ConfigError(f"{where}: it takes a header, `Name: value`")
+        if _OWN_HEADERS.fullmatch(name.lower()):
+            raise ConfigError(f"{where}: {name} is said by the client itself")
+        if name.lower() in map(str.lower, headers):
+            raise ConfigError(f"{where}: {name} stands there twice")
+        headers[name] = value
+    if not headers:
+        raise ConfigError(f"{path} holds no header; it takes lines `Name: value`")
+    return headers
+
+
 def check_key_file(path: str | Path, *, section: str = "") -> None:
     """Raise ConfigError for a file that others may open; one that is not here is not looked at."""
     try:
-        mode = Path(path).expanduser().stat().st_mode
-    except (OSError, RuntimeError, ValueError):
+        mode = expanded(path).stat().st_mode
+    except (OSError, ConfigError, ValueError):
         return  # Nodes that call may have it.
     _check_mode(path, mode, section)
 
@@ -172,28 +263,28 @@ def is_loopback(host: str) -> bool:
         return host.rstrip(".").lower() == "localhost"
 
 
-def _read_file(path: str | Path, *, allow_insecure: bool, section: str) -> bytes:
+def _read_file(path: str | Path, what: str, *, allow_insecure: bool, section: str) -> bytes:
     try:
         # Not blocking: a pipe that nobody writes into would hold the run for ever.
-        file = os.open(Path(path).expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        file = os.open(expanded(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise ConfigError(f"cannot read the key in {path}: {error.strerror}") from None
-    except (RuntimeError, ValueError) as error:  # No such home, or a name that none can have.
-        raise ConfigError(f"cannot read the key in {path}: {error}") from None
+        raise ConfigError(f"cannot read the {what} in {path}: {error.strerror}") from None
+    except ValueError as error:  # A name that none can have.
+        raise ConfigError(f"cannot read the {what} in {path}: {error}") from None
     try:
         mode = os.fstat(file).st_mode
         if not stat.S_ISREG(mode):
-            raise ConfigError(f"cannot read the key in {path}: it is no regular file")
+            raise ConfigError(f"cannot read the {what} in {path}: it is no regular file")
         if not allow_insecure:
-            _check_mode(path, mode, section)
+            _check_mode(path, mode, section, what)
         return os.read(file, _MAX_FILE_BYTES)
     finally:
         os.close(file)
 
 
-def _check_mode(path: str | Path, mode: int, section: str) -> None:
+def _check_mode(path: str | Path, mode: int, section: str, what: str = "key") -> None:
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(
-            f"others may open the key in {path} (mode {stat.S_IMODE(mode):04o}): chmod 600 it, or "
-            f"allow it: --set {section}allow_insecure=true"
+            f"others may open the {what} in {path} (mode {stat.S_IMODE(mode):04o}): chmod 600 it, "
+            f"or allow it: --set {section}allow_insecure=true"
         )

@@ -38,7 +38,7 @@ from qaeval_core.llm.budget import Money
 from qaeval_core.llm.limits import NANO
 from qaeval_core.llm.sealed_lines import Line, fields_of, is_sealed, lines_of, sealed
 from qaeval_core.llm.throttle import Kept
-from qaeval_core.storage.files import AppendFile, make_folder, open_lock, read_own
+from qaeval_core.storage.files import AppendFile, expanded, make_folder, open_lock, read_own
 
 _MAX_PAUSE_S = 86_400.0
 _MAX_WHOLE = 2**63 - 1
@@ -257,9 +257,7 @@ def ledger_folder(given: str | None) -> Path:
     >>> ledger_folder(None).parts[-3:]
     ('.cache', 'qaeval', 'ledgers')
     """
-    if given is not None:
-        return Path(given).expanduser()
-    return Path.home() / ".cache" / "qaeval" / "ledgers"
+    return expanded(given or "~/.cache/qaeval/ledgers", instead="ledger_path")
 
 
 class Ledger:

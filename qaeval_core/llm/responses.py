@@ -1,10 +1,12 @@
 """Responses: what came of one call, and what to do about it.
 
-A response, or an error on the way, in; a reply or a failure out. No more bytes of a response are
-held than a chat completion may have: a server may send without end, or a few kB that unpack into
-gigabytes, so they are counted while they come, and again while they are unpacked. Responses are
-asked for as they are (``ACCEPT``); one that is packed all the same, as gateways do, is unpacked
-once.
+A response, or an error on the way, in; a reply or a failure out. An error that comes with status
+200 means what its own status says, and a reply that the server broke off is a failure.
+
+No more bytes of a response are held than a chat completion may have: a server may send without
+end, or a few kB that unpack into gigabytes, so they are counted while they come, and again while
+they are unpacked. Responses are asked for as they are (``ACCEPT``); one that is packed all the
+same, as gateways do, is unpacked once.
 
 What failures mean
 ------------------
@@ -16,7 +18,7 @@ an error of this program            retry           perhaps billed; named in the
 no connection                       retry           not billed
 409, other 5xx                      retry           not billed
 429, 503                            retry           not billed; the pace follows their share
-401-405, 410, 3xx, quota used up    fatal_family    no other call will fare better
+401-405, 410, 3xx, no money left    fatal_family    no other call will fare better
 a certificate that is not trusted   fatal_family    not billed: nothing was sent
 400 and other 4xx                   row_undefined   this request will never be answered
 ==================================  ==============  =======================================
@@ -25,7 +27,7 @@ A ``Retry-After`` delays its own call. All calls wait for it only with 429, whic
 account, and where headers say that nothing remains of a limit.
 
 Whatever a server sends is a reply or a failure: no charset, number, date or nesting of its making
-raises an error here. Bytes are UTF-8, whatever their header says; a count that cannot be is none.
+raises an error here. Bytes are UTF-8, whatever their header says.
 
 A key is in no reply and no message: servers that quote one are scrubbed.
 """
@@ -44,18 +46,29 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import httpx
 
 from qaeval_core.llm.key import ApiKey, scrub
+from qaeval_core.llm.reply_body import (
+    FAILED,
+    FILTERED,
+    BodyError,
+    ChatReply,
+    NoReplyError,
+    error_of,
+    read_reply,
+    status_named,
+    whole_text,
+)
 from qaeval_core.llm.throttle import REFUSALS, End
 
 # Why there is no score where this program failed, not the server.
 UNEXPECTED = "llm_unexpected_error"
 _MAX_SAID_CHARS = 300
-_MAX_FINISH_CHARS = 60
-_MAX_TOKENS = 2**31 - 1
+_MAX_QUOTED_CHARS = 100
+_EVENTS = re.compile(r"\s*(?:data|event|:)")
 _PERHAPS_BILLED = frozenset({408, 504, 522, 524})
 # A thousand opening brackets are no JSON either.
 _NO_JSON = (ValueError, RecursionError)
@@ -78,9 +91,6 @@ MAX_ERROR_BYTES = 64 << 10
 ACCEPT = {"Accept-Encoding": "identity"}
 _GZIP_OR_ZLIB = 47  # zlib's name for either, found by the first bytes
 _PACKED = frozenset({"gzip", "x-gzip", "deflate"})
-# Of a reply's text, in UTF-8: some 16,000 tokens. Escaped it is 400 kB of the journal at most.
-MAX_REPLY_BYTES = 64 << 10
-_THOUGHT_ENDS = ("</think>", "</thinking>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,17 +153,6 @@ def _unpacked(content: bytes, packed_as: str, *, max_bytes: int) -> tuple[bytes,
         with contextlib.suppress(zlib.error):
             return zlib.decompressobj(kind).decompress(content, max_bytes), ""
     return content, packed_as
-
-
-@dataclass(frozen=True, slots=True)
-class ChatReply:
-    """A reply; token counts are None where the server does not tell."""
-
-    text: str
-    finish_reason: str | None
-    n_prompt_tokens: int | None
-    n_completion_tokens: int | None
-    pause_s: float | None = None  # of all calls, asked for by headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,17 +230,30 @@ def outcome_of(
     if received.is_cut:
         message = f"{url}: a reply of more than {n_bytes:,} bytes"
         return _fault("llm_oversized_reply", message)
+    text = _decoded(received)
     try:
-        body = json.loads(_decoded(received))
+        body = json.loads(text)
     except _NO_JSON:
-        packed = f", packed as {received.packed_as!r}" if received.packed_as else ""
-        message = _scrubbed(f"{url}: {n_bytes} bytes that are no JSON{packed}", key)
-        return _fault("llm_truncated_reply", message)
+        return _failure_of_text(received, text, url=url, key=key)
     try:
-        return read_reply(body, key=key, pause_s=pause_s)
-    except (LookupError, TypeError, AttributeError) as error:
-        message = f"{url}: not a chat completion ({error})"
-        return _fault("llm_wrong_schema", message)
+        outcome = read_reply(body, key=key, pause_s=pause_s)
+    except NoReplyError as error:
+        said = _scrubbed(str(error), key)
+        return _fault("llm_wrong_schema", f"{url}: not a chat completion: {said}")
+    if isinstance(outcome, ChatReply):
+        return outcome
+    return _failure(received, outcome, url=url, model=model, key=key, pause_s=pause_s)
+
+
+def _failure_of_text(received: Received, text: str, *, url: str, key: ApiKey | None) -> ChatFailure:
+    """Return what a body means that is no JSON."""
+    if _EVENTS.match(text):
+        said = _scrubbed(text, key)[:_MAX_QUOTED_CHARS]
+        what = f"{url}: events of a stream, though none was asked for: {said}"
+        return _fault("llm_wrong_schema", what)
+    packed = f", packed as {received.packed_as!r}" if received.packed_as else ""
+    message = f"{url}: {len(received.content)} bytes that are no JSON{packed}"
+    return _fault("llm_truncated_reply", _scrubbed(message, key))
 
 
 def _decoded(received: Received) -> str:
@@ -255,11 +267,33 @@ def _scrubbed(text: str, key: ApiKey | None) -> str:
 def _failure_of_status(
     received: Received, *, url: str, model: str, key: ApiKey | None, pause_s: float | None
 ) -> ChatFailure:
-    status = received.status
-    said, code = _said(received)
-    message = f"{url} answered {status}: {_scrubbed(said, key)}"
-    if status in _FATAL or status < 400 or code == "insufficient_quota":
-        known = _FATAL.get(status, "the quota is used up" if code else "not what was asked for")
+    text = _decoded(received)
+    try:
+        body = json.loads(text)
+    except _NO_JSON:
+        body = text
+    found = error_of(body) or BodyError(received.status, "no word")
+    # The status line knows better, but for an account without money.
+    status = 402 if status_named(found.code) == 402 else received.status
+    error = BodyError(status, found.said, found.code)
+    return _failure(received, error, url=url, model=model, key=key, pause_s=pause_s)
+
+
+def _failure(
+    received: Received,
+    error: BodyError,
+    *,
+    url: str,
+    model: str,
+    key: ApiKey | None,
+    pause_s: float | None,
+) -> ChatFailure:
+    """Return what an error means: as if its status were the response's."""
+    status, is_reply = error.status, received.status == 200
+    answered = f"{received.status}, with error {status}" if is_reply else f"{received.status}"
+    message = f"{url} answered {answered}: {_scrubbed(error.said, key)}"
+    if status in _FATAL or status < 400:
+        known = _FATAL.get(status, "not what was asked for")
         hint = known.format(key=key.source if key else "nowhere (none was given)", model=model)
         return ChatFailure("fatal_family", "llm_endpoint_refuses", f"{message} ({hint})")
     wait_s = retry_after_s(received.headers, now=time.time())
@@ -267,8 +301,11 @@ def _failure_of_status(
         told_s = max(wait_s or 0.0, pause_s or 0.0)
         end: End = "told" if told_s else "refused"
         return ChatFailure("retry", "llm_rate_limited", message, end=end, pause_s=told_s)
-    billed = status in _PERHAPS_BILLED
-    reason = "llm_timeout" if billed else "llm_server_error"
+    # Behind status 200 a model may have run for a while.
+    billed = status in _PERHAPS_BILLED or is_reply
+    if error.code == FAILED:
+        return ChatFailure("retry", FAILED, message, may_be_billed=billed)
+    reason = "llm_timeout" if status in _PERHAPS_BILLED else "llm_server_error"
     end = "faulty"
     if status == 503:
         reason, end = "llm_overloaded", "overloaded"
@@ -282,106 +319,8 @@ def _failure_of_status(
             pause_s=pause_s,
             wait_s=wait_s,
         )
-    return ChatFailure("row_undefined", "llm_bad_request", message)
-
-
-def _said(received: Received) -> tuple[str, str]:
-    """Return the message and the code of an error's body."""
-    text = _decoded(received)
-    try:
-        body = json.loads(text)
-    except _NO_JSON:
-        body = text
-    error = body.get("error", body) if isinstance(body, dict) else body
-    fields = error if isinstance(error, dict) else {"message": error}
-    message = str(fields.get("message") or fields.get("detail") or "no word")
-    return whole_text(message), str(fields.get("code") or fields.get("type") or "")
-
-
-def read_reply(body: Any, *, key: ApiKey | None = None, pause_s: float | None = None) -> ChatReply:
-    """Return the reply of a decoded body: its text as far as it is kept, without the key.
-
-    Raises
-    ------
-    LookupError, TypeError, AttributeError
-        If the body is no chat completion.
-
-    Examples
-    --------
-    >>> choice = {"message": {"content": "Yes."}, "finish_reason": "stop"}
-    >>> reply = read_reply({"choices": [choice], "usage": {"prompt_tokens": 9}})
-    >>> reply.text, reply.n_prompt_tokens, reply.n_completion_tokens
-    ('Yes.', 9, None)
-    """
-    choice = body["choices"][0]
-    text = choice["message"].get("content")
-    finish_reason = choice.get("finish_reason")
-    if text is None:
-        # Said in another field, or nothing was said before the tokens were used up.
-        text = choice["message"].get("refusal") or ("" if finish_reason else None)
-    if not isinstance(text, str):
-        raise TypeError("the message has no text")
-    usage = body.get("usage")
-    if not isinstance(usage, dict):
-        usage = {}
-    prompt, completion = (_count(usage, f"{what}_tokens") for what in ("prompt", "completion"))
-    text, reason = (
-        key.scrub_reply(said) if key else said for said in (text, str(finish_reason or ""))
-    )
-    return ChatReply(
-        text=kept_text(whole_text(text)),
-        finish_reason=whole_text(reason)[:_MAX_FINISH_CHARS] or None,
-        n_prompt_tokens=prompt,
-        n_completion_tokens=completion,
-        pause_s=pause_s,
-    )
-
-
-def _count(usage: Mapping[str, Any], name: str) -> int | None:
-    """Return a count; None where it is none, or none that can be.
-
-    >>> usage = {"a": 7, "b": True, "c": 10**400, "d": -1}
-    >>> [_count(usage, name) for name in "abcde"]
-    [7, None, None, None, None]
-    """
-    value = usage.get(name)
-    return value if type(value) is int and 0 <= value <= _MAX_TOKENS else None
-
-
-def whole_text(text: str) -> str:
-    r"""Return a text in which each half of a surrogate pair is U+FFFD; two halves are joined.
-
-    Servers cut a reply between the halves of an emoji, and JSON may say so: ``"\ud83d"``. Arrow,
-    and every file in UTF-8, refuses such a text.
-
-    Examples
-    --------
-    >>> whole_text("Ann \ud83d"), whole_text("Ann \ud83d\ude00") == "Ann \U0001f600"
-    ('Ann �', True)
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
-
-
-def kept_text(text: str, *, max_bytes: int = MAX_REPLY_BYTES) -> str:
-    """Return what is kept and read of a reply's text: all of it, unless it is too long.
-
-    Of one that is too long, thoughts go first, as they do where replies are read; what is left
-    ends after ``max_bytes``. So the text that was read is the text that the journal has.
-
-    Examples
-    --------
-    >>> kept_text("Natürlich", max_bytes=4), kept_text("<think>Hm.</think>Ann", max_bytes=4)
-    ('Nat', 'Ann')
-    """
-    content = text.encode("utf-8", "surrogatepass")
-    if len(content) <= max_bytes:
-        return text
-    end = max((text.rfind(mark) + len(mark) for mark in _THOUGHT_ENDS if mark in text), default=0)
-    return text[end:].encode("utf-8", "surrogatepass")[:max_bytes].decode("utf-8", "ignore")
+    is_filtered = "content_filter" in error.code
+    return ChatFailure("row_undefined", FILTERED if is_filtered else "llm_bad_request", message)
 
 
 # x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, ratelimit-remaining, ...

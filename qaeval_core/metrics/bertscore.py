@@ -14,6 +14,9 @@ weight w_j, vectors of unit length::
     rescaled = (score - b) / (1 - b)
     idf(token) = log((N + 1) / (n + 1)), n of N reference texts having the token
 
+Several references: the largest P, the largest R and the largest F, each for itself, as bert-score
+has it; with ``over_references=best_f1``, P and R of the reference with the best F.
+
 Differs from the authors' program (bert_score 0.3.13, ``greedy_cos_idf``)
 -------------------------------------------------------------------------
 - Best cosines come from allowed tokens alone. Theirs multiplies padding by 0, so a negative best
@@ -182,8 +185,8 @@ class TokenSettings(Settings):
     )
 
 
-class BertScoreSettings(TokenSettings):
-    """Settings of ``bertscore``; layer 2 is "vanilla" in the SAS paper, last is "trained"."""
+class GreedySettings(TokenSettings):
+    """Settings of greedy matches; layer 2 is "vanilla" in the SAS paper, last is "trained"."""
 
     special_tokens: Literal["match", "exclude"] = Field(
         "match",
@@ -196,7 +199,17 @@ class BertScoreSettings(TokenSettings):
     _rescaling: Rescaling | None = PrivateAttr(None)  # Resolved: of the file.
 
 
-class BertScoreFreeSettings(BertScoreSettings):
+class BertScoreSettings(GreedySettings):
+    """Settings of ``bertscore``."""
+
+    over_references: Literal["each", "best_f1"] = Field(
+        "each",
+        description="each: the largest P, R and F over references, each for itself, as bert-score "
+        "has it; best_f1: those of the reference with the best F",
+    )
+
+
+class BertScoreFreeSettings(GreedySettings):
     """Settings of ``bertscore_free``."""
 
     @model_validator(mode="after")
@@ -206,7 +219,7 @@ class BertScoreFreeSettings(BertScoreSettings):
         return self
 
 
-B = TypeVar("B", bound=BertScoreSettings)
+B = TypeVar("B", bound=GreedySettings)
 
 
 class _BertScore(Metric[B]):
@@ -246,12 +259,16 @@ class _BertScore(Metric[B]):
         if settings._rescaling is not None:
             parts = zip(each, settings._rescaling, strict=True)
             each = BertScores(*(rescale(part, baseline=b) for part, b in parts))
-        best = tokens.first_best(each.f1)
-        f1 = best(each.f1)
+        f1 = tokens.best(each.f1)
+        if getattr(settings, "over_references", "best_f1") == "each":
+            precision, recall = tokens.best(each.precision), tokens.best(each.recall)
+        else:
+            best = tokens.first_best(each.f1)
+            precision, recall = best(each.precision), best(each.recall)
         reasons = tokens.reasons(
             f1, empty_target=self.empty_target, has_weight=have_weight(matches)
         )
-        values = {"precision": best(each.precision), "recall": best(each.recall), "f1": f1}
+        values = {"precision": precision, "recall": recall, "f1": f1}
         return Scores(values, reasons)
 
 
@@ -261,7 +278,7 @@ class BertScore(_BertScore[BertScoreSettings]):
     name = "bertscore"
     title = "greedy matches of tokens by the cosine of their vectors"
     settings = BertScoreSettings
-    over_references = "best F"
+    over_references = "largest P, R and F"
     family = "token_match"
     empty_target = "empty_reference"
 

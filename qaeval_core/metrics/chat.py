@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +24,22 @@ _KEY_STARTS = ("sk-", "sk_", "gsk_", "hf_", "Bearer ")
 
 
 # Settings that name files whose content goes to the endpoint.
-SENT_FILES = ("api_key_file", "prompt_file")
+SENT_FILES = ("api_key_file", "headers_file", "prompt_file")
+# What a request says by other settings, or must not say: one reply, whole.
+_OWN_FIELDS = {
+    "model": "model",
+    "messages": "the prompt",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "max_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "n": "runs",
+    "stream": "nothing: replies are read whole",
+    "stream_options": "nothing: replies are read whole",
+}
+# Names under which secrets go; body and query stand in files, and what headers_file holds does not.
+_SECRET_FIELD = r"api[-_]?key|access[-_]?token|client[-_]?secret|secret|password|authorization"
+_SECRET_OF_QUERY = rf"{_SECRET_FIELD}|(?:.*[-_])?key|token|sig|signature|code"
 
 UNPARSABLE = "unparsable_reply"  # Of a run without a readable reply.
 PENDING = "pending"  # Of a row that was not asked: its family ended early.
@@ -55,6 +74,19 @@ class ChatSettings(Settings):
     )
     proxy: str | None = Field(
         None, description="HTTP proxy of the calls; null: none, whatever HTTPS_PROXY says"
+    )
+    body: dict[str, Any] | None = Field(
+        None,
+        description="further fields of each request, such as {reasoning_effort: low} or "
+        "{chat_template_kwargs: {enable_thinking: false}}",
+    )
+    query: dict[str, str] | None = Field(
+        None, description="of the URL of each request, such as {api-version: '2024-10-21'}"
+    )
+    headers_file: str | None = Field(
+        None,
+        description="file with further headers, a line `Name: value` each; such as api-key, which "
+        "then is sent in place of OPENAI_API_KEY",
     )
     requests_per_minute: int | None = Field(
         None, ge=1, description="limit of the endpoint; null: none"
@@ -108,6 +140,16 @@ class ChatSettings(Settings):
         60.0, gt=0.0, allow_inf_nan=False, description="seconds that the limits count in"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _take_query(cls, given: Any) -> Any:
+        """Take the query out of a URL, as people copy it."""
+        url = given.get("base_url") if isinstance(given, dict) else None
+        if not isinstance(url, str) or "?" not in url or given.get("query"):
+            return given
+        bare, _, query = url.partition("?")
+        return {**given, "base_url": bare, "query": query}
+
     @field_validator("base_url")
     @classmethod
     def _check_base_url(cls, given: str | None) -> str | None:
@@ -126,7 +168,40 @@ class ChatSettings(Settings):
             raise ValueError("it is empty")
         return given
 
-    @field_validator("api_key_file")
+    @field_validator("body")
+    @classmethod
+    def _check_body(cls, given: dict[str, Any] | None) -> dict[str, Any] | None:
+        if not given:
+            return None
+        for name in given:
+            if name in _OWN_FIELDS:
+                raise ValueError(f"{name} is said by {_OWN_FIELDS[name]}")
+        _check_no_secret(given, _SECRET_FIELD)
+        try:
+            # In one order: what is asked is equal where the fields are.
+            fields: dict[str, Any] = json.loads(json.dumps(given, sort_keys=True, allow_nan=False))
+        except (TypeError, ValueError):
+            raise ValueError(
+                "it takes texts, numbers, truth values, lists and mappings; a date is quoted"
+            ) from None
+        return fields
+
+    @field_validator("query", mode="before")
+    @classmethod
+    def _check_query(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            given = dict(parse_qsl(given.removeprefix("?"), keep_blank_values=True))
+        if not isinstance(given, Mapping):
+            return given
+        _check_no_secret(given, _SECRET_OF_QUERY)
+        # 2024-10-21 is a date to YAML.
+        plain = str | int | date
+        return {
+            name: str(value) if isinstance(value, plain) and not isinstance(value, bool) else value
+            for name, value in given.items()
+        } or None
+
+    @field_validator("api_key_file", "headers_file")
     @classmethod
     def _check_key_file(cls, given: str | None) -> str | None:
         if given is None:
@@ -135,8 +210,8 @@ class ChatSettings(Settings):
         is_path = any(sign in given for sign in "/\\.~") or Path(given).exists()
         if not given.strip() or given.startswith(_KEY_STARTS) or not is_path:
             raise ValueError(
-                "it takes the path of a file that holds the key, not the key; write ./NAME for a "
-                "file of the folder where this is run"
+                "it takes the path of a file that holds it, not the secret itself; write ./NAME "
+                "for a file of the folder where this is run"
             )
         return given
 
@@ -155,14 +230,24 @@ class ChatSettings(Settings):
         return self
 
     @property
-    def parameters(self) -> dict[str, float | int]:
+    def parameters(self) -> dict[str, Any]:
         """What a request says besides model and prompt."""
         given = {
             "temperature": self.temperature,
             "top_p": self.top_p,
             self.max_tokens_name: self.max_tokens,
         }
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in given.items() if value is not None} | (
+            self.body or {}
+        )
+
+
+def _check_no_secret(fields: Mapping[str, Any], secret: str) -> None:
+    for name, value in fields.items():
+        if re.fullmatch(secret, str(name), re.IGNORECASE):
+            raise ValueError(f"{name} may be a secret, and this is kept: put it into headers_file")
+        if isinstance(value, Mapping):
+            _check_no_secret(value, secret)
 
 
 def _checked_url(given: str, *, what: str = "http://127.0.0.1:8000/v1") -> str:

@@ -21,6 +21,8 @@ Differs from coco-caption
 - l is its number of bigrams, as there: two texts of one word have equal length.
 - Both texts without words score 10 here, 0 there.
 - N counts the rows whose references have words; there all rows.
+- A row is undefined (``no_weight``) where no n-gram of its references weighs anything, as in a
+  corpus of one row, in which every n-gram is in every document; there it scores 0.
 
 But: no stemming (the paper stems, coco-caption does not); ``stemming=porter`` does.
 """
@@ -32,8 +34,8 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from qaeval_core.metrics.base import Read, Scores
-from qaeval_core.metrics.targets import Targets
-from qaeval_core.metrics.words import WordMetric, WordSettings, lengths, scored, without_words
+from qaeval_core.metrics.targets import NO_WEIGHT, NO_WORDS, Targets
+from qaeval_core.metrics.words import WordMetric, WordSettings, lengths, without_words
 
 FloatArray = NDArray[np.float64]
 SCALE = 10.0
@@ -150,7 +152,13 @@ class Cider(WordMetric[CiderSettings]):
         each = without_words(words, each)
         score = words.best(each) if settings.over_references == "max" else words.mean(each)
         sums = np.stack([score, np.where(np.isnan(score), np.nan, 1.0)], axis=1)
-        return scored(words, {"": score}, sums=sums)
+        reasons = [
+            NO_WEIGHT if reason == NO_WORDS and has_words else reason
+            for reason, has_words in zip(
+                words.reasons(score), words.best(1.0 - words["no_words"]) > 0, strict=True
+            )
+        ]
+        return Scores({"": score}, reasons, sums)
 
     def corpus(self, settings: CiderSettings, sums: FloatArray) -> FloatArray:
         """Return the mean of rows: sums are of scores and of ones."""

@@ -26,7 +26,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 from pydantic import Field, PrivateAttr, field_validator, model_validator
@@ -41,7 +40,7 @@ from qaeval_core.metrics.chat import (
     run_reasons,
 )
 from qaeval_core.metrics.targets import Targets
-from qaeval_core.storage.files import read_given
+from qaeval_core.storage.files import expanded, read_given
 
 PROMPT_ROLES = ("candidate", "question", "context", "answer", "references")
 _MAX_PROMPT_CHARS = 100_000
@@ -112,7 +111,7 @@ class JudgeSettings(ChatSettings):
         if self.prompt_file is None:
             return self
         try:
-            text = read_given(Path(self.prompt_file).expanduser())
+            text = read_given(expanded(self.prompt_file))
         except OSError as error:
             raise ValueError(f"prompt_file {self.prompt_file}: {error.strerror}") from None
         except UnicodeDecodeError:

@@ -40,7 +40,7 @@ from qaeval_core.models.record import (
     export_command,
 )
 from qaeval_core.models.registry import check_no_code, file_sha256, resolve_model
-from qaeval_core.storage.files import make_folder, open_lock
+from qaeval_core.storage.files import expanded, make_folder, open_lock
 from qaeval_core.terminal import say
 
 RECORD = "artifact.json"
@@ -87,9 +87,15 @@ class Artifact:
 
 
 def default_root() -> Path:
-    """Return where artifacts lie: ``QAEVAL_ARTIFACTS``, or a folder in the user's cache."""
-    named = os.environ.get("QAEVAL_ARTIFACTS")
-    return Path(named).expanduser() if named else Path.home() / ".cache" / "qaeval" / "artifacts"
+    """Return where artifacts lie: ``QAEVAL_ARTIFACTS``, or a folder in the user's cache.
+
+    Raises
+    ------
+    ConfigError
+        If neither is known; metrics of words need no artifacts, and do not ask.
+    """
+    named = os.environ.get("QAEVAL_ARTIFACTS") or "~/.cache/qaeval/artifacts"
+    return expanded(named, instead="QAEVAL_ARTIFACTS")
 
 
 def load_artifact(folder: Path | str, *, verify: bool = True) -> Artifact:
@@ -199,7 +205,7 @@ def ensure_artifact(root: Path, request: ArtifactRequest, *, build: bool = True)
     except ArtifactMissingError as missing:
         if not build:
             raise
-        folder = Path(request.model).expanduser()
+        folder = expanded(request.model)
         if folder.is_dir():
             check_no_code(folder)  # Here, not in the export: its message comes at once.
         _run_export(request, Path(root), missing=str(missing))

@@ -24,16 +24,18 @@ from pathlib import Path
 from types import MappingProxyType
 
 from qaeval_core.errors import ArtifactHashError, ConfigError, ModelUnavailableError, nearest
+from qaeval_core.storage.files import expanded
 
 # The only file of a subfolder that is read: how a sentence-transformers model pools.
-_POOLING_FILE = "1_Pooling/config.json"
+_POOLING_FILE = "[0-9]*_Pooling/config.json"
 # Only these are downloaded and hashed: a changed README does not change a model.
 _USED_FILES = (
     "*.safetensors",
     "model.safetensors.index.json",
     "config.json",
     "modules.json",
-    "sentence_bert_config.json",
+    "sentence_*_config.json",
+    "config_sentence_transformers.json",
     _POOLING_FILE,
     "tokenizer.json",
     "tokenizer_config.json",
@@ -242,7 +244,7 @@ def resolve_model(name: str, *, role: str, onnx_file: str = "") -> ModelSource:
         if onnx_file:
             raise ConfigError(f"model {name!r} is embedded and has no ONNX file {onnx_file!r}")
         return _from_package(name, role=role)
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.is_dir():
         return _from_folder(path, onnx_file)
     _check_hub_name(name)
@@ -259,7 +261,7 @@ def model_slug(name: str) -> str:
     >>> model_slug("cross-encoder/stsb-roberta-large")
     'cross-encoder--stsb-roberta-large-1f228ebd'
     """
-    path = Path(name).expanduser()
+    path = expanded(name)
     if name in EMBEDDED:
         return name
     if path.is_dir():

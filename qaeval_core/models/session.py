@@ -247,6 +247,9 @@ def load_onnxruntime(device: Device = "cpu") -> Any:
         raise DeviceError(
             "this metric runs a model: pip install 'qaeval[cpu]', or 'qaeval[gpu]' on a GPU"
         ) from None
+    if os.environ.get("ORT_DISABLE_TELEMETRY") == "1":
+        # Where a program has loaded the engine before this library, the variable came too late.
+        onnxruntime.disable_telemetry_events()
     found = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
     if found < MIN_ONNXRUNTIME[device]:
         needed = ".".join(map(str, MIN_ONNXRUNTIME[device]))

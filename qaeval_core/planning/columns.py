@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 
 from qaeval_core.errors import ConfigError, SchemaError, nearest
 from qaeval_core.planning.inputs import InputFile
-from qaeval_core.schema import ROLES, fits_role
+from qaeval_core.schema import ROLES, fits_role, is_json, is_optional
 from qaeval_core.text.column_hashes import hashes
+from qaeval_core.text.plain_columns import column_type, paths, plain_type
 
 
 def resolve_columns(
@@ -39,17 +40,70 @@ def resolve_columns(
     for role in mapping:
         if role not in ROLES:
             raise ConfigError(f"unknown role {role!r}{nearest(role, ROLES)}")
-    names = [name for file in files for name in file.schema.names]
+    names = list(dict.fromkeys(name for file in files for name in file.schema.names))
     columns = {role: role_column(role, names, mapping) for role in dict.fromkeys(roles)}
     columns.update(optional_columns(optional, names, mapping))
     if "id" in mapping:
         columns["id"] = mapping["id"]
     elif files and all("id" in file.schema.names for file in files):
         columns["id"] = "id"
+    for role, column in columns.items():
+        columns[role] = field_of(_first_type(files, column), role=role, column=column)
     for file in files:
         for role, column in columns.items():
-            _check_column(file, role, column)
+            is_missing = file.type_of(column) is None
+            if not (is_missing and is_optional(role) and _first_type(files, column)):
+                _check_column(file, role, column)
     return columns
+
+
+def _first_type(files: Sequence[InputFile], column: str) -> pa.DataType | None:
+    """Return the type that the first file with a column gives it."""
+    kinds = (file.type_of(column) for file in files)
+    return next((kind for kind in kinds if kind is not None), None)
+
+
+def field_of(kind: pa.DataType | None, *, role: str, column: str) -> str:
+    """Return a column, or of a struct that is none of a role's types the only field that is."""
+    if kind is None or role == "id" or fits_role(kind, role):
+        return column
+    own = fitting_fields(kind, role)
+    return f"{column}.{own[0]}" if len(own) == 1 else column
+
+
+def fitting_fields(kind: pa.DataType, role: str) -> list[str]:
+    """Return the fields of a struct, or of a list of structs, that can serve a role.
+
+    Examples
+    --------
+    >>> texts, starts = pa.list_(pa.string()), pa.list_(pa.int32())
+    >>> fitting_fields(pa.struct([("text", texts), ("answer_start", starts)]), "references")
+    ['text']
+    """
+    schema = pa.schema([("_", kind)])
+    known = {path.removeprefix("_."): column_type(schema, path) for path in paths(schema)[1:]}
+    return [name for name, own in known.items() if own is not None and fits_role(own, role)]
+
+
+def column_notes(
+    files: Sequence[InputFile],
+    *,
+    columns: Mapping[str, str],
+    mapping: Mapping[str, str],
+    carry: Sequence[str],
+) -> list[str]:
+    """Return what a person may want to know of how columns were found."""
+    notes = []
+    for role, column in columns.items():
+        given = mapping.get(role, role)
+        if column.startswith(f"{given}."):
+            notes.append(f"role {role} is read from the field {column}")
+    for column in dict.fromkeys([*columns.values(), *carry]):
+        lacking = [file.relative for file in files if file.type_of(column) is None]
+        if lacking:
+            more = f" and {len(lacking) - 1:,} more files" if len(lacking) > 1 else ""
+            notes.append(f"no column {column!r} in {lacking[0]}{more}: null there")
+    return notes
 
 
 def optional_columns(
@@ -66,17 +120,27 @@ def optional_columns(
 
 
 def check_carried(files: Sequence[InputFile], carry: Sequence[str]) -> None:
-    """Raise SchemaError if a column to carry is missing in a file, or is not one column there."""
+    """Raise SchemaError if no file has a column to carry, or one has it twice."""
     twice = sorted({column for column in carry if carry.count(column) > 1})
     if twice:
         raise ConfigError(f"column {twice[0]!r} is to be carried twice; name it once")
-    for file in files:
-        for column in carry:
-            if column not in file.schema.names:
-                hint = nearest(column, file.schema.names)
-                raise SchemaError(f"{file.relative}: no column {column!r} to carry{hint}")
+    for column in carry if files else ():
+        if _first_type(files, column) is None:
+            hint = nearest(column, paths(files[0].schema))
+            raise SchemaError(f"{files[0].relative}: no column {column!r} to carry{hint}")
+        for file in files:
             if file.schema.names.count(column) > 1:
                 raise SchemaError(f"{file.relative}: column {column!r} to carry stands there twice")
+
+
+def carried_types(files: Sequence[InputFile], carry: Sequence[str]) -> dict[str, pa.DataType]:
+    """Return the type of each carried column, of the first file that has it."""
+    kinds = {name: _first_type(files, name) for name in carry}
+    return {
+        name: kind.storage_type if is_json(kind) else kind
+        for name, kind in kinds.items()
+        if kind is not None
+    }
 
 
 def role_column(role: str, names: Sequence[str], mapping: Mapping[str, str]) -> str:
@@ -98,19 +162,34 @@ def role_column(role: str, names: Sequence[str], mapping: Mapping[str, str]) -> 
 
 def _check_column(file: InputFile, role: str, column: str) -> None:
     names = file.schema.names
-    if column not in names:
+    kind = file.type_of(column)
+    if kind is None:
         wanted = column if column != role else f"{column} (role {role})"
         raise SchemaError(
-            f"{file.relative}: no column {wanted}{nearest(column, names)}; map it with "
-            f"--column {role}=NAME"
+            f"{file.relative}: no column {wanted}{nearest(column, paths(file.schema))}; map it "
+            f"with --column {role}=NAME"
         )
     if names.count(column) > 1:
         raise SchemaError(f"{file.relative}: column {column!r} stands there twice")
-    kind = file.schema.field(column).type
+    check_type(kind, role=role, column=column, where=f"{file.relative}: ")
+
+
+def check_type(kind: pa.DataType, *, role: str, column: str, where: str = "") -> None:
+    """Raise SchemaError, which says what can be done, if a type cannot serve a role."""
     if not fits_role(kind, role):
         raise SchemaError(
-            f"{file.relative}: column {column!r} is {kind}, but role {role} needs {ROLES[role]}"
+            f"{where}column {column!r} is {kind}, but role {role} needs {ROLES[role]}"
+            f"{_way_out(kind, role, column)}"
         )
+
+
+def _way_out(kind: pa.DataType, role: str, column: str) -> str:
+    """Return what can be done about a column whose type fits no role."""
+    if fits_role(plain_type(kind, binary_as_text=True), role):
+        return "; cast it, or read bytes as texts: --set input.binary_as_text=true"
+    own = fitting_fields(kind, role)
+    named = " or ".join(f"--column {role}={column}.{name}" for name in own[:3])
+    return f"; name a field: {named}" if own else ""
 
 
 def check_copied(
@@ -126,8 +205,8 @@ def check_copied(
     seen: set[tuple[str, pa.DataType]] = set()
     for file in files:
         for column in [*([id_column] if id_column else []), *carry]:
-            kind = file.schema.field(column).type
-            if (column, kind) in seen:
+            kind = file.type_of(column)
+            if kind is None or (column, kind) in seen:
                 continue
             seen.add((column, kind))
             try:

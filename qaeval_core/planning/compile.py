@@ -13,9 +13,15 @@ from urllib.parse import urlsplit
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError
 from qaeval_core.families.catalogue import CHAT_FAMILIES, FAMILIES
-from qaeval_core.families.chat.family import ChatFamilyPlan, check_agreement
+from qaeval_core.families.chat.family import ChatFamilyPlan, check_agreement, header_names
 from qaeval_core.families.contract import Context, FamilyPlan, ResolveArtifact
-from qaeval_core.llm.key import KEY_VARIABLE, check_address, check_key_file, is_loopback
+from qaeval_core.llm.key import (
+    KEY_VARIABLE,
+    check_address,
+    check_key_file,
+    is_loopback,
+    is_secret_header,
+)
 from qaeval_core.metrics.base import AnyMetric, Settings
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.metrics.chat import ChatSettings, chat_settings
@@ -201,14 +207,19 @@ def check_key_use(config: RunConfig) -> list[str]:
 def _lines(settings: ChatSettings, base_url: str) -> Iterator[str]:
     url = urlsplit(base_url)
     is_far = not is_loopback(url.hostname or "")
+    headers = header_names(settings)
     source = f"the file {settings.api_key_file}"
     if settings.api_key_file is None:
         source = f"the variable {KEY_VARIABLE}"
         if KEY_VARIABLE not in os.environ:
             source += ", on nodes that have it,"
     through = f", through the proxy {urlsplit(settings.proxy).netloc}" if settings.proxy else ""
+    if headers:
+        yield f"the headers in {settings.headers_file} go to {url.netloc}{through}"
     # To a server on this machine without a key in sight there is nothing to tell.
-    if is_far or settings.api_key_file is not None or KEY_VARIABLE in os.environ:
+    is_given = is_far or settings.api_key_file is not None or KEY_VARIABLE in os.environ
+    is_replaced = settings.api_key_file is None and any(map(is_secret_header, headers))
+    if is_given and not is_replaced:
         yield f"the key of {source} goes to {url.netloc}{through}"
     variables = [
         name for name in _PROXY_VARIABLES if name in os.environ or name.lower() in os.environ

@@ -6,24 +6,30 @@ changed file is another file.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fnmatch
 import glob
 import hashlib
 import os
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
-from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
+from typing import NamedTuple
+from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from qaeval_core.configure import InputSection
 from qaeval_core.errors import ConfigError, InputError, UnreadableFileError, nearest
 from qaeval_core.planning.footer import Footer, parse_footer
+from qaeval_core.planning.lakes import check_no_lake
 from qaeval_core.planning.listing import (
     check_names,
     check_utf8,
@@ -36,11 +42,14 @@ from qaeval_core.planning.listing import (
 )
 from qaeval_core.signature import hash_text
 from qaeval_core.storage.arrow import open_as_filesystem
+from qaeval_core.text.plain_columns import column_type, plain_schema
 
 # A look at each folder of inputs, but not at a million of them.
 _MAX_INPUT_FOLDERS = 64
 
-_SUFFIXES = (".parquet", ".pq")
+_SUFFIXES = (".parquet", ".pq", ".parq")
+_MAGIC = b"PAR1"
+_MAX_SHOWN = 5
 # How polars reads tables of text: the types of columns are found from all rows.
 _TEXT_READERS = {
     ".jsonl": "read_ndjson(sys.argv[1], infer_schema_length=None)",
@@ -56,6 +65,7 @@ _N_FOOTER_CHARS = 24
 # Most footers are shorter: one read is enough.
 _TAIL_BYTES = 1 << 16
 _SECOND_NS = 1_000_000_000
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 # Fifty million equal numbers have 217 rows a byte.
 _MAX_ROWS_PER_BYTE = 4096
 _MAX_GROUP_ROWS = 2**31 - 1
@@ -104,13 +114,76 @@ class FileVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadAs:
+    """How a file's columns are read beyond what the file says of them.
+
+    Attributes
+    ----------
+    keys : tuple of (str, str or None)
+        Columns that the names of its folders hold, as Hive writes them: ``lang=de``.
+    binary_as_text : bool
+        Whether bytes are texts.
+    has_no_answers : bool
+        Whether an empty list of references is the answer "": that there is none, as in SQuAD 2.0.
+    """
+
+    keys: tuple[tuple[str, str | None], ...] = ()
+    binary_as_text: bool = False
+    has_no_answers: bool = False
+
+    @classmethod
+    def of(cls, config: InputSection) -> ReadAs:
+        """Return how a run reads its input."""
+        has_no_answers = config.unanswerable == "empty"
+        return cls(binary_as_text=config.binary_as_text, has_no_answers=has_no_answers)
+
+    def schema(self, parquet: pq.ParquetSchema) -> pa.Schema:
+        """Return the columns of a file as they are read: plain types, and its keys behind them."""
+        given = parquet.to_arrow_schema()
+        for name in json_columns(parquet):
+            place = given.get_field_index(name)
+            given = given.set(place, given.field(place).with_type(pa.json_()))
+        plain = plain_schema(given, binary_as_text=self.binary_as_text)
+        # A file's own column goes before: its rows know better.
+        own = [pa.field(name, pa.string()) for name, _ in self.keys if name not in plain.names]
+        return pa.schema([*plain, *own], metadata=plain.metadata)
+
+
+def json_columns(parquet: pq.ParquetSchema) -> list[str]:
+    """Return the columns of JSON; many writers say so in Parquet's own words alone."""
+    columns = (parquet.column(i) for i in range(len(parquet)))
+    return [own.path for own in columns if own.logical_type.type == "JSON" and own.path == own.name]
+
+
+def folder_keys(relative: str) -> tuple[tuple[str, str | None], ...]:
+    """Return the columns that folders name.
+
+    Examples
+    --------
+    >>> folder_keys("lang=de/day=2026%2D01/part-0.parquet")
+    (('lang', 'de'), ('day', '2026-01'))
+    """
+    parts = (part.partition("=") for part in PurePosixPath(relative).parts[:-1])
+    return tuple(
+        (name, None if value == _HIVE_NULL else unquote(value))
+        for name, sign, value in parts
+        if sign and name
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class InputFile:
-    """One Parquet file to score."""
+    """One Parquet file to score; ``schema`` is that of its columns as they are read."""
 
     relative: str
     version: FileVersion
     row_groups: tuple[RowGroup, ...]
     schema: pa.Schema
+    read_as: ReadAs = ReadAs()
+
+    def type_of(self, name: str) -> pa.DataType | None:
+        """Return the type of a column, or of what a path such as ``answers.text`` leads to."""
+        return column_type(self.schema, name)
 
     @property
     def uri(self) -> str:
@@ -126,8 +199,10 @@ class InputFile:
     def file_id(self) -> str:
         """Short hash of relative path and identity: the same name elsewhere is another file."""
         version = self.version
-        parts = (self.relative, version.uri, version.size_bytes, version.mtime_ns)
-        return hash_text("|".join(map(str, (*parts, version.footer))))
+        parts = (self.relative, version.uri, version.size_bytes, version.mtime_ns, version.footer)
+        # Read so, the same bytes are other rows.
+        read = ("no answers",) if self.read_as.has_no_answers else ()
+        return hash_text("|".join(map(str, (*parts, *read))))
 
     @property
     def old_file_id(self) -> str:
@@ -181,8 +256,47 @@ def open_filesystem(uri: str) -> tuple[fs.FileSystem, str]:
             return open_as_filesystem(uri)
         except ConfigError as error:
             raise pa.ArrowInvalid(str(error)) from None
-    filesystem, path = fs.FileSystem.from_uri(uri)
+    with _as_os_error(uri):
+        filesystem, path = fs.FileSystem.from_uri(uri)
+    if isinstance(filesystem, fs.PyFileSystem):
+        filesystem = fs.PyFileSystem(_OneErrorHandler(filesystem.handler.fs))
     return filesystem, path
+
+
+@contextlib.contextmanager
+def _as_os_error(name: str) -> Iterator[None]:
+    """Raise what a library of others raises for its network as an OSError of one line."""
+    try:
+        yield
+    except (OSError, pa.ArrowException):
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise OSError(errno.EIO, said, name) from None
+
+
+class _OneErrorHandler(fs.FSSpecHandler):  # type: ignore[misc]
+    """A filesystem of fsspec, such as ``hf://``, whose errors are all of one kind."""
+
+    def _name(self, path: str = "") -> str:
+        protocol = self.fs.protocol
+        return f"{protocol if isinstance(protocol, str) else protocol[0]}://{path}"
+
+    def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
+        with _as_os_error(self._name(*paths[:1])):
+            return list(super().get_file_info(paths))
+
+    def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
+        with _as_os_error(self._name(selector.base_dir)):
+            return list(super().get_file_info_selector(selector))
+
+    def open_input_stream(self, path: str) -> pa.NativeFile:
+        with _as_os_error(self._name(path)):
+            return super().open_input_stream(path)
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        with _as_os_error(self._name(path)):
+            return super().open_input_file(path)
 
 
 def store_of(uri: str) -> str:
@@ -216,16 +330,18 @@ def _open_place(uri: str) -> tuple[_Place, str]:
 
 
 def find_inputs(
-    paths: Sequence[str], *, skip_unreadable: bool = False
+    paths: Sequence[str], *, skip_unreadable: bool = False, read_as: ReadAs | None = None
 ) -> tuple[list[InputFile], list[str]]:
     """Return the Parquet files that paths name, and messages about files left out.
 
     Parameters
     ----------
     paths : sequence of str
-        Files, folders (searched below for .parquet and .pq), globs, or filesystem URIs of these.
+        Files, folders (all Parquet below, whatever its name), globs, or filesystem URIs of these.
     skip_unreadable : bool, default False
         Leave files out that have no readable footer, instead of raising.
+    read_as : ReadAs, optional
+        How columns are read; keys of folders are found here.
 
     Returns
     -------
@@ -237,25 +353,32 @@ def find_inputs(
     Raises
     ------
     InputError
-        If a path names nothing, or what cannot be written below OUT.
+        If a path names nothing, files of a table format, or what cannot be written below OUT.
     UnreadableFileError
         If a file is not readable Parquet and ``skip_unreadable`` is not set.
     """
     if not paths:
         raise InputError("no input: name Parquet files, folders or globs")
     every: dict[str, _Found] = {}
-    n_known = 0
+    n_known, others = 0, list[str]()
     for path in paths:
-        items, n_known_here = _expand(path)
-        n_known += n_known_here
-        for item in items:
+        named = _expand(path)
+        n_known += named.n_known
+        others += named.others
+        for item in named.found:
             every.setdefault(item.uri, item)
     found = _without_doubles(list(every.values()))
+    check_no_lake({item.path: item.place.filesystem for item in found})
     n_known += len(every) - len(found)
-    relatives = _unique_relatives(found)
+    # Scores lie under these names, where every tool shall find them.
+    relatives = [
+        name if name.endswith(".parquet") else f"{name}.parquet"
+        for name in _unique_relatives(found)
+    ]
     check_names(relatives)
     with ThreadPoolExecutor(_N_FOOTER_THREADS) as pool:
-        read = list(pool.map(_read_footer, found, relatives))
+        read_footer = partial(_read_footer, read_as=read_as or ReadAs())
+        read = list(pool.map(read_footer, found, relatives))
     problems = [item for item in read if isinstance(item, str)]
     if problems and not skip_unreadable:
         if len(problems) < len(read):
@@ -264,6 +387,11 @@ def find_inputs(
     if n_known:
         what = "1 name is" if n_known == 1 else f"{n_known:,} names are"
         problems.append(f"{what} left out: links to files or folders that are input already")
+    if others:
+        what = "1 file is" if len(others) == 1 else f"{len(others):,} files are"
+        shown = ", ".join(shown_name(name) for name in others[:_MAX_SHOWN])
+        more = ", ..." if len(others) > _MAX_SHOWN else ""
+        problems.append(f"{what} left out, being no Parquet: {shown}{more}")
     files = [item for item in read if isinstance(item, InputFile)]
     return sorted(files, key=lambda file: file.relative), problems
 
@@ -274,8 +402,15 @@ def _without_doubles(found: Sequence[_Found]) -> list[_Found]:
     return [item for item in found if item.place.uri is not None or item.path in kept]
 
 
-def _expand(uri: str) -> tuple[list[_Found], int]:
-    """Return the files that a path names, and how many links were not followed."""
+class _Named(NamedTuple):
+    """What a path names: files, how many links were not followed, and files that are none."""
+
+    found: list[_Found]
+    n_known: int = 0
+    others: Sequence[str] = ()
+
+
+def _expand(uri: str) -> _Named:
     check_utf8(uri)
     place, path = _open_place(uri)
     filesystem = place.filesystem
@@ -283,27 +418,35 @@ def _expand(uri: str) -> tuple[list[_Found], int]:
         return _expand_glob(place, path)
     info = filesystem.get_file_info(path)
     if info.type == fs.FileType.File:
-        return [_Found(str(PurePosixPath(path).parent), path, place, info)], 0
+        return _Named([_Found(str(PurePosixPath(path).parent), path, place, info)])
     if info.type == fs.FileType.Directory:
         return _search(place, path)
     raise InputError(f"no such file or folder: {uri}{_near_files(path, place)}")
 
 
-def _search(place: _Place, folder: str) -> tuple[list[_Found], int]:
+def _search(place: _Place, folder: str) -> _Named:
     n_known = 0
     if place.uri is None:
         names, n_known = _files_below(folder)
-        infos = _infos(place, [path for path in names if _is_data(path, folder)])
+        infos = _infos(place, [path for path in names if not _is_hidden(path, folder)])
     else:
         infos = place.filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
+        infos = [info for info in infos if not _is_hidden(info.path, folder)]
         names = [info.path for info in infos]
-        infos = [info for info in infos if _is_data(info.path, folder)]
-    kept = [info for info in infos if info.type == fs.FileType.File]
+    files = [info for info in infos if info.type == fs.FileType.File]
+    with ThreadPoolExecutor(_N_FOOTER_THREADS) as pool:
+        are_data = list(pool.map(lambda info: _is_data(place, info), files))
+    kept = [info for info, is_data in zip(files, are_data, strict=True) if is_data]
+    others = [
+        os.path.relpath(info.path, folder)
+        for info, is_data in zip(files, are_data, strict=True)
+        if not is_data
+    ]
     if not kept:
         texts = sorted(path for path in names if Path(path).suffix.lower() in _TEXT_READERS)
         hint = f"; {_how_to_convert(place, texts[0])}" if texts else ""
-        raise InputError(f"no .parquet file below {folder}{hint}")
-    return [_Found(folder, info.path, place, info) for info in kept], n_known
+        raise InputError(f"no Parquet file below {folder}{hint}")
+    return _Named([_Found(folder, info.path, place, info) for info in kept], n_known, others)
 
 
 def _files_below(folder: str) -> tuple[list[str], int]:
@@ -319,15 +462,28 @@ def _infos(place: _Place, paths: Sequence[str]) -> list[fs.FileInfo]:
     return list(place.filesystem.get_file_info(list(paths)))
 
 
-def _is_data(path: str, folder: str) -> bool:
-    relative = os.path.relpath(path, folder)
+def _is_hidden(path: str, folder: str) -> bool:
     # What leads out of the folder is no hidden file: it is refused by name.
-    parts = [part for part in PurePosixPath(relative).parts if part != ".."]
-    hidden = any(part.startswith((".", "_")) for part in parts)
-    return relative.endswith(_SUFFIXES) and not hidden
+    parts = [part for part in PurePosixPath(os.path.relpath(path, folder)).parts if part != ".."]
+    return any(part.startswith((".", "_")) for part in parts)
 
 
-def _expand_glob(place: _Place, pattern: str) -> tuple[list[_Found], int]:
+def _is_data(place: _Place, info: fs.FileInfo) -> bool:
+    """Return whether a file of a folder is Parquet: by its name, or else by its bytes."""
+    if info.path.lower().endswith(_SUFFIXES):
+        return True
+    n_bytes = len(_MAGIC)
+    if info.size < 2 * n_bytes:
+        return False
+    try:
+        with place.filesystem.open_input_file(info.path) as source:
+            ends = (source.read_at(n_bytes, 0), source.read_at(n_bytes, info.size - n_bytes))
+    except OSError as error:
+        raise InputError(f"cannot read {shown_name(info.path)}: {error}") from None
+    return ends == (_MAGIC, _MAGIC)
+
+
+def _expand_glob(place: _Place, pattern: str) -> _Named:
     base, parts = split_glob(pattern)
     n_known = 0
     if place.uri is None and "**" in parts:
@@ -343,7 +499,7 @@ def _expand_glob(place: _Place, pattern: str) -> tuple[list[_Found], int]:
     kept = [info for info in infos if info.type == fs.FileType.File]
     if not kept:
         raise InputError(f"no file matches {pattern}")
-    return [_Found(base, info.path, place, info) for info in kept], n_known
+    return _Named([_Found(base, info.path, place, info) for info in kept], n_known)
 
 
 def _is_taken(path: str, base: str, parts: Sequence[str]) -> bool:
@@ -453,7 +609,7 @@ def _how_to_convert(place: _Place, path: str) -> str:
     return f'make Parquet of it: python -c "{code}" {shlex.join([name, name + ".parquet"])}'
 
 
-def _read_footer(item: _Found, relative: str) -> InputFile | str:
+def _read_footer(item: _Found, relative: str, *, read_as: ReadAs) -> InputFile | str:
     is_local = item.place.uri is None
     try:
         stamp = local_stamp(item.path) if is_local else ""
@@ -466,7 +622,8 @@ def _read_footer(item: _Found, relative: str) -> InputFile | str:
         for group in footer.groups:
             groups.append(RowGroup(start, group.n_rows, group.n_bytes))
             start += group.n_rows
-        schema = metadata.schema.to_arrow_schema()
+        read_as = replace(read_as, keys=folder_keys(item.relative))
+        schema = read_as.schema(metadata.schema)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, pa.ArrowInvalid) and Path(item.path).suffix.lower() in _TEXT_READERS:
             return f"{item.uri} is not Parquet; {_how_to_convert(item.place, item.path)}"
@@ -474,7 +631,7 @@ def _read_footer(item: _Found, relative: str) -> InputFile | str:
     version = FileVersion(
         item.uri, item.info.size, item.info.mtime_ns or 0, footer_hash, stamp=stamp
     )
-    return InputFile(relative, version, tuple(groups), schema)
+    return InputFile(relative, version, tuple(groups), schema, read_as)
 
 
 def one_a_folder(inputs: Sequence[InputFile]) -> list[str]:

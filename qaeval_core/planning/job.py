@@ -9,7 +9,6 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -19,9 +18,14 @@ from qaeval_core.families.contract import FamilyPlan
 from qaeval_core.models.artifact import Artifact, default_root, ensure_artifact
 from qaeval_core.models.record import ArtifactRecord, ArtifactRequest
 from qaeval_core.models.session import Device
-from qaeval_core.planning.columns import check_carried, check_copied, resolve_columns
+from qaeval_core.planning.columns import (
+    check_carried,
+    check_copied,
+    column_notes,
+    resolve_columns,
+)
 from qaeval_core.planning.compile import compile_run, needed_roles, optional_roles
-from qaeval_core.planning.inputs import InputFile, find_inputs
+from qaeval_core.planning.inputs import InputFile, ReadAs, find_inputs
 from qaeval_core.planning.listing import is_glob, matches, split_glob
 from qaeval_core.planning.run_plan import CompiledRun, check_output_names
 from qaeval_core.planning.shards import Piece, ReadLimits, plan_file
@@ -178,7 +182,11 @@ def read_inputs(
     if config.output.path is not None:
         _check_out_not_among_inputs(config.input.paths, store.out)
         store.check_folders()
-    files, problems = find_inputs(config.input.paths, skip_unreadable=config.input.skip_unreadable)
+    files, problems = find_inputs(
+        config.input.paths,
+        skip_unreadable=config.input.skip_unreadable,
+        read_as=ReadAs.of(config.input),
+    )
     if config.output.path is not None:
         _check_out_not_taken(config.input.paths, store.out, files)
     columns = resolve_columns(
@@ -189,6 +197,9 @@ def read_inputs(
     )
     check_carried(files, config.output.carry)
     check_copied(files, id_column=columns.get("id"), carry=config.output.carry)
+    problems += column_notes(
+        files, columns=columns, mapping=config.input.columns, carry=config.output.carry
+    )
     return Inputs(store, tuple(files), columns, tuple(problems))
 
 
@@ -213,14 +224,18 @@ def make_job(
     """
     if (inputs.sample is None) != (config.input.sample_groups is None):
         raise ValueError("a sample that is asked for is to be found before: with_sample")
-    root = Path(config.models.artifacts_path or default_root())
-    resolve_artifact = resolve_artifact or partial(ensure_artifact, root, build=config.models.build)
+    models = config.models
+
+    def ensured(request: ArtifactRequest) -> Artifact:
+        root = Path(models.artifacts_path or default_root())
+        return ensure_artifact(root, request, build=models.build)
+
     n_rows = count_rows(inputs.files, config.input.limit)
     run = compile_run(
         config,
         columns=inputs.columns,
         device=device,
-        resolve_artifact=resolve_artifact,
+        resolve_artifact=resolve_artifact or ensured,
         corpus=_scored_hash(inputs, n_rows),
     )
     check_output_names(run, carry=config.output.carry)

@@ -18,6 +18,7 @@ from qaeval_core.errors import SchemaError
 from qaeval_core.families.validate import table_rows
 from qaeval_core.planning.columns import resolve_columns
 from qaeval_core.planning.inputs import InputFile
+from qaeval_core.planning.shards import Piece
 from qaeval_core.store.sample import Sample
 
 
@@ -45,9 +46,14 @@ def chosen_values(
     chosen: NDArray[np.bool_] | None,
     *,
     columns: Mapping[str, str],
-    max_bytes: int,
+    piece: Piece,
 ) -> dict[str, list[Any]]:
-    """Return the values of some rows, or all, by role; see `table_rows`."""
+    """Return the values of some rows of a piece, or all, by role; see `table_rows`."""
     if chosen is not None:
         table = table.filter(pa.array(chosen))
-    return table_rows(table, columns=columns, max_bytes=max_bytes)
+    return table_rows(
+        table,
+        columns=columns,
+        max_bytes=piece.limits.text_bytes,
+        has_no_answers=piece.read_as.has_no_answers,
+    )

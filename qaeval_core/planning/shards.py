@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from qaeval_core.planning.inputs import FileVersion, InputFile, RowGroup
+from qaeval_core.planning.inputs import FileVersion, InputFile, ReadAs, RowGroup
 from qaeval_core.store.row_ranges import RowRange, open_ranges, split
 
 MAX_SHARDS_PER_PIECE = 16
@@ -54,6 +54,7 @@ class Piece:
     first_row: int
     shards: tuple[RowRange, ...]
     limits: ReadLimits
+    read_as: ReadAs
 
     @classmethod
     def of(
@@ -76,6 +77,7 @@ class Piece:
             first_row=stretch.rows.start,
             shards=shards,
             limits=limits,
+            read_as=file.read_as,
         )
 
     @property

@@ -210,9 +210,7 @@ class CallWorker:
                 n_rows=rows.n_rows, reason=UNREADABLE, message=str(error)
             )
         chosen = sampled_rows(table, self._store.sample)
-        values = chosen_values(
-            table, chosen, columns=self.plan.columns, max_bytes=piece.limits.text_bytes
-        )
+        values = chosen_values(table, chosen, columns=self.plan.columns, piece=piece)
         prepared = self._layout.prepare(values, chosen=chosen)
         prepared.stats.spend("read", time.perf_counter() - started)
         return RowRange(rows.start, rows.start + table.num_rows), prepared

@@ -7,7 +7,7 @@ row group, and said to be. Stands alone: readers know no ids.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.sample import sampled_rows
 from qaeval_core.planning.shards import Piece, Stretch, stretches
 from qaeval_core.running.reader import ShardReader
+from qaeval_core.schema import is_json
 from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.store.store import Store
 
@@ -51,11 +52,19 @@ class CopiedColumns:
         Of the run: its sample, and how long a disk is tried.
     id_column : str or None
         None: a row's id is its file and row number.
-    carry : sequence of str
+    carry : mapping of column to type
+        A file that lacks one has nulls of that type.
     """
 
-    def __init__(self, store: Store, *, id_column: str | None, carry: Sequence[str]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        id_column: str | None,
+        carry: Mapping[str, pa.DataType],
+    ) -> None:
         self._store = store
+        self._types = carry
         self._id_column = id_column
         self._carry = list(carry)
 
@@ -107,7 +116,16 @@ class CopiedColumns:
         if self._id_column is not None:
             columns["id"] = table.column(self._id_column)
         columns.update({name: table.column(name) for name in self._carry})
-        return Copied(pa.table(columns), sampled_rows(table, sample))
+        copied = {name: self._as_elsewhere(name, own) for name, own in columns.items()}
+        return Copied(pa.table(copied), sampled_rows(table, sample))
+
+    def _as_elsewhere(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return a column as the text of its JSON; one that is not here as nulls of its type."""
+        if is_json(column.type):
+            storage = [chunk.storage for chunk in column.chunks]
+            return pa.chunked_array(storage, column.type.storage_type)
+        is_missing = pa.types.is_null(column.type) and name in self._types
+        return column.cast(self._types[name]) if is_missing else column
 
     def missing(self, file: InputFile, chunk: RowRange) -> pa.Table:
         """Return nulls in the place of some rows' columns; ids where they are made."""
@@ -117,7 +135,9 @@ class CopiedColumns:
             if source is None:
                 columns[name] = _row_ids(file, chunk)
             else:
-                columns[name] = pa.nulls(chunk.n_rows, file.schema.field(source).type)
+                kind = file.type_of(source) or self._types[name]
+                kind = kind.storage_type if is_json(kind) else kind
+                columns[name] = pa.nulls(chunk.n_rows, kind)
         return pa.table(columns)
 
 

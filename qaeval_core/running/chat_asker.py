@@ -1,7 +1,9 @@
 """Asking: the questions of a shard through an endpoint, and what each reply says.
 
-A reply that cannot be read is asked for once more, with a reminder of its form. A run that has no
-readable reply does not count, whatever the reason: a fault is never a score.
+A reply that cannot be read is asked for once more, with a reminder of its form. One that was cut,
+filtered or refused is not read, for a part of a reply is none; nor is it asked for again, for it
+would end alike. A run that has no readable reply does not count, whatever the reason: a fault is
+never a score.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import JournalEntry
 from qaeval_core.llm.key import KEY_VARIABLE, ApiKey, check_address
 from qaeval_core.llm.limits import Limits, Message, Prices, estimate_tokens
-from qaeval_core.llm.responses import UNEXPECTED, kept_text, whole_text
+from qaeval_core.llm.reply_body import CUT, end_of, kept_text, whole_text
+from qaeval_core.llm.responses import UNEXPECTED
 from qaeval_core.llm.retry import RetryRule
 from qaeval_core.metrics.chat import UNPARSABLE, ChatSettings
 from qaeval_core.signature import hash_text
@@ -38,6 +41,7 @@ from qaeval_core.storage.retry import Outages
 from qaeval_core.store.pass_stats import PassStats
 
 _MAX_CHARS_AT_ONCE = 4000
+_MAX_SHOWN_CHARS = 200
 
 # (account, limits, budget) -> the governor of that account, here or in another process.
 OpenGovernor = Callable[[str, Limits, Budget], GovernorClient]
@@ -53,6 +57,8 @@ def endpoint_of(plan: ChatFamilyPlan) -> Endpoint:
         model=str(settings.model),
         parameters=settings.parameters,
         timeout_s=settings.timeout_s,
+        query=settings.query or {},
+        header_names=plan.header_names,
     )
 
 
@@ -136,7 +142,11 @@ async def _open_asker(
     if not allow:
         check_address(str(settings.base_url), proxy=settings.proxy, section=section)
     key = ApiKey.read(
-        path=settings.api_key_file, variable=variable, allow_insecure=allow, section=section
+        path=settings.api_key_file,
+        variable=variable,
+        headers_path=settings.headers_file,
+        allow_insecure=allow,
+        section=section,
     )
     client = ChatClient(endpoint_of(plan), key, proxy=settings.proxy)
     governor = open_governor(client.account, limits_of(plan), budget_of(plan))
@@ -232,6 +242,11 @@ async def _ask_once(
     if answer.entry is None:
         stats.count(f"given_up:{answer.reason}")
         return Reading(reply=None, problem=answer.reason, message=answer.message)
+    ended = end_of(answer.entry.finish_reason)
+    if ended is not None:
+        stats.count(f"no_verdict:{ended}")
+        message = _end_message(ended, answer.entry, section=f"{family.name}.")
+        return Reading(reply=None, problem=ended, message=message, key=answer.entry.key)
     try:
         reply = await _read_entry(family, answer.entry)
     except Exception as error:  # An error of this program: this reply's, and no other's.
@@ -241,6 +256,18 @@ async def _ask_once(
     if reply.is_readable:
         return Reading(reply=reply, key=answer.entry.key)
     return Reading(reply=reply, problem=UNPARSABLE, message=reply.problem, key=answer.entry.key)
+
+
+def _end_message(ended: str, entry: JournalEntry, *, section: str) -> str:
+    """Return how a reply ended that is no verdict, for people."""
+    how = f"finish_reason {entry.finish_reason!r}"
+    if ended == CUT:
+        return (
+            f"cut after {entry.n_completion_tokens:,} tokens, thoughts included ({how}): give it "
+            f"more, --set {section}max_tokens=N"
+        )
+    said = f": {entry.text[:_MAX_SHOWN_CHARS]}" if entry.text else ""
+    return f"the reply ended by {how}{said}"
 
 
 async def _read_entry(family: ChatFamily, entry: JournalEntry) -> ParsedReply:
@@ -256,7 +283,7 @@ async def _read_entry(family: ChatFamily, entry: JournalEntry) -> ParsedReply:
 def read_entry(family: ChatFamily, entry: JournalEntry) -> ParsedReply:
     """Return what a journalled reply says: of its text, or what was read of a text that is gone."""
     if entry.text is not None or entry.parsed is None:
-        return family.read_reply(kept_text(whole_text(entry.text or "")))
+        return family.read(kept_text(whole_text(entry.text or "")))
     return family.reply_of(entry.parsed)
 
 

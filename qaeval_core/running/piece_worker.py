@@ -186,9 +186,7 @@ class PieceWorker:
         known = {family: self._others.known(family, piece.file_id, rows) for family in families}
         sampled = sampled_rows(table, self._store.sample)
         chosen = left_to_do(sampled, known.values())
-        values = chosen_values(
-            table, chosen, columns=self._columns, max_bytes=piece.limits.text_bytes
-        )
+        values = chosen_values(table, chosen, columns=self._columns, piece=piece)
         read_s = time.perf_counter() - started
         texts = WordTables(self._tokenisers)
         prepared = {

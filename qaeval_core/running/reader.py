@@ -31,6 +31,8 @@ from qaeval_core.planning.footer import Footer
 from qaeval_core.planning.inputs import (
     FileVersion,
     InputFile,
+    ReadAs,
+    json_columns,
     local_stamp,
     open_filesystem,
     read_footer,
@@ -41,6 +43,7 @@ from qaeval_core.planning.shards import Piece, ReadLimits, plan_file
 from qaeval_core.running.batch_rows import rows_per_batch
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.row_ranges import RowRange
+from qaeval_core.text.plain_columns import column_at, plain_table, top_name, with_json
 
 # Column chunks of a large row group are read through a buffer of this size, not whole.
 _BUFFER_BYTES = 8 << 20
@@ -53,7 +56,7 @@ class ShardReader:
     Parameters
     ----------
     columns : sequence of str
-        Columns to read.
+        Columns to read, or paths such as ``answers.text``; one that a file lacks is null.
     outages : Outages, optional
         How long a store is tried; default once.
     max_rows : int, default 1024
@@ -78,6 +81,7 @@ class ShardReader:
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._pending: pa.RecordBatch | None = None
         self._position = 0
+        self._json: set[str] = set()
         self.n_streams_opened = 0
 
     def parts(self, piece: Piece, shard: RowRange) -> Iterator[tuple[RowRange, pa.Table]]:
@@ -170,7 +174,17 @@ class ShardReader:
         if self._source is not None:
             # After the rows came: a file that is replaced meanwhile must not leave half of each.
             self._source.check(piece)
-        return pa.Table.from_batches(parts)
+        return self._as_asked(pa.Table.from_batches(parts), piece.read_as)
+
+    def _as_asked(self, table: pa.Table, read_as: ReadAs) -> pa.Table:
+        """Return the columns that were asked for, of plain types."""
+        if not self._are_coded:
+            table = plain_table(with_json(table, self._json), binary_as_text=read_as.binary_as_text)
+        if table.column_names and set(self._columns) <= set(table.column_names):
+            return table.select(self._columns)
+        keys = dict(read_as.keys)
+        columns = {name: _column(table, name, keys) for name in self._columns}
+        return pa.table(columns)
 
     def _open(self, piece: Piece, key: tuple[str, int], *, is_watched: bool) -> None:
         self.close()
@@ -186,6 +200,12 @@ class ShardReader:
             page_checksum_verification=True,
             read_dictionary=self._columns if self._are_coded else None,
         )
+        names = parquet.schema_arrow.names
+        tops = [top_name(names, name) for name in self._columns]
+        columns = list(dict.fromkeys(top for top in tops if top is not None))
+        self._json = set(json_columns(parquet.schema)) & set(columns)
+        if not columns:  # Of a file that lacks them all, one tells how many rows there are.
+            columns = names[:1]
         groups = list(range(piece.first_group, piece.stop_group))
         self._batches = parquet.iter_batches(
             batch_size=rows_per_batch(
@@ -193,17 +213,26 @@ class ShardReader:
                 metadata,
                 footer,
                 groups,
-                self._columns,
+                columns,
                 n_bytes=piece.version.size_bytes,
                 max_rows=self._max_rows,
                 are_coded=self._are_coded,
             ),
             row_groups=groups,
-            columns=self._columns,
+            columns=columns,
             use_threads=False,
         )
         self._key, self._position = key, piece.first_row
         self.n_streams_opened += 1
+
+
+def _column(table: pa.Table, name: str, keys: Mapping[str, str | None]) -> pa.ChunkedArray:
+    """Return a column, or what a path leads to, of a folder's name, or nulls, in this order."""
+    try:
+        return column_at(table, name)
+    except KeyError:
+        value = pa.scalar(keys.get(name), pa.string() if name in keys else pa.null())
+        return pa.chunked_array([pa.repeat(value, table.num_rows)])
 
 
 def _n_rows_within(batch: pa.RecordBatch, n_bytes: int, *, least: int) -> int:
@@ -414,9 +443,13 @@ def read_rows(
             for part, table in reader.parts(piece, rows):
                 first, stop = np.searchsorted(chosen, [offset + part.start, offset + part.stop])
                 taken = table.take(chosen[first:stop] - offset - part.start)
-                for role, own in table_rows(
-                    taken, columns=columns, max_bytes=limits.text_bytes
-                ).items():
+                found = table_rows(
+                    taken,
+                    columns=columns,
+                    max_bytes=limits.text_bytes,
+                    has_no_answers=file.read_as.has_no_answers,
+                )
+                for role, own in found.items():
                     values[role] += own
         offset += n_rows[file.file_id]
     return values

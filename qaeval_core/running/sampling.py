@@ -128,8 +128,8 @@ def _pieces(files: Sequence[InputFile], n_rows: Mapping[str, int]) -> list[Piece
 
 
 def _is_plain_text(file: InputFile, column: str) -> bool:
-    kind = file.schema.field(column).type
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    kind = file.type_of(column)
+    return kind is not None and bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 class _Smallest(NamedTuple):

@@ -13,13 +13,13 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from pyarrow import fs
 
 from qaeval_core.planning.inputs import one_a_folder, open_filesystem
 from qaeval_core.planning.job import Job
 from qaeval_core.storage import files
+from qaeval_core.storage.files import expanded
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.store import Mark, Store
@@ -71,7 +71,7 @@ class Sight:
                 why = error.strerror if is_hidden else "the folder there is another one, or none"
                 return f"{folder} ({why})"
         for path in self.given:
-            if not Path(path).expanduser().is_file():
+            if not expanded(path).is_file():
                 return path
         return next((problem for uri in self.inputs if (problem := input_problem(uri))), None)
 

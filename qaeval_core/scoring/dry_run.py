@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from qaeval_core.configure import RunConfig
@@ -25,6 +24,7 @@ from qaeval_core.running.chat_asker import (
     section_of,
 )
 from qaeval_core.running.piece_worker import UNREADABLE, open_reader
+from qaeval_core.storage.files import expanded
 from qaeval_core.storage.path import as_path
 from qaeval_core.store.pass_stats import PassStats
 from qaeval_core.terminal import duration
@@ -81,10 +81,8 @@ def _laid_out(job: Job, family: FamilyPlan) -> Iterator[Prepared[Any]]:
             left = rows.n_rows
             try:
                 for part, table in reader.parts(piece, rows):
-                    chosen, max_bytes = sampled_rows(table, job.sample), piece.limits.text_bytes
-                    values = chosen_values(
-                        table, chosen, columns=family.columns, max_bytes=max_bytes
-                    )
+                    chosen = sampled_rows(table, job.sample)
+                    values = chosen_values(table, chosen, columns=family.columns, piece=piece)
                     prepared = layout.prepare(values, chosen=chosen)
                     n_rows, left = n_rows + prepared.stats.n_rows, left - part.n_rows
                     yield prepared
@@ -159,7 +157,7 @@ def call_lines(
             "they can never be sent (llm_call_over_limit)"
         )
     key_file = plan.settings.api_key_file
-    if key_file is not None and not Path(key_file).expanduser().is_file():
+    if key_file is not None and not expanded(key_file).is_file():
         yield f"  key: there is no file {key_file} on this machine; nodes that call must have it"
 
 

@@ -64,8 +64,8 @@ class FileJoin:
     run : CompiledRun
     id_column : str or None
         None: a row's id is its file and row number.
-    carry : sequence of str
-        Input columns to copy.
+    carry : mapping of column to type
+        Input columns to copy; a file that lacks one has nulls of that type.
     with_statistics : bool, default False
         Also write what corpus scores are summed from.
 
@@ -81,7 +81,7 @@ class FileJoin:
         run: CompiledRun,
         *,
         id_column: str | None,
-        carry: Sequence[str],
+        carry: Mapping[str, pa.DataType],
         with_statistics: bool = False,
     ) -> None:
         self._store = store

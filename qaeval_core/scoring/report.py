@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 
 from qaeval_core.families.contract import FamilyPlan
 from qaeval_core.llm.journal import JournalTotals
+from qaeval_core.llm.reply_body import CUT
+from qaeval_core.metrics.targets import NO_REFERENCES
 from qaeval_core.planning.run_plan import CompiledRun, InstancePlan
 from qaeval_core.running.totals import Totals
 from qaeval_core.signature import environment
@@ -19,6 +22,8 @@ from qaeval_core.stats.bootstrap import summarise
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.store.pass_stats import PassStats
 from qaeval_core.store.sample import Sample
+
+_MAX_REASONS = 5
 
 
 def make_report(
@@ -186,6 +191,25 @@ def summary_lines(report: Mapping[str, Any], out: StoragePath) -> Iterator[str]:
     yield f"report: {out / 'report.html'}"
 
 
+def no_score_line(report: Mapping[str, Any]) -> str | None:
+    """Return why a run with rows has not one score; None where it has one, or no rows.
+
+    Parameters
+    ----------
+    report : mapping
+        Content of report.json.
+    """
+    n_rows = report["rows"] - report["not_sampled"]
+    instances = report["instances"].values()
+    if n_rows == 0 or any(counts["scored"] for counts in instances):
+        return None
+    reasons = Counter(report["quarantined_by_reason"])
+    for counts in instances:
+        reasons.update(counts["undefined_by_reason"])
+    why = ", ".join(reason for reason, _ in reasons.most_common(_MAX_REASONS))
+    return f"not one of {n_rows:,} rows has a score: {why}"
+
+
 def _instance_lines(
     name: str, counts: Mapping[str, Any], report: Mapping[str, Any]
 ) -> Iterator[str]:
@@ -203,6 +227,13 @@ def _instance_lines(
     yield f"{name}: {report['rows']:,} rows: {', '.join(parts)}"
     if any(reason.startswith("llm_") for reason in undefined):
         yield "  calls failed (llm_...): --retry-quarantined asks for those rows again"
+    if NO_REFERENCES in undefined:
+        yield (
+            "  note: rows without references are undefined; where an empty list says that there is "
+            "no answer, as in SQuAD 2.0: --unanswerable empty"
+        )
+    if CUT in undefined:
+        yield f"  replies were cut ({CUT}): give them more tokens, --set {name}.max_tokens=N"
 
 
 def _calls_line(key: str, family: Mapping[str, Any]) -> str:

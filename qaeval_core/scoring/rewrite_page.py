@@ -26,7 +26,7 @@ from qaeval_core.pages.example_rows import (
     example_places,
     read_texts,
 )
-from qaeval_core.planning.inputs import InputFile, find_inputs
+from qaeval_core.planning.inputs import InputFile, ReadAs, find_inputs
 from qaeval_core.planning.shards import ReadLimits
 from qaeval_core.profile.run_profile import PROFILE, RunProfile, read_profile
 from qaeval_core.running.reader import read_rows
@@ -161,7 +161,11 @@ def _texts(
             "is yours, name it with --input, or leave texts out with --no-texts"
         )
     try:
-        files, _ = find_inputs(paths, skip_unreadable=run.config.input.skip_unreadable)
+        files, _ = find_inputs(
+            paths,
+            skip_unreadable=run.config.input.skip_unreadable,
+            read_as=ReadAs.of(run.config.input),
+        )
     except InputError as error:
         raise InputError(
             f"the input of this run: {error} (--input PATH names another place, --no-texts leaves "
@@ -201,7 +205,7 @@ def _check_ids(
     if not rows:
         return
     found: list[object] = []
-    if column in file.schema.names and rows[-1] < file.n_rows:
+    if column is not None and file.type_of(column) is not None and rows[-1] < file.n_rows:
         found = read_rows(
             [file],
             np.array(rows),

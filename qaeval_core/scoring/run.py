@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,16 +18,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from qaeval_core.errors import ReconcileError, RunStoppedError, StorageError
+from qaeval_core.errors import (
+    ReconcileError,
+    RunStoppedError,
+    StorageError,
+    UnreadableFileError,
+)
 from qaeval_core.llm.journal import JournalTotals, journal_totals
+from qaeval_core.metrics.words import WordSettings
 from qaeval_core.pages.example_rows import N_EXAMPLES, example_places, read_texts
+from qaeval_core.planning.columns import carried_types
 from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.job import Job
 from qaeval_core.profile.run_profile import PAGE, PROFILE
 from qaeval_core.running.passes import PieceExecutor, RunCosts, check_quarantined, run_passes
+from qaeval_core.running.reader import read_rows
 from qaeval_core.running.run_files import changes, take_over_old_commits, write_run_files
 from qaeval_core.running.totals import Totals
 from qaeval_core.running.visibility import marked
+from qaeval_core.schema import is_text
 from qaeval_core.scoring.join import FileJoin
 from qaeval_core.scoring.page import report_page
 from qaeval_core.scoring.report import make_report, sample_content
@@ -40,6 +49,10 @@ from qaeval_core.store.lock import RunLock
 from qaeval_core.store.pass_stats import PassStats
 from qaeval_core.store.row_ranges import RowRange, tiles
 from qaeval_core.store.store import Store
+from qaeval_core.text.text_notes import is_unspaced, printed_note
+
+# Rows whose texts are looked at.
+_MAX_LOOKED_AT = 256
 
 
 @dataclass(slots=True)
@@ -104,6 +117,10 @@ def _run_locked(
         return RunOutcome(report, 0, is_new=False)
     for line in changes(job):
         say(line)
+    notes = _notes_on_texts(job, outages)
+    for note in notes:
+        say(f"note: {note}")
+    job = replace(job, notes=(*job.notes, *notes))
     if job.sample is not None:
         say(job.sample.line(job.n_rows_total))
     with marked(job, outages) as (marked_job, sight):
@@ -146,6 +163,48 @@ def _outages(job: Job, executor: PieceExecutor, say: Callable[[str], None]) -> O
     )
 
 
+def _notes_on_texts(job: Job, outages: Outages) -> list[str]:
+    """Return notes on texts, as the first rows have them."""
+    file = next((file for file in job.files if job.n_rows[file.file_id]), None)
+    if file is None:
+        return []
+    kinds = {role: file.type_of(name) for role, name in job.columns.items() if role != "id"}
+    columns = {role: job.columns[role] for role, kind in kinds.items() if kind and is_text(kind)}
+    n_rows = job.n_rows[file.file_id]
+    try:
+        rows = read_rows(
+            [file],
+            np.arange(min(n_rows, _MAX_LOOKED_AT)),
+            n_rows={file.file_id: n_rows},
+            columns=columns,
+            limits=job.read_limits(),
+            outages=outages,
+        )
+    except UnreadableFileError:
+        return []  # The run says so of those rows.
+    found = {columns[role]: printed_note(columns[role], own) for role, own in rows.items()}
+    notes = [note for note in found.values() if note is not None]
+    if is_unspaced(rows.get("candidate", ())):
+        names = _words_between_spaces(job)
+        if names:
+            notes.append(
+                f"column {columns['candidate']!r} is mostly written without spaces between words, "
+                f"and {', '.join(names)} compares words: --set {names[0]}.tokeniser=characters"
+            )
+    return notes
+
+
+def _words_between_spaces(job: Job) -> list[str]:
+    """Return the instances whose words are what stands between spaces, whatever the language."""
+    own = [(plan.name, plan.settings) for plan in job.run.instances]
+    words = [(name, settings) for name, settings in own if isinstance(settings, WordSettings)]
+    return [
+        name
+        for name, settings in words
+        if settings.tokeniser not in ("characters", "zh") and settings.language != "zh"
+    ]
+
+
 def _finish(job: Job, done: RunCosts) -> RunOutcome:
     job.store.guard()
     committed, ranges = reconcile(job, pending=done.stopped)
@@ -155,7 +214,7 @@ def _finish(job: Job, done: RunCosts) -> RunOutcome:
         job.store,
         job.run,
         id_column=job.columns.get("id"),
-        carry=job.config.output.carry,
+        carry=carried_types(job.files, job.config.output.carry),
         with_statistics=job.config.output.statistics,
     )
     for file in job.files:

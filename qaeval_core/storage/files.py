@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from qaeval_core.errors import RunError
+from qaeval_core.errors import ConfigError, RunError
 
 # A dot, a name, 32 hexadecimal digits: nobody else's temporary files look like this.
 _TEMPORARY = re.compile(r"^\..*\.[0-9a-f]{32}\.tmp$")
@@ -447,6 +447,34 @@ def flush_folder(path: Path) -> None:
 
 # The largest that is read this way is a configuration that names a million files.
 _MAX_BYTES = 64 << 20
+
+
+def expanded(path: str | Path, *, instead: str = "") -> Path:
+    """Return a path with ``~`` as the user's home.
+
+    Parameters
+    ----------
+    instead : str
+        What can be set where there is no home, for the message.
+
+    Raises
+    ------
+    ConfigError
+        If there is no home: a container's user may have neither ``HOME`` nor a name.
+
+    Examples
+    --------
+    >>> expanded("/data/rows").as_posix()
+    '/data/rows'
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        named = f", or {instead}" if instead else ""
+        raise ConfigError(
+            f"{path}: this user has no home (no HOME, and user id {os.getuid()} has no name "
+            f"here); set HOME{named}"
+        ) from None
 
 
 def read_given(path: str | Path) -> str:

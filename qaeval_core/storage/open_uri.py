@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -172,8 +171,8 @@ def _profile() -> dict[str, Any]:
     ConfigError
         If there is no profile of the name that the environment gives, or its file is none.
     """
-    folder = Path.home() / ".aws"
-    if not (os.environ.get("AWS_PROFILE") or folder.is_dir()) or find_spec("boto3") is None:
+    has_folder = os.path.isdir(os.path.expanduser("~/.aws"))
+    if not (os.environ.get("AWS_PROFILE") or has_folder) or find_spec("boto3") is None:
         return {}
     import boto3
     from botocore.exceptions import BotoCoreError

@@ -20,7 +20,7 @@ import pyarrow as pa
 from qaeval_core.errors import ConfigError, nearest
 from qaeval_core.storage import files
 from qaeval_core.storage.base import Found, Sink, Storage, Tag
-from qaeval_core.storage.files import read_own
+from qaeval_core.storage.files import expanded, read_own
 from qaeval_core.storage.open_uri import open_bucket
 from qaeval_core.storage.posix import PosixStorage
 from qaeval_core.storage.retry import Outages
@@ -276,7 +276,7 @@ def as_path(given: AnyPath) -> StoragePath:
         return given
     text = str(given)
     if "://" not in text or text.startswith("file://"):
-        path = Path(text.removeprefix("file://")).expanduser().absolute()
+        path = expanded(text.removeprefix("file://")).absolute()
         return StoragePath(_DISK, str(path).removeprefix("/"))
     return StoragePath(*open_bucket(text))
 

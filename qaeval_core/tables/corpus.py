@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from qaeval_core.planning.inputs import InputFile, open_filesystem, read_footer
 from qaeval_core.planning.shards import stretches
+from qaeval_core.schema import is_json
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.store.row_ranges import RowRange
 
@@ -123,8 +124,12 @@ class Corpus:
         """Return the field of a column, in the first file or in another one."""
         file = file or self.files[0]
         scores = file.scores or file.source
-        schema = scores.schema if name in self.score_names else file.source.schema
-        return schema.field(name)
+        own = scores if name in self.score_names else file.source
+        kind = own.type_of(name)
+        if kind is None:
+            raise KeyError(name)
+        # JSON is the text that it is: nobody reads roles from it here.
+        return pa.field(name, kind.storage_type if is_json(kind) else kind)
 
     def tasks(self) -> list[RangeTask]:
         """Return the rows in ranges of row groups; the same whoever works on them."""

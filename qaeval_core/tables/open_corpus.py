@@ -17,12 +17,13 @@ from qaeval_core.errors import (
     SchemaError,
     nearest,
 )
-from qaeval_core.planning.inputs import InputFile, find_inputs
+from qaeval_core.planning.inputs import InputFile, ReadAs, find_inputs
 from qaeval_core.schema import COLUMNS_METADATA, fits_role
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path, read_json
 from qaeval_core.tables.corpus import ROLE_NAMES, Corpus, CorpusFile
 from qaeval_core.tables.finished_run import FinishedRun, read_run
 from qaeval_core.tables.score_tables import ScoreColumn, described_columns
+from qaeval_core.text.plain_columns import paths
 
 
 def open_corpus(
@@ -121,6 +122,7 @@ def _open_run(
         sources, problems = find_inputs(
             paths,
             skip_unreadable=run.config.input.skip_unreadable,
+            read_as=ReadAs.of(run.config.input),
         )
     except InputError as error:
         raise InputError(
@@ -252,15 +254,14 @@ def _common_names(files: Sequence[InputFile]) -> list[str]:
 def _check_roles(files: Sequence[InputFile], roles: Mapping[str, str]) -> None:
     for file in files:
         for role, column in roles.items():
-            names = file.schema.names
-            if column not in names:
+            kind = file.type_of(column)
+            if kind is None:
                 raise SchemaError(
                     f"{file.relative}: no column {column!r} for the role {role}"
-                    f"{nearest(column, names)}"
+                    f"{nearest(column, paths(file.schema))}"
                 )
-            if names.count(column) > 1:
+            if file.schema.names.count(column) > 1:
                 raise SchemaError(f"{file.relative}: column {column!r} stands there twice")
-            kind = file.schema.field(column).type
             if role != "id" and not fits_role(kind, role):
                 raise SchemaError(f"{file.relative}: column {column!r} is {kind}, no {role}")
 

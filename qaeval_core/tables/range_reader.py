@@ -17,6 +17,7 @@ from qaeval_core.storage.retry import Outages
 from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.tables.corpus import RangeTask
 from qaeval_core.text.column_hashes import text_column
+from qaeval_core.text.plain_columns import without_json
 
 # What is in hand at once of each side.
 _LIMITS = ReadLimits(shard_bytes=1 << 24)
@@ -144,32 +145,8 @@ def _no_columns(n_rows: int) -> pa.Table:
 
 
 def _is_plain_text(file: InputFile, name: str) -> bool:
-    kind = file.schema.field(name).type
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _without_views(table: pa.Table) -> pa.Table:
-    """Return a table without views of texts or bytes, of which Arrow chooses no rows."""
-    kinds = [_without_view(kind) for kind in table.schema.types]
-    if kinds == table.schema.types:
-        return table
-    fields = [own.with_type(kind) for own, kind in zip(table.schema, kinds, strict=True)]
-    return table.cast(pa.schema(fields))
-
-
-def _without_view(kind: pa.DataType) -> pa.DataType:
-    types = pa.types
-    if types.is_string_view(kind):
-        return pa.large_string()
-    if types.is_binary_view(kind):
-        return pa.large_binary()
-    if types.is_struct(kind):
-        own = [kind.field(i) for i in range(kind.num_fields)]
-        return pa.struct([field.with_type(_without_view(field.type)) for field in own])
-    if types.is_list(kind) or types.is_large_list(kind):
-        inner = kind.value_field.with_type(_without_view(kind.value_type))
-        return pa.list_(inner) if types.is_list(kind) else pa.large_list(inner)
-    return kind
+    kind = file.type_of(name)
+    return kind is not None and bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 class _Side:
@@ -202,6 +179,7 @@ class _Side:
             first_row=file.row_groups[first].start if groups else 0,
             shards=(),
             limits=_LIMITS,
+            read_as=file.read_as,
         )
         self._left: pa.Table | None = None
 
@@ -209,7 +187,7 @@ class _Side:
         """Return the first of some rows: all, or as many as fit in memory."""
         if self._left is not None and self._left.num_rows:
             return self._left.slice(0, rows.n_rows)
-        return _without_views(self._reader.read(self._piece, rows))
+        return without_json(self._reader.read(self._piece, rows))
 
     def took(self, table: pa.Table, n_rows: int) -> None:
         """Keep what was read beyond some rows."""

@@ -29,8 +29,10 @@ from qaeval_core.planning.listing import matches
 from qaeval_core.schema import COLUMNS_METADATA, NOT_SAMPLED, QUARANTINE_REASON
 from qaeval_core.storage.checksums import is_intact
 from qaeval_core.storage.path import StoragePath, as_path, near_folders
+from qaeval_core.tables.sheets import read_sheet
 
-SUFFIXES = (".parquet", ".jsonl", ".csv")
+SUFFIXES = (".parquet", ".jsonl", ".csv", ".tsv")
+_WORKBOOKS = (".xlsx", ".xls", ".ods")
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,11 +248,12 @@ def _read(file: StoragePath, text: str | None = None) -> pl.DataFrame:
             return pl.read_parquet(source)
         if file.suffix == ".jsonl":
             return pl.read_ndjson(source, infer_schema_length=None)
-        if file.suffix == ".csv":
-            kinds = {text: pl.String} if text is not None else None
-            return pl.read_csv(source, infer_schema_length=None, schema_overrides=kinds)
+        if file.suffix in (".csv", ".tsv"):
+            return read_sheet(content, text)
     except (pl.exceptions.PolarsError, pa.ArrowException, OSError, ValueError) as error:
         raise UnreadableFileError(f"cannot read {file}: {error}") from None
+    if file.suffix in _WORKBOOKS:
+        raise UnreadableFileError(f"{file} is a workbook: save its sheet as CSV, and name that")
     raise UnreadableFileError(f"{file}: not one of {', '.join(SUFFIXES)}")
 
 

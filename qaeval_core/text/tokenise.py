@@ -34,11 +34,14 @@ Split = Callable[[str], list[str]]
 BETWEEN = "\x00"
 
 # The articles that the evaluation scripts of SQuAD, MLQA and FQuAD take out, by language.
+# Arabic's is a part of the word; Hindi and Chinese have none.
 _ARTICLES = {
     "en": r"\b(?:a|an|the)\b",
+    "ar": r"ال",
     "de": r"\b(?:ein|eine|einen|einem|eines|einer|der|die|das|den|dem|des)\b",
     "es": r"\b(?:un|una|unos|unas|el|la|los|las)\b",
     "fr": r"\b(?:le|la|les|l|du|des|au|aux|un|une)\b",
+    "vi": r"\b(?:của|là|cái|chiếc|những)\b",
 }
 # string.punctuation; str.translate takes four times as long where a text is not ASCII.
 _PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]+")

@@ -325,7 +325,8 @@ def test_a_corpus_without_any_row(tmp_path: Path, options: dict[str, object]) ->
     out = scored(tmp_path, n_rows=0, n_files=1)
     result, _ = filtered(out, tmp_path / "kept", **options)
     if "label_sheet" in options:
-        assert (tmp_path / "kept" / "label_sheet.csv").read_text() == '"id","good"\n'
+        sheet = tmp_path / "kept" / "label_sheet.csv"
+        assert sheet.read_text(encoding="utf-8-sig") == '"id","good"\n'
         return
     assert (result.content["rows"], result.content["kept"]) == (0, 0)
     assert (tmp_path / "kept" / "_SUCCESS").exists()

@@ -101,7 +101,7 @@ def test_scores_lie_below_their_folder(tmp_path: Path, relative: str) -> None:
     source = write_parquet(tmp_path / "input.parquet", rows())
     config = load_config(overrides=request(source, tmp_path / "out"))
     job = make_job(config, read_inputs(config), device="cpu")
-    join = FileJoin(job.store, job.run, id_column=None, carry=())
+    join = FileJoin(job.store, job.run, id_column=None, carry={})
     with pytest.raises(AssertionError):
         join.path(replace(job.files[0], relative=relative))
 

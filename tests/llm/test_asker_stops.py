@@ -19,7 +19,7 @@ from qaeval_core.llm.governor_client import GovernorClient, in_process, reconcil
 from qaeval_core.llm.journal_entry import JournalEntry
 from qaeval_core.llm.ledger import Ledger
 from qaeval_core.llm.limits import Limits, Prices
-from qaeval_core.llm.responses import ChatReply
+from qaeval_core.llm.reply_body import ChatReply
 
 
 @pytest.fixture(scope="module")

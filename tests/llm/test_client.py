@@ -21,15 +21,14 @@ from llm_server import LlmServer, count_prompt_tokens
 from qaeval_core.errors import ConfigError
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.key import ApiKey
+from qaeval_core.llm.reply_body import ChatReply, whole_text
 from qaeval_core.llm.responses import (
     ChatFailure,
-    ChatReply,
     Received,
     duration_s,
     exhausted_s,
     outcome_of,
     retry_after_s,
-    whole_text,
 )
 
 KEY = "sk-test-7d0c5a1e94b24f0f8a"

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from qaeval_core.models.record import ArtifactRequest
-from qaeval_export.facts import pooling
 from qaeval_export.graphs.base import TEXTS, Axes, GraphExport, row_values
 from qaeval_export.graphs.encoder import Encoder
 from qaeval_export.loading import LoadedModel, first_position
@@ -74,7 +73,8 @@ class SentenceVector(nn.Module):  # type: ignore[misc]
 
 def _make(loaded: LoadedModel, _: ArtifactRequest) -> tuple[nn.Module, Axes]:
     first = first_position(loaded)
-    module = SentenceVector(loaded.model, first_position=first, pooling=pooling(loaded.source))
+    assert loaded.files is not None
+    module = SentenceVector(loaded.model, first_position=first, pooling=loaded.files.pooling())
     return module, ("n_rows", int(loaded.config.hidden_size))
 
 

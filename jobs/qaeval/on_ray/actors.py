@@ -30,7 +30,7 @@ from qaeval_core.errors import (
 )
 from qaeval_core.families.contract import Engine, FamilyPlan
 from qaeval_core.models.session import Device
-from qaeval_core.planning.inputs import FileVersion
+from qaeval_core.planning.inputs import FileVersion, ReadAs
 from qaeval_core.planning.shards import Piece, ReadLimits
 from qaeval_core.running.passes import load_frequencies
 from qaeval_core.running.piece_worker import Done, PieceWorker, worker_store
@@ -339,6 +339,9 @@ def piece_from_json(text: str) -> Piece:
     content["families"] = tuple(content["families"])
     content["version"] = FileVersion(**content["version"])
     content["limits"] = ReadLimits(*content["limits"])
+    read_as = content["read_as"]
+    keys = tuple((name, value) for name, value in read_as["keys"])
+    content["read_as"] = ReadAs(**{**read_as, "keys": keys})
     content["shards"] = tuple(RowRange(*rows) for rows in content["shards"])
     return Piece(**content)
 

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import secrets
+import socket
 import stat
 import subprocess
 import sys
@@ -34,6 +35,8 @@ _CPUS_PER_ACTOR = 4
 _MAX_BASE_BYTES = 20
 _ALIVE = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 _DOOR_TIMEOUT_S = 5.0
+# A head that is being started again is waited for so long.
+_ANSWER_S = 20.0
 _LOG_LEVEL_LINE = b"Set ray log level from environment variable"
 
 
@@ -74,6 +77,7 @@ def connected(cluster: ClusterSection) -> Iterator[None]:
     }
     address = cluster.address or os.environ.get("RAY_ADDRESS")
     if address:
+        _check_answers(address, "cluster.address" if cluster.address else "RAY_ADDRESS")
         options = {"address": address, "logging_level": logging.ERROR, "log_to_driver": False}
     else:
         # Logical CPUs beyond the real ones: an actor that reserves all would starve light tasks.
@@ -165,6 +169,55 @@ def _check_door(address: str | None) -> None:
         f"warning: the Ray cluster at {address} takes calls without a token: whoever can reach it "
         "can run code on it and read what runs there (RAY_AUTH_MODE=token closes it)"
     )
+
+
+def _check_answers(address: str, source: str) -> None:
+    """Look whether anybody answers at an address; Ray itself goes on trying for ten minutes.
+
+    Parameters
+    ----------
+    source : str
+        What gave the address, for the message.
+
+    Raises
+    ------
+    RunError
+        If nobody does so for `_ANSWER_S`.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal() or "/" in host:
+        return  # "auto" and such are looked up by Ray.
+    is_plain = not address.startswith("ray://") and os.environ.get("RAY_USE_TLS") in (None, "", "0")
+    until = time.monotonic() + _ANSWER_S
+    while True:
+        why = _why_no_answer(host.strip("[]"), int(port), is_plain=is_plain)
+        if why is None:
+            return
+        if time.monotonic() > until:
+            raise RunError(
+                f"cannot reach a Ray cluster at {address} (of {source}): {why}, for "
+                f"{_ANSWER_S:.0f} s; start it, name another, or run without one: --local"
+            )
+        time.sleep(1.0)
+
+
+def _why_no_answer(host: str, port: int, *, is_plain: bool) -> str | None:
+    """Return why there is no Ray at a port; None where there is one, or may be."""
+    try:
+        with socket.create_connection((host, port), timeout=_DOOR_TIMEOUT_S):
+            pass
+    except OSError as error:
+        return error.strerror or str(error)
+    if not is_plain:
+        return None  # Of an encrypted one no more can be seen from here.
+    with grpc.insecure_channel(f"[{host}]:{port}" if ":" in host else f"{host}:{port}") as channel:
+        try:
+            channel.unary_unary(_ALIVE)(b"", timeout=_DOOR_TIMEOUT_S)
+        except grpc.RpcError as error:
+            # Any other status is an answer: one without a token is refused.
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                return "what listens there is no Ray, or hangs"
+    return None
 
 
 def takes_any_call(gcs_address: str) -> bool:

@@ -22,7 +22,9 @@ from qaeval_core.families.contract import (
     Runner,
     ShardTexts,
 )
+from qaeval_core.llm.key import is_secret_header, read_headers
 from qaeval_core.llm.limits import Message
+from qaeval_core.llm.reply_body import without_thoughts
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.metrics.chat import ChatSettings, chat_settings
 from qaeval_core.signature import Signature
@@ -37,6 +39,7 @@ _OF_BUDGET = ("budget_usd",)
 _OF_FAMILY = (
     "allow_insecure",
     "api_key_file",
+    "headers_file",
     "journal_linger_s",
     "journal_path",
     "max_concurrent",
@@ -59,12 +62,15 @@ class ChatFamilyPlan(FamilyPlan):
         Folder of paid replies; None only where nothing is asked.
     keeps_replies : bool
         Whether the journal keeps the texts of replies.
+    header_names : tuple of str
+        Further headers that are sent, less those whose values are secrets.
     """
 
     family: ChatFamily
     settings: ChatSettings
     journal_path: str | None
     keeps_replies: bool = True
+    header_names: tuple[str, ...] = ()
 
     @property
     def resources(self) -> Resources:
@@ -73,9 +79,9 @@ class ChatFamilyPlan(FamilyPlan):
 
     @property
     def given_files(self) -> tuple[str, ...]:
-        """The file of its key."""
-        key_file = self.settings.api_key_file
-        return (key_file,) if key_file is not None else ()
+        """The files of its key and its headers."""
+        files = (self.settings.api_key_file, self.settings.headers_file)
+        return tuple(file for file in files if file is not None)
 
     @property
     def journal_folder(self) -> StoragePath | None:
@@ -257,19 +263,19 @@ class ChatFamily(Family):
 
     @abstractmethod
     def read_reply(self, text: str) -> ParsedReply:
-        """Return what a reply says."""
+        """Return what a reply says; its thoughts are gone."""
+
+    def read(self, text: str) -> ParsedReply:
+        """Return what a reply says, thoughts aside: they weigh verdicts, and give none."""
+        return self.read_reply(without_thoughts(text))
 
     def parsed(self, text: str) -> dict[str, Any]:
         """Return what a reply says as the journal keeps it."""
-        return asdict(self.read_reply(text))
+        return asdict(self.read(text))
 
     @abstractmethod
     def reply_of(self, parsed: Mapping[str, Any]) -> ParsedReply:
         """Return what a journal kept of a reply whose text is gone."""
-
-    @abstractmethod
-    def committed_reply(self, statistics: Mapping[str, Any], run: int) -> ParsedReply:
-        """Return what was read of a reply, from a row's statistics."""
 
     @abstractmethod
     def remind(self, messages: Sequence[Message]) -> Sequence[Message]:
@@ -302,6 +308,13 @@ class ChatFamily(Family):
             "parameters": settings.parameters,
             **family.asked(settings),
         }
+        # Only where they are given: scores of runs without them stay comparable.
+        if settings.query:
+            options["query"] = settings.query
+        # In one order; names of secrets are left out, for keys change and scores do not.
+        names = tuple(sorted(name for name in header_names(settings) if not is_secret_header(name)))
+        if names:
+            options["headers"] = ",".join(names)
         journal_path = settings.journal_path
         if journal_path is None and config.output.path is not None:
             journal_path = str(open_out(config.output.path) / "journal")
@@ -309,6 +322,7 @@ class ChatFamily(Family):
         settings = settings.model_copy(
             update={
                 "api_key_file": _absolute(settings.api_key_file),
+                "headers_file": _absolute(settings.headers_file),
                 "ledger_path": _absolute(settings.ledger_path),
             }
         )
@@ -322,8 +336,27 @@ class ChatFamily(Family):
             settings=settings,
             journal_path=_journal_place(journal_path),
             keeps_replies=config.output.replies,
+            header_names=names,
         )
         return (plan,)
+
+
+def header_names(settings: ChatSettings) -> tuple[str, ...]:
+    """Return the names of the headers in a file, in small letters.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read here, or others may open it.
+    """
+    if settings.headers_file is None:
+        return ()
+    headers = read_headers(
+        settings.headers_file,
+        allow_insecure=settings.allow_insecure,
+        section=f"{settings.metric}.",
+    )
+    return tuple(name.lower() for name in headers)
 
 
 def _absolute(path: str | None) -> str | None:
@@ -351,7 +384,11 @@ def check_agreement(plans: Sequence[ChatFamilyPlan]) -> None:
         settings = plan.settings
         url = settings.base_url
         for sharing, keys, what in (
-            ((url, settings.api_key_file), _OF_ACCOUNT, f"ask {url}"),
+            (
+                (url, settings.api_key_file, settings.headers_file),
+                _OF_ACCOUNT,
+                f"ask {url}",
+            ),
             ((plan.journal_path,), _OF_BUDGET, f"pay from {plan.journal_path}"),
             ((plan.key, "family"), _OF_FAMILY, f"ask {settings.model} the same"),
         ):
@@ -382,6 +419,7 @@ def _calls(calls: Mapping[str, int], *, has_prices: bool) -> dict[str, Any]:
         "usd": calls.get("nano_usd", 0) / 1e9 if has_prices else None,
         "reminders": calls.get("reminders", 0),
         "unparsable_runs": calls.get("unparsable", 0),
+        "no_verdict": by_reason("no_verdict:"),
         "failed": by_reason("failed:"),
         "given_up": by_reason("given_up:"),
         "noted": by_reason("noted:"),

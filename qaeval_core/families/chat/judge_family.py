@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from qaeval_core.families.chat.family import ChatFamily, ChatWork, PromptRequest, Reading
 from qaeval_core.llm.limits import Message
-from qaeval_core.metrics.chat import UNPARSABLE, ChatSettings
+from qaeval_core.metrics.chat import ChatSettings
 from qaeval_core.metrics.judge import JudgeSettings, fill, placeholders
 from qaeval_core.signature import hash_text
 
@@ -119,12 +119,6 @@ class JudgeFamily(ChatFamily):
         if parsed.get("is_readable") is True and isinstance(value, float | int):
             return self._checked(float(value), None)
         return JudgeReply(is_readable=False, problem=problem if isinstance(problem, str) else None)
-
-    def committed_reply(self, statistics: Mapping[str, Any], run: int) -> JudgeReply:
-        """Return what was read of a reply, from a row's statistics."""
-        is_readable = statistics["problem"][run] != UNPARSABLE
-        problem = None if is_readable else statistics["message"][run]
-        return JudgeReply(is_readable, statistics["value"][run], problem)
 
     def remind(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return the prompt with a line that says where the number belongs."""

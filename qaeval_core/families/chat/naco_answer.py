@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from qaeval_core.llm.reply_body import without_thoughts
+
 # What a reply is made of, once it is clean: these two marks, and lines.
 OPEN, CLOSE = "<ans>", "</ans>"
 _OPENED = re.compile(r"[<\[]\s*ans(?:wer)?\s*[>\]]", re.IGNORECASE)
 _CLOSED = re.compile(r"[<\[]\s*(?:[/\\]\s*ans(?:wer)?|ans(?:wer)?\s*/)\s*[>\]]", re.IGNORECASE)
-_THOUGHT = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.IGNORECASE | re.DOTALL)
-_THOUGHT_END = re.compile(r"\A.*</think(?:ing)?>", re.IGNORECASE | re.DOTALL)
 _EMPHASIS = re.compile(r"\*\*|__|`+(?:\w+$)?|(?<!\S)\*(?=\S)|(?<=[\w:.])\*(?!\S)", re.MULTILINE)
 _LINE_START = re.compile(r"^[ \t]*(?:#{1,6}|>+)[ \t]+", re.MULTILINE)
 
@@ -156,8 +156,7 @@ def clean(reply: str) -> str:
     'Answer: <ans>Ann</ans>'
     """
     text = reply.replace("\r\n", "\n").replace("\r", "\n").replace("&lt;", "<").replace("&gt;", ">")
-    text = _THOUGHT.sub("", text)
-    text = _THOUGHT_END.sub("", text)  # Some servers keep the thoughts but not their first mark.
+    text = without_thoughts(text)  # Again: entities are marks only now.
     text = text.replace("\\<", "<").replace("\\>", ">")
     text = _OPENED.sub(OPEN, _CLOSED.sub(CLOSE, text))
     return _LINE_START.sub("", _EMPHASIS.sub("", text)).strip("\n")

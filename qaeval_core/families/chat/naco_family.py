@@ -21,7 +21,7 @@ from qaeval_core.families.chat.naco_prompt import make_prompt, prompt_name, remi
 from qaeval_core.families.chat.naco_reply import Reply, parse_reply
 from qaeval_core.families.model_units import EMPTY_CANDIDATE
 from qaeval_core.llm.limits import Message
-from qaeval_core.metrics.chat import UNPARSABLE, ChatSettings
+from qaeval_core.metrics.chat import ChatSettings
 from qaeval_core.metrics.f1 import f1
 from qaeval_core.metrics.naco import NacoSettings
 from qaeval_core.text.tokenise import make_tokeniser
@@ -121,15 +121,6 @@ class NacoFamily(ChatFamily):
             if 0 <= reply.n_steps <= _MAX_STEPS and not isinstance(reply.n_steps, bool):
                 return reply
         return Reply(is_readable=False, problem="no_answer")
-
-    def committed_reply(self, statistics: Mapping[str, Any], run: int) -> Reply:
-        """Return what was read of a reply, from a row's statistics."""
-        is_readable = statistics["problem"][run] != UNPARSABLE
-        return Reply(
-            is_readable=is_readable,
-            problem=None if is_readable else statistics["message"][run],
-            **{name: statistics[name][run] for name in READINGS},
-        )
 
     def remind(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return a prompt that reminds of the form of replies."""

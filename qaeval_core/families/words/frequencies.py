@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -76,10 +76,10 @@ def count_documents(columns: Iterable[pa.Array], *, words: str, min_rows: int) -
 
     Notes
     -----
-    Holds the distinct n-grams of the corpus, 16 bytes each: some 50 million fit one GB.
+    Holds the distinct n-grams of the corpus, 16 bytes each, twice at most: 30 million fit one GB.
     """
-    hashes = np.zeros(0, dtype=np.uint64)
-    counts = np.zeros(0, dtype=np.int64)
+    # Each run at least twice as long as the next: an n-gram is merged log n times, no more.
+    runs = [_Counted(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64))]
     n_documents = 0
     for column in columns:
         lengths = column.value_lengths().to_numpy(zero_copy_only=False)
@@ -87,13 +87,33 @@ def count_documents(columns: Iterable[pa.Array], *, words: str, min_rows: int) -
         own, own_counts = np.unique(
             column.flatten().to_numpy(zero_copy_only=False), return_counts=True
         )
-        merged, places = np.unique(np.concatenate([hashes, own]), return_inverse=True)
-        total = np.zeros(len(merged), dtype=np.int64)
-        total[places[: len(hashes)]] += counts
-        total[places[len(hashes) :]] += own_counts
-        hashes, counts = merged, total
+        runs.append(_Counted(own, own_counts))
+        while len(runs) > 1 and len(runs[-2].hashes) < 2 * len(runs[-1].hashes):
+            runs.append(_merged(runs.pop(), runs.pop()))
+    while len(runs) > 1:
+        runs.append(_merged(runs.pop(), runs.pop()))
+    hashes, counts = runs[0]
     kept = counts >= min_rows
     return FrequencyTable(hashes[kept], counts[kept], n_documents, words)
+
+
+class _Counted(NamedTuple):
+    """Distinct hashes, ascending, and how many rows have each."""
+
+    hashes: HashArray
+    counts: NDArray[np.int64]
+
+
+def _merged(left: _Counted, right: _Counted) -> _Counted:
+    hashes = np.concatenate([left.hashes, right.hashes])
+    if not len(hashes):
+        return left
+    # Two ascending runs: a stable sort finds and merges them.
+    order = np.argsort(hashes, kind="stable")
+    hashes = hashes[order]
+    counts = np.concatenate([left.counts, right.counts])[order]
+    first = np.flatnonzero(np.concatenate([[True], hashes[1:] != hashes[:-1]]))
+    return _Counted(hashes[first], np.add.reduceat(counts, first))
 
 
 def to_bytes(frequencies: FrequencyTable) -> bytes:
@@ -205,28 +225,48 @@ def tf_idf(
         lengths = pairs.table.lengths
         words, ids = word_hashes(pairs.table.words), pairs.table.ids
         cosines = []
+        has_weight = np.zeros(len(lengths), dtype=bool)
         for order in counts:
             hashes = gram_hashes(order, ids=ids, words=words)
             # In the order of hashes, sums round alike in every shard: equal rows tie.
             by_hash = np.argsort(hashes, kind="stable")
             weight = idf(frequencies.of(hashes), n_documents=frequencies.n_documents)
             ranked = order.renumbered(np.argsort(by_hash, kind="stable"))
-            cosines.append(_cosine(pairs, ranked, weight[by_hash]))
+            weighted = _weighted(ranked, weight[by_hash])
+            has_weight |= weighted.squares > 0
+            cosines.append(_cosine(pairs, ranked, weighted))
+        mean = np.mean(cosines, axis=0)
+        # Of a row none of whose references has an n-gram that weighs anything, nothing can be said.
+        row = np.repeat(np.arange(len(pairs.n_others)), pairs.n_others)
+        is_weighed = np.bincount(row, has_weight[pairs.other], minlength=len(pairs.n_others)) > 0
+        mean = np.where(is_weighed[row], mean, np.nan)
         return {
             "n_candidate": numbers(lengths[pairs.candidate]),
             "n_reference": lists(lengths[pairs.other], pairs.n_others),
-            "similarity": lists(np.mean(cosines, axis=0), pairs.n_others),
+            "similarity": lists(mean, pairs.n_others),
             "no_words": lists(pairs.no_words(options), pairs.n_others),
         }
 
     return compute
 
 
-def _cosine(pairs: Pairs, order: GramCounts, weight: np.ndarray[Any, Any]) -> Any:
-    """Return sim_i of every candidate with every reference of its row."""
+class _Weighted(NamedTuple):
+    """Weights of n-grams, and the squared norm |g|^2 of each text."""
+
+    weight: np.ndarray[Any, Any]
+    squares: np.ndarray[Any, Any]
+
+
+def _weighted(order: GramCounts, weight: np.ndarray[Any, Any]) -> _Weighted:
     text = np.repeat(np.arange(len(order.offsets) - 1), np.diff(order.offsets))
     weighted = order.counts * weight[order.grams]  # g_k
     squares = np.bincount(text, weights=weighted**2, minlength=len(order.offsets) - 1)
+    return _Weighted(weight, squares)
+
+
+def _cosine(pairs: Pairs, order: GramCounts, weighted: _Weighted) -> Any:
+    """Return sim_i of every candidate with every reference of its row."""
+    weight, squares = weighted
     candidate, other, places = pairs.distinct()
     found = order.pair_counts(candidate, other)
     gram_weight = weight[order.grams[found.entry]]

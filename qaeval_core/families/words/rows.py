@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -19,6 +20,9 @@ from qaeval_core.text.tokenise import Split, WordSplitter, make_tokeniser
 
 # Its script calls two texts without words equal, whatever they were.
 _SCRIPTED = "squad"
+# It drops all letters but a to z.
+_LATIN = "rouge"
+_LETTER = re.compile(r"[^\W\d_]")
 
 TokeniserKey = tuple[str, bool, str, str]
 WordStatistics = dict[str, pa.Array]
@@ -156,20 +160,35 @@ class Pairs:
         return keys // n_texts, keys % n_texts, places
 
     def no_words(self, options: Mapping[str, Any]) -> NDArray[np.bool_]:
-        """Return where neither text has a word though one of them is not blank.
+        """Return where of both texts no words are left, or few, though one of them is not blank.
 
-        A tokeniser that knows no word of a script would call any two texts of it equal.
+        A tokeniser that knows no word of a script would call any two texts of it equal, and two
+        that share a year as well.
         """
         if options["tokeniser"] == _SCRIPTED:
             return np.zeros(len(self.other), dtype=bool)
         is_wordless = self.table.lengths == 0
         is_blank = np.zeros(len(is_wordless), dtype=bool)
         texts = self.table.texts
+        if options["tokeniser"] == _LATIN:
+            is_wordless |= np.fromiter(map(_is_foreign, texts), bool, count=len(texts))
         for i in np.flatnonzero(is_wordless).tolist():
             is_blank[i] = not texts[i].strip()
         left, right = self.own_candidate, self.other
         wordless = is_wordless[left] & is_wordless[right]
         return np.asarray(wordless & ~(is_blank[left] & is_blank[right]), dtype=bool)
+
+
+def _is_foreign(text: str) -> bool:
+    """Return whether most letters of a text are none of a to z.
+
+    >>> [_is_foreign(text) for text in ("東京 2020", "l'été à Évian", "x 東京")]
+    [True, False, True]
+    """
+    if text.isascii():
+        return False
+    letters = _LETTER.findall(text)
+    return bool(2 * sum(letter.isascii() for letter in letters) < len(letters))
 
 
 def lists(values: NDArray[Any], counts: IntArray) -> pa.Array:

@@ -1,0 +1,74 @@
+"""Lakes: folders of Parquet of which not every file is alive.
+
+Delta, Iceberg and Hudi say in a log which files hold rows now. The others are dead: rows that were
+deleted or replaced. They are refused by name, whatever path leads to them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+from pyarrow import fs
+
+from qaeval_core.errors import InputError
+
+# Folder beside the data -> the format, and what polars reads it with.
+_LOGS = {
+    "_delta_log": ("a Delta table", "scan_delta"),
+    ".hoodie": ("a Hudi table", ""),
+    "metadata": ("an Iceberg table", "scan_iceberg"),
+}
+_ICEBERG = ".metadata.json"
+
+
+def check_no_lake(files: Mapping[str, fs.FileSystem]) -> None:
+    """Raise InputError where a file lies in a table format's folder.
+
+    Parameters
+    ----------
+    files : mapping of path to filesystem
+    """
+    folders: dict[str, fs.FileSystem] = {}
+    for path, filesystem in files.items():
+        for parent in PurePosixPath(path).parents:
+            if str(parent) in folders:
+                break
+            folders[str(parent)] = filesystem
+    for folder, filesystem in folders.items():
+        _check(folder, filesystem)
+
+
+def _check(folder: str, filesystem: fs.FileSystem) -> None:
+    logs = {name: str(PurePosixPath(folder) / name) for name in _LOGS}
+    try:
+        infos = filesystem.get_file_info(list(logs.values()))
+    except OSError:
+        return  # Who may not look there has no table there.
+    for (name, path), info in zip(logs.items(), infos, strict=True):
+        if info.type != fs.FileType.Directory:
+            continue
+        source = folder
+        if name == "metadata":
+            source = _newest_metadata(path, filesystem)
+            if not source:
+                continue
+        what, read = _LOGS[name]
+        code = f"import polars, sys; polars.{read}(sys.argv[1]).sink_parquet(sys.argv[2])"
+        words = shlex.join([source, "rows.parquet"])
+        how = f'python -c "{code}" {words}' if read else "with Spark or DuckDB"
+        raise InputError(
+            f"{folder} is {what}, and not every file below it is alive: write its rows out, {how}"
+        )
+
+
+def _newest_metadata(folder: str, filesystem: fs.FileSystem) -> str:
+    """Return the newest file that describes an Iceberg table; "" where there is none."""
+    try:
+        infos = filesystem.get_file_info(fs.FileSelector(folder))
+    except OSError:
+        return ""
+    own = [info for info in infos if info.path.endswith(_ICEBERG)]
+    newest = max(own, key=lambda info: info.mtime_ns or 0, default=None)
+    return str(newest.path) if newest is not None else ""

@@ -1,0 +1,221 @@
+"""Folders of sentence-transformers, whatever version wrote them: its own numbers, or a refusal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
+from transformers import BertConfig, BertForSequenceClassification, BertModel, BertTokenizerFast
+
+from qaeval_core import Scorer
+from qaeval_core.configure import load_config
+from qaeval_core.errors import QAEvalError
+
+MAIN = "config_sentence_transformers.json"
+WORDS = ["oslo", "bergen", "king", "queen", "city", "is", "a", "in", "the", "of", "Oslo", "King"]
+LONG = "oslo is a city in the king of oslo bergen queen in the city of a king of the queen"
+TEXTS = ["oslo is a city", LONG, "king", "Oslo is the King of a city", ""]
+ROWS = [
+    {"candidate": candidate, "references": [reference]}
+    for candidate, reference in zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True)
+    if candidate and reference
+]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with plain models of transformers: an encoder and a classifier."""
+    folder = tmp_path_factory.mktemp("plain")
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    (folder / "vocab.txt").write_text("\n".join([*special, *WORDS]))
+    sizes: dict[str, Any] = {
+        "vocab_size": len(special) + len(WORDS), "hidden_size": 32, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 64,
+    }  # fmt: skip
+    torch.manual_seed(5)
+    models = {
+        "encoder": BertModel(BertConfig(**sizes)),
+        "cross": BertForSequenceClassification(BertConfig(num_labels=1, **sizes)),
+    }
+    for name, model in models.items():
+        for parameter in model.parameters():
+            parameter.data *= 6
+        model.save_pretrained(folder / name)
+        tokenizer = BertTokenizerFast(str(folder / "vocab.txt"), do_lower_case=False)
+        tokenizer.save_pretrained(folder / name)
+    return folder
+
+
+def bi_encoder(folder: Path, plain: Path, *, pooling: str = "mean", **given: Any) -> Path:
+    """Save a bi-encoder; the library's own settings are given to its transformer."""
+    modules = [Transformer(str(plain / "encoder"), **given), Pooling(32, pooling_mode=pooling)]
+    SentenceTransformer(modules=[*modules, Normalize()], device="cpu").save(str(folder))
+    return folder
+
+
+def change(folder: Path, file: str, **fields: object) -> None:
+    path = folder / file
+    known = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps({**known, **fields}))
+
+
+def cosines(folder: Path) -> list[float]:
+    """Return what the library says of the rows, in one padded batch."""
+    model = SentenceTransformer(str(folder), device="cpu")
+    sides = [[row["candidate"] for row in ROWS], [row["references"][0] for row in ROWS]]
+    left, right = (model.encode(side, convert_to_tensor=True) for side in sides)
+    return [float(value) for value in torch.nn.functional.cosine_similarity(left, right)]
+
+
+def own_cosines(folder: Path) -> list[float]:
+    found = Scorer({"bi_encoder": {"encoder": str(folder)}}).score(ROWS)
+    return [float(value) for value in found["bi_encoder"].to_pylist()]
+
+
+def predictions(folder: Path) -> list[float]:
+    model = CrossEncoder(str(folder), device="cpu")
+    return [
+        float(one) for one in model.predict([(r["references"][0], r["candidate"]) for r in ROWS])
+    ]
+
+
+def own_predictions(folder: Path) -> list[float]:
+    found = Scorer({"sas": {"cross_encoder": str(folder)}}).score(ROWS)
+    return [float(value) for value in found["sas"].to_pylist()]
+
+
+BI_ENCODERS: dict[str, Callable[[Path, Path], Path]] = {
+    "cut at 8": lambda folder, plain: bi_encoder(folder, plain, max_seq_length=8),
+    "first token": lambda folder, plain: bi_encoder(folder, plain, pooling="cls"),
+    "largest": lambda folder, plain: bi_encoder(folder, plain, pooling="max"),
+    "lower case": lambda folder, plain: bi_encoder(folder, plain, do_lower_case=True),
+}
+
+
+@pytest.mark.parametrize("name", BI_ENCODERS)
+def test_a_bi_encoder_says_what_the_library_says(name: str, plain: Path, tmp_path: Path) -> None:
+    """A bound that moved to another file was not seen, and ``_truncated`` said 0."""
+    folder = BI_ENCODERS[name](tmp_path / "bi", plain)
+    assert own_cosines(folder) == pytest.approx(cosines(folder), abs=1e-4)
+
+
+def test_older_files_say_the_same(plain: Path, tmp_path: Path) -> None:
+    """Before 6 the length and the way to pool had other names, in other files."""
+    folder = bi_encoder(tmp_path / "bi", plain, max_seq_length=8, pooling="cls")
+    expected = cosines(folder)
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
+    change(folder, "tokenizer_config.json", **{**tokenizer, "model_max_length": 512})
+    (folder / "sentence_bert_config.json").write_text(
+        json.dumps({"max_seq_length": 8, "do_lower_case": False})
+    )
+    flags = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+    (folder / "1_Pooling" / "config.json").write_text(
+        json.dumps({"word_embedding_dimension": 32, **flags})
+    )
+    assert cosines(folder) == pytest.approx(expected, abs=1e-6)
+    assert own_cosines(folder) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("activation", [torch.nn.Sigmoid, torch.nn.Identity])
+@pytest.mark.parametrize("place", ["as saved", "config.json", "the oldest name"])
+def test_a_cross_encoder_says_what_the_library_says(
+    activation: type[torch.nn.Module], place: str, plain: Path, tmp_path: Path
+) -> None:
+    """A reranker's logits went through a sigmoid that its files do not name."""
+    folder = tmp_path / "cross"
+    CrossEncoder(
+        str(plain / "cross"), device="cpu", max_length=16, activation_fn=activation()
+    ).save_pretrained(str(folder))
+    if place != "as saved":
+        (folder / MAIN).unlink()
+        path = f"{activation.__module__}.{activation.__name__}"
+        older = {"sentence_transformers": {"activation_fn": path}}
+        oldest = {"sbert_ce_default_activation_function": path}
+        change(folder, "config.json", **(older if place == "config.json" else oldest))
+    assert own_predictions(folder) == pytest.approx(predictions(folder), abs=1e-4)
+
+
+def dense(folder: Path, plain: Path) -> Path:
+    modules = [Transformer(str(plain / "encoder")), Pooling(32), Dense(32, 16)]
+    SentenceTransformer(modules=modules, device="cpu").save(str(folder))
+    return folder
+
+
+def changed(file: str, **fields: object) -> Callable[[Path, Path], Path]:
+    def make(folder: Path, plain: Path) -> Path:
+        bi_encoder(folder, plain)
+        change(folder, file, **fields)
+        return folder
+
+    return make
+
+
+REFUSED: dict[str, tuple[Callable[[Path, Path], Path], str]] = {
+    "Dense": (dense, r"ends in Dense \(modules.json\)"),
+    "a default prompt": (
+        changed(MAIN, prompts={"query": "query: "}, default_prompt_name="query"),
+        "begins each text with the prompt 'query: '",
+    ),
+    "shortened vectors": (changed(MAIN, truncate_dim=8), "cuts its vectors to 8 numbers"),
+    "another kind": (changed(MAIN, model_type="SparseEncoder"), "is a SparseEncoder, not a"),
+    "the other side": (
+        changed("tokenizer_config.json", truncation_side="left"), "cuts texts on the left",
+    ),
+    "a chat": (
+        changed("sentence_bert_config.json", processing_kwargs={"chat_template": {"a": 1}}),
+        "sets processing_kwargs",
+    ),
+    "another task": (
+        changed("sentence_bert_config.json", transformer_task="fill-mask"),
+        "is a transformer for fill-mask",
+    ),
+    "another pooling": (
+        lambda folder, plain: bi_encoder(folder, plain, pooling="lasttoken"),
+        r"pools by \['lasttoken'\]",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_understood_is_refused_by_name(name: str, plain: Path, tmp_path: Path) -> None:
+    """Read past, each of them is another number than the library's."""
+    make, said = REFUSED[name]
+    folder = make(tmp_path / "bi", plain)
+    with pytest.raises(QAEvalError, match=said):
+        own_cosines(folder)
+
+
+@pytest.mark.parametrize(
+    ("activation", "said"),
+    [(torch.nn.Tanh(), "activation .*Tanh is not supported"), (None, "ends in Dense")],
+)
+def test_a_cross_encoder_that_ends_otherwise_is_refused(
+    activation: torch.nn.Module | None, said: str, plain: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "cross"
+    CrossEncoder(str(plain / "cross"), device="cpu", activation_fn=activation).save_pretrained(
+        str(folder)
+    )
+    if activation is None:
+        modules = json.loads((folder / "modules.json").read_text())
+        modules.append({"idx": 1, "name": "1", "path": "1_Dense", "type": "sentence.Dense"})
+        (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(QAEvalError, match=said):
+        own_predictions(folder)
+
+
+def test_all_files_that_say_something_are_in_the_models_name(plain: Path, tmp_path: Path) -> None:
+    """An artifact is found by them: a changed activation must not find the old graph."""
+    from qaeval_core.models.registry import resolve_model
+
+    folder = bi_encoder(tmp_path / "bi", plain)
+    files = resolve_model(str(folder), role="encoder").files
+    assert {MAIN, "modules.json", "sentence_bert_config.json", "tokenizer_config.json",
+            "1_Pooling/config.json"} <= set(files)  # fmt: skip
+    assert load_config().models.artifacts_path is None

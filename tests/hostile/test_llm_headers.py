@@ -1,0 +1,253 @@
+"""Further fields, a query and headers of requests: sent as said, signed, and no secret shown."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from helpers import qaeval, run_locally, write_parquet
+from hostile_server import Asked, HostileServer, completion, response
+from naco_jobs import TWO_STEPS, many
+from qaeval_core.configure import load_config
+from qaeval_core.errors import ConfigError
+from qaeval_core.llm.client import Endpoint
+from qaeval_core.llm.key import ApiKey, read_headers
+from qaeval_core.planning.compile import check_key_use, plan_chat
+
+SECRET = "7f1c-azure-93bd7f01c5e84aa2"
+TEAM = "team-of-the-blue-house"
+HEADERS = f"# Of the deployment.\napi-key: {SECRET}\n\nX-Team: {TEAM}\n"
+GOOD = {"judge": "Rating: 4", "naco": TWO_STEPS}
+BODY = {"chat_template_kwargs": {"enable_thinking": False}, "seed": 7}
+
+
+def headers_file(folder: Path, text: str = HEADERS, *, mode: int = 0o600) -> Path:
+    path = folder / "headers.txt"
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def job_of(server: HostileServer, folder: Path, metric: str, **given: object) -> dict[str, Any]:
+    (folder / "prompt.txt").write_text("Rate it: {candidate}")
+    own: dict[str, object] = {"base_url": server.base_url, "model": "m"}
+    own["ledger_path"] = str(folder / "ledgers")
+    own["journal_path"] = str(folder / "journal")
+    own |= {"judge": {"prompt_file": str(folder / "prompt.txt")},
+            "naco": {"expected_complexity": 2}}[metric]  # fmt: skip
+    return {
+        "input.paths": [str(write_parquet(folder / "input.parquet", many(2)))],
+        "output.path": str(folder / "out"),
+        "scoring.progress_s": 60,
+        **{f"{metric}.{key}": value for key, value in {**own, **given}.items()},
+    }
+
+
+@pytest.mark.parametrize("metric", GOOD)
+def test_what_is_said_is_sent_and_asked_for_once(
+    metric: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Azure wants a query and a header, Qwen3 a field; and other fields are another question."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-another-server-1234")
+    path = headers_file(tmp_path)
+    given = {"body": BODY, "query": {"api-version": "2024-10-21"}, "headers_file": str(path)}
+    with HostileServer(lambda _: [response(completion(GOOD[metric]))]) as server:
+        run_locally(job_of(server, tmp_path, metric, **given))
+        first = server.asked[0]
+        assert first.line.split()[1].endswith("/chat/completions?api-version=2024-10-21")
+        assert (first.headers["api-key"], first.headers["x-team"]) == (SECRET, TEAM)
+        assert "authorization" not in first.headers  # The variable is another server's.
+        sent = json.loads(first.body)
+        assert {name: sent[name] for name in BODY} == BODY
+        n_asked = len(server.asked)
+        again = {**given, "body": dict(reversed(BODY.items()))}
+        run_locally(job_of(server, tmp_path, metric, **again) | {
+            "output.path": str(tmp_path / "again")})  # fmt: skip
+        assert len(server.asked) == n_asked  # Equal fields in another order: from the journal.
+        for name, other in (("body", {"seed": 8}), ("query", {"api-version": "2025-01-01"})):
+            run_locally(job_of(server, tmp_path, metric, **{**given, name: other}) | {
+                "output.path": str(tmp_path / name)})  # fmt: skip
+            n_asked += 2
+            assert len(server.asked) == n_asked
+    signatures = {
+        name: json.loads((tmp_path / name / "report.json").read_text())["families"]
+        for name in ("out", "again", "body", "query")
+    }
+    texts = {name: next(iter(own.values()))["signature"] for name, own in signatures.items()}
+    assert texts["out"] == texts["again"] and len(set(texts.values())) == 3
+    assert "enable_thinking" in texts["out"] and "api-version" in texts["out"]
+    assert "headers:x-team" in texts["out"] and "api-key" not in texts["out"]
+
+
+def test_without_them_no_name_of_a_result_moves(tmp_path: Path) -> None:
+    """A journal of a million replies would be paid for again."""
+    asked = [{"role": "user", "content": "Who?"}]
+    endpoint = Endpoint("http://localhost/v1", "m", {"max_tokens": 9})
+    assert endpoint.request_key(asked, run_index=0) == (
+        "9705f5a5034795143b349fd0206190d2e904610639aade4993814ef7c04b608a"
+    )
+    keys = {
+        Endpoint("http://localhost/v1", "m", {"max_tokens": 9}, **more).request_key(
+            asked, run_index=0
+        )
+        for more in ({}, {"query": {"a": "b"}}, {"header_names": ("x-team",)})
+    }
+    assert len(keys) == 3
+    given = {"naco.base_url": "https://h/v1", "naco.model": "m", "naco.expected_complexity": 2}
+    given |= {"output.path": str(tmp_path / "out")}
+    plain, empty = (
+        plan_chat("naco", load_config(overrides=own), columns={})["naco"]
+        for own in (given, {**given, "naco.body": {}, "naco.query": {}})
+    )
+    assert plain.key == empty.key
+    assert set(plain.options) & {"body", "query", "headers"} == set()
+
+
+@pytest.mark.parametrize("is_error", [False, True])
+def test_values_of_headers_are_in_no_file_and_no_message(tmp_path: Path, is_error: bool) -> None:
+    """Neither where the server sends them back, in a reply or in an error."""
+    echo = f"{TWO_STEPS} {SECRET} {TEAM}"
+
+    def answer(_: Asked) -> list[bytes]:
+        if is_error:
+            said = {"error": {"message": f"no access for {SECRET} of {TEAM}"}}
+            return [response(said, status="401 No")]
+        return [response(completion(echo.replace("Ann", f"Ann {SECRET}")))]
+
+    path = headers_file(tmp_path)
+    with HostileServer(answer) as server:
+        job = job_of(server, tmp_path, "naco", headers_file=str(path))
+        source, out = job.pop("input.paths")[0], job.pop("output.path")
+        words = [word for key, value in job.items() for word in ("--set", f"{key}={value}")]
+        command = ("score", source, "--out", out, "--metrics", "naco", "--local", *words)
+        said = qaeval(*command, "--dry-run")
+        said += qaeval(*command, expect=1 if is_error else 0)
+        assert server.asked and server.asked[0].headers["api-key"] == SECRET
+        host = server.base_url.split("/")[2]
+    assert f"note: the headers in {path} go to {host}\n" in said
+    assert "the key of" not in said
+    if not is_error:
+        said += qaeval("explain", out, "--row", "input.parquet:0", "--html", tmp_path / "page.html")
+    path.unlink()
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    for value in (SECRET, TEAM):
+        assert not [file for file in files if value.encode() in file.read_bytes()]
+        assert value not in said
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_values_of_headers_are_not_in_what_ray_is_told(tmp_path: Path) -> None:
+    """They go by file: in a description of an actor or a job, others would read them."""
+    path = headers_file(tmp_path)
+    with HostileServer(lambda _: [response(completion(TWO_STEPS))]) as server:
+        job = job_of(server, tmp_path, "naco", headers_file=str(path))
+        code = (
+            "import glob, json, sys\n"
+            "import qaeval.on_ray.cluster as cluster\n"
+            "from qaeval.score import run_on_ray\n"
+            "from qaeval_core.configure import load_config\n"
+            "from qaeval_core.planning.job import read_inputs\n"
+            "import qaeval_core.scoring.run as run\n"
+            "from ray.util import state\n"
+            "config = load_config(overrides=json.loads(sys.argv[1]))\n"
+            "run_on_ray(config, read_inputs(config))\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, json.dumps(job)],
+            capture_output=True, text=True, check=False, timeout=300,
+            env={**_environment(), "RAY_TMPDIR": str(tmp_path / "r")},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert server.asked[0].headers["api-key"] == SECRET
+    assert len(pq.read_table(tmp_path / "out" / "scores" / "input.parquet")) == 2
+    path.unlink()
+    files = [file for file in tmp_path.rglob("*") if file.is_file() and not file.is_symlink()]
+    assert not [file for file in files if SECRET.encode() in file.read_bytes()]
+    assert SECRET not in done.stdout + done.stderr
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    return {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("api-key 7f1c-secret\n", "line 1: it takes a header"),
+        ("\nAuthorization:\n", "line 2: it takes a header"),
+        ("Content-Type: text/secret\n", "Content-Type is said by the client itself"),
+        ("Host: secret.example.org\n", "Host is said by"),
+        ("a: secret-1\nA: secret-2\n", "line 2: A stands there twice"),
+        ("a b: secret\n", "it takes a header"),
+        ("# nothing\n", "holds no header"),
+    ],
+)
+def test_a_line_that_is_no_header_is_named_without_its_value(
+    text: str, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read_headers(headers_file(tmp_path, text))
+    assert said in str(raised.value) and "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"body": {"model": "x"}}, "model is said by model"),
+        ({"body": {"stream": True}}, "replies are read whole"),
+        ({"body": {"n": 3}}, "n is said by runs"),
+        ({"body": {"max_completion_tokens": 3}}, "is said by max_tokens"),
+        ({"body": {"extra": {"api_key": "sk-1"}}}, "api_key may be a secret"),
+        ({"body": {"a": float("nan")}}, "it takes texts, numbers"),
+        ({"query": {"api-key": "sk-1"}}, "api-key may be a secret"),
+        ({"query": {"sig": "sk-1"}}, "sig may be a secret"),
+        ({"base_url": "https://h/v1?api-version=1", "query": {"a": "b"}}, "without ? and #"),
+        ({"base_url": "https://h/v1?api-key=sk-1"}, "api-key may be a secret"),
+        ({"headers_file": "api-key"}, "the path of a file that holds it"),
+        ({"headers_file": "./none.txt"}, "cannot read the headers in"),
+    ],
+)
+@pytest.mark.parametrize("metric", ["naco", "judge"])
+def test_settings_that_cannot_be_are_told(
+    given: dict[str, object], said: str, metric: str, tmp_path: Path
+) -> None:
+    """And what may be a secret is not quoted."""
+    (tmp_path / "p.txt").write_text("{candidate}")
+    own = {"base_url": "https://h/v1", "model": "m", **given}
+    own |= {"prompt_file": str(tmp_path / "p.txt")} if metric == "judge" else {}
+    with pytest.raises(ConfigError) as raised:
+        check_key_use(load_config(overrides={f"{metric}.{key}": v for key, v in own.items()}))
+    assert said in str(raised.value) and "sk-1" not in str(raised.value)
+
+
+def test_a_date_of_yaml_is_the_text_that_was_written() -> None:
+    for query in ({"api-version": "2024-10-21"}, "api-version=2024-10-21"):
+        config = load_config(overrides={"naco.query": query})
+        assert config.metrics["naco"].query == {"api-version": "2024-10-21"}
+
+
+def test_a_query_of_the_url_is_taken_as_people_copy_it() -> None:
+    given = {"naco.base_url": "https://h/openai/deployments/m?api-version=2024-10-21"}
+    settings = load_config(overrides=given).metrics["naco"]
+    assert settings.base_url == "https://h/openai/deployments/m"
+    assert settings.query == {"api-version": "2024-10-21"}
+
+
+def test_headers_that_others_may_open_and_two_keys_are_refused(tmp_path: Path) -> None:
+    path = headers_file(tmp_path, mode=0o644)
+    with pytest.raises(ConfigError, match="others may open the headers in .*chmod 600"):
+        read_headers(path)
+    two = headers_file(tmp_path / "", "Authorization: Bearer a-secret\n")
+    two.chmod(0o600)
+    with pytest.raises(ConfigError, match="both hold a key") as raised:
+        ApiKey("sk-other", source="the file k", headers=read_headers(two))
+    assert "a-secret" not in str(raised.value)

@@ -1,0 +1,95 @@
+"""A cluster that is gone, or an address of something else: one line that says whence it came."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+
+import pytest
+
+from qaeval.on_ray import cluster
+from qaeval_core.configure import ClusterSection
+from qaeval_core.errors import RunError
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that is being started is waited for; here none is."""
+    monkeypatch.setattr(cluster, "_ANSWER_S", 1.0)
+    monkeypatch.setattr(cluster, "_DOOR_TIMEOUT_S", 1.0)
+
+
+@contextmanager
+def listener(*, says: bytes = b"") -> Iterator[str]:
+    """Listen at a port as no Ray does, or in silence; yield the address."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken: list[socket.socket] = []
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                taken.append(connection)
+                if says:
+                    connection.sendall(says)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        for connection in taken:
+            connection.close()
+
+
+@contextmanager
+def nobody(prefix: str = "") -> Iterator[str]:
+    """Yield an address at which nobody listens, and nobody else will while it lasts."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"{prefix}127.0.0.1:{bound.getsockname()[1]}"
+
+
+def connect(address: str | None) -> None:
+    with cluster.connected(ClusterSection(address=address)):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        (nobody, "refused"),
+        (partial(nobody, "ray://"), "refused"),
+        (listener, "no Ray, or hangs"),
+        (partial(listener, says=b"HTTP/1.1 400 Bad Request\r\n\r\n"), "no Ray, or hangs"),
+    ],
+    ids=["a closed port", "a closed port of a client", "silence", "another server"],
+)
+@pytest.mark.parametrize("source", ["RAY_ADDRESS", "cluster.address"])
+def test_an_address_without_a_cluster_is_one_line(
+    where: Callable[[], AbstractContextManager[str]],
+    why: str,
+    source: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ray itself goes on trying for ten minutes and says nothing."""
+    with where() as address:
+        given = None if source == "RAY_ADDRESS" else address
+        monkeypatch.setenv("RAY_ADDRESS", address if given is None else "127.0.0.1:1")
+        with pytest.raises(RunError, match=f"of {source}") as raised:
+            connect(given)
+    assert address in str(raised.value) and why in str(raised.value)
+    assert "\n" not in str(raised.value) and "--local" in str(raised.value)
+
+
+def test_a_name_that_nobody_knows_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(RunError, match="no-such-head.invalid:6379 .of cluster.address"):
+        connect("no-such-head.invalid:6379")
+    assert "RAY_ADDRESS" not in os.environ

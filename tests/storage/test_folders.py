@@ -1,0 +1,183 @@
+"""Folders as other tools leave them: other names, keys in names, logs that say what is alive."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from helpers import qaeval, run_locally
+from qaeval_core.errors import InputError, SchemaError
+from qaeval_core.planning.inputs import find_inputs
+
+ROWS = pa.table({"id": list("abcdef"), "candidate": ["Oslo"] * 6, "references": [["Oslo"]] * 6})
+NAMES = (
+    "part-0.parquet",
+    "part-1.parquet.gzip",
+    "part-2.PARQUET",
+    "part-3.parq",
+    "000000_0",
+    "x.dat",
+)
+
+
+def job(folder: Path, **given: object) -> dict[str, Any]:
+    return {
+        "input.paths": [str(folder / "in")],
+        "output.path": str(folder / "out"),
+        "scoring.progress_s": 60,
+        "metrics.f1.metric": "f1",
+        **{key.replace("__", "."): value for key, value in given.items()},
+    }
+
+
+def scores_of(folder: Path) -> pl.DataFrame:
+    files = sorted(path for path in (folder / "out" / "scores").rglob("*") if path.is_file())
+    return pl.concat([pl.read_parquet(path) for path in files], how="diagonal_relaxed").sort("id")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    return tmp_path
+
+
+def test_parquet_is_known_by_its_bytes(folder: Path) -> None:
+    """A third of the rows was scored, exit 0, and not a word of the others."""
+    for i, name in enumerate(NAMES):
+        pq.write_table(ROWS.slice(i, 1), folder / "in" / name)
+    (folder / "in" / "README.md").write_text("PAR1 is how it begins.")
+    (folder / "in" / "rows.csv").write_text("id,candidate\n")
+    (folder / "in" / "empty").touch()
+    (folder / "in" / "cut.bin").write_bytes(b"PAR1" + b"\0" * 90)
+    (folder / "in" / "_SUCCESS").touch()
+    (folder / "in" / ".part-0.parquet.crc").write_bytes(b"crc")
+    outcome, _ = run_locally(job(folder))
+    assert scores_of(folder)["id"].to_list() == list("abcdef")
+    (note,) = [note for note in outcome.report["notes"] if "left out" in note]
+    assert note.startswith("4 files are left out, being no Parquet: ")
+    assert all(name in note for name in ("README.md", "rows.csv", "empty", "cut.bin"))
+    for words in (("filter", folder / "out", "--to", folder / "kept", "--rules", "none",
+                   "--rank-by", "f1", "--near-duplicates", "none", "--column",
+                   "question=candidate", "--local"),
+                  ("audit", folder / "out", "--history", folder / "history", "--to",
+                   folder / "report", "--pin", "--cluster", "id"),
+                  ("explain", folder / "out", "--id", "e")):  # fmt: skip
+        qaeval(*words)
+    decisions = [path for path in (folder / "kept" / "decisions").iterdir() if path.is_file()]
+    assert sum(pq.read_metadata(path).num_rows for path in decisions) == 6
+
+
+def test_a_folder_without_one_says_so(folder: Path) -> None:
+    with gzip.open(folder / "in" / "a.parquet.gz", "wb") as file:
+        pq.write_table(ROWS, file)
+    with pytest.raises(InputError, match="no Parquet file below"):
+        find_inputs([str(folder / "in")])
+
+
+def test_keys_of_folders_are_columns(folder: Path) -> None:
+    """And never hide a file's own column; whoever has no key has none."""
+    ds.write_dataset(
+        ROWS.append_column("lang", pa.array(["de", "de", "fr fr", "fr fr", None, None])),
+        folder / "in",
+        format="parquet",
+        partitioning=["lang"],
+        partitioning_flavor="hive",
+    )
+    own = ROWS.slice(0, 1).append_column("lang", pa.array(["own"]))
+    (folder / "in" / "lang=es").mkdir()
+    pq.write_table(
+        own.set_column(0, "id", pa.array(["own"])), folder / "in" / "lang=es" / "a.parquet"
+    )
+    pq.write_table(
+        ROWS.slice(0, 1).set_column(0, "id", pa.array(["none"])), folder / "in" / "b.parquet"
+    )
+    outcome, _ = run_locally(job(folder, output__carry=["lang"]))
+    found = dict(scores_of(folder).select("id", "lang").iter_rows())
+    assert found == {"a": "de", "b": "de", "c": "fr fr", "d": "fr fr", "e": None, "f": None,
+                     "none": None, "own": "own"}  # fmt: skip
+    assert "no column 'lang' in b.parquet: null there" in outcome.report["notes"]
+    qaeval("filter", folder / "out", "--to", folder / "kept", "--rules", "none", "--rank-by", "f1",
+           "--near-duplicates", "none", "--column", "question=candidate", "--local")  # fmt: skip
+
+
+@pytest.mark.parametrize("column", ["answer_type", "entities", "label"])
+def test_what_some_files_lack_is_null_there(column: str, folder: Path) -> None:
+    """ "map it with --column" could not help: no name was wrong."""
+    cells = {"answer_type": ["a"] * 3, "entities": [["a"]] * 3, "label": [1, 2, 3]}[column]
+    pq.write_table(
+        ROWS.slice(0, 3).append_column(column, pa.array(cells)), folder / "in" / "a.parquet"
+    )
+    pq.write_table(ROWS.slice(3, 3), folder / "in" / "b.parquet")
+    adapted = {"metrics.adapted_bleu_4.metric": "adapted_bleu_4"}
+    carried = {"output__carry": [column]}
+    outcome, _ = run_locally(job(folder, **(carried if column == "label" else adapted)))
+    assert f"no column {column!r} in b.parquet: null there" in outcome.report["notes"]
+    scores = scores_of(folder)
+    assert scores["f1"].to_list() == [1.0] * 6
+    if column == "label":
+        assert scores["label"].to_list() == [1, 2, 3, None, None, None]
+        kinds = [pq.read_schema(path).field("label").type
+                 for path in sorted((folder / "out" / "scores").iterdir())]  # fmt: skip
+        assert kinds == [pa.int64()] * 2
+
+
+def test_what_every_file_lacks_and_what_a_role_needs_is_still_an_error(folder: Path) -> None:
+    pq.write_table(ROWS.slice(0, 3), folder / "in" / "a.parquet")
+    pq.write_table(ROWS.slice(3, 3).drop_columns(["references"]), folder / "in" / "b.parquet")
+    with pytest.raises(SchemaError, match="b.parquet: no column references"):
+        run_locally(job(folder))
+    pq.write_table(ROWS.slice(3, 3), folder / "in" / "b.parquet")
+    with pytest.raises(SchemaError, match="no column 'lable' to carry"):
+        run_locally(job(folder, output__carry=["lable"]))
+
+
+def delta(folder: Path) -> None:
+    log = folder / "_delta_log"
+    log.mkdir(parents=True)
+    lines = [{"add": {"path": "live.parquet"}}, {"remove": {"path": "dead.parquet"}}]
+    (log / "0.json").write_text("\n".join(map(json.dumps, lines)))
+    for name in ("live.parquet", "dead.parquet"):
+        pq.write_table(ROWS, folder / name)
+
+
+def iceberg(folder: Path) -> None:
+    (folder / "metadata").mkdir(parents=True)
+    (folder / "metadata" / "00001-x.metadata.json").write_text("{}")
+    (folder / "data").mkdir()
+    pq.write_table(ROWS, folder / "data" / "dead.parquet")
+
+
+def hudi(folder: Path) -> None:
+    (folder / ".hoodie").mkdir(parents=True)
+    (folder / "2026").mkdir()
+    pq.write_table(ROWS, folder / "2026" / "dead.parquet")
+
+
+@pytest.mark.parametrize(
+    ("make", "named"), [(delta, "a Delta table"), (iceberg, "an Iceberg"), (hudi, "a Hudi table")]
+)
+@pytest.mark.parametrize("path", ["in", "in/table", "in/table/**/*.parquet", "below", "file"])
+def test_dead_files_of_a_table_are_never_read(
+    make: Any, named: str, path: str, folder: Path
+) -> None:
+    """Of a folder of Parquet not all files are alive: deleted rows were scored."""
+    make(folder / "in" / "table")
+    dead = next((folder / "in" / "table").rglob("dead.parquet"))
+    given = {"below": dead.parent, "file": dead}.get(path, folder / path)
+    with pytest.raises(InputError, match=f"is {named}.*write its rows out"):
+        find_inputs([str(given)])
+
+
+def test_a_folder_that_is_called_metadata_is_no_table(folder: Path) -> None:
+    (folder / "in" / "metadata").mkdir()
+    pq.write_table(ROWS, folder / "in" / "metadata" / "a.parquet")
+    files, problems = find_inputs([str(folder / "in")])
+    assert [file.relative for file in files] == ["metadata/a.parquet"] and problems == []
