@@ -14,6 +14,7 @@ import torch
 from qaeval_core.models.record import MAX_ANSWER_TOKENS, N_ANSWER_SPANS, ArtifactRequest
 from qaeval_export.loading import LoadedModel, in_span_label, wanted_layer
 from qaeval_export.parity import ParityRow, Values
+from qaeval_export.sentence_files import SentenceFiles
 
 
 def eager_values(
@@ -83,8 +84,7 @@ def _pair_score(loaded: LoadedModel, _: ArtifactRequest, row: ParityRow) -> Valu
 def _sentence_vector(loaded: LoadedModel, _: ArtifactRequest, row: ParityRow) -> Values:
     states = _call(loaded, row).last_hidden_state[0].double()
     pooled = {"mean": states.mean(dim=0), "cls": states[0], "max": states.amax(dim=0)}
-    assert loaded.files is not None
-    vector = pooled[loaded.files.pooling()]
+    vector = pooled[SentenceFiles(loaded.source, "SentenceTransformer").pooling()]
     return np.asarray((vector / vector.norm()).numpy())[None]
 
 

@@ -45,14 +45,13 @@ _FIXED_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A torch model in eval mode, what encodes text for it, and its sentence files, if read."""
+    """A torch model in eval mode and what encodes text for it."""
 
     source: ModelSource
     model: nn.Module
     tokenizer: Tokenizer
     bos_id: int | None
     eos_id: int | None
-    files: SentenceFiles | None = None
 
     @property
     def config(self) -> Any:
@@ -65,20 +64,19 @@ class LoadedModel:
         return str(self.config.model_type)
 
 
-def load_for(source: ModelSource, request: ArtifactRequest) -> LoadedModel:
-    """Load a model as `load_model` does, and as sentence-transformers would where the graph is one.
+def for_graph(loaded: LoadedModel, request: ArtifactRequest) -> LoadedModel:
+    """Return a model whose texts are read as sentence-transformers would, where the graph is one.
 
     Raises
     ------
     ExportError
         If its files say what is not supported.
     """
-    loaded = load_model(source, role=request.role)
     kind = kind_of(GRAPHS[request.graph].model_fields)
     if kind is None:
         return loaded
-    files = SentenceFiles(source, kind)
-    return replace(loaded, tokenizer=files.with_case(loaded.tokenizer), files=files)
+    tokenizer = SentenceFiles(loaded.source, kind).with_case(loaded.tokenizer)
+    return replace(loaded, tokenizer=tokenizer)
 
 
 def load_model(source: ModelSource, *, role: str) -> LoadedModel:
@@ -246,7 +244,8 @@ def make_facts(loaded: LoadedModel, request: ArtifactRequest) -> ModelFacts:
     layer, is_causal = wanted_layer(loaded, request), request.role == "causal_lm"
     n_matmul = _count_matmul(loaded.model, is_causal=is_causal)
     max_positions = int(config.max_position_embeddings) - first_position(loaded)
-    files = loaded.files
+    kind = kind_of(needed)
+    files = SentenceFiles(loaded.source, kind) if kind is not None else None
     if files is not None:
         max_positions = min(max_positions, files.max_tokens(config))
     return ModelFacts(

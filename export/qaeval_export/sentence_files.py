@@ -170,10 +170,23 @@ class SentenceFiles:
         return int(min(limit, config.max_position_embeddings))
 
     def with_case(self, tokenizer: Tokenizer) -> Tokenizer:
-        """Return a tokenizer that lowers letters, if the model wants that and it does not yet."""
-        normalizer = json.loads(tokenizer.to_str())["normalizer"]
+        """Return a tokenizer that makes letters small where the model's files want that.
+
+        Raises
+        ------
+        ExportError
+            If they disagree: versions of transformers read such files in different ways.
+        """
+        content = json.loads(tokenizer.to_str())
+        normalizer, named = content["normalizer"], self._tokenizer.get("do_lower_case")
+        if named is not None and normalizer and normalizer["type"] == "BertNormalizer":
+            normalizer["lowercase"] = bool(named)
+            tokenizer = Tokenizer.from_str(json.dumps(content))
+        elif named is False and _lowers(normalizer):
+            raise self._refuse("lowers letters by tokenizer.json, and not by tokenizer_config.json")
         if self._settings.get("do_lower_case") and not _lowers(normalizer):
             own = [tokenizer.normalizer] if normalizer is not None else []
+            tokenizer = Tokenizer.from_str(json.dumps(content))
             tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
         return tokenizer
 

@@ -18,7 +18,7 @@ from qaeval_export.eager import eager_values
 from qaeval_export.facts import Made, ModelFacts
 from qaeval_export.graph_files import open_graph, save_graph
 from qaeval_export.graphs import EXPORTS
-from qaeval_export.loading import LoadedModel, load_for, make_facts
+from qaeval_export.loading import LoadedModel, for_graph, load_model, make_facts
 from qaeval_export.parity import MIN_SPEARMAN, Parity, compare, parity_pairs
 from qaeval_export.precision import convert, rounded
 from qaeval_export.tracing import trace
@@ -32,7 +32,7 @@ def make_traced(source: ModelSource, request: ArtifactRequest, folder: Path) -> 
     ExportError
         If the model is not supported, or the fp32 graph differs from torch.
     """
-    loaded = load_for(source, request)
+    loaded = for_graph(load_model(source, role=request.role), request)
     facts = make_facts(loaded, request)
     proto, parity = _gate(trace(loaded, request), loaded, facts, request, folder)
     return Made(proto, facts, loaded.tokenizer, parity.precision, parity)
@@ -46,7 +46,7 @@ def describe(
     parity: ParityRecord | None,
 ) -> Made:
     """Return what a graph that was traced before is made of today."""
-    loaded = load_for(source, request)
+    loaded = for_graph(load_model(source, role=request.role), request)
     precision = parity.precision if parity is not None else "fp32"
     return Made(proto, make_facts(loaded, request), loaded.tokenizer, precision, parity)
 
@@ -62,7 +62,7 @@ def compare_with_weights(
         If it is too far.
     """
     graph = EXPORTS[request.graph]
-    loaded = load_for(source, request)
+    loaded = for_graph(load_model(source, role=request.role), request)
     facts = make_facts(loaded, request)
     rows = graph.make_rows(loaded.tokenizer, facts, parity_pairs())
     parity = compare(graph.run(open_graph(path), rows), eager_values(loaded, request, rows))

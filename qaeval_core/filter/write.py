@@ -19,7 +19,8 @@ from qaeval_core.filter.decide import NO_TWIN
 from qaeval_core.filter.facts import KEPT
 from qaeval_core.filter.order import Cut, at_or_before
 from qaeval_core.filter.scan import IdsAside
-from qaeval_core.schema import COLUMNS_METADATA
+from qaeval_core.planning.inputs import InputFile
+from qaeval_core.schema import COLUMNS_METADATA, is_json
 from qaeval_core.stats.certificate import N_SHARES
 from qaeval_core.storage.path import StoragePath, as_path
 from qaeval_core.storage.retry import Outages
@@ -273,9 +274,19 @@ def _needed(plan: WritePlan) -> list[str]:
     return list(dict.fromkeys([*plan.metrics, *plan.roles.values()]))
 
 
+def written_schema(file: InputFile) -> pa.Schema:
+    """Return the columns of a file as it has them; JSON is the text that it is."""
+    fields = []
+    for own in file.schema:
+        place = file.written.get_field_index(own.name)
+        kind = own.type if place < 0 else file.written.types[place]
+        fields.append(own.with_type(kind.storage_type if is_json(kind) else kind))
+    return pa.schema(fields, metadata=file.schema.metadata)
+
+
 def kept_schema(task: RangeTask, plan: WritePlan) -> pa.Schema:
     """Return the columns of kept rows: the source's, and the scores."""
-    source = task.file.source.schema
+    source = written_schema(task.file.source)
     fields = list(source)
     if plan.id_column is None and "id" not in source.names:
         fields.insert(0, pa.field("id", pa.string()))

@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -287,7 +286,6 @@ class Asker:
         self._rng = random.Random()
         self._stopped = asyncio.Event()
         self._stop_error: QAEvalError | None = None
-        self._failed: Counter[str] = Counter()
 
     @property
     def n_in_flight(self) -> int:
@@ -414,17 +412,16 @@ class Asker:
                 self._breaker.replied()
                 return Answer(outcome, failures=request.reasons, notes=tuple(request.notes))
             request.failures.append(outcome)
-            self._failed[outcome.reason] += 1
             is_outage = self._breaker.is_outage(request.key, outcome)
             if not is_outage:
                 own.append(outcome.is_refusal)
             error = self._error_after(outcome)
             if error is not None:
-                self._stop_for_server(error)
+                self.stop(self._breaker.with_counts(error))
             elif outcome.kind == "row_undefined" or self._rule.is_over(own):
                 error = self._breaker.count(outcome)
                 if error is not None:
-                    self._stop_for_server(error)
+                    self.stop(self._breaker.with_counts(error))
                     self._check_stop()
                 return Answer(None, outcome.reason, outcome.message, request.reasons)
             else:
@@ -437,13 +434,6 @@ class Asker:
         if failure.kind == "fatal_family":
             return EndpointRefusedError(failure.message)
         return self._breaker.check_outage(failure)
-
-    def _stop_for_server(self, error: EndpointRefusedError) -> None:
-        """Stop, and say what failed so far: rows that are not committed show it nowhere else."""
-        n, why = self._failed.total(), self._failed.most_common()
-        told = f"{n:,} call{'' if n == 1 else 's'} failed"
-        shown = ", ".join(f"{reason} {n_of:,}" for reason, n_of in why)
-        self.stop(EndpointRefusedError(f"{error} ({told}: {shown})"))
 
     async def _ask_once_safely(self, request: Request) -> JournalEntry | ChatFailure:
         """Ask once; an error of this program is one call's failure, and ends no other's.

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from qaeval_core.metrics.base import Read, Section, Settings
 from qaeval_core.metrics.targets import BoolArray, FloatArray, Targets
@@ -203,14 +203,15 @@ class ChatSettings(Settings):
 
     @field_validator("api_key_file", "headers_file")
     @classmethod
-    def _check_key_file(cls, given: str | None) -> str | None:
+    def _check_key_file(cls, given: str | None, info: ValidationInfo) -> str | None:
         if given is None:
             return given
         # Not quoted, here or later: it may be the key itself.
         is_path = any(sign in given for sign in "/\\.~") or Path(given).exists()
         if not given.strip() or given.startswith(_KEY_STARTS) or not is_path:
+            what = "key" if info.field_name == "api_key_file" else "headers"
             raise ValueError(
-                "it takes the path of a file that holds it, not the secret itself; write ./NAME "
+                f"it takes the path of a file that holds the {what}, not the {what}; write ./NAME "
                 "for a file of the folder where this is run"
             )
         return given
@@ -245,7 +246,9 @@ class ChatSettings(Settings):
 def _check_no_secret(fields: Mapping[str, Any], secret: str) -> None:
     for name, value in fields.items():
         if re.fullmatch(secret, str(name), re.IGNORECASE):
-            raise ValueError(f"{name} may be a secret, and this is kept: put it into headers_file")
+            raise ValueError(
+                f"{name} may be a credential, and this is kept: put it into headers_file"
+            )
         if isinstance(value, Mapping):
             _check_no_secret(value, secret)
 

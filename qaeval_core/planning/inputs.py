@@ -6,28 +6,26 @@ changed file is another file.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import fnmatch
 import glob
 import hashlib
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
-from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from qaeval_core.configure import InputSection
-from qaeval_core.errors import ConfigError, InputError, UnreadableFileError, nearest
+from qaeval_core.errors import InputError, UnreadableFileError, nearest
+from qaeval_core.planning.filesystems import local_stamp, open_filesystem, remote_stamp
 from qaeval_core.planning.footer import Footer, parse_footer
 from qaeval_core.planning.lakes import check_no_lake
 from qaeval_core.planning.listing import (
@@ -40,9 +38,9 @@ from qaeval_core.planning.listing import (
     shown_name,
     split_glob,
 )
+from qaeval_core.planning.read_as import ReadAs, folder_keys
 from qaeval_core.signature import hash_text
-from qaeval_core.storage.arrow import open_as_filesystem
-from qaeval_core.text.plain_columns import column_type, plain_schema
+from qaeval_core.text.plain_columns import column_type
 
 # A look at each folder of inputs, but not at a million of them.
 _MAX_INPUT_FOLDERS = 64
@@ -58,14 +56,11 @@ _TEXT_READERS = {
     ".tsv": "read_csv(sys.argv[1], infer_schema_length=None, separator=chr(9))",
 }
 _TEXT_READERS[".ndjson"] = _TEXT_READERS[".jsonl"]
-# What PyArrow has no name for; its own are its own clients.
-_STORAGE_SCHEMES = ("az://", "memory://")
 _N_FOOTER_THREADS = 16
 _N_FOOTER_CHARS = 24
 # Most footers are shorter: one read is enough.
 _TAIL_BYTES = 1 << 16
 _SECOND_NS = 1_000_000_000
-_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 # Fifty million equal numbers have 217 rows a byte.
 _MAX_ROWS_PER_BYTE = 4096
 _MAX_GROUP_ROWS = 2**31 - 1
@@ -114,72 +109,21 @@ class FileVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadAs:
-    """How a file's columns are read beyond what the file says of them.
+class InputFile:
+    """One Parquet file to score.
 
     Attributes
     ----------
-    keys : tuple of (str, str or None)
-        Columns that the names of its folders hold, as Hive writes them: ``lang=de``.
-    binary_as_text : bool
-        Whether bytes are texts.
-    has_no_answers : bool
-        Whether an empty list of references is the answer "": that there is none, as in SQuAD 2.0.
+    schema, written : pyarrow.Schema
+        Of its columns as they are read, and as the file has them.
     """
-
-    keys: tuple[tuple[str, str | None], ...] = ()
-    binary_as_text: bool = False
-    has_no_answers: bool = False
-
-    @classmethod
-    def of(cls, config: InputSection) -> ReadAs:
-        """Return how a run reads its input."""
-        has_no_answers = config.unanswerable == "empty"
-        return cls(binary_as_text=config.binary_as_text, has_no_answers=has_no_answers)
-
-    def schema(self, parquet: pq.ParquetSchema) -> pa.Schema:
-        """Return the columns of a file as they are read: plain types, and its keys behind them."""
-        given = parquet.to_arrow_schema()
-        for name in json_columns(parquet):
-            place = given.get_field_index(name)
-            given = given.set(place, given.field(place).with_type(pa.json_()))
-        plain = plain_schema(given, binary_as_text=self.binary_as_text)
-        # A file's own column goes before: its rows know better.
-        own = [pa.field(name, pa.string()) for name, _ in self.keys if name not in plain.names]
-        return pa.schema([*plain, *own], metadata=plain.metadata)
-
-
-def json_columns(parquet: pq.ParquetSchema) -> list[str]:
-    """Return the columns of JSON; many writers say so in Parquet's own words alone."""
-    columns = (parquet.column(i) for i in range(len(parquet)))
-    return [own.path for own in columns if own.logical_type.type == "JSON" and own.path == own.name]
-
-
-def folder_keys(relative: str) -> tuple[tuple[str, str | None], ...]:
-    """Return the columns that folders name.
-
-    Examples
-    --------
-    >>> folder_keys("lang=de/day=2026%2D01/part-0.parquet")
-    (('lang', 'de'), ('day', '2026-01'))
-    """
-    parts = (part.partition("=") for part in PurePosixPath(relative).parts[:-1])
-    return tuple(
-        (name, None if value == _HIVE_NULL else unquote(value))
-        for name, sign, value in parts
-        if sign and name
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class InputFile:
-    """One Parquet file to score; ``schema`` is that of its columns as they are read."""
 
     relative: str
     version: FileVersion
     row_groups: tuple[RowGroup, ...]
     schema: pa.Schema
-    read_as: ReadAs = ReadAs()
+    written: pa.Schema
+    read_as: ReadAs
 
     def type_of(self, name: str) -> pa.DataType | None:
         """Return the type of a column, or of what a path such as ``answers.text`` leads to."""
@@ -241,78 +185,6 @@ class _Place:
         return urlunsplit(self.uri._replace(path=quote(below)))
 
 
-def open_filesystem(uri: str) -> tuple[fs.FileSystem, str]:
-    """Return the filesystem of a path or URI, and the path there.
-
-    Raises
-    ------
-    OSError, pyarrow.ArrowInvalid
-        If the store does not answer, or there is no such scheme.
-    """
-    if "://" not in uri:
-        return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(uri))
-    if uri.startswith(_STORAGE_SCHEMES):
-        try:
-            return open_as_filesystem(uri)
-        except ConfigError as error:
-            raise pa.ArrowInvalid(str(error)) from None
-    with _as_os_error(uri):
-        filesystem, path = fs.FileSystem.from_uri(uri)
-    if isinstance(filesystem, fs.PyFileSystem):
-        filesystem = fs.PyFileSystem(_OneErrorHandler(filesystem.handler.fs))
-    return filesystem, path
-
-
-@contextlib.contextmanager
-def _as_os_error(name: str) -> Iterator[None]:
-    """Raise what a library of others raises for its network as an OSError of one line."""
-    try:
-        yield
-    except (OSError, pa.ArrowException):
-        raise
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise OSError(errno.EIO, said, name) from None
-
-
-class _OneErrorHandler(fs.FSSpecHandler):  # type: ignore[misc]
-    """A filesystem of fsspec, such as ``hf://``, whose errors are all of one kind."""
-
-    def _name(self, path: str = "") -> str:
-        protocol = self.fs.protocol
-        return f"{protocol if isinstance(protocol, str) else protocol[0]}://{path}"
-
-    def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
-        with _as_os_error(self._name(*paths[:1])):
-            return list(super().get_file_info(paths))
-
-    def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
-        with _as_os_error(self._name(selector.base_dir)):
-            return list(super().get_file_info_selector(selector))
-
-    def open_input_stream(self, path: str) -> pa.NativeFile:
-        with _as_os_error(self._name(path)):
-            return super().open_input_stream(path)
-
-    def open_input_file(self, path: str) -> pa.NativeFile:
-        with _as_os_error(self._name(path)):
-            return super().open_input_file(path)
-
-
-def store_of(uri: str) -> str:
-    """Return the part of a path or URI that fails and recovers as one.
-
-    Examples
-    --------
-    >>> store_of("s3://bucket/a/b.parquet?region=eu-north-1"), store_of("/data/a/b.parquet")
-    ('s3://bucket', '/data/a')
-    """
-    if "://" not in uri:
-        return str(Path(uri).parent)
-    parts = urlsplit(uri)
-    return f"{parts.scheme}://{parts.netloc}"
-
-
 def _open_place(uri: str) -> tuple[_Place, str]:
     parts = urlsplit(uri)
     if parts.password is not None or "@" in parts.query:
@@ -368,7 +240,6 @@ def find_inputs(
         for item in named.found:
             every.setdefault(item.uri, item)
     found = _without_doubles(list(every.values()))
-    check_no_lake({item.path: item.place.filesystem for item in found})
     n_known += len(every) - len(found)
     # Scores lie under these names, where every tool shall find them.
     relatives = [
@@ -376,6 +247,7 @@ def find_inputs(
         for name in _unique_relatives(found)
     ]
     check_names(relatives)
+    check_no_lake({item.path: item.place.filesystem for item in found})
     with ThreadPoolExecutor(_N_FOOTER_THREADS) as pool:
         read_footer = partial(_read_footer, read_as=read_as or ReadAs())
         read = list(pool.map(read_footer, found, relatives))
@@ -581,22 +453,6 @@ def _check_counts(schema: pq.ParquetSchema, footer: Footer, *, n_bytes: int) -> 
                 )
 
 
-def local_stamp(path: str) -> str:
-    """Return device, inode and time of the last change of a local file's inode."""
-    found = os.stat(path)
-    return f"{found.st_dev}:{found.st_ino}:{found.st_ctime_ns}"
-
-
-def remote_stamp(opened: pa.NativeFile) -> str:
-    """Return the ETag that an object had when it was opened; "" where its store gives none."""
-    try:
-        told = opened.metadata()
-    except NotImplementedError:
-        return ""
-    etags = [value for name, value in told.items() if name.lower() == "etag"]
-    return etags[0].decode(errors="replace") if etags else ""
-
-
 def _how_to_convert(place: _Place, path: str) -> str:
     """Return a command that makes Parquet of a table of text; of an object, where a copy lies."""
     suffix = Path(path).suffix.lower()
@@ -631,7 +487,8 @@ def _read_footer(item: _Found, relative: str, *, read_as: ReadAs) -> InputFile |
     version = FileVersion(
         item.uri, item.info.size, item.info.mtime_ns or 0, footer_hash, stamp=stamp
     )
-    return InputFile(relative, version, tuple(groups), schema, read_as)
+    written = metadata.schema.to_arrow_schema()
+    return InputFile(relative, version, tuple(groups), schema, written, read_as)
 
 
 def one_a_folder(inputs: Sequence[InputFile]) -> list[str]:

@@ -25,8 +25,9 @@ from qaeval_core.planning.columns import (
     resolve_columns,
 )
 from qaeval_core.planning.compile import compile_run, needed_roles, optional_roles
-from qaeval_core.planning.inputs import InputFile, ReadAs, find_inputs
+from qaeval_core.planning.inputs import InputFile, find_inputs
 from qaeval_core.planning.listing import is_glob, matches, split_glob
+from qaeval_core.planning.read_as import ReadAs
 from qaeval_core.planning.run_plan import CompiledRun, check_output_names
 from qaeval_core.planning.shards import Piece, ReadLimits, plan_file
 from qaeval_core.signature import hash_text

@@ -12,7 +12,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from qaeval_core.planning.inputs import FileVersion, InputFile, ReadAs, RowGroup
+from qaeval_core.planning.inputs import FileVersion, InputFile, RowGroup
+from qaeval_core.planning.read_as import ReadAs
 from qaeval_core.store.row_ranges import RowRange, open_ranges, split
 
 MAX_SHARDS_PER_PIECE = 16

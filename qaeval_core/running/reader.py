@@ -27,18 +27,10 @@ from pyarrow import fs
 
 from qaeval_core.errors import InputChangedError, UnreadableFileError
 from qaeval_core.families.validate import IntArray, table_rows
+from qaeval_core.planning.filesystems import local_stamp, open_filesystem, remote_stamp, store_of
 from qaeval_core.planning.footer import Footer
-from qaeval_core.planning.inputs import (
-    FileVersion,
-    InputFile,
-    ReadAs,
-    json_columns,
-    local_stamp,
-    open_filesystem,
-    read_footer,
-    remote_stamp,
-    store_of,
-)
+from qaeval_core.planning.inputs import FileVersion, InputFile, read_footer
+from qaeval_core.planning.read_as import ReadAs, json_columns
 from qaeval_core.planning.shards import Piece, ReadLimits, plan_file
 from qaeval_core.running.batch_rows import rows_per_batch
 from qaeval_core.storage.retry import Outages

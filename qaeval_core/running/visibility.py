@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 from pyarrow import fs
 
-from qaeval_core.planning.inputs import one_a_folder, open_filesystem
+from qaeval_core.planning.filesystems import open_filesystem
+from qaeval_core.planning.inputs import one_a_folder
 from qaeval_core.planning.job import Job
 from qaeval_core.storage import files
 from qaeval_core.storage.files import expanded

@@ -26,7 +26,8 @@ from qaeval_core.pages.example_rows import (
     example_places,
     read_texts,
 )
-from qaeval_core.planning.inputs import InputFile, ReadAs, find_inputs
+from qaeval_core.planning.inputs import InputFile, find_inputs
+from qaeval_core.planning.read_as import ReadAs
 from qaeval_core.planning.shards import ReadLimits
 from qaeval_core.profile.run_profile import PROFILE, RunProfile, read_profile
 from qaeval_core.running.reader import read_rows

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from qaeval_core.planning.inputs import InputFile, open_filesystem, read_footer
+from qaeval_core.planning.filesystems import open_filesystem
+from qaeval_core.planning.inputs import InputFile, read_footer
 from qaeval_core.planning.shards import stretches
 from qaeval_core.schema import is_json
 from qaeval_core.storage.path import StoragePath

@@ -17,7 +17,8 @@ from qaeval_core.errors import (
     SchemaError,
     nearest,
 )
-from qaeval_core.planning.inputs import InputFile, ReadAs, find_inputs
+from qaeval_core.planning.inputs import InputFile, find_inputs
+from qaeval_core.planning.read_as import ReadAs
 from qaeval_core.schema import COLUMNS_METADATA, fits_role
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path, read_json
 from qaeval_core.tables.corpus import ROLE_NAMES, Corpus, CorpusFile

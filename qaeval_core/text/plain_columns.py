@@ -168,7 +168,7 @@ def column_type(schema: pa.Schema, name: str) -> pa.DataType | None:
     top = top_name(schema.names, name)
     if top is None:
         return None
-    return _type_at(schema.field(top).type, _rest(name, top))
+    return _type_at(schema.types[schema.names.index(top)], _rest(name, top))
 
 
 def _rest(name: str, top: str) -> list[str]:

@@ -266,7 +266,10 @@ def _spacy_rules(language: Language) -> Any:
         import spacy
     except ImportError:
         raise ConfigError("tokeniser=spacy needs spaCy: pip install 'qaeval[languages]'") from None
-    return spacy.blank("xx" if language == "none" else language)
+    try:
+        return spacy.blank("xx" if language == "none" else language)
+    except ImportError as error:  # Of a library that splits that language's texts.
+        raise ConfigError(f"tokeniser=spacy with language={language}: {error}") from None
 
 
 def _zh(lowercase: bool, _: Language) -> _Splits:

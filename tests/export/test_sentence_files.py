@@ -10,51 +10,34 @@ from typing import Any
 import pytest
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
-from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
-from transformers import BertConfig, BertForSequenceClassification, BertModel, BertTokenizerFast
+from sentence_transformers.sentence_transformer.modules import (
+    Dense,
+    Normalize,
+    Pooling,
+    Transformer,
+)
 
 from qaeval_core import Scorer
 from qaeval_core.configure import load_config
 from qaeval_core.errors import QAEvalError
+from sentence_models import PAIRS, WIDTH, cosines, predictions, write_plain
 
 MAIN = "config_sentence_transformers.json"
-WORDS = ["oslo", "bergen", "king", "queen", "city", "is", "a", "in", "the", "of", "Oslo", "King"]
-LONG = "oslo is a city in the king of oslo bergen queen in the city of a king of the queen"
-TEXTS = ["oslo is a city", LONG, "king", "Oslo is the King of a city", ""]
-ROWS = [
-    {"candidate": candidate, "references": [reference]}
-    for candidate, reference in zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True)
-    if candidate and reference
-]
+WRITTEN = Path(__file__).parent / "written_by"
+ROWS = [{"candidate": candidate, "references": [reference]} for candidate, reference in PAIRS]
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with plain models of transformers: an encoder and a classifier."""
     folder = tmp_path_factory.mktemp("plain")
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    (folder / "vocab.txt").write_text("\n".join([*special, *WORDS]))
-    sizes: dict[str, Any] = {
-        "vocab_size": len(special) + len(WORDS), "hidden_size": 32, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 64,
-    }  # fmt: skip
-    torch.manual_seed(5)
-    models = {
-        "encoder": BertModel(BertConfig(**sizes)),
-        "cross": BertForSequenceClassification(BertConfig(num_labels=1, **sizes)),
-    }
-    for name, model in models.items():
-        for parameter in model.parameters():
-            parameter.data *= 6
-        model.save_pretrained(folder / name)
-        tokenizer = BertTokenizerFast(str(folder / "vocab.txt"), do_lower_case=False)
-        tokenizer.save_pretrained(folder / name)
+    write_plain(folder)
     return folder
 
 
 def bi_encoder(folder: Path, plain: Path, *, pooling: str = "mean", **given: Any) -> Path:
     """Save a bi-encoder; the library's own settings are given to its transformer."""
-    modules = [Transformer(str(plain / "encoder"), **given), Pooling(32, pooling_mode=pooling)]
+    modules = [Transformer(str(plain / "encoder"), **given), Pooling(WIDTH, pooling_mode=pooling)]
     SentenceTransformer(modules=[*modules, Normalize()], device="cpu").save(str(folder))
     return folder
 
@@ -65,24 +48,9 @@ def change(folder: Path, file: str, **fields: object) -> None:
     path.write_text(json.dumps({**known, **fields}))
 
 
-def cosines(folder: Path) -> list[float]:
-    """Return what the library says of the rows, in one padded batch."""
-    model = SentenceTransformer(str(folder), device="cpu")
-    sides = [[row["candidate"] for row in ROWS], [row["references"][0] for row in ROWS]]
-    left, right = (model.encode(side, convert_to_tensor=True) for side in sides)
-    return [float(value) for value in torch.nn.functional.cosine_similarity(left, right)]
-
-
 def own_cosines(folder: Path) -> list[float]:
     found = Scorer({"bi_encoder": {"encoder": str(folder)}}).score(ROWS)
     return [float(value) for value in found["bi_encoder"].to_pylist()]
-
-
-def predictions(folder: Path) -> list[float]:
-    model = CrossEncoder(str(folder), device="cpu")
-    return [
-        float(one) for one in model.predict([(r["references"][0], r["candidate"]) for r in ROWS])
-    ]
 
 
 def own_predictions(folder: Path) -> list[float]:
@@ -94,8 +62,25 @@ BI_ENCODERS: dict[str, Callable[[Path, Path], Path]] = {
     "cut at 8": lambda folder, plain: bi_encoder(folder, plain, max_seq_length=8),
     "first token": lambda folder, plain: bi_encoder(folder, plain, pooling="cls"),
     "largest": lambda folder, plain: bi_encoder(folder, plain, pooling="max"),
-    "lower case": lambda folder, plain: bi_encoder(folder, plain, do_lower_case=True),
+    "lower case": lambda folder, plain: lowered(folder, plain),
 }
+
+
+def lowered(folder: Path, plain: Path) -> Path:
+    change(bi_encoder(folder, plain), "sentence_bert_config.json", do_lower_case=True)
+    return folder
+
+
+@pytest.mark.parametrize("version", sorted(path.name for path in WRITTEN.iterdir()))
+def test_folders_of_each_version_say_what_their_library_said(version: str) -> None:
+    """Their scores were kept beside them when they were written."""
+    expected = json.loads((WRITTEN / version / "scores.json").read_text())
+    found = {
+        "bi": own_cosines(WRITTEN / version / "bi"),
+        "cross": own_predictions(WRITTEN / version / "cross"),
+    }
+    for kind, values in found.items():
+        assert values == pytest.approx(expected[kind], abs=1e-4), kind
 
 
 @pytest.mark.parametrize("name", BI_ENCODERS)
@@ -116,7 +101,7 @@ def test_older_files_say_the_same(plain: Path, tmp_path: Path) -> None:
     )
     flags = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
     (folder / "1_Pooling" / "config.json").write_text(
-        json.dumps({"word_embedding_dimension": 32, **flags})
+        json.dumps({"word_embedding_dimension": WIDTH, **flags})
     )
     assert cosines(folder) == pytest.approx(expected, abs=1e-6)
     assert own_cosines(folder) == pytest.approx(expected, abs=1e-4)
@@ -142,7 +127,7 @@ def test_a_cross_encoder_says_what_the_library_says(
 
 
 def dense(folder: Path, plain: Path) -> Path:
-    modules = [Transformer(str(plain / "encoder")), Pooling(32), Dense(32, 16)]
+    modules = [Transformer(str(plain / "encoder")), Pooling(WIDTH), Dense(WIDTH, 8)]
     SentenceTransformer(modules=modules, device="cpu").save(str(folder))
     return folder
 
@@ -174,6 +159,10 @@ REFUSED: dict[str, tuple[Callable[[Path, Path], Path], str]] = {
     "another task": (
         changed("sentence_bert_config.json", transformer_task="fill-mask"),
         "is a transformer for fill-mask",
+    ),
+    "two letter cases": (
+        lambda folder, plain: bi_encoder(folder, plain, do_lower_case=True),
+        "lowers letters by tokenizer.json, and not by",
     ),
     "another pooling": (
         lambda folder, plain: bi_encoder(folder, plain, pooling="lasttoken"),

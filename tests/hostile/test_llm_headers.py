@@ -206,13 +206,13 @@ def test_a_line_that_is_no_header_is_named_without_its_value(
         ({"body": {"stream": True}}, "replies are read whole"),
         ({"body": {"n": 3}}, "n is said by runs"),
         ({"body": {"max_completion_tokens": 3}}, "is said by max_tokens"),
-        ({"body": {"extra": {"api_key": "sk-1"}}}, "api_key may be a secret"),
+        ({"body": {"extra": {"api_key": "sk-1"}}}, "api_key may be a credential"),
         ({"body": {"a": float("nan")}}, "it takes texts, numbers"),
-        ({"query": {"api-key": "sk-1"}}, "api-key may be a secret"),
-        ({"query": {"sig": "sk-1"}}, "sig may be a secret"),
+        ({"query": {"api-key": "sk-1"}}, "api-key may be a credential"),
+        ({"query": {"sig": "sk-1"}}, "sig may be a credential"),
         ({"base_url": "https://h/v1?api-version=1", "query": {"a": "b"}}, "without ? and #"),
-        ({"base_url": "https://h/v1?api-key=sk-1"}, "api-key may be a secret"),
-        ({"headers_file": "api-key"}, "the path of a file that holds it"),
+        ({"base_url": "https://h/v1?api-key=sk-1"}, "api-key may be a credential"),
+        ({"headers_file": "api-key"}, "the path of a file that holds the headers"),
         ({"headers_file": "./none.txt"}, "cannot read the headers in"),
     ],
 )
@@ -220,7 +220,7 @@ def test_a_line_that_is_no_header_is_named_without_its_value(
 def test_settings_that_cannot_be_are_told(
     given: dict[str, object], said: str, metric: str, tmp_path: Path
 ) -> None:
-    """And what may be a secret is not quoted."""
+    """And what may be a credential is not quoted."""
     (tmp_path / "p.txt").write_text("{candidate}")
     own = {"base_url": "https://h/v1", "model": "m", **given}
     own |= {"prompt_file": str(tmp_path / "p.txt")} if metric == "judge" else {}

@@ -41,7 +41,7 @@ def words(folder: Path, base_url: str, *more: str) -> list[str | Path]:
 def test_a_key_is_said_where_it_goes_and_is_in_no_file_though_it_is_echoed(tmp_path: Path) -> None:
     """It stood in journal, families, scores and page, and nothing said to whom it went."""
     said = TWO_STEPS.replace("Ann", f"Ann {KEY}").replace("1. a", f"1. {KEY}")
-    with HostileServer(lambda _: [response(completion(said, finish_reason=KEY))]) as server:
+    with HostileServer(lambda _: [response(completion(said))]) as server:
         path = key_file(tmp_path / "key")
         output = qaeval(*words(tmp_path, server.base_url, f"api_key_file={path}"))
         assert server.asked[0].headers["authorization"] == f"Bearer {KEY}"

@@ -233,7 +233,7 @@ def test_exit_codes(out: Path, tmp_path: Path) -> None:
     said = qaeval("filter", out, "--to", tmp_path / "kept", "--column", "id", expect=2)
     assert "--column takes role=name, not 'id'" in said and "did you mean" not in said
     (tmp_path / "empty").mkdir()
-    assert "no .parquet file below" in qaeval(
+    assert "no Parquet file below" in qaeval(
         "filter", tmp_path / "empty", "--to", tmp_path / "kept", expect=2
     )
     broken = scored(tmp_path)

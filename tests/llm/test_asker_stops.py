@@ -125,7 +125,8 @@ def test_a_server_that_refuses_every_request_stops_the_family(
     assert plain.stats()["n_calls"] - n_before <= 20 + 8
     assert "the first 20 requests were refused, the last one" in str(stopped[0])
     assert "answered 400: on purpose" in str(stopped[0])
-    assert str(stopped[0]).endswith("are the model and the parameters right?")
+    said = "are the model and the parameters right? (20 calls failed: llm_bad_request 20)"
+    assert str(stopped[0]).endswith(said)
 
 
 def test_the_last_of_too_many_refusals_is_an_error_as_well(

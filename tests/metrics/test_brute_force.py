@@ -194,9 +194,15 @@ def _reference_ciders(
         gap = max(len(candidate) - 1, 0) - max(len(reference) - 1, 0)  # Bigrams.
         return 10 * total / 4 * math.exp(-(gap**2) / (2 * sigma**2))
 
+    def is_weightless(candidate: Words, reference: Words) -> bool:
+        weights = [w for order in (1, 2, 3, 4) for w in vector(reference, order).values()]
+        return bool(candidate and reference and not any(weights))
+
     found: list[float | None] = []
     for candidate, references in pairs:
         values = [score(candidate, reference) for reference in references]
+        if all(is_weightless(candidate, reference) for reference in references):
+            values = []  # Nothing can be said; there it is 0.
         reduced = (
             max(values, default=0.0) if over_references == "max" else float(np.mean(values or 0))
         )

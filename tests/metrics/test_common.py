@@ -214,9 +214,11 @@ def test_empty_texts_score_by_rule(spec: AnyMetric, text: str) -> None:
 def test_rows_without_references_are_undefined(spec: AnyMetric) -> None:
     """Protects from an empty list of references scored like an empty reference."""
     rows = [make_row(spec, "honey"), make_row(spec, ""), make_row(spec, "honey", "honey")]
+    rows.append(make_row(spec, OTHER_TEXT, OTHER_TEXT))  # In a corpus of one text nothing weighs.
     scores = scorer(spec.name).score(rows)
     assert scores[spec.name].to_pylist()[:2] == [None, None]
-    assert scores[f"{spec.name}_reason"].to_pylist() == ["no_references", "no_references", None]
+    reasons = scores[f"{spec.name}_reason"].to_pylist()
+    assert reasons == ["no_references", "no_references", None, None]
 
 
 def mixed_rows(spec: AnyMetric) -> list[Row]:

@@ -186,7 +186,7 @@ def make(**given: object) -> NacoSettings:
     ("given", "message"),
     [
         ({"base_url": "localhost:8000/v1"}, "takes a URL such as http://127.0.0.1:8000/v1"),
-        ({"base_url": "http://host/v1?key=1"}, "without \\? and #"),
+        ({"base_url": "http://host/v1?key=1"}, "key may be a credential"),
         ({"base_url": "http://host:x/v1"}, "takes a URL"),
         ({"base_url": "https://me:secret@host/v1"}, "put the key into api_key_file"),
         ({"base_url": "https://host/v1/chat/completions"}, "ends before /chat/completions"),

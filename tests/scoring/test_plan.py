@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qaeval_core.planning.inputs import FileVersion, InputFile, RowGroup
+from qaeval_core.planning.read_as import ReadAs
 from qaeval_core.planning.shards import MAX_SHARDS_PER_PIECE, ReadLimits, plan_file
 from qaeval_core.store.row_ranges import RowRange, cover, tiles
 
@@ -17,7 +18,7 @@ def make_file(sizes: list[int], n_bytes_per_row: int) -> InputFile:
         groups.append(RowGroup(start, size, size * n_bytes_per_row))
         start += size
     version = FileVersion("/a.parquet", 1, 2, "")
-    return InputFile("a.parquet", version, tuple(groups), pa.schema([]))
+    return InputFile("a.parquet", version, tuple(groups), pa.schema([]), pa.schema([]), ReadAs())
 
 
 ranges = st.tuples(st.integers(0, 200), st.integers(1, 40)).map(

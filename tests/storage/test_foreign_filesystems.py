@@ -8,7 +8,7 @@ import pytest
 
 from helpers import qaeval
 from qaeval_core.errors import InputError
-from qaeval_core.planning.inputs import open_filesystem
+from qaeval_core.planning.filesystems import open_filesystem
 
 
 @pytest.fixture(autouse=True)

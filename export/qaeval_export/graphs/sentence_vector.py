@@ -20,6 +20,7 @@ from qaeval_export.graphs.base import TEXTS, Axes, GraphExport, row_values
 from qaeval_export.graphs.encoder import Encoder
 from qaeval_export.loading import LoadedModel, first_position
 from qaeval_export.parity import text_rows
+from qaeval_export.sentence_files import SentenceFiles
 
 
 class SentenceVector(nn.Module):  # type: ignore[misc]
@@ -73,8 +74,8 @@ class SentenceVector(nn.Module):  # type: ignore[misc]
 
 def _make(loaded: LoadedModel, _: ArtifactRequest) -> tuple[nn.Module, Axes]:
     first = first_position(loaded)
-    assert loaded.files is not None
-    module = SentenceVector(loaded.model, first_position=first, pooling=loaded.files.pooling())
+    pooling = SentenceFiles(loaded.source, "SentenceTransformer").pooling()
+    module = SentenceVector(loaded.model, first_position=first, pooling=pooling)
     return module, ("n_rows", int(loaded.config.hidden_size))
 
 

@@ -30,7 +30,8 @@ from qaeval_core.errors import (
 )
 from qaeval_core.families.contract import Engine, FamilyPlan
 from qaeval_core.models.session import Device
-from qaeval_core.planning.inputs import FileVersion, ReadAs
+from qaeval_core.planning.inputs import FileVersion
+from qaeval_core.planning.read_as import ReadAs
 from qaeval_core.planning.shards import Piece, ReadLimits
 from qaeval_core.running.passes import load_frequencies
 from qaeval_core.running.piece_worker import Done, PieceWorker, worker_store

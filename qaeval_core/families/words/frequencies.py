@@ -236,10 +236,12 @@ def tf_idf(
             has_weight |= weighted.squares > 0
             cosines.append(_cosine(pairs, ranked, weighted))
         mean = np.mean(cosines, axis=0)
-        # Of a row none of whose references has an n-gram that weighs anything, nothing can be said.
-        row = np.repeat(np.arange(len(pairs.n_others)), pairs.n_others)
-        is_weighed = np.bincount(row, has_weight[pairs.other], minlength=len(pairs.n_others)) > 0
-        mean = np.where(is_weighed[row], mean, np.nan)
+        # Of words all of which weigh nothing, in all references of a row, nothing can be said.
+        both = (lengths[pairs.own_candidate] > 0) & (lengths[pairs.other] > 0)
+        says = ~(both & ~has_weight[pairs.other])
+        row = pairs.row
+        row_says = np.bincount(row, says, minlength=len(pairs.n_others)) > 0
+        mean = np.where(row_says[row], mean, np.nan)
         return {
             "n_candidate": numbers(lengths[pairs.candidate]),
             "n_reference": lists(lengths[pairs.other], pairs.n_others),

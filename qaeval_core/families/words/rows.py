@@ -170,13 +170,14 @@ class Pairs:
         is_wordless = self.table.lengths == 0
         is_blank = np.zeros(len(is_wordless), dtype=bool)
         texts = self.table.texts
-        if options["tokeniser"] == _LATIN:
-            is_wordless |= np.fromiter(map(_is_foreign, texts), bool, count=len(texts))
         for i in np.flatnonzero(is_wordless).tolist():
             is_blank[i] = not texts[i].strip()
         left, right = self.own_candidate, self.other
-        wordless = is_wordless[left] & is_wordless[right]
-        return np.asarray(wordless & ~(is_blank[left] & is_blank[right]), dtype=bool)
+        lost = is_wordless[left] & is_wordless[right] & ~(is_blank[left] & is_blank[right])
+        if options["tokeniser"] == _LATIN:
+            is_foreign = np.fromiter(map(_is_foreign, texts), bool, count=len(texts))
+            lost |= is_foreign[left] & is_foreign[right]
+        return np.asarray(lost, dtype=bool)
 
 
 def _is_foreign(text: str) -> bool:

@@ -1,0 +1,73 @@
+"""Read as: how the columns of a file are read beyond what the file says of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from qaeval_core.configure import InputSection
+from qaeval_core.text.plain_columns import plain_schema
+
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAs:
+    """How a file's columns are read beyond what the file says of them.
+
+    Attributes
+    ----------
+    keys : tuple of (str, str or None)
+        Columns that the names of its folders hold, as Hive writes them: ``lang=de``.
+    binary_as_text : bool
+        Whether bytes are texts.
+    has_no_answers : bool
+        Whether an empty list of references is the answer "": that there is none, as in SQuAD 2.0.
+    """
+
+    keys: tuple[tuple[str, str | None], ...] = ()
+    binary_as_text: bool = False
+    has_no_answers: bool = False
+
+    @classmethod
+    def of(cls, config: InputSection) -> ReadAs:
+        """Return how a run reads its input."""
+        has_no_answers = config.unanswerable == "empty"
+        return cls(binary_as_text=config.binary_as_text, has_no_answers=has_no_answers)
+
+    def schema(self, parquet: pq.ParquetSchema) -> pa.Schema:
+        """Return the columns of a file as they are read: plain types, and its keys behind them."""
+        given = parquet.to_arrow_schema()
+        for name in json_columns(parquet):
+            place = given.get_field_index(name)
+            given = given.set(place, given.field(place).with_type(pa.json_()))
+        plain = plain_schema(given, binary_as_text=self.binary_as_text)
+        # A file's own column goes before: its rows know better.
+        own = [pa.field(name, pa.string()) for name, _ in self.keys if name not in plain.names]
+        return pa.schema([*plain, *own], metadata=plain.metadata)
+
+
+def json_columns(parquet: pq.ParquetSchema) -> list[str]:
+    """Return the columns of JSON; many writers say so in Parquet's own words alone."""
+    columns = (parquet.column(i) for i in range(len(parquet)))
+    return [own.path for own in columns if own.logical_type.type == "JSON" and own.path == own.name]
+
+
+def folder_keys(relative: str) -> tuple[tuple[str, str | None], ...]:
+    """Return the columns that folders name.
+
+    Examples
+    --------
+    >>> folder_keys("lang=de/day=2026%2D01/part-0.parquet")
+    (('lang', 'de'), ('day', '2026-01'))
+    """
+    parts = (part.partition("=") for part in PurePosixPath(relative).parts[:-1])
+    return tuple(
+        (name, None if value == _HIVE_NULL else unquote(value))
+        for name, sign, value in parts
+        if sign and name
+    )
