@@ -27,6 +27,7 @@ from qaeval_core.storage.retry import Outages
 from qaeval_core.store.lock import Tenure
 from qaeval_core.tables.corpus import RangeTask
 from qaeval_core.tables.range_reader import RangeReader, RangeRows
+from qaeval_core.text.plain_columns import column_at, column_type
 
 DECISIONS_SCHEMA = pa.schema(
     [
@@ -275,13 +276,25 @@ def _needed(plan: WritePlan) -> list[str]:
 
 
 def written_schema(file: InputFile) -> pa.Schema:
-    """Return the columns of a file as it has them; JSON is the text that it is."""
+    """Return the columns of a file as it has them, or as they are read where Arrow cannot go back.
+
+    JSON is the text that it is.
+    """
     fields = []
     for own in file.schema:
         place = file.written.get_field_index(own.name)
-        kind = own.type if place < 0 else file.written.types[place]
-        fields.append(own.with_type(kind.storage_type if is_json(kind) else kind))
+        kinds = [own.type] if place < 0 else [file.written.types[place], own.type]
+        kinds = [kind.storage_type if is_json(kind) else kind for kind in kinds]
+        fields.append(own.with_type(next(kind for kind in kinds if _can_cast(kinds[-1], kind))))
     return pa.schema(fields, metadata=file.schema.metadata)
+
+
+def _can_cast(kind: pa.DataType, other: pa.DataType) -> bool:
+    try:
+        pa.nulls(0, kind).cast(other)
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
 
 
 def kept_schema(task: RangeTask, plan: WritePlan) -> pa.Schema:
@@ -393,9 +406,9 @@ def _add_examples(
         place = row - first
         in_range = row - task.start
         texts = {
-            role: part.table[name][place].as_py()
+            role: column_at(part.table, name)[place].as_py()
             for role, name in plan.roles.items()
-            if name in part.table.column_names
+            if column_type(part.table.schema, name) is not None
         }
         rank = float(plan.shown(decisions.rank[in_range : in_range + 1])[0])
         written.examples[row] = {
