@@ -22,6 +22,9 @@ With all weights 1 they are BLEU-1's precision, ROUGE-L and BERTScore: their pla
 printed counts a candidate token once for each equal token of the reference; here, as in the
 program, counts are clipped.
 
+Several references: P and R of BERTScore-KPQA are those of the reference with the best F; bert-score
+takes the largest of each for itself, as ``bertscore`` does.
+
 Empty texts: two score 1, one scores 0, in BLEU-1 and ROUGE-L; BERTScore is undefined. Weights that
 sum to 0 leave a score undefined.
 
