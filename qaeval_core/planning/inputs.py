@@ -35,6 +35,7 @@ from qaeval_core.planning.listing import (
     files_below,
     is_glob,
     matches,
+    parquet_names,
     shown_name,
     split_glob,
 )
@@ -241,11 +242,7 @@ def find_inputs(
             every.setdefault(item.uri, item)
     found = _without_doubles(list(every.values()))
     n_known += len(every) - len(found)
-    # Scores lie under these names, where every tool shall find them.
-    relatives = [
-        name if name.endswith(".parquet") else f"{name}.parquet"
-        for name in _unique_relatives(found)
-    ]
+    relatives = parquet_names(_unique_relatives(found))
     check_names(relatives)
     check_no_lake({item.path: item.place.filesystem for item in found})
     with ThreadPoolExecutor(_N_FOOTER_THREADS) as pool:

@@ -191,3 +191,19 @@ def check_utf8(name: str) -> None:
         name.encode()
     except UnicodeEncodeError:
         raise InputError(f"{shown_name(name)} is a name that is no UTF-8; rename it") from None
+
+
+def parquet_names(names: Sequence[str]) -> list[str]:
+    """Return names that end with .parquet: scores lie under them, where every tool shall look.
+
+    >>> parquet_names(["a", "a.parquet", "b.pq"])
+    ['a.parquet.parquet', 'a.parquet', 'b.pq.parquet']
+    """
+    found, taken = [], set(names)
+    for name in names:
+        own = name
+        while not own.endswith(".parquet") or (own != name and own in taken):
+            own += ".parquet"
+        taken.add(own)
+        found.append(own)
+    return found

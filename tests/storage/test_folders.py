@@ -181,3 +181,12 @@ def test_a_folder_that_is_called_metadata_is_no_table(folder: Path) -> None:
     pq.write_table(ROWS, folder / "in" / "metadata" / "a.parquet")
     files, problems = find_inputs([str(folder / "in")])
     assert [file.relative for file in files] == ["metadata/a.parquet"] and problems == []
+
+
+def test_names_that_differ_by_their_ending_stay_apart(folder: Path) -> None:
+    """Scores of one would lie where those of the other do."""
+    for i, name in enumerate(("a", "a.parquet", "a.pq")):
+        pq.write_table(ROWS.slice(i, 1), folder / "in" / name)
+    run_locally(job(folder))
+    assert scores_of(folder)["id"].to_list() == list("abc")
+    assert len(list((folder / "out" / "scores").glob("*.parquet"))) == 3
