@@ -21,7 +21,7 @@ from qaeval_core.families.contract import (
     Runner,
     statistics_table,
 )
-from qaeval_core.families.validate import table_rows
+from qaeval_core.families.validate import table_rows, with_no_answers
 from qaeval_core.families.words.frequencies import (
     count_documents,
     read_frequencies,
@@ -43,12 +43,9 @@ from qaeval_core.text.plain_columns import (
     top_name,
     value_at,
 )
-from qaeval_core.text.text_notes import printed_note
+from qaeval_core.text.text_notes import MAX_LOOKED_AT, printed_note
 
 Rows: TypeAlias = pa.Table | pl.DataFrame | Sequence[Mapping[str, object]]
-
-# Rows whose texts are looked at.
-_MAX_LOOKED_AT = 256
 
 
 class Scorer:
@@ -135,10 +132,10 @@ class Scorer:
                 for role, name in columns.items()
             }
         values = _role_values(rows, table, columns)
-        if self.config.input.unanswerable == "empty" and "references" in values:
-            values["references"] = [[""] if own == [] else own for own in values["references"]]
+        if self.config.input.unanswerable == "empty":
+            values = with_no_answers(values)
         for role, own in values.items():
-            note = printed_note(columns[role], own[:_MAX_LOOKED_AT])
+            note = printed_note(columns[role], own[:MAX_LOOKED_AT])
             if note is not None:
                 warnings.warn(note, stacklevel=2)
         run = self.compile(columns)

@@ -168,7 +168,7 @@ class KeptReplies:
             why = "does not hold it" if self._journal is not None else "is gone, or not readable"
             return None, (f"no reply to show: the journal {self.folder} {why}",)
         others = self._other_readings(entry, reply)
-        if reply and others and self._journal is not None:
+        if others and self._journal is not None:
             # Two writers may have asked at once, and this is the other one's reply.
             same_key = list(self._journal.replies(key))
             entry = min(same_key, key=lambda own: len(self._other_readings(own, reply)))

@@ -139,9 +139,18 @@ def table_rows(
         role: _python_values(table.column(column), max_bytes=max_bytes)
         for role, column in columns.items()
     }
-    if has_no_answers and "references" in values:
-        values["references"] = [[""] if own == [] else own for own in values["references"]]
-    return values
+    return with_no_answers(values) if has_no_answers else values
+
+
+def with_no_answers(values: dict[str, list[object]]) -> dict[str, list[object]]:
+    """Return values in which no references are the reference "": that there is no answer.
+
+    >>> with_no_answers({"references": [["Ann"], []]})
+    {'references': [['Ann'], ['']]}
+    """
+    if "references" not in values:
+        return values
+    return {**values, "references": [[""] if own == [] else own for own in values["references"]]}
 
 
 def _python_values(column: pa.ChunkedArray, *, max_bytes: int | None) -> list[object]:

@@ -20,18 +20,11 @@ import psutil
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from qaeval_core.errors import (
-    ConfigError,
-    SchemaError,
-    StorageError,
-    UnreadableFileError,
-    nearest,
-)
+from qaeval_core.errors import ConfigError, SchemaError, nearest
 from qaeval_core.filter.decide import BYTES_PER_ROW
 from qaeval_core.filter.facts import RULE_REASONS, ColumnRank, Rank, Stages
 from qaeval_core.filter.request import FilterRequest, NearDuplicates
-from qaeval_core.planning.shards import ReadLimits
-from qaeval_core.running.reader import read_rows
+from qaeval_core.running.reader import first_texts
 from qaeval_core.signature import hash_text
 from qaeval_core.stats.learned_rank import LearnedRank
 from qaeval_core.storage import files
@@ -58,8 +51,6 @@ _CGROUP_FILES = (
 )
 # A reason is a byte of each row.
 _MAX_REASONS = 256
-# Rows whose questions are looked at.
-_MAX_LOOKED_AT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,19 +397,9 @@ def _check_value_column(corpus: Corpus, name: str, option: str) -> None:
 
 def _note_unspaced(corpus: Corpus, notes: list[str]) -> None:
     """Note questions of a language that puts no space between words: the rules count words."""
-    file, column = corpus.files[0].source, corpus.roles["question"]
-    n_rows = corpus.files[0].n_rows
-    try:
-        rows = read_rows(
-            [file],
-            np.arange(min(n_rows, _MAX_LOOKED_AT)),
-            n_rows={file.file_id: n_rows},
-            columns={"question": column},
-            limits=ReadLimits(),
-        )
-    except (UnreadableFileError, StorageError):
-        return  # The filter says so.
-    if is_unspaced(rows["question"]):
+    column = corpus.roles["question"]
+    file, n_rows = corpus.files[0].source, corpus.files[0].n_rows
+    if is_unspaced(first_texts(file, {"question": column}, n_rows=n_rows).get("question", ())):
         notes.append(
             f"column {column!r} is mostly written without spaces between words, which the rules "
             "count: --rules none leaves them out"

@@ -65,8 +65,9 @@ _NAMED = {
     504: "timeout gatewaytimeout deadlineexceeded",
 }
 _STATUS_OF = {name: status for status, names in _NAMED.items() for name in names.split()}
-# In a sentence these alone are heeded: the others occur in words on other things.
+# In a sentence these alone are heeded, outside of quotes: a row's words must not end a run.
 _CLEAR_WORDS = tuple(name for name, status in _STATUS_OF.items() if status in (402, 429))
+_QUOTED = re.compile(r"""(["'`]).*?\1""", re.DOTALL)
 _UNKNOWN_STATUS = 500
 _WORDS = ("message", "detail", "msg")
 
@@ -156,7 +157,7 @@ def _status(names: list[str], said: str) -> int:
         known = status_named(name)
         if known is not None:
             return known
-    squeezed = _letters(said[:300])
+    squeezed = _letters(_QUOTED.sub("", said[:300]))
     clear = (_STATUS_OF[word] for word in _CLEAR_WORDS if word in squeezed)
     return next(clear, _UNKNOWN_STATUS)
 

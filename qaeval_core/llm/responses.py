@@ -68,7 +68,7 @@ from qaeval_core.llm.throttle import REFUSALS, End
 UNEXPECTED = "llm_unexpected_error"
 _MAX_SAID_CHARS = 300
 _MAX_QUOTED_CHARS = 100
-_EVENTS = re.compile(r"\s*(?:data|event|:)")
+_EVENTS = re.compile(r"\s*(?:data|event)?:")
 _PERHAPS_BILLED = frozenset({408, 504, 522, 524})
 # A thousand opening brackets are no JSON either.
 _NO_JSON = (ValueError, RecursionError)

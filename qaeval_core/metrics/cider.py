@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from qaeval_core.metrics.base import Read, Scores
-from qaeval_core.metrics.targets import NO_WEIGHT, NO_WORDS, Targets
+from qaeval_core.metrics.targets import Targets
 from qaeval_core.metrics.words import WordMetric, WordSettings, lengths, without_words
 
 FloatArray = NDArray[np.float64]
@@ -152,12 +152,7 @@ class Cider(WordMetric[CiderSettings]):
         each = without_words(words, each)
         score = words.best(each) if settings.over_references == "max" else words.mean(each)
         sums = np.stack([score, np.where(np.isnan(score), np.nan, 1.0)], axis=1)
-        reasons = [
-            NO_WEIGHT if reason == NO_WORDS and has_words else reason
-            for reason, has_words in zip(
-                words.reasons(score), words.best(1.0 - words["no_words"]) > 0, strict=True
-            )
-        ]
+        reasons = words.reasons(score, has_weight=~np.isnan(words["similarity"]))
         return Scores({"": score}, reasons, sums)
 
     def corpus(self, settings: CiderSettings, sums: FloatArray) -> FloatArray:

@@ -143,7 +143,8 @@ class Targets:
             if not per_row[i]:
                 reasons[i] = NO_REFERENCES
             elif own is None:
-                reasons[i] = NO_WORDS
+                is_weightless = has_weight is not None and not has_weight[int(first[i])]
+                reasons[i] = NO_WEIGHT if is_weightless else NO_WORDS
             else:
                 at = int(first[i])
                 is_weightless = has_weight is not None and not has_weight[at]

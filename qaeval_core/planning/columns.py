@@ -52,7 +52,8 @@ def resolve_columns(
     for file in files:
         for role, column in columns.items():
             is_missing = file.type_of(column) is None
-            if not (is_missing and is_optional(role) and _first_type(files, column)):
+            is_elsewhere = _first_type(files, column) is not None
+            if not (is_missing and is_optional(role) and is_elsewhere):
                 _check_column(file, role, column)
     return columns
 

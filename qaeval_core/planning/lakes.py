@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 
 from pyarrow import fs
@@ -21,8 +22,7 @@ _LOGS = {
     "metadata": ("an Iceberg table", "scan_iceberg"),
 }
 _ICEBERG = ".metadata.json"
-# In a bucket, each is a request or two.
-_MAX_FOLDERS = 100
+_N_THREADS = 16
 
 
 def check_no_lake(files: Mapping[str, fs.FileSystem]) -> None:
@@ -38,10 +38,9 @@ def check_no_lake(files: Mapping[str, fs.FileSystem]) -> None:
             if str(parent) in folders:
                 break
             folders[str(parent)] = filesystem
-    # A table's own folder lies above those of its parts, which may be many.
-    depth = {folder: len(PurePosixPath(folder).parts) for folder in folders}
-    for folder in sorted(folders, key=lambda folder: (depth[folder], folder))[:_MAX_FOLDERS]:
-        _check(folder, folders[folder])
+    # All of them, many at once: a bucket is asked about each, as it is for each footer.
+    with ThreadPoolExecutor(_N_THREADS) as pool:
+        list(pool.map(_check, folders, folders.values()))
 
 
 def _check(folder: str, filesystem: fs.FileSystem) -> None:

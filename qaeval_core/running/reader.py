@@ -36,6 +36,7 @@ from qaeval_core.running.batch_rows import rows_per_batch
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.text.plain_columns import column_at, plain_table, top_name, with_json
+from qaeval_core.text.text_notes import MAX_LOOKED_AT
 
 # Column chunks of a large row group are read through a buffer of this size, not whole.
 _BUFFER_BYTES = 8 << 20
@@ -391,6 +392,36 @@ def draw_rows(
     n_total = n_total if among is None else len(among)
     drawn = np.sort(rng.choice(n_total, size=min(n_total, n_rows), replace=False))
     return drawn if among is None else among[drawn]
+
+
+def first_texts(
+    file: InputFile,
+    columns: Mapping[str, str],
+    *,
+    n_rows: int,
+    limits: ReadLimits | None = None,
+    outages: Outages | None = None,
+) -> dict[str, list[object]]:
+    """Return the first values of a file by role, for a look at them; none where it is unreadable.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows of the file that count.
+    limits, outages
+        As of `read_rows`.
+    """
+    try:
+        return read_rows(
+            [file],
+            np.arange(min(n_rows, MAX_LOOKED_AT)),
+            n_rows={file.file_id: n_rows},
+            columns=columns,
+            limits=limits or ReadLimits(),
+            outages=outages,
+        )
+    except UnreadableFileError:
+        return {}  # Whoever reads these rows next says so of them.
 
 
 def read_rows(

@@ -22,7 +22,6 @@ from qaeval_core.errors import (
     ReconcileError,
     RunStoppedError,
     StorageError,
-    UnreadableFileError,
 )
 from qaeval_core.llm.journal import JournalTotals, journal_totals
 from qaeval_core.metrics.words import WordSettings
@@ -32,7 +31,7 @@ from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.job import Job
 from qaeval_core.profile.run_profile import PAGE, PROFILE
 from qaeval_core.running.passes import PieceExecutor, RunCosts, check_quarantined, run_passes
-from qaeval_core.running.reader import read_rows
+from qaeval_core.running.reader import first_texts
 from qaeval_core.running.run_files import changes, take_over_old_commits, write_run_files
 from qaeval_core.running.totals import Totals
 from qaeval_core.running.visibility import marked
@@ -50,9 +49,6 @@ from qaeval_core.store.pass_stats import PassStats
 from qaeval_core.store.row_ranges import RowRange, tiles
 from qaeval_core.store.store import Store
 from qaeval_core.text.text_notes import is_unspaced, printed_note
-
-# Rows whose texts are looked at.
-_MAX_LOOKED_AT = 256
 
 
 @dataclass(slots=True)
@@ -170,18 +166,13 @@ def _notes_on_texts(job: Job, outages: Outages) -> list[str]:
         return []
     kinds = {role: file.type_of(name) for role, name in job.columns.items() if role != "id"}
     columns = {role: job.columns[role] for role, kind in kinds.items() if kind and is_text(kind)}
-    n_rows = job.n_rows[file.file_id]
-    try:
-        rows = read_rows(
-            [file],
-            np.arange(min(n_rows, _MAX_LOOKED_AT)),
-            n_rows={file.file_id: n_rows},
-            columns=columns,
-            limits=job.read_limits(),
-            outages=outages,
-        )
-    except UnreadableFileError:
-        return []  # The run says so of those rows.
+    rows = first_texts(
+        file,
+        columns,
+        n_rows=job.n_rows[file.file_id],
+        limits=job.read_limits(),
+        outages=outages,
+    )
     found = {columns[role]: printed_note(columns[role], own) for role, own in rows.items()}
     notes = [note for note in found.values() if note is not None]
     if is_unspaced(rows.get("candidate", ())):

@@ -24,7 +24,7 @@ from qaeval_core.storage.path import AnyPath, StoragePath, as_path, read_json
 from qaeval_core.tables.corpus import ROLE_NAMES, Corpus, CorpusFile
 from qaeval_core.tables.finished_run import FinishedRun, read_run
 from qaeval_core.tables.score_tables import ScoreColumn, described_columns
-from qaeval_core.text.plain_columns import paths
+from qaeval_core.text.plain_columns import is_bytes, paths
 
 
 def open_corpus(
@@ -264,7 +264,8 @@ def _check_roles(files: Sequence[InputFile], roles: Mapping[str, str]) -> None:
             if file.schema.names.count(column) > 1:
                 raise SchemaError(f"{file.relative}: column {column!r} stands there twice")
             if role != "id" and not fits_role(kind, role):
-                raise SchemaError(f"{file.relative}: column {column!r} is {kind}, no {role}")
+                cast = "; cast it to text" if is_bytes(kind) else ""
+                raise SchemaError(f"{file.relative}: column {column!r} is {kind}, no {role}{cast}")
 
 
 def _check_names(files: Sequence[InputFile], score_names: Sequence[str]) -> None:

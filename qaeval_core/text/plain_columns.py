@@ -63,6 +63,12 @@ def _plain_value_type(kind: pa.DataType, *, binary_as_text: bool) -> pa.DataType
     return pa.large_string() if binary_as_text and types.is_large_binary(kind) else kind
 
 
+def is_bytes(kind: pa.DataType) -> bool:
+    """Return whether a column holds bytes, or lists of them, which could be texts."""
+    kind = kind.value_type if is_list(kind) else kind
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
 def plain_schema(schema: pa.Schema, *, binary_as_text: bool = False) -> pa.Schema:
     """Return the schema that a table is read with."""
     kinds = [plain_type(kind, binary_as_text=binary_as_text) for kind in schema.types]

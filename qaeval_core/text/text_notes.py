@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 # JSON, what Python prints of a list or a record, and numpy's list without commas.
 _PRINTED = re.compile(r"\s*(?:\[\s*(?:[\"'].*)?\]|\{\s*[\"'].*\})\s*", re.DOTALL)
+MAX_LOOKED_AT = 256  # texts, the first ones
 _LEAST_SHARE = 0.5
 # Thai, Lao, Burmese and Khmer; kana and Chinese signs; Hangul, whose words are mostly phrases.
 _UNSPACED = re.compile(

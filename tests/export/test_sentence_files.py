@@ -18,8 +18,8 @@ from sentence_transformers.sentence_transformer.modules import (
 )
 
 from qaeval_core import Scorer
-from qaeval_core.configure import load_config
 from qaeval_core.errors import QAEvalError
+from qaeval_core.models.registry import resolve_model
 from sentence_models import PAIRS, WIDTH, cosines, predictions, write_plain
 
 MAIN = "config_sentence_transformers.json"
@@ -201,10 +201,7 @@ def test_a_cross_encoder_that_ends_otherwise_is_refused(
 
 def test_all_files_that_say_something_are_in_the_models_name(plain: Path, tmp_path: Path) -> None:
     """An artifact is found by them: a changed activation must not find the old graph."""
-    from qaeval_core.models.registry import resolve_model
-
     folder = bi_encoder(tmp_path / "bi", plain)
     files = resolve_model(str(folder), role="encoder").files
     assert {MAIN, "modules.json", "sentence_bert_config.json", "tokenizer_config.json",
             "1_Pooling/config.json"} <= set(files)  # fmt: skip
-    assert load_config().models.artifacts_path is None

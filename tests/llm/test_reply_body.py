@@ -137,6 +137,19 @@ def test_an_account_without_money_is_not_asked_again_whatever_the_status() -> No
         assert "You owe" in outcome.message and "no credit left" in outcome.message
 
 
+@pytest.mark.parametrize("quote", ["'", '"', "`"])
+def test_a_rows_words_in_quotes_end_no_run(quote: str) -> None:
+    said = f"cannot parse {quote}insufficient funds at the rate limit{quote}"
+    outcome = answer_to({"error": said})
+    assert isinstance(outcome, ChatFailure)
+    assert (outcome.kind, outcome.reason) == ("retry", "llm_server_error")
+
+
+def test_words_that_begin_with_data_are_no_stream() -> None:
+    outcome = answer_to(b"database is down")
+    assert isinstance(outcome, ChatFailure) and outcome.reason == "llm_truncated_reply"
+
+
 def test_a_request_whose_text_names_money_is_one_rows_fault() -> None:
     """A server that quotes a row must not end the run for it."""
     body = {"error": {"message": "cannot parse: 'insufficient funds, rate limit'"}}

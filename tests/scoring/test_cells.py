@@ -16,8 +16,6 @@ from helpers import qaeval, read_scores, run_locally
 from qaeval_core import Scorer, filter_table
 from qaeval_core.errors import SchemaError
 from qaeval_core.explain.row import explain_row
-from qaeval_core.scoring.report import summary_lines
-from qaeval_core.storage.path import as_path
 
 ROWS: dict[str, list[Any]] = {
     "id": ["a", "b", "c"],
@@ -165,7 +163,7 @@ def test_other_roles_may_be_paths_too(tmp_path: Path) -> None:
     rows = [
         {"meta": {"id": i, "kind": kind}, "out": {"text": candidate}, "references": references,
          "out.text": candidate, "passages": [{"body": text} for text in context]}
-        for i, candidate, references, context, kind in zip(*ROWS_OF("id", "candidate",
+        for i, candidate, references, context, kind in zip(*columns_of("id", "candidate",
          "references", "context", "label"), strict=True)
     ]  # fmt: skip
     columns = {"id": "meta.id", "candidate": "out.text", "context": "passages.body"}
@@ -184,7 +182,7 @@ def test_other_roles_may_be_paths_too(tmp_path: Path) -> None:
     assert decisions.filter("kept")["id"].to_list() == ["a"]
 
 
-def ROWS_OF(*names: str) -> list[list[Any]]:  # noqa: N802
+def columns_of(*names: str) -> list[list[Any]]:
     return [ROWS[name] for name in names]
 
 
@@ -271,6 +269,14 @@ def test_texts_with_brackets_get_no_note(tmp_path: Path) -> None:
         Scorer(["f1"]).score(table)
 
 
+def test_another_tools_table_of_bytes_has_a_way_out(tmp_path: Path) -> None:
+    """There is no run whose option could say that bytes are texts."""
+    table = pa.table({"id": ["a"], "question": [b"Who?"], "s": [0.5]})
+    pq.write_table(table, tmp_path / "in.parquet")
+    said = qaeval("filter", tmp_path / "in.parquet", "--rank-by", "s", "--dry-run", expect=2)
+    assert "column 'question' is binary, no question; cast it to text" in said
+
+
 def test_tables_in_memory_are_filtered_alike() -> None:
     text, texts = KINDS["view"]
     table = cast(id=text, candidate=text, references=texts, context=texts)
@@ -295,5 +301,4 @@ def test_a_run_without_one_score_ends_with_1(tmp_path: Path) -> None:
     pq.write_table(empty.slice(0, 0), tmp_path / "in.parquet")
     qaeval(*words, tmp_path / "none")
     pq.write_table(pa.table(ROWS), tmp_path / "in.parquet")
-    outcome, _ = run_locally(job(tmp_path))
-    assert list(summary_lines(outcome.report, as_path(tmp_path / "out")))
+    qaeval(*words, tmp_path / "some")  # One undefined row does no harm.

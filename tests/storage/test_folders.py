@@ -176,6 +176,17 @@ def test_dead_files_of_a_table_are_never_read(
         find_inputs([str(given)])
 
 
+def test_a_table_among_many_folders_is_found(folder: Path) -> None:
+    """Wherever it lies: of the first hundred folders alone, dead rows came from the others."""
+    for i in range(130):
+        own = folder / "in" / f"customer-{i:03d}" / "rows"
+        own.mkdir(parents=True)
+        pq.write_table(ROWS, own / "a.parquet")
+    delta(folder / "in" / "customer-129" / "table")
+    with pytest.raises(InputError, match="customer-129/table is a Delta table"):
+        find_inputs([str(folder / "in")])
+
+
 def test_a_folder_that_is_called_metadata_is_no_table(folder: Path) -> None:
     (folder / "in" / "metadata").mkdir()
     pq.write_table(ROWS, folder / "in" / "metadata" / "a.parquet")
