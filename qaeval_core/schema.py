@@ -84,7 +84,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 def is_texts(kind: pa.DataType) -> bool:
     """Return whether a column of this type can hold lists of texts."""
-    return is_list(kind) and is_text(kind.value_type)
+    return is_list(kind) and (is_text(kind.value_type) or is_json(kind.value_type))
 
 
 def is_spans(kind: pa.DataType) -> bool:

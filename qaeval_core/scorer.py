@@ -132,6 +132,9 @@ class Scorer:
                 for role, name in columns.items()
             }
         values = _role_values(rows, table, columns)
+        identity = self._mapping.get("id", "id")
+        has_ids = "id" in self._mapping or identity in names
+        ids = _ids(rows, table, identity) if has_ids else None
         if self.config.input.unanswerable == "empty":
             values = with_no_answers(values)
         for role, own in values.items():
@@ -140,9 +143,7 @@ class Scorer:
                 warnings.warn(note, stacklevel=2)
         run = self.compile(columns)
         scores = score_rows(run, self.statistics(run, values))
-        identity = self._mapping.get("id", "id")
-        if identity in names:
-            ids = table.column(identity) if table is not None else _record_ids(rows, identity)
+        if ids is not None:
             scores = scores.add_column(0, "id", ids)
         return pl.from_arrow(scores) if isinstance(rows, pl.DataFrame) else scores
 
@@ -247,15 +248,8 @@ def _records(rows: Rows) -> Sequence[Mapping[str, object]]:
 def _role_values(
     rows: Rows, table: pa.Table | None, columns: Mapping[str, str]
 ) -> dict[str, list[object]]:
-    names = [*table.column_names] if table is not None else _names(rows)
-    known = names if table is None else paths(table.schema)
     for column in columns.values():
-        if table is None:
-            is_there = top_name(names, column) is not None
-        else:
-            is_there = column_type(table.schema, column) is not None
-        if not is_there and (table is not None or _records(rows)):
-            raise SchemaError(f"no column {column!r}{nearest(column, known)}")
+        _check_there(rows, table, column)
     if table is None:
         # Not through Arrow, which infers one type a column: a wrongly typed value shall
         # quarantine its row, not fail the rest.
@@ -290,8 +284,23 @@ def _readable(value: object) -> object:
     return value
 
 
-def _record_ids(rows: Rows, column: str) -> pa.Array:
-    values = [record.get(column) for record in _records(rows)]
+def _check_there(rows: Rows, table: pa.Table | None, column: str) -> None:
+    """Raise SchemaError if no row has a column, or what a path leads to."""
+    if table is not None:
+        known, is_there = paths(table.schema), column_type(table.schema, column) is not None
+    else:
+        known = _names(rows)
+        is_there = not _records(rows) or column in known
+        is_there = is_there or any(_of_record(row, column) is not None for row in _records(rows))
+    if not is_there:
+        raise SchemaError(f"no column {column!r}{nearest(column, known)}")
+
+
+def _ids(rows: Rows, table: pa.Table | None, column: str) -> pa.Array | pa.ChunkedArray:
+    _check_there(rows, table, column)
+    if table is not None:
+        return column_at(table, column)
+    values = [_of_record(record, column) for record in _records(rows)]
     try:
         return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError):

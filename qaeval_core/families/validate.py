@@ -7,6 +7,7 @@ broken UTF-8 are not.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -27,11 +28,14 @@ from qaeval_core.schema import (
     TEXTS,
     TEXTS_OR_NULL,
     is_json,
+    is_list,
     is_optional,
     is_text,
 )
+from qaeval_core.text.plain_columns import list_of
 
 PASSAGE_SEPARATOR = " "
+_HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 @dataclass(slots=True)
@@ -159,6 +163,10 @@ def _python_values(column: pa.ChunkedArray, *, max_bytes: int | None) -> list[ob
             [chunk.storage for chunk in column.chunks], column.type.storage_type
         )
         return list(map(_json_value, _python_values(texts, max_bytes=max_bytes)))
+    if is_list(column.type) and is_json(column.type.value_type):
+        chunks = [list_of(chunk, chunk.flatten().storage) for chunk in column.chunks]
+        texts = pa.chunked_array(chunks, pa.large_list(column.type.value_type.storage_type))
+        return list(map(_json_values, _python_values(texts, max_bytes=max_bytes)))
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if max_bytes is not None and column.nbytes > max_bytes:
@@ -184,9 +192,22 @@ def _json_value(text: object) -> object:
     if not isinstance(text, str):
         return text
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        if _HALF_PAIR.search(text):  # Of two halves JSON makes a character.
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        return error
     except (ValueError, RecursionError) as error:
         return InvalidJsonError(f"no JSON: {error}")
+    return value
+
+
+def _json_values(texts: object) -> object:
+    """Return what the cells of a list of JSON say, or the first error among them."""
+    if not isinstance(texts, list):
+        return texts
+    values = list(map(_json_value, texts))
+    return next((value for value in values if isinstance(value, Exception)), values)
 
 
 def _text_bytes(chunk: pa.Array) -> NDArray[np.int64]:

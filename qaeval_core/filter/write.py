@@ -290,6 +290,17 @@ def written_schema(file: InputFile) -> pa.Schema:
 
 
 def _can_cast(kind: pa.DataType, other: pa.DataType) -> bool:
+    if kind == other:
+        return True
+    if not (pa.types.is_nested(kind) or pa.types.is_dictionary(kind)):
+        return _has_cast(kind, other)
+    # Arrow says what it cannot do of an inner type where there is a value alone.
+    own = [kind.field(i).type for i in range(kind.num_fields)]
+    wanted = [other.field(i).type for i in range(other.num_fields)]
+    return _has_cast(kind, other) and all(map(_can_cast, own, wanted))
+
+
+def _has_cast(kind: pa.DataType, other: pa.DataType) -> bool:
     try:
         pa.nulls(0, kind).cast(other)
     except pa.ArrowNotImplementedError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import polars as pl
 import pyarrow as pa
@@ -13,7 +14,7 @@ from qaeval_core.errors import ConfigError, SchemaError, nearest
 from qaeval_core.planning.inputs import InputFile
 from qaeval_core.schema import ROLES, fits_role, is_json, is_optional
 from qaeval_core.text.column_hashes import hashes
-from qaeval_core.text.plain_columns import column_type, paths, plain_type
+from qaeval_core.text.plain_columns import column_type, paths, plain_type, top_name
 
 
 def resolve_columns(
@@ -45,7 +46,7 @@ def resolve_columns(
     columns.update(optional_columns(optional, names, mapping))
     if "id" in mapping:
         columns["id"] = mapping["id"]
-    elif files and all("id" in file.schema.names for file in files):
+    elif files and all("id" in file.written.names for file in files):  # A folder's id=1 is none.
         columns["id"] = "id"
     for role, column in columns.items():
         columns[role] = field_of(_first_type(files, column), role=role, column=column)
@@ -53,15 +54,33 @@ def resolve_columns(
         for role, column in columns.items():
             is_missing = file.type_of(column) is None
             is_elsewhere = _first_type(files, column) is not None
-            if not (is_missing and is_optional(role) and is_elsewhere):
+            if is_missing and is_optional(role) and is_elsewhere:
+                continue
+            try:
                 _check_column(file, role, column)
+            except SchemaError:
+                _check_alike(file, files, column)
+                raise
     return columns
 
 
+def _check_alike(file: InputFile, files: Sequence[InputFile], column: str) -> None:
+    """Raise SchemaError if another file has a column of another type: one way must serve both."""
+    top = top_name(file.schema.names, column)
+    own = file.type_of(top) if top is not None else None
+    for other in files:
+        kind = other.type_of(top) if top is not None else None
+        if kind is not None and own != kind and not pa.types.is_null(kind):
+            raise SchemaError(
+                f"{file.relative}: column {top!r} is {own}, but {kind} in {other.relative}: make "
+                "them alike"
+            ) from None
+
+
 def _first_type(files: Sequence[InputFile], column: str) -> pa.DataType | None:
-    """Return the type that the first file with a column gives it."""
-    kinds = (file.type_of(column) for file in files)
-    return next((kind for kind in kinds if kind is not None), None)
+    """Return the type that the first file with a column gives it; one of nulls says the least."""
+    kinds = [kind for file in files if (kind := file.type_of(column)) is not None]
+    return next((kind for kind in kinds if not pa.types.is_null(kind)), next(iter(kinds), None))
 
 
 def field_of(kind: pa.DataType | None, *, role: str, column: str) -> str:
@@ -142,6 +161,17 @@ def carried_types(files: Sequence[InputFile], carry: Sequence[str]) -> dict[str,
         for name, kind in kinds.items()
         if kind is not None
     }
+
+
+def with_carried(files: Sequence[InputFile], carry: Sequence[str]) -> list[InputFile]:
+    """Return files that all have the carried columns: one that a file lacks is null there."""
+    kinds = carried_types(files, carry)
+    found = []
+    for file in files:
+        own = [pa.field(*item) for item in kinds.items() if file.type_of(item[0]) is None]
+        schema = pa.schema([*file.schema, *own], metadata=file.schema.metadata)
+        found.append(replace(file, schema=schema) if own else file)
+    return found
 
 
 def role_column(role: str, names: Sequence[str], mapping: Mapping[str, str]) -> str:

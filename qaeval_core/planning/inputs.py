@@ -233,11 +233,12 @@ def find_inputs(
     if not paths:
         raise InputError("no input: name Parquet files, folders or globs")
     every: dict[str, _Found] = {}
-    n_known, others = 0, list[str]()
+    n_known, others, hidden = 0, list[str](), list[str]()
     for path in paths:
         named = _expand(path)
         n_known += named.n_known
         others += named.others
+        hidden += named.hidden
         for item in named.found:
             every.setdefault(item.uri, item)
     found = _without_doubles(list(every.values()))
@@ -256,11 +257,15 @@ def find_inputs(
     if n_known:
         what = "1 name is" if n_known == 1 else f"{n_known:,} names are"
         problems.append(f"{what} left out: links to files or folders that are input already")
-    if others:
-        what = "1 file is" if len(others) == 1 else f"{len(others):,} files are"
-        shown = ", ".join(shown_name(name) for name in others[:_MAX_SHOWN])
-        more = ", ..." if len(others) > _MAX_SHOWN else ""
-        problems.append(f"{what} left out, being no Parquet: {shown}{more}")
+    for names, why in (
+        (others, "being no Parquet"),
+        (hidden, "being hidden (a name with . or _ in front)"),
+    ):
+        if names:
+            what = "1 file is" if len(names) == 1 else f"{len(names):,} files are"
+            shown = ", ".join(shown_name(name) for name in names[:_MAX_SHOWN])
+            more = ", ..." if len(names) > _MAX_SHOWN else ""
+            problems.append(f"{what} left out, {why}: {shown}{more}")
     files = [item for item in read if isinstance(item, InputFile)]
     return sorted(files, key=lambda file: file.relative), problems
 
@@ -272,11 +277,12 @@ def _without_doubles(found: Sequence[_Found]) -> list[_Found]:
 
 
 class _Named(NamedTuple):
-    """What a path names: files, how many links were not followed, and files that are none."""
+    """What a path names: files, how many links were not followed, and files that are left out."""
 
     found: list[_Found]
     n_known: int = 0
     others: Sequence[str] = ()
+    hidden: Sequence[str] = ()
 
 
 def _expand(uri: str) -> _Named:
@@ -300,9 +306,14 @@ def _search(place: _Place, folder: str) -> _Named:
         infos = _infos(place, [path for path in names if not _is_hidden(path, folder)])
     else:
         infos = place.filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
-        infos = [info for info in infos if not _is_hidden(info.path, folder)]
         names = [info.path for info in infos]
-    files = [info for info in infos if info.type == fs.FileType.File]
+        infos = [info for info in infos if not _is_hidden(info.path, folder)]
+    hidden = [
+        os.path.relpath(path, folder)
+        for path in names
+        if path.lower().endswith(_SUFFIXES) and _is_hidden(path, folder)
+    ]
+    files = [info for info in infos if info.type == fs.FileType.File or _is_lost(info)]
     with ThreadPoolExecutor(_N_FOOTER_THREADS) as pool:
         are_data = list(pool.map(lambda info: _is_data(place, info), files))
     kept = [info for info, is_data in zip(files, are_data, strict=True) if is_data]
@@ -312,10 +323,17 @@ def _search(place: _Place, folder: str) -> _Named:
         if not is_data
     ]
     if not kept:
-        texts = sorted(path for path in names if Path(path).suffix.lower() in _TEXT_READERS)
+        shown = [info.path for info in infos]
+        texts = sorted(path for path in shown if Path(path).suffix.lower() in _TEXT_READERS)
         hint = f"; {_how_to_convert(place, texts[0])}" if texts else ""
         raise InputError(f"no Parquet file below {folder}{hint}")
-    return _Named([_Found(folder, info.path, place, info) for info in kept], n_known, others)
+    found = [_Found(folder, info.path, place, info) for info in kept]
+    return _Named(found, n_known, others, hidden)
+
+
+def _is_lost(info: fs.FileInfo) -> bool:
+    """Return whether a name is a link to a file that is not there."""
+    return bool(info.type == fs.FileType.NotFound)
 
 
 def _files_below(folder: str) -> tuple[list[str], int]:
@@ -334,7 +352,8 @@ def _infos(place: _Place, paths: Sequence[str]) -> list[fs.FileInfo]:
 def _is_hidden(path: str, folder: str) -> bool:
     # What leads out of the folder is no hidden file: it is refused by name.
     parts = [part for part in PurePosixPath(os.path.relpath(path, folder)).parts if part != ".."]
-    return any(part.startswith((".", "_")) for part in parts)
+    # A key that begins with _ is a key, as for Spark.
+    return any(part[0] == "." or (part[0] == "_" and "=" not in part) for part in parts)
 
 
 def _is_data(place: _Place, info: fs.FileInfo) -> bool:
@@ -342,7 +361,7 @@ def _is_data(place: _Place, info: fs.FileInfo) -> bool:
     if info.path.lower().endswith(_SUFFIXES):
         return True
     n_bytes = len(_MAGIC)
-    if info.size < 2 * n_bytes:
+    if _is_lost(info) or info.size < 2 * n_bytes:
         return False
     try:
         with place.filesystem.open_input_file(info.path) as source:
@@ -365,7 +384,7 @@ def _expand_glob(place: _Place, pattern: str) -> _Named:
     else:
         below = place.filesystem.get_file_info(fs.FileSelector(base, recursive=True))
         infos = [info for info in below if _is_taken(info.path, base, parts)]
-    kept = [info for info in infos if info.type == fs.FileType.File]
+    kept = [info for info in infos if info.type == fs.FileType.File or _is_lost(info)]
     if not kept:
         raise InputError(f"no file matches {pattern}")
     return _Named([_Found(base, info.path, place, info) for info in kept], n_known)

@@ -1,11 +1,12 @@
 """Lakes: folders of Parquet of which not every file is alive.
 
-Delta, Iceberg and Hudi say in a log which files hold rows now. The others are dead: rows that were
-deleted or replaced. They are refused by name, whatever path leads to them.
+Delta, Iceberg, Hudi and Spark's streams say in a log which files hold rows now. The others are
+dead: rows that were deleted or replaced. They are refused by name, whatever path leads to them.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,9 +20,10 @@ from qaeval_core.errors import InputError
 _LOGS = {
     "_delta_log": ("a Delta table", "scan_delta"),
     ".hoodie": ("a Hudi table", ""),
+    "_spark_metadata": ("what a Spark stream writes", ""),
     "metadata": ("an Iceberg table", "scan_iceberg"),
 }
-_ICEBERG = ".metadata.json"
+_ICEBERG = (".metadata.json", ".metadata.json.gz")
 _N_THREADS = 16
 
 
@@ -34,10 +36,13 @@ def check_no_lake(files: Mapping[str, fs.FileSystem]) -> None:
     """
     folders: dict[str, fs.FileSystem] = {}
     for path, filesystem in files.items():
-        for parent in PurePosixPath(path).parents:
-            if str(parent) in folders:
-                break
-            folders[str(parent)] = filesystem
+        is_local = isinstance(filesystem, fs.LocalFileSystem)
+        # A link into a table leads to its dead files, too.
+        for own in dict.fromkeys((path, os.path.realpath(path) if is_local else path)):
+            for parent in PurePosixPath(own).parents:
+                if str(parent) in folders:
+                    break
+                folders[str(parent)] = filesystem
     # All of them, many at once: a bucket is asked about each, as it is for each footer.
     with ThreadPoolExecutor(_N_THREADS) as pool:
         list(pool.map(_check, folders, folders.values()))
@@ -60,7 +65,7 @@ def _check(folder: str, filesystem: fs.FileSystem) -> None:
         what, read = _LOGS[name]
         code = f"import polars, sys; polars.{read}(sys.argv[1]).sink_parquet(sys.argv[2])"
         words = shlex.join([source, "rows.parquet"])
-        how = f'python -c "{code}" {words}' if read else "with Spark or DuckDB"
+        how = f'python -c "{code}" {words}' if read else "with Spark"
         raise InputError(
             f"{folder} is {what}, and not every file below it is alive: write its rows out, {how}"
         )

@@ -129,7 +129,7 @@ def distinct(paths: Sequence[str]) -> list[str]:
 
     reals = {path: real(path) for path in paths}
     for path in sorted(reals, key=lambda path: reals[path] != path):
-        found = os.stat(path)
+        found = os.stat(path) if os.path.exists(path) else os.lstat(path)  # A link to nothing.
         # Inodes are trusted where hard links are known to be: some stores number all files alike.
         inode = (found.st_dev, found.st_ino) if found.st_nlink > 1 else None
         if reals[path] not in seen and (inode is None or inode not in seen):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from urllib.parse import unquote
@@ -10,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from qaeval_core.configure import InputSection
-from qaeval_core.text.plain_columns import plain_schema
+from qaeval_core.schema import is_json
+from qaeval_core.text.plain_columns import plain_schema, with_inner
 
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -41,20 +43,28 @@ class ReadAs:
 
     def schema(self, parquet: pq.ParquetSchema) -> pa.Schema:
         """Return the columns of a file as they are read: plain types, and its keys behind them."""
-        given = parquet.to_arrow_schema()
-        for name in json_columns(parquet):
-            place = given.get_field_index(name)
-            given = given.set(place, given.field(place).with_type(pa.json_()))
-        plain = plain_schema(given, binary_as_text=self.binary_as_text)
+        plain = plain_schema(said_schema(parquet), binary_as_text=self.binary_as_text)
         # A file's own column goes before: its rows know better.
         own = [pa.field(name, pa.string()) for name, _ in self.keys if name not in plain.names]
         return pa.schema([*plain, *own], metadata=plain.metadata)
 
 
-def json_columns(parquet: pq.ParquetSchema) -> list[str]:
-    """Return the columns of JSON; many writers say so in Parquet's own words alone."""
-    columns = (parquet.column(i) for i in range(len(parquet)))
-    return [own.path for own in columns if own.logical_type.type == "JSON" and own.path == own.name]
+def said_schema(parquet: pq.ParquetSchema) -> pa.Schema:
+    """Return the columns as a file has them, JSON among them at any depth.
+
+    Many writers say in Parquet's own words alone what is JSON.
+    """
+    are_json = (parquet.column(i).logical_type.type == "JSON" for i in range(len(parquet)))
+    given = parquet.to_arrow_schema()
+    fields = [field.with_type(_with_json(field.type, are_json)) for field in given]
+    return pa.schema(fields, metadata=given.metadata)
+
+
+def _with_json(kind: pa.DataType, are_json: Iterator[bool]) -> pa.DataType:
+    """Return a type whose leaves, which are Parquet's columns in their order, say what is JSON."""
+    if pa.types.is_nested(kind):
+        return with_inner(kind, lambda inner: _with_json(inner, are_json))
+    return pa.json_() if next(are_json) and not is_json(kind) else kind
 
 
 def folder_keys(relative: str) -> tuple[tuple[str, str | None], ...]:
@@ -67,7 +77,7 @@ def folder_keys(relative: str) -> tuple[tuple[str, str | None], ...]:
     """
     parts = (part.partition("=") for part in PurePosixPath(relative).parts[:-1])
     return tuple(
-        (name, None if value == _HIVE_NULL else unquote(value))
+        (unquote(name), None if value == _HIVE_NULL else unquote(value))
         for name, sign, value in parts
         if sign and name
     )

@@ -18,6 +18,7 @@ import errno
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,17 @@ from qaeval_core.families.validate import IntArray, table_rows
 from qaeval_core.planning.filesystems import local_stamp, open_filesystem, remote_stamp, store_of
 from qaeval_core.planning.footer import Footer
 from qaeval_core.planning.inputs import FileVersion, InputFile, read_footer
-from qaeval_core.planning.read_as import ReadAs, json_columns
+from qaeval_core.planning.read_as import ReadAs, said_schema
 from qaeval_core.planning.shards import Piece, ReadLimits, plan_file
 from qaeval_core.running.batch_rows import rows_per_batch
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.row_ranges import RowRange
-from qaeval_core.text.plain_columns import column_at, plain_table, top_name, with_json
+from qaeval_core.text.plain_columns import (
+    column_at,
+    has_inner_dictionary,
+    plain_table,
+    top_name,
+)
 from qaeval_core.text.text_notes import MAX_LOOKED_AT
 
 # Column chunks of a large row group are read through a buffer of this size, not whole.
@@ -74,7 +80,7 @@ class ShardReader:
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._pending: pa.RecordBatch | None = None
         self._position = 0
-        self._json: set[str] = set()
+        self._said: pa.Schema | None = None
         self.n_streams_opened = 0
 
     def parts(self, piece: Piece, shard: RowRange) -> Iterator[tuple[RowRange, pa.Table]]:
@@ -172,7 +178,7 @@ class ShardReader:
     def _as_asked(self, table: pa.Table, read_as: ReadAs) -> pa.Table:
         """Return the columns that were asked for, of plain types."""
         if not self._are_coded:
-            table = plain_table(with_json(table, self._json), binary_as_text=read_as.binary_as_text)
+            table = plain_table(table, binary_as_text=read_as.binary_as_text, said=self._said)
         if table.column_names and set(self._columns) <= set(table.column_names):
             return table.select(self._columns)
         keys = dict(read_as.keys)
@@ -185,38 +191,50 @@ class ShardReader:
         source.check(piece)
         self._source = source
         metadata, footer = source.footer(piece)
+        names = metadata.schema.to_arrow_schema().names
+        coded = [name for name in self._columns if name in names] if self._are_coded else None
         parquet = pq.ParquetFile(
             source.file,
             metadata=metadata,
             buffer_size=_BUFFER_BYTES,
             pre_buffer=False,
             page_checksum_verification=True,
-            read_dictionary=self._columns if self._are_coded else None,
+            read_dictionary=coded,
         )
-        names = parquet.schema_arrow.names
         tops = [top_name(names, name) for name in self._columns]
         columns = list(dict.fromkeys(top for top in tops if top is not None))
-        self._json = set(json_columns(parquet.schema)) & set(columns)
         if not columns:  # Of a file that lacks them all, one tells how many rows there are.
             columns = names[:1]
+        self._said = said_schema(parquet.schema)
         groups = list(range(piece.first_group, piece.stop_group))
-        self._batches = parquet.iter_batches(
-            batch_size=rows_per_batch(
-                source.file,
-                metadata,
-                footer,
-                groups,
-                columns,
-                n_bytes=piece.version.size_bytes,
-                max_rows=self._max_rows,
-                are_coded=self._are_coded,
-            ),
-            row_groups=groups,
-            columns=columns,
-            use_threads=False,
+        n_rows = rows_per_batch(
+            source.file,
+            metadata,
+            footer,
+            groups,
+            columns,
+            n_bytes=piece.version.size_bytes,
+            max_rows=self._max_rows,
+            are_coded=self._are_coded,
         )
+        self._batches = batches(parquet, groups, columns, n_rows=n_rows)
         self._key, self._position = key, piece.first_row
         self.n_streams_opened += 1
+
+
+def batches(
+    parquet: pq.ParquetFile, groups: Sequence[int], columns: Sequence[str], *, n_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """Return the rows of row groups, at most so many at once."""
+    kinds = (parquet.schema_arrow.field(name).type for name in columns)
+    # PyArrow makes no batch of two groups where each has an inner dictionary of its own.
+    apart = [[group] for group in groups] if any(map(has_inner_dictionary, kinds)) else [groups]
+    return chain.from_iterable(
+        parquet.iter_batches(
+            batch_size=n_rows, row_groups=list(own), columns=list(columns), use_threads=False
+        )
+        for own in apart
+    )
 
 
 def _column(table: pa.Table, name: str, keys: Mapping[str, str | None]) -> pa.ChunkedArray:

@@ -35,7 +35,7 @@ from qaeval_core.running.reader import first_texts
 from qaeval_core.running.run_files import changes, take_over_old_commits, write_run_files
 from qaeval_core.running.totals import Totals
 from qaeval_core.running.visibility import marked
-from qaeval_core.schema import is_text
+from qaeval_core.schema import is_text, is_texts
 from qaeval_core.scoring.join import FileJoin
 from qaeval_core.scoring.page import report_page
 from qaeval_core.scoring.report import make_report, sample_content
@@ -165,7 +165,11 @@ def _notes_on_texts(job: Job, outages: Outages) -> list[str]:
     if file is None:
         return []
     kinds = {role: file.type_of(name) for role, name in job.columns.items() if role != "id"}
-    columns = {role: job.columns[role] for role, kind in kinds.items() if kind and is_text(kind)}
+    columns = {
+        role: job.columns[role]
+        for role, kind in kinds.items()
+        if kind and (is_text(kind) or is_texts(kind))
+    }
     rows = first_texts(
         file,
         columns,

@@ -17,6 +17,7 @@ from qaeval_core.errors import (
     SchemaError,
     nearest,
 )
+from qaeval_core.planning.columns import with_carried
 from qaeval_core.planning.inputs import InputFile, find_inputs
 from qaeval_core.planning.read_as import ReadAs
 from qaeval_core.schema import COLUMNS_METADATA, fits_role
@@ -130,6 +131,7 @@ def _open_run(
             f"the input of this run: {error} (relative paths start from where it ran; --input PATH "
             "names another place)"
         ) from None
+    sources = with_carried(sources, run.config.output.carry)
     notes = list(problems)
     files: list[CorpusFile] = []
     id_column = run.columns.get("id")

@@ -162,6 +162,7 @@ class _Side:
         are_coded: bool = False,
     ) -> None:
         max_rows = ROWS_PER_READ if are_coded else _ROWS_PER_BATCH
+        self._file = file
         self._reader = ShardReader(names, outages=outages, max_rows=max_rows, are_coded=are_coded)
         groups = [
             i
@@ -187,7 +188,13 @@ class _Side:
         """Return the first of some rows: all, or as many as fit in memory."""
         if self._left is not None and self._left.num_rows:
             return self._left.slice(0, rows.n_rows)
-        return without_json(self._reader.read(self._piece, rows))
+        table = without_json(self._reader.read(self._piece, rows))
+        for place, name in enumerate(table.column_names):
+            kind = self._file.type_of(name)
+            if kind is not None and pa.types.is_null(table.schema.types[place]):
+                # Of a column that this file lacks and others have.
+                table = table.set_column(place, name, pa.nulls(table.num_rows, kind))
+        return table
 
     def took(self, table: pa.Table, n_rows: int) -> None:
         """Keep what was read beyond some rows."""

@@ -1,16 +1,17 @@
 """Plain columns: whatever Arrow type a writer chose, as one of the few that all else knows.
 
-Views become large texts and bytes, viewed lists become lists, run ends become rows. JSON stays
-JSON: whoever reads a role parses it, and whoever copies it keeps the text.
+Views become large texts and bytes, viewed lists become lists, run ends become rows, at any depth.
+JSON stays JSON: whoever reads a role parses it, and whoever copies it keeps the text.
 
 A column's name may be a path: ``answers.text`` is the field ``text`` of the struct ``answers``, or
-of every struct of the list ``answers``. A column that has the very name goes before.
+of every struct of the list ``answers``. A column, or field, that has the very name goes before.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,25 +36,40 @@ def plain_type(kind: pa.DataType, *, binary_as_text: bool = False) -> pa.DataTyp
     >>> str(plain_type(pa.list_(pa.binary()), binary_as_text=True))
     'list<item: string>'
     """
+    if pa.types.is_run_end_encoded(kind):
+        return plain_type(kind.value_type, binary_as_text=binary_as_text)
+    if pa.types.is_nested(kind) or pa.types.is_dictionary(kind):
+        return with_inner(kind, partial(plain_type, binary_as_text=binary_as_text))
+    return _plain_value_type(kind, binary_as_text=binary_as_text)
+
+
+def with_inner(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return a nested type with each of its inner types changed; lists are no views then."""
     types = pa.types
+
+    def changed(field: pa.Field) -> pa.Field:
+        return field.with_type(change(field.type))
+
+    if types.is_fixed_size_list(kind):
+        return pa.list_(changed(kind.value_field), kind.list_size)
     if is_list(kind):
-        inner = kind.value_field
-        inner = inner.with_type(plain_type(inner.type, binary_as_text=binary_as_text))
-        if types.is_fixed_size_list(kind):
-            return pa.list_(inner, kind.list_size)
         is_large = types.is_large_list(kind) or types.is_large_list_view(kind)
+        inner = changed(kind.value_field)
         return pa.large_list(inner) if is_large else pa.list_(inner)
     if types.is_struct(kind):
-        own = [kind.field(i) for i in range(kind.num_fields)]
-        kinds = [plain_type(field.type, binary_as_text=binary_as_text) for field in own]
-        return pa.struct([field.with_type(own) for field, own in zip(own, kinds, strict=True)])
-    if types.is_run_end_encoded(kind):
-        return plain_type(kind.value_type, binary_as_text=binary_as_text)
-    return _plain_value_type(kind, binary_as_text=binary_as_text)
+        return pa.struct([changed(kind.field(i)) for i in range(kind.num_fields)])
+    if types.is_map(kind):
+        key, item = changed(kind.key_field), changed(kind.item_field)
+        return pa.map_(key, item, keys_sorted=kind.keys_sorted)
+    if types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, change(kind.value_type), ordered=kind.ordered)
+    return kind
 
 
 def _plain_value_type(kind: pa.DataType, *, binary_as_text: bool) -> pa.DataType:
     types = pa.types
+    if is_json(kind):
+        return pa.json_(_plain_value_type(kind.storage_type, binary_as_text=False))
     if types.is_string_view(kind):
         return pa.large_string()
     if types.is_binary_view(kind):
@@ -61,6 +77,16 @@ def _plain_value_type(kind: pa.DataType, *, binary_as_text: bool) -> pa.DataType
     if binary_as_text and types.is_binary(kind):
         return pa.string()
     return pa.large_string() if binary_as_text and types.is_large_binary(kind) else kind
+
+
+def has_inner_dictionary(kind: pa.DataType) -> bool:
+    """Return whether dictionaries lie inside a column's lists or structs.
+
+    >>> has_inner_dictionary(pa.list_(pa.dictionary(pa.int32(), pa.string())))
+    True
+    """
+    inner = [kind.field(i).type for i in range(kind.num_fields)]
+    return any(pa.types.is_dictionary(own) or has_inner_dictionary(own) for own in inner)
 
 
 def is_bytes(kind: pa.DataType) -> bool:
@@ -76,9 +102,20 @@ def plain_schema(schema: pa.Schema, *, binary_as_text: bool = False) -> pa.Schem
     return pa.schema(fields, metadata=schema.metadata)
 
 
-def plain_table(table: pa.Table, *, binary_as_text: bool = False) -> pa.Table:
-    """Return a table of plain columns; one that is plain already comes back as it is."""
-    schema = plain_schema(table.schema, binary_as_text=binary_as_text)
+def plain_table(
+    table: pa.Table, *, binary_as_text: bool = False, said: pa.Schema | None = None
+) -> pa.Table:
+    """Return a table of plain columns; one that is plain already comes back as it is.
+
+    Parameters
+    ----------
+    said : pyarrow.Schema, optional
+        What the file says of its columns where the table's own types say less: which are JSON.
+    """
+    given = table.schema
+    if said is not None:
+        given = pa.schema([said.field(name) for name in given.names], metadata=given.metadata)
+    schema = plain_schema(given, binary_as_text=binary_as_text)
     if schema == table.schema:
         return table
     columns = [
@@ -86,21 +123,6 @@ def plain_table(table: pa.Table, *, binary_as_text: bool = False) -> pa.Table:
         for column, kind in zip(table.columns, schema.types, strict=True)
     ]
     return pa.table(columns, schema=schema)
-
-
-def with_json(table: pa.Table, names: Iterable[str]) -> pa.Table:
-    """Return a table in which some columns are said to be JSON."""
-    for name in names:
-        place = table.schema.get_field_index(name)
-        if place >= 0 and not is_json(table.schema.field(place).type):
-            texts = plain_table(table.select([name])).column(0)
-            chunks = [_json_of(chunk) for chunk in texts.chunks]
-            table = table.set_column(place, name, pa.chunked_array(chunks, pa.json_()))
-    return table
-
-
-def _json_of(texts: pa.Array) -> pa.Array:
-    return pa.ExtensionArray.from_storage(pa.json_(), _as(texts, pa.string()))
 
 
 def without_json(table: pa.Table) -> pa.Table:
@@ -120,19 +142,46 @@ def _as(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return array
     if types.is_run_end_encoded(array.type):
         return _as(pc.run_end_decode(array), kind)
+    if is_json(kind):
+        storage = array.storage if is_json(array.type) else array
+        return pa.ExtensionArray.from_storage(kind, _as(storage, kind.storage_type))
     if types.is_string(kind) or types.is_large_string(kind):
         large = types.is_large_string(kind)
         return array.cast(pa.large_binary() if large else pa.binary()).view(kind)
+    if types.is_nested(kind) or types.is_dictionary(kind):
+        return _nested_as(array, kind)
+    return array.cast(kind)
+
+
+def _nested_as(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    types = pa.types
     if types.is_struct(kind):
         fields = [kind.field(i) for i in range(kind.num_fields)]
         own = [_as(array.field(i), field.type) for i, field in enumerate(fields)]
         return pa.StructArray.from_arrays(own, fields=fields, mask=array.is_null())
+    if types.is_dictionary(kind):
+        values = _as(array.dictionary, kind.value_type)
+        return pa.DictionaryArray.from_arrays(array.indices, values, ordered=kind.ordered)
+    if types.is_map(kind):
+        return _map_of(array, kind)
     if is_list(kind) and not types.is_fixed_size_list(kind):
-        return _list_of(array, _as(array.flatten(), kind.value_type), kind)
+        return list_of(array, _as(array.flatten(), kind.value_type), kind)
     return array.cast(kind)
 
 
-def _list_of(lists: pa.Array, values: pa.Array, kind: pa.DataType | None = None) -> pa.Array:
+def _map_of(maps: pa.MapArray, kind: pa.MapType) -> pa.Array:
+    """Return maps of other types of keys and items."""
+    first, stop = maps.offsets[0].as_py(), maps.offsets[-1].as_py()
+    keys, items = (own.slice(first, stop - first) for own in (maps.keys, maps.items))
+    offsets = pc.subtract(maps.offsets, first)
+    if maps.null_count:
+        is_null = pa.concat_arrays([maps.is_null(), pa.array([False])])
+        offsets = pc.if_else(is_null, pa.scalar(None, pa.int32()), offsets)
+    arrays = _as(keys, kind.key_type), _as(items, kind.item_type)
+    return pa.MapArray.from_arrays(offsets, *arrays, type=kind)
+
+
+def list_of(lists: pa.Array, values: pa.Array, kind: pa.DataType | None = None) -> pa.Array:
     """Return lists of other values: as many in each, nulls where there were nulls."""
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
@@ -144,7 +193,7 @@ def _list_of(lists: pa.Array, values: pa.Array, kind: pa.DataType | None = None)
     return make.from_arrays(starts, values, type=kind, mask=mask)
 
 
-def top_name(names: Sequence[str], name: str) -> str | None:
+def top_name(names: Collection[str], name: str) -> str | None:
     """Return the column that a name or path begins with; None where there is none.
 
     Examples
@@ -182,16 +231,24 @@ def _rest(name: str, top: str) -> list[str]:
 
 
 def _type_at(kind: pa.DataType, rest: Sequence[str]) -> pa.DataType | None:
-    if not rest or is_json(kind):
+    if not rest or is_json(kind) or pa.types.is_null(kind):
         return kind
     if is_list(kind):
         inner = _type_at(kind.value_type, rest)
-        if inner is None or is_json(inner):
+        if inner is None:
             return None
         return pa.large_list(inner.value_type if is_list(inner) else inner)
-    if pa.types.is_struct(kind) and kind.get_field_index(rest[0]) >= 0:
-        return _type_at(kind.field(rest[0]).type, rest[1:])
+    if pa.types.is_struct(kind):
+        name, rest = _field(kind, rest)
+        return None if name is None else _type_at(kind.field(name).type, rest)
     return None
+
+
+def _field(kind: pa.StructType, rest: Sequence[str]) -> tuple[str | None, Sequence[str]]:
+    """Return the field that the rest of a path begins with, and what is left of the path."""
+    names = [kind.field(i).name for i in range(kind.num_fields)]
+    name = top_name(names, ".".join(rest))
+    return name, () if name is None else rest[name.count(".") + 1 :]
 
 
 def column_at(table: pa.Table, name: str) -> pa.ChunkedArray:
@@ -217,17 +274,19 @@ def column_at(table: pa.Table, name: str) -> pa.ChunkedArray:
 
 
 def _array_at(array: pa.Array, rest: Sequence[str]) -> pa.Array:
-    if not rest:
+    if not rest or pa.types.is_null(array.type):
         return array
     if is_json(array.type):
         values = [_json_at(text, rest) for text in array.storage.to_pylist()]
         storage = pa.array(values, array.type.storage_type)
         return pa.ExtensionArray.from_storage(array.type, storage)
     if pa.types.is_struct(array.type):
-        return _array_at(pc.struct_field(array, rest[0]), rest[1:])
+        name, rest = _field(array.type, rest)
+        assert name is not None, "the column's type was looked at"
+        return _array_at(pc.struct_field(array, [name]), rest)
     inner = _array_at(array.flatten(), rest)
     if not is_list(inner.type):
-        return _list_of(array, inner)
+        return list_of(array, inner)
     # The ends of outer lists, in values of the inner ones.
     ends = np.concatenate([[0], np.cumsum(_lengths(inner))])
     outer = np.concatenate([[0], np.cumsum(_lengths(array))])
@@ -251,7 +310,7 @@ def _json_at(text: str | None, rest: Sequence[str]) -> str | None:
         found = None if text is None else value_at(json.loads(text), rest)
     except (ValueError, RecursionError):
         return text
-    return None if found is None else json.dumps(found, ensure_ascii=False)
+    return None if found is None else json.dumps(found)
 
 
 def value_at(value: Any, rest: Sequence[str]) -> Any:
@@ -266,7 +325,8 @@ def value_at(value: Any, rest: Sequence[str]) -> Any:
         found = [value_at(item, rest) for item in value]
         flat = (item if isinstance(item, list) else [item] for item in found)
         return [one for item in flat for one in item]
-    return value_at(value.get(rest[0]), rest[1:]) if isinstance(value, dict) else None
+    name = top_name(value, ".".join(rest)) if isinstance(value, Mapping) else None
+    return None if name is None else value_at(value[name], rest[name.count(".") + 1 :])
 
 
 def paths(schema: pa.Schema) -> list[str]:

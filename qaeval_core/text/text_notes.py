@@ -9,8 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-# JSON, what Python prints of a list or a record, and numpy's list without commas.
-_PRINTED = re.compile(r"\s*(?:\[\s*(?:[\"'].*)?\]|\{\s*[\"'].*\})\s*", re.DOTALL)
+# JSON, what Python prints of a list, tuple or record, and numpy's list with or without a name.
+_PRINTED = re.compile(
+    r"\s*(?:array\()?(?:\[\s*(?:[\"'].*)?\]|\{\s*[\"'].*\}|\(\s*([\"']).*\1\s*,?\s*\))"
+    r"(?:,[^\[\]]*)?\)?\s*",
+    re.DOTALL,
+)
 MAX_LOOKED_AT = 256  # texts, the first ones
 _LEAST_SHARE = 0.5
 # Thai, Lao, Burmese and Khmer; kana and Chinese signs; Hangul, whose words are mostly phrases.
@@ -28,7 +32,7 @@ def printed_note(column: str, values: Iterable[object]) -> str | None:
     Parameters
     ----------
     values : iterable of object
-        Some of its values; what is no text does not count.
+        Some of its values: texts, and those of lists; what is no text does not count.
 
     Examples
     --------
@@ -38,7 +42,8 @@ each is read as one text; make lists of them: polars' str.json_decode, or json.l
     >>> printed_note("references", ["Oslo", "[sic]"]) is None
     True
     """
-    texts = [value for value in values if isinstance(value, str) and value.strip()]
+    lists = (value if isinstance(value, list) else [value] for value in values)
+    texts = [text for own in lists for text in own if isinstance(text, str) and text.strip()]
     printed = [text for text in texts if _PRINTED.fullmatch(text[:_MAX_CHARS])]
     if not printed or len(printed) < _LEAST_SHARE * len(texts):
         return None

@@ -14,6 +14,7 @@ import pytest
 
 from helpers import qaeval, read_scores, run_locally
 from qaeval_core import Scorer, filter_table
+from qaeval_core.configure import load_config
 from qaeval_core.errors import SchemaError
 from qaeval_core.explain.row import explain_row
 
@@ -89,6 +90,120 @@ def test_every_column_may_have_any_type_of_text(kind: str, tmp_path: Path) -> No
     assert Scorer(["f1"]).score(table)["f1"].to_pylist() == pytest.approx(F1)
 
 
+INNER: dict[str, Any] = {
+    "map": pa.array([[("k", "v")], None, []], pa.map_(pa.string(), pa.string_view())),
+    "struct": pa.array(
+        [{"a": "x", "b": ["y"]}, None, {"a": None, "b": []}],
+        pa.struct([("a", pa.string_view()), ("b", pa.list_view(pa.string()))]),
+    ),
+    "lists": pa.array([[["x"]], None, [[]]], pa.list_(pa.list_view(pa.string()))),
+    "json": pa.array(['{"a": 1}', None, '"x"'], pa.json_(pa.string_view())),
+}
+
+
+@pytest.mark.parametrize("kind", INNER)
+def test_what_no_role_reads_may_hold_anything(kind: str, tmp_path: Path) -> None:
+    """The run was scored, and then its filter failed while it wrote a column nobody asked for."""
+    given = INNER[kind]
+    scores = score(tmp_path, pa.table(ROWS).append_column("x", given), output__carry=["x"])
+    assert scores["f1"].to_list() == pytest.approx(F1)
+    qaeval("filter", tmp_path / "out", "--to", tmp_path / "kept", "--rules", "none", "--rank-by",
+           "f1", "--share", "0.7", "--column", "question=candidate", "--local")  # fmt: skip
+    (part,) = (tmp_path / "kept" / "kept").glob("*.parquet")
+    kept = pq.read_table(part)
+    wanted = given.storage if kind == "json" else given
+    assert kept["x"].to_pylist() == [wanted[i].as_py() for i in (0, 2)]
+
+
+def test_dictionaries_inside_lists_may_lie_in_many_row_groups(tmp_path: Path) -> None:
+    """As polars writes lists of categories: PyArrow makes no batch of two such groups."""
+    coded = pl.DataFrame(ROWS).with_columns(
+        pl.col("references", "context").cast(pl.List(pl.Categorical)),
+        pl.col("label").cast(pl.Categorical),
+    )
+    coded.write_parquet(tmp_path / "in.parquet", row_group_size=1)
+    run_locally(job(tmp_path, output__carry=["references"], input__sample_groups=3))
+    scores = read_scores(tmp_path / "out", "in.parquet")
+    assert scores["f1"].to_list() == pytest.approx(F1)
+    assert scores["quarantine_reason"].to_list() == [None] * 3
+    assert explain_row(tmp_path / "out", identity="c").is_equal
+    qaeval("filter", tmp_path / "out", "--to", tmp_path / "kept", "--rules", "none", "--rank-by",
+           "f1", "--share", "0.7", "--column", "question=candidate", "--local")  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Scorer(["f1"]).score(coded)["f1"].to_list() == pytest.approx(F1)
+
+
+def test_dictionaries_of_views_and_of_bytes_are_read(tmp_path: Path) -> None:
+    coded = pa.array(ROWS["candidate"]).dictionary_encode()
+    table = pa.table(ROWS)
+    for values in (coded.dictionary.cast(pa.string_view()), coded.dictionary.cast(pa.binary())):
+        column = pa.DictionaryArray.from_arrays(coded.indices, values)
+        config = load_config(overrides={"input.binary_as_text": True})
+        scorer = Scorer(["f1"], config=config)
+        found = scorer.score(table.set_column(1, "candidate", column))
+        assert found["f1"].to_pylist() == pytest.approx(F1)
+
+
+def _json_texts(values: Any) -> pa.Array:
+    return pa.array([json.dumps(value) for value in values], pa.json_())
+
+
+INNER_JSON: dict[str, tuple[Any, str]] = {
+    "list": (
+        pa.ListArray.from_arrays([0, 2, 3, 4], _json_texts(["Oslo", "in Oslo", "Paris", "Bergen"])),
+        "references",
+    ),
+    "struct": (
+        pa.StructArray.from_arrays([_json_texts(ROWS["references"])], ["text"]),
+        "references.text",
+    ),
+    "list of structs": (
+        pa.ListArray.from_arrays(
+            [0, 2, 3, 4],
+            pa.StructArray.from_arrays(
+                [_json_texts(["Oslo", "in Oslo", "Paris", "Bergen"])], ["text"]
+            ),
+        ),
+        "references.text",
+    ),
+}
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+@pytest.mark.parametrize("name", INNER_JSON)
+def test_json_inside_lists_and_structs_is_read_too(
+    name: str, is_stored: bool, tmp_path: Path
+) -> None:
+    """Where Parquet alone said what it is, quotes and escapes were compared, or nulls read."""
+    column, path = INNER_JSON[name]
+    table = pa.table(ROWS).set_column(2, "references", column)
+    pq.write_table(table, tmp_path / "in.parquet", store_schema=is_stored)
+    run_locally(job(tmp_path, input__columns={"references": path}))
+    scores = read_scores(tmp_path / "out", "in.parquet")
+    assert scores["f1"].to_list() == pytest.approx(F1)
+    assert explain_row(tmp_path / "out", identity="c").is_equal
+    columns = {"references": path}
+    assert Scorer(["f1"], columns=columns).score(table)["f1"].to_pylist() == pytest.approx(F1)
+
+
+@pytest.mark.parametrize("path", ["references", "references.text"])
+def test_half_a_character_in_json_is_its_rows_fault(path: str, tmp_path: Path) -> None:
+    """It ended the run; without a path it was scored."""
+    cells: list[Any] = [["Oslo"], ["\ud83d"], ["\U0001f600"]]
+    if path != "references":
+        cells = [{"text": own} for own in cells]
+    table = pa.table({"id": list("abc"), "candidate": ["Oslo", "Oslo", "\U0001f600"],
+                      "references": _json_texts(cells)})  # fmt: skip
+    scores = score(
+        tmp_path, table, input__columns={"references": path}, metrics__em__metric="exact_match"
+    )
+    assert scores["em"].to_list() == [1.0, None, 1.0]
+    assert scores["quarantine_reason"].to_list() == [None, "invalid_utf8_references", None]
+    found = Scorer(["exact_match"], columns={"references": path}).score(table)
+    assert found["exact_match"].to_pylist() == [1.0, None, 1.0]
+
+
 @pytest.mark.parametrize("is_stored", [True, False])
 @pytest.mark.parametrize("role", ["references", "candidate", "both"])
 def test_json_is_read_as_what_it_says(role: str, is_stored: bool, tmp_path: Path) -> None:
@@ -140,6 +255,10 @@ NESTED: dict[str, tuple[Any, str]] = {
         pa.array([json.dumps({"text": own}) for own in ROWS["references"]], pa.json_()),
         "references.text",
     ),
+    "a field with a dot": (
+        pa.array([{"v1.gold": {"a.b": own}} for own in ROWS["references"]]),
+        "references.v1.gold.a.b",
+    ),
 }
 
 
@@ -180,6 +299,21 @@ def test_other_roles_may_be_paths_too(tmp_path: Path) -> None:
            "f1", "--share", "0.4", "--local")  # fmt: skip
     decisions = pl.read_parquet(tmp_path / "kept" / "decisions" / "*.parquet")
     assert decisions.filter("kept")["id"].to_list() == ["a"]
+
+
+@pytest.mark.parametrize("kind", [list, pa.table, pl.DataFrame])
+def test_a_scorers_ids_may_be_a_path(kind: Any) -> None:
+    """They were left out in silence, and so were those of a column that is not there."""
+    meta = [{"id": own} for own in ROWS["id"]]
+    table = pa.table({**ROWS, "meta": meta})
+    rows = {list: table.to_pylist(), pa.table: table, pl.DataFrame: pl.from_arrow(table)}[kind]
+    found = Scorer(["f1"], columns={"id": "meta.id"}).score(rows)
+    assert (
+        list(found["id"].to_list() if kind is pl.DataFrame else found["id"].to_pylist())
+        == (ROWS["id"])
+    )
+    with pytest.raises(SchemaError, match="no column 'meta.idd'"):
+        Scorer(["f1"], columns={"id": "meta.idd"}).score(rows)
 
 
 def columns_of(*names: str) -> list[list[Any]]:
@@ -244,23 +378,27 @@ def test_bytes_are_texts_where_that_is_said(kinds: dict[str, pa.DataType], tmp_p
         ("references", ["['Oslo' 'in Oslo']", "['Paris']", "['Bergen']"]),
         ("candidate", ["['Oslo']", "['Rome']", "['in Bergen']"]),
         ("references", ["{'text': ['Oslo']}", "{'text': ['Paris']}", "{'text': ['x']}"]),
+        ("references", ["('Oslo', 'in Oslo')", "('Paris',)", "('Bergen',)"]),
+        ("references", ["array(['Oslo'], dtype=object)", "array(['Paris'])", "array(['x'])"]),
+        ("references", [["['Oslo']"], ["['Paris']"], ["['Bergen']"]]),
     ],
 )
-def test_texts_that_were_lists_get_a_note(column: str, cells: list[str], tmp_path: Path) -> None:
+def test_texts_that_were_lists_get_a_note(column: str, cells: list[Any], tmp_path: Path) -> None:
     """CSV holds no lists: exact_match was 0 for right answers, and nothing said why."""
     place = pa.table(ROWS).schema.get_field_index(column)
     table = pa.table(ROWS).set_column(place, column, pa.array(cells))
     pq.write_table(table, tmp_path / "in.parquet")
     outcome, said = run_locally(job(tmp_path))
     (note,) = [line for line in said if "printed lists" in line]
-    assert repr(column) in note and cells[0][:9] in note.replace("\\", "")
+    shown = cells[0] if isinstance(cells[0], str) else cells[0][0]
+    assert repr(column) in note and shown[:8] in note.replace("\\", "")
     assert any("printed lists" in note for note in outcome.report["notes"])
     with pytest.warns(UserWarning, match="printed lists"):
         Scorer(["f1"]).score(table)
 
 
 def test_texts_with_brackets_get_no_note(tmp_path: Path) -> None:
-    table = pa.table({**ROWS, "candidate": ["[sic]", "['a']", "see [1]"]})
+    table = pa.table({**ROWS, "candidate": ["[sic]", "['a']", "see (1)"]})
     pq.write_table(table, tmp_path / "in.parquet")
     _, said = run_locally(job(tmp_path))
     assert not [line for line in said if "printed lists" in line]

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers import qaeval, run_locally
-from qaeval_core.errors import InputError, SchemaError
+from qaeval_core.errors import InputError, SchemaError, UnreadableFileError
 from qaeval_core.planning.inputs import find_inputs
 
 ROWS = pa.table({"id": list("abcdef"), "candidate": ["Oslo"] * 6, "references": [["Oslo"]] * 6})
@@ -59,11 +59,12 @@ def test_parquet_is_known_by_its_bytes(folder: Path) -> None:
     (folder / "in" / "cut.bin").write_bytes(b"PAR1" + b"\0" * 90)
     (folder / "in" / "_SUCCESS").touch()
     (folder / "in" / ".part-0.parquet.crc").write_bytes(b"crc")
+    (folder / "in" / "link.txt").symlink_to(folder / "gone.txt")
     outcome, _ = run_locally(job(folder))
     assert scores_of(folder)["id"].to_list() == list("abcdef")
     (note,) = [note for note in outcome.report["notes"] if "left out" in note]
-    assert note.startswith("4 files are left out, being no Parquet: ")
-    assert all(name in note for name in ("README.md", "rows.csv", "empty", "cut.bin"))
+    assert note.startswith("5 files are left out, being no Parquet: ")
+    assert all(name in note for name in ("README.md", "rows.csv", "empty", "cut.bin", "link.txt"))
     for words in (("filter", folder / "out", "--to", folder / "kept", "--rules", "none",
                    "--rank-by", "f1", "--near-duplicates", "none", "--column",
                    "question=candidate", "--local"),
@@ -73,6 +74,62 @@ def test_parquet_is_known_by_its_bytes(folder: Path) -> None:
         qaeval(*words)
     decisions = [path for path in (folder / "kept" / "decisions").iterdir() if path.is_file()]
     assert sum(pq.read_metadata(path).num_rows for path in decisions) == 6
+
+
+def test_hidden_files_are_named_and_keys_may_begin_with_a_sign(folder: Path) -> None:
+    """Rows of a key _lang were not read, as hidden ones: exit 0, and no word."""
+    names = ("a.parquet", "_lang=de/b.parquet", "_part-1.parquet", ".tmp/c.parquet")
+    for i, name in enumerate(names):
+        (folder / "in" / name).parent.mkdir(exist_ok=True)
+        pq.write_table(ROWS.slice(i, 1), folder / "in" / name)
+    outcome, _ = run_locally(job(folder, output__carry=["_lang"]))
+    assert scores_of(folder).select("id", "_lang").rows() == [("a", None), ("b", "de")]
+    (note,) = [note for note in outcome.report["notes"] if "left out" in note]
+    assert note.startswith("2 files are left out, being hidden")
+    assert "_part-1.parquet" in note and ".tmp/c.parquet" in note
+
+
+@pytest.mark.parametrize("path", ["in", "in/*.parquet", "in/**/*.parquet"])
+def test_a_link_to_nothing_is_no_file_less(path: str, folder: Path) -> None:
+    """Data that a tool keeps elsewhere, and that is not there: its rows were missing in silence."""
+    pq.write_table(ROWS.slice(0, 1), folder / "in" / "a.parquet")
+    (folder / "in" / "b.parquet").symlink_to(folder / "gone" / "b.parquet")
+    with pytest.raises(UnreadableFileError, match="b.parquet is not readable Parquet.*No such"):
+        find_inputs([str(folder / path)])
+    files, problems = find_inputs([str(folder / path)], skip_unreadable=True)
+    assert [file.relative for file in files] == ["a.parquet"]
+    assert "b.parquet" in problems[0]
+
+
+def test_a_folders_key_is_no_id(folder: Path) -> None:
+    """All rows of a folder would have one id; and names are escaped as values are."""
+    for i, key in enumerate(("id=1", "id=2", "my%3Acol=x")):
+        (folder / "in" / key).mkdir()
+        rows = ROWS.slice(i, 1).rename_columns(["own", "candidate", "references"])
+        pq.write_table(rows, folder / "in" / key / "a.parquet")
+    run_locally(job(folder, output__carry=["my:col", "own"]))
+    scores = scores_of(folder)
+    assert scores["id"].to_list() == [
+        "id=1/a.parquet#0",
+        "id=2/a.parquet#0",
+        "my%3Acol=x/a.parquet#0",
+    ]
+    assert scores["my:col"].to_list() == [None, None, "x"]
+
+
+def test_files_of_two_types_say_so(folder: Path) -> None:
+    """Each message named the way that failed for the other file."""
+    pq.write_table(ROWS, folder / "in" / "a.parquet")
+    nested = pa.array([{"text": ["Oslo"]}] * 6)
+    pq.write_table(ROWS.set_column(2, "references", nested), folder / "in" / "b.parquet")
+    for path in ("references", "references.text"):
+        with pytest.raises(SchemaError, match="make them alike"):
+            run_locally(job(folder, input__columns={"references": path}))
+    nulls = ROWS.set_column(2, "references", pa.nulls(6)).slice(0, 1)
+    pq.write_table(nulls, folder / "in" / "a.parquet")
+    outcome, _ = run_locally(job(folder))
+    assert "role references is read from the field references.text" in outcome.report["notes"]
+    assert scores_of(folder)["quarantine_reason"].to_list().count("null_references") == 1
 
 
 def test_a_folder_without_one_says_so(folder: Path) -> None:
@@ -106,6 +163,25 @@ def test_keys_of_folders_are_columns(folder: Path) -> None:
     assert "no column 'lang' in b.parquet: null there" in outcome.report["notes"]
     qaeval("filter", folder / "out", "--to", folder / "kept", "--rules", "none", "--rank-by", "f1",
            "--near-duplicates", "none", "--column", "question=candidate", "--local")  # fmt: skip
+
+
+def test_filter_knows_a_carried_column_that_some_files_lack(folder: Path) -> None:
+    """It stood in every file of scores, and the message said that there is no such column."""
+    topics = pa.array(["x", "x", "y"])
+    pq.write_table(ROWS.slice(0, 3).append_column("topic", topics), folder / "in" / "a.parquet")
+    pq.write_table(ROWS.slice(3, 3), folder / "in" / "b.parquet")
+    run_locally(job(folder, output__carry=["topic"]))
+
+    def kept(name: str, *words: str) -> list[str]:
+        qaeval("filter", folder / "out", "--to", folder / name, "--rules", "none", "--rank-by",
+               "f1", "--near-duplicates", "none", "--column", "question=candidate", "--local",
+               *words)  # fmt: skip
+        decisions = pl.read_parquet(folder / name / "decisions" / "*.parquet")
+        return sorted(decisions.filter("kept")["id"].to_list())
+
+    assert kept("kept", "--keep", "topic = 'x'") == ["a", "b"]
+    assert kept("one", "--group", "topic", "--top-k", "1") == ["a", "c"]  # Nulls are no group.
+    assert kept("quota", "--quota", "topic=equal", "--budget", "3") == ["a", "c"]
 
 
 @pytest.mark.parametrize("column", ["answer_type", "entities", "label"])
@@ -148,9 +224,9 @@ def delta(folder: Path) -> None:
         pq.write_table(ROWS, folder / name)
 
 
-def iceberg(folder: Path) -> None:
+def iceberg(folder: Path, *, name: str = "00001-x.metadata.json") -> None:
     (folder / "metadata").mkdir(parents=True)
-    (folder / "metadata" / "00001-x.metadata.json").write_text("{}")
+    (folder / "metadata" / name).write_text("{}")
     (folder / "data").mkdir()
     pq.write_table(ROWS, folder / "data" / "dead.parquet")
 
@@ -161,10 +237,29 @@ def hudi(folder: Path) -> None:
     pq.write_table(ROWS, folder / "2026" / "dead.parquet")
 
 
+def gzipped_iceberg(folder: Path) -> None:
+    iceberg(folder, name="v1.metadata.json.gz")
+
+
+def stream(folder: Path) -> None:
+    (folder / "_spark_metadata").mkdir(parents=True)
+    pq.write_table(ROWS, folder / "dead.parquet")
+
+
 @pytest.mark.parametrize(
-    ("make", "named"), [(delta, "a Delta table"), (iceberg, "an Iceberg"), (hudi, "a Hudi table")]
+    ("make", "named"),
+    [
+        (delta, "a Delta table"),
+        (iceberg, "an Iceberg"),
+        (gzipped_iceberg, "an Iceberg"),
+        (hudi, "a Hudi table"),
+        (stream, "what a Spark stream writes"),
+    ],
 )
-@pytest.mark.parametrize("path", ["in", "in/table", "in/table/**/*.parquet", "below", "file"])
+@pytest.mark.parametrize(
+    "path",
+    ["in", "in/table", "in/table/**/*.parquet", "below", "file", "links/folder", "links/a.parquet"],
+)
 def test_dead_files_of_a_table_are_never_read(
     make: Any, named: str, path: str, folder: Path
 ) -> None:
@@ -172,6 +267,9 @@ def test_dead_files_of_a_table_are_never_read(
     make(folder / "in" / "table")
     dead = next((folder / "in" / "table").rglob("dead.parquet"))
     given = {"below": dead.parent, "file": dead}.get(path, folder / path)
+    (folder / "links").mkdir()
+    (folder / "links" / "folder").symlink_to(dead.parent)
+    (folder / "links" / "a.parquet").symlink_to(dead)
     with pytest.raises(InputError, match=f"is {named}.*write its rows out"):
         find_inputs([str(given)])
 
