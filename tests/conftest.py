@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from s3_server import S3Server
 
 
+# Where GITHUB_ACTIONS is set, help would have the signs of a terminal in it.
+os.environ["_TYPER_FORCE_DISABLE_TERMINAL"] = "1"
+
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 

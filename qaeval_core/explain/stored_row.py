@@ -27,7 +27,7 @@ from qaeval_core.models.artifact import Artifact, default_root, find_artifact
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.planning.job import Job, make_job, read_inputs
 from qaeval_core.planning.sample import chosen_values
-from qaeval_core.running.reader import ShardReader
+from qaeval_core.running.reader import ShardReader, batches
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.tables.finished_run import FinishedRun
@@ -342,7 +342,8 @@ def _id_batches(path: StoragePath) -> Iterator[tuple[int, pa.Array]]:
     """Yield (first row, ids as texts) of a file of scores."""
     start = 0
     parquet = pq.ParquetFile(path.source())
-    for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=["id"]):
+    groups = range(parquet.num_row_groups)
+    for batch in batches(parquet, groups, ["id"], n_rows=_BATCH_ROWS):
         ids = batch.column(0)
         yield start, _as_texts(ids)
         start += len(ids)
