@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import secrets
 import socket
 import stat
@@ -37,6 +38,7 @@ _ALIVE = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 _DOOR_TIMEOUT_S = 5.0
 # A head that is being started again is waited for so long.
 _ANSWER_S = 20.0
+_ADDRESS = re.compile(r"(?:ray://)?(?:\[[0-9a-fA-F:.%\w]+\]|[^\s/:@\[\]]+):[0-9]{1,5}")
 _LOG_LEVEL_LINE = b"Set ray log level from environment variable"
 
 
@@ -75,9 +77,9 @@ def connected(cluster: ClusterSection) -> Iterator[None]:
         "log_to_driver": False,
         "include_dashboard": False,
     }
-    address = cluster.address or os.environ.get("RAY_ADDRESS")
-    if address:
-        _check_answers(address, "cluster.address" if cluster.address else "RAY_ADDRESS")
+    address, source = _given_address(cluster)
+    if address is not None:
+        _check_answers(address, source)
         options = {"address": address, "logging_level": logging.ERROR, "log_to_driver": False}
     else:
         # Logical CPUs beyond the real ones: an actor that reserves all would starve light tasks.
@@ -92,14 +94,40 @@ def connected(cluster: ClusterSection) -> Iterator[None]:
             with _without_log_level_line():
                 ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise RunError(
-                f"cannot reach a Ray cluster at {address or 'this machine'}: {error}"
-            ) from None
+            where = f"{address} (of {source})" if address else "this machine"
+            raise RunError(f"cannot reach a Ray cluster at {where}: {error}") from None
         try:
             _check_door(address)
             yield
         finally:
             ray.shutdown()
+
+
+def _given_address(cluster: ClusterSection) -> tuple[str | None, str]:
+    """Return the address of the cluster to work on, None for a local one, and what gave it.
+
+    Raises
+    ------
+    RunError
+        If it is none: Ray would go on trying for ten minutes.
+    """
+    source = "cluster.address or --address" if cluster.address else "RAY_ADDRESS"
+    given = cluster.address or os.environ.get("RAY_ADDRESS")
+    if not given:
+        return None, source
+    address = given.strip()
+    if address != "auto" and not (_ADDRESS.fullmatch(address) and _parts(address)[1] < 1 << 16):
+        raise RunError(
+            f"{given!r} (of {source}) is no address of a Ray cluster: HOST:PORT, ray://HOST:PORT "
+            "or auto; or run without one: --local"
+        )
+    return address, source
+
+
+def _parts(address: str) -> tuple[str, int]:
+    """Return host and port of an address."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 @contextlib.contextmanager
@@ -184,13 +212,13 @@ def _check_answers(address: str, source: str) -> None:
     RunError
         If nobody does so for `_ANSWER_S`.
     """
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdecimal() or "/" in host:
-        return  # "auto" and such are looked up by Ray.
+    if address == "auto":
+        return  # Ray looks it up.
+    host, port = _parts(address)
     is_plain = not address.startswith("ray://") and os.environ.get("RAY_USE_TLS") in (None, "", "0")
     until = time.monotonic() + _ANSWER_S
     while True:
-        why = _why_no_answer(host.strip("[]"), int(port), is_plain=is_plain)
+        why = _why_no_answer(host, port, is_plain=is_plain)
         if why is None:
             return
         if time.monotonic() > until:
