@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import secrets
 import socket
 import stat
@@ -26,6 +25,7 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from qaeval.command import say
+from qaeval.on_ray.address import given_address, host_and_port
 from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import BlindNodeError, DeviceError, RunError
 from qaeval_core.models.session import Device, available_cpus, load_onnxruntime
@@ -38,7 +38,6 @@ _ALIVE = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 _DOOR_TIMEOUT_S = 5.0
 # A head that is being started again is waited for so long.
 _ANSWER_S = 20.0
-_ADDRESS = re.compile(r"(?:ray://)?(?:\[[0-9a-fA-F:.%\w]+\]|[^\s/:@\[\]]+):[0-9]{1,5}")
 _LOG_LEVEL_LINE = b"Set ray log level from environment variable"
 
 
@@ -77,7 +76,7 @@ def connected(cluster: ClusterSection) -> Iterator[None]:
         "log_to_driver": False,
         "include_dashboard": False,
     }
-    address, source = _given_address(cluster)
+    address, source = given_address(cluster)
     if address is not None:
         _check_answers(address, source)
         options = {"address": address, "logging_level": logging.ERROR, "log_to_driver": False}
@@ -101,33 +100,6 @@ def connected(cluster: ClusterSection) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
-
-
-def _given_address(cluster: ClusterSection) -> tuple[str | None, str]:
-    """Return the address of the cluster to work on, None for a local one, and what gave it.
-
-    Raises
-    ------
-    RunError
-        If it is none: Ray would go on trying for ten minutes.
-    """
-    source = "cluster.address or --address" if cluster.address else "RAY_ADDRESS"
-    given = cluster.address or os.environ.get("RAY_ADDRESS")
-    if not given:
-        return None, source
-    address = given.strip()
-    if address != "auto" and not (_ADDRESS.fullmatch(address) and _parts(address)[1] < 1 << 16):
-        raise RunError(
-            f"{given!r} (of {source}) is no address of a Ray cluster: HOST:PORT, ray://HOST:PORT "
-            "or auto; or run without one: --local"
-        )
-    return address, source
-
-
-def _parts(address: str) -> tuple[str, int]:
-    """Return host and port of an address."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 @contextlib.contextmanager
@@ -214,7 +186,7 @@ def _check_answers(address: str, source: str) -> None:
     """
     if address == "auto":
         return  # Ray looks it up.
-    host, port = _parts(address)
+    host, port = host_and_port(address)
     is_plain = not address.startswith("ray://") and os.environ.get("RAY_USE_TLS") in (None, "", "0")
     until = time.monotonic() + _ANSWER_S
     while True:
