@@ -28,7 +28,7 @@ from qaeval_core.models.registry import ModelSource
 from qaeval_export.facts import Made, ModelFacts, kind_of, pair_template
 from qaeval_export.graph_files import open_graph, save_graph
 from qaeval_export.parity import ParityRow, pair_rows, parity_pairs, text_rows
-from qaeval_export.sentence_files import SentenceFiles
+from qaeval_export.sentence_files import FROM_PADDING, SentenceFiles
 
 _READS = ("input_ids", "attention_mask", "token_type_ids")
 _HIDDEN = ("last_hidden_state", "token_embeddings")
@@ -36,8 +36,6 @@ _HIDDEN = ("last_hidden_state", "token_embeddings")
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 _MIN_OPSET = 13  # From here on axes of squeezing and summing are inputs.
 _PREFIX = "qaeval_"
-# These count positions from padding_idx + 1.
-_FROM_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
 
 
 def adopt(source: ModelSource, request: ArtifactRequest, folder: Path) -> Made:
@@ -141,7 +139,7 @@ def _facts(
     """
     try:
         n_positions = int(config.max_position_embeddings)
-        if config.model_type in _FROM_PADDING:
+        if config.model_type in FROM_PADDING:
             n_positions -= int(config.pad_token_id) + 1
         if files is not None:
             n_positions = min(n_positions, files.max_tokens(config))

@@ -16,6 +16,8 @@ from tokenizers import Tokenizer, normalizers
 from qaeval_core.errors import ExportError
 from qaeval_core.models.registry import ModelSource
 
+_Remade = tuple[str, str, dict[str, tuple[str, bool | None]]]
+
 MAIN_FILE = "config_sentence_transformers.json"
 # In the order in which the library looks for them.
 _TRANSFORMER_FILES = tuple(
@@ -27,7 +29,35 @@ _HARMLESS = re.compile(
     "max_seq_length|do_lower_case|transformer_task|modality_config|module_output_name|unpad_inputs"
     "|query_length|document_length"
 )
+_PACKAGE = "sentence_transformers."
 _TASKS = {"SentenceTransformer": "feature-extraction", "CrossEncoder": "sequence-classification"}
+# What the graphs compute: a method of the model, what is taken of its output, and its name.
+_OUTPUTS = {
+    "SentenceTransformer": ("forward", "last_hidden_state", "token_embeddings"),
+    "CrossEncoder": ("forward", "logits", "scores"),
+}
+# Of these tokenizers transformers makes a part anew, of flags and their defaults, whatever
+# tokenizer.json has: the part, its type, and by flag its name there and the default.
+_BERT: _Remade = (
+    "normalizer",
+    "BertNormalizer",
+    {
+        "do_lower_case": ("lowercase", True),
+        "strip_accents": ("strip_accents", None),
+        "tokenize_chinese_chars": ("handle_chinese_chars", True),
+    },
+)
+_ROBERTA: _Remade = (
+    "pre_tokenizer",
+    "ByteLevel",
+    {"add_prefix_space": ("add_prefix_space", False)},
+)
+_REMADE = {
+    **dict.fromkeys(("bert", "distilbert", "electra", "mobilebert", "mpnet"), _BERT),
+    "roberta": _ROBERTA,
+}
+# These count positions from padding_idx + 1, wherever the padding is.
+FROM_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
 _POOLINGS: dict[str, Literal["mean", "cls", "max"]] = {
     "mean_tokens": "mean",
     "mean": "mean",
@@ -55,7 +85,8 @@ class SentenceFiles:
     ------
     ExportError
         If they say what is not supported: another kind of model or module, a default prompt,
-        shortened vectors, or texts that are cut at their beginning.
+        shortened vectors, outputs of another layer, or texts that are cut or padded at their
+        beginning.
     """
 
     def __init__(self, source: ModelSource, kind: Kind) -> None:
@@ -73,6 +104,7 @@ class SentenceFiles:
         uses_settings = bool(self._modules) or (is_own and kind == "SentenceTransformer")
         self._settings = self._read(first) if first and uses_settings else {}
         self._tokenizer = self._read("tokenizer_config.json")
+        self._model_type = self._read("config.json").get("model_type")
         self._check(first)
 
     @property
@@ -105,29 +137,58 @@ class SentenceFiles:
         for name, value in self._settings.items():
             if value and not _HARMLESS.fullmatch(name):
                 raise self._refuse(f"sets {name} to {value!r} ({settings_file})")
-        side = self._tokenizer.get("truncation_side")
-        if side is None:
-            side = (self._read("tokenizer.json").get("truncation") or {}).get("direction")
-        if str(side or "right").lower() != "right":
-            raise self._refuse(f"cuts texts on the {str(side).lower()} (tokenizer_config.json)")
+        self._check_outputs(settings_file)
+        self._check_sides()
+
+    def _check_outputs(self, settings_file: str) -> None:
+        method, output, name = _OUTPUTS[self._kind]
+        modalities = self._settings.get("modality_config")
+        if modalities is not None:
+            own = modalities.get("text") or {}
+            if (own.get("method"), own.get("method_output_name")) != (method, output):
+                raise self._refuse(f"sets modality_config to {modalities!r} ({settings_file})")
+        given = self._settings.get("module_output_name")
+        if given not in (None, name):
+            raise self._refuse(f"sets module_output_name to {given!r} ({settings_file})")
+
+    def _check_sides(self) -> None:
+        content = self._read("tokenizer.json")
+        cut, padded = (
+            str(
+                self._tokenizer.get(f"{section}_side")
+                or (content.get(section) or {}).get("direction")
+                or "right"
+            ).lower()
+            for section in ("truncation", "padding")
+        )
+        if cut != "right":
+            raise self._refuse(f"cuts texts on the {cut} (tokenizer_config.json)")
+        # The library's own numbers depend on what else is in the batch then.
+        if padded != "right" and self._model_type not in FROM_PADDING:
+            raise self._refuse(f"pads texts on the {padded} (tokenizer_config.json)")
 
     def _check_modules(self) -> None:
         allowed = {"Transformer"}
         allowed |= set() if self.is_cross else {"Pooling", "Normalize"}
         for module in self._modules:
-            last = str(module["type"]).rpartition(".")[2]
+            path = str(module["type"])
+            last = _class_name(path)
             if last not in allowed:
                 raise self._refuse(f"ends in {last} (modules.json)")
+            if not path.startswith(_PACKAGE):
+                raise self._refuse(f"has a module of others, {path} (modules.json)")
             if last == "Transformer" and module.get("path"):
                 raise self._refuse(f"has its weights in {module['path']} (modules.json)")
 
     def activation(self, config: Any) -> Literal["sigmoid", "identity"]:
         """Return what a cross-encoder does with its logit; a sigmoid where nothing is named."""
-        older = (getattr(config, "sentence_transformers", None) or {}).get("activation_fn")
+        older = getattr(config, "sentence_transformers", None) or {}
         oldest = getattr(config, "sbert_ce_default_activation_function", None)
-        named = self._main.get("activation_fn") or older or oldest or "torch.nn.Sigmoid"
-        root, _, last = str(named).rpartition(".")
-        if last not in ("Sigmoid", "Identity") or not root.startswith("torch"):
+        # The library looks no further than at a null in config.json.
+        named = self._main.get("activation_fn") or older.get("activation_fn", oldest)
+        named = str(named or "torch.nn.Sigmoid")
+        last = _class_name(named)
+        if last not in ("Sigmoid", "Identity") or not named.startswith("torch."):
             raise ExportError(f"activation {named} is not supported; Sigmoid or Identity is")
         return "sigmoid" if last == "Sigmoid" else "identity"
 
@@ -139,14 +200,14 @@ class SentenceFiles:
         ExportError
             If that is another way.
         """
+        if not self._modules:
+            return "mean"  # A folder 1_Pooling that no file names is not looked at.
         folders = [
             str(module.get("path", "1_Pooling"))
             for module in self._modules
-            if str(module["type"]).endswith("Pooling")
+            if _class_name(module["type"]) == "Pooling"
         ]
-        given = self._read(f"{folders[0] if folders else '1_Pooling'}/config.json")
-        if not self._modules and not given:
-            return "mean"
+        given = self._read(f"{folders[0]}/config.json") if folders else {}
         if "pooling_mode" in given:  # newer files name it
             named = given["pooling_mode"]
             on = set(named) if isinstance(named, list) else {str(named)}
@@ -170,7 +231,7 @@ class SentenceFiles:
         return int(min(limit, config.max_position_embeddings))
 
     def with_case(self, tokenizer: Tokenizer) -> Tokenizer:
-        """Return a tokenizer that makes letters small where the model's files want that.
+        """Return a tokenizer that treats letters as the model's files want: case, accents, signs.
 
         Raises
         ------
@@ -179,16 +240,32 @@ class SentenceFiles:
         """
         content = json.loads(tokenizer.to_str())
         normalizer, named = content["normalizer"], self._tokenizer.get("do_lower_case")
-        if named is not None and normalizer and normalizer["type"] == "BertNormalizer":
-            normalizer["lowercase"] = bool(named)
+        part, kind, flags = self._remade()
+        if flags and (content[part] or {}).get("type") == kind:
+            for flag, (name, default) in flags.items():
+                content[part][name] = self._tokenizer.get(flag, default)
             tokenizer = Tokenizer.from_str(json.dumps(content))
         elif named is False and _lowers(normalizer):
             raise self._refuse("lowers letters by tokenizer.json, and not by tokenizer_config.json")
+        elif flags:
+            raise self._refuse(f"has another {part} in tokenizer.json than its class, {kind}")
         if self._settings.get("do_lower_case") and not _lowers(normalizer):
             own = [tokenizer.normalizer] if normalizer is not None else []
             tokenizer = Tokenizer.from_str(json.dumps(content))
             tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
         return tokenizer
+
+    def _remade(self) -> _Remade:
+        """Return what transformers makes anew of this tokenizer."""
+        named = self._tokenizer.get("tokenizer_class")
+        if named is None:
+            return _REMADE.get(str(self._model_type), ("", "", {}))
+        name = str(named).removesuffix("Fast").removesuffix("Tokenizer").lower()
+        return _REMADE.get(name, ("", "", {}))
+
+
+def _class_name(path: object) -> str:
+    return str(path).rpartition(".")[2]
 
 
 def _lowers(normalizer: Any) -> bool:

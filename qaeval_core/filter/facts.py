@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -292,17 +293,37 @@ def _tokens(table: pa.Table, name: str | None, *, is_shared: bool = False) -> pl
         return own.gather(pl.Series(pl.from_arrow(codes.indices)))
     if not is_list(column.type):
         return texts.token_text(_texts(table, name))
-    # As bytes: what is no UTF-8 may be in there, too.
-    rows = column.cast(pa.large_list(pa.large_binary())).to_pylist()
-    parts = [[(part or b"").decode("utf-8", "replace") for part in row or ()] for row in rows]
+    parts = _passages(column)
     own = pl.Series([text for row in parts for text in row], dtype=pl.String)
     flat = iter(texts.token_text(own).to_list())
     return pl.Series([" \n ".join(next(flat) for _ in row) for row in parts], dtype=pl.String)
 
 
+def _passages(column: pa.ChunkedArray) -> list[list[str]]:
+    # As bytes: what is no UTF-8 may be in there, too.
+    rows = column.cast(pa.large_list(pa.large_binary())).to_pylist()
+    return [[(part or b"").decode("utf-8", "replace") for part in row or ()] for row in rows]
+
+
+def _whole_texts(table: pa.Table, name: str) -> pl.Series:
+    """Return texts as they are; passages of a list are parted by a sign that no token holds."""
+    column = table[name]
+    if not is_list(column.type):
+        return _texts(table, name)
+    rows = [f" {texts.BETWEEN} ".join(row) for row in _passages(column)]
+    return pl.Series(rows, dtype=pl.String)
+
+
 def _texts(table: pa.Table, name: str) -> pl.Series:
     # In one piece: for each chunk polars would build its patterns anew.
     return pl.Series(pl.from_arrow(text_column(table[name]))).cast(pl.String).rechunk()
+
+
+def _holds(
+    table: pa.Table, name: str, tokens: pl.Series, *, answers: pl.Series, run: pl.Series
+) -> pl.Series:
+    """Return whether texts of a column hold their answers, of which ``run`` is the tokens."""
+    return texts.holds_signs(texts.holds_run(tokens, run), _whole_texts(table, name), answers)
 
 
 def _apply_rules(
@@ -312,12 +333,13 @@ def _apply_rules(
         return
     n_words = texts.n_words(_texts(table, stages.question))
     found = {"too_short": n_words < MIN_WORDS, "too_long": n_words > MAX_WORDS}
-    if stages.answer in stages.columns:
+    if stages.answer is not None and stages.answer in stages.columns:
         answer = _tokens(table, stages.answer)
-        found["answer_in_question"] = texts.holds_run(question, answer)
-        if "answer_not_in_context" in stages.rules:
+        holds = partial(_holds, table, answers=_whole_texts(table, stages.answer), run=answer)
+        found["answer_in_question"] = holds(stages.question, question)
+        if "answer_not_in_context" in stages.rules and stages.context is not None:
             context = _tokens(table, stages.context, is_shared=True)
-            found["answer_not_in_context"] = ~texts.holds_run(context, answer)
+            found["answer_not_in_context"] = ~holds(stages.context, context)
     for reason, chosen in found.items():
         if reason in stages.rules:
             decided.drop(reason, chosen.fill_null(False).to_numpy())

@@ -25,6 +25,13 @@ _IN_TOKENS = bytes(
     for byte in range(128)
 ).ljust(256)
 _ROWS_PER_STEP = 4096
+# Stands between passages that are looked at as one text.
+BETWEEN = "\x1e"
+# Signs that tell tokens apart: C++ from C, +3 from 3, $5 from 5.
+_SIGN = rf"[\p{{Sm}}\p{{Sc}}\p{{So}}#%&@{BETWEEN}]"
+_SIGN_ON_LETTER = r"\pL[#+♯]"
+_SIGNED_TOKENS = rf"\w*{_SIGN_ON_LETTER}+|\w+|{_SIGN}"
+_HYPHEN_AS_MINUS = r"(^|[^\w])-(\d)"
 
 
 def token_text(texts: pl.Series) -> pl.Series:
@@ -100,16 +107,21 @@ def _ascii_tokens(
 
 
 def same_text(texts: pl.Series) -> pl.Series:
-    """Return what equal texts have in common: all but case, white space and a last ? or full stop.
+    """Return what equal texts have in common: all but case, the width of white space and one mark.
+
+    The mark is a ? or full stop that ends the text, right behind what is neither white space nor
+    such a mark. One that stands alone, or one of several, may be what is asked for.
 
     Examples
     --------
     >>> asked = pl.Series(["Who uses  C?", "who uses c", "Who uses C++?", "Who uses C#?", "?"])
     >>> same_text(asked).to_list()
     ['who uses c', 'who uses c', 'who uses c++', 'who uses c#', '?']
+    >>> same_text(pl.Series(["operator ?", "operator ??", "operator"])).to_list()
+    ['operator ?', 'operator ??', 'operator']
     """
     plain = texts.str.to_lowercase().str.replace_all(r"\s+", _SPACE).str.strip_chars()
-    return plain.str.replace(r"(\S)[\s?.。？]+$", "$1")
+    return plain.str.replace(r"([^\s?.。？])[?.。？]$", "$1")
 
 
 def n_words(texts: pl.Series) -> pl.Series:
@@ -137,6 +149,43 @@ def holds_run(texts: pl.Series, runs: pl.Series) -> pl.Series:
     frame = pl.DataFrame({"text": _SPACE + texts + _SPACE, "run": _SPACE + runs + _SPACE})
     inside = frame.select(pl.col("text").str.contains(pl.col("run"), literal=True)).to_series()
     return inside & (runs != "")
+
+
+def holds_signs(found: pl.Series, texts: pl.Series, answers: pl.Series) -> pl.Series:
+    """Return what `holds_run` found of tokens, but signs count, and answers of signs alone.
+
+    Parameters
+    ----------
+    found : pl.Series of bool
+    texts, answers : pl.Series of str
+        As they are; passages of one text stand with `BETWEEN` between them.
+
+    Examples
+    --------
+    >>> texts, answers = pl.Series(["i use f", "i use f#", "a ♥"]), pl.Series(["F#", "F", "♥"])
+    >>> holds_signs(pl.Series([True, True, False]), texts, answers).to_list()
+    [False, False, True]
+    """
+    has_sign = _with_minus(answers).str.contains(_SIGN) | texts.str.contains(_SIGN_ON_LETTER)
+    signed = (found & has_sign).fill_null(value=False).arg_true()
+    runs = _signed_text(texts.gather(signed)), _signed_text(answers.gather(signed))
+    found = found.clone().scatter(signed, holds_run(*runs))
+    is_bare = answers.str.contains(r"\S") & ~answers.str.contains(r"\w")
+    bare = is_bare.fill_null(value=False).arg_true()
+    frame = pl.DataFrame({"text": texts.gather(bare), "answer": answers.gather(bare)})
+    literal = pl.col("text").str.contains(pl.col("answer").str.strip_chars(), literal=True)
+    return found.scatter(bare, frame.select(literal).to_series())
+
+
+def _signed_text(texts: pl.Series) -> pl.Series:
+    """Return tokens and signs of texts, a space between them."""
+    found = _with_minus(texts).str.to_lowercase().str.extract_all(_SIGNED_TOKENS)
+    return found.list.join(_SPACE)
+
+
+def _with_minus(texts: pl.Series) -> pl.Series:
+    """Return texts in which a hyphen before a number is a minus."""
+    return texts.str.replace_all(_HYPHEN_AS_MINUS, "${1}\N{MINUS SIGN}${2}")
 
 
 def tie_hashes(ids: pa.ChunkedArray, seed: int) -> UInt64:

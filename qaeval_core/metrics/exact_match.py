@@ -6,7 +6,8 @@ Equality of normalised texts in, scores out; the normalisation is the tokeniser'
 Source
 ------
 Rajpurkar et al. SQuAD. EMNLP 2016, arXiv:1606.05250, section 6.1, and the evaluation script v1.1.
-Several references: the best one.
+Several references: the best one. With another tokeniser than the script's, two texts of which it
+leaves no words are undefined: they may be any.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from qaeval_core.metrics.base import Scores
-from qaeval_core.metrics.targets import Targets
-from qaeval_core.metrics.words import WordMetric, WordSettings, scored
+from qaeval_core.metrics.targets import FloatArray, Targets
+from qaeval_core.metrics.words import WordMetric, WordSettings, scored, without_words
 from qaeval_core.schema import Tokeniser
 
 SQUAD = "Rajpurkar et al. SQuAD. EMNLP 2016, arXiv:1606.05250, section 6.1; evaluation script v1.1"
+
+# Rules that may leave no words of a text; what SQuAD's own leaves is the script's business.
+_DROPPING = ("words", "rouge", "coco")
 
 
 def exact_match(*, is_equal: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -49,16 +53,30 @@ class OverlapSettings(WordSettings):
     tokeniser: Tokeniser = Field("squad", description="rule that splits a text into words")
 
 
-class ExactMatch(WordMetric[OverlapSettings]):
-    """Exact match of normalised texts."""
+class OverlapMetric(WordMetric[OverlapSettings]):
+    """A metric of SQuAD's evaluation script."""
 
-    name = "exact_match"
-    title = "1 where the normalised texts are equal"
     source = SQUAD
     settings = OverlapSettings
     statistic = "overlap"
     is_symmetric = True
 
+    def pass_options(self, settings: OverlapSettings) -> dict[str, object]:
+        """Return what texts without words are; the script calls any two of them equal."""
+        return {"wordless": "undefined"} if settings.tokeniser in _DROPPING else {}
+
+    def defined(self, settings: OverlapSettings, words: Targets, each: FloatArray) -> FloatArray:
+        """Return scores of targets, undefined where another rule than the script's has no words."""
+        return without_words(words, each) if self.pass_options(settings) else each
+
+
+class ExactMatch(OverlapMetric):
+    """Exact match of normalised texts."""
+
+    name = "exact_match"
+    title = "1 where the normalised texts are equal"
+
     def score_words(self, settings: OverlapSettings, words: Targets) -> Scores:
         """Return the columns of some rows."""
-        return scored(words, {"": words.best(exact_match(is_equal=words["is_equal"] > 0))})
+        each = exact_match(is_equal=words["is_equal"] > 0)
+        return scored(words, {"": words.best(self.defined(settings, words, each))})

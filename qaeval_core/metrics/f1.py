@@ -11,8 +11,9 @@ With n words in common, each counted as often as both texts have it::
     R = n / |reference|
     F1 = 2 P R / (P + R) = 2 n / (|candidate| + |reference|)
 
-A text without words scores 1 against another without words, and 0 against any other. Several
-references: the best F1, with its P and R.
+A text without words scores 1 against another without words, and 0 against any other; with another
+tokeniser than the script's, two texts of which it leaves no words are undefined: they may be any.
+Several references: the best F1, with its P and R.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaeval_core.metrics.base import Scores, columns
-from qaeval_core.metrics.exact_match import SQUAD, OverlapSettings
+from qaeval_core.metrics.exact_match import OverlapMetric, OverlapSettings
 from qaeval_core.metrics.targets import Targets
-from qaeval_core.metrics.words import WordMetric, scored
+from qaeval_core.metrics.words import scored
 
 
 class F1Scores(NamedTuple):
@@ -60,16 +61,12 @@ def f1(
     return F1Scores(precision, recall, np.where(both_empty, 1.0, score))
 
 
-class F1(WordMetric[OverlapSettings]):
+class F1(OverlapMetric):
     """F1 of words."""
 
     name = "f1"
     title = "F-score of the words that both texts have"
-    source = SQUAD
-    settings = OverlapSettings
-    statistic = "overlap"
     columns = columns("", "precision", "recall", kind="exact")
-    is_symmetric = True
 
     def score_words(self, settings: OverlapSettings, words: Targets) -> Scores:
         """Return the columns of some rows."""
@@ -78,8 +75,9 @@ class F1(WordMetric[OverlapSettings]):
             n_candidate=words.per_target("n_candidate").astype(np.int64),
             n_reference=words.ints("n_reference"),
         )
-        best = words.first_best(each.f1)
+        score = self.defined(settings, words, each.f1)
+        best = words.first_best(score)
         return scored(
             words,
-            {"": best(each.f1), "precision": best(each.precision), "recall": best(each.recall)},
+            {"": best(score), "precision": best(each.precision), "recall": best(each.recall)},
         )

@@ -27,6 +27,7 @@ from qaeval_core.tables.score_tables import (
     flat_columns,
     numbers,
 )
+from qaeval_core.tables.sheets import decimal_comma
 
 # Texts and names in quotes.
 QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"")
@@ -113,9 +114,10 @@ def select_rows(frame: pl.DataFrame, expression: str, option: str) -> pl.Series:
     hint = 'quote names with signs, as in "BLEU-1" > 0.5'
     if _SUB_QUERY.search(QUOTED.sub("''", expression)):
         raise ConfigError(f"{option} {expression!r}: no sub-queries: they could read any file")
+    roots: list[str] = []
     try:
         parsed = pl.sql_expr(expression)
-        roots = parsed.meta.root_names()
+        roots += parsed.meta.root_names()
         for name in roots:
             if name not in frame.columns and not _fields(frame, name):
                 found = nearest(name, frame.columns)
@@ -127,6 +129,8 @@ def select_rows(frame: pl.DataFrame, expression: str, option: str) -> pl.Series:
         beside.clear().select(pl.sql_expr(whole))
     except pl.exceptions.PolarsError as error:
         why = str(error).splitlines()[0]
+        commas = (decimal_comma(frame[name]) for name in roots if name in frame.columns)
+        why += next(filter(None, commas), "")
         raise ConfigError(f"{option} {expression!r}: {why} ({hint})") from None
     if frame.height > 1 and beside.select(parsed).height == 1:
         raise ConfigError(f"{option} {expression!r} is one value for all rows, not one for each")

@@ -29,7 +29,7 @@ from qaeval_core.planning.listing import matches
 from qaeval_core.schema import COLUMNS_METADATA, NOT_SAMPLED, QUARANTINE_REASON
 from qaeval_core.storage.checksums import is_intact
 from qaeval_core.storage.path import StoragePath, as_path, near_folders
-from qaeval_core.tables.sheets import read_sheet
+from qaeval_core.tables.sheets import decimal_comma, is_workbook, read_sheet
 
 SUFFIXES = (".parquet", ".jsonl", ".csv", ".tsv")
 _WORKBOOKS = (".xlsx", ".xls", ".ods")
@@ -144,7 +144,8 @@ def check_numeric(frame: pl.DataFrame, name: str, option: str) -> None:
     """Raise SchemaError if a table lacks a column, or it holds no numbers."""
     check_column(frame, name, option)
     if not is_numeric(frame, name):
-        raise SchemaError(f"{option} column {name!r} is {frame[name].dtype}, not a number")
+        comma = decimal_comma(frame[name])
+        raise SchemaError(f"{option} column {name!r} is {frame[name].dtype}, not a number{comma}")
 
 
 def is_numeric(frame: pl.DataFrame, name: str) -> bool:
@@ -248,11 +249,11 @@ def _read(file: StoragePath, text: str | None = None) -> pl.DataFrame:
             return pl.read_parquet(source)
         if file.suffix == ".jsonl":
             return pl.read_ndjson(source, infer_schema_length=None)
-        if file.suffix in (".csv", ".tsv"):
+        if file.suffix in (".csv", ".tsv") and not is_workbook(content):
             return read_sheet(content, text)
     except (pl.exceptions.PolarsError, pa.ArrowException, OSError, ValueError) as error:
         raise UnreadableFileError(f"cannot read {file}: {error}") from None
-    if file.suffix in _WORKBOOKS:
+    if file.suffix in _WORKBOOKS or is_workbook(content):
         raise UnreadableFileError(f"{file} is a workbook: save its sheet as CSV, and name that")
     raise UnreadableFileError(f"{file}: not one of {', '.join(SUFFIXES)}")
 

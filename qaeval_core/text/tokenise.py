@@ -18,6 +18,8 @@ come from the libraries that define them, where there is one.
 
 from __future__ import annotations
 
+import importlib
+import os
 import re
 import sys
 import unicodedata
@@ -57,6 +59,8 @@ _COCO_DROPPED_LINE = "'' ' `` ` -LRB- -RRB- -LCB- -RCB- . ? ! , : - -- ... ;"
 _COCO_DROPPED = frozenset(_COCO_DROPPED_LINE.split())
 # rouge-score stems words of more than so many characters.
 _MIN_STEMMED_CHARS = 4
+# As Debian calls the home of users who have none.
+_NO_HOME = "/nonexistent"
 
 
 class WordSplitter:
@@ -238,9 +242,7 @@ def _13a(lowercase: bool, _: Language) -> _Splits:
 
 
 def _treebank(lowercase: bool, _: Language) -> _Splits:
-    from nltk.tokenize import TreebankWordTokenizer
-
-    rule = TreebankWordTokenizer()
+    rule = _nltk("nltk.tokenize").TreebankWordTokenizer()
     return lambda text: list(rule.tokenize(text.lower() if lowercase else text)), None
 
 
@@ -327,6 +329,19 @@ def porter_stem(word: str) -> str:
 
 @cache
 def _porter() -> Any:
-    from nltk.stem.porter import PorterStemmer
+    return _nltk("nltk.stem.porter").PorterStemmer()
 
-    return PorterStemmer()
+
+def _nltk(module: str) -> Any:
+    """Return a module of NLTK; its package cannot be imported by a user without a home.
+
+    It looks for a folder to download to. Nothing is downloaded: one that is not there will do.
+    """
+    is_homeless = os.path.expanduser("~") == "~"
+    if is_homeless:
+        os.environ["HOME"] = _NO_HOME
+    try:
+        return importlib.import_module(module)
+    finally:
+        if is_homeless:
+            del os.environ["HOME"]

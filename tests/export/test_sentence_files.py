@@ -16,10 +16,13 @@ from sentence_transformers.sentence_transformer.modules import (
     Pooling,
     Transformer,
 )
+from tokenizers import Tokenizer
+from transformers import AutoConfig
 
 from qaeval_core import Scorer
-from qaeval_core.errors import QAEvalError
+from qaeval_core.errors import ExportError, QAEvalError
 from qaeval_core.models.registry import resolve_model
+from qaeval_export.sentence_files import SentenceFiles
 from sentence_models import PAIRS, WIDTH, cosines, predictions, write_plain
 
 MAIN = "config_sentence_transformers.json"
@@ -197,6 +200,167 @@ def test_a_cross_encoder_that_ends_otherwise_is_refused(
         (folder / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(QAEvalError, match=said):
         own_predictions(folder)
+
+
+def cross_encoder(folder: Path, plain: Path, **given: Any) -> Path:
+    CrossEncoder(str(plain / "cross"), device="cpu", **given).save_pretrained(str(folder))
+    return folder
+
+
+def without(folder: Path, file: str, *fields: str) -> None:
+    known = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps({k: v for k, v in known.items() if k not in fields}))
+
+
+def files_of(folder: Path, kind: Any = "SentenceTransformer") -> SentenceFiles:
+    role = "encoder" if kind == "SentenceTransformer" else "cross_encoder"
+    return SentenceFiles(resolve_model(str(folder), role=role), kind)
+
+
+LETTERS = "Oslo is the King: CAFÉ café 東京, Łódź"
+FLAGS: dict[str, dict[str, object]] = {
+    "accents stay": {"do_lower_case": True, "strip_accents": False},
+    "accents go": {"strip_accents": True},
+    "Chinese signs stay together": {"tokenize_chinese_chars": False},
+    "a class that reads no flags": {"tokenizer_class": "PreTrainedTokenizerFast"},
+    "another class of the kind": {"tokenizer_class": "ElectraTokenizerFast"},
+    "flags of a class that reads none": {
+        "tokenizer_class": "PreTrainedTokenizerFast", "strip_accents": True,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cut", [(), ("do_lower_case",), ("do_lower_case", "tokenizer_class")])
+@pytest.mark.parametrize("name", FLAGS)
+def test_letters_are_those_that_the_library_reads(
+    name: str, cut: tuple[str, ...], plain: Path, tmp_path: Path
+) -> None:
+    """Flags of tokenizer_config.json, or their defaults, win over tokenizer.json in it."""
+    folder = bi_encoder(tmp_path / "bi", plain)
+    without(folder, "tokenizer_config.json", *cut)
+    change(folder, "tokenizer_config.json", **FLAGS[name])
+    own = files_of(folder).with_case(Tokenizer.from_file(str(folder / "tokenizer.json")))
+    library = SentenceTransformer(str(folder), device="cpu").tokenizer.backend_tokenizer
+    assert own.normalizer.normalize_str(LETTERS) == library.normalizer.normalize_str(LETTERS)
+
+
+def test_a_space_before_texts_is_the_librarys(plain: Path, tmp_path: Path) -> None:
+    """RoBERTa's tokenizers have a flag of their own that wins over tokenizer.json."""
+    folder = bi_encoder(tmp_path / "bi", plain)
+    rule = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    change(folder, "tokenizer.json", pre_tokenizer=rule)
+    change(folder, "tokenizer_config.json", tokenizer_class="RobertaTokenizer")
+    own = files_of(folder).with_case(Tokenizer.from_file(str(folder / "tokenizer.json")))
+    assert own.pre_tokenizer.pre_tokenize_str("a b")[0][0] == "a"
+    change(folder, "tokenizer.json", pre_tokenizer={"type": "Whitespace"})
+    with pytest.raises(ExportError, match=r"another pre_tokenizer in tokenizer.json than its"):
+        files_of(folder).with_case(Tokenizer.from_file(str(folder / "tokenizer.json")))
+
+
+LAYER = {"text": {"method": "forward", "method_output_name": ["hidden_states", -2]}}
+FOREIGN = [{"idx": 0, "name": "0", "path": "", "type": "custom_st.Transformer"}]
+NOT_READ: dict[str, tuple[str, dict[str, Any], str]] = {
+    "another layer": (
+        "sentence_bert_config.json", {"modality_config": LAYER}, "sets modality_config to .*-2"
+    ),
+    "another method": (
+        "sentence_bert_config.json",
+        {"modality_config": {"text": {**LAYER["text"], "method": "get_text_features"}}},
+        "sets modality_config to .*get_text_features",
+    ),
+    "no texts": ("sentence_bert_config.json", {"modality_config": {}}, "sets modality_config to"),
+    "another output": (
+        "sentence_bert_config.json", {"module_output_name": "sentence_embedding"},
+        "sets module_output_name to 'sentence_embedding'",
+    ),
+    "padding in front": (
+        "tokenizer_config.json", {"padding_side": "left"}, "pads texts on the left"
+    ),
+    "padding in front, in the other file": (
+        "tokenizer.json", {"padding": {"direction": "Left"}}, "pads texts on the left"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["SentenceTransformer", "CrossEncoder"])
+@pytest.mark.parametrize("name", NOT_READ)
+def test_both_kinds_are_refused_for_what_is_not_computed(
+    name: str, kind: str, plain: Path, tmp_path: Path
+) -> None:
+    """They passed for settings without a number, and were another layer's, or a batch's."""
+    file, fields, said = NOT_READ[name]
+    make = bi_encoder if kind == "SentenceTransformer" else cross_encoder
+    folder = make(tmp_path / "model", plain)
+    files_of(folder, kind)
+    change(folder, file, **fields)
+    with pytest.raises(ExportError, match=said):
+        files_of(folder, kind)
+
+
+def test_padding_in_front_changes_no_position_of_roberta(plain: Path, tmp_path: Path) -> None:
+    folder = bi_encoder(tmp_path / "bi", plain)
+    change(folder, "config.json", model_type="roberta")
+    change(folder, "tokenizer_config.json", padding_side="left")
+    assert files_of(folder).pooling() == "mean"
+
+
+@pytest.mark.parametrize("kind", ["SentenceTransformer", "CrossEncoder"])
+@pytest.mark.parametrize("path", ["custom_st.{}", "sentence_transformers_of_others.{}", "{}"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_modules_of_others_are_refused_by_name(
+    place: int, path: str, kind: str, plain: Path, tmp_path: Path
+) -> None:
+    """They were taken for the library's own by the last part of their name."""
+    make = bi_encoder if kind == "SentenceTransformer" else cross_encoder
+    folder = make(tmp_path / "model", plain)
+    modules = json.loads((folder / "modules.json").read_text())
+    place = min(place, len(modules) - 1)
+    modules[place]["type"] = path.format(modules[place]["type"].rpartition(".")[2])
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ExportError, match=f"module of others, {modules[place]['type']} "):
+        files_of(folder, kind)
+
+
+def test_a_folder_of_pooling_that_no_file_names_is_not_looked_at(
+    plain: Path, tmp_path: Path
+) -> None:
+    """The library takes the mean then."""
+    folder = bi_encoder(tmp_path / "bi", plain, pooling="cls")
+    assert files_of(folder).pooling() == "cls"
+    (folder / "modules.json").unlink()
+    assert SentenceTransformer(str(folder), device="cpu")[1].pooling_mode == "mean"
+    assert files_of(folder).pooling() == "mean"
+
+
+@pytest.mark.parametrize(
+    ("main", "older", "oldest"),
+    [
+        (None, {"activation_fn": None}, True),
+        (None, {"activation_fn": None}, False),
+        (None, {"version": "4.0"}, True),
+        ({"activation_fn": None}, {"activation_fn": "torch.nn.Identity"}, False),
+        ({"activation_fn": None}, {"activation_fn": None}, True),
+        ({"activation_fn": "torch.nn.Identity"}, {"activation_fn": None}, False),
+    ],
+)
+def test_a_null_ends_the_search_for_an_activation_where_the_library_ends_it(
+    main: dict[str, Any] | None,
+    older: dict[str, Any],
+    oldest: bool,
+    plain: Path,
+    tmp_path: Path,
+) -> None:
+    folder = cross_encoder(tmp_path / "cross", plain)
+    if main is None:
+        (folder / MAIN).unlink()
+    else:
+        change(folder, MAIN, **main)
+    names = {"sbert_ce_default_activation_function": "torch.nn.Identity"} if oldest else {}
+    change(folder, "config.json", sentence_transformers=older, **names)
+    config = AutoConfig.from_pretrained(folder)
+    library = CrossEncoder(str(folder), device="cpu").activation_fn
+    own = files_of(folder, "CrossEncoder").activation(config)
+    assert own == type(library).__name__.lower()
 
 
 def test_all_files_that_say_something_are_in_the_models_name(plain: Path, tmp_path: Path) -> None:

@@ -17,6 +17,10 @@ from helpers import REPOSITORY, write_parquet
 NOBODY = ("unshare", "--user", "--map-user=12345", "--map-group=12345")
 COMMANDS = {
     "score": ("score", "a.parquet", "--out", "new", "--local", "--metrics", "f1,rouge_l"),
+    "words of libraries": (
+        "score", "a.parquet", "--out", "words", "--local", "--metrics",
+        "meteor,q_bleu,adapted_rouge_l,cider",
+    ),
     "dry run": ("score", "a.parquet", "--out", "new", "--local", "--metrics", "f1", "--dry-run"),
     "explain": ("explain", "out", "--row", "a.parquet:0"),
     "filter": ("filter", "out", "--to", "kept", "--rules", "none", "--rank-by", "f1",
@@ -70,13 +74,26 @@ def test_what_needs_no_model_needs_no_home(name: str, folder: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_rows_in_memory_need_no_home(folder: Path) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"tokeniser": "treebank"},
+        {"tokeniser": "coco"},
+        {"tokeniser": "13a"},
+        {"tokeniser": "words", "stemming": "porter"},
+    ],
+)
+def test_rows_in_memory_need_no_home(settings: dict[str, str], folder: Path) -> None:
+    """A library of tokenizers looked for a place to download to when it was imported."""
     code = (
-        "from qaeval_core import Scorer\n"
-        "print(Scorer(['f1']).score([{'candidate': 'a', 'references': ['a']}])['f1'].to_pylist())"
+        "import os\nfrom qaeval_core import Scorer\n"
+        f"own = Scorer({{'f1': {settings}}})\n"
+        "row = {'candidate': 'running', 'references': ['running']}\n"
+        "print(own.score([row])['f1'].to_pylist(), 'HOME' in os.environ)"
     )
     done = homeless(folder, "-c", code)
-    assert done.returncode == 0 and "[1.0]" in done.stdout, done.stderr
+    assert done.returncode == 0 and "[1.0] False" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -93,3 +93,46 @@ def test_a_name_that_nobody_knows_is_one_line(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(RunError, match="no-such-head.invalid:6379 .of cluster.address"):
         connect("no-such-head.invalid:6379")
     assert "RAY_ADDRESS" not in os.environ
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        " ", "head", "head:", ":6379", "head:port", "head:6379:7", "head:99999", "a b:6379",
+        "http://head:8265", "ray://head", "ray://head:10001/x", "ray://", "local", "Auto",
+        "redis:password@head:6379",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("source", ["RAY_ADDRESS", "cluster.address"])
+def test_what_is_no_address_is_refused_by_name(
+    source: str, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray was given whatever it was, and some of it hung."""
+    monkeypatch.setenv("RAY_ADDRESS", given)
+    with pytest.raises(RunError, match=f"of {source}.* is no address of a Ray cluster") as raised:
+        connect(given if source == "cluster.address" else None)
+    assert repr(given) in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("around", ["{} ", " {}", "{}\n", "\t{}\r\n"])
+def test_blanks_around_an_address_are_not_of_it(
+    around: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one behind the port nobody looked whether anybody answers."""
+    with nobody() as address:
+        monkeypatch.setenv("RAY_ADDRESS", around.format(address))
+        with pytest.raises(RunError, match=f"at {address} .of RAY_ADDRESS.: .*refused"):
+            connect(None)
+
+
+@pytest.mark.parametrize("source", ["RAY_ADDRESS", "cluster.address"])
+def test_what_ray_itself_says_comes_with_the_source(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**given: object) -> None:
+        raise ConnectionError(f"nothing at {given['address']}")
+
+    monkeypatch.setattr(cluster.ray, "init", fail)
+    monkeypatch.setenv("RAY_ADDRESS", "auto ")
+    with pytest.raises(RunError, match=f"at auto .of {source}.*: nothing at auto$"):
+        connect("auto" if source == "cluster.address" else None)

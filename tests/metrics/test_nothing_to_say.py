@@ -54,6 +54,15 @@ def test_cider_of_the_others_stays() -> None:
         ("القاهرة 7", "دمشق 7", True),
         ("東京 2020", "Tokyo 2020", False),
         ("l'été à Évian", "l'hiver à Évian", False),
+        ("1990", "東京 1990", True),
+        ("東京 1990", "1990", True),
+        ("5", "км 5", True),
+        ("the city of Київ", "the city of Омск", True),
+        ("km ५", "km ६", True),
+        ("rue de l'été", "rue de l'êtê", True),
+        ("À Évian", "à évian", False),
+        ("Москва 5 km", "Москва 7 km", True),
+        ("the city of Київ 5", "the city of Київ 7", False),
         ("", "東京 2020", False),
         ("2020", "2020", False),
     ],
@@ -67,6 +76,44 @@ def test_rouge_of_a_script_that_it_drops_is_undefined(
     assert table["rouge_l_reason"].to_pylist() == (["no_words"] if is_undefined else [None])
     other = Scorer({"rouge_l": {"tokeniser": "words"}}).score(rows_of((candidate, [reference])))
     assert other["rouge_l_reason"].to_pylist() == [None]
+
+
+@pytest.mark.parametrize("metric", ["f1", "exact_match", "bleu_1"])
+@pytest.mark.parametrize(
+    ("tokeniser", "candidate", "reference", "is_undefined"),
+    [
+        ("rouge", "東京", "大阪", True),
+        ("rouge", "Москва", "Омск", True),
+        ("rouge", "1990", "東京 1990", True),
+        ("rouge", "東京", "Tokyo", False),
+        ("rouge", "", "", False),
+        ("rouge", "", "東京", True),
+        ("words", "?", "♥", True),
+        ("words", "東京", "大阪", False),
+        ("coco", "?", "!", True),
+    ],
+)
+def test_texts_without_words_are_not_equal(
+    metric: str, tokeniser: str, candidate: str, reference: str, is_undefined: bool
+) -> None:
+    """Any two texts of a script that a rule drops were; SQuAD's own rule stays its script's."""
+    table = Scorer({metric: {"tokeniser": tokeniser}}).score(rows_of((candidate, [reference])))
+    reasons = table[f"{metric}_reason"].to_pylist()
+    assert reasons == (["no_words"] if is_undefined else [None])
+    assert (table[metric].to_pylist() == [None]) is is_undefined
+
+
+def test_texts_without_words_are_equal_by_squads_rule() -> None:
+    """As its script has it."""
+    table = Scorer(["f1", "exact_match"]).score(rows_of(("?", ["!"]), ("the", ["a"])))
+    assert table["f1"].to_pylist() == table["exact_match"].to_pylist() == [1.0, 1.0]
+
+
+def test_another_reference_counts_where_one_has_no_words() -> None:
+    settings = {"f1": {"tokeniser": "rouge"}, "exact_match": {"tokeniser": "rouge"}}
+    table = Scorer(settings).score(rows_of(("東京", ["大阪", "Tokyo"]), ("東京", ["大阪", "京都"])))
+    for name in ("f1", "f1_precision", "f1_recall", "exact_match"):
+        assert table[name].to_pylist() == [0.0, None]
 
 
 PUNCTUATION = {

@@ -25,6 +25,7 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from qaeval.command import say
+from qaeval.on_ray.address import given_address, host_and_port
 from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import BlindNodeError, DeviceError, RunError
 from qaeval_core.models.session import Device, available_cpus, load_onnxruntime
@@ -75,9 +76,9 @@ def connected(cluster: ClusterSection) -> Iterator[None]:
         "log_to_driver": False,
         "include_dashboard": False,
     }
-    address = cluster.address or os.environ.get("RAY_ADDRESS")
-    if address:
-        _check_answers(address, "cluster.address" if cluster.address else "RAY_ADDRESS")
+    address, source = given_address(cluster)
+    if address is not None:
+        _check_answers(address, source)
         options = {"address": address, "logging_level": logging.ERROR, "log_to_driver": False}
     else:
         # Logical CPUs beyond the real ones: an actor that reserves all would starve light tasks.
@@ -92,9 +93,8 @@ def connected(cluster: ClusterSection) -> Iterator[None]:
             with _without_log_level_line():
                 ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise RunError(
-                f"cannot reach a Ray cluster at {address or 'this machine'}: {error}"
-            ) from None
+            where = f"{address} (of {source})" if address else "this machine"
+            raise RunError(f"cannot reach a Ray cluster at {where}: {error}") from None
         try:
             _check_door(address)
             yield
@@ -184,13 +184,13 @@ def _check_answers(address: str, source: str) -> None:
     RunError
         If nobody does so for `_ANSWER_S`.
     """
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdecimal() or "/" in host:
-        return  # "auto" and such are looked up by Ray.
+    if address == "auto":
+        return  # Ray looks it up.
+    host, port = host_and_port(address)
     is_plain = not address.startswith("ray://") and os.environ.get("RAY_USE_TLS") in (None, "", "0")
     until = time.monotonic() + _ANSWER_S
     while True:
-        why = _why_no_answer(host.strip("[]"), int(port), is_plain=is_plain)
+        why = _why_no_answer(host, port, is_plain=is_plain)
         if why is None:
             return
         if time.monotonic() > until:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 import uuid
 from abc import ABC, abstractmethod
@@ -22,6 +21,7 @@ from qaeval.on_ray.actors import (
     piece_from_json,
     pieces_dataset,
 )
+from qaeval.on_ray.address import given_address
 from qaeval.on_ray.cluster import ActorLayout, Nodes
 from qaeval.on_ray.governor import leave_governor, ray_governor
 from qaeval.on_ray.shipping import open_shipping
@@ -211,8 +211,8 @@ class _ScoringPass(_Pass):
         super().__init__(executor, job, coordinator)
         is_words = families[0].resources == "words"
         self._layout = executor.words_layout if is_words else executor.layout
-        is_cluster = bool(job.config.cluster.address or os.environ.get("RAY_ADDRESS"))
-        self._shipping = open_shipping(families, is_cluster=is_cluster)
+        address, _ = given_address(job.config.cluster)
+        self._shipping = open_shipping(families, is_cluster=address is not None)
         self._constructor |= {
             "plans": list(families),
             "device": job.device,

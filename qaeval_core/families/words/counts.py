@@ -43,12 +43,15 @@ def overlap(values: Values, options: Mapping[str, Any], texts: WordTables) -> Co
         sequences = pairs.table.sequences()
         for i in np.flatnonzero(is_equal).tolist():
             is_equal[i] = sequences[candidate[i]] == sequences[other[i]]
-        return {
+        found = {
             "n_candidate": numbers(lengths[pairs.candidate]),
             "n_reference": lists(lengths[pairs.other], pairs.n_others),
             "n_common": lists(n_common[places], pairs.n_others),
             "is_equal": lists(is_equal[places], pairs.n_others),
         }
+        if "wordless" in options:
+            found["no_words"] = lists(pairs.no_words(options), pairs.n_others)
+        return found
 
     return compute
 

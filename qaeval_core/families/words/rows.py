@@ -163,7 +163,7 @@ class Pairs:
         """Return where of both texts no words are left, or few, though one of them is not blank.
 
         A tokeniser that knows no word of a script would call any two texts of it equal, and two
-        that share a year as well.
+        that share a year as well, be it with a text of that year alone.
         """
         if options["tokeniser"] == _SCRIPTED:
             return np.zeros(len(self.other), dtype=bool)
@@ -177,7 +177,20 @@ class Pairs:
         if options["tokeniser"] == _LATIN:
             is_foreign = np.fromiter(map(_is_foreign, texts), bool, count=len(texts))
             lost |= is_foreign[left] & is_foreign[right]
+            lost |= self._differ_where_dropped(lowercase=bool(options["lowercase"]))
         return np.asarray(lost, dtype=bool)
+
+    def _differ_where_dropped(self, *, lowercase: bool) -> NDArray[np.bool_]:
+        """Return where texts have the same words, and differ in letters that are in no word."""
+        dropped = [_dropped(text, lowercase=lowercase) for text in self.table.texts]
+        numbers = {signs: number for number, signs in enumerate(dict.fromkeys(dropped))}
+        own = np.array([numbers[signs] for signs in dropped], dtype=np.int64)
+        left, right, lengths = self.own_candidate, self.other, self.table.lengths
+        found = (own[left] != own[right]) & (lengths[left] == lengths[right])
+        sequences = self.table.sequences() if found.any() else []
+        for i in np.flatnonzero(found).tolist():
+            found[i] = sequences[left[i]] == sequences[right[i]]
+        return np.asarray(found, dtype=bool)
 
 
 def _is_foreign(text: str) -> bool:
@@ -190,6 +203,18 @@ def _is_foreign(text: str) -> bool:
         return False
     letters = _LETTER.findall(text)
     return bool(2 * sum(letter.isascii() for letter in letters) < len(letters))
+
+
+def _dropped(text: str, *, lowercase: bool) -> str:
+    """Return the letters and digits of a text that are none of a to z and 0 to 9.
+
+    >>> _dropped("Évian, 東京 2020", lowercase=True)
+    'é東京'
+    """
+    if text.isascii():
+        return ""
+    text = text.lower() if lowercase else text
+    return "".join(sign for sign in text if not sign.isascii() and sign.isalnum())
 
 
 def lists(values: NDArray[Any], counts: IntArray) -> pa.Array:

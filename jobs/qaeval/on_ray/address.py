@@ -1,0 +1,43 @@
+"""Address: which Ray cluster was asked for, and by what.
+
+But: whether anybody answers there is looked at by ``cluster``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from qaeval_core.configure import ClusterSection
+from qaeval_core.errors import RunError
+
+_ADDRESS = re.compile(r"(?:ray://)?(?:\[[0-9a-fA-F:.%\w]+\]|[^\s/:@\[\]]+):[0-9]{1,5}")
+
+
+def given_address(cluster: ClusterSection) -> tuple[str | None, str]:
+    """Return the address of the cluster to work on, None for a local one, and what gave it.
+
+    Raises
+    ------
+    RunError
+        If it is none: Ray would go on trying for ten minutes.
+    """
+    source = "cluster.address or --address" if cluster.address else "RAY_ADDRESS"
+    given = cluster.address or os.environ.get("RAY_ADDRESS")
+    if not given:
+        return None, source
+    address = given.strip()
+    if address != "auto" and not (
+        _ADDRESS.fullmatch(address) and host_and_port(address)[1] < 1 << 16
+    ):
+        raise RunError(
+            f"{given!r} (of {source}) is no address of a Ray cluster: HOST:PORT, ray://HOST:PORT "
+            "or auto; or run without one: --local"
+        )
+    return address, source
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return host and port of an address."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    return host.strip("[]"), int(port)
