@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from helpers import qaeval, read_scores, run_locally, write_parquet
@@ -196,6 +197,17 @@ def test_rate_limits_in_a_body_slow_the_pace_and_lose_no_row(tmp_path: Path) -> 
         outcome, _ = run_locally(job_of(server, tmp_path, "judge", n=6))
     assert read_scores(tmp_path / "out")["judge"].to_list() == [4.0] * 6
     assert set(calls(outcome)["failed"]) == {"llm_rate_limited"}
+
+
+def test_the_way_out_is_named_for_the_instance_that_needs_it(tmp_path: Path) -> None:
+    """Who followed it set `judge.max_tokens`, and was told that there is no such instance."""
+    with HostileServer(always(body("so 3", "length"))) as server:
+        job = job_of(server, tmp_path, "judge")
+        own = {key.replace("judge.", "metrics.clarity."): value for key, value in job.items()}
+        run_locally(own | {"metrics.clarity.metric": "judge"})
+    (file,) = (tmp_path / "out" / "families").rglob("*.parquet")
+    for (said,) in pq.read_table(file)["message"].to_pylist():
+        assert "--set clarity.max_tokens=N" in said
 
 
 def test_the_command_says_how_to_get_whole_replies(tmp_path: Path) -> None:
