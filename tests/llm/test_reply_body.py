@@ -61,6 +61,9 @@ def answer_to(body: Body | bytes, *, status: str = "200 OK") -> ChatReply | Chat
         pytest.param(
             [{"type": "text", "text": "4"}, {"type": "image_url", "image_url": {}}], "4", id="image"
         ),
+        pytest.param(
+            [{"text": "1 to 3.", "thought": True}, {"text": "4"}], "4", id="Gemini's thought"
+        ),
         pytest.param([], "", id="no part"),
     ],
 )  # fmt: skip
@@ -249,6 +252,38 @@ def test_the_end_of_a_reply_is_read(names: list[str | None], end: str | None) ->
         ),
         ("<|channel|>analysis<|message|>It names 3", ""),
         ("analysisWe see 2.assistantfinal4", "4"),
+        ("<think>a <think>2</think> so 3", ""),
+        ("a</think> 2 <think>3</think></think>4", "4"),
+        ('<think type="x">the scale 3', ""),
+        ('<think type="x">the scale 3</think >4', "4"),
+        ("<think\n>3", ""),
+        ("< think >3</ think >4", "4"),
+        ("&lt;think&gt;scale 3", ""),
+        ("&lt;think&gt;scale 3&lt;/think&gt;4", "4"),
+        ("\\<think\\>scale 3\\</think\\>4", "4"),
+        ("3 &lt;/think&gt;4", "4"),
+        ("<scratchpad>scale 3", ""),
+        ("<antThinking>scale of 3", ""),
+        ("<thinking>3</thinking>4", "4"),
+        ("<mm:think>3", ""),
+        ("<|channel>thought\nscale 3", ""),
+        ("<|channel>thought\nscale 3<channel|>4", "4"),
+        ("<unused94>thought\nIt is 3", ""),
+        ("<unused94>thought\nIt is 3<unused95>4", "4"),
+        ('<details type="reasoning">\n> it is 3', ""),
+        ('<details type="reasoning" done="true">\n> it is 3</details>4', "4"),
+        (
+            "<details><summary>why</summary>3</details>4",
+            "<details><summary>why</summary>3</details>4",
+        ),
+        ("<｜begin▁of▁thinking｜>3", ""),
+        ("<｜begin▁of▁thinking｜>3<｜end▁of▁thinking｜>4", "4"),
+        (
+            "<|channel|>analysis<|message|>3<|channel|>commentary<|message|>2<|channel|>final 4",
+            " 4",
+        ),
+        ("no assistantfinal 4", "no assistantfinal 4"),
+        ("<thinker>4</thinker><think/>", "<thinker>4</thinker><think/>"),
         ("Analysis: 3 is fair. 4", "Analysis: 3 is fair. 4"),
         ("I think 4", "I think 4"),
         ("", ""),
@@ -260,7 +295,19 @@ def test_thoughts_are_no_part_of_what_is_read(text: str, left: str) -> None:
 
 def test_a_text_of_megabytes_is_cut_in_a_moment() -> None:
     """One reply must not hold up all calls."""
-    for part in ("<think>", "</think>", "<", "x", "[THINK] ", "analysis"):
+    for part in (
+        "<think>",
+        "</think>",
+        "<",
+        "x",
+        "[THINK] ",
+        "analysis",
+        "&lt;",
+        "< think ",
+        "<think a",
+        "<details reasoning",
+        "<|channel|>final",
+    ):
         started = time.perf_counter()
         assert len(kept_text(part * (8_000_000 // len(part)))) <= 64 << 10
         assert time.perf_counter() - started < 10
