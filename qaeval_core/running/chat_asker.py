@@ -31,7 +31,15 @@ from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import JournalEntry
 from qaeval_core.llm.key import KEY_VARIABLE, ApiKey, check_address
 from qaeval_core.llm.limits import Limits, Message, Prices, estimate_tokens
-from qaeval_core.llm.reply_body import CUT, end_of, kept_text, whole_text
+from qaeval_core.llm.reply_body import (
+    CUT,
+    MAX_REPLY_BYTES,
+    OVERLONG,
+    end_of,
+    is_overlong,
+    kept_text,
+    whole_text,
+)
 from qaeval_core.llm.responses import UNEXPECTED
 from qaeval_core.llm.retry import RetryRule
 from qaeval_core.metrics.chat import UNPARSABLE
@@ -237,7 +245,7 @@ async def _ask_once(
     if answer.entry is None:
         stats.count(f"given_up:{answer.reason}")
         return Reading(reply=None, problem=answer.reason, message=answer.message)
-    ended = end_of(answer.entry.finish_reason)
+    ended = _end_of(answer.entry)
     if ended is not None:
         stats.count(f"no_verdict:{ended}")
         message = _end_message(ended, answer.entry, section=plan.section)
@@ -253,9 +261,22 @@ async def _ask_once(
     return Reading(reply=reply, problem=UNPARSABLE, message=reply.problem, key=answer.entry.key)
 
 
+def _end_of(entry: JournalEntry) -> str | None:
+    """Return why a journalled reply is no verdict; its text may be cut where no mark says so."""
+    ended = end_of(entry.finish_reason)
+    if ended is None and is_overlong(kept_text(whole_text(entry.text or ""))):
+        return CUT
+    return ended
+
+
 def _end_message(ended: str, entry: JournalEntry, *, section: str) -> str:
     """Return how a reply ended that is no verdict, for people."""
     how = f"finish_reason {entry.finish_reason!r}"
+    if (ended == CUT and end_of(entry.finish_reason) is None) or entry.finish_reason == OVERLONG:
+        return (
+            f"cut here: of a reply {MAX_REPLY_BYTES >> 10} kB are read behind its thoughts; ask "
+            "for a shorter one"
+        )
     if ended == CUT:
         return (
             f"cut after {entry.n_completion_tokens:,} tokens, thoughts included ({how}): give it "
