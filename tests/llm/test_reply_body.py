@@ -20,9 +20,9 @@ from qaeval_core.llm.reply_body import (
     end_of,
     kept_text,
     read_reply,
-    without_thoughts,
 )
 from qaeval_core.llm.responses import ChatFailure, Received, outcome_of
+from qaeval_core.llm.thoughts import without_thoughts
 
 Body = Mapping[str, Any]
 THOUGHT = {"type": "thinking", "thinking": [{"type": "text", "text": "maybe 2?"}]}

@@ -24,7 +24,7 @@ from qaeval_core.families.contract import (
 )
 from qaeval_core.llm.key import read_headers
 from qaeval_core.llm.limits import Message
-from qaeval_core.llm.reply_body import without_thoughts
+from qaeval_core.llm.thoughts import without_thoughts
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.metrics.chat import ChatSettings, chat_settings
 from qaeval_core.secret_names import is_secret_header
