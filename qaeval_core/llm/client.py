@@ -207,7 +207,12 @@ class ChatClient:
 
     async def _outcome(self, received: Received) -> ChatReply | ChatFailure:
         outcome = functools.partial(
-            outcome_of, received, url=self._url, model=self.endpoint.model, key=self._key
+            outcome_of,
+            received,
+            url=self._url,
+            model=self.endpoint.model,
+            key=self._key,
+            max_tokens=self.endpoint.max_completion_tokens,
         )
         if len(received.content) <= _MAX_BYTES_AT_ONCE:
             return outcome()

@@ -8,16 +8,18 @@ http:// hears it in clear: both are refused, unless asked for (``allow_insecure`
 
 from __future__ import annotations
 
+import codecs
 import ipaddress
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NoReturn
 from urllib.parse import urlsplit
 
 from qaeval_core.errors import ConfigError
+from qaeval_core.secret_names import is_secret_header
 from qaeval_core.signature import hash_text
 from qaeval_core.storage.files import expanded
 
@@ -25,9 +27,8 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 # Servers quote keys in their messages, some with stars in the middle.
 _LOOKS_SECRET = re.compile(r"(?i)\bbearer\s+\S+|\b(?:sk|pk|key|hf|gsk|api)[-_][\w*.-]{6,}")
 _HIDDEN = "<key>"
-_SECRET_HEADER = re.compile(
-    r"(?i)auth|key|token|secret|cookie|password|credential|signature|session"
-)
+# Whose last word is the secret.
+_SCHEME = re.compile(r"(?i)(?:bearer|basic|token|api-?key|key)\s+(?=\S+\Z)")
 # Said by the client itself, or about what it sends.
 _OWN_HEADERS = re.compile(
     "accept-encoding|connection|content-.*|host|te|trailer|transfer-encoding|upgrade"
@@ -60,7 +61,7 @@ class ApiKey:
     (ApiKey(the variable DOCTEST_KEY), '401: <key> is no key; nor is <key>')
     """
 
-    __slots__ = ("_given", "_secret", "_values", "source")
+    __slots__ = ("_given", "_secret", "_secrets", "_values", "source")
 
     def __init__(
         self, secret: str, *, source: str, headers: Mapping[str, str] | None = None
@@ -76,9 +77,10 @@ class ApiKey:
             )
         if self._secret and "authorization" in map(str.lower, self._given):
             raise ConfigError(f"{source} and headers_file both hold a key (Authorization)")
-        # The longest first: one may be a part of another.
-        values = [*self._given.values(), *(value.split()[-1] for value in self._given.values())]
-        self._values = sorted({self._secret, *values} - {""}, key=len, reverse=True)
+        secrets = [value for name, value in self._given.items() if is_secret_header(name)]
+        secrets += [_SCHEME.sub("", value, count=1) for value in secrets]
+        self._secrets = _longest_first([self._secret, *secrets])
+        self._values = _longest_first([*self._secrets, *self._given.values()])
 
     @classmethod
     def read(
@@ -140,11 +142,12 @@ class ApiKey:
         return scrub(text)
 
     def scrub_reply(self, text: str) -> str:
-        """Return a model's text without the key; what merely looks like one is the model's own.
+        """Return a model's text without secrets; what merely looks like one is the model's own.
 
         A key of fewer than 8 characters is no secret, and left: a reply must not change for it.
+        Neither is the value of any other header: a title may well be the answer.
         """
-        for value in self._values:
+        for value in self._secrets:
             if len(value) >= _MIN_SECRET_CHARS:
                 text = text.replace(value, _HIDDEN)
         return text
@@ -159,6 +162,11 @@ class ApiKey:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a key is not sent between processes; send the path of its file")
+
+
+def _longest_first(values: Iterable[str]) -> list[str]:
+    """Return values, each once: one may be a part of another."""
+    return sorted({*values} - {""}, key=len, reverse=True)
 
 
 def scrub(text: str) -> str:
@@ -177,15 +185,6 @@ def account_name(base_url: str, *, secret: str = "") -> str:
     True
     """
     return hash_text(f"{base_url.rstrip('/')}\n{secret}")
-
-
-def is_secret_header(name: str) -> bool:
-    """Whether a header's value lets requests in, by its name.
-
-    >>> [is_secret_header(name) for name in ("api-key", "X-Auth-Token", "OpenAI-Organization")]
-    [True, True, False]
-    """
-    return _SECRET_HEADER.search(name) is not None
 
 
 def read_headers(
@@ -277,7 +276,12 @@ def _read_file(path: str | Path, what: str, *, allow_insecure: bool, section: st
             raise ConfigError(f"cannot read the {what} in {path}: it is no regular file")
         if not allow_insecure:
             _check_mode(path, mode, section, what)
-        return os.read(file, _MAX_FILE_BYTES)
+        content = os.read(file, _MAX_FILE_BYTES + 1)
+        if len(content) > _MAX_FILE_BYTES:
+            raise ConfigError(
+                f"the {what} in {path}: a file of more than {_MAX_FILE_BYTES:,} bytes"
+            )
+        return content.removeprefix(codecs.BOM_UTF8)
     finally:
         os.close(file)
 

@@ -4,28 +4,32 @@ Servers that call themselves compatible send more than chat completions with sta
 comes as text or as a list of parts, thoughts stand before it, errors lie in it. All of them are
 read here, so that nobody behind this module meets anything but a reply or an error.
 
-How a reply ended decides whether it is one: a sentence that was cut has a last number, too.
+How a reply ended decides whether it is one: a sentence that was cut has a last number, too. Where
+the server does not say, or what it says is not all, the reason is one of this program's words.
 
 ==============  ===========================================================================
 None            whole: ``stop`` and its likes, or nothing said
-cut_reply       cut at ``max_tokens``, or where the model's own length ends
+cut_reply       cut at ``max_tokens``, where the model's own length ends, or here, at 64 kB
+empty_reply     nothing but thoughts, and nothing said of how they ended
 filtered        held back by the server's filter
 refusal         the model would not answer, and said so in a field of its own
 failed_reply    ended by anything else, such as a call of a tool
 ==============  ===========================================================================
 
-But: what an error means for the next call is ``llm.responses``'; what a text says is a family's.
+But: what of a text are thoughts is ``llm.thoughts``', what an error means for the next call
+``llm.responses``'; what a text says is a family's.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from qaeval_core.llm.key import ApiKey
+from qaeval_core.llm.key import ApiKey, scrub
+from qaeval_core.llm.thoughts import without_thoughts
 
 # Of a reply's text, in UTF-8: some 16,000 tokens. Escaped it is 400 kB of the journal at most.
 MAX_REPLY_BYTES = 64 << 10
@@ -33,6 +37,11 @@ _MAX_FINISH_CHARS = 60
 _MAX_TOKENS = 2**31 - 1
 
 CUT, FILTERED, REFUSAL, FAILED = "cut_reply", "filtered", "refusal", "failed_reply"
+EMPTY = "empty_reply"
+# Ends that no server names; the journal keeps them in the place of its word.
+OVERLONG = f"over {MAX_REPLY_BYTES >> 10} kB"
+_USED_UP, _THOUGHTS_ALONE = "max_tokens used up", "thoughts alone"
+_OWN_ENDS = {OVERLONG: CUT, _USED_UP: CUT, _THOUGHTS_ALONE: EMPTY}
 _WHOLE = frozenset(
     ["stop", "stop_sequence", "end_turn", "eos", "eos_token", "complete", "completed", "done"]
 )
@@ -44,6 +53,7 @@ _NAMES_OF_ENDS = {
     REFUSAL: "refusal",
 }
 _ENDS = {name: end for end, names in _NAMES_OF_ENDS.items() for name in names.split()}
+_ENDS |= {name.lower(): end for name, end in _OWN_ENDS.items()}
 # The server's trouble, which passes: such a call may be sent again.
 _PASSING = re.compile(
     "error|abort(?:ed)?|cancell?ed|interrupted|timeout|(?:network|server)_error"
@@ -51,13 +61,14 @@ _PASSING = re.compile(
 )
 # Parts of a content that are text for the reader; "refusal" is read by itself.
 _TEXT_PARTS = frozenset(["text", "output_text"])
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
 
 # Names of errors as gateways write them, without case, signs and a last "error".
 _NAMED = {
     400: "badrequest invalidrequest invalidargument contextlengthexceeded contentfilter",
     401: "authentication invalidapikey invalidauthentication unauthenticated unauthorized",
     402: "insufficientquota insufficientcredits insufficientbalance insufficientfunds "
-    "paymentrequired",
+    "paymentrequired billing",
     403: "permission permissiondenied forbidden",
     404: "notfound modelnotfound",
     429: "ratelimit ratelimitexceeded ratelimited toomanyrequests resourceexhausted",
@@ -66,10 +77,24 @@ _NAMED = {
 }
 _STATUS_OF = {name: status for status, names in _NAMED.items() for name in names.split()}
 # In a sentence these alone are heeded, outside of quotes: a row's words must not end a run.
-_CLEAR_WORDS = tuple(name for name, status in _STATUS_OF.items() if status in (402, 429))
+_CLEAR_WORDS = tuple(
+    name for name, status in _STATUS_OF.items() if status in (402, 429) and name != "billing"
+)
+# "HTTP 429: ...", "Error code: 402 - ..."
+_STATUS_AHEAD = re.compile(
+    r"\W*(?:(?:api|server|upstream|request|failed|with|error|status)\W+)*"
+    r"(?:http(?:/[\d.]+)?|error|status|code)\W*(?P<status>[45]\d\d)\b",
+    re.IGNORECASE,
+)
+# What keeps one row's words back, and says nothing of the account. MiniMax has numbers alone.
+_NAMES_OF_FILTERS = re.compile(r"contentfilter|contentpolicy|responsibleaipolicy|moderation")
+_FLAGGED = re.compile(r"\b(?:input|prompt|request|content)s? (?:was|were|is|are|has been) flagged")
+_MINIMAX = {1002: 429, 1039: 429, 1004: 401, 2049: 401, 1008: 402, 2013: 400}
+_MINIMAX_FILTERS = (1026, 1027)
 _QUOTED = re.compile(r"""(["'`]).*?\1""", re.DOTALL)
 _UNKNOWN_STATUS = 500
 _WORDS = ("message", "detail", "msg")
+_STATUS_FIELDS = ("code", "status", "status_code", "statusCode", "http_status", "type")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +119,7 @@ class BodyError:
     said : str
         The server's words.
     code : str
-        Its name for the error; "" without one.
+        Its name for the error; "" without one, ``filtered`` for what is one row's.
     """
 
     status: int
@@ -118,15 +143,49 @@ def error_of(body: Any) -> BodyError | None:
     """
     if isinstance(body, str):
         return BodyError(_UNKNOWN_STATUS, whole_text(body)) if body.strip() else None
+    if isinstance(body, list):
+        return error_of(body[0]) if body and isinstance(body[0], dict) else None
     if not isinstance(body, dict):
         return None
     choice = _first(body.get("choices"))
-    for holder in (body, choice):
-        errors = holder.get("errors")
-        found = holder.get("error") or (errors[0] if errors and isinstance(errors, list) else None)
-        if found:
+    message = choice.get("message")
+    for holder in (body, choice, message if isinstance(message, dict) else {}):
+        found = _found_in(holder)
+        if found is not None:
             return _error(found, holder)
-    is_bare = not choice and any(isinstance(body.get(name), str | list) for name in _WORDS)
+    return _unnamed_error(body, has_choice=bool(choice))
+
+
+def _found_in(holder: Mapping[str, Any]) -> Any:
+    """Return what stands where errors stand, out of what is around it; None where nothing does."""
+    errors = holder.get("errors")
+    found = holder.get("error") or (errors if isinstance(errors, list) else None)
+    while isinstance(found, list | dict):
+        inner = found[0] if isinstance(found, list) and found else None
+        inner = found.get("error") if isinstance(found, dict) else inner
+        if not isinstance(inner, list | dict | str) or not inner:
+            break
+        found = inner
+    # A field for errors that says of each detail that there is none.
+    is_error = any(found.values()) if isinstance(found, dict) else bool(found)
+    return found if is_error else None
+
+
+def _unnamed_error(body: Mapping[str, Any], *, has_choice: bool) -> BodyError | None:
+    """Return an error that stands under no such name: MiniMax's, Gemini's, or the body itself."""
+    base = body.get("base_resp")
+    code = base.get("status_code") if isinstance(base, dict) else 0
+    if isinstance(base, dict) and isinstance(code, int) and code != 0:
+        said = whole_text(str(base.get("status_msg") or "no word"))
+        if code in _MINIMAX_FILTERS:
+            return BodyError(400, said, FILTERED)
+        return BodyError(_MINIMAX.get(code) or _status([], said), said)
+    if has_choice:
+        return None
+    feedback = body.get("promptFeedback")
+    if isinstance(feedback, dict) and feedback.get("blockReason"):
+        return BodyError(400, f"the prompt was blocked: {feedback['blockReason']}", FILTERED)
+    is_bare = any(isinstance(body.get(name), str | list) for name in _WORDS)
     return _error(body, {}) if is_bare else None
 
 
@@ -137,15 +196,28 @@ def _first(choices: Any) -> dict[str, Any]:
 
 def _error(found: Any, holder: Mapping[str, Any]) -> BodyError:
     fields = found if isinstance(found, dict) else {"message": found}
-    said = whole_text(str(next((fields[name] for name in _WORDS if fields.get(name)), "no word")))
+    said = next((str(fields[name]) for name in _WORDS if fields.get(name)), "")
+    beside = next((holder[name] for name in _WORDS if isinstance(holder.get(name), str)), "")
+    said = whole_text(": ".join(dict.fromkeys(filter(None, (said, beside)))) or "no word")
     names = [
         str(source[name])
         for source in (fields, holder)
-        for name in ("code", "status", "status_code", "type")
+        for name in _STATUS_FIELDS
         if isinstance(source.get(name), int | str)
     ]
+    status = _status([*names, *([found] if isinstance(found, str) else [])], said)
+    if status in (400, 403, 422, 451, _UNKNOWN_STATUS) and _is_of_filter(fields, names, said):
+        return BodyError(400, said, FILTERED)
     code = next((name for name in names if not name.isdecimal()), "")
-    return BodyError(_status(names, said), said, code)
+    return BodyError(status, said, code)
+
+
+def _is_of_filter(fields: Mapping[str, Any], names: list[str], said: str) -> bool:
+    """Whether an error is of what one request says, as a filter sees it."""
+    about = fields.get("metadata")
+    is_told = isinstance(about, dict) and bool(about.get("reasons") or about.get("flagged_input"))
+    by_name = any(_NAMES_OF_FILTERS.search(_letters(name)) for name in names)
+    return is_told or by_name or _FLAGGED.search(_QUOTED.sub("", said[:300]).lower()) is not None
 
 
 def _status(names: list[str], said: str) -> int:
@@ -157,6 +229,9 @@ def _status(names: list[str], said: str) -> int:
         known = status_named(name)
         if known is not None:
             return known
+    ahead = _STATUS_AHEAD.match(said[:100])
+    if ahead is not None:
+        return int(ahead["status"])
     squeezed = _letters(_QUOTED.sub("", said[:300]))
     clear = (_STATUS_OF[word] for word in _CLEAR_WORDS if word in squeezed)
     return next(clear, _UNKNOWN_STATUS)
@@ -176,14 +251,23 @@ def _letters(name: str) -> str:
 
 
 def read_reply(
-    body: Any, *, key: ApiKey | None = None, pause_s: float | None = None
+    body: Any,
+    *,
+    key: ApiKey | None = None,
+    pause_s: float | None = None,
+    max_tokens: int | None = None,
 ) -> ChatReply | BodyError:
     """Return the reply of a decoded body: its text as far as it is kept, without the key.
+
+    Parameters
+    ----------
+    max_tokens : int, optional
+        That were asked for: a reply that has them all, and no word of how it ended, was cut.
 
     Raises
     ------
     NoReplyError
-        If the body is no chat completion.
+        If the body is no chat completion; what it says of the body holds no key.
 
     Examples
     --------
@@ -195,26 +279,25 @@ def read_reply(
     error = error_of(body)
     if error is not None:
         return error
-    choice, message = _choice_of(body)
-    finish_reason = str(choice.get("finish_reason") or "")
-    text, refusal = _text_of(message.get("content"))
-    refusal = refusal or message.get("refusal") or ""
-    if not text and isinstance(refusal, str) and refusal:
-        text, finish_reason = refusal, finish_reason if end_of(finish_reason) else REFUSAL
-    if text is None:
-        if not finish_reason:
-            raise NoReplyError(f"its message has no text, only {_names(message)}")
-        text = ""  # Said in another field, or nothing was said before the tokens were used up.
-    if _PASSING.fullmatch(finish_reason.lower()):
-        return BodyError(_UNKNOWN_STATUS, f"a reply that ended by {finish_reason!r}", FAILED)
+    clean = key.scrub if key else scrub
+    choice, message = _choice_of(body, clean)
     usage = body.get("usage")
     if not isinstance(usage, dict):
         usage = {}
     prompt, completion = (_count(usage, f"{what}_tokens") for what in ("prompt", "completion"))
+    finish_reason = str(choice.get("finish_reason") or "")
+    if not finish_reason and max_tokens is not None and (completion or 0) >= max_tokens:
+        finish_reason = _USED_UP
+    text, finish_reason = _said(message, finish_reason, clean)
+    if _PASSING.fullmatch(finish_reason.lower()):
+        return BodyError(_UNKNOWN_STATUS, f"a reply that ended by {finish_reason!r}", FAILED)
     if key:
         text, finish_reason = key.scrub_reply(text), key.scrub_reply(finish_reason)
+    text = kept_text(whole_text(text))
+    if is_overlong(text) and end_of(finish_reason) is None:
+        finish_reason = OVERLONG
     return ChatReply(
-        text=kept_text(whole_text(text)),
+        text=text,
         finish_reason=whole_text(finish_reason)[:_MAX_FINISH_CHARS] or None,
         n_prompt_tokens=prompt,
         n_completion_tokens=completion,
@@ -222,24 +305,42 @@ def read_reply(
     )
 
 
-def _choice_of(body: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+# Takes secrets out: before a text is cut, for half a key is half of the work of guessing it.
+Scrub = Callable[[str], str]
+
+
+def _said(message: Mapping[str, Any], finish_reason: str, clean: Scrub) -> tuple[str, str]:
+    """Return a message's text, and how it ended."""
+    text, refusal = _text_of(message.get("content"))
+    refusal = refusal or message.get("refusal") or ""
+    if not text and isinstance(refusal, str) and refusal:
+        return refusal, finish_reason if end_of(finish_reason) else REFUSAL
+    if text is None and not finish_reason:
+        if not any(message.get(name) for name in _THOUGHTS):
+            raise NoReplyError(f"its message has no text, only {_names(message, clean)}")
+        finish_reason = _THOUGHTS_ALONE
+    # Said in another field, or nothing was said before the tokens were used up.
+    return text or "", finish_reason
+
+
+def _choice_of(body: Any, clean: Scrub) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the first choice and its message; raise NoReplyError with what is there instead."""
     if not isinstance(body, dict):
         raise NoReplyError(f"it is a {type(body).__name__}, not an object")
     if "choices" not in body:
-        raise NoReplyError(f"it has no choices, only {_names(body)}")
+        raise NoReplyError(f"it has no choices, only {_names(body, clean)}")
     choice = _first(body["choices"])
     if not choice:
-        shown = json.dumps(body["choices"])[:40]
+        shown = clean(json.dumps(body["choices"]))[:40]
         raise NoReplyError(f"its choices are empty: {shown}")
     message = choice.get("message")
     if not isinstance(message, dict):
-        raise NoReplyError(f"its first choice has no message, only {_names(choice)}")
+        raise NoReplyError(f"its first choice has no message, only {_names(choice, clean)}")
     return choice, message
 
 
-def _names(fields: Mapping[str, Any]) -> str:
-    return ", ".join(repr(str(name)[:30]) for name in [*fields][:6]) or "nothing"
+def _names(fields: Mapping[str, Any], clean: Scrub) -> str:
+    return ", ".join(repr(clean(str(name))[:30]) for name in [*fields][:6]) or "nothing"
 
 
 def _text_of(content: Any) -> tuple[str | None, str]:
@@ -269,7 +370,7 @@ def _parts(content: list[Any]) -> Iterator[tuple[str, str]]:
         if isinstance(part, str):
             yield "text", part
         elif isinstance(part, dict):
-            kind = str(part.get("type") or "text")
+            kind = "thought" if part.get("thought") is True else str(part.get("type") or "text")
             said = part.get("refusal" if kind == "refusal" else "text")
             if isinstance(said, str):
                 yield kind, said
@@ -316,41 +417,12 @@ def whole_text(text: str) -> str:
     return text
 
 
-# How models mark their thoughts where no server takes them out: Qwen, DeepSeek and others; Mistral;
-# Kimi; Seed; Command; gpt-oss with its marks, and without.
-_OPENED = (
-    r"<(?:seed:)?(?:think(?:ing)?|thoughts?|reasoning)>|\[THINK\]|◁think▷|<\|START_THINKING\|>"
-    r"|<\|begin_of_thought\|>|<\|channel\|>(?:analysis|commentary)\b|\Aanalysis(?=[A-Z])"
-)
-_CLOSED = (
-    r"</(?:seed:)?(?:think(?:ing)?|thoughts?|reasoning)>|\[/THINK\]|◁/think▷|<\|END_THINKING\|>"
-    r"|<\|end_of_thought\|>|<\|channel\|>final(?:<\|message\|>)?|assistantfinal"
-)
-_THOUGHT = re.compile(rf"(?:{_OPENED}).*?(?:{_CLOSED}|\Z)", re.IGNORECASE | re.DOTALL)
-# Some servers keep the thoughts but not their first mark. "assistantfinal" needs the first one.
-_THOUGHT_END = re.compile(
-    rf"\A.*(?:{_CLOSED.removesuffix('|assistantfinal')})", re.IGNORECASE | re.DOTALL
-)
-
-
-def without_thoughts(text: str) -> str:
-    """Return what a reply says behind, before and between its thoughts.
-
-    Examples
-    --------
-    >>> without_thoughts("<think>1? 2?</think>4"), without_thoughts("Hm, 2?</think>4")
-    ('4', '4')
-    >>> without_thoughts("<think>The scale is 1 to 5"), without_thoughts("[THINK]2[/THINK]3")
-    ('', '3')
-    """
-    return _THOUGHT_END.sub("", _THOUGHT.sub("", text))
-
-
 def kept_text(text: str, *, max_bytes: int = MAX_REPLY_BYTES) -> str:
     """Return what is kept and read of a reply's text: all of it, unless it is too long.
 
     Of one that is too long, thoughts go first, as they do where replies are read; what is left
-    ends after ``max_bytes``. So the text that was read is the text that the journal has.
+    ends after ``max_bytes``. So the text that was read is the text that the journal has. (To read
+    the whole and keep a part would make another score of the part, when it is read again.)
 
     Examples
     --------
@@ -361,3 +433,12 @@ def kept_text(text: str, *, max_bytes: int = MAX_REPLY_BYTES) -> str:
         return text
     kept = without_thoughts(text).encode("utf-8", "surrogatepass")
     return kept[:max_bytes].decode("utf-8", "ignore")
+
+
+def is_overlong(text: str) -> bool:
+    """Whether a text that was kept is the beginning of a longer one, which is no verdict.
+
+    What stands at the end, where verdicts stand, is gone. One that just fills the room is not told
+    from one that was cut, also where a journal has no mark of it.
+    """
+    return len(text.encode("utf-8", "surrogatepass")) > MAX_REPLY_BYTES - 4

@@ -20,7 +20,7 @@ no connection                       retry           not billed
 429, 503                            retry           not billed; the pace follows their share
 401-405, 410, 3xx, no money left    fatal_family    no other call will fare better
 a certificate that is not trusted   fatal_family    not billed: nothing was sent
-400 and other 4xx                   row_undefined   this request will never be answered
+400 and other 4xx, a filter         row_undefined   this request will never be answered
 ==================================  ==============  =======================================
 
 A ``Retry-After`` delays its own call. All calls wait for it only with 429, which speaks of the
@@ -46,7 +46,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import httpx
 
@@ -68,10 +68,16 @@ from qaeval_core.llm.throttle import REFUSALS, End
 UNEXPECTED = "llm_unexpected_error"
 _MAX_SAID_CHARS = 300
 _MAX_QUOTED_CHARS = 100
-_EVENTS = re.compile(r"\s*(?:data|event)?:")
+_EVENTS = re.compile(r"\s*(?:data|event|id|retry)?:")
+_FIRST_DATA = re.compile(r"^data:(.*)$", re.MULTILINE)
+# Sent while a model thinks, by gateways that would send a stream.
+_COMMENTS = re.compile(r"\A(?:\s*:[^\n]*\n)+")
+_MAX_DIGITS = 300
 _PERHAPS_BILLED = frozenset({408, 504, 522, 524})
 # A thousand opening brackets are no JSON either.
 _NO_JSON = (ValueError, RecursionError)
+# Where a filter speaks: of what was asked, not of the account.
+_OF_REQUEST = frozenset({400, 403, 422, 451})
 _FATAL = {  # by status: what is wrong, for people
     401: "the key from {key} is refused",
     402: "the account has no credit left",
@@ -220,7 +226,7 @@ def _refused_certificate(error: BaseException | None) -> ssl.SSLCertVerification
 
 
 def outcome_of(
-    received: Received, *, url: str, model: str, key: ApiKey | None
+    received: Received, *, url: str, model: str, key: ApiKey | None, max_tokens: int | None = None
 ) -> ChatReply | ChatFailure:
     """Return what a response means; model and key are for its message."""
     pause_s = exhausted_s(received.headers, now=time.time())
@@ -232,11 +238,11 @@ def outcome_of(
         return _fault("llm_oversized_reply", message)
     text = _decoded(received)
     try:
-        body = json.loads(text)
+        body = _json_of(text)
     except _NO_JSON:
-        return _failure_of_text(received, text, url=url, key=key)
+        return _failure_of_text(received, text, url=url, model=model, key=key, pause_s=pause_s)
     try:
-        outcome = read_reply(body, key=key, pause_s=pause_s)
+        outcome = read_reply(body, key=key, pause_s=pause_s, max_tokens=max_tokens)
     except NoReplyError as error:
         said = _scrubbed(str(error), key)
         return _fault("llm_wrong_schema", f"{url}: not a chat completion: {said}")
@@ -245,15 +251,58 @@ def outcome_of(
     return _failure(received, outcome, url=url, model=model, key=key, pause_s=pause_s)
 
 
-def _failure_of_text(received: Received, text: str, *, url: str, key: ApiKey | None) -> ChatFailure:
+def _failure_of_text(
+    received: Received,
+    text: str,
+    *,
+    url: str,
+    model: str,
+    key: ApiKey | None,
+    pause_s: float | None,
+) -> ChatFailure:
     """Return what a body means that is no JSON."""
+    error = error_of(_first_event(text))
+    if error is not None:
+        return _failure(received, error, url=url, model=model, key=key, pause_s=pause_s)
+    said = _scrubbed(text.lstrip(), key)[:_MAX_QUOTED_CHARS]
     if _EVENTS.match(text):
-        said = _scrubbed(text, key)[:_MAX_QUOTED_CHARS]
         what = f"{url}: events of a stream, though none was asked for: {said}"
         return _fault("llm_wrong_schema", what)
-    packed = f", packed as {received.packed_as!r}" if received.packed_as else ""
-    message = f"{url}: {len(received.content)} bytes that are no JSON{packed}"
-    return _fault("llm_truncated_reply", _scrubbed(message, key))
+    what = f"{url}: {len(received.content)} bytes that are no JSON"
+    if received.packed_as:
+        return _fault("llm_no_json", _scrubbed(f"{what}, packed as {received.packed_as!r}", key))
+    # What begins as JSON does, or not at all, ended too early.
+    is_begun = text.lstrip()[:1] in ("", "{", "[")
+    return _fault("llm_truncated_reply" if is_begun else "llm_no_json", f"{what}: {said}")
+
+
+def _json_of(text: str) -> Any:
+    """Return what JSON says, behind comments of a stream; raises what is no JSON."""
+    try:
+        return json.loads(text, parse_int=_integer)
+    except _NO_JSON:
+        bare = _COMMENTS.sub("", text)
+        if bare == text:
+            raise
+        return json.loads(bare, parse_int=_integer)
+
+
+def _integer(digits: str) -> float:
+    """Return an integer; Python refuses one of 5,000 digits, which is no reason to lose a reply."""
+    return int(digits) if len(digits) <= _MAX_DIGITS else math.inf
+
+
+def _first_event(text: str) -> Any:
+    r"""Return what the first event of a stream says, or None: an error may come as one.
+
+    >>> _first_event('event: error\ndata: {"error": "no credit"}\n\n')
+    {'error': 'no credit'}
+    """
+    data = _FIRST_DATA.search(text) if _EVENTS.match(text) else None
+    try:
+        return None if data is None else _json_of(data[1])
+    except _NO_JSON:
+        return None
 
 
 def _decoded(received: Received) -> str:
@@ -269,9 +318,9 @@ def _failure_of_status(
 ) -> ChatFailure:
     text = _decoded(received)
     try:
-        body = json.loads(text)
+        body = _json_of(text)
     except _NO_JSON:
-        body = text
+        body = _first_event(text) or text
     found = error_of(body) or BodyError(received.status, "no word")
     # The status line knows better, but for an account without money.
     status = 402 if status_named(found.code) == 402 else received.status
@@ -292,6 +341,8 @@ def _failure(
     status, is_reply = error.status, received.status == 200
     answered = f"{received.status}, with error {status}" if is_reply else f"{received.status}"
     message = f"{url} answered {answered}: {_scrubbed(error.said, key)}"
+    if error.code == FILTERED and status in _OF_REQUEST:
+        return ChatFailure("row_undefined", FILTERED, message)
     if status in _FATAL or status < 400:
         known = _FATAL.get(status, "not what was asked for")
         hint = known.format(key=key.source if key else "nowhere (none was given)", model=model)
@@ -319,8 +370,7 @@ def _failure(
             pause_s=pause_s,
             wait_s=wait_s,
         )
-    is_filtered = "content_filter" in error.code
-    return ChatFailure("row_undefined", FILTERED if is_filtered else "llm_bad_request", message)
+    return ChatFailure("row_undefined", "llm_bad_request", message)
 
 
 # x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, ratelimit-remaining, ...

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
@@ -16,6 +15,7 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 
 from qaeval_core.metrics.base import Read, Section, Settings
 from qaeval_core.metrics.targets import BoolArray, FloatArray, Targets
+from qaeval_core.secret_names import secret_name_in
 
 Price = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
@@ -37,9 +37,6 @@ _OWN_FIELDS = {
     "stream": "nothing: replies are read whole",
     "stream_options": "nothing: replies are read whole",
 }
-# Names under which secrets go; body and query stand in files, and what headers_file holds does not.
-_SECRET_FIELD = r"api[-_]?key|access[-_]?token|client[-_]?secret|secret|password|authorization"
-_SECRET_OF_QUERY = rf"{_SECRET_FIELD}|(?:.*[-_])?key|token|sig|signature|code"
 
 UNPARSABLE = "unparsable_reply"  # Of a run without a readable reply.
 PENDING = "pending"  # Of a row that was not asked: its family ended early.
@@ -176,7 +173,7 @@ class ChatSettings(Settings):
         for name in given:
             if name in _OWN_FIELDS:
                 raise ValueError(f"{name} is said by {_OWN_FIELDS[name]}")
-        _check_no_secret(given, _SECRET_FIELD)
+        _check_no_secret(given, is_query=False)
         try:
             # In one order: what is asked is equal where the fields are.
             fields: dict[str, Any] = json.loads(json.dumps(given, sort_keys=True, allow_nan=False))
@@ -190,12 +187,12 @@ class ChatSettings(Settings):
     @classmethod
     def _check_query(cls, given: Any) -> Any:
         if isinstance(given, str):
-            given = dict(parse_qsl(given.removeprefix("?"), keep_blank_values=True))
+            given = _fields_of(given.removeprefix("?"))
         if not isinstance(given, Mapping):
             return given
-        _check_no_secret(given, _SECRET_OF_QUERY)
-        # 2024-10-21 is a date to YAML.
-        plain = str | int | date
+        _check_no_secret(given, is_query=True)
+        # 2024-10-21 is a date to YAML, and 1.5 a number.
+        plain = str | int | float | date
         return {
             name: str(value) if isinstance(value, plain) and not isinstance(value, bool) else value
             for name, value in given.items()
@@ -243,14 +240,21 @@ class ChatSettings(Settings):
         )
 
 
-def _check_no_secret(fields: Mapping[str, Any], secret: str) -> None:
-    for name, value in fields.items():
-        if re.fullmatch(secret, str(name), re.IGNORECASE):
-            raise ValueError(
-                f"{name} may be a credential, and this is kept: put it into headers_file"
-            )
-        if isinstance(value, Mapping):
-            _check_no_secret(value, secret)
+def _fields_of(query: str) -> dict[str, str]:
+    """Return the fields of a query; each may stand there once, for a mapping has it once."""
+    fields: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name in fields:
+            raise ValueError(f"{name} stands there twice")
+        fields[name] = value
+    return fields
+
+
+def _check_no_secret(fields: Mapping[str, Any], *, is_query: bool) -> None:
+    """Raise ValueError for the name of a secret: body and query stand in files."""
+    name = secret_name_in(dict(fields), is_query=is_query)
+    if name is not None:
+        raise ValueError(f"{name} may be a credential, and this is kept: put it into headers_file")
 
 
 def _checked_url(given: str, *, what: str = "http://127.0.0.1:8000/v1") -> str:

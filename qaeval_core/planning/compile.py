@@ -15,19 +15,14 @@ from qaeval_core.errors import ConfigError
 from qaeval_core.families.catalogue import CHAT_FAMILIES, FAMILIES
 from qaeval_core.families.chat.family import ChatFamilyPlan, check_agreement, header_names
 from qaeval_core.families.contract import Context, FamilyPlan, ResolveArtifact
-from qaeval_core.llm.key import (
-    KEY_VARIABLE,
-    check_address,
-    check_key_file,
-    is_loopback,
-    is_secret_header,
-)
+from qaeval_core.llm.key import KEY_VARIABLE, check_address, check_key_file, is_loopback
 from qaeval_core.metrics.base import AnyMetric, Settings
 from qaeval_core.metrics.catalogue import METRICS
 from qaeval_core.metrics.chat import ChatSettings, chat_settings
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.planning.run_plan import CompiledRun, InstancePlan
+from qaeval_core.secret_names import is_secret_header
 from qaeval_core.signature import Signature
 
 
@@ -187,27 +182,26 @@ def check_key_use(config: RunConfig) -> list[str]:
     """
     lines: dict[str, None] = {}
     asking = [
-        chat_settings(read)
-        for settings in config.metrics.values()
+        (f"{name}.", chat_settings(read))
+        for name, settings in config.metrics.items()
         if "endpoint" in METRICS[settings.metric].needs
         for read in METRICS[settings.metric].reads(settings)
     ]
-    for settings in asking:
+    for section, settings in asking:
         if settings.base_url is None:
             continue
         if not settings.allow_insecure:
-            section = f"{settings.metric}."
             check_address(settings.base_url, proxy=settings.proxy, section=section)
             if settings.api_key_file is not None:
                 check_key_file(settings.api_key_file, section=section)
-        lines |= dict.fromkeys(_lines(settings, settings.base_url))
+        lines |= dict.fromkeys(_lines(settings, settings.base_url, section))
     return list(lines)
 
 
-def _lines(settings: ChatSettings, base_url: str) -> Iterator[str]:
+def _lines(settings: ChatSettings, base_url: str, section: str) -> Iterator[str]:
     url = urlsplit(base_url)
     is_far = not is_loopback(url.hostname or "")
-    headers = header_names(settings)
+    headers = header_names(settings, section=section)
     source = f"the file {settings.api_key_file}"
     if settings.api_key_file is None:
         source = f"the variable {KEY_VARIABLE}"
@@ -218,12 +212,15 @@ def _lines(settings: ChatSettings, base_url: str) -> Iterator[str]:
         yield f"the headers in {settings.headers_file} go to {url.netloc}{through}"
     # To a server on this machine without a key in sight there is nothing to tell.
     is_given = is_far or settings.api_key_file is not None or KEY_VARIABLE in os.environ
-    is_replaced = settings.api_key_file is None and any(map(is_secret_header, headers))
-    if is_given and not is_replaced:
+    secrets = [] if settings.api_key_file else [*filter(is_secret_header, headers)]
+    if secrets and KEY_VARIABLE in os.environ:
+        # Its name alone says that a header is a secret, and may be wrong.
+        yield f"{KEY_VARIABLE} is not sent: the header {secrets[0]} of a file stands for it"
+    if is_given and not secrets:
         yield f"the key of {source} goes to {url.netloc}{through}"
     variables = [
         name for name in _PROXY_VARIABLES if name in os.environ or name.lower() in os.environ
     ]
     if is_far and variables and settings.proxy is None:
-        proxy = f"{settings.metric}.proxy"
+        proxy = f"{section}proxy"
         yield f"{variables[0]} is not heeded: calls go through {proxy} alone, which is not set"

@@ -236,7 +236,7 @@ class CallWorker:
             self._has_room.set()
 
         try:
-            await ask_shard(asker, prepared, on_rows)
+            await ask_shard(asker, self.plan, prepared, on_rows)
             commit = await asyncio.to_thread(self._commit, piece, rows, prepared)
         except Exception as error:
             self._fail(error)

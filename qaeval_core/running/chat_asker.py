@@ -31,10 +31,18 @@ from qaeval_core.llm.journal import Journal
 from qaeval_core.llm.journal_entry import JournalEntry
 from qaeval_core.llm.key import KEY_VARIABLE, ApiKey, check_address
 from qaeval_core.llm.limits import Limits, Message, Prices, estimate_tokens
-from qaeval_core.llm.reply_body import CUT, end_of, kept_text, whole_text
+from qaeval_core.llm.reply_body import (
+    CUT,
+    MAX_REPLY_BYTES,
+    OVERLONG,
+    end_of,
+    is_overlong,
+    kept_text,
+    whole_text,
+)
 from qaeval_core.llm.responses import UNEXPECTED
 from qaeval_core.llm.retry import RetryRule
-from qaeval_core.metrics.chat import UNPARSABLE, ChatSettings
+from qaeval_core.metrics.chat import UNPARSABLE
 from qaeval_core.signature import hash_text
 from qaeval_core.storage.path import StoragePath, as_path
 from qaeval_core.storage.retry import Outages
@@ -75,12 +83,7 @@ def limits_of(plan: ChatFamilyPlan) -> Limits:
 def budget_of(plan: ChatFamilyPlan) -> Budget:
     """Return what a family pays from: one budget a journal."""
     name = hash_text(str(journal_folder(plan)))
-    return Budget(name, plan.settings.budget_usd, section=section_of(plan.settings))
-
-
-def section_of(settings: ChatSettings) -> str:
-    """Return the section that messages name a family's settings by, with its dot."""
-    return f"{settings.metric}."
+    return Budget(name, plan.settings.budget_usd, section=plan.section)
 
 
 def prices_of(plan: ChatFamilyPlan) -> Prices:
@@ -99,8 +102,8 @@ def journal_folder(plan: ChatFamilyPlan) -> StoragePath:
     """
     if plan.journal_path is None:
         raise ConfigError(
-            f"{plan.name}.journal_path is missing: the folder that keeps paid replies, where there "
-            "is no OUT"
+            f"{plan.section}journal_path is missing: the folder that keeps paid replies, where "
+            "there is no OUT"
         )
     return as_path(plan.journal_path)
 
@@ -138,7 +141,7 @@ async def _open_asker(
 ) -> tuple[Asker, GovernorClient, str]:
     settings = plan.settings
     variable = KEY_VARIABLE if KEY_VARIABLE in os.environ else None
-    allow, section = settings.allow_insecure, section_of(settings)
+    allow, section = settings.allow_insecure, plan.section
     if not allow:
         check_address(str(settings.base_url), proxy=settings.proxy, section=section)
     key = ApiKey.read(
@@ -181,7 +184,9 @@ async def close_asker(asker: Asker) -> None:
         await asyncio.to_thread(asker.journal.close)
 
 
-async def ask_shard(asker: Asker, prepared: Prepared[ChatWork], on_rows: OnRows) -> None:
+async def ask_shard(
+    asker: Asker, plan: ChatFamilyPlan, prepared: Prepared[ChatWork], on_rows: OnRows
+) -> None:
     """Ask all requests of a shard and keep what came of them.
 
     Raises
@@ -193,9 +198,7 @@ async def ask_shard(asker: Asker, prepared: Prepared[ChatWork], on_rows: OnRows)
     work, stats = prepared.work, prepared.stats
 
     async def ask(request: PromptRequest) -> None:
-        runs = (
-            _ask_run(asker, work.family, request.messages, run, stats) for run in range(work.n_runs)
-        )
+        runs = (_ask_run(asker, plan, request.messages, run, stats) for run in range(work.n_runs))
         work.take(request, await wait_for_all(runs))
         on_rows(len(request.rows))
 
@@ -213,17 +216,17 @@ async def wait_for_all(tasks: Iterable[Awaitable[Any]]) -> list[Any]:
 
 async def _ask_run(
     asker: Asker,
-    family: ChatFamily,
+    plan: ChatFamilyPlan,
     messages: Sequence[Message],
     run_index: int,
     stats: PassStats,
 ) -> Reading:
     """Return what came of one run, after one reminder if need be."""
-    reading = await _ask_once(asker, family, messages, run_index, stats)
+    reading = await _ask_once(asker, plan, messages, run_index, stats)
     if reading.problem != UNPARSABLE:
         return reading
     stats.count("reminders")
-    reading = await _ask_once(asker, family, family.remind(messages), run_index, stats)
+    reading = await _ask_once(asker, plan, plan.family.remind(messages), run_index, stats)
     if reading.problem == UNPARSABLE:
         stats.count("unparsable")
     return reading
@@ -231,7 +234,7 @@ async def _ask_run(
 
 async def _ask_once(
     asker: Asker,
-    family: ChatFamily,
+    plan: ChatFamilyPlan,
     messages: Sequence[Message],
     run_index: int,
     stats: PassStats,
@@ -242,13 +245,13 @@ async def _ask_once(
     if answer.entry is None:
         stats.count(f"given_up:{answer.reason}")
         return Reading(reply=None, problem=answer.reason, message=answer.message)
-    ended = end_of(answer.entry.finish_reason)
+    ended = _end_of(answer.entry)
     if ended is not None:
         stats.count(f"no_verdict:{ended}")
-        message = _end_message(ended, answer.entry, section=f"{family.name}.")
+        message = _end_message(ended, answer.entry, section=plan.section)
         return Reading(reply=None, problem=ended, message=message, key=answer.entry.key)
     try:
-        reply = await _read_entry(family, answer.entry)
+        reply = await _read_entry(plan.family, answer.entry)
     except Exception as error:  # An error of this program: this reply's, and no other's.
         stats.count(f"given_up:{UNEXPECTED}")
         message = f"the reply could not be read: {type(error).__name__}: {error}"
@@ -258,9 +261,22 @@ async def _ask_once(
     return Reading(reply=reply, problem=UNPARSABLE, message=reply.problem, key=answer.entry.key)
 
 
+def _end_of(entry: JournalEntry) -> str | None:
+    """Return why a journalled reply is no verdict; its text may be cut where no mark says so."""
+    ended = end_of(entry.finish_reason)
+    if ended is None and is_overlong(kept_text(whole_text(entry.text or ""))):
+        return CUT
+    return ended
+
+
 def _end_message(ended: str, entry: JournalEntry, *, section: str) -> str:
     """Return how a reply ended that is no verdict, for people."""
     how = f"finish_reason {entry.finish_reason!r}"
+    if (ended == CUT and end_of(entry.finish_reason) is None) or entry.finish_reason == OVERLONG:
+        return (
+            f"cut here: of a reply {MAX_REPLY_BYTES >> 10} kB are read behind its thoughts; ask "
+            "for a shorter one"
+        )
     if ended == CUT:
         return (
             f"cut after {entry.n_completion_tokens:,} tokens, thoughts included ({how}): give it "

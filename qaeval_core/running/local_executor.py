@@ -247,7 +247,7 @@ class ChatRunner(Runner):
                 except BaseException:
                     thread.cancel()  # While ledgers are held: it may be about to take one.
                     raise
-                asking = thread.submit(ask_shard(asker, prepared, on_rows))
+                asking = thread.submit(ask_shard(asker, self.plan, prepared, on_rows))
                 try:
                     _wait_for(asking, self._stop)
                 except BaseException as error:

@@ -21,7 +21,6 @@ from qaeval_core.running.chat_asker import (
     endpoint_of,
     limits_of,
     prices_of,
-    section_of,
 )
 from qaeval_core.running.piece_worker import UNREADABLE, open_reader
 from qaeval_core.storage.files import expanded
@@ -228,4 +227,4 @@ def _existing_journal(plan: ChatFamilyPlan) -> Journal | None:
     if plan.journal_path is None:
         return None
     folder = as_path(plan.journal_path)
-    return Journal(folder, section=section_of(plan.settings)) if folder.is_dir() else None
+    return Journal(folder, section=plan.section) if folder.is_dir() else None

@@ -233,7 +233,10 @@ def _instance_lines(
             "no answer, as in SQuAD 2.0: --unanswerable empty"
         )
     if CUT in undefined:
-        yield f"  replies were cut ({CUT}): give them more tokens, --set {name}.max_tokens=N"
+        yield (
+            f"  replies were cut ({CUT}): give them more tokens, --set {name}.max_tokens=N, or "
+            "where they have over 64 kB ask for shorter ones"
+        )
 
 
 def _calls_line(key: str, family: Mapping[str, Any]) -> str:

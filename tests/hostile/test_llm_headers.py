@@ -19,6 +19,7 @@ from qaeval_core.errors import ConfigError
 from qaeval_core.llm.client import Endpoint
 from qaeval_core.llm.key import ApiKey, read_headers
 from qaeval_core.planning.compile import check_key_use, plan_chat
+from qaeval_core.running.chat_asker import budget_of
 
 SECRET = "7f1c-azure-93bd7f01c5e84aa2"
 TEAM = "team-of-the-blue-house"
@@ -112,7 +113,8 @@ def test_without_them_no_name_of_a_result_moves(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_error", [False, True])
 def test_values_of_headers_are_in_no_file_and_no_message(tmp_path: Path, is_error: bool) -> None:
     """Neither where the server sends them back, in a reply or in an error."""
-    echo = f"{TWO_STEPS} {SECRET} {TEAM}"
+    # Of a reply the server's words are its own, but for secrets.
+    echo = f"{TWO_STEPS} {SECRET}"
 
     def answer(_: Asked) -> list[bytes]:
         if is_error:
@@ -179,6 +181,93 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
 
 
+def test_values_that_are_no_secrets_change_no_reply(tmp_path: Path) -> None:
+    """A title of two words took the answer out of every reply: its F1 was 0."""
+    text = "X-Title: Geography Lighthouse\nHTTP-Referer: https://lighthouse.org\nX-Team: keeper\n"
+    text += "Authorization: Bearer 7f1c-azure-93bd7f01\nX-Session-Token: the old lighthouse\n"
+    said = "The keeper of Geography Lighthouse, https://lighthouse.org"
+    path = headers_file(tmp_path, text)
+    with HostileServer(lambda _: [response(completion(f"Answer: <ans>{said}</ans>"))]) as server:
+        run_locally(job_of(server, tmp_path, "naco", headers_file=str(path)))
+        assert server.asked[0].headers["x-title"] == "Geography Lighthouse"
+    (file,) = (tmp_path / "out" / "families").rglob("*.parquet")
+    assert pq.read_table(file)["answer"].to_pylist() == [[said]] * 2
+    key = ApiKey("", source="here", headers=read_headers(path))
+    # The last word stands alone only behind the name of a scheme.
+    quoted = "7f1c-azure-93bd7f01; lighthouse; the old lighthouse"
+    assert key.scrub_reply(quoted) == "<key>; lighthouse; <key>"
+
+
+@pytest.mark.parametrize(
+    ("header", "is_replaced"),
+    [
+        ("X-Session-Affinity", False),
+        ("X-Author", False),
+        ("X-Tokenizer", False),
+        ("X-Keyboard-Layout", False),
+        ("OpenAI-Organization", False),
+        ("api-key", True),
+        ("x-goog-api-key", True),
+        ("Ocp-Apim-Subscription-Key", True),
+        ("X-AUTHTOKEN", True),
+        ("x-functions-key", True),
+        ("Proxy-Authorization", True),
+        ("CF-Access-Client-Secret", True),
+        ("X-Session-Id", True),
+    ],
+)
+def test_a_key_is_replaced_by_headers_that_are_secrets_and_that_is_said(
+    header: str, is_replaced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of a node looked like a session, and each call was refused for want of a key."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-this-server-1234")
+    path = headers_file(tmp_path, f"{header}: node-7-of-twelve\n")
+    key = ApiKey.read(variable="OPENAI_API_KEY", headers_path=path)
+    assert key is not None and ("Authorization" not in key.headers) is is_replaced
+    given = {"naco.base_url": "https://h/v1", "naco.model": "m", "naco.headers_file": str(path)}
+    said = "\n".join(check_key_use(load_config(overrides=given)))
+    assert (f"OPENAI_API_KEY is not sent: the header {header.lower()} of" in said) is is_replaced
+    assert ("the key of the variable OPENAI_API_KEY goes to h" in said) is not is_replaced
+
+
+def test_files_of_headers_are_read_as_editors_save_them_and_whole(tmp_path: Path) -> None:
+    """What stood behind 64 kB was left out, and a mark of UTF-8 was no ASCII."""
+    assert read_headers(headers_file(tmp_path, "\ufeffapi-key: of-windows\n")) == {
+        "api-key": "of-windows"
+    }
+    with pytest.raises(ConfigError, match="more than 65,536 bytes"):
+        read_headers(headers_file(tmp_path, "api-key: a\n" + "# more\n" * 10_000))
+    with pytest.raises(ConfigError, match="the key in .* more than 65,536 bytes"):
+        ApiKey.read(path=headers_file(tmp_path, "k" * 70_000))
+
+
+def test_messages_name_the_section_of_the_instance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they said of `judge` was another instance's, or none's."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    (tmp_path / "p.txt").write_text("{candidate}")
+    own = {"metric": "judge", "base_url": "https://h/v1", "model": "m",
+           "prompt_file": str(tmp_path / "p.txt")}  # fmt: skip
+
+    def said(**given: object) -> str:
+        settings = {f"metrics.clarity.{key}": value for key, value in (own | given).items()}
+        try:
+            return "\n".join(check_key_use(load_config(overrides=settings)))
+        except ConfigError as error:
+            return str(error)
+
+    path = headers_file(tmp_path, mode=0o644)
+    assert "--set clarity.allow_insecure=true" in said(headers_file=str(path))
+    assert "--set clarity.allow_insecure=true" in said(api_key_file=str(path))
+    assert "--set clarity.allow_insecure=true" in said(base_url="http://10.0.0.7/v1")
+    assert "through clarity.proxy alone" in said()
+    config = load_config(overrides={f"metrics.clarity.{key}": v for key, v in own.items()})
+    plan = plan_chat("clarity", config, columns={})["judge"]
+    with pytest.raises(ConfigError, match=r"clarity\.journal_path is missing"):
+        budget_of(plan)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -208,6 +297,19 @@ def test_a_line_that_is_no_header_is_named_without_its_value(
         ({"body": {"max_completion_tokens": 3}}, "is said by max_tokens"),
         ({"body": {"extra": {"api_key": "sk-1"}}}, "api_key may be a credential"),
         ({"body": {"a": float("nan")}}, "it takes texts, numbers"),
+        ({"body": {"models": [{"id": "b", "api_key": "sk-1"}]}}, "api_key may be a credential"),
+        ({"body": {"extra_headers": {"X-Auth-Token": "sk-1"}}}, "X-Auth-Token may be a"),
+        ({"body": {"a": [{"http_headers": [{"X-My-Key": "sk-1"}]}]}}, "X-My-Key may be a"),
+        ({"body": {"token": "sk-1"}}, "token may be a credential"),
+        ({"body": {"authToken": "sk-1"}}, "authToken may be a credential"),
+        ({"body": {"auth": "sk-1"}}, "auth may be a credential"),
+        ({"body": {"user_key": "sk-1"}}, "user_key may be a credential"),
+        ({"body": {"tools": [{"authorization": "sk-1"}]}}, "authorization may be a"),
+        ({"query": {"auth_token": "sk-1"}}, "auth_token may be a credential"),
+        ({"query": {"auth": "sk-1"}}, "auth may be a credential"),
+        ({"query": {"sas": "sk-1"}}, "sas may be a credential"),
+        ({"base_url": "https://h/v1?sasToken=sk-1"}, "sasToken may be a credential"),
+        ({"base_url": "https://h/v1?a=sk-1&a=2"}, "a stands there twice"),
         ({"query": {"api-key": "sk-1"}}, "api-key may be a credential"),
         ({"query": {"sig": "sk-1"}}, "sig may be a credential"),
         ({"base_url": "https://h/v1?api-version=1", "query": {"a": "b"}}, "without ? and #"),
@@ -227,6 +329,16 @@ def test_settings_that_cannot_be_are_told(
     with pytest.raises(ConfigError) as raised:
         check_key_use(load_config(overrides={f"{metric}.{key}": v for key, v in own.items()}))
     assert said in str(raised.value) and "sk-1" not in str(raised.value)
+
+
+def test_names_that_only_look_like_secrets_are_sent() -> None:
+    body = {"min_tokens": 5, "tokens": 3, "token_budget": 9, "stop_token_ids": [1], "author": "A",
+            "tokenizer": "t", "pad_token": "x", "prompt_cache_key": "k", "logprobs": False,
+            "extra_headers": {"X-Title": "Lighthouse", "X-Author": "Ann"}}  # fmt: skip
+    query = {"author": "Ann", "max_tokens": "3", "v": 1.5}
+    config = load_config(overrides={"naco.body": body, "naco.query": query})
+    assert config.metrics["naco"].body == body
+    assert config.metrics["naco"].query == query | {"v": "1.5"}
 
 
 def test_a_date_of_yaml_is_the_text_that_was_written() -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from helpers import qaeval, read_scores, run_locally, write_parquet
 from hostile_server import Asked, HostileServer, response
 from qaeval_core.explain.row import explain_row
+from qaeval_core.llm.journal_entry import JournalEntry, line_of
 from qaeval_core.scoring.report import summary_lines
 from qaeval_core.storage.path import as_path
 
@@ -196,6 +199,83 @@ def test_rate_limits_in_a_body_slow_the_pace_and_lose_no_row(tmp_path: Path) -> 
         outcome, _ = run_locally(job_of(server, tmp_path, "judge", n=6))
     assert read_scores(tmp_path / "out")["judge"].to_list() == [4.0] * 6
     assert set(calls(outcome)["failed"]) == {"llm_rate_limited"}
+
+
+LONG = {
+    "judge": "It may be 2. " + "no wait, hmm. " * 6_000 + "The score is 5.",
+    "naco": "Natural.\n1. Is it <ans>Bob</ans>?\n" + "no wait, hmm. " * 6_000
+    + "\nAnswer: <ans>Ann</ans>",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("metric", LONG)
+@pytest.mark.parametrize("keeps_replies", [True, False])
+def test_a_reply_that_is_cut_here_is_no_verdict_either(
+    metric: str, keeps_replies: bool, tmp_path: Path
+) -> None:
+    """The last number of its first 64 kB was the score; nor is it one when it is read again."""
+    with HostileServer(always(body(LONG[metric]))) as server:
+        job = job_of(server, tmp_path, metric, journal_path=str(tmp_path / "journal"))
+        job |= {"output.replies": keeps_replies}
+        run_locally(job)
+        run_locally(job | {"output.path": str(tmp_path / "again")})
+        assert len(server.asked) == 2
+    for out in ("out", "again"):
+        assert read_scores(tmp_path / out)[f"{metric}_reason"].to_list() == ["cut_reply"] * 2
+        (file,) = (tmp_path / out / "families").rglob("*.parquet")
+        for (said,) in pq.read_table(file)["message"].to_pylist():
+            assert "64 kB" in said and "max_tokens" not in said
+
+
+def test_a_torso_of_an_earlier_journal_is_no_verdict(tmp_path: Path) -> None:
+    """It says that it ended by itself, and has the 64 kB that were kept."""
+    with HostileServer(always(body(LONG["judge"]))) as server:
+        job = job_of(server, tmp_path, "judge", n=1, journal_path=str(tmp_path / "journal"))
+        run_locally(job)
+        (file,) = (tmp_path / "journal").glob("replies-*")
+        (line,) = file.read_text().splitlines()
+        entry = json.loads(line)
+        entry = {name: own for name, own in entry.items() if name in {
+            field.name for field in fields(JournalEntry)}}  # fmt: skip
+        file.write_text(line_of(JournalEntry(**{**entry, "finish_reason": "stop"})))
+        run_locally(job | {"output.path": str(tmp_path / "again")})
+        assert len(server.asked) == 1
+    assert read_scores(tmp_path / "again")["judge_reason"].to_list() == ["cut_reply"]
+
+
+def test_a_row_that_a_filter_keeps_back_costs_no_other_row(tmp_path: Path) -> None:
+    def answer(asked: Asked) -> list[bytes]:
+        if "hive 1?" not in asked.sentence:
+            return [response(body("Rating: 4"))]
+        flagged = {"code": 403, "message": "Input was flagged", "metadata": {"reasons": ["x"]}}
+        return [response({"error": flagged})]
+
+    with HostileServer(answer) as server:
+        run_locally(job_of(server, tmp_path, "judge", n=6))
+        assert len(server.asked) == 6
+    scores = read_scores(tmp_path / "out")
+    assert scores["judge"].to_list() == [4.0, None, 4.0, 4.0, 4.0, 4.0]
+    assert scores["judge_reason"].to_list()[1] == "filtered"
+
+
+def test_thoughts_alone_are_asked_for_once(tmp_path: Path) -> None:
+    sent = body(None, reasoning="I think 3")
+    sent["choices"][0]["finish_reason"] = None
+    with HostileServer(always(sent)) as server:
+        outcome, _ = run_locally(job_of(server, tmp_path, "judge"))
+        assert len(server.asked) == 2
+    assert calls(outcome)["no_verdict"] == {"empty_reply": 2}
+
+
+def test_the_way_out_is_named_for_the_instance_that_needs_it(tmp_path: Path) -> None:
+    """Who followed it set `judge.max_tokens`, and was told that there is no such instance."""
+    with HostileServer(always(body("so 3", "length"))) as server:
+        job = job_of(server, tmp_path, "judge")
+        own = {key.replace("judge.", "metrics.clarity."): value for key, value in job.items()}
+        run_locally(own | {"metrics.clarity.metric": "judge"})
+    (file,) = (tmp_path / "out" / "families").rglob("*.parquet")
+    for (said,) in pq.read_table(file)["message"].to_pylist():
+        assert "--set clarity.max_tokens=N" in said
 
 
 def test_the_command_says_how_to_get_whole_replies(tmp_path: Path) -> None:

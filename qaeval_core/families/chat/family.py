@@ -22,11 +22,12 @@ from qaeval_core.families.contract import (
     Runner,
     ShardTexts,
 )
-from qaeval_core.llm.key import is_secret_header, read_headers
+from qaeval_core.llm.key import read_headers
 from qaeval_core.llm.limits import Message
-from qaeval_core.llm.reply_body import without_thoughts
+from qaeval_core.llm.thoughts import without_thoughts
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.metrics.chat import ChatSettings, chat_settings
+from qaeval_core.secret_names import is_secret_header
 from qaeval_core.signature import Signature
 from qaeval_core.storage.path import StoragePath, as_path, open_out
 from qaeval_core.store.pass_stats import PassStats
@@ -56,6 +57,8 @@ class ChatFamilyPlan(FamilyPlan):
 
     Attributes
     ----------
+    instance : str
+        The first one that reads it: messages name settings by it.
     settings : ChatSettings
         The endpoint, its limits, and what is asked.
     journal_path : str or None
@@ -67,10 +70,16 @@ class ChatFamilyPlan(FamilyPlan):
     """
 
     family: ChatFamily
+    instance: str
     settings: ChatSettings
     journal_path: str | None
     keeps_replies: bool = True
     header_names: tuple[str, ...] = ()
+
+    @property
+    def section(self) -> str:
+        """The section that messages name its settings by, with its dot."""
+        return f"{self.instance}."
 
     @property
     def resources(self) -> Resources:
@@ -312,7 +321,8 @@ class ChatFamily(Family):
         if settings.query:
             options["query"] = settings.query
         # In one order; names of secrets are left out, for keys change and scores do not.
-        names = tuple(sorted(name for name in header_names(settings) if not is_secret_header(name)))
+        given = header_names(settings, section=f"{context.instance}.")
+        names = tuple(sorted(name for name in given if not is_secret_header(name)))
         if names:
             options["headers"] = ",".join(names)
         journal_path = settings.journal_path
@@ -333,6 +343,7 @@ class ChatFamily(Family):
             signature=Signature(self.name, {**options, "columns": columns}, self.version),
             rows_per_shard={"cpu": _ROWS_PER_SHARD, "cuda": _ROWS_PER_SHARD},
             family=family,
+            instance=context.instance,
             settings=settings,
             journal_path=_journal_place(journal_path),
             keeps_replies=config.output.replies,
@@ -341,8 +352,13 @@ class ChatFamily(Family):
         return (plan,)
 
 
-def header_names(settings: ChatSettings) -> tuple[str, ...]:
+def header_names(settings: ChatSettings, *, section: str) -> tuple[str, ...]:
     """Return the names of the headers in a file, in small letters.
+
+    Parameters
+    ----------
+    section : str
+        Of the settings that messages name, with its dot.
 
     Raises
     ------
@@ -352,9 +368,7 @@ def header_names(settings: ChatSettings) -> tuple[str, ...]:
     if settings.headers_file is None:
         return ()
     headers = read_headers(
-        settings.headers_file,
-        allow_insecure=settings.allow_insecure,
-        section=f"{settings.metric}.",
+        settings.headers_file, allow_insecure=settings.allow_insecure, section=section
     )
     return tuple(name.lower() for name in headers)
 

@@ -35,8 +35,8 @@ STATISTICS_SCHEMA = pa.schema(
 # What follows a number that is one of so many: 4/5, 4 out of 5.
 _OF = re.compile(r"\s{0,3}(?:/|out of|von|sur|of)\s{0,3}(?P<most>\d+(?:\.\d+)?)", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<![\w.,])[-+]?\d++(?:[.,]\d++)*+(?!\w)")
-# A reply of 64 kB of braces is not tried at each of them.
-_MAX_OBJECTS = 50
+# A brace, or a string, which may hold some; never given back: one that does not end has the rest.
+_BRACE = re.compile(r'[{}]|"(?:[^"\\]|\\.?)*+"?', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,23 +187,47 @@ def _last_number(text: str, _: str, most: float) -> NumberOrProblem:
 
 
 def _json_field(text: str, name: str, _: float) -> NumberOrProblem:
-    """Return the field of the last JSON object that has it.
+    """Return the field of the last JSON object that has it itself.
+
+    Nothing is looked for inside an object: what stands there says something else, also where the
+    whole is torn.
 
     Examples
     --------
     >>> _json_field('So: {"why": "{}", "score": 4}.', "score", 5.0)
     (4.0, None)
+    >>> _json_field('{"score": 4, "aspects": {"clarity": {"score": 2}}}', "score", 5.0)
+    (4.0, None)
+    >>> _json_field('{"clarity": {"score": 2}, "score": ', "score", 5.0)[0] is None
+    True
     """
     decoder = json.JSONDecoder()
-    starts = [found.start() for found in re.finditer(r"\{", text)]
-    for start in reversed(starts[-_MAX_OBJECTS:]):
+    last: dict[str, Any] = {}
+    start = text.find("{")
+    while start >= 0:
         try:
-            found, _end = decoder.raw_decode(text, start)
+            found, end = decoder.raw_decode(text, start)
+            last = found if name in found else last
         except (ValueError, RecursionError):
-            continue
-        if name in found:
-            return _number(found[name])
-    return None, f"the reply has no JSON object with {name!r}"
+            end = _end_of_braces(text, start)
+        start = text.find("{", end)
+    if not last:
+        return None, f"the reply has no JSON object with {name!r}"
+    return _number(last[name])
+
+
+def _end_of_braces(text: str, start: int) -> int:
+    """Return where what a brace opens ends.
+
+    >>> _end_of_braces('{a {"}"} b} {', 0), _end_of_braces('{"}', 0)
+    (11, 3)
+    """
+    depth = 0
+    for found in _BRACE.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(found[0], 0)
+        if depth == 0:
+            return found.end()
+    return len(text)
 
 
 def _tagged(text: str, name: str, _: float) -> NumberOrProblem:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from qaeval_core.llm.reply_body import without_thoughts
+from qaeval_core.llm.thoughts import without_thoughts
 
 # What a reply is made of, once it is clean: these two marks, and lines.
 OPEN, CLOSE = "<ans>", "</ans>"

@@ -48,6 +48,16 @@ def judge(**settings: object) -> JudgeFamily:
         ("json:score", '{"score": 9}', "not in [1, 5]"),
         ("json:score", '{"Score": 3}', "no JSON object"),
         ("json:score", "3", "no JSON object"),
+        ("json:score", '{"score": 4, "aspects": {"clarity": {"score": 2}}}', 4.0),
+        ("json:score", '{"aspects": {"clarity": {"score": 2}}, "score": ', "no JSON object"),
+        ("json:score", '{"score": 4, "aspects": [{"score": 2}, {"score": 1}]}', 4.0),
+        ("json:score", '{"all": {"score": 2}}', "no JSON object"),
+        ("json:score", '{score: N} is the form: {"score": 4} {"note": 1}', 4.0),
+        ("json:score", "{'why': {\"score\": 2}, 'score': 4}", "no JSON object"),
+        ("json:score", '{"why": "a } b {", "own": {"score": 2},}', "no JSON object"),
+        ("json:score", '[{"score": 2}, {"score": 4}]', 4.0),
+        ("json:score", '{"\\"' * 10_000, "no JSON object"),
+        ("json:score", '{} {a} {"a": {"score": 2}} ' * 2_000 + '{"score": 3}', 3.0),
         ("json:score", "{" * 30_000, "no JSON object"),
         ("json:score", '{"a":' * 30_000, "no JSON object"),
         ("tag:rating", "<rating>2</rating> <Rating> 5 </RATING>", 5.0),
@@ -77,7 +87,11 @@ def test_any_reply_is_read_or_says_why_not(text: str, read: str) -> None:
     assert family.reply_of(kept) == reply
 
 
-@pytest.mark.parametrize("text", ["1," * 32_000, "<a>" * 20_000, "9" * 64_000, '{"a": ' * 9_000])
+@pytest.mark.parametrize(
+    "text",
+    ["1," * 32_000, "<a>" * 20_000, "9" * 64_000, '{"a": ' * 9_000, '{"\\"' * 16_000,
+     "{a} " * 16_000, '{"b": {"a": 1}}' * 4_000],
+)  # fmt: skip
 @pytest.mark.parametrize("read", ["last_number", "json:a", "tag:a"])
 def test_no_reply_takes_long_to_read(read: str, text: str) -> None:
     """Protects from a model that stops a pool with 64 kB."""
