@@ -247,7 +247,7 @@ class SentenceFiles:
             tokenizer = Tokenizer.from_str(json.dumps(content))
         elif named is False and _lowers(normalizer):
             raise self._refuse("lowers letters by tokenizer.json, and not by tokenizer_config.json")
-        elif flags:
+        elif flags and "tokenizer_class" in self._tokenizer:
             raise self._refuse(f"has another {part} in tokenizer.json than its class, {kind}")
         if self._settings.get("do_lower_case") and not _lowers(normalizer):
             own = [tokenizer.normalizer] if normalizer is not None else []

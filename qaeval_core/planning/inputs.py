@@ -12,11 +12,12 @@ import hashlib
 import os
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
 
@@ -34,6 +35,8 @@ from qaeval_core.planning.listing import (
     distinct,
     files_below,
     is_glob,
+    is_hidden,
+    left_out_note,
     matches,
     parquet_names,
     shown_name,
@@ -48,7 +51,6 @@ _MAX_INPUT_FOLDERS = 64
 
 _SUFFIXES = (".parquet", ".pq", ".parq")
 _MAGIC = b"PAR1"
-_MAX_SHOWN = 5
 # How polars reads tables of text: the types of columns are found from all rows.
 _TEXT_READERS = {
     ".jsonl": "read_ndjson(sys.argv[1], infer_schema_length=None)",
@@ -233,12 +235,12 @@ def find_inputs(
     if not paths:
         raise InputError("no input: name Parquet files, folders or globs")
     every: dict[str, _Found] = {}
-    n_known, others, hidden = 0, list[str](), list[str]()
+    n_known, left_out = 0, dict[str, list[str]]()
     for path in paths:
         named = _expand(path)
         n_known += named.n_known
-        others += named.others
-        hidden += named.hidden
+        for why, names in named.left_out.items():
+            left_out.setdefault(why, []).extend(names)
         for item in named.found:
             every.setdefault(item.uri, item)
     found = _without_doubles(list(every.values()))
@@ -257,15 +259,7 @@ def find_inputs(
     if n_known:
         what = "1 name is" if n_known == 1 else f"{n_known:,} names are"
         problems.append(f"{what} left out: links to files or folders that are input already")
-    for names, why in (
-        (others, "being no Parquet"),
-        (hidden, "being hidden (a name with . or _ in front)"),
-    ):
-        if names:
-            what = "1 file is" if len(names) == 1 else f"{len(names):,} files are"
-            shown = ", ".join(shown_name(name) for name in names[:_MAX_SHOWN])
-            more = ", ..." if len(names) > _MAX_SHOWN else ""
-            problems.append(f"{what} left out, {why}: {shown}{more}")
+    problems += [left_out_note(names, why) for why, names in left_out.items() if names]
     files = [item for item in read if isinstance(item, InputFile)]
     return sorted(files, key=lambda file: file.relative), problems
 
@@ -277,12 +271,11 @@ def _without_doubles(found: Sequence[_Found]) -> list[_Found]:
 
 
 class _Named(NamedTuple):
-    """What a path names: files, how many links were not followed, and files that are left out."""
+    """What a path names: files, how many links were not followed, and by why what is left out."""
 
     found: list[_Found]
     n_known: int = 0
-    others: Sequence[str] = ()
-    hidden: Sequence[str] = ()
+    left_out: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
 def _expand(uri: str) -> _Named:
@@ -303,37 +296,35 @@ def _search(place: _Place, folder: str) -> _Named:
     n_known = 0
     if place.uri is None:
         names, n_known = _files_below(folder)
-        infos = _infos(place, [path for path in names if not _is_hidden(path, folder)])
+        infos = _infos(place, [path for path in names if not is_hidden(path, folder)])
     else:
         infos = place.filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
         names = [info.path for info in infos]
-        infos = [info for info in infos if not _is_hidden(info.path, folder)]
+        infos = [info for info in infos if not is_hidden(info.path, folder)]
     hidden = [
-        os.path.relpath(path, folder)
-        for path in names
-        if path.lower().endswith(_SUFFIXES) and _is_hidden(path, folder)
+        path for path in names if path.lower().endswith(_SUFFIXES) and is_hidden(path, folder)
     ]
-    files = [info for info in infos if info.type == fs.FileType.File or _is_lost(info)]
+    files = [info for info in infos if info.type == fs.FileType.File]
     with ThreadPoolExecutor(_N_FOOTER_THREADS) as pool:
         are_data = list(pool.map(lambda info: _is_data(place, info), files))
     kept = [info for info, is_data in zip(files, are_data, strict=True) if is_data]
-    others = [
-        os.path.relpath(info.path, folder)
-        for info, is_data in zip(files, are_data, strict=True)
-        if not is_data
-    ]
+    others = [info.path for info, is_data in zip(files, are_data, strict=True) if not is_data]
     if not kept:
         shown = [info.path for info in infos]
         texts = sorted(path for path in shown if Path(path).suffix.lower() in _TEXT_READERS)
         hint = f"; {_how_to_convert(place, texts[0])}" if texts else ""
         raise InputError(f"no Parquet file below {folder}{hint}")
     found = [_Found(folder, info.path, place, info) for info in kept]
-    return _Named(found, n_known, others, hidden)
+    return _Named(found, n_known, _left_out(folder, infos, others, hidden))
 
 
-def _is_lost(info: fs.FileInfo) -> bool:
-    """Return whether a name is a link to a file that is not there."""
-    return bool(info.type == fs.FileType.NotFound)
+def _left_out(
+    folder: str, infos: Sequence[fs.FileInfo], others: Sequence[str], hidden: Sequence[str]
+) -> dict[str, list[str]]:
+    """Return the names of what is left out, by why."""
+    lost = [info.path for info in infos if info.type == fs.FileType.NotFound]
+    paths = {"no Parquet": others, "hidden": hidden, "a link to what is not there": lost}
+    return {why: [os.path.relpath(path, folder) for path in own] for why, own in paths.items()}
 
 
 def _files_below(folder: str) -> tuple[list[str], int]:
@@ -349,19 +340,12 @@ def _infos(place: _Place, paths: Sequence[str]) -> list[fs.FileInfo]:
     return list(place.filesystem.get_file_info(list(paths)))
 
 
-def _is_hidden(path: str, folder: str) -> bool:
-    # What leads out of the folder is no hidden file: it is refused by name.
-    parts = [part for part in PurePosixPath(os.path.relpath(path, folder)).parts if part != ".."]
-    # A key that begins with _ is a key, as for Spark.
-    return any(part[0] == "." or (part[0] == "_" and "=" not in part) for part in parts)
-
-
 def _is_data(place: _Place, info: fs.FileInfo) -> bool:
     """Return whether a file of a folder is Parquet: by its name, or else by its bytes."""
     if info.path.lower().endswith(_SUFFIXES):
         return True
     n_bytes = len(_MAGIC)
-    if _is_lost(info) or info.size < 2 * n_bytes:
+    if info.size < 2 * n_bytes:
         return False
     try:
         with place.filesystem.open_input_file(info.path) as source:
@@ -384,10 +368,11 @@ def _expand_glob(place: _Place, pattern: str) -> _Named:
     else:
         below = place.filesystem.get_file_info(fs.FileSelector(base, recursive=True))
         infos = [info for info in below if _is_taken(info.path, base, parts)]
-    kept = [info for info in infos if info.type == fs.FileType.File or _is_lost(info)]
+    kept = [info for info in infos if info.type == fs.FileType.File]
     if not kept:
         raise InputError(f"no file matches {pattern}")
-    return _Named([_Found(base, info.path, place, info) for info in kept], n_known)
+    found = [_Found(base, info.path, place, info) for info in kept]
+    return _Named(found, n_known, _left_out(base, infos, (), ()))
 
 
 def _is_taken(path: str, base: str, parts: Sequence[str]) -> bool:

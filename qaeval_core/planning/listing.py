@@ -66,6 +66,18 @@ def _walk(folder: str, entered: set[str]) -> Iterator[tuple[str, bool]]:
                     todo.append((entry.path, os.path.join(real, entry.name)))
 
 
+def is_hidden(path: str, folder: str) -> bool:
+    """Return whether a file of a folder is hidden, by its name or that of a folder.
+
+    >>> is_hidden("in/_tmp/a.parquet", "in"), is_hidden("in/_lang=de/a.parquet", "in")
+    (True, False)
+    """
+    # What leads out of the folder is no hidden file: it is refused by name.
+    parts = [part for part in PurePosixPath(os.path.relpath(path, folder)).parts if part != ".."]
+    # A key that begins with _ is a key, as for Spark.
+    return any(part[0] == "." or (part[0] == "_" and "=" not in part) for part in parts)
+
+
 _GLOB_SIGNS = frozenset("*?[")
 
 
@@ -129,7 +141,7 @@ def distinct(paths: Sequence[str]) -> list[str]:
 
     reals = {path: real(path) for path in paths}
     for path in sorted(reals, key=lambda path: reals[path] != path):
-        found = os.stat(path) if os.path.exists(path) else os.lstat(path)  # A link to nothing.
+        found = os.stat(path)
         # Inodes are trusted where hard links are known to be: some stores number all files alike.
         inode = (found.st_dev, found.st_ino) if found.st_nlink > 1 else None
         if reals[path] not in seen and (inode is None or inode not in seen):
@@ -140,11 +152,24 @@ def distinct(paths: Sequence[str]) -> list[str]:
 
 # File systems take 255; a temporary name is 38 longer than the file's.
 MAX_NAME_BYTES = 200
+_MAX_SHOWN = 5
 
 
 def shown_name(name: str) -> str:
     """Return a name that can be printed, whatever bytes it is made of."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def left_out_note(names: Sequence[str], why: str) -> str:
+    """Return what to tell people of files that are left out.
+
+    >>> left_out_note(["a.csv"], "no Parquet")
+    '1 file is left out, being no Parquet: a.csv'
+    """
+    what = "1 file is" if len(names) == 1 else f"{len(names):,} files are"
+    shown = ", ".join(shown_name(name) for name in names[:_MAX_SHOWN])
+    more = ", ..." if len(names) > _MAX_SHOWN else ""
+    return f"{what} left out, being {why}: {shown}{more}"
 
 
 def check_names(relatives: Sequence[str]) -> None:
