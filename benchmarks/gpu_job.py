@@ -44,9 +44,12 @@ def end_to_end(
     except subprocess.TimeoutExpired as late:
         return {"failed": f"{n_rows:,} rows did not end in the {late.timeout:.0f} s left for them"}
     wall_s = time.perf_counter() - started
+    failed = {}
     if done.returncode != 0:
         print(f"end to end  {metric} FAILED: {done.stderr.strip()[-500:]}")
-        return {"failed": f"exit {done.returncode}: {done.stderr.strip()[-2000:]}"}
+        failed = {"failed": f"exit {done.returncode}: {done.stderr.strip()[-2000:]}"}
+        if not (folder / "out" / "_SUCCESS").is_file():
+            return failed
     report: Mapping[str, Any] = json.loads((folder / "out" / "report.json").read_text("utf-8"))
     passes = {key: family.get("this_run") for key, family in report["families"].items()}
     n_scored = report["rows"]
@@ -58,6 +61,7 @@ def end_to_end(
         "wall_s": wall_s,
         "rows_per_s": rate,
         "passes": passes,
+        **failed,
     }
 
 

@@ -81,8 +81,13 @@ def count_prompt_tokens(messages: Sequence[Mapping[str, str]]) -> int:
 
 
 def reply_text(messages: Sequence[Mapping[str, str]]) -> str:
-    """Return the reply to a prompt: a verdict, one to four steps, and a word of the prompt."""
+    """Return the reply to a prompt: the JSON that it names, or as NACo's.
+
+    That is a verdict, one to four steps, and a word of the prompt.
+    """
     digest = hashlib.sha256(json.dumps(list(messages), sort_keys=True).encode()).digest()
+    if '{"score"' in messages[-1]["content"]:
+        return f'In part. {{"score": {digest[1] % 11}}}'
     if digest[0] < 16:
         return "Verdict: not a question; it asks nothing"
     words = re.findall(r"\w+", messages[-1]["content"]) or ["nothing"]

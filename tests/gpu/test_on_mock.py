@@ -172,7 +172,9 @@ def test_a_device_that_computes_nothing_is_refused(
     """Scores of a broken card look like scores; who asks for no comparison gets them."""
     said = score(mock, job, tmp_path / "out", "--local", expect=1)
     assert "the device's numbers are not those of a CPU" in said
-    score(mock, job, tmp_path / "out", "--local", "--set=models.check_device=false")
+    unchecked = "--set=models.check_device=false"
+    said = score(mock, job, tmp_path / "out", "--local", unchecked, expect=1)
+    assert "not one of" in said and (tmp_path / "out" / "_SUCCESS").is_file()
     report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
     families = report["families"].values()
     assert len(families) == 2
@@ -219,10 +221,14 @@ def test_the_benchmark_runs_whole(mock: Path, artifacts_root: Path, tmp_path: Pa
     words = ["--precision", "fp32", "--rows", "6", "--budgets", "1024,16384", "--repeats", "1"]
     words += ["--seconds", "0", "--no-random", "--no-check", "--end-to-end", "7"]
     words += ["--models", str(tmp_path)]
-    run(mock, "-m", "benchmarks.gpu", *words, "--json", path)
+    run(mock, "-m", "benchmarks.gpu", *words, "--json", path, expect=1)
     found = json.loads(path.read_text(encoding="utf-8"))
     assert found["device"] == "cuda"
-    assert_rates(found, n_rows=7, families=FAMILIES)
+    # What computes nothing has rates, and likelihoods of zero: no row has that score.
+    (failure,) = found["failures"]
+    assert failure.startswith("end to end, qrelscore: exit 1")
+    assert failure.endswith("not one of 1 rows has a score: zero_base_likelihood")
+    assert_rates({**found, "failures": []}, n_rows=7, families=FAMILIES)
     assert all("device_check" not in own for own in found["families"])
     for own in found["families"]:
         small, large = (budget["arena_peak_mib"] for budget in own["budgets"].values())
