@@ -64,6 +64,9 @@ def _with_json(kind: pa.DataType, are_json: Iterator[bool]) -> pa.DataType:
     """Return a type whose leaves, which are Parquet's columns in their order, say what is JSON."""
     if pa.types.is_nested(kind):
         return with_inner(kind, lambda inner: _with_json(inner, are_json))
+    if isinstance(kind, pa.BaseExtensionType) and not is_json(kind):
+        _with_json(kind.storage_type, are_json)  # It may have several leaves.
+        return kind
     return pa.json_() if next(are_json) and not is_json(kind) else kind
 
 

@@ -187,6 +187,23 @@ def test_json_inside_lists_and_structs_is_read_too(
     assert Scorer(["f1"], columns=columns).score(table)["f1"].to_pylist() == pytest.approx(F1)
 
 
+def test_columns_behind_one_of_many_leaves_keep_their_types(tmp_path: Path) -> None:
+    """One whose type Arrow does not look into is several of Parquet's columns all the same."""
+    kind = pa.opaque(pa.struct([("x", pa.int32()), ("y", pa.string())]), "point", "tests")
+    points = pa.array([{"x": 1, "y": "a"}] * 3, kind.storage_type)
+    table = pa.table(
+        {
+            "point": pa.ExtensionArray.from_storage(kind, points),
+            "references": _json_texts(ROWS["references"]),
+            "candidate": ROWS["candidate"],
+            "id": ROWS["id"],
+        }
+    )
+    scores = score(tmp_path, table)
+    assert scores["f1"].to_list() == pytest.approx(F1)
+    assert scores["id"].to_list() == ROWS["id"]
+
+
 @pytest.mark.parametrize("path", ["references", "references.text"])
 def test_half_a_character_in_json_is_its_rows_fault(path: str, tmp_path: Path) -> None:
     """It ended the run; without a path it was scored."""
