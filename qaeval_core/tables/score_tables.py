@@ -33,6 +33,7 @@ from qaeval_core.tables.sheets import decimal_comma, is_workbook, read_sheet
 
 SUFFIXES = (".parquet", ".jsonl", ".csv", ".tsv")
 _WORKBOOKS = (".xlsx", ".xls", ".ods")
+_MAX_DIGITS = 38  # of decimals in polars
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +247,7 @@ def _read(file: StoragePath, text: str | None = None) -> pl.DataFrame:
         if file.suffix == ".parquet":
             if is_intact(content) is False:
                 raise UnreadableFileError(f"{file} is damaged: a bit of it has turned")
-            return pl.read_parquet(source)
+            return _read_parquet(source)
         if file.suffix == ".jsonl":
             return pl.read_ndjson(source, infer_schema_length=None)
         if file.suffix in (".csv", ".tsv") and not is_workbook(content):
@@ -256,6 +257,24 @@ def _read(file: StoragePath, text: str | None = None) -> pl.DataFrame:
     if file.suffix in _WORKBOOKS or is_workbook(content):
         raise UnreadableFileError(f"{file} is a workbook: save its sheet as CSV, and name that")
     raise UnreadableFileError(f"{file}: not one of {', '.join(SUFFIXES)}")
+
+
+def _read_parquet(source: io.BytesIO) -> pl.DataFrame:
+    """Return a table; decimals that are wider than polars takes are texts, as they are for ids."""
+    schema = pq.read_schema(source)
+    wide = [
+        field.name
+        for field in schema
+        if pa.types.is_decimal(field.type) and field.type.precision > _MAX_DIGITS
+    ]
+    source.seek(0)
+    if not wide:
+        return pl.read_parquet(source)
+    table = pq.read_table(source)
+    for name in wide:
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, name, table[name].cast(pa.string()))
+    return pl.DataFrame(table)
 
 
 def _described(file: StoragePath) -> dict[str, ScoreColumn]:

@@ -204,6 +204,17 @@ def test_columns_behind_one_of_many_leaves_keep_their_types(tmp_path: Path) -> N
     assert scores["id"].to_list() == ROWS["id"]
 
 
+def test_wide_decimals_beside_scores_are_no_hindrance(tmp_path: Path) -> None:
+    """Whoever wanted a correlation of other columns got a line about precision."""
+    wide = pa.array([1, 2, 3]).cast(pa.decimal256(50, 2))
+    table = pa.table(ROWS).set_column(0, "id", wide).append_column("x", wide)
+    pq.write_table(table, tmp_path / "in.parquet")
+    run_locally(job(tmp_path, output__carry=["x", "rating", "label"]))
+    said = qaeval("correlate", tmp_path / "out", "--human", "rating", "--auc", "label == 'good'")
+    assert "f1" in said
+    assert explain_row(tmp_path / "out", identity="2.00").is_equal
+
+
 @pytest.mark.parametrize("path", ["references", "references.text"])
 def test_half_a_character_in_json_is_its_rows_fault(path: str, tmp_path: Path) -> None:
     """It ended the run; without a path it was scored."""
