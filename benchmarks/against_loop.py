@@ -57,7 +57,7 @@ def compare(
 ) -> dict[str, object]:
     """Time one family and its peer in turn, print the comparison, and return it.
 
-    Tokenising counts on both sides, loading on neither. Counts are of an untimed pass.
+    Tokenizing counts on both sides, loading on neither. Counts are of an untimed pass.
     """
     torch.set_num_threads(settings.n_threads)
     plan = instance.families[name]

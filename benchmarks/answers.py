@@ -102,7 +102,7 @@ SECTIONS = {
 
 
 def compare(name: str, pairs: pa.Table, *, n_threads: int, n_repeats: int) -> dict[str, object]:
-    """Time a metric and its peer in turn; tokenising counts on both sides, loading on neither."""
+    """Time a metric and its peer in turn; tokenizing counts on both sides, loading on neither."""
     metric, column, make_peer = SECTIONS[name]
     scorer = Scorer([metric], n_threads=n_threads)
     peer = make_peer(n_threads)

@@ -62,7 +62,7 @@ def load_rows(n_rows: int) -> Rows:
         .filter(pl.col("question").list.len() == QUESTIONS_PER_CONTEXT)
     )
     n_contexts = min(-(-n_rows // QUESTIONS_PER_CONTEXT), grouped.height)
-    # Neighbours are paragraphs of one article: spread, so that lengths are the corpus's.
+    # Neighbors are paragraphs of one article: spread, so that lengths are the corpus's.
     spread = [i * grouped.height // n_contexts for i in range(n_contexts)]
     chosen = grouped[spread].explode("question")
     return Rows(chosen["question"].to_list(), chosen["context"].to_list(), source).head(n_rows)

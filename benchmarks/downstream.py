@@ -1,13 +1,15 @@
 """Benchmark of filtering: what a reader gains from questions that a filter kept.
 
-A reader trained on passages A is trained further on questions of passages B, half of them spoilt on
-purpose (`benchmarks.spoilt_questions`), and judged on passages C, for as many steps whatever was
-kept of B: all of it, a random half, the better half by a score, or the clean half, which no filter
-knows. The parts are articles of SQuAD 2.0 dev. ``python -m benchmarks.downstream`` takes hours; it
-keeps what is done in ``--work`` and goes on from there. Prints numbers and never judges one.
+A reader trained on passages A is trained further on questions of passages B, and judged on passages
+C. Half of B's questions are spoiled on purpose (`benchmarks.spoiled_questions`). The steps are as
+many whatever was kept of B: all of it, a random half, the better half by a score, or the clean
+half, which no filter knows. The parts are articles of SQuAD 2.0 dev.
+``python -m benchmarks.downstream``
+takes hours; it keeps what is done in ``--work`` and goes on from there. Prints numbers and never
+judges one.
 
 The scores of B: ``roundtrip`` by the reader of A, ``qrelscore`` of the embedded models, and a rank
-learned from both with labels ("is it spoilt?") of a random sample of rows. The halves are those of
+learned from both with labels ("is it spoiled?") of a random sample of rows. The halves are those of
 ``qaeval filter``.
 
 But: what spoils a question here is not what a generator does wrong, and one base model is no other.
@@ -34,9 +36,9 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.data import SQUAD
-from benchmarks.downstream_table import BASE, CONDITIONS, RANKED, summarise, table
+from benchmarks.downstream_table import BASE, CONDITIONS, RANKED, summarize, table
 from benchmarks.measure import environment
-from benchmarks.spoilt_questions import CLEAN, KINDS, shorten, split_articles, spoil
+from benchmarks.spoiled_questions import CLEAN, KINDS, shorten, split_articles, spoil
 from qaeval_core import Scorer, filter_table
 from qaeval_core.configure import load_config
 from qaeval_core.models.registry import resolve_model
@@ -226,18 +228,18 @@ def keep_half(scores: FloatArray, ids: Sequence[str], *, seed: int) -> NDArray[n
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class Labeled:
     """Rows whose label is revealed: those learned from, and the others, which certify."""
 
     learned: NDArray[np.intp]
     held: NDArray[np.intp]
 
 
-def draw_labels(contexts: Sequence[str], *, n_labels: int, seed: int) -> Labelled:
+def draw_labels(contexts: Sequence[str], *, n_labels: int, seed: int) -> Labeled:
     """Return a simple random sample of rows, cut in two by passage."""
     rows = np.random.default_rng([seed, 2]).permutation(len(contexts))[:n_labels]
     is_learned = is_learning([contexts[row] for row in rows], seed)
-    return Labelled(rows[is_learned], rows[~is_learned])
+    return Labeled(rows[is_learned], rows[~is_learned])
 
 
 def learn(
@@ -314,8 +316,8 @@ def scores_of(work: Work, seed: int, rows: pl.DataFrame, name: str, reader: Path
     columns = [*(found[own].cast(pl.Float64).to_numpy() for own in FEATURES[:-1])]
     features = np.column_stack([*columns, qrelscores(work, rows)])
     contexts = rows["context"].to_list()
-    labelled = draw_labels(contexts, n_labels=work.settings.n_labels, seed=seed)
-    return learn(features, is_clean, labelled.learned, contexts=contexts, seed=seed)
+    labeled = draw_labels(contexts, n_labels=work.settings.n_labels, seed=seed)
+    return learn(features, is_clean, labeled.learned, contexts=contexts, seed=seed)
 
 
 def choose(work: Work, seed: int, condition: str, reader: Path) -> tuple[pl.DataFrame, Any]:
@@ -326,10 +328,10 @@ def choose(work: Work, seed: int, condition: str, reader: Path) -> tuple[pl.Data
         return rows, {"share_clean": float(is_clean.mean())}
     scores = scores_of(work, seed, rows, condition, reader)
     kept = keep_half(scores, rows["id"].to_list(), seed=seed)
-    labelled = draw_labels(rows["context"].to_list(), n_labels=work.settings.n_labels, seed=seed)
+    labeled = draw_labels(rows["context"].to_list(), n_labels=work.settings.n_labels, seed=seed)
     # The learned score is judged on rows that it has not seen; so are the others, to compare.
     judged = np.ones(len(rows), dtype=bool)
-    judged[labelled.learned] = False
+    judged[labeled.learned] = False
     how = rows["how"].to_numpy()
     good = scores[judged & is_clean]
     facts = {
@@ -341,7 +343,7 @@ def choose(work: Work, seed: int, condition: str, reader: Path) -> tuple[pl.Data
         },
         "n_undefined": int(np.isnan(scores).sum()),
     }
-    held = labelled.held[kept[labelled.held]]
+    held = labeled.held[kept[labeled.held]]
     n_good = int(is_clean[held].sum())
     facts["held_labels"] = {
         "n": len(held),
@@ -463,7 +465,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(asked.threads)
     work = Work(asked.work, settings, squad=asked.squad, n_threads=asked.threads)
     found = run(work, [int(seed) for seed in asked.seeds.split(",")], conditions)
-    summary = summarise(found, contexts=work.parts["c"]["context"].to_numpy())
+    summary = summarize(found, contexts=work.parts["c"]["context"].to_numpy())
     print(json.dumps(environment(asked.threads)))
     print(table(summary, n_seeds=len(found["seeds"])))
     for condition in (name for name in RANKED if name in summary):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.spoilt_questions import CLEAN, KINDS
+from benchmarks.spoiled_questions import CLEAN, KINDS
 from qaeval_core.stats.bootstrap import bootstrap, percentile_interval
 
 BASE = "base"
@@ -55,7 +55,7 @@ def _done(runs: Mapping[int, Mapping[str, Any]]) -> list[str]:
     return [name for name in CONDITIONS if all(name in own for own in runs.values())]
 
 
-def summarise(found: Mapping[str, Any], *, contexts: NDArray[Any]) -> dict[str, Any]:
+def summarize(found: Mapping[str, Any], *, contexts: NDArray[Any]) -> dict[str, Any]:
     """Return means, spreads and differences of the conditions that all seeds have.
 
     Parameters

@@ -155,14 +155,14 @@ def theirs(
     return {change: [next(results) for _ in splits] for change in changes()}
 
 
-def summarise(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+def summarize(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
     """Return the shares of splits in which a side alarmed.
 
     Examples
     --------
     >>> quiet, loud = {"columns": [], "dataset": False}, {"columns": [MOVED], "dataset": True}
     >>> of = {name: [loud, loud] for name in changes()} | {SAME: [quiet, loud]}
-    >>> summarise(of)["any"], summarise(of)["columns"], summarise(of)["moved"]["+0.4"]
+    >>> summarize(of)["any"], summarize(of)["columns"], summarize(of)["moved"]["+0.4"]
     (0.5, 0.0625, 1.0)
     """
     same = found[SAME]
@@ -212,7 +212,7 @@ def run(python: Path, n_splits: int) -> dict[str, Any]:
         "n_splits": n_splits,
         "columns": list(COLUMNS),
         "moved": MOVED,
-        "sides": {side: summarise(runs) for side, runs in sides.items()},
+        "sides": {side: summarize(runs) for side, runs in sides.items()},
     }
 
 

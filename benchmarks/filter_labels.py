@@ -6,7 +6,7 @@ here, together, and of the scores that QGEval's authors publish. Certificates: s
 drawn at random, 500 times; how much of the corpus is certified, how often nothing is, how often the
 certified part is not as good as promised, and how often the naive rule's is not: the largest share
 whose labels look good enough. Ranks need no reference. A learned rank learns on half of the
-labelled passages and certifies on the rest; one that is learned elsewhere saw the verdicts of nine
+labeled passages and certifies on the rest; one that is learned elsewhere saw the verdicts of nine
 tenths of the passages, never a row's own, and certifies on all labels.
 
     python -m benchmarks.filter_labels --scores build/validity --json FILE
@@ -34,7 +34,7 @@ from benchmarks.judged_sets import DATA, SETS, JudgedSet, metrics_of
 from benchmarks.label_draws import learned_elsewhere, peer_scores, read_questions
 from benchmarks.measure import environment
 from benchmarks.validity import score, score_columns
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.stats.certificate import Certificate, certify, kept_rows, share_index
 from qaeval_core.stats.learned_rank import LearnedRank, fit_rank, is_learning
 

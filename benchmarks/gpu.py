@@ -49,7 +49,7 @@ _RESULTS = ("output", "values", "vectors", "text_vectors")
 
 _HELP = """\
 columns:
-  rows/s     of the model pass, tokenising apart (the JSON has both): median of the passes
+  rows/s     of the model pass, tokenizing apart (the JSON has both): median of the passes
   of peak    operations per second / those of the fp16 matrix product that torch reaches here
              (8192 x 8192, best of 20); fp32 is judged by it as well. Operations are those that the
              graph needs for the real tokens: weights, attention (of an LM the lower triangle) and
@@ -67,11 +67,11 @@ columns:
              CUDA's libraries take; CUDA's context is there before
   padding    share of the tokens in batches that are none
 beside a CPU what a worker does before it trusts a device: up to 40 units of the embedded model
-peers        rows/s; torch's batches are cut and tokenised before, the other libraries tokenise in
+peers        rows/s; torch's batches are cut and tokenized before, the other libraries tokenize in
              their time. MoverScore's are BERTScore's: the same model on the same texts
 per-row loop the same torch model with eager attention over 40 rows, one text or pair a call, and
              nothing shared between rows; in fp16 on a GPU, as the batches. Of LRM and GRG it is
-             what the paper's programs do, formula and tokenising with it; of others the model alone
+             what the paper's programs do, formula and tokenizing with it; of others the model alone
 """
 
 
@@ -288,7 +288,7 @@ def measure_family(
 def measure_budget(
     plan: ModelFamilyPlan, rows: Rows, choice: Choice, *, budget: int, peak: float | None
 ) -> dict[str, Any]:
-    """Return rows/s of the model pass; tokenising is done before and told apart."""
+    """Return rows/s of the model pass; tokenizing is done before and told apart."""
     values = {role: roles_of(rows)[role] for role in plan.columns}
     layout = plan.open_layout()
     started = time.perf_counter()

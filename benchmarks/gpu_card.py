@@ -107,17 +107,17 @@ def nvidia_smi() -> Iterator[dict[str, float]]:
         finally:
             process.terminate()
             reader.join()
-    found |= summarise(lines)
+    found |= summarize(lines)
 
 
-def summarise(lines: Sequence[str]) -> dict[str, float]:
+def summarize(lines: Sequence[str]) -> dict[str, float]:
     """Return what samples say together; nothing of what the card does not tell.
 
     Examples
     --------
-    >>> summarise(["50, 2000, 300.5, 1980", "100, 2600, [N/A], 1755"])
+    >>> summarize(["50, 2000, 300.5, 1980", "100, 2600, [N/A], 1755"])
     {'busy': 0.75, 'memory_mib': 2600.0, 'power_w': 300.5, 'sm_clock_mhz': 1755.0}
-    >>> summarise(["[N/A], 2000, [N/A], [N/A]"])
+    >>> summarize(["[N/A], 2000, [N/A], [N/A]"])
     {'memory_mib': 2000.0}
     """
     ways: dict[str, Callable[[list[float]], float]] = {

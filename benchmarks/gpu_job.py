@@ -23,7 +23,7 @@ END_TO_END = {"sas": 1, "qrelscore": 10}
 def end_to_end(
     choice: Choice, folder: Path, metric: str, n_rows: int, *, clock: Clock
 ) -> dict[str, Any]:
-    """Return what `qaeval score` takes for many rows: start, read, tokenise, run, commit, join."""
+    """Return what `qaeval score` takes for many rows: start, read, tokenize, run, commit, join."""
     if clock.left_s() <= 0:
         return {"failed": NO_TIME}
     folder.mkdir(parents=True)

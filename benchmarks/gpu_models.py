@@ -79,7 +79,7 @@ def compile_family(
 
 
 def roles_of(rows: Rows) -> dict[str, list[object]]:
-    """Return rows as any family reads them: neighbouring questions stand for other texts."""
+    """Return rows as any family reads them: neighboring questions stand for other texts."""
     questions, n = rows.questions, len(rows)
     return {
         **rows.roles(),

@@ -32,7 +32,7 @@ class Peer(ABC):
     n_rows = _N_ROWS
 
     def prepare(self, values: Values) -> Any:
-        """Return what `score` takes: as much of the work as it can do apart, such as tokenising."""
+        """Return what `score` takes: as much of the work as it can do apart, such as tokenizing."""
         return values
 
     @abstractmethod

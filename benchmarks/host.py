@@ -1,7 +1,7 @@
 """Host: CPU time a pair of what tokens are matched by, with a stub where the model stands.
 
 Real sentences, vectors of random numbers: what matching takes does not depend on them. Thread CPU
-time, so that a busy machine does not count; tokenising is another thread's and is left out.
+time, so that a busy machine does not count; tokenizing is another thread's and is left out.
 
 ``--transport``: MoverScore's transport in one process and by the pool of all CPUs, in turn, by the
 clock, equal numbers checked.
@@ -43,7 +43,7 @@ _DIM = 384
 
 
 def sentence_pairs(n_pairs: int) -> dict[str, list[object]]:
-    """Return neighbouring sentences of the corpus, of some 25 words each."""
+    """Return neighboring sentences of the corpus, of some 25 words each."""
     contexts = dict.fromkeys(load_rows(8000).contexts)
     cut = (sentence for text in contexts for sentence in text.split(". "))
     sentences = list(dict.fromkeys(s for s in cut if len(s.split()) in _WORDS))

@@ -16,8 +16,8 @@ import numpy as np
 import polars as pl
 
 from qaeval_core.metrics.base import AnyMetric
-from qaeval_core.metrics.catalogue import METRICS
-from recipes.reader_minilm.passages import normalised
+from qaeval_core.metrics.catalog import METRICS
+from recipes.reader_minilm.passages import normalized
 from recipes.sas_minilm.sources import pair_key
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -100,7 +100,7 @@ def is_measurable(metric: AnyMetric) -> bool:
 
 
 def metrics_of(judged: JudgedSet | RewordedSet) -> list[str]:
-    """Return the metrics that apply, in the order of the catalogue."""
+    """Return the metrics that apply, in the order of the catalog."""
     return [name for name, metric in METRICS.items() if applies(metric, judged)]
 
 
@@ -155,8 +155,8 @@ def answerability() -> JudgedSet:
     """Return questions that lost words, beside the whole ones."""
     table = _lines("answerability/human_ratings.jsonl")
     squad = pl.read_parquet(DATA / _SQUAD, columns=["question", "context"])
-    known = dict(zip(map(normalised, squad["question"]), squad["context"], strict=True))
-    passages = [known.get(normalised(question)) for question in table["gold_question"]]
+    known = dict(zip(map(normalized, squad["question"]), squad["context"], strict=True))
+    passages = [known.get(normalized(question)) for question in table["gold_question"]]
     return JudgedSet(
         name="answerability",
         title="answerability: questions of SQuAD with words left out",

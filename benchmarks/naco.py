@@ -253,7 +253,7 @@ def run_noise(chosen: argparse.Namespace) -> dict[str, object]:
 
 
 def _prompt(number: int) -> list[dict[str, str]]:
-    return [{"role": "user", "content": f"What colour has the house at {number} in the street?"}]
+    return [{"role": "user", "content": f"What color has the house at {number} in the street?"}]
 
 
 async def _ask_governed(server: LlmServer, folder: Path, *, limit: int, n: int) -> None:

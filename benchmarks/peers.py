@@ -1,6 +1,6 @@
 """Peers: a fixed per-row loop, written like the reference programs of QRelScore's paper.
 
-One pair a forward, eager attention, everything the model returns materialised: all attentions and
+One pair a forward, eager attention, everything the model returns materialized: all attentions and
 hidden states (LRM); logits of every position over the whole vocabulary, and the context's own
 likelihood computed again for every row (GRG). Weights, tokenizer and windows are the same as ours.
 

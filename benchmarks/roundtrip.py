@@ -68,7 +68,7 @@ class LoopPeer:
 def run_speed(
     *, n_rows: int, n_peer_rows: int, n_repeats: int, n_threads: int
 ) -> dict[str, object]:
-    """Time roundtrip and the loop in turn; tokenising counts on both sides, loading on neither."""
+    """Time roundtrip and the loop in turn; tokenizing counts on both sides, loading on neither."""
     torch.set_num_threads(n_threads)
     rows = load_rows(n_rows)
     values = {

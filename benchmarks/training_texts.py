@@ -14,7 +14,7 @@ from functools import cache
 import polars as pl
 
 from benchmarks.judged_sets import DATA, JudgedSet, RewordedSet
-from recipes.reader_minilm.passages import normalised, split_passages
+from recipes.reader_minilm.passages import normalized, split_passages
 from recipes.sas_minilm import sources
 
 # The shipped model of a metric, where it was trained for this project.
@@ -27,7 +27,7 @@ _LEAST_WORDS = 3
 
 @dataclass(frozen=True, slots=True)
 class TrainingTexts:
-    """Passages, and shorter texts, that a model was trained on; normalised."""
+    """Passages, and shorter texts, that a model was trained on; normalized."""
 
     passages: frozenset[str]
     texts: frozenset[str]
@@ -36,7 +36,7 @@ class TrainingTexts:
 def seen_texts(judged: JudgedSet | RewordedSet, model: str) -> dict[str, int]:
     """Return how many distinct texts of a set are among a model's training texts."""
     known = _training_texts(model)
-    passages = set(map(normalised, judged.passages))
+    passages = set(map(normalized, judged.passages))
     texts = _texts(judged)
     return {
         "passages": len(passages),
@@ -53,7 +53,7 @@ def _texts(judged: JudgedSet | RewordedSet) -> set[str]:
     found = {text for name in single for text in rows[name].unique()}
     if "references" in rows.columns:
         found.update(rows["references"].explode().unique())
-    return {text for text in map(normalised, found) if len(text.split()) >= _LEAST_WORDS}
+    return {text for text in map(normalized, found) if len(text.split()) >= _LEAST_WORDS}
 
 
 @cache
@@ -74,12 +74,12 @@ def _training_texts(model: str) -> TrainingTexts:
     ]
     texts = [*questions, *answers, *(text for pair in pairs for text in pair)]
     return TrainingTexts(
-        frozenset(map(normalised, squad["context"].unique())), frozenset(map(normalised, texts))
+        frozenset(map(normalized, squad["context"].unique())), frozenset(map(normalized, texts))
     )
 
 
 def _of_squad(rows: pl.DataFrame) -> TrainingTexts:
     texts = [*rows["question"], *rows["answers"].explode().drop_nulls()]
     return TrainingTexts(
-        frozenset(map(normalised, rows["context"].unique())), frozenset(map(normalised, texts))
+        frozenset(map(normalized, rows["context"].unique())), frozenset(map(normalized, texts))
     )

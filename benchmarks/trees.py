@@ -37,7 +37,7 @@ _RUNS = (
 
 
 def write_rows(path: Path, n_rows: int) -> None:
-    """Write rows that every metric reads: neighbouring questions are each other's references."""
+    """Write rows that every metric reads: neighboring questions are each other's references."""
     rows = load_rows(n_rows)
     questions = rows.questions
     table = {

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.training_texts import ADAPTERS, BASE_DATA
 from qaeval_core.metrics.advice import figure
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.catalog import METRICS
 
 _DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE = _DOCS / "validity.md"
@@ -46,7 +46,7 @@ was written anew.
 _READING = """\
 ## How to read it
 
-- Every score column of every metric of the catalogue, with default settings and the embedded
+- Every score column of every metric of the catalog, with default settings and the embedded
   models, by `Scorer`; the figures are those of `qaeval correlate` with `--human`, `--auc` and
   `--cluster`. Columns stand in the order of their AUC.
 - **Pearson** and **Spearman**: correlation with the human value. **AUC**: how often a good row

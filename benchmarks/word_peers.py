@@ -26,7 +26,7 @@ def squad_f1(rows: Sequence[Row]) -> Scores:
 
 
 def _f1(candidate: str, reference: str) -> float:
-    left, right = _normalised(candidate), _normalised(reference)
+    left, right = _normalized(candidate), _normalized(reference)
     n_common = sum((Counter(left) & Counter(right)).values())
     if not left or not right:
         return float(left == right)
@@ -36,7 +36,7 @@ def _f1(candidate: str, reference: str) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def _normalised(text: str) -> list[str]:
+def _normalized(text: str) -> list[str]:
     excluded = set(string.punctuation)
     text = "".join(sign for sign in text.lower() if sign not in excluded)
     return re.sub(r"\b(a|an|the)\b", " ", text).split()
@@ -78,8 +78,8 @@ PEERS: Mapping[str, Sequence[Callable[[Sequence[Row]], Scores]]] = {
     "nltk": (squad_f1, rouge_score_rouge_l, nltk_bleu),
 }
 BLEU_SETTINGS: Mapping[str, dict[str, object]] = {
-    "sacrebleu": {"tokeniser": "13a", "lowercase": False, "smoothing": "exponential"},
-    "nltk": {"tokeniser": "whitespace", "lowercase": False, "smoothing": "floor"},
+    "sacrebleu": {"tokenizer": "13a", "lowercase": False, "smoothing": "exponential"},
+    "nltk": {"tokenizer": "whitespace", "lowercase": False, "smoothing": "floor"},
 }
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, SerializeAsAny, ValidationError
 
 from qaeval_core.errors import ConfigError, nearest
 from qaeval_core.metrics.base import Section, Settings
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.metrics.chat import SENT_FILES
 from qaeval_core.storage.files import read_given
 

@@ -126,7 +126,7 @@ def is_optional(role: str) -> bool:
     return ROLES[role] in (TEXT_OR_NULL, TEXTS_OR_NULL)
 
 
-Tokeniser = Literal[
+TokenizerName = Literal[
     "squad",
     "whitespace",
     "words",

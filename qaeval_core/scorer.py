@@ -26,8 +26,8 @@ from qaeval_core.families.words.frequencies import (
     count_documents,
     read_frequencies,
 )
-from qaeval_core.families.words.rows import Tokenisers, WordTables
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.families.words.rows import Tokenizers, WordTables
+from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.session import Device
 from qaeval_core.planning.columns import check_type, field_of, optional_columns, role_column
@@ -99,7 +99,7 @@ class Scorer:
         self._device: Device = device
         self._n_threads = n_threads
         self._runners: dict[str, Runner] = {}
-        self._tokenisers = Tokenisers()
+        self._tokenizers = Tokenizers()
 
     def score(self, rows: Rows) -> pa.Table | pl.DataFrame:
         """Return the score columns of rows, in their order.
@@ -164,7 +164,7 @@ class Scorer:
     def statistics(
         self, run: CompiledRun, values: Mapping[str, Sequence[object]]
     ) -> dict[str, pa.Table]:
-        """Return the raw statistics of rows, by family; texts are tokenised once for all.
+        """Return the raw statistics of rows, by family; texts are tokenized once for all.
 
         Parameters
         ----------
@@ -174,10 +174,10 @@ class Scorer:
             One value per row.
         """
         statistics: dict[str, pa.Table] = {}
-        texts = WordTables(self._tokenisers)
+        texts = WordTables(self._tokenizers)
         for plans in run.passes:
             works = []
-            # All texts are tokenised before any is counted.
+            # All texts are tokenized before any is counted.
             for plan in plans:
                 runner = self._runner(plan, statistics)
                 own = {role: values[role] for role in plan.columns}

@@ -18,7 +18,7 @@ from helpers import build_needed
 from qaeval_core import Scorer
 from qaeval_core.configure import load_config
 from qaeval_core.metrics.base import AnyMetric
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.catalog import METRICS
 from workshop import save_small
 
 Row = dict[str, Any]

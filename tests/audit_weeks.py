@@ -18,12 +18,12 @@ from qaeval.cli import app
 N_ROWS = 900
 
 
-def week(folder: Path, number: int, *, spoilt: str | None = None, **options: Any) -> Path:
+def week(folder: Path, number: int, *, spoiled: str | None = None, **options: Any) -> Path:
     """Score a week of questions into folder/out<number>; return it.
 
     Parameters
     ----------
-    spoilt : str, optional
+    spoiled : str, optional
         Topic whose references are of words that no question has.
     **options
         ``table`` instead of the week's own; ``carry``; other metrics by name.
@@ -31,7 +31,7 @@ def week(folder: Path, number: int, *, spoilt: str | None = None, **options: Any
     carry = options.pop("carry", ("topic",))
     table = options.pop("table", None)
     if table is None:
-        table = a_table(number, spoilt=spoilt)
+        table = a_table(number, spoiled=spoiled)
     source = folder / f"source{number}"
     source.mkdir(parents=True)
     half = table.height // 2
@@ -53,12 +53,12 @@ def week(folder: Path, number: int, *, spoilt: str | None = None, **options: Any
     return out
 
 
-def a_table(number: int, *, spoilt: str | None = None, n_rows: int = N_ROWS) -> pl.DataFrame:
+def a_table(number: int, *, spoiled: str | None = None, n_rows: int = N_ROWS) -> pl.DataFrame:
     """Return a week's questions; its contexts are its own."""
     table = questions(n_rows, seed=number)
     return table.with_columns(
         context=pl.format("week {}: {}", pl.lit(number), pl.col("context")),
-        reference=pl.when(pl.col("topic") == (spoilt or ""))
+        reference=pl.when(pl.col("topic") == (spoiled or ""))
         .then(pl.lit("quite another text"))
         .otherwise(pl.col("reference")),
     )

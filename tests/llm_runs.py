@@ -27,7 +27,7 @@ PRICES = Prices(prompt_usd_per_million=1.0, completion_usd_per_million=2.0)  # T
 
 def prompt(number: int) -> list[dict[str, str]]:
     """Return a prompt of 18 tokens, of 138 from number 10,000 on, as the server counts."""
-    content = f"Question {number}: what colour has the house at {number} in the street?"
+    content = f"Question {number}: what color has the house at {number} in the street?"
     content += " It is a long one." * (20 if number >= 10_000 else 0)
     return [{"role": "user", "content": content}]
 

@@ -173,7 +173,7 @@ class NacoRun:
         return found
 
 
-def journalled_keys(folder: Path) -> set[str]:
+def journaled_keys(folder: Path) -> set[str]:
     """Return the names of all requests whose replies are in a journal."""
     return {entry.key for entry in Journal(folder).entries()} if folder.is_dir() else set()
 

@@ -26,7 +26,7 @@ def write_model(folder: Path) -> None:
     source = resolve_model("smollm2-135m", role="causal_lm")
     files = {"gguf_file": source.gguf_file}
     model = AutoModelForCausalLM.from_pretrained(source.folder, dtype=torch.float32, **files)
-    # The weights are plain numbers now; with these two the model counts as quantised still.
+    # The weights are plain numbers now; with these two the model counts as quantized still.
     model.hf_quantizer = None
     del model.config.quantization_config
     model.save_pretrained(folder)

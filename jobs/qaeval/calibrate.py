@@ -21,7 +21,7 @@ from qaeval_core.calibration.baselines import calibrate as calibrate_job
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError, QAEvalError
 from qaeval_core.metrics.calibrated import write_baselines, write_complexity
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.planning.compile import check_key_use
 from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.progress import ProgressCounter, ProgressPrinter

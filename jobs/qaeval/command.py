@@ -18,7 +18,7 @@ from polars.exceptions import PolarsError
 
 from qaeval_core.configure import RunConfig, load_config, parse_setting
 from qaeval_core.errors import ConfigError, QAEvalError, RunError, nearest
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.schema import ROLES
 from qaeval_core.terminal import say, say_error, show, show_lines
 

@@ -55,7 +55,7 @@ def correlate(
         str | None, typer.Option(help="table of ratings with a column id: as --with FILE --on id")
     ] = None,
     subset: Annotated[
-        list[str] | None, typer.Option(help="also of rows that fulfil a condition: 'f1 == 0'")
+        list[str] | None, typer.Option(help="also of rows that fulfill a condition: 'f1 == 0'")
     ] = None,
     by: Annotated[str | None, typer.Option(help="also of the rows of each value")] = None,
     system: Annotated[

@@ -57,7 +57,7 @@ def filter_rows(
         str, typer.Option(help="paper (6 to 30 words, answer not in it), extractive, none")
     ] = "paper",
     keep: Annotated[
-        list[str] | None, typer.Option(help="condition that rows fulfil: 'sas > 0.5'; repeatable")
+        list[str] | None, typer.Option(help="condition that rows fulfill: 'sas > 0.5'; repeatable")
     ] = None,
     rank_by: Annotated[
         str | None, typer.Option(help="column that says what is best, or a combine.json")

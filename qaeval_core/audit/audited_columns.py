@@ -112,7 +112,7 @@ class RowColumns:
                 rates[f"truncated.{name}"] = (cut, is_scored)
         if self.kept is not None:
             # Under the condition's name: shares of different conditions are not compared.
-            rates[f"kept.{self.kept}"] = (self._fulfil(table, self.kept), is_scored)
+            rates[f"kept.{self.kept}"] = (self._fulfill(table, self.kept), is_scored)
         run.add(
             self.values(table),
             self.clusters(table, first_row=first_row),
@@ -122,7 +122,7 @@ class RowColumns:
             is_scored=is_scored,
         )
 
-    def _fulfil(self, table: pa.Table, condition: str) -> NDArray[np.bool_]:
+    def _fulfill(self, table: pa.Table, condition: str) -> NDArray[np.bool_]:
         """Return the rows that are kept; where a value is missing they are not."""
         roots = pl.sql_expr(condition).meta.root_names()
         read = {column_of(name, table.column_names) for name in roots}

@@ -1,12 +1,12 @@
 """Drift: whether two profiles differ by more than other clusters of the same corpus would.
 
-The test of each statistic T is a centred bootstrap over buckets of clusters: buckets of each run
+The test of each statistic T is a centered bootstrap over buckets of clusters: buckets of each run
 are drawn again, and what the draws are off by is what chance does::
 
     G* = (F*_current - F_current) - (F*_reference - F_reference)
     p  = (1 + #{T(G*) >= T(F_current - F_reference)}) / (R + 1)
 
-All columns and slices share the draws, so that the largest of their standardised T* in each draw
+All columns and slices share the draws, so that the largest of their standardized T* in each draw
 tells how large one of them gets by chance::
 
     p_adjusted = (1 + #{max_j (T*_j - mean T*_j) / sd T*_j >= (T - mean T*) / sd T*}) / (R + 1)
@@ -209,7 +209,7 @@ class Pair:
         tests.append(_mean(name, label, profiles, codes, self.weights, scale=scale, is_few=is_few))
         cells = profiles[0].cells
         blank = Test(name, label, "", np.nan, np.nan, np.nan, is_few=is_few)
-        tests += _distances(blank, cells.centres, counts, self.weights, scale=scale)
+        tests += _distances(blank, cells.centers, counts, self.weights, scale=scale)
         bins = effects.psi_bins(cells, counts[0].sum(axis=0))
         tests.append(_psi(blank, bins, counts, self.weights))
         return tests
@@ -254,7 +254,7 @@ def moments_of(profile: Profile, code: int) -> tuple[float, float]:
     x = total / n
     spread = np.sqrt(max(squares / n - x * x, 0.0))
     spread = 0.0 if spread < _NO_SPREAD else spread
-    return profile.centre + profile.half_width * x, float(profile.half_width * spread)
+    return profile.center + profile.half_width * x, float(profile.half_width * spread)
 
 
 def _scale(profiles: tuple[Profile, Profile], codes: tuple[int, int]) -> float:
@@ -276,8 +276,8 @@ def _mean(
     means, draws = [], []
     for profile, code, own in zip(profiles, codes, weights, strict=True):
         x, drawn = Drawn.of(profile.moments[:2, code].T, own).ratio(1, 0)
-        means.append(profile.centre + profile.half_width * x)
-        draws.append(profile.centre + profile.half_width * drawn)
+        means.append(profile.center + profile.half_width * x)
+        draws.append(profile.center + profile.half_width * drawn)
     effect = (means[1] - means[0]) / scale
     test = Test(column, label, "mean", means[0], means[1], effect, is_few=is_few)
     return shift(test, (draws[1] - draws[0]) / scale)
@@ -285,7 +285,7 @@ def _mean(
 
 def _distances(
     blank: Test,
-    centres: FloatArray,
+    centers: FloatArray,
     counts: Sequence[NDArray[np.uint32]],
     weights: tuple[FloatArray, FloatArray],
     *,
@@ -308,12 +308,12 @@ def _distances(
     noise -= functions[0][1]
     noise -= observed
     np.abs(noise, out=noise)
-    own_centres = centres[used]
+    own_centers = centers[used]
     return [
         _distance(
             replace(blank, statistic="wasserstein"),
-            float(effects.wasserstein(observed, own_centres)) / scale,
-            effects.wasserstein(noise, own_centres) / scale,
+            float(effects.wasserstein(observed, own_centers)) / scale,
+            effects.wasserstein(noise, own_centers) / scale,
         ),
         _distance(replace(blank, statistic="ks"), float(effects.ks(observed)), noise.max(axis=1)),
         js,
@@ -369,7 +369,7 @@ def _psi(
         effect=effect,
         low=min(max(interval.low, 0.0), effect),
         high=max(interval.high, effect),
-        # A square of a distance: standardised, its long tail would hide what others tell.
+        # A square of a distance: standardized, its long tail would hide what others tell.
         observed=math.sqrt(observed),
         null=np.sqrt(null),
     )
@@ -389,25 +389,25 @@ def adjusted(tests: Sequence[Test]) -> list[float]:
         test.null is not None and not test.is_few and test.statistic not in SHOWN for test in tests
     ]
     largest: FloatArray | None = None
-    standardised: list[float] = []
+    standardized: list[float] = []
     for test, own in zip(tests, is_in, strict=True):
-        standardised.append(float("nan"))
+        standardized.append(float("nan"))
         if not own or test.null is None:
             continue
-        mean, spread = _centre(test.null)
+        mean, spread = _center(test.null)
         if spread <= _ROUNDED:
-            standardised[-1] = np.inf if test.observed > mean + _ROUNDED else -np.inf
+            standardized[-1] = np.inf if test.observed > mean + _ROUNDED else -np.inf
             continue
-        standardised[-1] = (test.observed - mean) / spread
+        standardized[-1] = (test.observed - mean) / spread
         each = np.nan_to_num((test.null - mean) / spread, nan=-np.inf, neginf=-np.inf)
         largest = each if largest is None else np.maximum(largest, each)
     return [
         _adjusted(test, value, largest) if own else float("nan")
-        for test, value, own in zip(tests, standardised, is_in, strict=True)
+        for test, value, own in zip(tests, standardized, is_in, strict=True)
     ]
 
 
-def _centre(null: FloatArray) -> tuple[float, float]:
+def _center(null: FloatArray) -> tuple[float, float]:
     defined = null[~np.isnan(null)]
     return (float(defined.mean()), float(defined.std())) if len(defined) else (np.inf, 0.0)
 

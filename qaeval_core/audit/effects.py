@@ -10,7 +10,7 @@ each of B bins, so that an empty one is finite::
     PSI = sum_b (c_b - r_b) ln(c_b / r_b),   r_b = (count_b + 1/2) / (n + B / 2)
 
 Wasserstein's distance is the area between two distribution functions (Vallender 1974), each cell's
-mass taken to lie at its centre; it and KS differ from those of raw values by no more than the
+mass taken to lie at its center; it and KS differ from those of raw values by no more than the
 width, or the mass, of one cell.
 
 Differs from evidently 0.7
@@ -44,13 +44,13 @@ def ks(difference: FloatArray) -> FloatArray:
     return largest
 
 
-def wasserstein(difference: FloatArray, centres: FloatArray) -> FloatArray:
+def wasserstein(difference: FloatArray, centers: FloatArray) -> FloatArray:
     """Return the area between two distribution functions, in units of the values.
 
     Parameters
     ----------
     difference : float ndarray of shape (..., n_cells)
-    centres : float ndarray of shape (n_cells,)
+    centers : float ndarray of shape (n_cells,)
         Ascending.
 
     Examples
@@ -58,7 +58,7 @@ def wasserstein(difference: FloatArray, centres: FloatArray) -> FloatArray:
     >>> float(wasserstein(np.array([1.0, 0.5, 0.0]), np.array([0.0, 2.0, 3.0])))
     2.5
     """
-    area: FloatArray = np.abs(difference[..., :-1]) @ np.diff(centres)
+    area: FloatArray = np.abs(difference[..., :-1]) @ np.diff(centers)
     return area
 
 

@@ -35,7 +35,7 @@ class AuditRequest:
     watch : tuple of str
         Columns of numbers; by default all that are described as scores.
     kept : str, optional
-        A condition: the share of rows that fulfil it is audited.
+        A condition: the share of rows that fulfill it is audited.
     inputs : tuple of str
         Where the input lies now.
     """

@@ -28,7 +28,7 @@ from qaeval_core.audit.paired import Matched, PairedColumn, match_rows, pair_col
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.audit.source import ROW_ID, Source, instance_of
 from qaeval_core.errors import QAEvalError, SchemaError
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.profile.column_profile import FloatArray
 from qaeval_core.profile.run_profile import UInt64
 from qaeval_core.schema import QUARANTINE_REASON

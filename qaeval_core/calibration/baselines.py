@@ -17,15 +17,15 @@ from qaeval_core.families.model_family import ModelFamilyPlan, is_model
 from qaeval_core.families.validate import IntArray, validate_rows
 from qaeval_core.metrics.bleu import bleu_1
 from qaeval_core.metrics.calibrated import BaselineFile, BaselineRecord
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.metrics.targets import Targets
 from qaeval_core.planning.job import Job
 from qaeval_core.planning.run_plan import InstancePlan
 from qaeval_core.running.reader import draw_rows, read_rows
 from qaeval_core.running.sampling import rows_of_sample
 from qaeval_core.running.score_rows import ArrowStatistics
-from qaeval_core.stats.bootstrap import summarise
-from qaeval_core.text.tokenise import words
+from qaeval_core.stats.bootstrap import summarize
+from qaeval_core.text.tokenize import words
 
 MAX_BLEU_1 = 0.05
 _ROLES = ("candidate", "context")
@@ -114,7 +114,7 @@ def calibrate(
                 plan.settings, family.name, Targets(ArrowStatistics(table)), family.facts
             )
             assert found.raw is not None, "a baseline is a mean of scores"
-            summary = summarise(found.raw, seed=seed)
+            summary = summarize(found.raw, seed=seed)
             if summary.mean is None:
                 raise InputError(f"{family.key}: no random pair has a defined score")
             records[found.key] = BaselineRecord(

@@ -13,7 +13,7 @@ from qaeval_core.errors import ConfigError
 from qaeval_core.families.contract import OnBatch
 from qaeval_core.metrics.base import Settings
 from qaeval_core.metrics.calibrated import ComplexityRecord
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.metrics.targets import Targets
 from qaeval_core.planning.compile import plan_chat
 from qaeval_core.planning.job import Inputs, count_rows

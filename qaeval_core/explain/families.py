@@ -391,7 +391,7 @@ def _found(reading: SpanReading, *, context: str, given: str, n: int) -> Part:
         blocks=(
             Strip(
                 "The context, by the confidence of what was found",
-                *_coloured(best, shares, context),
+                *_colored(best, shares, context),
             ),
             Table("The best spans; each begins elsewhere", head, rows, numbers=(1, 2, 3)),
             Fields(
@@ -407,7 +407,7 @@ def _found(reading: SpanReading, *, context: str, given: str, n: int) -> Part:
     )
 
 
-def _coloured(
+def _colored(
     spans: list[FoundSpan], shares: list[float], context: str
 ) -> tuple[list[str], list[float]]:
     """Return the context cut where spans begin and end, and the confidence of each piece."""

@@ -42,7 +42,7 @@ from qaeval_core.explain.stored_row import (
     quarantine_message,
     read_row,
 )
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.running.score_rows import score_rows
 from qaeval_core.schema import POSITION, QUARANTINE_REASON
 from qaeval_core.signature import environment

@@ -32,10 +32,10 @@ from qaeval_core.families.validate import SharedPairs
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.record import MAX_ANSWER_TOKENS, N_ANSWER_SPANS, NO_SPAN
 from qaeval_core.text.encode import CharSpans, TextEncoder, TokenIds, overlapping_windows
-from qaeval_core.text.tokenise import make_tokeniser
+from qaeval_core.text.tokenize import make_tokenizer
 
 EMPTY_ANSWER = "empty_answer"
-_SQUAD_WORDS = make_tokeniser("squad")
+_SQUAD_WORDS = make_tokenizer("squad")
 
 # A question, and the answer that it was made for.
 ContextAndQuestion = tuple[str, str]

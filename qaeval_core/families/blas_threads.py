@@ -1,7 +1,7 @@
 """BLAS threads: matrices of one pair of texts are multiplied by one thread, whatever machine it is.
 
 numpy's BLAS would take all CPUs for them. Its threads wait for each other by spinning, beside an
-engine and a tokeniser that want the same CPUs: 804 us of CPU a pair of sentences with two threads,
+engine and a tokenizer that want the same CPUs: 804 us of CPU a pair of sentences with two threads,
 28 with one. Numbers are the same.
 """
 

@@ -115,13 +115,13 @@ def transport_costs(
         if len(rows) and len(columns):
             costs[i] = transport_cost(
                 costs=_distances(vectors[rows], vectors[columns]),
-                supply=_normalised(weights[rows]),
-                demand=_normalised(weights[columns]),
+                supply=_normalized(weights[rows]),
+                demand=_normalized(weights[columns]),
             )
     return costs
 
 
-def _normalised(weights: VectorArray) -> FloatArray:
+def _normalized(weights: VectorArray) -> FloatArray:
     exact = weights.astype(np.float64)
     shares: FloatArray = exact / exact.sum()
     return shares

@@ -481,7 +481,7 @@ def count_groups(rows: CorpusRows, share: NDArray[np.uint8]) -> GroupCounts | No
     def work(members: NDArray[np.intp]) -> tuple[int, NDArray[np.int64]]:
         if not len(members):
             return 0, np.zeros(N_SHARES, np.int64)
-        # Neighbours often share a group: then a stable sort is the faster one.
+        # Neighbors often share a group: then a stable sort is the faster one.
         ordered = members[np.argsort(hashes[members], kind="stable")]
         group = hashes[ordered]
         starts = np.flatnonzero(np.concatenate([[True], group[1:] != group[:-1]]))

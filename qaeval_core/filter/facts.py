@@ -147,7 +147,7 @@ LATE_REASONS = ("duplicate", "top_k", "quota")
 
 @dataclass(slots=True)
 class Facts:
-    """What is known of some neighbouring rows; arrays of shape (n_rows,), None if not asked for.
+    """What is known of some neighboring rows; arrays of shape (n_rows,), None if not asked for.
 
     Attributes
     ----------
@@ -261,7 +261,7 @@ def _numbers_and_texts(table: pa.Table, stages: Stages) -> pl.DataFrame:
 
 
 def _conditions(frame: pl.DataFrame, stages: Stages, decided: _Decided) -> NDArray[np.bool_]:
-    """Return which rows fulfil all conditions; what SQL calls unknown is undefined, not false."""
+    """Return which rows fulfill all conditions; what SQL calls unknown is undefined, not false."""
     kept = np.ones(frame.height, dtype=bool)
     for expression in stages.keep:
         try:
@@ -282,7 +282,7 @@ def _conditions(frame: pl.DataFrame, stages: Stages, decided: _Decided) -> NDArr
 def _tokens(table: pa.Table, name: str | None, *, is_shared: bool = False) -> pl.Series:
     """Return tokens as one text a row; no run of them spans two passages of a list.
 
-    Texts that neighbours share are looked at once.
+    Texts that neighbors share are looked at once.
     """
     assert name is not None
     column = table[name]

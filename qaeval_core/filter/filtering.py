@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from qaeval_core.errors import RunError, SchemaError
 from qaeval_core.filter.decide import CorpusRows, QuotaCount, decide
 from qaeval_core.filter.join import put_in_place
-from qaeval_core.filter.labels import LabelledRows, Labels, labelled_rows
+from qaeval_core.filter.labels import LabeledRows, Labels, labeled_rows
 from qaeval_core.filter.learn import Learned, learn_rank, look_up
 from qaeval_core.filter.plan import FilterPlan
 from qaeval_core.filter.scan import (
@@ -205,7 +205,7 @@ class Filtering:
 
 
 def learn(run: Filtering, labels: Labels) -> Learned:
-    """Learn the rank from half of the labelled groups; the plan ranks by it from then on."""
+    """Learn the rank from half of the labeled groups; the plan ranks by it from then on."""
     plan = run.plan
     work = run.scan_plan(wanted_ids=sorted(labels.is_good), features=plan.request.learn)
     parts = list(run.map_ranges(partial(look_up, plan=work), "labels"))
@@ -216,8 +216,8 @@ def learn(run: Filtering, labels: Labels) -> Learned:
     return learned
 
 
-def scan(run: Filtering, labels: Labels | None) -> tuple[CorpusRows, LabelledRows | None]:
-    """Return the facts of all rows, and the labelled ones.
+def scan(run: Filtering, labels: Labels | None) -> tuple[CorpusRows, LabeledRows | None]:
+    """Return the facts of all rows, and the labeled ones.
 
     Raises
     ------
@@ -237,7 +237,7 @@ def scan(run: Filtering, labels: Labels | None) -> tuple[CorpusRows, LabelledRow
         _check_undefined(rows, run.tasks)
     if labels is None:
         return rows, None
-    return rows, labelled_rows(labels, found, str(run.plan.request.labels))
+    return rows, labeled_rows(labels, found, str(run.plan.request.labels))
 
 
 def _find_ties(run: Filtering, rows: CorpusRows) -> None:

@@ -39,7 +39,7 @@ N_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Labelled ids, and which are good; ids of a table's rows that have no label."""
+    """Labeled ids, and which are good; ids of a table's rows that have no label."""
 
     is_good: Mapping[str, bool]
     blank: tuple[str, ...] = ()
@@ -49,8 +49,8 @@ class Labels:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelledRows:
-    """Labelled rows of a corpus; arrays of shape (n_labels,), ``rows`` ascending.
+class LabeledRows:
+    """Labeled rows of a corpus; arrays of shape (n_labels,), ``rows`` ascending.
 
     ``drawn`` are all rows that the table of labels has, blank ones and those of the learning half
     as well, ascending.
@@ -73,44 +73,44 @@ def read_labels(path: str, expression: str) -> Labels:
     frame, _ = read_keyed(path, "id")
     ids = [_without_escape(text) for text in frame["id"].to_list()]
     values = binary_labels(frame, expression, "--label")
-    is_labelled = ~np.isnan(values)
-    labelled = zip(ids, values, is_labelled, strict=True)
-    good = {name: bool(value) for name, value, is_known in labelled if is_known}
+    is_labeled = ~np.isnan(values)
+    labeled = zip(ids, values, is_labeled, strict=True)
+    good = {name: bool(value) for name, value, is_known in labeled if is_known}
     if not good:
         raise ConfigError(f"{path}: no row has a label by {expression!r}")
-    blank = (name for name, is_known in zip(ids, is_labelled, strict=True) if not is_known)
+    blank = (name for name, is_known in zip(ids, is_labeled, strict=True) if not is_known)
     return Labels(good, tuple(blank))
 
 
-def labelled_rows(labels: Labels, found: Iterable[tuple[int, str]], path: str) -> LabelledRows:
+def labeled_rows(labels: Labels, found: Iterable[tuple[int, str]], path: str) -> LabeledRows:
     """Return the rows that labels name.
 
     Parameters
     ----------
     found : iterable of (row, id)
-        All rows of labelled ids, and of blank ones.
+        All rows of labeled ids, and of blank ones.
     path : str
         Of the labels, for messages.
 
     Raises
     ------
     SchemaError
-        If a labelled id is of no row, or of several.
+        If a labeled id is of no row, or of several.
     """
     every = sorted(found)
     pairs = [pair for pair in every if pair[1] in labels.is_good]
     times = Counter(name for _, name in pairs)
     if missing := sorted(set(labels.is_good) - set(times)):
         raise SchemaError(
-            f"{path}: {len(missing):,} of {len(labels):,} labelled ids are of no row, such as "
+            f"{path}: {len(missing):,} of {len(labels):,} labeled ids are of no row, such as "
             f"{', '.join(map(repr, missing[:N_SHOWN]))}"
         )
     if twice := sorted(name for name, n in times.items() if n > 1):
         raise SchemaError(
-            f"{path}: {len(twice):,} labelled ids are of several rows, such as "
+            f"{path}: {len(twice):,} labeled ids are of several rows, such as "
             f"{', '.join(map(repr, twice[:N_SHOWN]))}"
         )
-    return LabelledRows(
+    return LabeledRows(
         np.array([row for row, _ in pairs], np.int64),
         np.array([labels.is_good[name] for _, name in pairs], dtype=bool),
         np.array([row for row, _ in every], np.int64),
@@ -125,7 +125,7 @@ def sample_rows(rows: CorpusRows, n: int) -> NDArray[np.intp]:
 def _first_rows(rows: CorpusRows, n: int) -> NDArray[np.intp]:
     """Return the rows that are left and come first in a sheet's order.
 
-    The hashes of ids decide, mixed: the order that breaks ties would favour what is kept.
+    The hashes of ids decide, mixed: the order that breaks ties would favor what is kept.
     """
     best: NDArray[np.intp] = np.zeros(0, np.intp)
     for start in range(0, len(rows), _STEP):
@@ -173,7 +173,7 @@ def is_other_sheet(rows: CorpusRows, drawn: NDArray[np.int64]) -> bool:
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return a permutation of 64-bit numbers: the finaliser of splitmix64 (Steele et al. 2014)."""
+    """Return a permutation of 64-bit numbers: the finalizer of splitmix64 (Steele et al. 2014)."""
     mixed = values + _SAMPLE_SALT
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)

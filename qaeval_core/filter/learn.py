@@ -1,4 +1,4 @@
-"""Learn: a rank from labelled rows: weights of columns, learned on half of the groups.
+"""Learn: a rank from labeled rows: weights of columns, learned on half of the groups.
 
 The other half certifies: what had a part in the rank says nothing of its precision.
 """
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.filter.labels import LabelledRows, Labels, labelled_rows
+from qaeval_core.filter.labels import LabeledRows, Labels, labeled_rows
 from qaeval_core.filter.plan import CombinedRank, FilterPlan, features_of
 from qaeval_core.filter.scan import ScanPlan
 from qaeval_core.stats.learned_rank import LearnedRank, fit_rank, is_learning
@@ -28,7 +28,7 @@ _ROW, _ID, _GROUP = "\0row", "\0id", "\0group"
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """A learned rank, and which labelled rows it was not learned from."""
+    """A learned rank, and which labeled rows it was not learned from."""
 
     rank: LearnedRank
     certifying_rows: NDArray[np.int64]
@@ -37,10 +37,10 @@ class Learned:
         """Return it as a rank of rows."""
         return CombinedRank(self.rank)
 
-    def certifying(self, labelled: LabelledRows) -> LabelledRows:
-        """Return the labelled rows that it was not learned from."""
-        chosen = np.isin(labelled.rows, self.certifying_rows)
-        return LabelledRows(labelled.rows[chosen], labelled.is_good[chosen], labelled.drawn)
+    def certifying(self, labeled: LabeledRows) -> LabeledRows:
+        """Return the labeled rows that it was not learned from."""
+        chosen = np.isin(labeled.rows, self.certifying_rows)
+        return LabeledRows(labeled.rows[chosen], labeled.is_good[chosen], labeled.drawn)
 
     def lines(self) -> Iterator[str]:
         """Yield what a user should know: whether the combination is better than one column."""
@@ -57,7 +57,7 @@ class Learned:
 
 
 def look_up(task: RangeTask, plan: ScanPlan) -> pa.Table:
-    """Return the labelled rows of a range: number, id, group and features.
+    """Return the labeled rows of a range: number, id, group and features.
 
     Raises
     ------
@@ -112,18 +112,18 @@ def _group_names(table: pa.Table, group: str | None, ids: pa.ChunkedArray) -> pa
 
 
 def learn_rank(plan: FilterPlan, table: pa.Table, labels: Labels) -> Learned:
-    """Return a rank learned from the labelled rows of a corpus.
+    """Return a rank learned from the labeled rows of a corpus.
 
     Raises
     ------
     ConfigError
         If the labels of the learning half are all good or all bad, or too few.
     SchemaError
-        If a labelled id is of no row, or of several.
+        If a labeled id is of no row, or of several.
     """
     request = plan.request
     pairs = zip(table[_ROW].to_pylist(), table[_ID].to_pylist(), strict=True)
-    labelled = labelled_rows(labels, pairs, str(request.labels))
+    labeled = labeled_rows(labels, pairs, str(request.labels))
     table = table.take(np.argsort(table[_ROW].to_numpy(), kind="stable"))
     groups = table[_GROUP].to_pylist()
     learns = is_learning(groups, request.seed)
@@ -132,7 +132,7 @@ def learn_rank(plan: FilterPlan, table: pa.Table, labels: Labels) -> Learned:
         rank = fit_rank(
             features[learns],
             {name: plan.signatures[name] for name in request.learn},
-            is_good=labelled.is_good[learns],
+            is_good=labeled.is_good[learns],
             groups=[name for name, own in zip(groups, learns, strict=True) if own],
             seed=request.seed,
         )
@@ -140,4 +140,4 @@ def learn_rank(plan: FilterPlan, table: pa.Table, labels: Labels) -> Learned:
         raise ConfigError(
             f"--learn on {int(learns.sum()):,} of {len(learns):,} labels: {error}"
         ) from None
-    return Learned(rank, labelled.rows[~learns])
+    return Learned(rank, labeled.rows[~learns])

@@ -57,13 +57,13 @@ def _head(content: Mapping[str, Any]) -> str:
 def _yield_chart(content: Mapping[str, Any]) -> str:
     """Return the curve of precision and its bound over kept shares, or of the rank's cut."""
     yields = content["yields"]
-    labelled = [own for own in yields if own["precision"] is not None]
-    if labelled:
+    labeled = [own for own in yields if own["precision"] is not None]
+    if labeled:
         lines = {
-            "precision of labels": [(own["share"], own["precision"]) for own in labelled],
+            "precision of labels": [(own["share"], own["precision"]) for own in labeled],
             "lower bound": [
                 (own["share"], own["lower_bound"])
-                for own in labelled
+                for own in labeled
                 if own["lower_bound"] is not None
             ],
         }

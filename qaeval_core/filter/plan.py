@@ -271,7 +271,7 @@ def _rank(request: FilterRequest, corpus: Corpus) -> Rank:
     if request.learn:
         for name in request.learn:
             _check_number(corpus, name, "--learn")
-        # Its weights are known once labelled rows were read.
+        # Its weights are known once labeled rows were read.
         columns = request.learn
         return NoRank(columns) if request.label_sheet is not None else ColumnRank(columns[0])
     if _is_file(request):

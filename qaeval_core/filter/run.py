@@ -27,7 +27,7 @@ from qaeval_core.filter.decide import (
 )
 from qaeval_core.filter.filtering import COMBINE_NAME, OUTPUTS, Filtering, decide_early, learn, scan
 from qaeval_core.filter.join import hash_of
-from qaeval_core.filter.labels import SHEET_NAME, LabelledRows, is_other_sheet, read_labels
+from qaeval_core.filter.labels import SHEET_NAME, LabeledRows, is_other_sheet, read_labels
 from qaeval_core.filter.learn import Learned
 from qaeval_core.filter.order import Cut
 from qaeval_core.filter.output import write_rows, write_yields
@@ -168,11 +168,11 @@ def _filter(run: Filtering) -> dict[str, Any]:
         if request.precision is not None:
             run.say(labels_line(labels, request))
     learned = learn(run, labels) if request.learn and labels is not None else None
-    rows, labelled = scan(run, labels)
+    rows, labeled = scan(run, labels)
     quotas = decide_early(run, rows)
-    if learned is not None and labelled is not None:
-        labelled = learned.certifying(labelled)
-    return _choose_and_write(run, rows, quotas, labelled, learned)
+    if learned is not None and labeled is not None:
+        labeled = learned.certifying(labeled)
+    return _choose_and_write(run, rows, quotas, labeled, learned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ def _choose(request: FilterRequest, shares: Shares, found: Certificate | None) -
     return Choice(shares.counts[found.shares.index(chosen)], found)
 
 
-def _says_something(run: Filtering, rows: CorpusRows, labelled: LabelledRows) -> bool:
+def _says_something(run: Filtering, rows: CorpusRows, labeled: LabeledRows) -> bool:
     """Return whether labels say anything of the rows that are left.
 
     Raises
@@ -214,7 +214,7 @@ def _says_something(run: Filtering, rows: CorpusRows, labelled: LabelledRows) ->
     ConfigError
         If they do not, and are to certify a precision.
     """
-    if not is_other_sheet(rows, labelled.drawn):
+    if not is_other_sheet(rows, labeled.drawn):
         return True
     request = run.plan.request
     said = (
@@ -234,17 +234,17 @@ def _choose_and_write(
     run: Filtering,
     rows: CorpusRows,
     quotas: Sequence[QuotaCount],
-    labelled: LabelledRows | None,
+    labeled: LabeledRows | None,
     learned: Learned | None,
 ) -> dict[str, Any]:
     plan, request = run.plan, run.plan.request
     shares = make_shares(rows)
     share = smallest_shares(rows, shares)
     found = None
-    if labelled is not None and _says_something(run, rows, labelled):
+    if labeled is not None and _says_something(run, rows, labeled):
         target, confidence = request.precision or 0.5, request.confidence
-        found = certificate(rows, share, labelled, target=target, confidence=confidence)
-        n_labels = len(labelled.rows)
+        found = certificate(rows, share, labeled, target=target, confidence=confidence)
+        n_labels = len(labeled.rows)
         if found.n_labels < n_labels:
             run.say(
                 f"{request.labels}: {n_labels - found.n_labels:,} of {n_labels:,} labels are of "

@@ -164,7 +164,7 @@ def hash_ids(task: RangeTask, plan: ScanPlan) -> NDArray[np.uint64]:
 
 
 def _joined(parts: Sequence[Facts], stages: Stages) -> Facts:
-    """Return the facts of neighbouring parts as one; of none, if there are no rows."""
+    """Return the facts of neighboring parts as one; of none, if there are no rows."""
 
     def whole(name: str, kind: type) -> Any:
         return np.concatenate([np.zeros(0, kind), *(getattr(part, name) for part in parts)])

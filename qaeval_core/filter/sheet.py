@@ -63,7 +63,7 @@ def write_sheet(run: Filtering) -> FilterResult:
     content = sheet_text(texts)
     path = run.folder / SHEET_NAME
     run.store.check_inside(path)
-    # Never over one that somebody may have labelled meanwhile.
+    # Never over one that somebody may have labeled meanwhile.
     # With a mark: without it, spreadsheets take UTF-8 for something else.
     put = partial(path.put_new, content.encode("utf-8-sig"))
     if run.store.call(put, f"cannot write {path}") is None:

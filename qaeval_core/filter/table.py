@@ -59,7 +59,7 @@ def filter_table(
     columns : mapping of role to column, optional
         Of id, question, context and answer, where the names are others.
     keep : str or sequence of str
-        Conditions that rows fulfil.
+        Conditions that rows fulfill.
     learn : sequence of str
         Columns to learn the rank from.
     **options

@@ -3,7 +3,7 @@ r"""Texts: what filters read of questions and answers: words, tokens, runs of to
 A token is a run of letters, digits and underscores of the lower-cased text (``\w+``), a word is
 what stands between spaces. Vectors of polars in and out: a row costs a microsecond or two.
 
-But: these are for choosing rows; metrics have tokenisers of their own (``text.tokenise``).
+But: these are for choosing rows; metrics have tokenizers of their own (``text.tokenize``).
 """
 
 from __future__ import annotations

@@ -106,11 +106,11 @@ def check_declared(
             continue
         given = told.get("files")
         changed = {str(name) for name in given} if isinstance(given, list) else set()
-        spoilt = changed.intersection(names)
+        spoiled = changed.intersection(names)
         # To delete what this filter has not does no harm; to send it does.
-        is_apart = told.get("change") == "delete" and changed and not spoilt
+        is_apart = told.get("change") == "delete" and changed and not spoiled
         if told.get("filter") != _filter(fingerprint) and not is_apart and path.is_file():
-            name = min(spoilt or changed, default="a file")
+            name = min(spoiled or changed, default="a file")
             raise StoreLockedError(
                 f"{folder}: another filter (process {told.get('pid')} on {told.get('host')}) was "
                 f"lost before it could {told.get('change', 'change')} {name}, and would still do "

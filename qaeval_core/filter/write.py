@@ -97,7 +97,7 @@ class WritePlan:
 
 @dataclass(slots=True)
 class Decisions:
-    """What was decided of neighbouring rows; arrays of shape (n_rows,).
+    """What was decided of neighboring rows; arrays of shape (n_rows,).
 
     Attributes
     ----------
@@ -440,7 +440,7 @@ def share_of_rows(
     *,
     first_row: int,
 ) -> NDArray[np.uint8]:
-    """Return the number of the first cut, from 0, that keeps each of some neighbouring rows."""
+    """Return the number of the first cut, from 0, that keeps each of some neighboring rows."""
     if not cuts:
         return np.full(len(rank), NO_BIN, np.uint8)
     found = np.zeros(len(rank), np.uint8)

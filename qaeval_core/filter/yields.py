@@ -9,7 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from qaeval_core.filter.decide import CorpusRows, Shares
-from qaeval_core.filter.labels import LabelledRows, is_sheet
+from qaeval_core.filter.labels import LabeledRows, is_sheet
 from qaeval_core.filter.write import NO_BIN, MetricSums, share_of_rows
 from qaeval_core.stats.certificate import N_SHARES, Certificate, certify
 
@@ -32,7 +32,7 @@ def smallest_shares(rows: CorpusRows, shares: Shares) -> NDArray[np.uint8]:
 def certificate(
     rows: CorpusRows,
     share: NDArray[np.uint8],
-    labelled: LabelledRows,
+    labeled: LabeledRows,
     *,
     target: float,
     confidence: float,
@@ -43,15 +43,15 @@ def certificate(
     for those of a whole label sheet: its rows were drawn one by one. Whether it is a sheet of these
     rows is not looked at here: `is_other_sheet`.
     """
-    is_eligible = share[labelled.rows] != NO_BIN
-    chosen = labelled.rows[is_eligible]
+    is_eligible = share[labeled.rows] != NO_BIN
+    chosen = labeled.rows[is_eligible]
     clusters = None
-    if rows.group is not None and not is_sheet(rows, labelled.rows):
+    if rows.group is not None and not is_sheet(rows, labeled.rows):
         _, codes = np.unique(rows.group[chosen], return_inverse=True)
         clusters = codes if len(chosen) and np.bincount(codes).max() > 1 else None
     return certify(
         share[chosen].astype(np.intp),
-        labelled.is_good[is_eligible],
+        labeled.is_good[is_eligible],
         target=target,
         confidence=confidence,
         clusters=clusters,

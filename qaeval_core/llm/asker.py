@@ -3,7 +3,7 @@
     journal? -> claim -> journal? -> reserve -> wait -> send -> journal -> settle -> release
 
 with retries in between. Who claims a request is the only one that asks it, in all processes and
-runs under the governor; the second look finds what others had journalled before they released it.
+runs under the governor; the second look finds what others had journaled before they released it.
 A row that cannot be answered comes back with a reason, not as an error; what stops all rows alike
 (a refused key, no budget) is raised, by those that wait at once, while calls in flight end.
 
@@ -42,7 +42,7 @@ _MAX_OWN_WAIT_S = 300.0  # A server that is back sooner than it said is used.
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The journalled reply, or the reason why there is none; and the failures on the way.
+    """The journaled reply, or the reason why there is none; and the failures on the way.
 
     ``notes`` name what is odd about a reply that was paid for now (``CallAccounting``).
     """
@@ -78,7 +78,7 @@ class CallAccounting:
     Limits go by an estimate of the prompt, for what is reserved too much is throughput lost. Money
     goes by a bound that cannot be too low, for what is reserved too little breaks the budget.
 
-    A reply is journalled before anything is learnt or settled by it. What a server counts is
+    A reply is journaled before anything is learned or settled by it. What a server counts is
     believed up to the bound: a count above it would be money that cannot have been spent, and empty
     the budget.
 
@@ -93,7 +93,7 @@ class CallAccounting:
     prices : Prices
         For reservations and for what the journal says.
     parse : callable or None
-        Reads a reply's text into fields that are journalled with it.
+        Reads a reply's text into fields that are journaled with it.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class Asker:
     prices : Prices
         For reservations and for what the journal says.
     parse : callable, optional
-        Reads a reply's text into fields that are journalled with it.
+        Reads a reply's text into fields that are journaled with it.
     rule : RetryRule
         How often to try.
     max_concurrent : int, default 32
@@ -337,7 +337,7 @@ class Asker:
     def stop(self, error: QAEvalError) -> None:
         """Raise the error from all calls that wait, and from later ones; the first one counts.
 
-        Calls in flight complete, and are journalled.
+        Calls in flight complete, and are journaled.
         """
         if self._stop_error is None:
             self._stop_error = error

@@ -18,7 +18,7 @@ end of a pause, and the pace, and the log of leases who asks what; who was still
 sent, and starts again. The allowance is empty at the start: calls are spread evenly from the first
 one on.
 
-A call costs O(1), amortised: 28 microseconds of CPU for claim, reserve, confirm, settle and
+A call costs O(1), amortized: 28 microseconds of CPU for claim, reserve, confirm, settle and
 release with a ledger, 12 without. A pause, new limits, and credit of each 0.5 % of the token limit
 cost O(n) in the calls that wait: 70 ms for 50,000.
 

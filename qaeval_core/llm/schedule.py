@@ -27,7 +27,7 @@ Use of the limit, simulated with calls of 0.5 to 1.5 times a mean: 97 % where th
 limit, 95 % at 3 %, 93 % at 7 %. With equal calls it is W / S = 98 %. Estimates that are a share o
 too high cost use while a call of F seconds is in flight: W / (S + o F), 95 % for 15 % and 10 s.
 
-A booking costs O(1), amortised: each call leaves the window once. To plan anew costs O(n) in the
+A booking costs O(1), amortized: each call leaves the window once. To plan anew costs O(n) in the
 calls that wait; credits do so once for each 0.5 % of the limit.
 
 But: which share of the limits is used is ``llm.throttle``'s; whose turn it is, money, and what

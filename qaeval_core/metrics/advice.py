@@ -40,7 +40,7 @@ class Advice:
     Attributes
     ----------
     use, rather_than : tuple of str
-        Metrics of the catalogue.
+        Metrics of the catalog.
     figures : tuple of Figure
         Of one judged set.
     """

@@ -35,7 +35,7 @@ class Section(BaseModel):
 class Settings(Section):
     """Settings of one metric instance (``metrics.<instance>``)."""
 
-    metric: str = Field(description="metric of the catalogue; default: the instance's own name")
+    metric: str = Field(description="metric of the catalog; default: the instance's own name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ S = TypeVar("S", bound=Settings)
 
 
 class Metric(ABC, Generic[S]):
-    """One metric of the catalogue; its module's docstring is its definition."""
+    """One metric of the catalog; its module's docstring is its definition."""
 
     name: str
     title: str

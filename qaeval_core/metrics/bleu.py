@@ -1,6 +1,6 @@
 """BLEU: precision of n-grams up to an order, with a penalty for brevity.
 
-Counts in, scores out: of one row, or summed over rows for a corpus. Tokenises nothing.
+Counts in, scores out: of one row, or summed over rows for a corpus. Tokenizes nothing.
 
 Source
 ------

@@ -1,12 +1,12 @@
-"""Exact match: 1 where candidate and reference are equal after normalisation.
+"""Exact match: 1 where candidate and reference are equal after normalization.
 
-Equality of normalised texts in, scores out; the normalisation is the tokeniser's
-(``text.tokenise``, rule ``squad``).
+Equality of normalized texts in, scores out; the normalization is the tokenizer's
+(``text.tokenize``, rule ``squad``).
 
 Source
 ------
 Rajpurkar et al. SQuAD. EMNLP 2016, arXiv:1606.05250, section 6.1, and the evaluation script v1.1.
-Several references: the best one. With another tokeniser than the script's, two texts of which it
+Several references: the best one. With another tokenizer than the script's, two texts of which it
 leaves no words are undefined: they may be any.
 """
 
@@ -19,7 +19,7 @@ from pydantic import Field
 from qaeval_core.metrics.base import Scores
 from qaeval_core.metrics.targets import FloatArray, Targets
 from qaeval_core.metrics.words import WordMetric, WordSettings, scored, without_words
-from qaeval_core.schema import Tokeniser
+from qaeval_core.schema import TokenizerName
 
 SQUAD = "Rajpurkar et al. SQuAD. EMNLP 2016, arXiv:1606.05250, section 6.1; evaluation script v1.1"
 
@@ -50,7 +50,7 @@ def exact_match(*, is_equal: NDArray[np.bool_]) -> NDArray[np.float64]:
 class OverlapSettings(WordSettings):
     """Settings of ``exact_match`` and ``f1``."""
 
-    tokeniser: Tokeniser = Field("squad", description="rule that splits a text into words")
+    tokenizer: TokenizerName = Field("squad", description="rule that splits a text into words")
 
 
 class OverlapMetric(WordMetric[OverlapSettings]):
@@ -63,7 +63,7 @@ class OverlapMetric(WordMetric[OverlapSettings]):
 
     def pass_options(self, settings: OverlapSettings) -> dict[str, object]:
         """Return what texts without words are; the script calls any two of them equal."""
-        return {"wordless": "undefined"} if settings.tokeniser in _DROPPING else {}
+        return {"wordless": "undefined"} if settings.tokenizer in _DROPPING else {}
 
     def defined(self, settings: OverlapSettings, words: Targets, each: FloatArray) -> FloatArray:
         """Return scores of targets, undefined where another rule than the script's has no words."""
@@ -71,10 +71,10 @@ class OverlapMetric(WordMetric[OverlapSettings]):
 
 
 class ExactMatch(OverlapMetric):
-    """Exact match of normalised texts."""
+    """Exact match of normalized texts."""
 
     name = "exact_match"
-    title = "1 where the normalised texts are equal"
+    title = "1 where the normalized texts are equal"
 
     def score_words(self, settings: OverlapSettings, words: Targets) -> Scores:
         """Return the columns of some rows."""

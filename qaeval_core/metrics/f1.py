@@ -1,6 +1,6 @@
 """F1: F-score of the words that candidate and reference have in common.
 
-Counts in, scores out; the words are the tokeniser's (``text.tokenise``, rule ``squad``).
+Counts in, scores out; the words are the tokenizer's (``text.tokenize``, rule ``squad``).
 
 Source
 ------
@@ -12,7 +12,7 @@ With n words in common, each counted as often as both texts have it::
     F1 = 2 P R / (P + R) = 2 n / (|candidate| + |reference|)
 
 A text without words scores 1 against another without words, and 0 against any other; with another
-tokeniser than the script's, two texts of which it leaves no words are undefined: they may be any.
+tokenizer than the script's, two texts of which it leaves no words are undefined: they may be any.
 Several references: the best F1, with its P and R.
 """
 

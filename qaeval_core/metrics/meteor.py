@@ -1,6 +1,6 @@
 """METEOR: word matches by form, stem and synonym, with a penalty for matches out of order.
 
-Words in, an alignment and its score out. Tokenises nothing and knows no stemmer or WordNet: the
+Words in, an alignment and its score out. Tokenizes nothing and knows no stemmer or WordNet: the
 caller brings both.
 
 Source
@@ -33,7 +33,7 @@ from pydantic import Field
 from qaeval_core.metrics.base import Scores
 from qaeval_core.metrics.targets import Targets
 from qaeval_core.metrics.words import WordMetric, WordSettings, lengths, scored, without_words
-from qaeval_core.schema import Tokeniser
+from qaeval_core.schema import TokenizerName
 
 FloatArray = NDArray[np.float64]
 
@@ -143,7 +143,7 @@ def _n_chunks(matches: Sequence[tuple[int, int]]) -> int:
 class MeteorSettings(WordSettings):
     """Settings of ``meteor``."""
 
-    tokeniser: Tokeniser = Field("treebank", description="rule that splits a text into words")
+    tokenizer: TokenizerName = Field("treebank", description="rule that splits a text into words")
     stemming: Literal["none"] = Field("none", description="METEOR has a stage of stems of its own")
     synonyms: Literal["wordnet", "none"] = Field(
         "wordnet", description="where synonyms come from: WordNet 3.0 (English), or nowhere"

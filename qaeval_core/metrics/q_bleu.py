@@ -4,7 +4,7 @@ Words of one text in, their kinds out; counts by kind and BLEU in, scores out.
 
 Source
 ------
-Nema, Khapra. Towards a Better Metric for Evaluating Question Generation Systems. EMNLP 2018,
+Nema, Khapra. Toward a Better Metric for Evaluating Question Generation Systems. EMNLP 2018,
 section 4. With the F-score F_k of the words of kind k that candidate and reference have in common::
 
     A = w_r F_r + w_n F_n + w_q F_q + w_f F_f
@@ -16,7 +16,7 @@ a capital letter counts as both. Weights of Liu et al. (QRelScore): .1, .6, .2, 
 Several references: the best Q-BLEU. ``q_bleu_free`` reads the context in place of the reference;
 a context is many times longer than a question, so brevity leaves little of BLEU there.
 
-A kind that neither side has is left out and the weights renormalised (``absent=renormalise``);
+A kind that neither side has is left out and the weights renormalized (``absent=renormalize``);
 the answerability of texts without words of any kind is 1 if both have none.
 
 Differs from the authors' code (PrekshaNema25/Answerability-Metric)
@@ -107,7 +107,7 @@ def answerability(
     n_candidate: FloatArray,
     n_reference: FloatArray,
     weights: Sequence[float],
-    absent: str = "renormalise",
+    absent: str = "renormalize",
 ) -> FloatArray:
     """Return A of pairs.
 
@@ -117,14 +117,14 @@ def answerability(
         Words by kind, in the order of ``KINDS``.
     weights : sequence of 4 float
         w_r, w_n, w_q, w_f; their sum need not be 1.
-    absent : {"renormalise", "zero"}, default "renormalise"
+    absent : {"renormalize", "zero"}, default "renormalize"
         What a kind on neither side does.
 
     Returns
     -------
     float ndarray of shape (n_pairs,)
         In [0, 1], higher is better; 1 where neither side has a word, NaN where all words are of
-        kinds with weight 0 and ``absent`` is "renormalise".
+        kinds with weight 0 and ``absent`` is "renormalize".
 
     Examples
     --------
@@ -136,7 +136,7 @@ def answerability(
     total = n_candidate + n_reference
     f_score = 2 * n_common / np.maximum(total, 1)  # F_k = 2 n / (|c| + |r|)
     weight = np.broadcast_to(np.asarray(weights, dtype=np.float64), f_score.shape)
-    if absent == "renormalise":
+    if absent == "renormalize":
         weight = np.where(total > 0, weight, 0.0)
     below = weight.sum(axis=1)
     score = (weight * f_score).sum(axis=1) / np.where(below > 0, below, 1.0)
@@ -166,9 +166,9 @@ class QBleuSettings(WordSettings):
     question_weight: float = Field(0.2, ge=0.0, le=1.0, description="w_q, question type words")
     function_weight: float = Field(0.1, ge=0.0, le=1.0, description="w_f, function words")
     delta: float = Field(0.7, ge=0.0, le=1.0, description="weight of answerability against BLEU")
-    absent: Literal["renormalise", "zero"] = Field(
-        "renormalise",
-        description="a kind of word on neither side: weights renormalised, or F = 0",
+    absent: Literal["renormalize", "zero"] = Field(
+        "renormalize",
+        description="a kind of word on neither side: weights renormalized, or F = 0",
     )
 
     @model_validator(mode="after")
@@ -193,7 +193,7 @@ class QBleu(WordMetric[QBleuSettings]):
 
     name = "q_bleu"
     title = "BLEU with the answerability of a question"
-    source = "Nema, Khapra. Towards a Better Metric for Question Generation. EMNLP 2018, section 4"
+    source = "Nema, Khapra. Toward a Better Metric for Question Generation. EMNLP 2018, section 4"
     settings = QBleuSettings
     statistic = "question_words"
     columns = columns("", "answerability", kind="exact")

@@ -1,6 +1,6 @@
 """ROUGE-L: F-score of the longest common subsequence of words.
 
-Lengths in, scores out. Tokenises nothing.
+Lengths in, scores out. Tokenizes nothing.
 
 Source
 ------
@@ -36,7 +36,7 @@ from pydantic import Field
 from qaeval_core.metrics.base import Scores, columns
 from qaeval_core.metrics.targets import Targets
 from qaeval_core.metrics.words import WordMetric, WordSettings, lengths, scored, without_words
-from qaeval_core.schema import Tokeniser
+from qaeval_core.schema import TokenizerName
 
 FloatArray = NDArray[np.float64]
 
@@ -110,7 +110,7 @@ def cut(scores: FloatArray, *, decimals: int) -> FloatArray:
 class RougeSettings(WordSettings):
     """Settings of ``rouge_l``."""
 
-    tokeniser: Tokeniser = Field("rouge", description="rule that splits a text into words")
+    tokenizer: TokenizerName = Field("rouge", description="rule that splits a text into words")
     beta: float = Field(1.0, gt=0.0, description="weight of recall; 1.2 in coco-caption")
     cut_decimals: int | None = Field(
         None,

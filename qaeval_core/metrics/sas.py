@@ -14,7 +14,7 @@ Models. MRQA 2021, arXiv:2108.06130, section 3. With z the one output of the cro
 Differs from haystack's SASEvaluator
 ------------------------------------
 - The activation is a fact of the model. There the sigmoid is applied where any score of a list
-  exceeds 1, so the score of a row depends on its neighbours.
+  exceeds 1, so the score of a row depends on its neighbors.
 """
 
 from __future__ import annotations

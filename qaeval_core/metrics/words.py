@@ -11,7 +11,7 @@ from pydantic import Field
 
 from qaeval_core.metrics.base import Metric, Read, Scores, Settings, Values, columns
 from qaeval_core.metrics.targets import FloatArray, Targets
-from qaeval_core.schema import Language, Stemming, Tokeniser
+from qaeval_core.schema import Language, Stemming, TokenizerName
 
 MAX_ORDER = 4  # of n-grams
 ORDERS = tuple(range(1, MAX_ORDER + 1))
@@ -21,13 +21,13 @@ _NEEDS_LANGUAGE = ("squad", "spacy")
 class WordSettings(Settings):
     """How texts become words; the same for every metric of words."""
 
-    tokeniser: Tokeniser = Field("13a", description="rule that splits a text into words")
+    tokenizer: TokenizerName = Field("13a", description="rule that splits a text into words")
     lowercase: bool = Field(True, description="compare words without case")
     stemming: Stemming = Field(
         "none", description="compare Porter stems of words of four characters and more"
     )
     language: Language = Field(
-        "en", description="articles of tokeniser=squad, rules of tokeniser=spacy"
+        "en", description="articles of tokenizer=squad, rules of tokenizer=spacy"
     )
     over_references: Literal["standard", "max"] = Field(
         "standard", description="standard: as the metric defines it; max: the best single reference"
@@ -37,11 +37,11 @@ class WordSettings(Settings):
     def word_options(self) -> dict[str, object]:
         """How texts become words; what does not matter is left out, so that more is shared."""
         options: dict[str, object] = {
-            "tokeniser": self.tokeniser,
+            "tokenizer": self.tokenizer,
             "lowercase": self.lowercase,
             "stemming": self.stemming,
         }
-        if self.tokeniser in _NEEDS_LANGUAGE:
+        if self.tokenizer in _NEEDS_LANGUAGE:
             options["language"] = self.language
         return options
 

@@ -54,7 +54,7 @@ class Session:
         Where the graph runs.
     n_threads : int or None, default None
         Threads inside one operator on the CPU; None takes the CPUs this process may use. Two at
-        most beside a GPU, and they do not spin: there they take time from who tokenises.
+        most beside a GPU, and they do not spin: there they take time from who tokenizes.
     max_batch_s : float or None, default None
         Seconds after which a batch is stopped: a graph may hold a loop without an end.
 

@@ -89,7 +89,7 @@ def boxes(sets: Sequence[Box], *, title: str) -> str:
 def pair_grid(names: Sequence[str], cells: Mapping[tuple[int, int], Cell], *, title: str) -> str:
     """Return a grid of pairs: blue where the row's is better, orange where the column's is.
 
-    A sign stands where that is sure, so that colour alone says nothing. Columns have the numbers
+    A sign stands where that is sure, so that color alone says nothing. Columns have the numbers
     of the rows.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Charts: the few of pages, as SVG text: no library, no script, colours by the page's classes.
+"""Charts: the few of pages, as SVG text: no library, no script, colors by the page's classes.
 
 A chart is 360 units wide: as wide as a phone shows it without making its letters smaller. Its
 letters are cut to the room they have, by a width that hardly any font exceeds; every mark says in a

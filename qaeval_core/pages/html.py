@@ -15,12 +15,12 @@ from qaeval_core.terminal import visible
 
 MAX_CHARS = 400  # of a text of a row
 NO_PIECE = "·"  # a token that is a part of the character before
-# Stronger colour would make the text on it hard to read in one of the two schemes.
+# Stronger color would make the text on it hard to read in one of the two schemes.
 _MAX_ALPHA = 0.55
 _MIN_ALPHA = 0.04
 _MIN_LONG = 60  # characters
 
-# Colours of tokens are blue and orange: told apart by nearly everybody, readable in both schemes.
+# Colors of tokens are blue and orange: told apart by nearly everybody, readable in both schemes.
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1c1e; --paper: #ffffff; --soft: #5c5c66;
   --line: #d5d5dc; --up: 41 98 196; --down: 214 108 20; --bad: #a4161a; --good: #1b6e3c; }
@@ -80,7 +80,7 @@ Tone: TypeAlias = Literal["text", "plain", "soft", "good", "bad"]
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A text whose tokens are coloured by a value, one value per piece; ``unit`` is of values."""
+    """A text whose tokens are colored by a value, one value per piece; ``unit`` is of values."""
 
     label: str
     pieces: Sequence[str]
@@ -166,15 +166,15 @@ def block_html(block: Block) -> str:
 
 
 def _strip(strip: Strip) -> str:
-    """Return a text whose tokens are coloured by a value: blue above 0, orange below."""
+    """Return a text whose tokens are colored by a value: blue above 0, orange below."""
     largest = max((abs(value) for value in strip.values), default=0.0) or 1.0
     spans = []
     for piece, value in zip(strip.pieces, strip.values, strict=True):
         alpha = abs(value) / largest * _MAX_ALPHA
         title = escaped(f"{value:+.4g} {strip.unit}".strip())
-        colour = f'class="{"up" if value > 0 else "down"}" style="--a:{alpha:.2f}" '
+        color = f'class="{"up" if value > 0 else "down"}" style="--a:{alpha:.2f}" '
         is_plain = alpha < _MIN_ALPHA
-        spans.append(f'<span {"" if is_plain else colour}title="{title}">')
+        spans.append(f'<span {"" if is_plain else color}title="{title}">')
         spans.append(f"{escaped(piece or NO_PIECE)}</span>")
     label = block_html(Passage(strip.label, tone="soft"))
     return f'{label}\n<p class="strip" dir="auto">{"".join(spans)}</p>'

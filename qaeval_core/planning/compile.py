@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError
-from qaeval_core.families.catalogue import CHAT_FAMILIES, FAMILIES
+from qaeval_core.families.catalog import CHAT_FAMILIES, FAMILIES
 from qaeval_core.families.chat.family import ChatFamilyPlan, check_agreement, header_names
 from qaeval_core.families.contract import Context, FamilyPlan, ResolveArtifact
 from qaeval_core.llm.key import KEY_VARIABLE, check_address, check_key_file, is_loopback
 from qaeval_core.metrics.base import AnyMetric, Settings
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.metrics.chat import ChatSettings, chat_settings
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.record import ArtifactRequest

@@ -107,7 +107,7 @@ class Job:
         rows_per_shard = min(self.rows_per_shard(family) for family in families)
         if families[0].resources == "model" and self.config.scoring.rows_per_shard is None:
             # A GPU's shard may hold all rows of a pass: other actors would have none, and the
-            # first one nothing to tokenise while its device runs.
+            # first one nothing to tokenize while its device runs.
             rows_per_shard = min(rows_per_shard, max(per_actor, least))
         return [
             piece

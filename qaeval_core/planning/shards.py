@@ -93,7 +93,7 @@ class Piece:
 
 
 def stretches(row_groups: Sequence[RowGroup], *, rows_per_shard: int) -> list[Stretch]:
-    """Join neighbouring row groups while they fit one shard together.
+    """Join neighboring row groups while they fit one shard together.
 
     A writer that flushes every few rows would otherwise dictate shards of a few rows.
 

@@ -156,15 +156,15 @@ class Cells:
         return np.arange(N_EQUAL + 2) + 2 * n_before
 
     @property
-    def centres(self) -> FloatArray:
+    def centers(self) -> FloatArray:
         """Where the mass of each ordered cell is taken to lie; ascending, (n_ordered,).
 
         That of the first and last one lies at their finite ends.
         """
         edges = self.edges
         edges[0, 0], edges[-1, 1] = edges[0, 1], edges[-1, 0]
-        centres: FloatArray = edges.mean(axis=1)
-        return centres
+        centers: FloatArray = edges.mean(axis=1)
+        return centers
 
     def to_json(self) -> str:
         """Return the grid as text; numbers come back as they were."""

@@ -5,7 +5,7 @@ clusters can be drawn again when the rows are gone. Of each column, slice and bu
 many values lie in each cell, the sums of values and of their squares, and why values are undefined.
 
 All numbers are integers, so that the profile of a whole is that of its parts, added up in any
-order, bit for bit. Sums are of x = (value - centre) / half width of the range, in two integers:
+order, bit for bit. Sums are of x = (value - center) / half width of the range, in two integers:
 that of x rounded, and that of what is left in steps of 2^-31. Infinite values, and those beyond
 65,536 half widths, are in no sum: with them 2^31 rows of a bucket cannot overflow.
 
@@ -126,7 +126,7 @@ class Profile:
         for own in places.codes:
             np.add.at(flat, own * self.cells.n_cells + codes, np.uint32(1))
         with np.errstate(over="ignore"):  # What is infinite then is in no sum.
-            x = (values - self.centre) / self.half_width
+            x = (values - self.center) / self.half_width
         has_sum = np.abs(x) <= _MAX_X  # not of NaN
         if not has_sum.all():
             x, places = x[has_sum], places.chosen(has_sum)
@@ -146,7 +146,7 @@ class Profile:
         self.reasons[reason] = self.reasons.get(reason, np.uint32(0)) + counts
 
     @property
-    def centre(self) -> float:
+    def center(self) -> float:
         """The value whose x is 0."""
         return self.cells.low + (self.cells.high - self.cells.low) / 2
 
@@ -169,14 +169,14 @@ class Profile:
         wider = Profile(
             cells, self.n_slices, signature=self.signature, low=self.low, high=self.high
         )
-        places = cells.codes(self.cells.centres)
+        places = cells.codes(self.cells.centers)
         places[[0, -1]] = 0, cells.n_ordered - 1  # What lies beyond all cells stays there.
         places = np.append(places, cells.n_ordered)
         np.add.at(np.moveaxis(wider.counts, -1, 0), places, np.moveaxis(self.counts, -1, 0))
         wider.reasons = self.reasons
         n, x, squares = self.moments
         scale = self.half_width / wider.half_width
-        shift = (self.centre - wider.centre) / wider.half_width
+        shift = (self.center - wider.center) / wider.half_width
         wider.sums[0] = n
         moved = (scale * x + shift * n, scale**2 * squares + 2 * scale * shift * x + shift**2 * n)
         for first, moment in zip((1, 3), moved, strict=True):

@@ -90,8 +90,8 @@ def _whole(profile: Profile) -> IntArray:
 
 def _is_inside(cells: Cells) -> NDArray[np.bool_]:
     """Return which ordered cells lie in the range: those at both ends and atoms beyond do not."""
-    centres = cells.centres
-    inside: NDArray[np.bool_] = (centres >= cells.low) & (centres <= cells.high)
+    centers = cells.centers
+    inside: NDArray[np.bool_] = (centers >= cells.low) & (centers <= cells.high)
     inside[0] = inside[-1] = False
     return inside
 
@@ -99,13 +99,13 @@ def _is_inside(cells: Cells) -> NDArray[np.bool_]:
 def _equal_counts(cells: Cells, counts: IntArray) -> IntArray:
     """Return rows by equal cell: an atom and both parts of the cell that it cuts are one again."""
     inside = _is_inside(cells)
-    places = np.floor((cells.centres[inside] - cells.low) / cells.width).astype(np.intp)
+    places = np.floor((cells.centers[inside] - cells.low) / cells.width).astype(np.intp)
     found = np.zeros(N_EQUAL, np.int64)
     np.add.at(found, np.clip(places, 0, N_EQUAL - 1), counts[:-1][inside])
     return found
 
 
 def _beyond(cells: Cells, counts: IntArray) -> tuple[int, int]:
-    outside, is_low = ~_is_inside(cells), cells.centres <= cells.low
+    outside, is_low = ~_is_inside(cells), cells.centers <= cells.low
     own = counts[:-1]
     return int(own[outside & is_low].sum()), int(own[outside & ~is_low].sum())

@@ -262,7 +262,7 @@ async def _ask_once(
 
 
 def _end_of(entry: JournalEntry) -> str | None:
-    """Return why a journalled reply is no verdict; its text may be cut where no mark says so."""
+    """Return why a journaled reply is no verdict; its text may be cut where no mark says so."""
     ended = end_of(entry.finish_reason)
     if ended is None and is_overlong(kept_text(whole_text(entry.text or ""))):
         return CUT
@@ -287,7 +287,7 @@ def _end_message(ended: str, entry: JournalEntry, *, section: str) -> str:
 
 
 async def _read_entry(family: ChatFamily, entry: JournalEntry) -> ParsedReply:
-    """Return what a journalled reply says; a long one is read beside the event loop.
+    """Return what a journaled reply says; a long one is read beside the event loop.
 
     4,000 characters take 30 ms at most, 64 kB half a second: all other calls would wait for it.
     """
@@ -297,7 +297,7 @@ async def _read_entry(family: ChatFamily, entry: JournalEntry) -> ParsedReply:
 
 
 def read_entry(family: ChatFamily, entry: JournalEntry) -> ParsedReply:
-    """Return what a journalled reply says: of its text, or what was read of a text that is gone."""
+    """Return what a journaled reply says: of its text, or what was read of a text that is gone."""
     if entry.text is not None or entry.parsed is None:
         return family.read(kept_text(whole_text(entry.text or "")))
     return family.reply_of(entry.parsed)

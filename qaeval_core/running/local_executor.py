@@ -204,7 +204,7 @@ def local_worker(
 
 
 class ChatRunner(Runner):
-    """Asks for rows in memory, without a store; replies are journalled all the same.
+    """Asks for rows in memory, without a store; replies are journaled all the same.
 
     Parameters
     ----------
@@ -230,7 +230,7 @@ class ChatRunner(Runner):
         Raises
         ------
         LanguageModelError
-            If calls cannot go on; what was paid for is journalled, as it is for any other error.
+            If calls cannot go on; what was paid for is journaled, as it is for any other error.
         """
         n_rows = max(prepared.n_rows, 1)
 

@@ -1,6 +1,6 @@
 """Work: the shards of pieces, one after another: read, encode, run, commit.
 
-The next shard is read and tokenised while the device runs this one. A shard that killed its
+The next shard is read and tokenized while the device runs this one. A shard that killed its
 process twice is split, then its rows are quarantined one by one.
 """
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.families.contract import Prepared, Runner, statistics_table
-from qaeval_core.families.words.rows import Tokenisers, WordTables
+from qaeval_core.families.words.rows import Tokenizers, WordTables
 from qaeval_core.planning.sample import chosen_values, sampled_rows
 from qaeval_core.planning.shards import Piece
 from qaeval_core.running.reader import ShardReader
@@ -34,7 +34,7 @@ from qaeval_core.store.store import Commit, Mark, Store
 
 KILLED_WORKER = "killed_worker"
 UNREADABLE = "unreadable"
-# A shard may have died with its neighbour's process once; a part of a split one may not.
+# A shard may have died with its neighbor's process once; a part of a split one may not.
 _MAX_DEATHS_OF_SHARD = 2
 _MAX_DEATHS_OF_PART = 1
 _N_PARTS = 8
@@ -126,7 +126,7 @@ class PieceWorker:
             self._columns.update(runner.plan.columns)
         self._reader = open_reader(self._columns, store)
         self._others = OtherSamples(store, others)
-        self._tokenisers = Tokenisers()
+        self._tokenizers = Tokenizers()
 
     @property
     def n_streams_opened(self) -> int:
@@ -144,7 +144,7 @@ class PieceWorker:
                 waited = time.perf_counter() - started
                 if job.left.n_rows:
                     todo.appendleft((job.piece, job.left))
-                # Alone if it has died before: a neighbour must not be blamed for its death.
+                # Alone if it has died before: a neighbor must not be blamed for its death.
                 ahead = self._submit(pool, todo) if job.n_attempts == 1 else None
                 done = self._finish(job)
                 if done:
@@ -188,7 +188,7 @@ class PieceWorker:
         chosen = left_to_do(sampled, known.values())
         values = chosen_values(table, chosen, columns=self._columns, piece=piece)
         read_s = time.perf_counter() - started
-        texts = WordTables(self._tokenisers)
+        texts = WordTables(self._tokenizers)
         prepared = {
             family: self._runners[family].layout.prepare(
                 self._own(family, values), texts, chosen=chosen

@@ -1,4 +1,4 @@
-"""The sample corpus, written for this project: labelled questions and labelled answers."""
+"""The sample corpus, written for this project: labeled questions and labeled answers."""
 
 from __future__ import annotations
 

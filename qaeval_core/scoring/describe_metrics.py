@@ -1,4 +1,4 @@
-"""Describe metrics: the catalogue for people: a list, and one metric with its options."""
+"""Describe metrics: the catalog for people: a list, and one metric with its options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qaeval_core.configure import load_config
 from qaeval_core.errors import ConfigError, QAEvalError, nearest
 from qaeval_core.metrics.advice import advice_for
 from qaeval_core.metrics.base import AnyMetric
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.planning.compile import compile_run
 from qaeval_core.schema import ROLES

@@ -28,7 +28,7 @@ from qaeval_core.storage.path import as_path
 from qaeval_core.store.pass_stats import PassStats
 from qaeval_core.terminal import duration
 
-# Tokenising is cheap beside scoring, not beside reading: estimate from so many rows.
+# Tokenizing is cheap beside scoring, not beside reading: estimate from so many rows.
 _MAX_ROWS = 20_000
 
 

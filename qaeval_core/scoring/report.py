@@ -18,7 +18,7 @@ from qaeval_core.metrics.targets import NO_REFERENCES
 from qaeval_core.planning.run_plan import CompiledRun, InstancePlan
 from qaeval_core.running.totals import Totals
 from qaeval_core.signature import environment
-from qaeval_core.stats.bootstrap import summarise
+from qaeval_core.stats.bootstrap import summarize
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.store.pass_stats import PassStats
 from qaeval_core.store.sample import Sample
@@ -106,7 +106,7 @@ def _column(
     n_without: int,
 ) -> dict[str, Any]:
     """Return what the report says of one column of scores."""
-    content = {**asdict(summarise(values)), "signature": str(plan.signature)}
+    content = {**asdict(summarize(values)), "signature": str(plan.signature)}
     content["n_undefined"] -= n_without  # They are counted by themselves.
     if output == "" and plan.name in totals.sums:
         corpus = float(plan.metric.corpus(plan.settings, totals.sums[plan.name]))

@@ -184,7 +184,7 @@ def _notes_on_texts(job: Job, outages: Outages) -> list[str]:
         if names:
             notes.append(
                 f"column {columns['candidate']!r} is mostly written without spaces between words, "
-                f"and {', '.join(names)} compares words: --set {names[0]}.tokeniser=characters"
+                f"and {', '.join(names)} compares words: --set {names[0]}.tokenizer=characters"
             )
     return notes
 
@@ -196,7 +196,7 @@ def _words_between_spaces(job: Job) -> list[str]:
     return [
         name
         for name, settings in words
-        if settings.tokeniser not in ("characters", "zh") and settings.language != "zh"
+        if settings.tokenizer not in ("characters", "zh") and settings.language != "zh"
     ]
 
 

@@ -227,7 +227,7 @@ class Summary:
     quantiles: dict[str, float]
 
 
-def summarise(
+def summarize(
     values: NDArray[np.floating], *, seed: int = 0, quantiles: Sequence[float] = QUANTILES
 ) -> Summary:
     """Return mean, 95 % interval of the mean and quantiles; NaN counts as undefined.
@@ -241,7 +241,7 @@ def summarise(
 
     Examples
     --------
-    >>> summary = summarise(np.array([0.0, 1.0, np.nan]))
+    >>> summary = summarize(np.array([0.0, 1.0, np.nan]))
     >>> summary.n, summary.n_undefined, summary.mean
     (2, 1, 0.5)
     """

@@ -137,7 +137,7 @@ def share_index(ranks: IntArray, *, n_rows: int) -> IntArray:
     ranks : int ndarray of shape (n_labels,)
         0 for the best of the rows, ``n_rows`` - 1 for the worst.
     n_rows : int
-        All rows that were ranked, not the labelled ones alone.
+        All rows that were ranked, not the labeled ones alone.
 
     Examples
     --------
@@ -240,7 +240,7 @@ def outlook(n_labels: int, *, target: float, confidence: float) -> Outlook:
     Parameters
     ----------
     n_labels : int
-        Rows to label; contexts, where contexts are labelled whole.
+        Rows to label; contexts, where contexts are labeled whole.
     target, confidence : float
         As of `certify`.
 
@@ -315,7 +315,7 @@ def certify(
     Parameters
     ----------
     places : int ndarray of shape (n_labels,)
-        `share_index` of each labelled row among all rows that were ranked.
+        `share_index` of each labeled row among all rows that were ranked.
     is_good : bool ndarray of shape (n_labels,)
     target : float
         Precision to exceed, in (0, 1).

@@ -144,6 +144,6 @@ def _pearson(x: FloatArray, y: FloatArray) -> FloatArray:
 
 
 def _unit(values: FloatArray) -> FloatArray:
-    centred: FloatArray = values - values.mean(axis=1, keepdims=True)
-    unit: FloatArray = centred / np.abs(centred).max(axis=1, keepdims=True)
+    centered: FloatArray = values - values.mean(axis=1, keepdims=True)
+    unit: FloatArray = centered / np.abs(centered).max(axis=1, keepdims=True)
     return unit

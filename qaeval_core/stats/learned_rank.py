@@ -10,7 +10,7 @@ scikit-learn's solver. For a row with label y in {0, 1} and column values x_c::
 
     z_c   = (x_c - mean_c) / sd_c,   0 where x_c is missing
     logit = intercept + sum_c (weight_c z_c + missing_weight_c [x_c is missing])
-    minimise  sum_rows log(1 + exp(-(2 y - 1) logit)) + 1/2 sum_c (weight_c^2 + missing_weight_c^2)
+    minimize  sum_rows log(1 + exp(-(2 y - 1) logit)) + 1/2 sum_c (weight_c^2 + missing_weight_c^2)
 
 Mean and sd are those of the learning rows where the column has a value.
 
@@ -161,7 +161,7 @@ def fit_rank(
     groups: Sequence[str] | NDArray[Any],
     seed: int,
 ) -> LearnedRank:
-    """Learn weights of columns from labelled rows, and how well they do on groups held out.
+    """Learn weights of columns from labeled rows, and how well they do on groups held out.
 
     Parameters
     ----------
@@ -311,10 +311,10 @@ def _check(features: FloatArray, names: Sequence[str], labels: FloatArray, n_gro
         raise ConfigError(f"all {n_rows} labels are of one group: at least two are needed")
     for name, values in zip(names, features.T, strict=True):
         if np.isnan(values).all():
-            raise ConfigError(f"the column {name!r} has no value in {n_rows} labelled rows")
+            raise ConfigError(f"the column {name!r} has no value in {n_rows} labeled rows")
         if np.isinf(values).any():
             n_infinite = int(np.isinf(values).sum())
-            raise ConfigError(f"the column {name!r} is infinite in {n_infinite} labelled rows")
+            raise ConfigError(f"the column {name!r} is infinite in {n_infinite} labeled rows")
 
 
 def _scaled(values: FloatArray, mean: Any, sd: Any) -> FloatArray:

@@ -8,7 +8,7 @@ success, none at all means that it may try again.
 Clients print requests and answers whole, and stores name keys, tokens and signatures in theirs:
 what looks like one is kept out of every message (`scrubbed`).
 
-But: whether a store honours conditions at all is not looked at here; ``probe`` does that.
+But: whether a store honors conditions at all is not looked at here; ``probe`` does that.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from qaeval_core.metrics.catalogue import corpus_score
+from qaeval_core.metrics.catalog import corpus_score
 from qaeval_core.stats.bootstrap import bootstrap, paired_comparison, percentile_interval
 from qaeval_core.stats.correlation import (
     COEFFICIENTS,

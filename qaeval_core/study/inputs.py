@@ -1,7 +1,7 @@
 """Study inputs: scores joined with human ratings, and the rows and metrics chosen from them.
 
 Reads whole tables: a study has human ratings, so it has thousands of rows, not millions. Rows are
-chosen and labelled by conditions as a person writes them.
+chosen and labeled by conditions as a person writes them.
 """
 
 from __future__ import annotations

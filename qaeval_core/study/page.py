@@ -51,7 +51,7 @@ _NOTHING = {"correlations": 0.0, "auc": 0.5, "win_lose": 0.5}  # values that say
 
 _LEGEND = (
     f"+: the metric of the row agrees with people better, p below {_SURE:g}; −: that of the "
-    f"column; ?: undefined. Colour: by how much. At most {svg_grid.MAX_PAIRED} metrics, those that "
+    f"column; ?: undefined. Color: by how much. At most {svg_grid.MAX_PAIRED} metrics, those that "
     "agree best."
 )
 

@@ -140,13 +140,13 @@ def _note(study: Study, note: str) -> None:
 def _areas(request: StudyRequest, subset: Subset, label: str) -> Iterator[Statistic]:
     """Yield the area under the ROC curve of each metric, over the rows with a label."""
     labels = conditions.binary_labels(subset.frame, label)
-    is_labelled = ~np.isnan(labels)
-    labelled = replace(subset, frame=subset.frame.filter(pl.Series(is_labelled, dtype=pl.Boolean)))
-    is_positive = labels[is_labelled] == 1
+    is_labeled = ~np.isnan(labels)
+    labeled = replace(subset, frame=subset.frame.filter(pl.Series(is_labeled, dtype=pl.Boolean)))
+    is_positive = labels[is_labeled] == 1
     column = request.cluster
-    clusters = None if column is None else inputs.cluster_codes(labelled.frame, column)
+    clusters = None if column is None else inputs.cluster_codes(labeled.frame, column)
     for metric in subset.columns:
-        scores = labelled.scores(metric)
+        scores = labeled.scores(metric)
         defined = ~np.isnan(scores)
         value, reason, resampled = _area(request, scores, is_positive, clusters)
         yield Statistic(
@@ -160,7 +160,7 @@ def _areas(request: StudyRequest, subset: Subset, label: str) -> Iterator[Statis
             n_positive=int(is_positive[defined].sum()),
             n_negative=int((~is_positive[defined]).sum()),
             n_undefined=int((~defined).sum()),
-            n_undefined_human=int((~is_labelled).sum()),
+            n_undefined_human=int((~is_labeled).sum()),
         )
 
 

@@ -58,7 +58,7 @@ class CorpusFile:
 
 @dataclass(frozen=True, slots=True)
 class RangeTask:
-    """Neighbouring rows of one file that are read at once: whole row groups."""
+    """Neighboring rows of one file that are read at once: whole row groups."""
 
     number: int
     file: CorpusFile

@@ -27,7 +27,7 @@ _ROWS_PER_BATCH = 1 << 12
 
 
 class RangeRows(NamedTuple):
-    """Some neighbouring rows; ``ids`` as texts, empty where nobody asks for them."""
+    """Some neighboring rows; ``ids`` as texts, empty where nobody asks for them."""
 
     rows: RowRange
     table: pa.Table
@@ -45,7 +45,7 @@ class RangeReader:
     score_names : sequence of str
         Which columns are the scores'.
     shared : str, optional
-        Column of texts that neighbours share, such as the context: it comes as a dictionary.
+        Column of texts that neighbors share, such as the context: it comes as a dictionary.
     id_column : str, optional
         Of the source; without one a row's id is its file and row number.
     has_ids : bool, default True

@@ -45,7 +45,7 @@ def column_hashes(column: pa.ChunkedArray) -> tuple[UInt64, NDArray[np.bool_]]:
         return text_hashes(texts), np.array([text is not None for text in texts], dtype=bool)
     if pa.types.is_dictionary(column.type):
         return _coded_hashes(column)
-    # Neighbours share contexts: each is hashed once.
+    # Neighbors share contexts: each is hashed once.
     coded = text_column(column).cast(pa.large_binary()).combine_chunks().dictionary_encode()
     own = text_hashes(coded.dictionary.to_pylist())
     is_there = np.asarray(coded.is_valid())

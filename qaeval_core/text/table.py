@@ -17,7 +17,7 @@ from itertools import count, islice, pairwise
 import numpy as np
 
 from qaeval_core.text.ngrams import IntArray, concat_ranges
-from qaeval_core.text.tokenise import BETWEEN, Split, WordSplitter
+from qaeval_core.text.tokenize import BETWEEN, Split, WordSplitter
 
 _BETWEEN_ID = -1
 _FIRST_SURROGATE = 0xD800
@@ -133,7 +133,7 @@ class TokenTable:
 
     Parameters
     ----------
-    tokenise : WordSplitter, or callable
+    tokenize : WordSplitter, or callable
         Text -> words.
     raw : RawTexts, optional
         Shared with other tables of the same texts.
@@ -147,8 +147,8 @@ class TokenTable:
     ([0, 1, 0, 1], [0, 3, 3, 4])
     """
 
-    def __init__(self, tokenise: WordSplitter | Split, *, raw: RawTexts | None = None) -> None:
-        self._splitter = tokenise if isinstance(tokenise, WordSplitter) else WordSplitter(tokenise)
+    def __init__(self, tokenize: WordSplitter | Split, *, raw: RawTexts | None = None) -> None:
+        self._splitter = tokenize if isinstance(tokenize, WordSplitter) else WordSplitter(tokenize)
         self._raw = raw if raw is not None else RawTexts()
         self._vocabulary = _Vocabulary()
         self._texts = _Ragged()
@@ -157,7 +157,7 @@ class TokenTable:
         self._numbers = [np.zeros(0, dtype=np.int64)]
 
     def add(self, texts: Iterable[str]) -> IntArray:
-        """Return the index of each text, tokenising the new ones."""
+        """Return the index of each text, tokenizing the new ones."""
         return self.add_numbered(self._raw.add(texts))
 
     def add_numbered(self, numbers: IntArray) -> IntArray:
@@ -170,10 +170,10 @@ class TokenTable:
             new = unknown[np.sort(first)]
             self._own[new] = self.n_texts + np.arange(len(new))
             self._numbers.append(new)
-            self._tokenise(new)
+            self._tokenize(new)
         return self._own[numbers]
 
-    def _tokenise(self, numbers: IntArray) -> None:
+    def _tokenize(self, numbers: IntArray) -> None:
         if self._splitter.crossing is None or self._raw.holds(self._splitter.crossing):
             all_texts = self._raw.texts()
             texts = [all_texts[number] for number in numbers.tolist()]

@@ -128,7 +128,7 @@ def _read_index(path: Path) -> dict[str, list[int]]:
     """Return lemma -> offsets of its synsets (wndb(5WN): the last fields of a line)."""
     offsets = {}
     for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.startswith(" "):  # The licence's lines do.
+        if not line.startswith(" "):  # The license's lines do.
             fields = line.split()
             offsets[fields[0]] = [int(field) for field in fields[-int(fields[2]) :]]
     return offsets

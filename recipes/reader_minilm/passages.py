@@ -24,12 +24,12 @@ _UNANSWERABLE_SHARE = 0.5
 _SEED = 0
 
 
-def normalised(text: str) -> str:
+def normalized(text: str) -> str:
     """Return a passage's words, in lower case.
 
     Examples
     --------
-    >>> normalised("The mill, (by then) closed.") == normalised("the mill by then  closed")
+    >>> normalized("The mill, (by then) closed.") == normalized("the mill by then  closed")
     True
     """
     return " ".join(re.findall(r"\w+", text.lower()))
@@ -47,9 +47,9 @@ def split_passages(
     judged : sequence of str
         Passages that a reader must not have seen.
     """
-    key = pl.col("context").map_elements(normalised, return_dtype=pl.String)
+    key = pl.col("context").map_elements(normalized, return_dtype=pl.String)
     rows = squad.with_columns(passage=key)
-    left_out = rows.filter(pl.col("passage").is_in(set(map(normalised, judged))))
+    left_out = rows.filter(pl.col("passage").is_in(set(map(normalized, judged))))
     kept = rows.join(left_out, on="passage", how="anti", maintain_order="left")
     passages = kept["passage"].unique(maintain_order=True)
     n_dev = round(_DEV_SHARE * len(passages))

@@ -106,7 +106,7 @@ def make_candidates(
     """
     sources.check_data(data)
     drawer = _Drawer(seed, n_pairs)
-    found = _labelled(data, drawer)
+    found = _labeled(data, drawer)
     stsb = [text for pair in found if pair.source == "stsb" for text in (pair.text_a, pair.text_b)]
     found += drawer.draw("stsb_near", near(list(dict.fromkeys(stsb))))
 
@@ -166,7 +166,7 @@ class _Drawer:
         return list(dict.fromkeys(phrase for phrases in drawn for phrase in phrases))
 
 
-def _labelled(data: Path, drawer: _Drawer) -> list[Candidate]:
+def _labeled(data: Path, drawer: _Drawer) -> list[Candidate]:
     rules = drawer.random("rule")
     kinds: dict[str, Sequence[tuple[str, str, float]]] = {
         "stsb": sources.sentence_pairs(data, split="train"),

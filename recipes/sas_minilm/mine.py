@@ -9,9 +9,9 @@ Source
 Thakur, Reimers, Daxenberger, Gurevych. Augmented SBERT. NAACL 2021, arXiv:2010.08240, section 3
 (labels by a teacher, pairs sampled by similarity; there the cross-encoder teaches).
 
-But: no training here (``qaeval train cross-encoder``), and nothing that judges the result is learnt
-from. SAS pairs and gold answers of SQuAD are read for one purpose: to leave out what coincides with
-them. A few pairs of a rule or of WordNet do, such as 3 and three.
+But: no training here (``qaeval train cross-encoder``), and nothing is learned from what judges the
+result. SAS pairs and gold answers of SQuAD are read for one purpose: to leave out what coincides
+with them. A few pairs of a rule or of WordNet do, such as 3 and three.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from recipes.sas_minilm.teacher import Teacher, fit_scale, near_pairs
 
 __all__ = ["final_scores", "is_dev", "main", "mine"]
 
-# Neighbours that are nearest, near, and merely of the same kind.
+# Neighbors that are nearest, near, and merely of the same kind.
 _RANKS = (1, 2, 4, 8, 16, 40)
 _DEV_SHARE = 0.05
 # What a relation says of a score, where s is the teacher's. Encoders put opposites and siblings

@@ -46,7 +46,7 @@ _UNITS = (
     ("hrs", "hours", "minutes"),
     ("sq mi", "square miles", "acres"),
 )
-# Other names; each line is one thing, neighbouring lines are different ones.
+# Other names; each line is one thing, neighboring lines are different ones.
 _NAMES = (
     ("US", "United States", "USA", "United States of America", "America"),
     ("UK", "United Kingdom", "Britain", "Great Britain"),

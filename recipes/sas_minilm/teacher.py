@@ -90,7 +90,7 @@ class Teacher:
 
 
 def near_pairs(vectors: Floats, *, ranks: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield (row, its neighbour of a rank) for each row and rank; rank 1 is the nearest.
+    """Yield (row, its neighbor of a rank) for each row and rank; rank 1 is the nearest.
 
     Examples
     --------

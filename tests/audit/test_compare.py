@@ -107,13 +107,13 @@ def test_other_signatures_are_not_tested() -> None:
     assert kinds(compare(runs[0], other, QUICK)) == {("cells_changed", "score", "")}
 
 
-def test_one_spoilt_slice_is_named_and_a_vanished_one_too() -> None:
+def test_one_spoiled_slice_is_named_and_a_vanished_one_too() -> None:
     score, clusters = clustered(120, 12)
     cells = cells_of({"score": score})
     systems = np.tile(np.array(["a", "b", "c"]), len(score) // 3)
-    spoilt = np.where(systems == "b", score - 1.5, score)
+    spoiled = np.where(systems == "b", score - 1.5, score)
     before = run_of({"score": score}, clusters, cells, systems=systems, slices="abc")
-    now = run_of({"score": spoilt}, clusters, cells, systems=systems, slices="abc")
+    now = run_of({"score": spoiled}, clusters, cells, systems=systems, slices="abc")
     result = compare(before, now)
     found = kinds(result)
     assert ("mean", "score", "system=b") in found

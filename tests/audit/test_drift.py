@@ -145,7 +145,7 @@ def test_draws_are_those_of_a_loop_over_buckets() -> None:
             )
             found["undefined"].append(abs(undefined))
             found["mean"].append(abs(mean) / spread)
-            area = (np.abs(gap)[:-1] * np.diff(grid.centres)).sum()
+            area = (np.abs(gap)[:-1] * np.diff(grid.centers)).sum()
             found["wasserstein"].append(area / spread)
             found["ks"].append(np.abs(gap).max())
         nulls |= {(name, statistic): np.array(own) for statistic, own in found.items()}

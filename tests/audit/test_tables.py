@@ -48,7 +48,7 @@ def test_kept_reads_a_column_with_a_dot_in_its_name_beside_another() -> None:
     assert [alert.kind for alert in found.alerts] == ["kept"]
 
 
-def test_the_same_corpus_drawn_again_is_no_alert_and_a_spoilt_one_is() -> None:
+def test_the_same_corpus_drawn_again_is_no_alert_and_a_spoiled_one_is() -> None:
     before, now = rows(0), rows(1)
     found = audit_tables(before, now, watch="sas", by="system", n_draws=199)
     assert found.alerts == [] and found.paired == []

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from benchmarks import downstream, downstream_table, spoilt_questions
+from benchmarks import downstream, downstream_table, spoiled_questions
 from benchmarks.downstream import (
     FEATURES,
     Settings,
@@ -23,8 +23,8 @@ from benchmarks.downstream import (
     keep_half,
     learn,
 )
-from benchmarks.downstream_table import CONDITIONS, RANKED, difference, summarise, table
-from benchmarks.spoilt_questions import (
+from benchmarks.downstream_table import CONDITIONS, RANKED, difference, summarize, table
+from benchmarks.spoiled_questions import (
     CLEAN,
     KINDS,
     shares_words,
@@ -66,7 +66,7 @@ def squad(n_articles: int = 6, *, n_passages: int = 3) -> pl.DataFrame:
     return pl.DataFrame(rows, schema_overrides={"answer_starts": pl.List(pl.Int64)})
 
 
-@pytest.mark.parametrize("module", [downstream, downstream_table, spoilt_questions])
+@pytest.mark.parametrize("module", [downstream, downstream_table, spoiled_questions])
 def test_examples_are_true(module: ModuleType) -> None:
     found = doctest.testmod(module)
     assert found.attempted > 0 and found.failed == 0
@@ -126,7 +126,7 @@ def test_stretches_keep_answers_where_they_stand() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_half_is_spoilt_a_third_each_way_and_never_stays_right(seed: int) -> None:
+def test_half_is_spoiled_a_third_each_way_and_never_stays_right(seed: int) -> None:
     """Each way changes what it says and nothing else; the answer is wrong and in the passage."""
     n_seen = dict.fromkeys((CLEAN, *KINDS), 0)
     donors = {row["question"]: row for row in answerable().iter_rows(named=True)}
@@ -162,20 +162,20 @@ def test_a_question_whose_answer_the_passage_has_spoils_nothing() -> None:
 
 def test_an_answer_inside_a_right_one_is_not_wrong() -> None:
     """A second annotator's longer answer counts: a part of it is no wrong span."""
-    context = "The old mill of Ann Lee burnt. Bo came."
+    context = "The old mill of Ann Lee burned. Bo came."
     rows = pl.DataFrame(
         {
             "id": ["a", "b", "c"],
             "title": ["t"] * 3,
             "context": [context] * 3,
-            "question": ["What burnt?", "Whose mill burnt?", "Who came?"],
+            "question": ["What burned?", "Whose mill burned?", "Who came?"],
             "answers": [["mill", "The old mill of Ann Lee"], ["Ann Lee"], ["Bo"]],
             "answer_starts": [[8, 0], [16], [31]],
         }
     )
-    corpus = spoilt_questions._Corpus(list(rows.iter_rows(named=True)))
+    corpus = spoiled_questions._Corpus(list(rows.iter_rows(named=True)))
     found = {
-        spoilt_questions._wrong_span(corpus.rows[0], corpus, np.random.default_rng(seed))["answer"]
+        spoiled_questions._wrong_span(corpus.rows[0], corpus, np.random.default_rng(seed))["answer"]
         for seed in range(20)
     }
     assert found == {"Bo"}
@@ -187,7 +187,7 @@ def test_spoiling_is_decided_by_the_seed() -> None:
     one, again, other = (spoil(rows, share=0.5, seed=seed) for seed in (1, 1, 2))
     assert one.equals(again) and not one.equals(other)
     assert one["how"].to_list() != other["how"].to_list()
-    with pytest.raises(ValueError, match="too few questions can be spoilt"):
+    with pytest.raises(ValueError, match="too few questions can be spoiled"):
         spoil(rows.head(1), share=1.0, seed=0)
 
 
@@ -223,21 +223,21 @@ def test_the_better_half_depends_on_no_order() -> None:
 def test_what_is_learned_from_shares_no_passage_with_what_certifies() -> None:
     """And labels of rows that are not learned from change no score."""
     contexts = [f"passage {i // 3}" for i in range(300)]
-    labelled = draw_labels(contexts, n_labels=90, seed=1)
-    rows = [*labelled.learned, *labelled.held]
+    labeled = draw_labels(contexts, n_labels=90, seed=1)
+    rows = [*labeled.learned, *labeled.held]
     assert len(set(rows)) == 90
-    learned, held = ({contexts[row] for row in part} for part in (labelled.learned, labelled.held))
+    learned, held = ({contexts[row] for row in part} for part in (labeled.learned, labeled.held))
     assert learned and held and not learned & held
     draw = np.random.default_rng(0)
     is_clean = draw.random(300) < 0.5
     features = np.column_stack([is_clean + draw.normal(size=300), draw.normal(size=(300, 3))])
     features[5, 0] = np.nan
     own = {"contexts": contexts, "seed": 1}
-    scores = learn(features, is_clean, labelled.learned, **own)
+    scores = learn(features, is_clean, labeled.learned, **own)
     assert scores[is_clean].mean() > scores[~is_clean].mean() + 0.5
     other = is_clean.copy()
-    other[np.setdiff1d(np.arange(300), labelled.learned)] ^= True
-    assert np.array_equal(learn(features, other, labelled.learned, **own), scores)
+    other[np.setdiff1d(np.arange(300), labeled.learned)] ^= True
+    assert np.array_equal(learn(features, other, labeled.learned, **own), scores)
 
 
 def test_a_difference_is_paired_by_question() -> None:
@@ -278,7 +278,7 @@ def test_a_work_folder_of_other_settings_is_refused(tmp_path: Path) -> None:
         begin(tmp_path, rank=2, n_labels=3)
 
 
-def test_halves_are_of_the_rows_that_a_seed_spoilt(tmp_path: Path) -> None:
+def test_halves_are_of_the_rows_that_a_seed_spoiled(tmp_path: Path) -> None:
     """And what is said of a half is true of it."""
     work = begin(tmp_path)
     whole, facts = choose(work, 0, "unfiltered", tmp_path)
@@ -321,7 +321,7 @@ def test_the_table_shows_means_and_spreads() -> None:
         return facts
 
     runs = {seed: {name: result(name, seed) for name in CONDITIONS} for seed in range(3)}
-    summary = summarise(
+    summary = summarize(
         {"base": {"em": 0.2, "f1": 0.4}, "seeds": runs}, contexts=np.array(list("aaabbbccc"))
     )
     assert summary["random"]["kept"] == {CLEAN: [6, 6, 6], **{kind: [0, 1, 2] for kind in KINDS}}
@@ -360,7 +360,7 @@ def test_pages_say_what_was_measured() -> None:
 
 
 def test_the_page_says_what_rows_cost_and_what_scores_tell() -> None:
-    """Beside all of B, and by how rows were spoilt: no figure there that the record lacks."""
+    """Beside all of B, and by how rows were spoiled: no figure there that the record lacks."""
     record = json.loads((REPOSITORY / "docs/evidence/downstream.json").read_text(encoding="utf-8"))
     text = " ".join((REPOSITORY / "docs/filter.md").read_text(encoding="utf-8").split())
     text = text[text.index("## What it is worth") : text.index("## Python")]
@@ -373,7 +373,7 @@ def test_the_page_says_what_rows_cost_and_what_scores_tell() -> None:
         return f"{100 * own['mean']:.1f} [{low:.1f}, {high:.1f}]"
 
     assert (
-        f"Unfiltered, the spoilt questions cost the reader {cost:.1f} points of F1. "
+        f"Unfiltered, the spoiled questions cost the reader {cost:.1f} points of F1. "
         f"Above that are the half of `roundtrip` by {gain('roundtrip')}, as far as the clean half "
         f"({gain('oracle')}) but for noise, the learned one by "
         f"{gain('learned')}, and that of `qrelscore` by {gain('qrelscore')}: no better"

@@ -25,7 +25,7 @@ from benchmarks.false_alarms import (
     make_peer,
     ours,
     run,
-    summarise,
+    summarize,
     table,
     write_splits,
 )
@@ -74,9 +74,9 @@ def test_ours_is_silent_and_finds_what_was_done(shared_data: Path, tmp_path: Pat
         strict, loose = (found[alpha][change] for alpha in ALPHAS)
         for one, other in zip(strict, loose, strict=True):
             assert set(one["columns"]) <= set(other["columns"])
-    assert summarise(found[0.05])["any"] == 0
+    assert summarize(found[0.05])["any"] == 0
     assert all(own["columns"] == [MOVED] for own in found[0.01][UNDEFINED])
-    assert summarise(found[0.01])["moved"]["+0.8"] == 1
+    assert summarize(found[0.01])["moved"]["+0.8"] == 1
 
 
 def test_the_page_shows_the_record() -> None:

@@ -136,7 +136,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 # Modules of under 60 lines that one other module imports alone, and why they stand alone.
 STAND_ALONE = {
-    "qaeval_core.families.catalogue": "the only list of families",
+    "qaeval_core.families.catalog": "the only list of families",
     "qaeval.export": "a verb of the command line is a module",
     "qaeval.train": "a verb of the command line is a module",
     "qaeval.metrics": "a verb of the command line is a module",
@@ -204,7 +204,7 @@ def test_all_writes_below_out_go_through_one_module() -> None:
 
 
 def classes_and_aliases() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """Return which modules define each class, and each capitalised name of a type, by name."""
+    """Return which modules define each class, and each capitalized name of a type, by name."""
     classes: dict[str, set[str]] = {}
     aliases: dict[str, set[str]] = {}
     for module, path in modules().items():

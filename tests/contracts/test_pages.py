@@ -192,12 +192,12 @@ def test_the_metric_of_the_map_can_be_added(tmp_path: Path) -> None:
     shutil.copytree(REPOSITORY / "qaeval_core", tmp_path / "qaeval_core")
     first, _, _ = module.partition("\n")
     (tmp_path / first.removeprefix("# ")).write_text(module, encoding="utf-8")
-    catalogue = tmp_path / "qaeval_core" / "metrics" / "catalogue.py"
+    catalog = tmp_path / "qaeval_core" / "metrics" / "catalog.py"
     added = "from qaeval_core.metrics.length_ratio import LengthRatio"
-    text = catalogue.read_text(encoding="utf-8").replace(
+    text = catalog.read_text(encoding="utf-8").replace(
         "    Naco(),\n", "    LengthRatio(),\n    Naco(),\n"
     )
-    catalogue.write_text(
+    catalog.write_text(
         text.replace("\nfrom qaeval", f"\n{added}\nfrom qaeval", 1), encoding="utf-8"
     )
     score = (

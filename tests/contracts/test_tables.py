@@ -1,4 +1,4 @@
-"""Tables of columns and settings in docs are those of the catalogue.
+"""Tables of columns and settings in docs are those of the catalog.
 
 ``python tests/contracts/test_tables.py`` writes them anew.
 """
@@ -19,7 +19,7 @@ from qaeval_core.audit.request import AuditConfig
 from qaeval_core.audit.settings import TOLERANCES
 from qaeval_core.metrics.advice import GUIDE
 from qaeval_core.metrics.base import AnyMetric
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.catalog import METRICS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -112,15 +112,15 @@ TABLES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
 
 
 def with_table(page: str, name: str, table: Callable[[], Iterator[str]]) -> str:
-    """Return a page whose table is that of the catalogue."""
-    begin, end = f"<!-- {name} of the catalogue -->", f"<!-- end of {name} -->"
+    """Return a page whose table is that of the catalog."""
+    begin, end = f"<!-- {name} of the catalog -->", f"<!-- end of {name} -->"
     assert page.count(begin) == page.count(end) == 1, f"the page has no place for {name}"
     content = "\n".join([begin, "", *table(), "", end])
     return re.sub(f"{begin}.*{end}", lambda _: content, page, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_tables_of_the_docs_are_those_of_the_catalogue(name: str) -> None:
+def test_tables_of_the_docs_are_those_of_the_catalog(name: str) -> None:
     """Protects from an option or a column that only the code knows."""
     file, table = TABLES[name]
     page = (DOCS / file).read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.validity_page import PAGE, load_record, mark, page
 from qaeval_core.metrics.advice import GUIDE, Advice
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.catalog import METRICS
 
 RECORD = load_record()
 SETS: dict[str, Any] = RECORD["sets"]

@@ -1,4 +1,4 @@
-"""A row of NACo explained: replies, prompts and sums, from what is committed and journalled."""
+"""A row of NACo explained: replies, prompts and sums, from what is committed and journaled."""
 
 from __future__ import annotations
 

@@ -184,14 +184,14 @@ def test_texts_of_rows_are_shown_and_never_run() -> None:
 
 
 def test_tables_and_language_are_named_for_readers_who_hear_the_page() -> None:
-    """Protects from a page that only eyes can use: colour alone says nothing here."""
+    """Protects from a page that only eyes can use: color alone says nothing here."""
     page = explanation_page(make_explanation())
     parsed = Page(page)
     assert ("lang", "en") in parsed.attributes
     assert parsed.tags.count("caption") == parsed.tags.count("table") >= 5
     assert parsed.tags.count("th") == sum(name == "scope" for name, _ in parsed.attributes)
     assert parsed.tags.count("h1") == parsed.tags.count("title") == parsed.tags.count("main") == 1
-    # Numbers of every token stand in a table, not in colours alone.
+    # Numbers of every token stand in a table, not in colors alone.
     for shown in ("-0.500", "(special token)", "0.6250", "(recall) undefined", "0.1250", "logit"):
         assert shown in parsed.text
 

@@ -151,9 +151,9 @@ def test_files_are_found_where_repositories_have_them(tmp_path: Path) -> None:
     (folder / "onnx" / "model.onnx").rename(folder / "onnx" / "model_O2.onnx")
     with pytest.raises(ModelUnavailableError, match="no \\*.safetensors weights"):
         build_artifact(request_of("cross_encoder", folder), tmp_path / "other")
-    misspelt = request_of("cross_encoder", folder, onnx_file="onnx/model_02.onnx")
+    misspelled = request_of("cross_encoder", folder, onnx_file="onnx/model_02.onnx")
     with pytest.raises(ModelUnavailableError, match="did you mean 'onnx/model_O2.onnx'"):
-        build_artifact(misspelt, tmp_path / "other")
+        build_artifact(misspelled, tmp_path / "other")
     named = request_of("cross_encoder", folder, onnx_file="onnx/model_O2.onnx")
     assert "model_O2" in build_artifact(named, tmp_path / "other").folder.name
     outside = request_of("cross_encoder", folder, onnx_file="../cross_encoder-False/x.onnx")

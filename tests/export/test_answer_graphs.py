@@ -103,7 +103,7 @@ def test_graph_equals_transformers_row_by_row(
 
 
 def test_activation_is_that_of_the_configuration(workshop: Any) -> None:
-    """Protects from deciding on a sigmoid by the scores of a list: a row would have neighbours."""
+    """Protects from deciding on a sigmoid by the scores of a list: a row would have neighbors."""
     record = workshop.artifact("pair_score", "bert_pairs").record
     assert record.activation == "sigmoid"  # sentence-transformers' rule where nothing is named
 

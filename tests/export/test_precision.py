@@ -76,7 +76,7 @@ def test_squares_of_a_norm_never_pass_through_fp16(workshop: Any) -> None:
     ("graph", "kind"), [("token_logprobs", "gpt2"), ("answer_span", "bert_answers")]
 )
 def test_what_is_made_of_a_log_sum_exp_stays_in_fp32(workshop: Any, graph: str, kind: str) -> None:
-    """Protects from 0.004 nats for each rounding of a normaliser of 10 nats: four of them."""
+    """Protects from 0.004 nats for each rounding of a normalizer of 10 nats: four of them."""
     proto = onnx.load(workshop.artifact(graph, kind, "fp16").model_path)
     types = _types(proto)
     tail: set[str] = set()

@@ -223,7 +223,7 @@ LABELS = [
     (lambda ids: pl.DataFrame({"id": ids[:30], "good": [2] * 30}), "holds 2, not only 0 and 1"),
     (lambda ids: pl.DataFrame({"id": ids[:30], "good": ["y"] * 30}), "is String, not a number"),
     (lambda ids: pl.DataFrame({"id": [*ids[:9], "nobody"], "good": [1] * 10}),
-     "1 of 10 labelled ids are of no row, such as 'nobody'"),
+     "1 of 10 labeled ids are of no row, such as 'nobody'"),
     (lambda ids: pl.DataFrame({"id": ["q1", "q1"], "good": [1, 0]}),
      "'q1' stands there more than once"),
     (lambda ids: pl.DataFrame({"ids": ids[:9], "good": [1] * 9}),

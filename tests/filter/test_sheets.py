@@ -17,7 +17,7 @@ from qaeval_core.errors import ConfigError
 from qaeval_core.filter.decide import CorpusRows, decide, make_shares
 from qaeval_core.filter.facts import ColumnRank, Facts, Stages
 from qaeval_core.filter.labels import (
-    LabelledRows,
+    LabeledRows,
     is_other_sheet,
     is_sheet,
     read_labels,
@@ -57,9 +57,9 @@ class Questions:
         rows = self.rows(rank, seed=seed, top_k=top_k)
         return sample_rows(rows, N_LABELS).astype(np.int64)
 
-    def labelled(self, drawn: NDArray[np.int64]) -> LabelledRows:
+    def labeled(self, drawn: NDArray[np.int64]) -> LabeledRows:
         """Return their labels."""
-        return LabelledRows(drawn, self.is_good[drawn], drawn)
+        return LabeledRows(drawn, self.is_good[drawn], drawn)
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +123,8 @@ def misses(
         rows = corpus.rows("b", seed=seed)
         shares = make_shares(rows)
         share = smallest_shares(rows, shares)
-        labelled = corpus.labelled(sheet(seed))
-        found = certificate(rows, share, labelled, target=target, confidence=0.95).chosen
+        labeled = corpus.labeled(sheet(seed))
+        found = certificate(rows, share, labeled, target=target, confidence=0.95).chosen
         if found is not None:
             n_certified += 1
             n_wrong += corpus.is_good[share < round(20 * found.share)].mean() <= target

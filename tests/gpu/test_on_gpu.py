@@ -103,7 +103,7 @@ def test_each_graph_agrees_with_torch(subject_session: tuple[Subject, Session]) 
 
 @_warnings_pass
 def test_batch_mates_change_no_number(subject_session: tuple[Subject, Session]) -> None:
-    """A score that depends on its neighbours depends on how files are cut."""
+    """A score that depends on its neighbors depends on how files are cut."""
     subject, session = subject_session
     rows, _ = in_torch(subject)
     assert_near(in_batches(session, rows), alone(session, rows), session.artifact.record)

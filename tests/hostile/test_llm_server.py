@@ -141,8 +141,8 @@ def test_a_long_text_grows_the_journal_by_little(tmp_path: Path, text: str) -> N
     answers, _ = ask([response(completion(text))], tmp_path, parse=parse)
     assert time.process_time() - before_s < 20.0
     (answer,) = answers
-    n_journalled = sum(path.stat().st_size for path in tmp_path.glob("replies-*"))
-    assert n_journalled < MB / 2
+    n_journaled = sum(path.stat().st_size for path in tmp_path.glob("replies-*"))
+    assert n_journaled < MB / 2
     if len(text) > 8 * MB:
         assert (answer.reason, read) == ("llm_oversized_reply", [])
     else:
@@ -299,7 +299,7 @@ def test_an_error_of_this_program_is_one_rows_and_is_named(
     assert run.governor.status().n_open == 0
 
 
-def test_a_reply_is_journalled_before_anything_is_learnt_from_it(
+def test_a_reply_is_journaled_before_anything_is_learned_from_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What fails behind the journal loses no reply, and pays for none twice."""

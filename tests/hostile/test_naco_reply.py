@@ -28,7 +28,7 @@ SHAPES = {
     "and tabs": lambda word: f"So {word}{BLANKS.replace(' ', chr(9))}x",
     "and a long word": lambda word: f"{word} {BLANKS.replace(' ', 'a')} !",
     "and blanks, again": lambda word: f"{word}{' ' * 2000}x " * 40,
-    "labelled": lambda word: f"Answer: {word * N_CHARS}",
+    "labeled": lambda word: f"Answer: {word * N_CHARS}",
     "in a bracket": lambda word: f"answer ({word * N_CHARS}",
 }
 

@@ -78,10 +78,10 @@ def test_what_needs_no_model_needs_no_home(name: str, folder: Path) -> None:
     "settings",
     [
         {},
-        {"tokeniser": "treebank"},
-        {"tokeniser": "coco"},
-        {"tokeniser": "13a"},
-        {"tokeniser": "words", "stemming": "porter"},
+        {"tokenizer": "treebank"},
+        {"tokenizer": "coco"},
+        {"tokenizer": "13a"},
+        {"tokenizer": "words", "stemming": "porter"},
     ],
 )
 def test_rows_in_memory_need_no_home(settings: dict[str, str], folder: Path) -> None:

@@ -64,7 +64,7 @@ def test_a_local_cluster_takes_no_call_without_a_token(given: dict[str, str]) ->
 def test_the_folder_of_a_local_cluster_is_the_users_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray's own is 0777: a neighbour could put a socket of his own into the place of ours."""
+    """Ray's own is 0777: a neighbor could put a socket of his own into the place of ours."""
     from qaeval.on_ray.cluster import private_folder
 
     base = Path(tempfile.mkdtemp(dir="/tmp"))

@@ -77,7 +77,7 @@ def test_all_output_goes_through_one_door() -> None:
 
 
 def test_progress_shows_what_it_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """Notes of progress hold words of servers; square brackets were taken for colours."""
+    """Notes of progress hold words of servers; square brackets were taken for colors."""
     stream = io.StringIO()
     printer = ProgressPrinter("naco", n_rows_total=9, interval_s=0.0, stream=stream)
     printer.update(Counts(1.0, note=f"last: [/red] {EVIL}"), is_last=True)

@@ -26,11 +26,11 @@ from scoring.test_page import assert_stands_alone
 
 @pytest.fixture(scope="module")
 def weeks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with out1, out2 like it, and out3, spoilt in one slice."""
+    """A folder with out1, out2 like it, and out3, spoiled in one slice."""
     folder = tmp_path_factory.mktemp("weeks")
     week(folder, 1)
     week(folder, 2)
-    week(folder, 3, spoilt="bay")
+    week(folder, 3, spoiled="bay")
     return folder
 
 
@@ -53,7 +53,7 @@ def test_every_exit_code_of_the_real_command(weeks: Path, tmp_path: Path) -> Non
     )
 
 
-def test_a_spoilt_slice_is_named_and_others_are_not(weeks: Path, tmp_path: Path) -> None:
+def test_a_spoiled_slice_is_named_and_others_are_not(weeks: Path, tmp_path: Path) -> None:
     content, _ = audited(weeks / "out1", tmp_path, "--by", "topic", "--pin")
     assert content["status"] == "first_run" and content["reference"] is None
     content, _ = audited(weeks / "out2", tmp_path)
@@ -113,7 +113,7 @@ def test_a_page_without_the_input_says_why_it_shows_no_texts(tmp_path: Path) -> 
 def test_prometheus_reads_the_gauges(weeks: Path, tmp_path: Path) -> None:
     topics = {"bay": 'b"a\\y\nz', "ash": "é"}
     for number in (1, 2):
-        table = a_table(number, spoilt="bay" if number == 2 else None)
+        table = a_table(number, spoiled="bay" if number == 2 else None)
         table = table.with_columns(pl.col("topic").replace(topics))
         week(tmp_path, number, table=table)
     audited(tmp_path / "out1", tmp_path, "--by", "topic", "--pin")
@@ -138,8 +138,8 @@ def test_undefined_scores_raise_an_alert(tmp_path: Path) -> None:
     week(tmp_path, 1, table=table)
     has_none = pl.int_range(N_ROWS) % 10 < 6
     none = pl.lit([], dtype=pl.List(pl.String))
-    spoilt = pl.when(has_none).then(none).otherwise("reference")
-    week(tmp_path, 2, table=table.with_columns(reference=spoilt))
+    spoiled = pl.when(has_none).then(none).otherwise("reference")
+    week(tmp_path, 2, table=table.with_columns(reference=spoiled))
     audited(tmp_path / "out1", tmp_path, "--pin")
     content, said = audited(tmp_path / "out2", tmp_path, expect=3)
     assert {"undefined"} <= {alert["kind"] for alert in content["alerts"]}
@@ -164,19 +164,21 @@ def test_a_run_that_is_not_complete_has_a_report(weeks: Path, tmp_path: Path) ->
 
 
 def test_references_as_people_name_them(weeks: Path, tmp_path: Path) -> None:
-    spoilt, first = weeks / "out3", weeks / "out1"
-    content, _ = audited(spoilt, tmp_path, "--reference", spoilt)
+    spoiled, first = weeks / "out3", weeks / "out1"
+    content, _ = audited(spoiled, tmp_path, "--reference", spoiled)
     assert content["status"] == "ok" and {row["effect"] for row in content["tests"]} == {0.0}
-    content, _ = audited(spoilt, tmp_path, "--reference", first, expect=3)
+    content, _ = audited(spoiled, tmp_path, "--reference", first, expect=3)
     assert content["reference"]["id"] == str(first)
     audited(first, tmp_path / "other", "--pin")
-    content, _ = audited(spoilt, tmp_path, "--reference", profiles(tmp_path / "other")[0], expect=3)
+    content, _ = audited(
+        spoiled, tmp_path, "--reference", profiles(tmp_path / "other")[0], expect=3
+    )
     assert content["reference"]["rows"] == N_ROWS
-    said = audited(spoilt, tmp_path, "--reference", "pined", expect=2)[1]
+    said = audited(spoiled, tmp_path, "--reference", "pined", expect=2)[1]
     assert "did you mean 'pinned'" in said
     # Alone in its history it has no reference, whatever is asked for.
-    assert audited(spoilt, tmp_path, expect=1)[0]["status"] == "first_run"
-    assert audited(spoilt, tmp_path, "--reference", "last", expect=1)[0]["status"] == "first_run"
+    assert audited(spoiled, tmp_path, expect=1)[0]["status"] == "first_run"
+    assert audited(spoiled, tmp_path, "--reference", "last", expect=1)[0]["status"] == "first_run"
     audited(weeks / "out2", tmp_path, expect=3)
     content, _ = audited(weeks / "out2", tmp_path, "--reference", "pinned", expect=1)
     assert content["status"] == "incomplete" and "nothing is pinned" in content["why"]

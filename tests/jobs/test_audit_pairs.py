@@ -21,7 +21,7 @@ from qaeval_core.audit.request import AuditRequest
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.audit.shared_rows import Side, pair_runs
 from qaeval_core.audit.source import open_source
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.storage import checksums
 from qaeval_core.tables.executor import LocalRangeExecutor
 from qaeval_core.tables.finished_run import read_run

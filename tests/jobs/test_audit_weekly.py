@@ -59,12 +59,12 @@ class Place:
             text = re.sub(rf"(?<![\w/]){example}(?=[/\s:]|$)", str(own), text, flags=re.MULTILINE)
         return text
 
-    def brings(self, number: int, *, spoilt: str | None = None) -> None:
+    def brings(self, number: int, *, spoiled: str | None = None) -> None:
         """Let a week's questions come."""
         for path in (self.data / "this_week").glob("*"):
             path.unlink()
         (self.data / "this_week").mkdir(exist_ok=True)
-        table = a_table(number, spoilt=spoilt, n_rows=N_ROWS)
+        table = a_table(number, spoiled=spoiled, n_rows=N_ROWS)
         table.write_parquet(self.data / "this_week" / f"week{number}.parquet")
 
     def runs(
@@ -170,7 +170,7 @@ def rules() -> list[dict[str, Any]]:
 
 @pytest.mark.slow  # Commands of processes of their own, one after the other.
 @pytest.mark.timeout(1200)
-def test_two_weeks_the_second_one_spoilt_in_one_slice(tmp_path: Path) -> None:
+def test_two_weeks_the_second_one_spoiled_in_one_slice(tmp_path: Path) -> None:
     """Issue 16, point 4; a third week is like the first one, and then things break."""
     place = Place(tmp_path)
     place.brings(1)
@@ -180,7 +180,7 @@ def test_two_weeks_the_second_one_spoilt_in_one_slice(tmp_path: Path) -> None:
     log = place.srv / "logs" / NAME / "2026-W01.log"
     assert "first_run: nothing to compare" in log.read_text()
 
-    place.brings(2, spoilt="bay")
+    place.brings(2, spoiled="bay")
     said, _ = place.runs("2026-W02", expect=3)
     content = place.report("2026-W02")
     assert content["status"] == "alert" and not content["too_few"]
@@ -206,7 +206,7 @@ def test_two_weeks_the_second_one_spoilt_in_one_slice(tmp_path: Path) -> None:
         assert means["f1", f"topic={topic}"] == pytest.approx(own, abs=1e-6)
     assert firing(samples) == {"QaevalDataMoved"}
 
-    # Reference is the first week still: a spoilt one makes no new norm.
+    # Reference is the first week still: a spoiled one makes no new norm.
     place.brings(3)
     assert place.runs("2026-W03", expect=0, by_cronjob=True) == ("", "")
     assert place.report("2026-W03")["status"] == "ok"

@@ -147,7 +147,7 @@ def test_asking_for_tokens_a_cluster_without_is_refused(
 
 
 class DeadlyPieces(ScorePieces):
-    """A worker that dies, as a crash in native code does, when a marked row is tokenised."""
+    """A worker that dies, as a crash in native code does, when a marked row is tokenized."""
 
     def _open(self) -> PieceWorker:
         is_new = self._worker is None
@@ -174,7 +174,7 @@ def _prepare_or_die(
 def test_row_that_kills_its_worker_is_quarantined_alone(
     job: dict[str, object], address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Protects from a poison row retried for ever, and from its neighbours lost with it."""
+    """Protects from a poison row retried for ever, and from its neighbors lost with it."""
     rows = short_sample(N_ROWS).to_pylist()
     rows[11]["question"] = f"Why is this {POISON}?"
     write_parquet(tmp_path / "input.parquet", pa.Table.from_pylist(rows))

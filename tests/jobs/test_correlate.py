@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from helpers import qaeval
 from qaeval.correlate import correlate
-from qaeval_core.metrics.catalogue import corpus_score
+from qaeval_core.metrics.catalog import corpus_score
 from scoring.test_page import Page, assert_stands_alone
 
 N_QUESTIONS = 40

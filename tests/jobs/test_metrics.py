@@ -1,4 +1,4 @@
-"""`qaeval metrics`: the catalogue, for people and for programs."""
+"""`qaeval metrics`: the catalog, for people and for programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from qaeval.cli import app
 from qaeval_core.metrics.advice import GUIDE, advice_for
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.scoring.describe_metrics import NO_ADVICE
 
 

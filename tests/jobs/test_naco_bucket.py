@@ -1,4 +1,4 @@
-"""NACo with OUT in a bucket, under faults, an outage and kills: what is journalled is not asked."""
+"""NACo with OUT in a bucket, under faults, an outage and kills: what is journaled is not asked."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class BucketRun(NacoRun):
         return pl.DataFrame(pl.from_arrow(pq.read_table(path.source())))
 
     def known(self) -> set[str]:
-        """Return the names of all requests whose replies are journalled."""
+        """Return the names of all requests whose replies are journaled."""
         return {entry.key for entry in Journal(self.journal).entries()}
 
     def report(self) -> dict[str, object]:
@@ -127,7 +127,7 @@ def check_done(run: BucketRun, expected: pl.DataFrame, capsys: pytest.CaptureFix
     assert_same_scores(run.scores(), expected)
     totals = journal_totals(run.journal)
     stats = run.server.stats()
-    # Each reply that came is journalled but for those that a kill took, and no more than they.
+    # Each reply that came is journaled but for those that a kill took, and no more than they.
     n_lost = stats["n_ok"] - totals.n_replies
     n_again = sum(own["ok"] > 1 for own in stats["requests"].values())
     with capsys.disabled():
@@ -137,7 +137,7 @@ def check_done(run: BucketRun, expected: pl.DataFrame, capsys: pytest.CaptureFix
         assert KEY.encode() not in (run.out / found.name).read_bytes(), found.name
 
 
-def test_a_killed_run_asks_nothing_that_is_journalled(
+def test_a_killed_run_asks_nothing_that_is_journaled(
     run: BucketRun,
     bucket: S3Server,
     uninterrupted: pl.DataFrame,

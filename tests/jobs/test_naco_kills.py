@@ -14,7 +14,7 @@ from llm_server import LlmServer
 from naco_runs import (
     MAX_TOKENS,
     NacoRun,
-    journalled_keys,
+    journaled_keys,
     kill_tree,
     messages_of,
     questions,
@@ -75,9 +75,9 @@ def check_done(run: NacoRun, expected: pl.DataFrame, *, known: set[str], since_s
 def test_a_killed_driver_pays_for_nothing_twice(run: NacoRun, uninterrupted: pl.DataFrame) -> None:
     """The machine of a run dies; who starts it again must not pay for what the journal has."""
     process = run.start()
-    wait_until(lambda: len(journalled_keys(run.journal)) > N_KNOWN, process)
+    wait_until(lambda: len(journaled_keys(run.journal)) > N_KNOWN, process)
     kill_tree(process)
-    known, dead_s = journalled_keys(run.journal), time.monotonic()
+    known, dead_s = journaled_keys(run.journal), time.monotonic()
     assert len(known) < len(ROWS)
     assert not (run.out / "_SUCCESS").exists()
 
@@ -93,10 +93,10 @@ def test_a_killed_driver_pays_for_nothing_twice(run: NacoRun, uninterrupted: pl.
 def test_a_killed_governor_costs_no_call(run: NacoRun, uninterrupted: pl.DataFrame) -> None:
     """Calls in flight outlive it: each is settled, in a ledger that knows of it."""
     process = run.start()
-    wait_until(lambda: len(journalled_keys(run.journal)) > N_KNOWN, process)
+    wait_until(lambda: len(journaled_keys(run.journal)) > N_KNOWN, process)
     (governor,) = processes(process.pid, title="GovernorActor")
     governor.kill()
-    known, killed_s = journalled_keys(run.journal), time.monotonic()
+    known, killed_s = journaled_keys(run.journal), time.monotonic()
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     check_done(run, uninterrupted, known=known, since_s=killed_s)
@@ -109,10 +109,10 @@ def test_a_killed_governor_costs_no_call(run: NacoRun, uninterrupted: pl.DataFra
 def test_a_killed_actor_is_replaced(run: NacoRun, uninterrupted: pl.DataFrame) -> None:
     """One of two dies with calls under way; they are asked again when its claims have ended."""
     process = run.start()
-    wait_until(lambda: len(journalled_keys(run.journal)) > N_KNOWN, process)
+    wait_until(lambda: len(journaled_keys(run.journal)) > N_KNOWN, process)
     wait_until(lambda: len(processes(process.pid, title="AskPieces")) == 2, process)
     processes(process.pid, title="AskPieces")[0].kill()
-    known, killed_s = journalled_keys(run.journal), time.monotonic()
+    known, killed_s = journaled_keys(run.journal), time.monotonic()
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output
     check_done(run, uninterrupted, known=known, since_s=killed_s)

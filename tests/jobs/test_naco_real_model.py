@@ -71,7 +71,7 @@ def n_paid(out: Path) -> int:
     return family["calls"]["paid"]
 
 
-def journalled(journal: Path) -> list[dict[str, object]]:
+def journaled(journal: Path) -> list[dict[str, object]]:
     """Return all replies of a journal."""
     return [
         json.loads(line)
@@ -95,7 +95,7 @@ def test_a_real_model_is_asked_and_each_reply_paid_once(tmp_path: Path) -> None:
         judge(tmp_path, server)
 
     assert (n_paid(first), n_paid(second)) == (n_calls, 0)
-    replies = journalled(first / "journal")
+    replies = journaled(first / "journal")
     # An unreadable reply is asked for once more.
     assert len(ROWS) <= len(replies) == n_calls <= 2 * len(ROWS), server.log()
     assert all(isinstance(reply["text"], str) for reply in replies)

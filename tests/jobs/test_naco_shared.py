@@ -14,7 +14,7 @@ import pytest
 
 from helpers import assert_same_scores, processes, wait_until, write_parquet
 from llm_server import LlmServer
-from naco_runs import NacoRun, Row, journalled_keys, questions, table_of
+from naco_runs import NacoRun, Row, journaled_keys, questions, table_of
 from ray_head import Head, running_head
 from wall_clock import Report, check_figures
 
@@ -90,7 +90,7 @@ def test_two_runs_on_one_key_share_its_limit(
         for process in [run.start() for run in runs]:
             end(process)
         # Both were asked for at the same time, not one after the other.
-        keys = [set(journalled_keys(run.journal)) for run in runs]
+        keys = [set(journaled_keys(run.journal)) for run in runs]
         at_s = [[line["t_s"] for line in server.log() if line["request"] in own] for own in keys]
         overlap_s = min(own[-1] for own in at_s) - max(own[0] for own in at_s)
         assert overlap_s > 2 * LIMITS["window_s"], "they did not run at the same time"
@@ -124,7 +124,7 @@ def test_runs_on_one_journal_pay_once(head: Head, tmp_path: Path, record_propert
         assert set(admitted.values()) == {1} and set(admitted) == set(stats["requests"])
         paid = [run.calls()["paid"] for run in runs]
         assert min(paid) > 0, "one came when the other had paid for all"
-        assert sum(paid) == admitted.total() == len(journalled_keys(tmp_path / "journal"))
+        assert sum(paid) == admitted.total() == len(journaled_keys(tmp_path / "journal"))
         assert sum(run.calls()["from_journal"] for run in runs) >= 120
         check_windows(server, record_property)
         (money,) = runs[0].ledger().money.values()

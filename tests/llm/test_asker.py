@@ -358,11 +358,11 @@ def start_run(server: LlmServer, folder: Path, *, n: int) -> subprocess.Popen[st
 
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
-    """Two kill -9 in one run: nothing journalled is sent again, and every dollar is known."""
+    """Two kill -9 in one run: nothing journaled is sent again, and every dollar is known."""
     log_path = tmp_path / "arrivals.jsonl"
     folder = tmp_path / "journal"
     n = 80
-    journalled: list[tuple[float, str]] = []
+    journaled: list[tuple[float, str]] = []
     with LlmServer(log_path=str(log_path), latency_s=0.05) as server:
         for _ in range(2):
             process = start_run(server, folder, n=n)
@@ -373,7 +373,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
             process.stdout.close()
-            journalled += [(time.monotonic(), entry.key) for entry in Journal(folder).entries()]
+            journaled += [(time.monotonic(), entry.key) for entry in Journal(folder).entries()]
         process = start_run(server, folder, n=n)
         out, _ = process.communicate(timeout=60)
         assert process.returncode == 0
@@ -384,13 +384,13 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
         number: reply_text(prompt(number)) for number in range(n)
     }
     known_since: dict[str, float] = {}
-    for at_s, key in journalled:
+    for at_s, key in journaled:
         known_since.setdefault(key, at_s)
     assert len(known_since) >= 30
     again = [line for line in arrivals if known_since.get(line["request"], 1e99) < line["t_s"]]
     assert again == []
     assert len(list(Journal(folder).entries())) == n
-    # Calls in flight at a kill were billed and not journalled: never fewer are counted.
+    # Calls in flight at a kill were billed and not journaled: never fewer are counted.
     assert stats["billed_usd"] <= spent_usd + 1e-9
     assert spent_usd <= stats["billed_usd"] + 2 * 32 * reserved_usd(99)
 

@@ -48,7 +48,7 @@ def test_a_full_disk_stops_all_calls(plain: LlmServer, tmp_path: Path, full: str
     assert status.n_settled == n_calls
 
 
-def test_a_reply_that_the_ledger_refuses_is_journalled_first(
+def test_a_reply_that_the_ledger_refuses_is_journaled_first(
     plain: LlmServer, tmp_path: Path
 ) -> None:
     """The governor may be dead, or its disk full: the reply is paid for, and must be kept."""

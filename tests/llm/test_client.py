@@ -1,4 +1,4 @@
-"""The client: what each misbehaviour of a real server means, and that a key shows nowhere."""
+"""The client: what each misbehavior of a real server means, and that a key shows nowhere."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def test_lengths_of_all_units_are_read() -> None:
 
 @pytest.mark.parametrize("said", ["Ann \ud83d", "\ude00", "\ud83d\ude00 \ud83d Ann", "Ann"])
 def test_half_a_character_of_a_reply_or_an_error_becomes_a_sign(said: str) -> None:
-    """No table can hold it: all that was journalled with it could never be read again."""
+    """No table can hold it: all that was journaled with it could never be read again."""
     content = json.dumps({"choices": [{"message": {"content": said}, "finish_reason": said}]})
     reply = outcome_of(Received(200, {}, content.encode()), url="http://h", model="m", key=None)
     error = json.dumps({"error": {"message": said, "code": said}})

@@ -10,7 +10,7 @@ from qaeval_core.llm.limits import estimate_tokens
 
 # Texts of our own -> tokens by cl100k_base, o200k_base, Llama 3 and Qwen 3 (quicktok 0.4.0).
 TOKENS = {
-    "The mill at Skarn was built by Ann Kell, who had studied in Lund, and burnt down in 1940.": (
+    "The mill at Skarn was built by Ann Kell, who had studied in Lund, and burned down in 1940.": (
         26,
         25,
         26,
@@ -43,7 +43,7 @@ TOKENS = {
         44,
         52,
     ),
-    "THE MILL AT SKARN WAS BUILT BY ANN KELL AND BURNT DOWN AFTER NINE YEARS.": (22, 21, 22, 22),
+    "THE MILL AT SKARN WAS BUILT BY ANN KELL AND BURNED DOWN AFTER NINE YEARS.": (22, 21, 22, 22),
 }
 
 

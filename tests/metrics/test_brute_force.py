@@ -90,7 +90,7 @@ def _reference_bleu_of_row(
 def test_bleu_of_random_rows_is_brute_force(smoothing: str, over_references: str) -> None:
     """Protects from clipping, lengths and smoothing mixed up between orders or references."""
     options = {"smoothing": smoothing, "over_references": over_references}
-    metrics = {f"bleu_{order}": {"tokeniser": "whitespace", **options} for order in (1, 2, 3, 4)}
+    metrics = {f"bleu_{order}": {"tokenizer": "whitespace", **options} for order in (1, 2, 3, 4)}
     rows = random_rows()
     scores = Scorer(metrics).score(rows)
     for order in (1, 2, 3, 4):
@@ -101,7 +101,7 @@ def test_bleu_of_random_rows_is_brute_force(smoothing: str, over_references: str
 _BLEU_4 = {
     f"{smoothing}_{over}": {
         "metric": "bleu_4",
-        "tokeniser": "whitespace",
+        "tokenizer": "whitespace",
         "smoothing": smoothing,
         "over_references": over,
     }
@@ -115,7 +115,7 @@ def scorer(kind: str) -> Scorer:
     """Return a scorer that all examples of a test share."""
     metrics = {
         "bleu_4": _BLEU_4,
-        "cider": {"cider": {"tokeniser": "whitespace"}},
+        "cider": {"cider": {"tokenizer": "whitespace"}},
         "squad": {"exact_match": {}, "f1": {}},
         "spans": {f"top_{n}": {"metric": "top_n_accuracy", "n": n} for n in (1, 2)},
     }
@@ -125,7 +125,7 @@ def scorer(kind: str) -> Scorer:
 @settings(deadline=None, max_examples=40)
 @given(row_lists)
 def test_bleu_of_any_rows_is_brute_force(rows: list[Row]) -> None:
-    """Protects from rows of no word or no reference shifting the counts of their neighbours."""
+    """Protects from rows of no word or no reference shifting the counts of their neighbors."""
     scores = scorer("bleu_4").score(rows)
     for name, given_settings in _BLEU_4.items():
         options = {key: given_settings[key] for key in ("smoothing", "over_references")}
@@ -158,7 +158,7 @@ def test_rouge_l_of_random_rows_is_brute_force(beta: float, over_references: str
     """Protects from precision and recall swapped, which beta = 1 cannot show."""
     options = {"beta": beta, "over_references": over_references}
     rows = random_rows(seed=6)
-    scores = Scorer({"rouge_l": {"tokeniser": "whitespace", **options}}).score(rows)
+    scores = Scorer({"rouge_l": {"tokenizer": "whitespace", **options}}).score(rows)
     expected = [_reference_rouge_l(row, **options) for row in rows]
     for place, name in enumerate(("rouge_l", "rouge_l_precision", "rouge_l_recall")):
         assert_scores(scores[name].to_pylist(), [own and own[place] for own in expected])
@@ -217,7 +217,7 @@ def test_cider_of_random_rows_is_brute_force(sigma: float, over_references: str)
     options = {"sigma": sigma, "over_references": over_references}
     for vocabulary, n_rows in (("abcd", 200), ("abcdefghijklmnop", 30), ("ab", 1)):
         rows = random_rows(n_rows, vocabulary=vocabulary, seed=7)
-        scores = Scorer({"cider": {"tokeniser": "whitespace", **options}}).score(rows)
+        scores = Scorer({"cider": {"tokenizer": "whitespace", **options}}).score(rows)
         assert_scores(scores["cider"].to_pylist(), _reference_ciders(rows, **options))
 
 
@@ -232,11 +232,11 @@ def test_cider_of_any_rows_is_brute_force(rows: list[Row]) -> None:
 def _reference_squad(candidate: str, reference: str) -> tuple[float, float]:
     """Return exact match and F1 as the evaluation script computes them."""
 
-    def normalise(text: str) -> str:
+    def normalize(text: str) -> str:
         kept = "".join(sign for sign in text.lower() if sign not in string.punctuation)
         return " ".join(re.sub(r"\b(a|an|the)\b", " ", kept).split())
 
-    left, right = normalise(candidate).split(), normalise(reference).split()
+    left, right = normalize(candidate).split(), normalize(reference).split()
     n_same = sum((Counter(left) & Counter(right)).values())
     if not left or not right:
         f1 = float(left == right)  # Version 2.0's rule; 1.1 has none.
@@ -245,7 +245,7 @@ def _reference_squad(candidate: str, reference: str) -> tuple[float, float]:
     else:
         precision, recall = n_same / len(left), n_same / len(right)
         f1 = 2 * precision * recall / (precision + recall)
-    return float(normalise(candidate) == normalise(reference)), f1
+    return float(normalize(candidate) == normalize(reference)), f1
 
 
 squad_texts = st.one_of(st.text("aAnthe.' b-", max_size=12), st.text(max_size=8))

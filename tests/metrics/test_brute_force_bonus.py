@@ -20,7 +20,7 @@ from oracles import (
 )
 from qaeval_core import Scorer
 from qaeval_core.families.words.bonus import bonus_lcs, bonus_ngrams
-from qaeval_core.families.words.rows import Tokenisers, WordTables
+from qaeval_core.families.words.rows import Tokenizers, WordTables
 from qaeval_core.metrics.adapted import add_bonus
 
 Row = dict[str, object]
@@ -152,12 +152,12 @@ def _reference_adapted_rouge_l(
 
 
 def test_adapted_metrics_of_random_rows_are_brute_force() -> None:
-    """Protects from a bonus for a neighbour's opinion or entities, and from two weights swapped."""
+    """Protects from a bonus for a neighbor's opinion or entities, and from two weights swapped."""
     rows = bonus_rows()
     weights = {"alpha": 2.5, "beta": 0.75}
     metrics = {
-        "adapted_bleu_4": {"tokeniser": "whitespace", **weights},
-        "adapted_rouge_l": {"tokeniser": "whitespace", "gamma": 1.5, **weights},
+        "adapted_bleu_4": {"tokenizer": "whitespace", **weights},
+        "adapted_rouge_l": {"tokenizer": "whitespace", "gamma": 1.5, **weights},
     }
     scores = Scorer(metrics).score(rows)
     kinds = [_reference_kind(row) for row in rows]
@@ -190,7 +190,7 @@ def _alone(row: Row) -> list[Row]:
 def test_the_best_single_reference_has_the_bonus_of_its_own_opinion() -> None:
     """Protects from an agreeing reference that rewards matches with another one."""
     rows = bonus_rows()
-    options = {"tokeniser": "whitespace", "over_references": "max", "alpha": 2.5, "beta": 0.75}
+    options = {"tokenizer": "whitespace", "over_references": "max", "alpha": 2.5, "beta": 0.75}
     metrics = {"adapted_bleu_4": options, "adapted_rouge_l": options}
     scores = Scorer(metrics).score(rows)
     weights = {"alpha": 2.5, "beta": 0.75}
@@ -217,7 +217,7 @@ def test_rows_without_bonus_are_scored_by_the_plain_metrics() -> None:
     metrics = {
         "bleu_4": {},
         "adapted_bleu_4": {},
-        "rouge_l": {"tokeniser": "13a", "beta": 1.2},
+        "rouge_l": {"tokenizer": "13a", "beta": 1.2},
         "adapted_rouge_l": {},
     }
     scores = Scorer(metrics).score(rows)
@@ -234,9 +234,9 @@ def test_bigram_precisions_are_those_of_the_paper(
     row: Row, plain_p2: float, adapted_p2: float, n_bonus: int
 ) -> None:
     """Protects from bonus counts of other bigrams: .67 -> .78 and .31 -> .39 in print."""
-    options = {"tokeniser": "13a", "lowercase": True, "stemming": "none"}
+    options = {"tokenizer": "13a", "lowercase": True, "stemming": "none"}
     values = {role: [value] for role, value in row.items()}
-    found = bonus_ngrams(values, options, WordTables(Tokenisers()))()
+    found = bonus_ngrams(values, options, WordTables(Tokenizers()))()
     matches, bonus = (np.array([found[f"{name}_2"][0].as_py()[0]]) for name in ("matches", "bonus"))
     totals = np.array([found["n_candidate"][0].as_py() - 1])
     assert matches / totals == pytest.approx(plain_p2)
@@ -257,13 +257,13 @@ def test_rouge_l_is_that_of_the_paper(row: Row, plain: float, adapted: float, lc
     precision and recall alike, so gamma is 1.
     """
     weights = {"alpha": 1.0, "beta": 1.0, "gamma": 1.0}
-    metrics = {"adapted_rouge_l": weights, "rouge_l": {"tokeniser": "13a"}}
+    metrics = {"adapted_rouge_l": weights, "rouge_l": {"tokenizer": "13a"}}
     scores = Scorer(metrics).score([row])
     assert round(scores["adapted_rouge_l"][0].as_py(), 3) == adapted
     only_first = {**row, "references": list(row["references"])[:1]}  # type: ignore[call-overload]
     assert round(Scorer(metrics).score([only_first])["rouge_l"][0].as_py(), 3) == plain
-    options = {"tokeniser": "13a", "lowercase": True, "stemming": "none"}
+    options = {"tokenizer": "13a", "lowercase": True, "stemming": "none"}
     values = {role: [value] for role, value in row.items()}
-    found = bonus_lcs(values, options, WordTables(Tokenisers()))()
+    found = bonus_lcs(values, options, WordTables(Tokenizers()))()
     assert found["lcs"][0].as_py()[0] == lcs
     assert found["agrees"][0].as_py()[1:] in ([], [False])

@@ -66,12 +66,12 @@ def _reference_q_bleu(
     return delta * answerable + (1 - delta) * brevity * product**0.5
 
 
-@pytest.mark.parametrize("absent", ["renormalise", "zero"])
+@pytest.mark.parametrize("absent", ["renormalize", "zero"])
 def test_q_bleu_of_random_questions_is_brute_force(absent: str) -> None:
     """Protects from kinds of words mixed up, and from a weight given to a kind of another."""
     weights = {"r": 0.15, "n": 0.4, "q": 0.25, "f": 0.3}
     named = dict(zip(("relevant", "entity", "question", "function"), weights.values(), strict=True))
-    options = {"tokeniser": "whitespace", "order": 2, "delta": 0.6, "absent": absent}
+    options = {"tokenizer": "whitespace", "order": 2, "delta": 0.6, "absent": absent}
     metric = {**options, **{f"{kind}_weight": weight for kind, weight in named.items()}}
     rows = random_rows(vocabulary=QUESTION_VOCABULARY, seed=10)
     for row in rows:
@@ -98,7 +98,7 @@ def test_languages_side_by_side_are_rules_of_their_own() -> None:
     ]
     for rule in ("squad", "spacy"):
         metrics = {
-            language: {"metric": "q_bleu", "tokeniser": rule, "language": language}
+            language: {"metric": "q_bleu", "tokenizer": rule, "language": language}
             for language in ("en", "de", "none")
         }
         together = Scorer(metrics).score(rows)

@@ -1,6 +1,6 @@
 """What holds for every metric of words: range, identity, symmetry, empty texts, batch mates.
 
-Whatever the catalogue lists is tested; a new role or exception is added to the tables here.
+Whatever the catalog lists is tested; a new role or exception is added to the tables here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from helpers import run_locally, write_parquet
 from qaeval_core import Scorer
 from qaeval_core.metrics.base import AnyMetric
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.catalog import METRICS
 
 Row = dict[str, Any]
 WORD_METRICS = [spec for spec in METRICS.values() if spec.needs == ("words",)]
@@ -162,7 +162,7 @@ def test_scores_lie_in_range_or_are_undefined_with_a_reason(
 @settings(deadline=None, max_examples=40)
 @given(text=plain_texts)
 def test_equal_texts_have_the_best_score_but_for_the_exceptions(spec: AnyMetric, text: str) -> None:
-    """Protects from a formula or normalisation that is off."""
+    """Protects from a formula or normalization that is off."""
     n_words, _ = BELOW_BEST_FOR_EQUAL_TEXTS.get(spec.name, (0, ""))
     found = equal_texts(spec, text)
     if len(text.split()) >= n_words:
@@ -266,7 +266,7 @@ def _fixed(spec: AnyMetric, given_frequencies: dict[str, str]) -> dict[str, str]
 
 @each_metric
 def test_order_of_rows_does_not_matter(spec: AnyMetric) -> None:
-    """Protects from a row that takes its neighbour's counts; corpus statistics stay the same."""
+    """Protects from a row that takes its neighbor's counts; corpus statistics stay the same."""
     rows = mixed_rows(spec)
     expected = score(spec, rows)
     for order in (np.arange(len(rows))[::-1], np.random.default_rng(3).permutation(len(rows))):

@@ -1,6 +1,6 @@
-"""What holds for every metric that asks a language model: range or a reason, nulls, neighbours.
+"""What holds for every metric that asks a language model: range or a reason, nulls, neighbors.
 
-Whatever the catalogue lists is tested; a new metric is added to the table here.
+Whatever the catalog lists is tested; a new metric is added to the table here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from answer_models import MODEL_METRICS
 from helpers import read_scores, run_locally, write_parquet
 from llm_server import LlmServer
 from qaeval_core.metrics.base import AnyMetric
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.catalog import METRICS
 
 CHAT_METRICS = [metric for metric in METRICS.values() if "endpoint" in metric.needs]
 WORD_METRICS = [metric for metric in METRICS.values() if metric.needs == ("words",)]

@@ -1,6 +1,6 @@
 """What holds for every metric by models: range, identity, empty texts, mates.
 
-Whatever the catalogue lists is tested; a new metric is added to the tables here. Models are small
+Whatever the catalog lists is tested; a new metric is added to the tables here. Models are small
 and random: their numbers mean nothing, and rules hold for them as for any.
 """
 
@@ -181,7 +181,7 @@ def test_scores_lie_in_range_or_are_undefined_with_a_reason(
 @each_metric
 @pytest.mark.parametrize("text", ["1874", "x", "Anna painted the sea", "👍 灯台", "sea " * 600])
 def test_equal_texts_have_the_best_score(spec: AnyMetric, text: str, score: Score) -> None:
-    """Protects from a normalisation that is off, in one window and in several."""
+    """Protects from a normalization that is off, in one window and in several."""
     if spec.name in NO_IDENTITY:
         pytest.skip(NO_IDENTITY[spec.name])
     for output, values in scores_only(spec, score(spec, [make_row(spec, text, text)])).items():
@@ -196,7 +196,7 @@ PAIRS = [
 
 
 @each_metric
-def test_symmetry_is_as_the_catalogue_says(spec: AnyMetric, score: Score) -> None:
+def test_symmetry_is_as_the_catalog_says(spec: AnyMetric, score: Score) -> None:
     """Protects from arguments swapped: no other property would notice."""
     there = scores_only(spec, score(spec, [make_row(spec, a, b) for a, b in PAIRS]))
     back = scores_only(spec, score(spec, [make_row(spec, b, a) for a, b in PAIRS]))
@@ -290,7 +290,7 @@ def mixed_rows(spec: AnyMetric) -> list[Row]:
 
 
 @each_of_all
-def test_order_neighbours_and_padding_do_not_matter(
+def test_order_neighbors_and_padding_do_not_matter(
     spec: AnyMetric, score: Score, answer_models: AnswerModels
 ) -> None:
     """Protects from padding that counts and from hidden state: one row at a time is the oracle."""

@@ -15,7 +15,7 @@ import pytest
 
 from helpers import read_scores, run_locally, write_parquet
 from oracles import Words, n_clipped, random_rows, split_row
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.catalog import METRICS
 
 Row = dict[str, Any]
 N_ROWS = 30
@@ -42,7 +42,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[pl.DataFra
     """Scores and report of runs that differ in their shards alone, by rows of a shard."""
     folder = tmp_path_factory.mktemp("sums")
     write_parquet(folder / "input.parquet", pa.Table.from_pylist(bonus_rows()))
-    words = {"tokeniser": "whitespace"}
+    words = {"tokenizer": "whitespace"}
     job: dict[str, object] = {
         "input.paths": [str(folder / "input.parquet")],
         "output.statistics": True,

@@ -12,12 +12,12 @@ import pytest
 from numpy.typing import NDArray
 
 from qaeval_core import Scorer
-from qaeval_core.metrics.catalogue import corpus_score
+from qaeval_core.metrics.catalog import corpus_score
 from qaeval_core.running.score_rows import score_instance
 
 pytestmark = pytest.mark.shared_data
 
-SPLIT = {"tokeniser": "whitespace", "lowercase": False}
+SPLIT = {"tokenizer": "whitespace", "lowercase": False}
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +92,12 @@ def test_nltk_prints_the_same_bleu_and_meteor(golden: dict[str, Any]) -> None:
     for name, expected in (("meteor_score", "expected_4dp"), ("meteor_no_match", "expected")):
         case = nltk[name]
         data = rows([text(case["hypothesis"])], [[text(words) for words in case["references"]]])
-        own = scores(data, "meteor", tokeniser="whitespace")[0]
+        own = scores(data, "meteor", tokenizer="whitespace")[0]
         assert round(own, 4) == case[expected]
 
 
 def test_evaluate_prints_the_same_bleu_rouge_meteor_and_squad(golden: dict[str, Any]) -> None:
-    """Protects from other rules over references, and from another normalisation of answers."""
+    """Protects from other rules over references, and from another normalization of answers."""
     evaluate = golden["hf_evaluate"]
     case = evaluate["bleu"]
     data = rows(case["predictions"], case["references"])
@@ -132,13 +132,13 @@ def test_jury_prints_the_same_bleu_rouge_and_meteor(golden: dict[str, Any]) -> N
         references = [[own] if isinstance(own, str) else own for own in case["references"]]
         data = rows(case["predictions"], references)
         bleu = expected["bleu"][name]["bleu"]
-        counts = corpus_counts(data, "bleu_4", tokeniser="words")
+        counts = corpus_counts(data, "bleu_4", tokenizer="words")
         # It takes the shortest reference's length; ours is the closest one's, as Papineni's is.
         shortest = sum(min(len(text.split()) for text in own) for own in references)
         assert (counts[0], shortest) == (bleu["translation_length"], bleu["reference_length"])
         assert (counts[2:6] / counts[6:10]).tolist() == pytest.approx(bleu["precisions"])
-        assert corpus(data, "bleu_4", tokeniser="words") == bleu["score"]
-        meteor = np.mean(scores(data, "meteor", tokeniser="words"))
+        assert corpus(data, "bleu_4", tokenizer="words") == bleu["score"]
+        meteor = np.mean(scores(data, "meteor", tokenizer="words"))
         assert meteor == pytest.approx(expected["meteor"][name]["meteor"]["score"])
         rouge = expected["rouge"][name]["rouge"]["rougeL"]
         own = np.mean(scores(data, "rouge_l", over_references="max"))
@@ -158,7 +158,7 @@ def test_q_bleu_program_prints_the_same_with_its_weights(golden: dict[str, Any])
         own = scores(
             data,
             "q_bleu",
-            tokeniser="coco",
+            tokenizer="coco",
             order=order,
             absent="zero",
             entity_weight=given["question_type"],

@@ -227,7 +227,7 @@ def test_the_same_words_in_another_order_do_not_score_above_one() -> None:
 
 
 def test_an_unknown_profile_is_refused() -> None:
-    """Read as the paper's, a misspelt profile would be signed with a name that it is not."""
+    """Read as the paper's, a misspelled profile would be signed with a name that it is not."""
     counts = count([([(1, 1.0)], [(1, 1.0)])])
     for formula in (bleu_1, rouge):
         with pytest.raises(ConfigError, match="'author'; choose one of paper, authors"):

@@ -17,7 +17,7 @@ from qaeval_core.configure import load_config
 from qaeval_core.families.words import frequencies
 from qaeval_core.families.words.frequencies import count_documents
 from qaeval_core.text.text_notes import is_unspaced
-from qaeval_core.text.tokenise import make_tokeniser
+from qaeval_core.text.tokenize import make_tokenizer
 
 
 def rows_of(*pairs: tuple[str, list[str]]) -> list[dict[str, object]]:
@@ -74,13 +74,13 @@ def test_rouge_of_a_script_that_it_drops_is_undefined(
     table = Scorer({"rouge_l": {}}).score(rows_of((candidate, [reference])))
     assert (table["rouge_l"].to_pylist() == [None]) is is_undefined
     assert table["rouge_l_reason"].to_pylist() == (["no_words"] if is_undefined else [None])
-    other = Scorer({"rouge_l": {"tokeniser": "words"}}).score(rows_of((candidate, [reference])))
+    other = Scorer({"rouge_l": {"tokenizer": "words"}}).score(rows_of((candidate, [reference])))
     assert other["rouge_l_reason"].to_pylist() == [None]
 
 
 @pytest.mark.parametrize("metric", ["f1", "exact_match", "bleu_1"])
 @pytest.mark.parametrize(
-    ("tokeniser", "candidate", "reference", "is_undefined"),
+    ("tokenizer", "candidate", "reference", "is_undefined"),
     [
         ("rouge", "東京", "大阪", True),
         ("rouge", "Москва", "Омск", True),
@@ -94,10 +94,10 @@ def test_rouge_of_a_script_that_it_drops_is_undefined(
     ],
 )
 def test_texts_without_words_are_not_equal(
-    metric: str, tokeniser: str, candidate: str, reference: str, is_undefined: bool
+    metric: str, tokenizer: str, candidate: str, reference: str, is_undefined: bool
 ) -> None:
     """Any two texts of a script that a rule drops were; SQuAD's own rule stays its script's."""
-    table = Scorer({metric: {"tokeniser": tokeniser}}).score(rows_of((candidate, [reference])))
+    table = Scorer({metric: {"tokenizer": tokenizer}}).score(rows_of((candidate, [reference])))
     reasons = table[f"{metric}_reason"].to_pylist()
     assert reasons == (["no_words"] if is_undefined else [None])
     assert (table[metric].to_pylist() == [None]) is is_undefined
@@ -110,7 +110,7 @@ def test_texts_without_words_are_equal_by_squads_rule() -> None:
 
 
 def test_another_reference_counts_where_one_has_no_words() -> None:
-    settings = {"f1": {"tokeniser": "rouge"}, "exact_match": {"tokeniser": "rouge"}}
+    settings = {"f1": {"tokenizer": "rouge"}, "exact_match": {"tokenizer": "rouge"}}
     table = Scorer(settings).score(rows_of(("東京", ["大阪", "Tokyo"]), ("東京", ["大阪", "京都"])))
     for name in ("f1", "f1_precision", "f1_recall", "exact_match"):
         assert table[name].to_pylist() == [0.0, None]
@@ -136,7 +136,7 @@ def test_answers_are_normalized_by_mlqas_rules(
     language: str,
 ) -> None:
     """Written here once more from the rules: lower case, no punctuation, no article."""
-    split = make_tokeniser("squad", language=language)  # type: ignore[arg-type]
+    split = make_tokenizer("squad", language=language)  # type: ignore[arg-type]
     for text in TEXTS[language]:
         kept = "".join(sign for sign in text.lower() if sign not in PUNCTUATION)
         article = ARTICLES[language]

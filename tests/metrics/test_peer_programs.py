@@ -17,10 +17,10 @@ from sacrebleu.metrics import BLEU
 
 from oracles import random_rows, split_row
 from qaeval_core import Scorer
-from qaeval_core.metrics.catalogue import corpus_score
+from qaeval_core.metrics.catalog import corpus_score
 from qaeval_core.metrics.meteor import align, meteor
 from qaeval_core.running.score_rows import score_rows
-from qaeval_core.text.tokenise import make_tokeniser, porter_stem
+from qaeval_core.text.tokenize import make_tokenizer, porter_stem
 from qaeval_core.text.wordnet import load_wordnet
 
 Row = dict[str, object]
@@ -76,7 +76,7 @@ def test_bleu_is_that_of_nltk(smoothing: str) -> None:
     """Protects from smoothing of other orders than NLTK's, per row and for a corpus."""
     rows = [row for row in random_rows(seed=11) if row["references"]]
     method = getattr(bleu_score.SmoothingFunction(), NLTK_SMOOTHING[smoothing])
-    options = {"tokeniser": "whitespace", "smoothing": smoothing}
+    options = {"tokenizer": "whitespace", "smoothing": smoothing}
     scorer = Scorer({f"bleu_{order}": options for order in (1, 2, 3, 4)})
     scores = scorer.score(rows)
     pairs = [split_row(row) for row in rows]
@@ -189,7 +189,7 @@ def test_meteor_is_that_of_nltk() -> None:
     """Protects from alpha, beta or gamma in another place, and from words split otherwise."""
     rows = sentence_rows(seed=14, n_references=(1, 2, 3))
     parameters = {"alpha": 0.8, "beta": 2.0, "gamma": 0.4}
-    split = make_tokeniser("treebank", lowercase=False)
+    split = make_tokenizer("treebank", lowercase=False)
     for options in ({}, parameters):
         scores = Scorer({"meteor": options}).score(rows)["meteor"].to_pylist()
         for row, found in zip(rows, scores, strict=True):

@@ -12,13 +12,13 @@ import pytest
 from numpy.typing import NDArray
 
 from qaeval_core import Scorer
-from qaeval_core.metrics.catalogue import corpus_score
+from qaeval_core.metrics.catalog import corpus_score
 from qaeval_core.running.score_rows import score_instance
 from qaeval_core.stats.correlation import correlate
 
 pytestmark = pytest.mark.shared_data
 
-NLTK = {"tokeniser": "whitespace", "lowercase": False}
+NLTK = {"tokenizer": "whitespace", "lowercase": False}
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -59,7 +59,7 @@ def peer(pairs: list[dict[str, Any]], name: str) -> NDArray[np.float64]:
 def test_f1_and_rouge_l_equal_the_peers_on_every_answer_pair(
     sas: tuple[list[dict[str, Any]], pl.DataFrame], metric: str, name: str
 ) -> None:
-    """Protects from another normalisation than SQuAD's or tokenisation than rouge-score's."""
+    """Protects from another normalization than SQuAD's or tokenization than rouge-score's."""
     pairs, found = sas
     assert len(pairs) == 942
     assert np.abs(found[metric].to_numpy() - peer(pairs, name)).max() < 1e-12
@@ -129,13 +129,13 @@ def test_generated_answers_correlate_as_coco_caption_does(
         if row["file"] == name
     ]
     assert len(pairs) == 500
-    bleu = {"tokeniser": "coco", "smoothing": "coco", "over_references": over_references}
+    bleu = {"tokenizer": "coco", "smoothing": "coco", "over_references": over_references}
     found = score(
         {
             "bleu_1": bleu,
             "bleu_4": bleu,
-            "rouge_l": {"tokeniser": "coco", "beta": 1.2},
-            "cider": {"tokeniser": "coco"},
+            "rouge_l": {"tokenizer": "coco", "beta": 1.2},
+            "cider": {"tokenizer": "coco"},
         },
         [{"candidate": row["answer"], "references": row["references"]} for row in pairs],
     )
@@ -152,9 +152,9 @@ def test_ms_marco_self_test_gives_the_printed_corpus_values(shared_data: Path) -
     folder = shared_data / "ms_marco"
     expected = json.loads((folder / "eval_small_cases.json").read_text("utf-8"))["expected"]
     table = pl.read_parquet(folder / "eval_dev_pairs.parquet")
-    words = {"tokeniser": "spacy", "smoothing": "coco"}
+    words = {"tokenizer": "spacy", "smoothing": "coco"}
     metrics = {f"bleu_{order}": words for order in (1, 2, 3, 4)}
-    scorer = Scorer({**metrics, "rouge_l": {"tokeniser": "spacy", "beta": 1.2}})
+    scorer = Scorer({**metrics, "rouge_l": {"tokenizer": "spacy", "beta": 1.2}})
     values = {
         "candidate": table["candidate"].to_list(),
         "references": table["references"].to_list(),

@@ -133,7 +133,7 @@ def test_a_folder_that_holds_another_request_is_refused(tmp_path: Path) -> None:
 def test_impossible_requests_are_refused(
     graph: str, precision: str, options: dict[str, str]
 ) -> None:
-    """A misspelt option that falls back to its default computes another metric."""
+    """A misspelled option that falls back to its default computes another metric."""
     with pytest.raises(ConfigError):
         ArtifactRequest(graph, "minilm", precision, options)
 

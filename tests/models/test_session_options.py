@@ -52,7 +52,7 @@ def test_no_session_keeps_patterns_or_the_scores_of_all_layers(
 def test_threads_beside_a_gpu_are_few_and_do_not_spin(
     options_of: Any, device: Device, n_threads: int
 ) -> None:
-    """They take time from who tokenises; on a CPU all of an actor's threads compute, and spin."""
+    """They take time from who tokenizes; on a CPU all of an actor's threads compute, and spin."""
     found = options_of(device, 8)
     assert found.intra_op_num_threads == n_threads
     if device == "cuda":

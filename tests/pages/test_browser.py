@@ -137,8 +137,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     qaeval("correlate", folder / "study.parquet", *given)
     words = ["--rank-by", "f1", "--share", "0.5", "--rules", "none", "--local"]
     qaeval("filter", folder / "out", "--to", folder / "kept", *words)
-    spoilt = table.with_columns(reference=pl.lit("quite another text"))
-    for number, own in enumerate((table, table, spoilt)):
+    spoiled = table.with_columns(reference=pl.lit("quite another text"))
+    for number, own in enumerate((table, table, spoiled)):
         week(folder, number, table=own)
         options = ("--pin", "--by", "topic") if not number else ()
         audited(folder / f"out{number}", folder, *options, expect=3 * (number == 2))

@@ -181,8 +181,8 @@ def test_a_box_lies_where_its_quantiles_do() -> None:
     assert any(text.endswith("no value") for text in texts)
 
 
-def test_a_grid_is_told_by_signs_and_not_by_colour_alone() -> None:
-    """One reader in twelve does not see the colours; p above the limit has no sign."""
+def test_a_grid_is_told_by_signs_and_not_by_color_alone() -> None:
+    """One reader in twelve does not see the colors; p above the limit has no sign."""
     cells = {
         (0, 1): svg_grid.Cell(0.2, is_sure=True, said="a - b: 0.200"),
         (1, 0): svg_grid.Cell(-0.2, is_sure=True, said="a - b: 0.200"),

@@ -44,7 +44,7 @@ def settings(folder: Path) -> dict[str, Any]:
     return {
         "metrics.f1.metric": "f1",
         "metrics.bleu_4.metric": "bleu_4",
-        "bleu_4.tokeniser": "squad",  # Keys of others hold the version of a library.
+        "bleu_4.tokenizer": "squad",  # Keys of others hold the version of a library.
         "metrics.rouge_l.metric": "rouge_l",
         "metrics.sas.metric": "sas",
         "metrics.naco.metric": "naco",

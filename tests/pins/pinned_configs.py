@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qaeval_core.configure import load_config
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.metrics.naco import complexity_key
 from qaeval_core.metrics.qrelscore import baseline_key
 from qaeval_core.models.artifact import Artifact
@@ -32,11 +32,11 @@ OPTION_SETS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
         {"baseline": {"lrm": 0.25, "grg": 0.5}, "encoder": "mpnet", "causal_lm": "gpt2"},
     ),
     "ref_qrelscore": ({"profile": "authors"}, {"baseline": {"lrm": 0.25}}),
-    "exact_match": ({"tokeniser": "13a", "lowercase": False},),
-    "f1": ({"language": "de"}, {"tokeniser": "treebank", "stemming": "porter"}),
+    "exact_match": ({"tokenizer": "13a", "lowercase": False},),
+    "f1": ({"language": "de"}, {"tokenizer": "treebank", "stemming": "porter"}),
     "top_n_accuracy": ({"n": 1},),
     "bleu_1": ({"smoothing": "coco", "over_references": "max"},),
-    "bleu_4": ({"smoothing": "exponential"}, {"over_references": "max", "tokeniser": "coco"}),
+    "bleu_4": ({"smoothing": "exponential"}, {"over_references": "max", "tokenizer": "coco"}),
     "rouge_l": ({"beta": 1.2, "cut_decimals": 16}, {"over_references": "max"}),
     "meteor": ({"synonyms": "none", "gamma": 0.6},),
     "cider": ({"sigma": 4.0, "over_references": "max"},),

@@ -36,7 +36,7 @@ def _resumed(folder: Path) -> tuple[dict[str, Any], int]:
 
 
 def test_an_old_out_is_resumed_without_computing(tmp_path: Path) -> None:
-    """Protects from weeks of work, and money, that a new version does not recognise."""
+    """Protects from weeks of work, and money, that a new version does not recognize."""
     given, n_commits = _resumed(tmp_path)
     assert n_commits == 10
     # Graphs were exported anew with version 2: models' rows are the ones that are computed.

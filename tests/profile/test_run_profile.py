@@ -171,7 +171,7 @@ def test_cells_are_in_the_order_of_values() -> None:
         assert low - 1e-12 <= value <= high + 1e-12
         assert (value in cells.atoms) == (low == high)
     assert cells.n_cells == N_EQUAL + 3 + 10
-    assert (np.diff(cells.centres) >= 0).all()
+    assert (np.diff(cells.centers) >= 0).all()
     assert Cells.from_json(cells.to_json()) == cells
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recipes.reader_minilm.passages import main, normalised, split_passages
+from recipes.reader_minilm.passages import main, normalized, split_passages
 
 
 def squad(n_passages: int) -> pl.DataFrame:
@@ -30,8 +30,8 @@ def test_judged_passages_are_left_out_however_they_are_written() -> None:
     judged = ["the mill no 3 closed", "THE MILL NO. 7 CLOSED", "of another book"]
     train, dev, n_left_out = split_passages(squad(40), judged)
     assert n_left_out == 2
-    seen = {normalised(text) for text in [*train["context"], *dev["context"]]}
-    assert not seen & set(map(normalised, judged)) and len(seen) == 38
+    seen = {normalized(text) for text in [*train["context"], *dev["context"]]}
+    assert not seen & set(map(normalized, judged)) and len(seen) == 38
     assert not set(train["context"]) & set(dev["context"])
     assert dev["context"].n_unique() == 4 and len(dev) == 12
     n_without = train.filter(pl.col("answers").list.len() == 0).height

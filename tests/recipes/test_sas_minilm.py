@@ -97,7 +97,7 @@ def wordnet(tmp_path: Path) -> Path:
     folder.mkdir()
     pointers = "@ 00000002 n 0000 + 00000003 a 0201"
     (folder / "data.noun").write_text(
-        "  licence text\n"
+        "  license text\n"
         f"00000001 03 n 02 mill 0 slow_river 0 002 {pointers} | a place that floods; x\n"
         "00000002 03 n 01 town 0 000 | where people live\n"
         "00000004 03 n 01 race 0 001 @ 00000002 n 0000 | a contest\n"
@@ -153,7 +153,7 @@ def test_the_same_seed_gives_the_same_pairs(data: Path, wordnet: Path) -> None:
 
 
 def test_every_source_is_bounded_and_said(data: Path, wordnet: Path) -> None:
-    """A source that floods the others teaches its own quirk; a misspelt one gives none."""
+    """A source that floods the others teaches its own quirk; a misspelled one gives none."""
     limits = dict.fromkeys(N_PAIRS, 3)
     mined = make_candidates(data=data, wordnet=wordnet, seed=0, near=_in_order, n_pairs=limits)
     sources = {pair.source for pair in mined}

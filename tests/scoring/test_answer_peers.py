@@ -155,13 +155,13 @@ def test_layer_idf_and_rescaling_equal_bert_score(
     np.testing.assert_allclose(own_bertscore(pairs, idf=True), expected, atol=TOLERANCE)
 
 
-def test_a_negative_cosine_is_not_raised_to_zero_by_neighbours(minilm: str) -> None:
+def test_a_negative_cosine_is_not_raised_to_zero_by_neighbors(minilm: str) -> None:
     """bert_score multiplies padding by 0, and a row's score depends on what it is scored with."""
-    pair, neighbour = (TEXTS[3], "1874"), (TEXTS[3], TEXTS[8])
+    pair, neighbor = (TEXTS[3], "1874"), (TEXTS[3], TEXTS[8])
     alone = [part[0] for part in bert_score([pair], minilm, layer=6)]
-    beside = [part[0] for part in bert_score([pair, neighbour], minilm, layer=6, batch_size=64)]
+    beside = [part[0] for part in bert_score([pair, neighbor], minilm, layer=6, batch_size=64)]
     assert abs(beside[0] - alone[0]) > 10 * TOLERANCE
-    ours = [part[0] for part in own_bertscore([pair, neighbour])]
+    ours = [part[0] for part in own_bertscore([pair, neighbor])]
     np.testing.assert_allclose(ours, alone, atol=TOLERANCE)
 
 

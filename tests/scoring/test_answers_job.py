@@ -77,7 +77,7 @@ def jobs(answer_models: AnswerModels, tmp_path: Path) -> Jobs:
 def test_local_jobs_of_any_shard_size_score_as_the_scorer(
     jobs: Jobs, answer_models: AnswerModels
 ) -> None:
-    """Protects from neighbours in a shard, and from idf counted in a shard and not in all."""
+    """Protects from neighbors in a shard, and from idf counted in a shard and not in all."""
     metrics: dict[str, dict[str, object]] = {name: {} for name in METRICS_BY_MODELS}
     metrics["bertscore_idf"] = {"metric": "bertscore", "idf": True}
     metrics["kpqa_authors"] = {"metric": "kpqa", "profile": "authors"}

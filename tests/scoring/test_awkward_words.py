@@ -14,7 +14,7 @@ import pytest
 from helpers import read_scores, run_locally, write_parquet
 from qaeval_core import Scorer
 from qaeval_core.errors import SchemaError
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.scoring.run import RunOutcome
 
 TEXT_METRICS = [
@@ -94,7 +94,7 @@ def test_every_kind_of_missing_opinion_is_scored_plainly_and_counted(
         entities=pa.array([None] * 6 + [["Ann"], None, [""]] + [None] * 3, TEXTS),
     )
     write_parquet(tmp_path / "input.parquet", table)
-    plain = {"metrics.plain": {"metric": "rouge_l", "tokeniser": "13a", "beta": 1.2}}
+    plain = {"metrics.plain": {"metric": "rouge_l", "tokenizer": "13a", "beta": 1.2}}
     scores, report = run(job, "adapted_bleu_4", "adapted_rouge_l", **plain)
     kinds = [
         *("yes_no", "missing_candidate_opinion", "missing_reference_opinions"),
@@ -184,7 +184,7 @@ def test_chinese_is_undefined_where_a_rule_finds_no_word_and_scored_where_one_do
     )
     write_parquet(tmp_path / "input.parquet", table)
     rules = {
-        f"metrics.{rule}": {"metric": "rouge_l", "tokeniser": rule} for rule in ("zh", "characters")
+        f"metrics.{rule}": {"metric": "rouge_l", "tokenizer": rule} for rule in ("zh", "characters")
     }
     scores, report = run(job, "rouge_l", **rules)
     # Of the last a number is left, by which any two such texts would be equal.
@@ -202,13 +202,13 @@ def test_one_reference_without_words_does_not_undo_the_others(
     """Protects from a perfect BLEU, or none at all, for a text of which no word is known."""
     write_parquet(tmp_path / "input.parquet", texts_table([candidate], [["上海", "Peking"]]))
     names = [name for name in TEXT_METRICS if name not in ("q_bleu_free", "exact_match", "f1")]
-    rule = {f"metrics.{name}": {"tokeniser": "rouge"} for name in names}
+    rule = {f"metrics.{name}": {"tokenizer": "rouge"} for name in names}
     scores, _ = run(job, **rule)
     assert scores.select(names).row(0) == (0.0,) * len(names)
 
 
 def test_odd_unicode_scores_the_same_in_a_job_and_in_memory(job: dict, tmp_path: Path) -> None:
-    """Protects from signs that Parquet, a tokeniser or a hash cannot carry."""
+    """Protects from signs that Parquet, a tokenizer or a hash cannot carry."""
     table = texts_table(
         list(ODD_TEXTS), [[text, "plain words"] for text in ODD_TEXTS], context=list(ODD_TEXTS)
     )
@@ -295,12 +295,12 @@ def test_tables_in_any_chunks_score_as_one(tmp_path: Path) -> None:
 
 
 def test_half_a_surrogate_pair_in_a_mapping_is_quarantined() -> None:
-    """Protects from a tokeniser that fails on a text that no file could hold."""
+    """Protects from a tokenizer that fails on a text that no file could hold."""
     rows = [
         {"candidate": "half \ud800", "references": ["whole"]},
         {"candidate": "whole", "references": ["half \udfff"]},
         {"candidate": "whole", "references": ["whole"]},
     ]
-    table = Scorer({"rouge_l": {"tokeniser": "spacy"}}).score(rows)
+    table = Scorer({"rouge_l": {"tokenizer": "spacy"}}).score(rows)
     reasons = ["invalid_utf8_candidate", "invalid_utf8_references", None]
     assert table["quarantine_reason"].to_pylist() == reasons

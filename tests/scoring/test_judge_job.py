@@ -170,7 +170,7 @@ def test_a_fifth_of_faults_is_never_a_number(tmp_path: Path) -> None:
 
 
 def test_the_command_line_says_what_is_missing(tmp_path: Path) -> None:
-    """Protects from a stack trace where a setting is missing or a role is misspelt."""
+    """Protects from a stack trace where a setting is missing or a role is misspelled."""
     source = write_parquet(tmp_path / "input.parquet", rows_of("Who?"))
     words = ["score", source, "--out", tmp_path / "out", "--metrics", "judge", "--local"]
     given = ["--set", "judge.base_url=http://127.0.0.1:9/v1", "--set", "judge.model=m"]

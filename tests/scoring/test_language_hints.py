@@ -32,7 +32,7 @@ def table(texts: list[str]) -> pa.Table:
     [
         (JAPANESE, {}, True),
         (THAI, {}, True),
-        (JAPANESE, {"f1.tokeniser": "characters"}, False),
+        (JAPANESE, {"f1.tokenizer": "characters"}, False),
         (JAPANESE, {"f1.language": "zh"}, False),
         (ENGLISH, {}, False),
     ],
@@ -52,7 +52,7 @@ def test_a_metric_of_words_says_that_there_are_none(
     outcome, said = run_locally(job)
     told = [line for line in said if "without spaces between words" in line]
     assert bool(told) is is_told
-    assert all("f1 compares words: --set f1.tokeniser=characters" in line for line in told)
+    assert all("f1 compares words: --set f1.tokenizer=characters" in line for line in told)
     assert any("without spaces" in note for note in outcome.report["notes"]) is is_told
 
 

@@ -76,7 +76,7 @@ def test_every_gpu_has_rows_of_a_small_pass(job: dict, tmp_path: Path) -> None:
 
 
 def test_scores_do_not_depend_on_shards_batches_or_padding(job: dict, tmp_path: Path) -> None:
-    """Protects from padding leaks and neighbours: one row at a time is the oracle."""
+    """Protects from padding leaks and neighbors: one row at a time is the oracle."""
     run_locally(job)
     expected = read_scores(tmp_path / "out")
     for rows_per_shard, max_batch_tokens in ((1, 512), (1000, 512), (1000, 8192)):

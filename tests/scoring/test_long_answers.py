@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from answer_models import AnswerModels, make_row
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.catalog import METRICS
 
 N_WORDS = 50_000
 # CPU seconds and MB beside the models, of all five metrics together; measured: 10 s and 245 MB.

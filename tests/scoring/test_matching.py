@@ -276,7 +276,7 @@ def transport(
 
 
 def test_transport_costs_are_those_of_the_linear_program() -> None:
-    """Weights that are not normalised per text, or distances squared, would differ."""
+    """Weights that are not normalized per text, or distances squared, would differ."""
     chance = np.random.default_rng(5)
     lengths = [4, 3, 1, 6]
     vectors, spans = unit_rows(chance, 14), layout(lengths)

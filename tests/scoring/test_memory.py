@@ -77,7 +77,7 @@ def run_batches(budget: TokenBudget, rooms: list[int]) -> tuple[int, list[int]]:
 
 
 def test_one_batch_that_does_not_fit_does_not_halve_all_that_follow() -> None:
-    """A 512-token row, or a neighbour's use of the device, would slow hours of short rows."""
+    """A 512-token row, or a neighbor's use of the device, would slow hours of short rows."""
     n_failures, sizes = run_batches(TokenBudget(16384, least=512), [3000, *[20000] * 60])
     assert n_failures == 3
     assert sizes[0] == 2048 and sizes[40:] == [16384] * 21

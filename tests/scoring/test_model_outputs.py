@@ -13,7 +13,7 @@ from answer_models import ANSWER_METRICS, AnswerModels, make_row, numbers, score
 from qaeval_core.families.contract import Engine, statistics_table
 from qaeval_core.families.model_units import NO_WEIGHT, NON_FINITE
 from qaeval_core.metrics.base import AnyMetric
-from qaeval_core.metrics.catalogue import METRICS
+from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.models.session import Session
 from qaeval_core.running.score_rows import score_rows
 

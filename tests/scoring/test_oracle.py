@@ -106,7 +106,7 @@ def _windows(n_candidate: int, context: Ids, *, n_positions: int, n_special: int
 
 
 def _reference_lrm(pair: Pair, x: Ids, context: Ids, *, drop_last: bool) -> float:
-    """Mean over layers of eq. 4 with attended matching, all tensors materialised."""
+    """Mean over layers of eq. 4 with attended matching, all tensors materialized."""
     prefix, middle, suffix = pair.template
     ids = prefix + x + middle + context + suffix
     start = len(prefix) + len(x) + len(middle)
@@ -259,7 +259,7 @@ def test_candidate_longer_than_the_model_is_undefined_and_its_mates_are_not(pair
 
 
 def test_row_alone_equals_row_in_company(pair: Pair) -> None:
-    """Protects from scores that depend on neighbours, order or padding."""
+    """Protects from scores that depend on neighbors, order or padding."""
     # The windows of an embedded model take a minute: small models have theirs here.
     is_small = pair.n_causal_positions < 1024
     rows = [row for row in _rows(1) if is_small or len(row["context"]) < 7_000]

@@ -18,8 +18,8 @@ from answer_models import AnswerModels, plain_tokenizer
 from helpers import build_needed
 from qaeval_core import Scorer
 from qaeval_core.configure import load_config
-from qaeval_core.metrics.catalogue import METRICS
-from qaeval_core.text.tokenise import make_tokeniser
+from qaeval_core.metrics.catalog import METRICS
+from qaeval_core.text.tokenize import make_tokenizer
 from workshop import save_small
 
 N_POSITIONS = 512
@@ -34,7 +34,7 @@ QUESTIONS = (
     "Which of the two sisters, the one who painted or the one who kept bees, moved first, and why "
     "did she move?",
 )
-_words = make_tokeniser("squad")
+_words = make_tokenizer("squad")
 
 
 class Best(NamedTuple):

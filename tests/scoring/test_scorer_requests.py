@@ -1,4 +1,4 @@
-"""Scorer: requests that cannot be met raise; what can be met does not depend on neighbours."""
+"""Scorer: requests that cannot be met raise; what can be met does not depend on neighbors."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_one_name_or_null_settings_will_do_and_no_metric_will_not() -> None:
     assert score_table([], "f1").num_rows == 0
 
 
-@pytest.mark.parametrize("neighbour", ["a-\nb", "x \x00 y", "<skipped>", "plain"])
-def test_words_of_a_text_do_not_depend_on_its_neighbours(neighbour: str) -> None:
+@pytest.mark.parametrize("neighbor", ["a-\nb", "x \x00 y", "<skipped>", "plain"])
+def test_words_of_a_text_do_not_depend_on_its_neighbors(neighbor: str) -> None:
     """Protects from a rule that looks across white space in one text and is kept from it in all."""
     rows = [
         {"candidate": "well-<skipped>\nknown fact here", "references": ["wellknown fact here"]},
@@ -69,7 +69,7 @@ def test_words_of_a_text_do_not_depend_on_its_neighbours(neighbour: str) -> None
     ]
     metrics = {"bleu_2": {}, "rouge_l": {}, "f1": {}}
     alone = [score_table([row], metrics).to_pylist()[0] for row in rows]
-    other = {"candidate": neighbour, "references": ["c"]}
+    other = {"candidate": neighbor, "references": ["c"]}
     together = score_table([*rows, other], metrics).to_pylist()
     assert together[: len(rows)] == alone
     assert [row["bleu_2"] for row in alone[:2]] == [1.0, 1.0]

@@ -84,7 +84,7 @@ def test_counts_are_those_of_the_values() -> None:
     assert profile.counts.sum(axis=(0, 1))[1:513].tolist() == expected.tolist()
     n, x, _ = profile.moments.sum(axis=(1, 2))
     assert n == len(values)
-    assert profile.centre + profile.half_width * x / n == pytest.approx(values.mean())
+    assert profile.center + profile.half_width * x / n == pytest.approx(values.mean())
 
 
 def test_means_by_slice_are_those_of_polars() -> None:

@@ -227,7 +227,7 @@ def test_document_frequencies_of_other_words_are_refused(job: dict, tmp_path: Pa
     """Protects from weights of words that this run splits, stems or cases otherwise."""
     run_locally(with_metrics(job, "cider"))
     file = str(frequencies_file(tmp_path / "out"))
-    for other in ({"tokeniser": "coco"}, {"stemming": "porter"}, {"lowercase": False}):
+    for other in ({"tokenizer": "coco"}, {"stemming": "porter"}, {"lowercase": False}):
         request = {**job, "metrics.cider": {"document_frequencies": file, **other}}
         with pytest.raises(ConfigError, match="counts words split by 13a.* but this run splits by"):
             run_locally(request)
@@ -240,7 +240,7 @@ def test_document_frequencies_of_other_words_are_refused(job: dict, tmp_path: Pa
 
 
 def test_every_statistic_has_its_rows_in_every_commit(job: dict, tmp_path: Path) -> None:
-    """Protects from a statistic of the catalogue that no test of jobs runs."""
+    """Protects from a statistic of the catalog that no test of jobs runs."""
     table = make_table().to_pylist()
     for row in table:
         row.update(context="Ann", predicted_spans=[[0, 3]], gold_spans=[[2, 9]])

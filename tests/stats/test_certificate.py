@@ -144,10 +144,10 @@ def _reference_counts(
     return n * factor, k * factor
 
 
-labelled = st.lists(st.tuples(st.booleans(), st.integers(0, 5)), min_size=1, max_size=30)
+labeled = st.lists(st.tuples(st.booleans(), st.integers(0, 5)), min_size=1, max_size=30)
 
 
-@given(labelled)
+@given(labeled)
 @settings(max_examples=100, deadline=None)
 def test_effective_counts_are_those_of_loops(drawn: list[tuple[bool, int]]) -> None:
     """Protects from contexts that hold no label of a share but count as contexts of it."""
@@ -157,7 +157,7 @@ def test_effective_counts_are_those_of_loops(drawn: list[tuple[bool, int]]) -> N
     assert found.deff >= 1 and found.n <= len(drawn)
 
 
-@given(labelled, st.integers(0, N_SHARES - 1))
+@given(labeled, st.integers(0, N_SHARES - 1))
 @settings(max_examples=40, deadline=None)
 def test_each_share_has_the_counts_of_its_own_labels(
     drawn: list[tuple[bool, int]], place: int
@@ -190,7 +190,7 @@ def test_labels_of_one_context_each_are_independent() -> None:
 
 
 def test_one_context_certifies_nothing() -> None:
-    """Protects from a passage that is labelled 1,000 times."""
+    """Protects from a passage that is labeled 1,000 times."""
     zeros = np.zeros(1000, dtype=np.intp)
     found = certify(zeros, zeros == 0, target=0.1, confidence=0.9, clusters=zeros)
     assert found.chosen is None
@@ -212,7 +212,7 @@ def test_all_good_labels_of_a_context_count_once() -> None:
     assert certify(places, good, target=0.9, confidence=0.95).chosen is not None
 
 
-@given(labelled, st.data())
+@given(labeled, st.data())
 @settings(max_examples=60, deadline=None)
 def test_order_of_labels_and_names_of_contexts_do_not_matter(
     drawn: list[tuple[bool, int]], data: st.DataObject
@@ -226,7 +226,7 @@ def test_order_of_labels_and_names_of_contexts_do_not_matter(
     assert one == pytest.approx(other)
 
 
-@given(labelled, st.data())
+@given(labeled, st.data())
 @settings(max_examples=60, deadline=None)
 def test_without_contexts_a_good_label_more_never_hurts(
     drawn: list[tuple[bool, int]], data: st.DataObject

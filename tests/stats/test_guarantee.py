@@ -1,4 +1,4 @@
-"""The guarantee of certificates: draws of labels from rows that are all labelled.
+"""The guarantee of certificates: draws of labels from rows that are all labeled.
 
 A miss is a draw whose chosen share is less precise, over all its rows, than the target.
 """
@@ -108,7 +108,7 @@ def test_labels_of_rows_miss_no_more_than_they_may(
 def test_labels_of_passages_miss_no_more_than_they_may(
     corpus: Corpus, n_passages: int, target: float
 ) -> None:
-    """Protects from passages labelled whole that count as so many labels."""
+    """Protects from passages labeled whole that count as so many labels."""
     draw = corpus.passage_drawer(n_passages)
     found = corpus.certificates(draw, target=target, by_passage=True)
     assert corpus.miss_rate([_certified(own) for own in found], target) <= MOST

@@ -1,4 +1,4 @@
-"""Learned ranks against a plain minimiser, loops over pairs, and rows scored one by one."""
+"""Learned ranks against a plain minimizer, loops over pairs, and rows scored one by one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def learned() -> LearnedRank:
     return fit_rank(features, NAMES, is_good=is_good, groups=groups, seed=0)
 
 
-def test_weights_are_those_of_a_plain_minimiser(learned: LearnedRank) -> None:
+def test_weights_are_those_of_a_plain_minimizer(learned: LearnedRank) -> None:
     """Protects from a penalty on the intercept, none on the weights, or another strength."""
     features, is_good, _ = _sample()
     missing = np.isnan(features[:, 1])

@@ -75,7 +75,7 @@ def test_counts_of_every_text_are_those_of_counter(given_texts: list[str]) -> No
 def test_clipping_over_references_is_that_of_counter(
     given_rows: list[tuple[str, list[str]]],
 ) -> None:
-    """Protects from counts added over references, and from references of a neighbour."""
+    """Protects from counts added over references, and from references of a neighbor."""
     given_rows = [
         (spaced(candidate), [spaced(other) for other in others]) for candidate, others in given_rows
     ]

@@ -26,7 +26,7 @@ def many_words(n_words: int) -> TokenTable:
 @settings(deadline=None)
 @given(texts, texts)
 def test_ids_and_offsets_give_every_text_back(first: list[str], second: list[str]) -> None:
-    """Protects from words of one text counted for its neighbour."""
+    """Protects from words of one text counted for its neighbor."""
     table = TokenTable(str.split)
     places = [*table.add(first), *table.add(second)]
     words, ids, offsets = table.words, table.ids, table.offsets
@@ -37,15 +37,15 @@ def test_ids_and_offsets_give_every_text_back(first: list[str], second: list[str
     assert table.n_texts == len({*first, *second}) == len(table.lengths)
 
 
-def test_a_text_is_tokenised_once() -> None:
+def test_a_text_is_tokenized_once() -> None:
     """Protects from paying for a reference once for every candidate."""
     seen = []
 
-    def tokenise(text: str) -> Sequence[str]:
+    def tokenize(text: str) -> Sequence[str]:
         seen.append(text)
         return text.split()
 
-    table = TokenTable(tokenise)
+    table = TokenTable(tokenize)
     table.add(["a b", "c", "a b"])
     table.add(["c", "a b", ""])
     assert seen == ["a b", "c", ""]

@@ -201,7 +201,7 @@ def test_questions_of_a_context_stay_together() -> None:
 def test_a_wrong_word_ends_with_status_2(
     words: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A misspelt option that is dropped in silence trains another model than the one asked for."""
+    """A misspelled option that is dropped in silence trains another model than was asked for."""
     with pytest.raises(SystemExit) as end:
         parse_options(words.split())
     assert end.value.code == 2

@@ -37,11 +37,11 @@ from qaeval_export.training.results import make_record
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-TEXTS = ("a red bus", "a bus of red colour", "nine cats", "9 cats", "the old mill", "Ann left")
+TEXTS = ("a red bus", "a bus of red color", "nine cats", "9 cats", "the old mill", "Ann left")
 
 
 def write_pairs(path: Path, n_pairs: int) -> Path:
-    """Write pairs of short texts with scores that can be learnt a little."""
+    """Write pairs of short texts with scores that can be learned a little."""
     rows = [
         {"text_a": TEXTS[i % 6], "text_b": f"{TEXTS[i * 5 % 6]} {i}", "score": i % 6 / 5}
         for i in range(n_pairs)
@@ -157,7 +157,7 @@ def test_the_last_weights_are_kept_where_that_is_asked_for(
     """Trainings of equal length stay so; else the epoch of the lowest dev loss is kept."""
     heads = {}
     for out, words in (("best", []), ("last", ["--keep-last"])):
-        # The second epoch is the worse one, whatever it learnt.
+        # The second epoch is the worse one, whatever it learned.
         losses = iter([1.0, 2.0, *[2.0] * 9])
         monkeypatch.setattr(ReaderTask, "evaluate", lambda *_, own=losses: {"loss": next(own)})
         run([*command("reader", tmp_path, out=out), *words])
@@ -170,7 +170,7 @@ def test_the_last_weights_are_kept_where_that_is_asked_for(
 
 
 def test_every_answer_is_whole_in_a_window(tmp_path: Path) -> None:
-    """An answer that windows cut in two would be learnt as none, wherever it lies."""
+    """An answer that windows cut in two would be learned as none, wherever it lies."""
     words = [f"word{i}" for i in range(300)]
     context, places = " ".join(words), [0, 70, 71, 99, 100, 101, 150, 297]
     questions = []

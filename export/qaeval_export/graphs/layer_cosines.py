@@ -1,6 +1,6 @@
 """Layer cosines: how near each candidate token is to each context token, in every layer.
 
-For the aggregate ``mover`` of ``relevance_matching``, whose weights come of an optimisation over a
+For the aggregate ``mover`` of ``relevance_matching``, whose weights come of an optimization over a
 whole pair: no graph has that, so the cosines of one batch leave it, and are not stored.
 
 Source

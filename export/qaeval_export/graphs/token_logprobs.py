@@ -13,8 +13,8 @@ vocabulary entry v after the prefix::
 
 Differs from the authors' code
 ------------------------------
-Theirs materialises all logits of one text; here z_{s_t} is one dot product per token and the
-normaliser a log-sum-exp over vocabulary slices.
+Theirs materializes all logits of one text; here z_{s_t} is one dot product per token and the
+normalizer a log-sum-exp over vocabulary slices.
 
 But: which tokens count, sums and gain ratios are not here (``qaeval_core.metrics.qrelscore``).
 """
@@ -90,14 +90,14 @@ class TokenLogprobs(nn.Module):  # type: ignore[misc]
         hidden = self.body(input_ids).flatten(0, 1).index_select(0, prefix_rows)
         target = self.output_embedding.index_select(0, target_ids)
         logit = (hidden.float() * target.float()).sum(dim=1)  # z_{s_t}
-        normaliser = torch.stack([_log_sum_exp(hidden @ part) for part in self.head_slices])
-        return logit - torch.logsumexp(normaliser, dim=0)
+        normalizer = torch.stack([_log_sum_exp(hidden @ part) for part in self.head_slices])
+        return logit - torch.logsumexp(normalizer, dim=0)
 
 
 def _log_sum_exp(logits: Tensor) -> Tensor:
     """Return log sum exp over the last axis in fp32.
 
-    Subtle: x_0 - log_softmax(x)_0 is the normaliser, and log_softmax is one fused, row-wise
+    Subtle: x_0 - log_softmax(x)_0 is the normalizer, and log_softmax is one fused, row-wise
     kernel in ONNX Runtime where max, subtract, exp and sum are four passes over memory.
     """
     logits = logits.float()

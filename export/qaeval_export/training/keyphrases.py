@@ -1,4 +1,4 @@
-"""Keyphrases: questions with answers in a context -> short texts whose tokens are labelled.
+"""Keyphrases: questions with answers in a context -> short texts whose tokens are labeled.
 
 The text is the sentence, or the run of sentences, that holds the answer: short answers are what a
 keyphrase predictor meets when it is used.
@@ -72,7 +72,7 @@ class SentenceSplitter:
 
 
 def keyphrases(questions: Iterable[Question], splitter: SentenceSplitter) -> list[Keyphrase]:
-    """Return a labelled text for each question: the sentences that most annotators point into.
+    """Return a labeled text for each question: the sentences that most annotators point into.
 
     Examples
     --------

@@ -34,7 +34,7 @@ _NOT_JUDGED = -1.0
 
 
 class KpqaTask(Task):
-    """Labelled texts, and how they train and judge a model.
+    """Labeled texts, and how they train and judge a model.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ from qaeval_export.training.options import TrainingOptions
 
 _KEPT_FILE = "best.safetensors"
 _COMPLETE = "_COMPLETE"
-# Sorted this many batches at a time: padding is low and neighbours still change between epochs.
+# Sorted this many batches at a time: padding is low and neighbors still change between epochs.
 _N_BATCHES_SORTED = 50
 _DEV_BATCH = 64
 

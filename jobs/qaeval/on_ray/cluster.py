@@ -54,7 +54,7 @@ class ActorLayout:
     def environment(self) -> dict[str, str]:
         """What its workers must find in their environment before any library is loaded.
 
-        Tokenising takes as many threads as an actor has CPUs, not those of the whole node. numpy's
+        Tokenizing takes as many threads as an actor has CPUs, not those of the whole node. numpy's
         BLAS need not start threads that it is told not to use (`families.blas_threads`).
         """
         if not self.num_gpus:
@@ -83,7 +83,7 @@ def connected(cluster: ClusterSection) -> Iterator[None]:
     else:
         # Logical CPUs beyond the real ones: an actor that reserves all would starve light tasks.
         options["num_cpus"] = available_cpus() + 2
-        # A worker tokenises in one thread and counts in another: with an arena for each of many
+        # A worker tokenizes in one thread and counts in another: with an arena for each of many
         # threads its memory grew to 0.87 GB over 4 million rows; with two it stays at 0.47 GB.
         # Inherited, as PYTHONPATH is: with a runtime_env Ray starts workers a second later.
         os.environ.setdefault("MALLOC_ARENA_MAX", "2")

@@ -148,7 +148,7 @@ class ReplyLine:
 
 
 def clean(reply: str) -> str:
-    """Return a reply without thoughts, emphasis and code fences, its marks spelt as asked for.
+    """Return a reply without thoughts, emphasis and code fences, its marks spelled as asked for.
 
     Examples
     --------
@@ -228,7 +228,7 @@ class _Marked:
     text: str
     start: int
     end: int
-    is_labelled: bool  # right behind "Answer:"
+    is_labeled: bool  # right behind "Answer:"
 
 
 def find_answer(text: str, lines: Sequence[ReplyLine]) -> NacoAnswer:
@@ -241,10 +241,10 @@ def find_answer(text: str, lines: Sequence[ReplyLine]) -> NacoAnswer:
     if given := _given(marked, text):
         chosen = _choose(given, text)
         return _answer(chosen.text, chosen.start)
-    labelled = _labelled(lines)
-    found = {value.casefold() for value in labelled}
+    labeled = _labeled(lines)
+    found = {value.casefold() for value in labeled}
     if len(found) == 1:
-        value, place = next(iter(labelled.items()))
+        value, place = next(iter(labeled.items()))
         if _says_no_answer(value) or len(value.split()) <= _MAX_UNMARKED_WORDS:
             return _answer(value, place)
     if lines and _ends_without_answer(lines):
@@ -260,7 +260,7 @@ def _given(marked: Sequence[_Marked], text: str) -> list[_Marked]:
     return [one for one in given if beyond is None or one.start < beyond.start()]
 
 
-def _labelled(lines: Sequence[ReplyLine]) -> dict[str, int]:
+def _labeled(lines: Sequence[ReplyLine]) -> dict[str, int]:
     """Return what stands behind labels, on their line or the next one, with its place."""
     found: dict[str, int] = {}
     for i, line in enumerate(lines):
@@ -323,8 +323,8 @@ def _marked(text: str, lines: Sequence[ReplyLine]) -> list[_Marked]:
         if following is not None and end == following.start():
             next(rest)  # It closes this one, as a second <ans> may.
         above = max(mark.start() - _MAX_LABEL_CHARS, 0)
-        is_labelled = _LABEL_BEFORE.search(text, above, mark.start()) is not None
-        found.append(_Marked(_bare(text[mark.end() : end]), mark.start(), end, is_labelled))
+        is_labeled = _LABEL_BEFORE.search(text, above, mark.start()) is not None
+        found.append(_Marked(_bare(text[mark.end() : end]), mark.start(), end, is_labeled))
     return found
 
 
@@ -349,16 +349,16 @@ def _closed_only(line: ReplyLine, mark: re.Match[str]) -> list[_Marked]:
 
 
 def _choose(given: Sequence[_Marked], text: str) -> _Marked:
-    """Return the labelled answer, else the last one; parts of a list on one line together."""
+    """Return the labeled answer, else the last one; parts of a list on one line together."""
     wholes: list[_Marked] = []
     for one in given:
         if wholes and (between := _between_parts(wholes[-1], one, text)):
             first = wholes.pop()
             whole = f"{first.text}{between} {one.text}"
-            wholes.append(_Marked(whole, first.start, one.end, first.is_labelled))
+            wholes.append(_Marked(whole, first.start, one.end, first.is_labeled))
         else:
             wholes.append(one)
-    return ([one for one in wholes if one.is_labelled] or wholes)[-1]
+    return ([one for one in wholes if one.is_labeled] or wholes)[-1]
 
 
 def _between_parts(left: _Marked, right: _Marked, text: str) -> str | None:

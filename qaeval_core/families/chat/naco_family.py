@@ -24,7 +24,7 @@ from qaeval_core.llm.limits import Message
 from qaeval_core.metrics.chat import ChatSettings
 from qaeval_core.metrics.f1 import f1
 from qaeval_core.metrics.naco import NacoSettings
-from qaeval_core.text.tokenise import make_tokeniser
+from qaeval_core.text.tokenize import make_tokenizer
 
 EMPTY_CONTEXT = "empty_context"
 EMPTY_ANSWER = "empty_answer"
@@ -163,7 +163,7 @@ def _answer_score(reply: Any, gold: str | None) -> float:
     return answer_f1(reply.answer, gold=gold)
 
 
-_SQUAD_WORDS = make_tokeniser("squad")
+_SQUAD_WORDS = make_tokenizer("squad")
 
 
 @lru_cache(maxsize=1 << 14)  # Rows of one passage share gold answers, and runs mostly agree.

@@ -12,10 +12,10 @@ Differs from the authors' program (bnguyen5/naco at 2d347c4)
 ------------------------------------------------------------
 - A verdict is looked for where verdicts stand, and read with its negation. Theirs looks for "not a
   question" and "unnatural" anywhere, also in reasoning and in "not unnatural".
-- Steps are labelled or listed ones. Theirs counts how often the reply says "step".
+- Steps are labeled or listed ones. Theirs counts how often the reply says "step".
 - A reply without marks, or with empty ones, is unreadable unless it says that the passages do not
   answer. Theirs takes the answer to be empty.
-- Of several marked answers the one labelled "Answer:" is taken, else the last. Theirs takes the
+- Of several marked answers the one labeled "Answer:" is taken, else the last. Theirs takes the
   first.
 """
 
@@ -179,11 +179,11 @@ def parse_reply(text: str) -> Reply:
 
 
 def _verdict(lines: Sequence[ReplyLine], answer: NacoAnswer) -> Verdict | None:
-    """Return the verdict: between the marks, labelled, before the first step, or at the end."""
+    """Return the verdict: between the marks, labeled, before the first step, or at the end."""
     if answer.text is not None and (marked := _verdict_in_marks(answer.text)):
         return marked
-    if labelled := labelled_verdict(lines, answer_place=answer.place):
-        return labelled
+    if labeled := labeled_verdict(lines, answer_place=answer.place):
+        return labeled
     head = head_of(lines, answer_place=answer.place)
     said = verdict_of("\n".join(line.body for line in head))
     if said is not None or answer.problem is None or not lines:
@@ -221,7 +221,7 @@ def verdict_of(text: str, *, takes_first: bool = False) -> Verdict | None:
     return "unnatural" if kind == "unnatural" else "natural"
 
 
-def labelled_verdict(lines: Sequence[ReplyLine], *, answer_place: int) -> Verdict | None:
+def labeled_verdict(lines: Sequence[ReplyLine], *, answer_place: int) -> Verdict | None:
     """Return the first verdict behind a label "Verdict:", on its line or the next one.
 
     Labels above the answer go before those below it, where another case may have begun.
@@ -277,11 +277,11 @@ def count_steps(lines: Sequence[ReplyLine], *, answer_place: int) -> int:
     """
     above = [line for line in lines if line.start <= answer_place]
     inline = max((line.n_listed for line in above if line.is_header), default=0)
-    n_steps = _labelled(above) or _listed(_after_verdict(above)) or inline
+    n_steps = _labeled(above) or _listed(_after_verdict(above)) or inline
     if n_steps == 0:
         below = [line for line in lines if line.start > answer_place]
         header = next((i for i, line in enumerate(below) if line.is_header), len(below))
-        n_steps = _labelled(below) or _listed(below[header + 1 :])
+        n_steps = _labeled(below) or _listed(below[header + 1 :])
     return max(n_steps, 1)
 
 
@@ -302,8 +302,8 @@ def head_of(lines: Sequence[ReplyLine], *, answer_place: int) -> list[ReplyLine]
     return head
 
 
-def _labelled(lines: Sequence[ReplyLine]) -> int:
-    """Return how many different steps are labelled "Step 1:" and so on."""
+def _labeled(lines: Sequence[ReplyLine]) -> int:
+    """Return how many different steps are labeled "Step 1:" and so on."""
     labels = {label for line in lines for label in step_labels(line.body)}
     labels |= {line.step for line in lines if line.step}
     return len(labels - {line.step for line in lines if line.step and line.is_answer})

@@ -25,7 +25,7 @@ from qaeval_core.metrics.words import MAX_ORDER
 from qaeval_core.text.clipped import clipped_counts
 from qaeval_core.text.lcs import lcs_lengths
 from qaeval_core.text.ngrams import IntArray
-from qaeval_core.text.tokenise import make_tokeniser, porter_stem
+from qaeval_core.text.tokenize import make_tokenizer, porter_stem
 from qaeval_core.text.wordnet import load_wordnet
 
 Values = Mapping[str, Sequence[Any]]
@@ -205,8 +205,8 @@ def question_words(values: Values, options: Mapping[str, Any], texts: WordTables
     others = values["references"] if has_references else [[text] for text in values["context"]]
     pairs = texts.pairs(texts.table(options), candidates, others)
     # Kinds depend on capital letters, whatever the words of BLEU do.
-    rule = options["tokeniser"], options.get("language", "none")
-    cased = make_tokeniser(rule[0], lowercase=False, language=rule[1])
+    rule = options["tokenizer"], options.get("language", "none")
+    cased = make_tokenizer(rule[0], lowercase=False, language=rule[1])
     by_kind = {
         kind: texts.pairs(
             texts.table_of((kind, *rule), partial(_words_of_kind, cased, kind)),
@@ -230,8 +230,8 @@ def question_words(values: Values, options: Mapping[str, Any], texts: WordTables
     return compute
 
 
-def _words_of_kind(tokenise: Any, kind: str, text: str) -> list[str]:
-    return word_kinds(tokenise(text))[kind]
+def _words_of_kind(tokenize: Any, kind: str, text: str) -> list[str]:
+    return word_kinds(tokenize(text))[kind]
 
 
 def spans(values: Values, _: Mapping[str, Any], __: WordTables) -> Compute:

@@ -1,7 +1,7 @@
 """Families of words: the statistics that metrics of words are computed from; no model runs.
 
 Statistics that are open for the same rows share one pass: rows are read once, and each text is
-tokenised once per tokeniser.
+tokenized once per tokenizer.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from qaeval_core.families.contract import (
 )
 from qaeval_core.families.words import bonus, counts, frequencies
 from qaeval_core.families.words.frequencies import read_frequencies
-from qaeval_core.families.words.rows import Compute, Tokenisers, WordTables
+from qaeval_core.families.words.rows import Compute, Tokenizers, WordTables
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.signature import Signature, hash_file
 from qaeval_core.store.pass_stats import PassStats
 
 _NAME = "words"
 _ROWS_PER_SHARD = 16_384
-# Tokenisers by libraries: another version may split otherwise.
+# Tokenizers by libraries: another version may split otherwise.
 _LIBRARIES = {
     "13a": "sacrebleu",
     "treebank": "nltk",
@@ -70,7 +70,7 @@ class WordsFamilyPlan(FamilyPlan):
         return "words"
 
     def open_layout(self, frequencies: DocumentFrequencies | None = None) -> WordsLayout:
-        """Return what tokenises texts."""
+        """Return what tokenizes texts."""
         return WordsLayout(self, frequencies)
 
     def open_runner(self, engine: Engine) -> WordsRunner:
@@ -89,7 +89,7 @@ class WordsFamilyPlan(FamilyPlan):
 
 @dataclass(frozen=True, slots=True)
 class WordFamily(Family):
-    """One statistic: what tokenises the texts of a shard and returns what is left to compute."""
+    """One statistic: what tokenizes the texts of a shard and returns what is left to compute."""
 
     statistic: str
     prepare: Callable[..., Any]
@@ -133,7 +133,7 @@ class WordFamily(Family):
         frequencies_path: str = "",
     ) -> WordsFamilyPlan:
         shown: dict[str, object] = {**options, "statistic": self.statistic, "columns": columns}
-        library = _LIBRARIES.get(str(options.get("tokeniser")))
+        library = _LIBRARIES.get(str(options.get("tokenizer")))
         if library is not None:
             shown["library"] = f"{library} {_version(library)}"
         if corpus:
@@ -147,7 +147,7 @@ class WordFamily(Family):
             family=self,
             after=after,
             frequencies_path=frequencies_path,
-            words=words_line(options) if "tokeniser" in options else "",
+            words=words_line(options) if "tokenizer" in options else "",
         )
 
 
@@ -171,25 +171,25 @@ def _version(library: str) -> str:
         return metadata.version(library)
     except metadata.PackageNotFoundError:
         raise ConfigError(
-            f"this tokeniser needs {library}: pip install 'qaeval[languages]'"
+            f"this tokenizer needs {library}: pip install 'qaeval[languages]'"
         ) from None
 
 
 def words_line(options: Mapping[str, object]) -> str:
     """Return how texts become words, as one line.
 
-    >>> words_line({"tokeniser": "13a", "lowercase": True, "stemming": "none", "x": 1})
+    >>> words_line({"tokenizer": "13a", "lowercase": True, "stemming": "none", "x": 1})
     '13a, lowercase yes, stemming none'
     """
     lowercase = "yes" if options["lowercase"] else "no"
     language = f", language {options['language']}" if "language" in options else ""
     return (
-        f"{options['tokeniser']}, lowercase {lowercase}, stemming {options['stemming']}{language}"
+        f"{options['tokenizer']}, lowercase {lowercase}, stemming {options['stemming']}{language}"
     )
 
 
 class WordsWork:
-    """A shard whose texts are tokenised.
+    """A shard whose texts are tokenized.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ class WordsWork:
 
 
 class WordsLayout(Layout[WordsWork]):
-    """Tokenises the texts of shards.
+    """Tokenizes the texts of shards.
 
     Parameters
     ----------
@@ -230,11 +230,11 @@ class WordsLayout(Layout[WordsWork]):
             if frequencies is None:
                 raise ValueError(f"{plan.family.statistic} needs document frequencies")
             self._given = (frequencies,)
-        self._tokenisers = Tokenisers()
+        self._tokenizers = Tokenizers()
 
     def lay_out(self, values: Mapping[str, Sequence[Any]], texts: ShardTexts | None) -> WordsWork:
-        """Tokenise the texts of good rows."""
-        own = texts if isinstance(texts, WordTables) else WordTables(self._tokenisers)
+        """Tokenize the texts of good rows."""
+        own = texts if isinstance(texts, WordTables) else WordTables(self._tokenizers)
         prepare = self._plan.family.prepare
         return WordsWork(prepare(values, self._plan.options, own, *self._given))
 

@@ -16,7 +16,7 @@ from qaeval_core.families.validate import Validated, validate_rows
 from qaeval_core.metrics.words import MAX_ORDER
 from qaeval_core.text.ngrams import GramCounts, IntArray, gram_counts
 from qaeval_core.text.table import RawTexts, TokenTable
-from qaeval_core.text.tokenise import Split, WordSplitter, make_tokeniser
+from qaeval_core.text.tokenize import Split, WordSplitter, make_tokenizer
 
 # Its script calls two texts without words equal, whatever they were.
 _SCRIPTED = "squad"
@@ -24,29 +24,29 @@ _SCRIPTED = "squad"
 _LATIN = "rouge"
 _LETTER = re.compile(r"[^\W\d_]")
 
-TokeniserKey = tuple[str, bool, str, str]
+TokenizerKey = tuple[str, bool, str, str]
 WordStatistics = dict[str, pa.Array]
-# What is left to do once all texts are tokenised.
+# What is left to do once all texts are tokenized.
 Compute = Callable[[], WordStatistics]
 
 
-class Tokenisers:
-    """Makes the tokenisers of a process, each once."""
+class Tokenizers:
+    """Makes the tokenizers of a process, each once."""
 
     def __init__(self) -> None:
-        self._made: dict[TokeniserKey, WordSplitter] = {}
+        self._made: dict[TokenizerKey, WordSplitter] = {}
 
-    def get(self, options: Mapping[str, Any]) -> tuple[TokeniserKey, WordSplitter]:
-        """Return the tokeniser of a statistic's options, and its key."""
+    def get(self, options: Mapping[str, Any]) -> tuple[TokenizerKey, WordSplitter]:
+        """Return the tokenizer of a statistic's options, and its key."""
         key = (
-            str(options["tokeniser"]),
+            str(options["tokenizer"]),
             bool(options["lowercase"]),
             str(options["stemming"]),
             str(options.get("language", "none")),
         )
         if key not in self._made:
-            self._made[key] = make_tokeniser(
-                options["tokeniser"],
+            self._made[key] = make_tokenizer(
+                options["tokenizer"],
                 lowercase=options["lowercase"],
                 stemming=options["stemming"],
                 language=options.get("language", "none"),
@@ -55,15 +55,15 @@ class Tokenisers:
 
 
 class WordTables:
-    """The texts of one shard, tokenised once for all statistics with one tokeniser.
+    """The texts of one shard, tokenized once for all statistics with one tokenizer.
 
     Parameters
     ----------
-    tokenisers : Tokenisers
+    tokenizers : Tokenizers
     """
 
-    def __init__(self, tokenisers: Tokenisers) -> None:
-        self._tokenisers = tokenisers
+    def __init__(self, tokenizers: Tokenizers) -> None:
+        self._tokenizers = tokenizers
         self._raw = RawTexts()
         self._tables: dict[object, TokenTable] = {}
         self._counts: dict[int, tuple[int, list[GramCounts]]] = {}  # with the texts counted
@@ -86,18 +86,18 @@ class WordTables:
         return self._validated[key]
 
     def table(self, options: Mapping[str, Any]) -> TokenTable:
-        """Return the table of a statistic's tokeniser."""
-        key, tokenise = self._tokenisers.get(options)
-        return self.table_of(key, tokenise)
+        """Return the table of a statistic's tokenizer."""
+        key, tokenize = self._tokenizers.get(options)
+        return self.table_of(key, tokenize)
 
-    def table_of(self, key: object, tokenise: WordSplitter | Split) -> TokenTable:
+    def table_of(self, key: object, tokenize: WordSplitter | Split) -> TokenTable:
         """Return the table of that name."""
-        return self._tables.setdefault(key, TokenTable(tokenise, raw=self._raw))
+        return self._tables.setdefault(key, TokenTable(tokenize, raw=self._raw))
 
     def pairs(
         self, table: TokenTable, candidates: Sequence[str], others: Sequence[Sequence[str]]
     ) -> Pairs:
-        """Tokenise candidates and what each is compared with.
+        """Tokenize candidates and what each is compared with.
 
         Parameters
         ----------
@@ -162,10 +162,10 @@ class Pairs:
     def no_words(self, options: Mapping[str, Any]) -> NDArray[np.bool_]:
         """Return where of both texts no words are left, or few, though one of them is not blank.
 
-        A tokeniser that knows no word of a script would call any two texts of it equal, and two
+        A tokenizer that knows no word of a script would call any two texts of it equal, and two
         that share a year as well, be it with a text of that year alone.
         """
-        if options["tokeniser"] == _SCRIPTED:
+        if options["tokenizer"] == _SCRIPTED:
             return np.zeros(len(self.other), dtype=bool)
         is_wordless = self.table.lengths == 0
         is_blank = np.zeros(len(is_wordless), dtype=bool)
@@ -174,7 +174,7 @@ class Pairs:
             is_blank[i] = not texts[i].strip()
         left, right = self.own_candidate, self.other
         lost = is_wordless[left] & is_wordless[right] & ~(is_blank[left] & is_blank[right])
-        if options["tokeniser"] == _LATIN:
+        if options["tokenizer"] == _LATIN:
             is_foreign = np.fromiter(map(_is_foreign, texts), bool, count=len(texts))
             lost |= is_foreign[left] & is_foreign[right]
             lost |= self._differ_where_dropped(lowercase=bool(options["lowercase"]))

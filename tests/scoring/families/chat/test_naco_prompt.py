@@ -12,8 +12,8 @@ from qaeval_core.families.chat import naco_prompt as prompt
 from qaeval_core.families.chat.naco_prompt import make_prompt, prompt_hash, reminder_prompt
 from qaeval_core.llm.limits import estimate_tokens
 
-PASSAGES = ("Ann Kell built the mill in 1931.", "The mill of Skarn burnt down in 1940.")
-QUESTION = "Who built the mill that burnt down?"
+PASSAGES = ("Ann Kell built the mill in 1931.", "The mill of Skarn burned down in 1940.")
+QUESTION = "Who built the mill that burned down?"
 
 # One version, one prompt: a change of wording needs a new version and new hashes here.
 HASHES = {"1": {False: "8b110f8b58cd", True: "f1ca6eb7dd8b"}}

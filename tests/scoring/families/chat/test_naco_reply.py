@@ -137,7 +137,7 @@ STEPS = {
         HEAD + "1. The passage names Ann.\n2. The answer is <ans>Ann</ans>.",
         natural("Ann", 1),
     ),
-    "a labelled step is the answer": (
+    "a labeled step is the answer": (
         "Natural.\nStep 1: The passage names Ann.\nStep 2: Answer: <ans>Ann</ans>",
         natural("Ann", 1),
     ),
@@ -238,7 +238,7 @@ VERDICTS = {
     "not a question, in the prompt's quotes": ('Verdict: "not a question"', NO_QUESTION),
     "not a question, in other quotes": ("Verdict: “not a question”", NO_QUESTION),
     "no question": ("Verdict: no question\n\nVerdict: no question", NO_QUESTION),
-    "not a question, labelled": ("Verdict: not a question; it states a fact.", NO_QUESTION),
+    "not a question, labeled": ("Verdict: not a question; it states a fact.", NO_QUESTION),
     "not a question, bold and reasoned": (
         "**Verdict:** *not a question* – the sentence is a statement and has no question word.",
         NO_QUESTION,

@@ -59,7 +59,7 @@ def corpus_score(metric: str, settings: Mapping[str, object], sums: FloatArray) 
     Parameters
     ----------
     metric : str
-        Of the catalogue, with ``over_examples`` "sum_of_statistics".
+        Of the catalog, with ``over_examples`` "sum_of_statistics".
     settings : mapping
         The instance's settings, as a file of scores describes them.
     sums : float ndarray of shape (..., n_statistics)

@@ -1,4 +1,4 @@
-"""Tokenise: a text to words, by the rule that a setting names.
+"""Tokenize: a text to words, by the rule that a setting names.
 
 Text in, list of words out; equal settings give equal words on every machine. Rules of the field
 come from the libraries that define them, where there is one.
@@ -28,7 +28,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.schema import Language, Stemming, Tokeniser
+from qaeval_core.schema import Language, Stemming, TokenizerName
 
 Split = Callable[[str], list[str]]
 
@@ -107,7 +107,7 @@ class WordSplitter:
 
         Examples
         --------
-        >>> make_tokeniser("whitespace").joined(["a b", "", "c"])
+        >>> make_tokenizer("whitespace").joined(["a b", "", "c"])
         ['a', 'b', '\x00', '\x00', 'c']
         """
         whole = f" {BETWEEN} ".join(texts)
@@ -127,8 +127,8 @@ class WordSplitter:
         return [porter_stem(word) if len(word) >= _MIN_STEMMED_CHARS else word for word in words]
 
 
-def make_tokeniser(
-    name: Tokeniser,
+def make_tokenizer(
+    name: TokenizerName,
     *,
     lowercase: bool = True,
     stemming: Stemming = "none",
@@ -138,7 +138,7 @@ def make_tokeniser(
 
     Parameters
     ----------
-    name : Tokeniser
+    name : TokenizerName
         One of the rules above.
     lowercase : bool, default True
         Whether words are compared without case.
@@ -154,13 +154,13 @@ def make_tokeniser(
 
     Examples
     --------
-    >>> make_tokeniser("squad")("The U.S., in 1990!")
+    >>> make_tokenizer("squad")("The U.S., in 1990!")
     ['us', 'in', '1990']
-    >>> make_tokeniser("rouge", stemming="porter")("Running dogs")
+    >>> make_tokenizer("rouge", stemming="porter")("Running dogs")
     ['run', 'dog']
-    >>> make_tokeniser("coco")("Isn't it 5 p.m.?")
+    >>> make_tokenizer("coco")("Isn't it 5 p.m.?")
     ['is', "n't", 'it', '5', 'p.m.']
-    >>> make_tokeniser("zh")("他来到北京大学")
+    >>> make_tokenizer("zh")("他来到北京大学")
     ['他', '来到', '北京大学']
     """
     split, split_joined = _RULES[name](lowercase, language)
@@ -231,7 +231,7 @@ def _13a(lowercase: bool, _: Language) -> _Splits:
     rule: Callable[[str], str] = Tokenizer13a()  # type: ignore[no-untyped-call]
 
     def split(text: str) -> list[str]:
-        # sacrebleu cuts the right end of a segment before it tokenises it.
+        # sacrebleu cuts the right end of a segment before it tokenizes it.
         found = rule((text.lower() if lowercase else text).rstrip()).split()
         # They keep 65,536 texts each; joined ones are megabytes.
         Tokenizer13a.__call__.cache_clear()
@@ -267,18 +267,18 @@ def _spacy_rules(language: Language) -> Any:
     try:
         import spacy
     except ImportError:
-        raise ConfigError("tokeniser=spacy needs spaCy: pip install 'qaeval[languages]'") from None
+        raise ConfigError("tokenizer=spacy needs spaCy: pip install 'qaeval[languages]'") from None
     try:
         return spacy.blank("xx" if language == "none" else language)
     except ImportError as error:  # Of a library that splits that language's texts.
-        raise ConfigError(f"tokeniser=spacy with language={language}: {error}") from None
+        raise ConfigError(f"tokenizer=spacy with language={language}: {error}") from None
 
 
 def _zh(lowercase: bool, _: Language) -> _Splits:
     try:
         import rjieba
     except ImportError:
-        raise ConfigError("tokeniser=zh needs rjieba: pip install 'qaeval[languages]'") from None
+        raise ConfigError("tokenizer=zh needs rjieba: pip install 'qaeval[languages]'") from None
 
     def split(text: str) -> list[str]:
         found = rjieba.cut(text.lower() if lowercase else text)

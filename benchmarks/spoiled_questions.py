@@ -1,4 +1,4 @@
-"""Spoilt questions: SQuAD's answerable questions by article, and some of them spoilt on purpose.
+"""Spoiled questions: SQuAD's answerable questions by article, and some of them spoiled on purpose.
 
 Rows in, rows out, decided by a seed; nothing is trained or scored. Passages are cut into stretches
 of whole sentences, so that training on them is cheap: a stretch is a passage from then on. Three
@@ -11,7 +11,7 @@ ways to spoil a row, each of which leaves the given answer a span of the passage
 - ``other_question``: a question on another passage, of the same article where there is one, none
   of whose answers stands in this passage.
 
-But: "spoilt" says how a row was made. Nobody has read the rows; some are less wrong than others (a
+But: "spoiled" says how a row was made. Nobody has read the rows; some are less wrong than others (a
 swapped name may be one that the question does not need).
 """
 
@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from qaeval_core.text.tokenise import make_tokeniser
+from qaeval_core.text.tokenize import make_tokenizer
 
 KINDS = ("wrong_span", "entity_swap", "other_question")
 CLEAN = "clean"
 
 Row = dict[str, Any]
-_WORDS = make_tokeniser("squad")
+_WORDS = make_tokenizer("squad")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[ \n]+(?=[A-Z0-9\"'(])")
 # A name is not looked for at a question's first word, which has a capital anyway.
 _ENTITY = re.compile(
@@ -120,7 +120,7 @@ def split_articles(
 
 
 def spoil(rows: pl.DataFrame, *, share: float, seed: int) -> pl.DataFrame:
-    """Return rows with one answer each, a share of them spoilt, a third each way.
+    """Return rows with one answer each, a share of them spoiled, a third each way.
 
     Parameters
     ----------
@@ -136,19 +136,19 @@ def spoil(rows: pl.DataFrame, *, share: float, seed: int) -> pl.DataFrame:
     Raises
     ------
     ValueError
-        If too few rows can be spoilt.
+        If too few rows can be spoiled.
     """
     records = list(rows.iter_rows(named=True))
     given = [_given(row) for row in records]
     draw = np.random.default_rng([seed, 1])
-    n_spoilt = round(share * len(records))
+    n_spoiled = round(share * len(records))
     left = {
-        kind: n_spoilt // len(KINDS) + (place < n_spoilt % len(KINDS))
+        kind: n_spoiled // len(KINDS) + (place < n_spoiled % len(KINDS))
         for place, kind in enumerate(KINDS)
     }
     corpus = _Corpus(records)
     for place in draw.permutation(len(records)):
-        # Rows come by chance and take the way that is furthest behind: whether a row is spoilt
+        # Rows come by chance and take the way that is furthest behind: whether a row is spoiled
         # depends as little as possible on what it is.
         for kind in sorted(KINDS, key=lambda kind: -left[kind]):
             changed = _WAYS[kind](records[place], corpus, draw) if left[kind] else None
@@ -157,7 +157,7 @@ def spoil(rows: pl.DataFrame, *, share: float, seed: int) -> pl.DataFrame:
                 left[kind] -= 1
                 break
     if any(left.values()):
-        raise ValueError(f"too few questions can be spoilt: {left} are missing")
+        raise ValueError(f"too few questions can be spoiled: {left} are missing")
     return pl.DataFrame(given)
 
 
@@ -171,7 +171,7 @@ def _given(row: Row) -> Row:
 
 
 class _Corpus:
-    """What rows are spoilt with: other rows, by passage and article, and entities by kind."""
+    """What rows are spoiled with: other rows, by passage and article, and entities by kind."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = rows
