@@ -5,6 +5,7 @@
     . SchemaError           a column is missing or has the wrong type
     . UnreadableFileError   a file is not Parquet, or damaged
   x ConfigError             the request is wrong: unknown key, metric or model, options that clash
+    . PackagesMissingError  packages that a run needs are not installed; all are named
     . CallTooLargeError     one call to a language model holds more tokens than a window may
     . OutRefusedError       OUT cannot be written as asked: no bucket, no key, no conditions
   x ModelError              the model or its artifact is wrong
@@ -56,6 +57,10 @@ class UnreadableFileError(InputError):
 
 class ConfigError(QAEvalError):
     """The request is wrong."""
+
+
+class PackagesMissingError(ConfigError):
+    """Packages that a run needs are not installed."""
 
 
 class CallTooLargeError(ConfigError):

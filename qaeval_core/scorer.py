@@ -32,6 +32,7 @@ from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.session import Device
 from qaeval_core.planning.columns import check_type, field_of, optional_columns, role_column
 from qaeval_core.planning.compile import compile_run, needed_roles, optional_roles
+from qaeval_core.planning.packages import check_packages
 from qaeval_core.planning.run_plan import CompiledRun, check_output_names
 from qaeval_core.running.score_rows import score_rows
 from qaeval_core.schema import ROLES
@@ -150,6 +151,7 @@ class Scorer:
     def compile(self, columns: Mapping[str, str]) -> CompiledRun:
         """Return families and instances for roles read from these columns."""
         models = self.config.models
+        check_packages(self.config, device=self._device)
         run = compile_run(
             self.config,
             columns=columns,

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from qaeval import command as options
+from qaeval.packages import check_before_input, check_before_rows
 from qaeval.score import (
     ColumnOption,
     ConfigOption,
@@ -118,7 +119,10 @@ def _calibrate_baselines(
 
     try:
         _check_no_baseline(config.metrics)
-        found = with_sample(config, read_inputs(config, needs_out=False))
+        check_before_input(config)
+        found = read_inputs(config, needs_out=False)
+        check_before_rows(config)
+        found = with_sample(config, found)
         job = make_job(config, found, device=local_device(config.cluster))
     except QAEvalError as error:
         options.fail(error)

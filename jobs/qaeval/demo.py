@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import typer
 
 from qaeval import command as options
+from qaeval.packages import check_before_rows
 from qaeval.score import run_local, run_on_ray
 from qaeval_core.configure import RunConfig, load_config
 from qaeval_core.errors import QAEvalError
@@ -78,6 +79,7 @@ def demo(
     started = time.perf_counter()
     try:
         words, answers, questions = _configs(out)
+        check_before_rows(words, answers, questions)
         options.show_lines(answer_table(_score(words, run_local), _WORD_COLUMNS) + "\n")
         first_s = time.perf_counter() - started
         with ThreadPoolExecutor(_N_EXPORTS) as pool:

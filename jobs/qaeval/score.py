@@ -14,15 +14,18 @@ from typing import Annotated, Any
 import typer
 
 from qaeval import command as options
+from qaeval import packages
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import (
     ArtifactMissingError,
     ConfigError,
     OutRefusedError,
+    PackagesMissingError,
     QAEvalError,
 )
 from qaeval_core.planning.compile import check_chat, check_key_use
 from qaeval_core.planning.job import Inputs, make_job, read_inputs
+from qaeval_core.planning.packages import check_packages
 from qaeval_core.running.local_executor import LocalPieceExecutor
 from qaeval_core.running.sampling import with_sample
 from qaeval_core.scoring.dry_run import dry_run_lines, input_lines
@@ -135,9 +138,12 @@ def score(
             columns=column or (),
             extra=extra,
         )
+        packages.check_before_input(resolved)
         found = read_inputs(resolved, needs_out=not dry_run)
         check_chat(resolved)
         key_lines = check_key_use(resolved)
+        if not dry_run:
+            packages.check_before_rows(resolved, is_local=local)
     except QAEvalError as error:
         options.fail(error)
     for line in key_lines:
@@ -161,6 +167,9 @@ def show_plan(config: RunConfig, inputs: Inputs) -> None:
     for line in input_lines(inputs, config):
         options.show(line)
     try:
+        missing = packages.missing_lines(config)
+        if missing:
+            options.show_lines(f"{missing}\n")
         no_build = config.models.model_copy(update={"build": False})
         job = make_job(
             config.model_copy(update={"models": no_build}),
@@ -169,6 +178,9 @@ def show_plan(config: RunConfig, inputs: Inputs) -> None:
         )
     except ArtifactMissingError as error:
         options.show(f"units and tokens are known once the models are exported: {error}")
+        return
+    except PackagesMissingError as error:
+        options.show(f"units and tokens are known once all is installed: {error}")
         return
     except QAEvalError as error:
         options.fail(error)
@@ -198,13 +210,17 @@ def run_on_ray(config: RunConfig, inputs: Inputs) -> RunOutcome:
                 words=words_layout(config.cluster, device),
                 say=options.say,
             )
-            return _run(config, inputs, executor, device=device)
+            on_cluster = packages.has_cluster(config)
+            return _run(config, inputs, executor, device=device, on_cluster=on_cluster)
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_INCOMPLETE)
 
 
-def _run(config: RunConfig, inputs: Inputs, executor: Any, *, device: Any) -> RunOutcome:
+def _run(
+    config: RunConfig, inputs: Inputs, executor: Any, *, device: Any, on_cluster: bool = False
+) -> RunOutcome:
     try:
+        check_packages(config, device=device, on_cluster=on_cluster)
         job = make_job(config, inputs, device=device)
     except QAEvalError as error:
         options.fail(error)

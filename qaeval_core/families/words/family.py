@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from qaeval_core.errors import ConfigError
+from qaeval_core.errors import PackagesMissingError
 from qaeval_core.families.contract import (
     Context,
     DocumentFrequencies,
@@ -170,7 +170,7 @@ def _version(library: str) -> str:
     try:
         return metadata.version(library)
     except metadata.PackageNotFoundError:
-        raise ConfigError(
+        raise PackagesMissingError(
             f"this tokenizer needs {library}: pip install 'qaeval[languages]'"
         ) from None
 
