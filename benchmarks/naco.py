@@ -72,7 +72,7 @@ def write_rows(path: Path, n_rows: int) -> None:
 
 def command(source: Path, out: Path, settings: Mapping[str, object]) -> list[str]:
     """Return a command that scores rows."""
-    words = [sys.executable, "-m", "qaeval.cli", "score", str(source), "--out", str(out)]
+    words = [sys.executable, "-m", "qaeval.cli", "score", str(source), "--out", str(out), "--ray"]
     return [*words, *(word for name, value in settings.items() for word in _set(name, value))]
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, SerializeAsAny, ValidationError
 
 from qaeval_core.errors import ConfigError, nearest
 from qaeval_core.metrics.base import Section, Settings
-from qaeval_core.metrics.catalog import METRICS
+from qaeval_core.metrics.catalog import METRICS, metric_name
 from qaeval_core.metrics.chat import SENT_FILES
 from qaeval_core.storage.files import read_given
 
@@ -217,9 +217,7 @@ def load_config(
     'authors'
     """
     tree = read_yaml(Path(path)) if path is not None else {}
-    metrics = tree.get("metrics")
-    if isinstance(metrics, Sequence) and not isinstance(metrics, str):
-        tree["metrics"] = {str(name): {} for name in metrics}
+    tree["metrics"] = _with_own_names(tree.get("metrics"))
     given = _sent_files(tree)
     told: list[tuple[str, ...]] = []
     for key, value in (overrides or {}).items():
@@ -286,7 +284,8 @@ def make_config(tree: Mapping[str, Any]) -> RunConfig:
             for name, settings in tree["metrics"].items()
         }
         for name, settings in given.items():
-            _check_metric(name, str(settings["metric"]))
+            settings["metric"] = metric_name(str(settings["metric"]))
+            _check_metric(name, settings["metric"])
         metrics: dict[str, Settings] = {}
         for name, settings in given.items():
             kind = METRICS[str(settings["metric"])].settings
@@ -306,6 +305,27 @@ def make_config(tree: Mapping[str, Any]) -> RunConfig:
     if not config.metrics:
         raise ConfigError(f"no metric is asked for; choose from: {', '.join(METRICS)}")
     return config
+
+
+def _with_own_names(metrics: object) -> object:
+    """Return instances under the catalog's names of metrics; what is no mapping or list as it is.
+
+    Raises
+    ------
+    ConfigError
+        If a metric is given under two of its names.
+    """
+    if isinstance(metrics, Sequence) and not isinstance(metrics, str):
+        metrics = {str(name): {} for name in metrics}
+    if not isinstance(metrics, Mapping):
+        return metrics
+    named: dict[str, object] = {}
+    for given, settings in metrics.items():
+        name = metric_name(str(given))
+        if name in named:
+            raise ConfigError(f"metrics.{given}: {name} is given twice, under two names")
+        named[name] = settings
+    return named
 
 
 def _settings_of(name: str, settings: object) -> Mapping[str, Any]:
@@ -375,9 +395,12 @@ def parse_setting(text: str) -> tuple[str, object]:
 
 def _full_key(key: str, tree: Mapping[str, Any]) -> list[str]:
     parts = key.split(".")
+    if parts[0] == "metrics":
+        return [parts[0], *map(metric_name, parts[1:2]), *parts[2:]]
     if parts[0] in RunConfig.model_fields:
         return parts
     known = {*METRICS, *(tree.get("metrics") or {})}
+    parts[0] = metric_name(parts[0])
     if parts[0] in known:
         return ["metrics", *parts]
     raise ConfigError(f"unknown key {key!r}{nearest(parts[0], [*RunConfig.model_fields, *known])}")

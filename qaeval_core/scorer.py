@@ -54,7 +54,7 @@ class Scorer:
 
     Parameters
     ----------
-    metrics : sequence of str or mapping of str to settings, default ("qrelscore",)
+    metrics : sequence of str or mapping of str to settings
         Metric names, or instances with settings as under ``metrics:`` of a configuration.
     columns : mapping of role to column name, optional
         Default: columns named like the roles; ``candidate`` falls back to ``question``.
@@ -76,7 +76,7 @@ class Scorer:
 
     def __init__(
         self,
-        metrics: Sequence[str] | Mapping[str, Mapping[str, object]] = ("qrelscore",),
+        metrics: Sequence[str] | Mapping[str, Mapping[str, object]],
         *,
         columns: Mapping[str, str] | None = None,
         config: RunConfig | None = None,
@@ -210,13 +210,13 @@ class Scorer:
         return self._runners[plan.key]
 
 
-def score_table(rows: Rows, metrics: Any = ("qrelscore",), **options: Any) -> Any:
+def score_table(rows: Rows, metrics: Any, **options: Any) -> Any:
     """Score rows once; see `Scorer` for the options, and use it where more calls follow.
 
     Parameters
     ----------
     rows : pyarrow.Table, polars.DataFrame, or sequence of mappings
-    metrics : sequence of str or mapping of str to settings, default ("qrelscore",)
+    metrics : sequence of str or mapping of str to settings
     **options
         Of `Scorer`.
 

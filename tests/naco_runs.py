@@ -129,6 +129,7 @@ class NacoRun:
             self.source,
             "--out",
             self.out,
+            "--ray",  # The last word of the two counts.
             "--metrics",
             "naco",
             *set_words,

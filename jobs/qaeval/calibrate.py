@@ -25,6 +25,7 @@ from qaeval_core.metrics.calibrated import write_baselines, write_complexity
 from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.planning.compile import check_key_use
 from qaeval_core.planning.job import make_job, read_inputs
+from qaeval_core.running.local_executor import local_device
 from qaeval_core.running.progress import ProgressCounter, ProgressPrinter
 from qaeval_core.running.sampling import with_sample
 
@@ -115,8 +116,6 @@ def _calibrated(config: RunConfig) -> str:
 def _calibrate_baselines(
     config: RunConfig, path: Path, *, corpus: str, n_pairs: int, seed: int
 ) -> None:
-    from qaeval.on_ray.cluster import local_device
-
     try:
         _check_no_baseline(config.metrics)
         check_before_input(config)

@@ -18,7 +18,7 @@ from polars.exceptions import PolarsError
 
 from qaeval_core.configure import RunConfig, load_config, parse_setting
 from qaeval_core.errors import ConfigError, QAEvalError, RunError, nearest
-from qaeval_core.metrics.catalog import METRICS
+from qaeval_core.metrics.catalog import METRICS, metric_name
 from qaeval_core.schema import ROLES
 from qaeval_core.terminal import say, say_error, show, show_lines
 
@@ -86,7 +86,7 @@ def make_config(
     """
     overrides: dict[str, object] = {}
     if metrics:
-        for name in (part.strip() for part in metrics.split(",")):
+        for name in (metric_name(part.strip()) for part in metrics.split(",")):
             if name not in METRICS:
                 raise ConfigError(f"unknown metric {name!r}{nearest(name, METRICS)}")
             overrides[f"metrics.{name}.metric"] = name

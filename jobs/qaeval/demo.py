@@ -24,6 +24,7 @@ from qaeval_core.errors import QAEvalError
 from qaeval_core.models.artifact import Artifact, default_root, ensure_artifact
 from qaeval_core.planning.compile import needed_requests
 from qaeval_core.planning.job import Inputs, read_inputs
+from qaeval_core.running.local_executor import local_device
 from qaeval_core.sample import GOOD_LABELS, answers_table, sample_table
 from qaeval_core.stats.ranking import auc
 
@@ -140,8 +141,6 @@ def _start_exports(
     pool: ThreadPoolExecutor, answers: RunConfig, questions: RunConfig
 ) -> tuple[list[Future[Artifact]], list[Future[Artifact]]]:
     """Start to build the models of two runs that are not there yet; return what builds them."""
-    from qaeval.on_ray.cluster import local_device
-
     device = local_device(answers.cluster)
     of_answers = needed_requests(answers, device=device)
     of_questions = needed_requests(questions, device=device)

@@ -9,6 +9,7 @@ import typer
 
 from qaeval import command as options
 from qaeval_core.errors import QAEvalError
+from qaeval_core.metrics.catalog import metric_name
 from qaeval_core.scoring.describe_metrics import metric_lines, metric_records
 
 EPILOG = """Examples:
@@ -30,6 +31,7 @@ def metrics(
     """List the metrics with range, direction, roles and paper, or describe one of them."""
     records = metric_records()
     if name is not None:
+        name = metric_name(name)
         try:
             lines = list(metric_lines(name))
         except QAEvalError as error:

@@ -11,12 +11,14 @@ from qaeval_core.planning.packages import (
     missing_text,
     opens_nothing,
 )
+from qaeval_core.running.local_executor import local_device
 
 
 def check_before_input(config: RunConfig) -> None:
     """Raise PackagesMissingError, naming all, where a package is missing that opens the input."""
     if opens_nothing(config):
-        check_before_rows(config)
+        is_named = "metrics" in config.model_fields_set
+        check_before_rows(config if is_named else config.model_copy(update={"metrics": {}}))
 
 
 def check_before_rows(*configs: RunConfig, is_local: bool = True) -> None:
@@ -29,9 +31,6 @@ def check_before_rows(*configs: RunConfig, is_local: bool = True) -> None:
     is_local : bool, default True
         Runs go on no cluster.
     """
-    # Imported here: Ray takes a second that --help need not pay.
-    from qaeval.on_ray.cluster import local_device
-
     if is_local or not has_cluster(configs[0]):
         check_packages(*configs, device=local_device(configs[0].cluster))
 
@@ -43,8 +42,6 @@ def has_cluster(config: RunConfig) -> bool:
 
 def missing_lines(config: RunConfig) -> str:
     """Return what a run lacks on this machine, "" where it lacks nothing."""
-    from qaeval.on_ray.cluster import local_device
-
     missing = missing_packages(
         config, device=local_device(config.cluster), on_cluster=has_cluster(config)
     )

@@ -15,6 +15,7 @@ import typer
 
 from qaeval import command as options
 from qaeval import packages
+from qaeval.on_ray.address import is_named
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import (
     ArtifactMissingError,
@@ -24,13 +25,17 @@ from qaeval_core.errors import (
     QAEvalError,
 )
 from qaeval_core.planning.compile import check_chat, check_key_use
-from qaeval_core.planning.job import Inputs, make_job, read_inputs
+from qaeval_core.planning.default_metrics import with_default_metrics
+from qaeval_core.planning.job import Inputs, check_columns, count_rows, find_files, make_job
 from qaeval_core.planning.packages import check_packages
-from qaeval_core.running.local_executor import LocalPieceExecutor
+from qaeval_core.running.local_executor import LocalPieceExecutor, local_device
 from qaeval_core.running.sampling import with_sample
 from qaeval_core.scoring.dry_run import dry_run_lines, input_lines
 from qaeval_core.scoring.report import no_score_line, summary_lines
 from qaeval_core.scoring.run import RunOutcome, run_job
+
+# Ray takes some ten seconds to start: so many rows are scored before it is up, or soon after.
+MOST_LOCAL_ROWS = 10_000
 
 EPILOG = """Examples:
 
@@ -97,7 +102,15 @@ def score(
     address: Annotated[
         str | None, typer.Option(help="Ray cluster; default: start a local one")
     ] = None,
-    local: Annotated[bool, typer.Option("--local", help="one process, no Ray")] = False,
+    local: Annotated[
+        bool | None,
+        typer.Option(
+            "--local/--ray",
+            show_default=False,
+            help=f"run in this process, or on Ray; default: on Ray above {MOST_LOCAL_ROWS:,} rows "
+            "or where a cluster is named",
+        ),
+    ] = None,
     no_replies: Annotated[
         bool,
         typer.Option("--no-replies", help="keep what was read of LLM replies, not their texts"),
@@ -139,31 +152,45 @@ def score(
             extra=extra,
         )
         packages.check_before_input(resolved)
-        found = read_inputs(resolved, needs_out=not dry_run)
+        files = find_files(resolved, needs_out=not dry_run)
+        resolved, chosen = with_default_metrics(
+            resolved, files, device=local_device(resolved.cluster)
+        )
+        found = check_columns(resolved, files)
         check_chat(resolved)
-        key_lines = check_key_use(resolved)
+        key_lines = [*filter(None, [chosen]), *check_key_use(resolved)]
         if not dry_run:
-            packages.check_before_rows(resolved, is_local=local)
+            packages.check_before_rows(resolved, is_local=bool(local))
     except QAEvalError as error:
         options.fail(error)
     for line in key_lines:
         options.say(f"note: {line}")
     try:
         found = with_sample(resolved, found)
+        is_local = _is_local(resolved, found) if local is None else local
     except QAEvalError as error:
         options.fail(error)
     if dry_run:
         show_plan(resolved, found)
-    elif local:
+    elif is_local:
         run_local(resolved, found)
     else:
         run_on_ray(resolved, found)
 
 
+def _is_local(config: RunConfig, inputs: Inputs) -> bool:
+    """Return whether a run for which nothing is said is better off without Ray; say so."""
+    n_rows = sum(count_rows(inputs.files, config.input.limit).values())
+    ray = sys.modules.get("ray")
+    is_connected = ray is not None and ray.is_initialized()
+    if n_rows > MOST_LOCAL_ROWS or is_connected or is_named(config.cluster):
+        return False
+    options.say(f"note: {n_rows:,} rows are scored in this process, without Ray; --ray uses Ray")
+    return True
+
+
 def show_plan(config: RunConfig, inputs: Inputs) -> None:
     """Print what a run would do; writes nothing, builds nothing."""
-    from qaeval.on_ray.cluster import local_device
-
     for line in input_lines(inputs, config):
         options.show(line)
     try:
@@ -190,8 +217,6 @@ def show_plan(config: RunConfig, inputs: Inputs) -> None:
 
 def run_local(config: RunConfig, inputs: Inputs) -> RunOutcome:
     """Run in this process."""
-    from qaeval.on_ray.cluster import local_device
-
     executor = LocalPieceExecutor()
     return _run(config, inputs, executor, device=local_device(config.cluster))
 

@@ -1,4 +1,4 @@
-"""METRICS: the only list of metrics."""
+"""METRICS: the only list of metrics, and the short names of some."""
 
 from __future__ import annotations
 
@@ -51,6 +51,22 @@ _ALL: tuple[AnyMetric, ...] = (
 )
 
 METRICS: Mapping[str, AnyMetric] = MappingProxyType({metric.name: metric for metric in _ALL})
+_ALIASES = {"em": "exact_match", "rouge": "rouge_l"}
+
+
+def metric_name(name: str) -> str:
+    """Return the catalog's name of a metric; a name that is none comes back as it is.
+
+    Letter case does not matter, and a few metrics have a short name.
+
+    Examples
+    --------
+    >>> metric_name("EM"), metric_name("rouge"), metric_name("F1"), metric_name("Mine")
+    ('exact_match', 'rouge_l', 'f1', 'Mine')
+    """
+    lower = name.lower()
+    known = _ALIASES.get(lower, lower)
+    return known if known in METRICS else name
 
 
 def corpus_score(metric: str, settings: Mapping[str, object], sums: FloatArray) -> FloatArray:

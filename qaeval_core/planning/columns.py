@@ -64,6 +64,15 @@ def resolve_columns(
     return columns
 
 
+def present_roles(files: Sequence[InputFile], mapping: Mapping[str, str]) -> dict[str, str]:
+    """Return role -> column for each role that has a column in a file."""
+    names = list(dict.fromkeys(name for file in files for name in file.schema.names))
+    columns = {role: role_column(role, names, mapping) for role in ROLES}
+    return {
+        role: column for role, column in columns.items() if _first_type(files, column) is not None
+    }
+
+
 def _check_alike(file: InputFile, files: Sequence[InputFile], column: str) -> None:
     """Raise SchemaError if another file has a column of another type: one way must serve both."""
     top = top_name(file.schema.names, column)

@@ -160,22 +160,34 @@ class Inputs:
     sample: Sample | None = None  # of `running.sampling`, where one is asked for
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Files of a request, whose columns nobody has looked at."""
+
+    store: Store
+    files: tuple[InputFile, ...]
+    problems: tuple[str, ...]
+
+
 def read_inputs(
     config: RunConfig, *, needs_out: bool = True, roles: Sequence[str] | None = None
 ) -> Inputs:
-    """Find the input files and check their columns.
+    """Find the input files and check their columns: `find_files` and `check_columns`."""
+    return check_columns(config, find_files(config, needs_out=needs_out), roles=roles)
+
+
+def find_files(config: RunConfig, *, needs_out: bool = True) -> Found:
+    """Find the input files; they are none of OUT.
 
     Parameters
     ----------
     needs_out : bool, default True
         False where nothing is written; ``output.path`` may then be missing.
-    roles : sequence of str, optional
-        Roles to read; default those of the configured metrics.
 
     Raises
     ------
     ConfigError, InputError
-        For whatever is wrong with paths, files or columns.
+        For whatever is wrong with paths or files.
     """
     if config.output.path is None and needs_out:
         raise ConfigError("no output folder: give --out OUT")
@@ -190,6 +202,23 @@ def read_inputs(
     )
     if config.output.path is not None:
         _check_out_not_taken(config.input.paths, store.out, files)
+    return Found(store, tuple(files), tuple(problems))
+
+
+def check_columns(config: RunConfig, found: Found, *, roles: Sequence[str] | None = None) -> Inputs:
+    """Find the columns that are read, carried or ids.
+
+    Parameters
+    ----------
+    roles : sequence of str, optional
+        Roles to read; default those of the configured metrics.
+
+    Raises
+    ------
+    ConfigError, InputError
+        For whatever is wrong with columns.
+    """
+    files = found.files
     columns = resolve_columns(
         files,
         roles=needed_roles(config) if roles is None else roles,
@@ -198,10 +227,10 @@ def read_inputs(
     )
     check_carried(files, config.output.carry)
     check_copied(files, id_column=columns.get("id"), carry=config.output.carry)
-    problems += column_notes(
+    notes = column_notes(
         files, columns=columns, mapping=config.input.columns, carry=config.output.carry
     )
-    return Inputs(store, tuple(files), columns, tuple(problems))
+    return Inputs(found.store, files, columns, (*found.problems, *notes))
 
 
 def make_job(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from qaeval_core.errors import QAEvalError, RunStoppedError, StoreLockedError
+from qaeval_core.configure import ClusterSection
+from qaeval_core.errors import DeviceError, QAEvalError, RunStoppedError, StoreLockedError
 from qaeval_core.families.chat.family import ChatFamilyPlan, ChatWork, is_chat
 from qaeval_core.families.contract import Engine, FamilyPlan, OnBatch, Prepared, Runner
 from qaeval_core.llm.asker import Asker
@@ -20,6 +22,7 @@ from qaeval_core.llm.governor import Governor
 from qaeval_core.llm.governor_client import GovernorClient, in_process
 from qaeval_core.llm.ledger import Ledger, ledger_folder
 from qaeval_core.llm.limits import Limits
+from qaeval_core.models.session import Device, load_onnxruntime
 from qaeval_core.planning.job import Job
 from qaeval_core.planning.run_plan import pass_title
 from qaeval_core.planning.shards import Piece
@@ -39,6 +42,24 @@ from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.store.store import Store
 
 T = TypeVar("T")
+
+
+def local_device(cluster: ClusterSection) -> Device:
+    """Return where models run without a cluster: a GPU that the driver and ONNX Runtime know."""
+    if cluster.device != "auto":
+        return cluster.device
+    try:
+        if "CUDAExecutionProvider" not in load_onnxruntime().get_available_providers():
+            return "cpu"
+    except DeviceError:
+        return "cpu"  # None is installed: metrics of words need none.
+    try:
+        found = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "cpu"
+    return "cuda" if found.returncode == 0 and "GPU" in found.stdout else "cpu"
 
 
 class LocalSupervisor:
@@ -136,9 +157,6 @@ class LocalPieceExecutor:
         """Yield who runs the pieces of these families."""
         (family, *_) = families
         if is_chat(family):
-            # Imported here: HTTP takes a tenth of a second that other runs need not pay.
-            pass
-
             with local_worker(family, job.store, supervisor) as asked:
                 yield asked
             return

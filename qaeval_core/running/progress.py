@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import weakref
 from dataclasses import dataclass, replace
 from typing import TextIO
 
@@ -81,10 +82,16 @@ class _Bars:
 
 
 _bars = _Bars()
+# The first line comes early: whoever waits sees that something runs, and what.
+_FIRST_LINE_S = 1.0
+_LEAST_TICK_S = 0.1
 
 
 class ProgressPrinter:
-    """Prints a line every few seconds; on a terminal, a bar.
+    """Prints a line after a second and then every few seconds; on a terminal, a bar.
+
+    A thread prints where nobody reports, such as while a model is loaded. It ends with the last
+    update, or with the printer.
 
     Parameters
     ----------
@@ -104,20 +111,43 @@ class ProgressPrinter:
         self._interval_s = interval_s
         self._stream = stream or sys.stderr
         self._started = time.monotonic()
-        self._last = self._started
+        self._due = self._started + min(interval_s, _FIRST_LINE_S)
+        self._counts = Counts()
+        self._lock = threading.Lock()
+        self._done = threading.Event()
         self._bar: Progress | None = None
         if self._stream.isatty():
             self._bar = _bars.open(self._stream)
             self._task = self._bar.add_task(label, total=max(n_rows_total, 1))
+        else:
+            tick_s = max(min(interval_s, _FIRST_LINE_S), _LEAST_TICK_S)
+            threading.Thread(
+                target=_keep_showing, args=(weakref.ref(self), self._done, tick_s), daemon=True
+            ).start()
 
     def update(self, counts: Counts, *, is_last: bool = False) -> None:
         """Show the counts if the interval has passed."""
-        now = time.monotonic()
+        with self._lock:
+            if self._done.is_set():
+                return
+            self._counts = counts
+            if is_last:
+                self._done.set()
+            self._show(is_last=is_last)
+
+    def show_again(self) -> None:
+        """Show the last counts if the interval has passed since they were shown."""
+        with self._lock:
+            if not self._done.is_set():
+                self._show(is_last=False)
+
+    def _show(self, *, is_last: bool) -> None:
+        counts, now = self._counts, time.monotonic()
         if counts.n_rows == 0 and not counts.note:
             self._started = now  # Loading models is not scoring: rates and ETA leave it out.
-        if not is_last and now - self._last < self._interval_s:
+        if not is_last and now < self._due:
             return
-        self._last = now
+        self._due = now + self._interval_s
         line = progress_line(
             self._label,
             counts,
@@ -133,6 +163,18 @@ class ProgressPrinter:
             say(line, stream=self._stream)
 
 
+def _keep_showing(
+    printer: weakref.ref[ProgressPrinter], done: threading.Event, tick_s: float
+) -> None:
+    """Show what a printer knows until it is done or gone."""
+    while not done.wait(tick_s):
+        own = printer()
+        if own is None:
+            return
+        own.show_again()
+        del own
+
+
 def progress_line(label: str, counts: Counts, *, n_rows_total: int, elapsed_s: float) -> str:
     """Return one line of progress.
 
@@ -140,14 +182,16 @@ def progress_line(label: str, counts: Counts, *, n_rows_total: int, elapsed_s: f
     --------
     >>> progress_line("lrm", Counts(500.0, 90_000, 100_000), n_rows_total=1000, elapsed_s=10.0)
     'lrm: 500/1,000 rows (50 %), 50.0 rows/s, 9,000 tokens/s, padding 10.0 %, ETA 10s'
+    >>> progress_line("lrm", Counts(), n_rows_total=1000, elapsed_s=0.0)
+    'lrm: 0/1,000 rows (0 %), starting'
     """
     elapsed_s = max(elapsed_s, 1e-9)
     rows_per_s = counts.n_rows / elapsed_s
     share = 100 * counts.n_rows / max(n_rows_total, 1)
-    parts = [
-        f"{label}: {int(counts.n_rows):,}/{n_rows_total:,} rows ({share:.0f} %)",
-        f"{rows_per_s:,.1f} rows/s",
-    ]
+    parts = [f"{label}: {int(counts.n_rows):,}/{n_rows_total:,} rows ({share:.0f} %)"]
+    if counts.n_rows == 0 and n_rows_total > 0 and not counts.note:
+        return f"{parts[0]}, starting"
+    parts.append(f"{rows_per_s:,.1f} rows/s")
     if counts.n_padded_tokens:
         padding = 100 * (1 - counts.n_tokens / counts.n_padded_tokens)
         parts.append(f"{counts.n_tokens / elapsed_s:,.0f} tokens/s, padding {padding:.1f} %")

@@ -14,6 +14,7 @@ from ray_head import running_head
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(420)]
 
 N_ROWS = 8
+METRICS = ("--metrics", "qrelscore")
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def local_scores(
 ) -> pl.DataFrame:
     """Scores of the same rows without Ray."""
     out = tmp_path_factory.mktemp("local")
-    qaeval("score", rows, "--out", out, "--local", "--set", _artifacts(artifacts_root))
+    qaeval("score", rows, "--out", out, "--local", *METRICS, "--set", _artifacts(artifacts_root))
     return read_scores(out)
 
 
@@ -46,7 +47,7 @@ def test_submitted_jobs_score_or_say_what_is_wrong(
     A typo would otherwise be a job that "succeeded" and scored nothing.
     """
     artifacts = _artifacts(artifacts_root)
-    score = ("python", "-m", "qaeval.score", rows, "--set", artifacts)
+    score = ("python", "-m", "qaeval.score", rows, *METRICS, "--set", artifacts)
     with running_head(mode) as head:
         code, log = head.submit(*score, "--out", tmp_path / "out")
         assert code == 0, log

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from qaeval.cli import app
+from qaeval_core.configure import load_config
+from qaeval_core.errors import ConfigError
 from qaeval_core.metrics.advice import GUIDE, advice_for
 from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.scoring.describe_metrics import NO_ADVICE
@@ -66,4 +69,29 @@ def test_a_metric_says_what_it_is_worth_with_a_figure() -> None:
 def test_an_unknown_metric_names_the_nearest() -> None:
     """Protects from a dead end."""
     assert [record["metric"] for record in json.loads(shown("f1", "--json"))] == ["f1"]
-    assert "did you mean 'rouge_l'" in shown("rouge", code=2)
+    assert "did you mean 'rouge_l'" in shown("rougel", code=2)
+
+
+@pytest.mark.parametrize(("given", "metric"), [("em", "exact_match"), ("Rouge", "rouge_l")])
+def test_short_names_mean_metrics_everywhere(given: str, metric: str) -> None:
+    """On the command line, in settings and in files; OUT knows the metric's own name alone."""
+    assert shown(given) == shown(metric)
+    lower = given.lower()
+    for overrides in (
+        {f"metrics.{given}": {}},
+        {f"metrics.{lower}.metric": given},
+        {f"{given}.lowercase": False},
+        {"metrics.mine.metric": given},
+    ):
+        (name,) = found = load_config(overrides=overrides).metrics
+        assert found[name].metric == metric
+        assert name == ("mine" if "metrics.mine.metric" in overrides else metric)
+
+
+def test_one_metric_under_two_names_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("metrics: {em: {lowercase: false}, exact_match: {}}\n")
+    with pytest.raises(ConfigError, match="exact_match is given twice, under two names"):
+        load_config(path=path)
+    path.write_text("metrics: [EM, rouge]\n")
+    assert list(load_config(path=path).metrics) == ["exact_match", "rouge_l"]

@@ -38,7 +38,7 @@ def score(source: Path, *, out: Path, server: ServedModel, **settings: object) -
         **settings,
     }
     words = [word for key, value in given.items() for word in ("--set", f"naco.{key}={value}")]
-    qaeval("score", source, "--out", out, "--metrics", "naco", *words)
+    qaeval("score", source, "--out", out, "--ray", "--metrics", "naco", *words)
 
 
 def judge(folder: Path, server: ServedModel) -> None:
@@ -58,7 +58,7 @@ def judge(folder: Path, server: ServedModel) -> None:
         "ledger_path": folder / "ledgers",
     }
     words = [word for key, value in given.items() for word in ("--set", f"judge.{key}={value}")]
-    qaeval("score", source, "--out", folder / "judged", "--metrics", "judge", *words)
+    qaeval("score", source, "--out", folder / "judged", "--ray", "--metrics", "judge", *words)
     scores = read_scores(folder / "judged", "judged.parquet")
     assert set(scores["judge_reason"]) <= {None, "unparsable_reply"}, server.log()
     assert scores["judge"].drop_nulls().is_between(1, 5).all()

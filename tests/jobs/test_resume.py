@@ -24,6 +24,7 @@ pytestmark = pytest.mark.ray
 
 N_ROWS = 32
 SHARD = "4"
+METRICS = ("--metrics", "qrelscore")
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def uninterrupted(source: Path, artifacts_root: Path) -> Path:
     """The oracle: the same rows in one process, in shards of another size."""
     out = source.parent / "uninterrupted"
-    qaeval("score", source, "--out", out, "--local")
+    qaeval("score", source, "--out", out, "--local", *METRICS)
     return out
 
 
@@ -46,7 +47,7 @@ def test_killed_driver_resumes_without_computing_a_shard_twice(
 ) -> None:
     """Protects from lost, doubled or recomputed rows after kill -9 of the driver."""
     out = tmp_path / "out"
-    words = ["score", source, "--out", out, "--rows-per-shard", SHARD]
+    words = ["score", source, "--out", out, "--ray", *METRICS, "--rows-per-shard", SHARD]
     process = start_qaeval(*words)
     wait_until(lambda: len(commits(out, "grg")) >= 3, process)
     os.killpg(process.pid, signal.SIGKILL)  # The driver and the local Ray it started.
@@ -72,7 +73,9 @@ def test_killed_scoring_actor_changes_nothing(
 ) -> None:
     """Protects from rows lost or doubled when one worker process dies."""
     out = tmp_path / "out"
-    process = start_qaeval("score", source, "--out", out, "--rows-per-shard", SHARD)
+    process = start_qaeval(
+        "score", source, "--out", out, "--ray", *METRICS, "--rows-per-shard", SHARD
+    )
     wait_until(lambda: len(commits(out, "grg")) >= 2, process)
     workers = processes(process.pid, title="ScorePieces")
     assert workers, "no scoring actor was found"
@@ -89,7 +92,7 @@ def test_sigterm_keeps_whole_shards_and_exits_1(
 ) -> None:
     """Protects from work lost when a scheduler asks a job to end."""
     out = tmp_path / "out"
-    words = ["score", source, "--out", out, "--rows-per-shard", SHARD]
+    words = ["score", source, "--out", out, "--ray", *METRICS, "--rows-per-shard", SHARD]
     process = start_qaeval(*words)
     wait_until(lambda: len(commits(out, "grg")) >= 2, process)
     process.terminate()

@@ -21,7 +21,7 @@ def words(source: Path, out: Path, *more: str) -> list[str | Path]:
     """Return a command that scores a sample."""
     given = ["--metrics", "f1", "--column", "references=reference", "--rows-per-shard", "16"]
     sample = ["--set", f"input.sample_groups={N_GROUPS}"]
-    return ["score", source, "--out", out, *given, *sample, *more]
+    return ["score", source, "--out", out, "--ray", *given, *sample, *more]
 
 
 @pytest.fixture(scope="module")

@@ -390,7 +390,9 @@ def test_a_run_on_ray_has_a_page_and_no_texts_if_asked(tmp_path: Path) -> None:
     """As people run it; and what was left out stays out when the page is written again."""
     questions(60).write_parquet(tmp_path / "q.parquet")
     words = ["--metrics", "f1", "--column", "references=reference", "--carry", "topic"]
-    said = qaeval("score", tmp_path / "q.parquet", "--out", tmp_path / "out", *words, "--no-texts")
+    said = qaeval(
+        "score", tmp_path / "q.parquet", "--out", tmp_path / "out", *words, "--no-texts", "--ray"
+    )
     assert f"report: {tmp_path / 'out' / 'report.html'}" in said
     before = page_of(tmp_path / "out")
     assert_stands_alone(before)

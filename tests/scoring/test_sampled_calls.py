@@ -103,7 +103,7 @@ def test_actors_that_ask_know_the_sample(tmp_path: Path) -> None:
             "input.sample_groups": 5,
         }
         words = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
-        qaeval("score", source, "--out", tmp_path / "out", "--metrics", "naco", *words)
+        qaeval("score", source, "--out", tmp_path / "out", "--ray", "--metrics", "naco", *words)
         assert server.stats()["n_calls"] == sum(chosen(contexts, 5))
     scores = read_scores(tmp_path / "out")
     assert scores["naco"].is_not_null().to_list() == chosen(contexts, 5)

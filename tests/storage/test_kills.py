@@ -55,7 +55,7 @@ def uri(store: S3Server, tmp_path: Path) -> str:
 def words(source: Path, uri: str, *more: str) -> list[str]:
     return [
         *("score", str(source), "--metrics", "f1,rouge_l", "--column", "references=reference"),
-        *("--rows-per-shard", str(ROWS_PER_SHARD), "--out", uri, *more),
+        *("--rows-per-shard", str(ROWS_PER_SHARD), "--out", uri, "--ray", *more),
     ]
 
 

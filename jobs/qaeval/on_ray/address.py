@@ -11,6 +11,8 @@ import re
 from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import RunError
 
+# Settings that say how work is spread: who gives one wants it spread.
+_OF_CLUSTERS = {"actors", "llm_actors", "cpus_per_actor", "start_timeout_s"}
 _ADDRESS = re.compile(r"(?:ray://)?(?:\[[0-9a-fA-F:.%\w]+\]|[^\s/:@\[\]]+):[0-9]{1,5}")
 
 
@@ -41,3 +43,14 @@ def host_and_port(address: str) -> tuple[str, int]:
     """Return host and port of an address."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def is_named(cluster: ClusterSection) -> bool:
+    """Return whether a cluster, or how to use one, was asked for.
+
+    Examples
+    --------
+    >>> is_named(ClusterSection(actors=2)), is_named(ClusterSection(device="cpu"))
+    (True, False)
+    """
+    return given_address(cluster)[0] is not None or bool(_OF_CLUSTERS & cluster.model_fields_set)

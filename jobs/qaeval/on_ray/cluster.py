@@ -8,7 +8,6 @@ import os
 import secrets
 import socket
 import stat
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,8 +26,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from qaeval.command import say
 from qaeval.on_ray.address import given_address, host_and_port
 from qaeval_core.configure import ClusterSection
-from qaeval_core.errors import BlindNodeError, DeviceError, RunError
-from qaeval_core.models.session import Device, available_cpus, load_onnxruntime
+from qaeval_core.errors import BlindNodeError, RunError
+from qaeval_core.models.session import Device, available_cpus
 from qaeval_core.running.visibility import Sight
 
 _CPUS_PER_ACTOR = 4
@@ -78,9 +77,11 @@ def connected(cluster: ClusterSection) -> Iterator[None]:
     }
     address, source = given_address(cluster)
     if address is not None:
+        say(f"connecting to the Ray cluster at {address}")
         _check_answers(address, source)
         options = {"address": address, "logging_level": logging.ERROR, "log_to_driver": False}
     else:
+        say("starting Ray on this machine: it takes some seconds")
         # Logical CPUs beyond the real ones: an actor that reserves all would starve light tasks.
         options["num_cpus"] = available_cpus() + 2
         # A worker tokenizes in one thread and counts in another: with an arena for each of many
@@ -258,24 +259,6 @@ def cluster_device(cluster: ClusterSection) -> Device:
     if cluster.device != "auto":
         return cluster.device
     return "cuda" if ray.cluster_resources().get("GPU", 0) >= 1 else "cpu"
-
-
-def local_device(cluster: ClusterSection) -> Device:
-    """Return where models run without a cluster: a GPU that the driver and ONNX Runtime know."""
-    if cluster.device != "auto":
-        return cluster.device
-    try:
-        if "CUDAExecutionProvider" not in load_onnxruntime().get_available_providers():
-            return "cpu"
-    except DeviceError:
-        return "cpu"  # None is installed: metrics of words need none.
-    try:
-        found = subprocess.run(
-            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return "cpu"
-    return "cuda" if found.returncode == 0 and "GPU" in found.stdout else "cpu"
 
 
 def layout(cluster: ClusterSection, device: Device) -> ActorLayout:
