@@ -168,7 +168,7 @@ def test_from_the_sheet_to_the_certificate(out: Path, tmp_path: Path) -> None:
     ranked = ["--rank-by", "f1", "--rules", "none", "--local", "--to", kept]
     said = qaeval("filter", out, *ranked, "--label-sheet", "300", "--precision", "0.6")
     sheet = kept / "label_sheet.csv"
-    assert str(sheet) in said and "at best, all labels good, 300 certify" in said
+    assert str(sheet) in said and "even if all 300 labels turn out good" in said
     assert sorted(path.name for path in kept.iterdir()) == ["label_sheet.csv"]
     table = pl.read_csv(sheet, infer_schema=False)
     assert table.columns == ["id", "good", "question", "context", "answer"]
