@@ -1,4 +1,4 @@
-"""Peers of metrics of words: public programs, called row by row as their users call them.
+"""Peers of lexical metrics: public programs, called row by row as their users call them.
 
 The SQuAD script is written anew, as the published one computes; the others are the libraries.
 """

@@ -1,4 +1,4 @@
-"""Benchmark of metrics of words: rows/s against public peers, and a million rows on Ray.
+"""Benchmark of lexical metrics: rows/s against public peers, and a million rows on Ray.
 
 ``speed``: f1, rouge_l and bleu_1 to 4 together against the sum of the peers that compute them, on
 the same rows in one process on one core, in turn; equal numbers are checked. ``million``: one

@@ -31,19 +31,21 @@ class ModelSettings(Section):
     """How one model role runs (``models.<role>``)."""
 
     max_batch_tokens: int | None = Field(
-        None, ge=128, description="tokens of a batch after padding; default by device and role"
+        None, ge=128, description="tokens in a batch after padding; default by device and role"
     )
     max_batch_s: float = Field(
-        900.0, gt=0.0, description="seconds after which a batch ends the run: a graph may never end"
+        900.0, gt=0.0, description="stop the run if a batch takes longer than this many seconds"
     )
     precision: Literal["auto", "fp32", "fp16"] = Field(
-        "auto", description="auto: fp16 on a GPU, fp32 on a CPU"
+        "auto", description="numeric precision; auto: fp16 on a GPU, fp32 on a CPU"
     )
-    allow_lossy: bool = Field(False, description="use a graph whose parity gate failed")
+    allow_lossy: bool = Field(
+        False, description="use an exported graph even if it differs too much from torch"
+    )
     onnx_file: str | None = Field(
         None,
-        description="ONNX file of cross-encoders and sentence encoders to take as it is, such as "
-        "onnx/model.onnx; null: where there are no safetensors",
+        description="ONNX file of a cross-encoder or sentence encoder to use instead of an export, "
+        "e.g. onnx/model.onnx; null: only if the model has no safetensors",
     )
 
 
@@ -56,41 +58,41 @@ class ModelsSection(Section):
     keyphrase_classifier: ModelSettings = ModelSettings()
     reader: ModelSettings = ModelSettings()
     artifacts_path: str | None = Field(
-        None, description="folder of exported artifacts; default $QAEVAL_ARTIFACTS or the cache"
+        None, description="folder of exported models; default QAEVAL_ARTIFACTS, else the cache"
     )
-    build: bool = Field(True, description="export a missing artifact on first use")
-    check_device: bool = Field(
-        True, description="compare 40 rows with a CPU before a GPU's numbers are trusted"
-    )
+    build: bool = Field(True, description="export a missing model on first use")
+    check_device: bool = Field(True, description="compare 40 rows with a CPU before using a GPU")
 
 
 class InputSection(Section):
     """What is read (``input``)."""
 
-    paths: tuple[str, ...] = Field((), description="files, folders, globs or filesystem URIs")
-    columns: dict[str, str] = Field({}, description="role -> column name")
+    paths: tuple[str, ...] = Field(
+        (), description="files, folders, globs, or URIs of an object store"
+    )
+    columns: dict[str, str] = Field({}, description="column name of each role")
     binary_as_text: bool = Field(
-        False, description="read columns of bytes as texts, which Impala and old Spark write so"
+        False, description="read binary columns as text, as written by Impala and old Spark"
     )
     unanswerable: Literal["undefined", "empty"] = Field(
         "undefined",
-        description="an empty list of references: undefined, or empty: the answer is that there is "
-        "none, as in SQuAD 2.0",
+        description="meaning of an empty list of references: undefined (no score), or empty (no "
+        "answer is right, as in SQuAD 2.0)",
     )
-    limit: int | None = Field(None, ge=0, description="score only the first rows")
+    limit: int | None = Field(None, ge=0, description="score only the first N rows")
     sample_groups: int | None = Field(
         None,
         ge=1,
-        description="score only the rows of so many contexts, those of smallest hash; the others "
-        "are `not_sampled`",
+        description="score only the rows of N contexts, chosen by hash; other rows are "
+        "`not_sampled`",
     )
     skip_unreadable: bool = Field(
-        False, description="leave files out that are not readable Parquet, instead of stopping"
+        False, description="skip files that are not readable Parquet, instead of stopping"
     )
     accept_old_commits: bool = Field(
         False,
-        description="use commits of versions that knew a file by name, size and time alone; only "
-        "where the files are those that were scored",
+        description="use commits of old versions, which identified files only by name, size and "
+        "time; use it only if the files are unchanged",
     )
 
 
@@ -98,24 +100,24 @@ class OutputSection(Section):
     """What is written (``output``)."""
 
     path: str | None = Field(
-        None, description="the OUT folder: a path, or the URI of an object store (s3, gs, az)"
+        None, description="OUT folder: a path, or a URI of an object store (s3, gs, az)"
     )
     lock: bool = Field(
         True,
-        description="refuse a second run into OUT; off where its store cannot tell them apart",
+        description="refuse a second run into OUT; turn it off if the store cannot lock",
     )
     wait_s: float = Field(
         0.0, ge=0, description="seconds to wait for another run that writes to OUT"
     )
-    carry: tuple[str, ...] = Field((), description="input columns to copy into the scores")
+    carry: tuple[str, ...] = Field((), description="input columns to copy beside the scores")
     statistics: bool = Field(
-        False, description="write what corpus scores are summed from: <instance>_statistics"
+        False, description="write the statistics of corpus scores: <instance>_statistics"
     )
     replies: bool = Field(
-        True, description="keep the texts of language models' replies; false: what was read of them"
+        True, description="store the texts of LLM replies; false: only the values read from them"
     )
     texts: bool = Field(
-        True, description="show texts of rows of lowest and highest score in report.html"
+        True, description="show texts of the lowest and highest rows in report.html"
     )
 
 
@@ -123,29 +125,23 @@ class ScoringSection(Section):
     """How work is cut and watched (``scoring``)."""
 
     rows_per_shard: int | None = Field(
-        None, ge=1, description="rows scored and committed at once; default by family and device"
+        None, ge=1, description="rows to score and commit at once; default by metric and device"
     )
-    max_shard_bytes: int = Field(
-        64 << 20,
-        ge=1024,
-        description="bytes of a shard: planned by a file's statistics, cut where more are decoded",
-    )
+    max_shard_bytes: int = Field(64 << 20, ge=1024, description="largest shard in decoded bytes")
     max_text_bytes: int = Field(
         16 << 20,
         ge=1024,
-        description="bytes of one text or list of texts; rows with a longer one are quarantined "
-        "(text_too_large)",
+        description="largest text, or list of texts, in bytes; rows with a larger one are "
+        "quarantined (text_too_large)",
     )
     max_quarantined: float = Field(
-        1.0, ge=0.0, le=1.0, description="stop when a larger share of rows is quarantined"
+        1.0, ge=0.0, le=1.0, description="stop if a larger share of rows is quarantined"
     )
     retry_quarantined: bool = Field(
-        False,
-        description="score quarantined rows once more, and ask again where "
-        "calls to a language model failed",
+        False, description="score quarantined rows again, and repeat failed LLM calls"
     )
     retry_storage_s: float = Field(
-        300.0, ge=0.0, description="seconds that a disk or store which does not answer is tried"
+        300.0, ge=0.0, description="seconds to retry a disk or store that does not answer"
     )
     progress_s: float = Field(5.0, gt=0.0, description="seconds between progress lines")
 
@@ -153,21 +149,21 @@ class ScoringSection(Section):
 class ClusterSection(Section):
     """Where work runs (``cluster``)."""
 
-    address: str | None = Field(None, description="Ray cluster; default: a local one")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where models run")
+    address: str | None = Field(None, description="address of a Ray cluster; default: a local one")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="device that models run on")
     actors: int | None = Field(
-        None, ge=1, description="scoring actors; default one per GPU, else one per 4 CPUs"
+        None, ge=1, description="number of scoring actors; default one per GPU, else one per 4 CPUs"
     )
     llm_actors: int = Field(
-        1, ge=1, description="actors that call language models; one makes hundreds of calls/s"
+        1, ge=1, description="number of actors that call LLMs; one makes hundreds of calls/s"
     )
     cpus_per_actor: float | None = Field(
         None,
         gt=0.0,
-        description="CPUs (and threads) of one actor; default 4, beside a GPU a share of the node",
+        description="CPUs and threads of one actor; default 4, with a GPU a share of the node",
     )
     start_timeout_s: float = Field(
-        300.0, gt=0.0, description="wait this long for the cluster to offer the actors"
+        300.0, gt=0.0, description="seconds to wait until the cluster has started the actors"
     )
 
 

@@ -15,15 +15,26 @@ from qaeval_core.models.record import GRAPHS, ArtifactRequest
 from qaeval_core.terminal import say_error, show
 
 _EPILOG = """\
-examples:
-  python -m qaeval_export --graph relevance_matching --model minilm
-  python -m qaeval_export --graph relevance_matching --model roberta-base --matching weighted
-  python -m qaeval_export --graph token_logprobs --model gpt2 --precision fp16 --root artifacts
-  python -m qaeval_export --graph pair_score --model cross-encoder/stsb-roberta-large
-  python -m qaeval_export --graph token_vectors --model bert-base-uncased --layer 2
+Examples:
 
-A model is an embedded one (such as minilm), a folder with safetensors, or a hub id.
-Exit status: 0 built or already there, 1 export failed, 2 wrong request.
+  qaeval export --graph relevance_matching --model minilm
+
+  qaeval export --graph relevance_matching --model minilm --matching weighted
+
+  qaeval export --graph token_logprobs --model gpt2 --precision fp16
+
+  qaeval export --graph pair_score --model cross-encoder/stsb-roberta-large
+
+  qaeval export --graph token_vectors --model bert-base-uncased --layer 2
+
+The graphs and their metrics:
+
+  relevance_matching  qrelscore     sentence_vector    bi_encoder
+  token_logprobs      qrelscore     token_vectors      bertscore, moverscore
+  pair_score          sas           keyphrase_weights  kpqa
+  answer_span         roundtrip     relevance_matches  qaeval explain
+
+Exit codes: 0 built, or already there; 1 export failed; 2 bad request.
 """
 
 # Options of all graphs by name; of many values, the help says in words what they are.
@@ -33,7 +44,7 @@ _MAX_LISTED = 8
 
 def main(arguments: list[str] | None = None) -> int:
     """Build one artifact and print its folder and parity."""
-    args = _parser().parse_args(arguments)
+    args = make_parser().parse_args(arguments)
     options = {name: value for name in _OPTIONS if (value := getattr(args, name)) is not None}
     try:
         request = ArtifactRequest(
@@ -98,33 +109,60 @@ def _be_quiet() -> None:
     logging.disable_progress_bar()
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m qaeval_export",
-        description="Export a model as an artifact: a graph that reduces inside, checked "
-        "against torch.",
+        prog="qaeval export",
+        usage="%(prog)s --graph GRAPH --model MODEL [OPTIONS]",
+        description="Export a model to ONNX ahead of a run. The graph is compared with torch.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--graph", required=True, choices=list(GRAPHS))
-    parser.add_argument(
-        "--model", required=True, help="embedded name, folder, or hub id[@revision]"
+    group = parser.add_argument_group("Model")
+    group.add_argument(
+        "--graph",
+        required=True,
+        choices=list(GRAPHS),
+        metavar="GRAPH",
+        help="Use of the model; see below. Required.",
     )
-    parser.add_argument("--precision", default="fp32", choices=["fp32", "fp16"])
-    for name, option in _OPTIONS.items():
-        listed = option.values if len(option.values) <= _MAX_LISTED else None
-        parser.add_argument(f"--{name}", choices=listed, help=option.help)
-    parser.add_argument(
+    group.add_argument(
+        "--model",
+        required=True,
+        help="Name of a bundled model, folder with safetensors, or hub id[@revision]. Required.",
+    )
+    group.add_argument(
+        "--precision",
+        default="fp32",
+        choices=["fp32", "fp16"],
+        help="Precision of the graph. Default: fp32.",
+    )
+    group.add_argument(
         "--onnx-file",
         default="",
         metavar="FILE",
-        help="ONNX file of the model to take as it is, such as onnx/model.onnx",
+        help="Use this ONNX file of the model instead of an export, e.g. onnx/model.onnx.",
     )
-    parser.add_argument("--root", type=Path, help="where artifacts lie (QAEVAL_ARTIFACTS)")
-    parser.add_argument(
-        "--allow-lossy", action="store_true", help="keep fp16 even if it fails its parity gate"
+    group = parser.add_argument_group("Graph")
+    for name, option in _OPTIONS.items():
+        listed = option.values if len(option.values) <= _MAX_LISTED else None
+        group.add_argument(f"--{name}", choices=listed, help=option.help)
+    group = parser.add_argument_group("Output")
+    group.add_argument(
+        "--root",
+        type=Path,
+        metavar="DIR",
+        help="Folder of exported models. Default: QAEVAL_ARTIFACTS, else the cache.",
     )
-    parser.add_argument("--force", action="store_true", help="build it even if it is there")
+    group = parser.add_argument_group("Run")
+    group.add_argument(
+        "--allow-lossy",
+        action="store_true",
+        help="Keep an fp16 graph even if it differs too much from torch.",
+    )
+    group.add_argument(
+        "--force", action="store_true", help="Export again even if the result exists."
+    )
     return parser
 
 

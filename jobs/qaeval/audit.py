@@ -1,4 +1,4 @@
-"""audit: whether the scores of a corpus moved between two runs, and not by chance.
+"""audit: alert if scores changed between two runs by more than chance explains.
 
 Exit codes: 0 no alert; 3 alert; 1 OUT is not complete, there is no reference, or the run broke;
 2 bad request.
@@ -8,19 +8,30 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from qaeval import arguments
 from qaeval import command as options
+from qaeval.arguments import (
+    ConfigOption,
+    DryRunOption,
+    MovedInputOption,
+    NoTextsOption,
+    RunArgument,
+    TextsOption,
+    flag,
+    option,
+)
+from qaeval.on_ray.address import announce
 from qaeval_core.audit.output import dry_run_lines, outcome_lines, write_report
 from qaeval_core.audit.request import AuditRequest, load_settings
 from qaeval_core.audit.run import AuditOutcome, prepare_audit, run_audit
 from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import ConfigError, QAEvalError
 from qaeval_core.models.session import available_cpus
-from qaeval_core.pages.example_rows import MAX_EXAMPLES, RunExamples
+from qaeval_core.pages.example_rows import RunExamples
 from qaeval_core.running.progress import LabelProgress
 from qaeval_core.scoring.rewrite_page import run_examples
 from qaeval_core.storage.path import StoragePath, open_out
@@ -35,19 +46,23 @@ EPILOG = """Examples:
 
   qaeval audit out --history audits --to report
 
-  qaeval audit out --history audits --to report --by system --cluster topic \\
-    --kept 'f1 >= 0.5' --config audit.yaml
+  qaeval audit out --history audits --to report --by system \\
+    --cluster topic --kept 'f1 >= 0.5' --config audit.yaml
 
   qaeval audit out --history audits --to report --reference last --warn-only
 
-  qaeval audit s3://bucket/out --history s3://bucket/audits --to s3://bucket/report
+  qaeval audit s3://bucket/out --history s3://bucket/audits --to report
 
-Exit codes: 0 no alert; 3 alert; 1 OUT is not complete, or there is nothing to compare it with (0
-with --pin); 2 bad request. An alert needs an effect of at least its tolerance, and evidence.
+An alert needs two things: an effect of at least its tolerance, and a small
+adjusted p-value.
 
-With --reference OUT rows whose ids are in both runs are compared one by one, too, if they are at
-least half: small changes are seen, and values that differ though their input does not. The history
-knows no rows. What the metrics read is read again, where it is still there.
+With --reference OUT, rows whose ids are in both runs are also compared pair
+by pair, if they are at least half of the rows. This detects small changes,
+and values that differ although their input does not. The input of both runs
+is read again, if it is still there. A reference from the history has no rows.
+
+Exit codes: 0 no alert; 3 alert; 1 OUT not complete, or nothing to compare it
+with (0 with --pin); 2 bad request.
 """
 
 EXIT_ALERT = 3
@@ -55,61 +70,90 @@ _PROGRESS_S = 5.0
 
 
 def audit_run(
-    out: Annotated[str, typer.Argument(help="OUT of qaeval score")],
+    out: RunArgument,
     history: Annotated[
-        str, typer.Option(help="folder of profiles, one a run; this run's is added")
+        str,
+        option(
+            group=arguments.INPUT,
+            metavar="DIR",
+            text="Folder with one profile per run. The profile of this run is added.",
+        ),
     ],
-    to: Annotated[str | None, typer.Option(help="folder for the report")] = None,
     reference: Annotated[
         str | None,
-        typer.Option(help="OUT, profile, last or pinned; default pinned, else the oldest run"),
+        option(
+            group=arguments.INPUT,
+            metavar="RUN",
+            text="Run to compare with: an OUT folder, a profile, last or pinned.",
+            show_default="pinned, else the oldest",
+        ),
+    ] = None,
+    inputs: MovedInputOption = None,
+    to: Annotated[
+        str | None,
+        option(
+            group=arguments.OUTPUT,
+            metavar="REPORT",
+            text="Folder for the report. Required without --dry-run.",
+        ),
     ] = None,
     pin: Annotated[
-        bool, typer.Option("--pin", help="this run is the reference of those to come")
+        bool,
+        flag(
+            "--pin",
+            group=arguments.OUTPUT,
+            text="Use this run as the reference for future audits.",
+        ),
     ] = False,
+    texts: TextsOption = None,
+    no_texts: NoTextsOption = False,
+    watch: Annotated[
+        str | None,
+        option(
+            group=arguments.METRICS,
+            metavar="COLUMNS",
+            text="Comma-separated score columns to compare.",
+            show_default="all",
+        ),
+    ] = None,
+    kept: Annotated[
+        str | None,
+        option(
+            group=arguments.METRICS,
+            metavar="CONDITION",
+            text="Also compare the share of rows that meet a condition, e.g. 'f1 >= 0.5'.",
+        ),
+    ] = None,
     by: Annotated[
         list[str] | None,
-        typer.Option(
-            help="carried column whose values are slices; repeatable; default: the reference's"
+        option(
+            group=arguments.COMPARISON,
+            metavar="COLUMN",
+            text="Also compare the rows of each value of this carried column. Repeatable.",
+            show_default="as in the reference",
         ),
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
-            help="role or carried column of rows that belong together; default: the reference's, "
-            "else context"
+        option(
+            group=arguments.STATISTICS,
+            metavar="COLUMN",
+            text="Resample rows with equal values of this role or carried column together.",
+            show_default="as in the reference, else context",
         ),
     ] = None,
-    watch: Annotated[
-        str | None, typer.Option(help="columns of scores: a,b,c; default all of them")
-    ] = None,
-    kept: Annotated[
-        str | None, typer.Option(help="condition whose share of rows is audited: 'f1 >= 0.5'")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="YAML: alpha, draws, tolerances, columns")
-    ] = None,
-    inputs: Annotated[
-        list[str] | None, typer.Option("--input", help="where the input lies now; repeatable")
-    ] = None,
-    texts: Annotated[
-        int | None,
-        typer.Option(min=1, max=MAX_EXAMPLES, help="rows at each end of a score in audit.html"),
-    ] = None,
-    no_texts: Annotated[
-        bool, typer.Option("--no-texts", help="show no text of rows in audit.html")
-    ] = False,
+    config: ConfigOption = None,
     warn_only: Annotated[
-        bool, typer.Option("--warn-only", help="exit with 0 where there is an alert")
+        bool,
+        flag("--warn-only", group=arguments.RUN, text="Exit with 0 even if an alert is raised."),
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="show what would be read and compared; write nothing")
-    ] = False,
-    address: Annotated[
-        str | None, typer.Option(help="Ray cluster; default: this machine's processes, no Ray")
-    ] = None,
+    dry_run: DryRunOption = False,
+    address: Annotated[str | None, arguments.address("processes on this machine")] = None,
 ) -> None:
-    """Compare a run with an earlier one: an alert when the data moved, not when chance did."""
+    """Compare a run with an earlier one, and alert if scores changed.
+
+    It alerts only if scores changed by more than chance explains.
+    """
     try:
         request = AuditRequest(
             reference=reference,
@@ -165,11 +209,13 @@ def _run(
         executor = LocalRangeExecutor(tell, n_processes=available_cpus())
         with contextlib.closing(executor):
             return run_audit(out, request, executor, history=history)
+    cluster = ClusterSection(address=address)
+    announce(cluster)
     # Imported here: Ray takes half a second that others need not pay.
     from qaeval.on_ray.cluster import connected
     from qaeval.on_ray.tasks import RayTasks
 
-    with connected(ClusterSection(address=address)):
+    with connected(cluster):
         return run_audit(out, request, RayTasks(tell, options.say), history=history)
 
 

@@ -1,4 +1,4 @@
-"""calibrate: what scores of a corpus are measured against: baselines, expected complexity."""
+"""calibrate: estimate baselines of a corpus: rescaling constants, expected complexity."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from typing import Annotated
 
 import typer
 
+from qaeval import arguments
 from qaeval import command as options
-from qaeval.packages import check_before_input, check_before_rows
-from qaeval.score import (
+from qaeval.arguments import (
     ColumnOption,
     ConfigOption,
     InputsArgument,
     MetricsOption,
+    SeedOption,
     SetOption,
-    stop_on_signals,
+    option,
 )
+from qaeval.packages import check_before_input, check_before_rows
+from qaeval.score import stop_on_signals
 from qaeval_core.calibration.baselines import calibrate as calibrate_job
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError, QAEvalError
@@ -33,38 +36,64 @@ EPILOG = """Examples:
 
   qaeval calibrate data/ --corpus news --out baseline-news.json
 
-  qaeval score data/ --out scores --set qrelscore.baseline=baseline-news.json
-
   qaeval calibrate data/ --corpus news --column candidate=reference_question \\
-    --set naco.base_url=https://host/v1 --set naco.model=NAME
+    --set naco.base_url=$URL --set naco.model=NAME
 
-  qaeval score data/ --out scores --set naco.expected_complexity=complexity-news.json ...
+  qaeval score data/ --out out --set qrelscore.baseline=baseline-news.json
+
+  qaeval score data/ --out out \\
+    --set naco.expected_complexity=complexity-news.json
+
+Exit codes: 0 done; 1 stopped or failed; 2 bad request.
 """
 
 
 def calibrate(
     inputs: InputsArgument = None,
-    corpus: Annotated[str | None, typer.Option(help="name of the corpus")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="default: baseline-<corpus>.json, complexity-<corpus>.json")
+    column: ColumnOption = None,
+    corpus: Annotated[
+        str | None,
+        option(group=arguments.OUTPUT, metavar="NAME", text="Name of the corpus. Required."),
     ] = None,
-    n_pairs: Annotated[
-        int, typer.Option(min=2, help="random pairs to average over (qrelscore)")
-    ] = 1000,
-    n_questions: Annotated[
-        int, typer.Option(min=1, help="reference questions to ask (naco)")
-    ] = 200,
-    seed: Annotated[int, typer.Option(help="of what is drawn by chance")] = 0,
+    out: Annotated[
+        Path | None,
+        option(
+            group=arguments.OUTPUT,
+            metavar="FILE",
+            text="JSON file for the result.",
+            show_default="baseline-NAME.json or complexity-NAME.json",
+        ),
+    ] = None,
+    metrics: MetricsOption = None,
     config: ConfigOption = None,
     setting: SetOption = None,
-    metrics: MetricsOption = None,
-    column: ColumnOption = None,
+    n_pairs: Annotated[
+        int,
+        option(
+            group=arguments.RUN,
+            metavar="N",
+            min=2,
+            text="For qrelscore: average over N random pairs of question and context.",
+        ),
+    ] = 1000,
+    n_questions: Annotated[
+        int,
+        option(
+            group=arguments.RUN,
+            metavar="N",
+            min=1,
+            text="For naco: ask N reference questions.",
+        ),
+    ] = 200,
+    seed: SeedOption = 0,
 ) -> None:
-    """Find what scores of a corpus are measured against.
+    """Estimate the baselines of a corpus for qrelscore or naco.
 
-    For qrelscore b_LRM and b_GRG, the mean raw scores of questions with contexts of other rows; for
-    naco the expected complexity, the steps that a model usually takes to answer its reference
-    questions.
+    For qrelscore these are the rescaling constants b_LRM and b_GRG: the mean
+    raw scores of questions paired with contexts of other rows.
+
+    For naco this is the expected complexity: the usual number of steps in
+    which a model answers the reference questions of the corpus.
     """
     try:
         if not corpus:
@@ -109,7 +138,7 @@ def _calibrated(config: RunConfig) -> str:
             )
     found, *others = dict.fromkeys(kinds.values())
     if others:
-        raise ConfigError(f"{found} and {others[0]} are calibrated one after the other")
+        raise ConfigError(f"calibrate one metric per command: {found} or {others[0]}, not both")
     return found
 
 

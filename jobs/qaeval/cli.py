@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from importlib import metadata
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,32 +13,41 @@ from qaeval import command as options
 from qaeval import filter as filter_verb
 from qaeval.command import DEBUG, caught
 
+EPILOG = """Examples:
+
+  qaeval demo
+
+  qaeval score answers.parquet --out out --metrics f1,sas
+
+Run qaeval VERB --help for the options of a verb, and examples.
+
+Documentation: README.md and the folder docs/ of the source.
+"""
+
 app = typer.Typer(
     name="qaeval",
-    help="Score question-answering and question-generation data in bulk.",
+    epilog=EPILOG,
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+# Their options are those of another process, which also prints the help.
+_PASSED_ON: dict[str, Any] = {
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
+    "add_help_option": False,
+}
+# In the order in which a newcomer meets them.
+app.command(epilog=demo.EPILOG)(caught(demo.demo))
+app.command(epilog=metrics.EPILOG)(caught(metrics.metrics))
 app.command(epilog=score.EPILOG)(caught(score.score))
-app.command(epilog=calibrate.EPILOG)(caught(calibrate.calibrate))
+app.command(epilog=report.EPILOG)(caught(report.report))
+app.command(epilog=explain.EPILOG)(caught(explain.explain))
 app.command(epilog=correlate.EPILOG)(caught(correlate.correlate))
 app.command("filter", epilog=filter_verb.EPILOG)(caught(filter_verb.filter_rows))
 app.command("audit", epilog=audit.EPILOG)(caught(audit.audit_run))
-app.command(epilog=explain.EPILOG)(caught(explain.explain))
-app.command(epilog=report.EPILOG)(caught(report.report))
-app.command(
-    epilog=export.EPILOG,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    add_help_option=False,
-)(caught(export.export))
-app.command(
-    epilog=train.EPILOG,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    add_help_option=False,
-)(caught(train.train))
-app.command(epilog=metrics.EPILOG)(caught(metrics.metrics))
-app.command(epilog=demo.EPILOG)(caught(demo.demo))
+app.command(epilog=calibrate.EPILOG)(caught(calibrate.calibrate))
+app.command(epilog=train.EPILOG, **_PASSED_ON)(caught(train.train))
+app.command(epilog=export.EPILOG, **_PASSED_ON)(caught(export.export))
 
 
 def _show_version(value: bool) -> None:
@@ -51,10 +60,16 @@ def _show_version(value: bool) -> None:
 def _root(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="show the version"),
+        typer.Option(
+            "--version",
+            metavar="",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the version and exit.",
+        ),
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help=f"show tracebacks, as {DEBUG}=1 does")
+        bool, typer.Option("--debug", metavar="", help=f"Show tracebacks, as {DEBUG}=1 does.")
     ] = False,
 ) -> None:
     """Score question-answering and question-generation data in bulk."""

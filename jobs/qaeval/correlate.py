@@ -1,4 +1,4 @@
-"""correlate: which metric agrees with people, and how surely.
+"""correlate: which metrics agree with human ratings, with confidence intervals.
 
 Exit codes: 0 done, 1 a store does not answer, 2 bad request.
 """
@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
+from qaeval import arguments
 from qaeval import command as options
+from qaeval.arguments import SeedOption, flag, option
 from qaeval_core.errors import ConfigError, QAEvalError
 from qaeval_core.storage.path import open_out
 from qaeval_core.study.output import check_out, study_lines, write_study
@@ -20,77 +22,187 @@ EPILOG = """Examples:
 
   qaeval correlate out --human rating
 
-  qaeval correlate out --labels ratings.csv --human fluency,relevance --compare all
+  qaeval correlate out --labels ratings.csv --human fluency --compare f1,sas
 
   qaeval correlate out --with ratings.csv --on id=row_id --human fluency
 
-  qaeval correlate pairs.jsonl --human label --metrics f1 --subset 'f1 == 0' --auc 'label > 0'
+  qaeval correlate pairs.jsonl --human label --metrics f1 --auc 'label > 0'
 
-  qaeval correlate out --human rating --system model --question id --draws 100 --out study
+  qaeval correlate out --human rating --system model --question id
 
-  qaeval correlate out --human rating --win-lose id --min-gap 2 --forward-selection
+  qaeval correlate out --human rating --win-lose id --min-gap 2 --out study
 
-Undefined values (null, NaN, infinite) are left out in pairs and counted. Intervals hold 95 % of
-resamples.
+Undefined values (null, NaN, infinite) are left out pairwise and counted.
+Intervals are 95 % bootstrap intervals.
+
+Exit codes: 0 done; 1 a store did not answer; 2 bad request.
 """
 
 
 def correlate(
     scores: Annotated[
         list[str],
-        typer.Argument(help="score tables: OUT of a run, .parquet, .jsonl, .csv, folders, globs"),
+        typer.Argument(
+            metavar="SCORES",
+            help="Tables of scores: OUT of a run, .parquet, .jsonl or .csv files, folders or "
+            "globs.",
+        ),
     ],
-    human: Annotated[str, typer.Option(help="comma-separated columns of human ratings")],
-    metrics: Annotated[
+    human: Annotated[
+        str,
+        option(
+            group=arguments.INPUT,
+            metavar="COLUMNS",
+            text="Comma-separated columns of human ratings.",
+        ),
+    ],
+    labels: Annotated[
         str | None,
-        typer.Option(help="comma-separated score columns; default: those described as scores"),
+        option(
+            group=arguments.INPUT,
+            metavar="FILE",
+            text="Table of ratings with a column id: .csv, .jsonl or .parquet. Short for --with "
+            "FILE --on id.",
+        ),
     ] = None,
     ratings: Annotated[
-        str | None, typer.Option("--with", help="second table, with the ratings")
+        str | None,
+        option(
+            "--with",
+            group=arguments.INPUT,
+            metavar="FILE",
+            text="Table of ratings, to be joined with the scores.",
+        ),
     ] = None,
     on: Annotated[
-        str | None, typer.Option(help="key of both tables: id, or id_here=id_there")
+        str | None,
+        option(
+            group=arguments.INPUT,
+            metavar="KEY",
+            text="Key column of --with, e.g. id, or id=row_id if the names differ.",
+        ),
     ] = None,
-    labels: Annotated[
-        str | None, typer.Option(help="table of ratings with a column id: as --with FILE --on id")
+    out: Annotated[
+        str | None,
+        option(
+            group=arguments.OUTPUT,
+            metavar="DIR",
+            text="Folder for Parquet tables, report.json and correlate.html.",
+        ),
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        option(
+            group=arguments.METRICS,
+            metavar="COLUMNS",
+            text="Comma-separated score columns.",
+            show_default="all scores of the run",
+        ),
     ] = None,
     subset: Annotated[
-        list[str] | None, typer.Option(help="also of rows that fulfill a condition: 'f1 == 0'")
+        list[str] | None,
+        option(
+            group=arguments.COMPARISON,
+            metavar="CONDITION",
+            text="Also correlate the rows that meet a condition, e.g. 'f1 == 0'. Repeatable.",
+        ),
     ] = None,
-    by: Annotated[str | None, typer.Option(help="also of the rows of each value")] = None,
+    by: Annotated[
+        str | None,
+        option(
+            group=arguments.COMPARISON,
+            metavar="COLUMN",
+            text="Also correlate the rows of each value of this column.",
+        ),
+    ] = None,
     system: Annotated[
-        str | None, typer.Option(help="column of system names: also correlate systems")
+        str | None,
+        option(
+            group=arguments.COMPARISON,
+            metavar="COLUMN",
+            text="Column of system names. Also correlate at system level.",
+        ),
     ] = None,
     question: Annotated[
-        str | None, typer.Option(help="column of question ids: drawn together for systems")
+        str | None,
+        option(
+            group=arguments.COMPARISON,
+            metavar="COLUMN",
+            text="Column of question ids, for resampling at system level.",
+        ),
     ] = None,
-    draws: Annotated[int, typer.Option(help="also correlate systems in N draws of questions")] = 0,
-    questions_per_draw: Annotated[int, typer.Option(help="questions in a draw")] = 30,
+    draws: Annotated[
+        int,
+        option(
+            group=arguments.COMPARISON,
+            metavar="N",
+            text="Also correlate systems in N random samples of questions.",
+        ),
+    ] = 0,
+    questions_per_draw: Annotated[
+        int,
+        option(group=arguments.COMPARISON, metavar="N", text="Questions in each such sample."),
+    ] = 30,
     auc: Annotated[
-        str | None, typer.Option(help="0/1 column or condition that says which rows are positive")
+        str | None,
+        option(
+            group=arguments.COMPARISON,
+            metavar="CONDITION",
+            text="Also compute the ROC AUC. The 0/1 column or condition marks positive rows.",
+        ),
     ] = None,
     win_lose: Annotated[
-        str | None, typer.Option(help="column of question ids: rank pairs of answers to one")
+        str | None,
+        option(
+            group=arguments.COMPARISON,
+            metavar="COLUMN",
+            text="Column of question ids. Also measure how often a metric ranks two answers to "
+            "one question as people do.",
+        ),
     ] = None,
     min_gap: Annotated[
-        float, typer.Option(help="win-lose pairs have ratings more than this apart")
+        float,
+        option(
+            group=arguments.COMPARISON,
+            metavar="GAP",
+            text="Use only pairs for --win-lose whose ratings differ by more than this.",
+        ),
     ] = 0.0,
     forward_selection: Annotated[
-        bool, typer.Option("--forward-selection", help="which metrics add to a linear prediction")
+        bool,
+        flag(
+            "--forward-selection",
+            group=arguments.COMPARISON,
+            text="Also show which metrics improve a linear prediction of the rating.",
+        ),
     ] = False,
     compare: Annotated[
-        str | None, typer.Option(help="paired bootstrap of all metrics, or of two: A,B")
+        str | None,
+        option(
+            group=arguments.COMPARISON,
+            metavar="A,B",
+            text="Compare two metrics, or all, by a paired bootstrap.",
+        ),
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option(help="column whose equal values are drawn together")
+        str | None,
+        option(
+            group=arguments.STATISTICS,
+            metavar="COLUMN",
+            text="Resample rows with equal values of this column together.",
+        ),
     ] = None,
-    resamples: Annotated[int, typer.Option(help="resamples of each bootstrap")] = 1000,
-    seed: Annotated[int, typer.Option(help="of resamples, draws and folds")] = 0,
-    out: Annotated[
-        str | None, typer.Option(help="folder for Parquet, report.json and a page")
-    ] = None,
+    resamples: Annotated[
+        int,
+        option(group=arguments.STATISTICS, metavar="N", text="Resamples of each bootstrap."),
+    ] = 1000,
+    seed: SeedOption = 0,
 ) -> None:
-    """Correlate scores with human ratings, with intervals and paired comparisons."""
+    """Correlate scores with human ratings.
+
+    It shows Pearson, Spearman and Kendall coefficients with confidence
+    intervals. It can also compare metrics, and correlate subsets and systems.
+    """
     try:
         if labels is not None and (ratings is not None or on is not None):
             raise ConfigError("--labels FILE is --with FILE --on id: give one of them")

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 
+from qaeval import arguments
 from qaeval import command as options
 from qaeval.packages import check_before_rows
 from qaeval.score import run_local, run_on_ray
@@ -28,9 +29,13 @@ from qaeval_core.running.local_executor import local_device
 from qaeval_core.sample import GOOD_LABELS, answers_table, sample_table
 from qaeval_core.stats.ranking import auc
 
-EPILOG = """Example:
+EPILOG = """Examples:
+
+  qaeval demo
 
   qaeval demo --out demo_out
+
+Exit codes: 0 done; 1 failed.
 """
 
 _METRICS = ("qrelscore", "qrelscore_lrm", "qrelscore_grg")
@@ -69,11 +74,19 @@ try next
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="folder for the sample, scores and report")] = Path(
-        "demo_out"
-    ),
+    out: Annotated[
+        Path,
+        arguments.option(
+            group=arguments.OUTPUT,
+            metavar="DIR",
+            text="Folder for the sample, its scores and reports.",
+        ),
+    ] = Path("demo_out"),
 ) -> None:
-    """Score the sample's answers here, its questions on a local Ray; show how labels differ."""
+    """Score a small sample with the bundled models.
+
+    It ends with the paths of the results, and commands to try next.
+    """
     # Imported here: Ray takes a second that --help need not pay.
     from qaeval.on_ray.cluster import connected
 

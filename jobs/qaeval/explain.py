@@ -1,4 +1,4 @@
-"""explain: why one row of a finished run has its scores: tokens, matches, gains.
+"""explain: show how one row of a finished run got its scores: tokens, matches, gains.
 
 Exit codes: 0 done, 1 recomputed values differ from the stored ones, 2 bad request.
 """
@@ -10,7 +10,9 @@ from typing import Annotated
 
 import typer
 
+from qaeval import arguments
 from qaeval import command as options
+from qaeval.arguments import MovedInputOption, RunArgument, option
 from qaeval_core.errors import QAEvalError
 from qaeval_core.storage.files import write, write_json
 
@@ -20,38 +22,70 @@ EPILOG = """Examples:
 
   qaeval explain out --id q17 --html q17.html --json q17.json
 
-  qaeval explain s3://bucket/out --id q17 --html q17.html
-
   qaeval explain out --row input.parquet:3 --instance qrelscore
 
-  qaeval export --graph relevance_matches --model minilm   (for the matches of LRM, once)
+  qaeval explain s3://bucket/out --id q17 --input s3://bucket/data/
 
-  qaeval explain out --id q17 --artifacts /shared/artifacts --input s3://bucket/data/
+The token matches of qrelscore need one more export:
+
+  qaeval export --graph relevance_matches --model minilm
+
+Exit codes: 0 done; 1 recomputed values differ; 2 bad request.
 """
 
 
 def explain(
-    out: Annotated[str, typer.Argument(help="the --out folder of a finished qaeval score")],
+    out: RunArgument,
     identity: Annotated[
         str | None,
-        typer.Option("--id", help="the row's id; FILE#N where the input has no id column"),
+        option(
+            "--id",
+            group=arguments.INPUT,
+            metavar="ID",
+            text="Id of the row, or FILE#N if the input has no id column.",
+        ),
     ] = None,
     row: Annotated[
-        str | None, typer.Option(help="FILE:N: file as in OUT/scores, row number from 0")
+        str | None,
+        option(
+            group=arguments.INPUT,
+            metavar="FILE:N",
+            text="Row N, counted from 0, of a file below OUT/scores. Use it instead of --id.",
+        ),
+    ] = None,
+    source: MovedInputOption = None,
+    html: Annotated[
+        Path | None,
+        option(group=arguments.OUTPUT, metavar="FILE", text="Write a self-contained HTML page."),
+    ] = None,
+    json: Annotated[
+        Path | None,
+        option(group=arguments.OUTPUT, metavar="FILE", text="Write the explanation as JSON."),
     ] = None,
     instance: Annotated[
-        list[str] | None, typer.Option(help="compute this instance again, and no other")
-    ] = None,
-    source: Annotated[
-        list[str] | None, typer.Option("--input", help="where the input lies now")
+        list[str] | None,
+        option(
+            group=arguments.METRICS,
+            metavar="NAME",
+            text="Explain only this metric instance. Repeatable.",
+            show_default="all",
+        ),
     ] = None,
     artifacts: Annotated[
-        Path | None, typer.Option(help="where artifacts lie; default QAEVAL_ARTIFACTS or the cache")
+        Path | None,
+        option(
+            group=arguments.SETTINGS,
+            metavar="DIR",
+            text="Folder of exported models.",
+            show_default="QAEVAL_ARTIFACTS, else the cache",
+        ),
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="write a page that needs no other file")] = None,
-    json: Annotated[Path | None, typer.Option(help="write everything as JSON")] = None,
 ) -> None:
-    """Explain the scores of one row: which tokens or replies they come from, computed again."""
+    """Show how one row got its scores.
+
+    The scores are computed again, and traced back to tokens, matches or LLM
+    replies.
+    """
     # Imported here: other verbs need none of it.
     from qaeval_core.explain.page import explanation_lines, explanation_page
     from qaeval_core.explain.parts import explanation_content

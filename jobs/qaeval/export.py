@@ -1,4 +1,4 @@
-"""export: build an artifact ahead of a run; ``python -m qaeval_export`` in a process of its own."""
+"""export: export a model ahead of a run; ``python -m qaeval_export`` in a process of its own."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ EPILOG = """Examples:
 
   qaeval export --graph relevance_matching --model minilm
 
-  qaeval export --graph token_logprobs --model gpt2 --precision fp16 --root /shared/artifacts
+  qaeval export --graph token_logprobs --model gpt2 --precision fp16
 """
 
 
 def export(context: typer.Context) -> None:
-    """Build an artifact, a model's graph for one use; options as of `python -m qaeval_export`."""
+    """Export a model to ONNX ahead of a run."""
     if importlib.util.find_spec("torch") is None:
         options.say("error: exporting needs torch: pip install 'qaeval[export]'")
         sys.exit(options.EXIT_BAD_REQUEST)

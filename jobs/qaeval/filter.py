@@ -1,4 +1,4 @@
-"""filter: rows worth training on, chosen from scores, with a bound on their precision.
+"""filter: choose rows worth training on by their scores, with a bound on their precision.
 
 Exit codes: 0 done, 1 not certified, or OUT is not complete, or the disk refused; 2 bad request.
 """
@@ -11,7 +11,18 @@ from typing import Annotated
 
 import typer
 
+from qaeval import arguments
 from qaeval import command as options
+from qaeval.arguments import (
+    ColumnOption,
+    DryRunOption,
+    LocalOption,
+    MovedInputOption,
+    SeedOption,
+    flag,
+    option,
+)
+from qaeval.on_ray.address import announce, is_named
 from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import ConfigError, QAEvalError, nearest
 from qaeval_core.filter.plan import FilterPlan, make_plan
@@ -38,11 +49,14 @@ EPILOG = """Examples:
   qaeval filter out --to kept --learn roundtrip,qrelscore \\
     --labels labels.csv --label 'good == 1' --precision 0.85
 
-  qaeval filter s3://bucket/out --to s3://bucket/kept --rank-by roundtrip --share 0.6
+  qaeval filter s3://bucket/out --to s3://bucket/kept --rank-by roundtrip
 
-Stages, in this order: not sampled, quarantined, undefined, rules, keep,
-duplicates, top-k, quota, share (or budget, or precision). Every input row is
-in KEPT/decisions with the one reason that dropped it.
+Stages run in this order: not sampled, quarantined, undefined, rules, keep,
+duplicates, top-k, quota, and then share, budget or precision. The table
+KEPT/decisions has every input row, and the one reason that dropped it.
+
+Exit codes: 0 done; 1 not certified, OUT not complete, or a disk failed;
+2 bad request.
 """
 
 _PROGRESS_S = 5.0
@@ -50,74 +64,160 @@ _PROGRESS_S = 5.0
 
 def filter_rows(
     out: Annotated[
-        str, typer.Argument(help="OUT of qaeval score, or Parquet with scores of another tool")
+        str,
+        typer.Argument(
+            metavar="OUT",
+            help="OUT folder of qaeval score, or Parquet files with scores of another tool.",
+        ),
     ],
-    to: Annotated[str | None, typer.Option(help="folder for what is kept and why")] = None,
+    column: ColumnOption = None,
+    inputs: MovedInputOption = None,
+    partial: Annotated[
+        bool, flag("--partial", group=arguments.INPUT, text="Accept an OUT that is not complete.")
+    ] = False,
+    to: Annotated[
+        str | None,
+        option(
+            group=arguments.OUTPUT,
+            metavar="KEPT",
+            text="Folder for the kept rows and all decisions. Required without --dry-run.",
+        ),
+    ] = None,
     rules: Annotated[
-        str, typer.Option(help="paper (6 to 30 words, answer not in it), extractive, none")
+        str,
+        option(
+            group=arguments.SELECTION,
+            metavar="RULES",
+            text="Rules for questions: paper (6 to 30 words, answer not in the question), "
+            "extractive (also: answer in the context), or none.",
+        ),
     ] = "paper",
     keep: Annotated[
-        list[str] | None, typer.Option(help="condition that rows fulfill: 'sas > 0.5'; repeatable")
-    ] = None,
-    rank_by: Annotated[
-        str | None, typer.Option(help="column that says what is best, or a combine.json")
+        list[str] | None,
+        option(
+            group=arguments.SELECTION,
+            metavar="CONDITION",
+            text="Keep only rows that meet a condition, e.g. 'sas > 0.5'. Repeatable.",
+        ),
     ] = None,
     near_duplicates: Annotated[
         str | None,
-        typer.Option(help="in a group: none, exact or rouge_l=0.7; default exact"),
+        option(
+            group=arguments.SELECTION,
+            metavar="RULE",
+            text="Drop duplicate questions of a group: exact, rouge_l=0.7 (a threshold), or none.",
+            show_default="exact",
+        ),
     ] = None,
     group: Annotated[
-        str | None, typer.Option(help="role or column whose rows are a group; default context")
+        str | None,
+        option(
+            group=arguments.SELECTION,
+            metavar="COLUMN",
+            text="Role or column that groups rows, for duplicates and --top-k.",
+            show_default="context",
+        ),
     ] = None,
-    top_k: Annotated[int | None, typer.Option(help="best rows of each group")] = None,
-    share: Annotated[
-        str | None, typer.Option(help="of the rows that come so far: 0.6 or 60%")
+    top_k: Annotated[
+        int | None,
+        option(group=arguments.SELECTION, metavar="K", text="Keep the K best rows of each group."),
     ] = None,
-    budget: Annotated[int | None, typer.Option(help="rows to keep")] = None,
     quota: Annotated[
-        str | None, typer.Option(help="COLUMN=proportional, =equal or =N rows a value")
+        str | None,
+        option(
+            group=arguments.SELECTION,
+            metavar="COLUMN=N",
+            text="Keep at most N rows of each value of a column. N may also be equal or "
+            "proportional.",
+        ),
+    ] = None,
+    share: Annotated[
+        str | None,
+        option(
+            group=arguments.SELECTION,
+            metavar="SHARE",
+            text="Fraction to keep of the rows that survive earlier stages, e.g. 0.6 or 60%.",
+        ),
+    ] = None,
+    budget: Annotated[
+        int | None,
+        option(
+            group=arguments.SELECTION,
+            metavar="N",
+            text="Keep the N best rows that survive earlier stages.",
+        ),
+    ] = None,
+    rank_by: Annotated[
+        str | None,
+        option(
+            group=arguments.SELECTION,
+            metavar="COLUMN",
+            text="Score column that ranks rows, or a combine.json written by --learn.",
+            show_default="the only metric",
+        ),
     ] = None,
     undefined: Annotated[
-        str, typer.Option(help="rows without a value: drop, keep (as worst) or fail")
+        str,
+        option(
+            group=arguments.SELECTION,
+            metavar="RULE",
+            text="Handling of rows without a value: drop, keep (ranked last), or fail.",
+        ),
     ] = "drop",
-    precision: Annotated[
-        float | None, typer.Option(help="keep the largest share that labels certify to exceed this")
-    ] = None,
     labels: Annotated[
-        str | None, typer.Option(help="table with a column id: .csv, .jsonl, .parquet")
+        str | None,
+        option(
+            group=arguments.LABELS,
+            metavar="FILE",
+            text="Table of labels with a column id: .csv, .jsonl or .parquet.",
+        ),
     ] = None,
     label: Annotated[
-        str | None, typer.Option(help="its 0/1 column, or a condition, that says what is good")
+        str | None,
+        option(
+            group=arguments.LABELS,
+            metavar="CONDITION",
+            text="0/1 column of --labels, or a condition, that marks good rows.",
+        ),
     ] = None,
-    confidence: Annotated[float, typer.Option(help="of the certificate")] = 0.95,
+    precision: Annotated[
+        float | None,
+        option(
+            group=arguments.LABELS,
+            metavar="P",
+            text="Keep the largest share whose precision the labels certify to exceed P.",
+        ),
+    ] = None,
+    confidence: Annotated[
+        float, option(group=arguments.LABELS, metavar="C", text="Confidence of the certificate.")
+    ] = 0.95,
     learn: Annotated[
-        str | None, typer.Option(help="score columns to learn the rank from: a,b,c")
+        str | None,
+        option(
+            group=arguments.LABELS,
+            metavar="COLUMNS",
+            text="Comma-separated score columns. Learn the ranking from them and the labels.",
+        ),
     ] = None,
     label_sheet: Annotated[
         int | None,
-        typer.Option(help="write N rows to label as CSV, and stop; with --learn for any rank"),
+        option(
+            group=arguments.LABELS,
+            metavar="N",
+            text="Draw N rows, write them as a CSV file to label, and stop. With --learn the "
+            "sheet serves any ranking.",
+        ),
     ] = None,
-    column: Annotated[
-        list[str] | None, typer.Option("--column", help="role=name: id, question, context, answer")
-    ] = None,
-    inputs: Annotated[
-        list[str] | None, typer.Option("--input", help="where the input lies now; repeatable")
-    ] = None,
-    partial: Annotated[
-        bool, typer.Option("--partial", help="take an OUT that is not complete")
-    ] = False,
-    seed: Annotated[int, typer.Option(help="of ties, samples and folds")] = 0,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="show tasks and memory; read footers, write nothing")
-    ] = False,
-    address: Annotated[
-        str | None, typer.Option(help="Ray cluster; default: start a local one")
-    ] = None,
-    local: Annotated[
-        bool, typer.Option("--local", help="this machine's processes, no Ray")
-    ] = False,
+    seed: SeedOption = 0,
+    dry_run: DryRunOption = False,
+    address: Annotated[str | None, arguments.address("none")] = None,
+    local: LocalOption = None,
 ) -> None:
-    """Keep the rows of a scored corpus that are worth training on; say why of every row."""
+    """Keep the rows worth training on.
+
+    It records why each other row was dropped. Results do not depend on file
+    layout or workers.
+    """
     try:
         if local and address is not None:
             raise ConfigError("--local takes no cluster: leave --address out")
@@ -172,18 +272,20 @@ def _columns(words: list[str] | tuple[str, ...]) -> dict[str, str]:
 
 
 def _run(
-    plan: FilterPlan, folder: StoragePath, *, address: str | None, local: bool
+    plan: FilterPlan, folder: StoragePath, *, address: str | None, local: bool | None
 ) -> FilterResult:
     tell = LabelProgress(_PROGRESS_S)
-    if local:
+    cluster = ClusterSection(address=address)
+    if not is_named(cluster) if local is None else local:
         executor = LocalRangeExecutor(tell, n_processes=available_cpus())
         with contextlib.closing(executor):
             return run_filter(plan, folder, executor, say=options.say)
+    announce(cluster)
     # Imported here: Ray takes half a second that --help, --dry-run and --local need not pay.
     from qaeval.on_ray.cluster import connected
     from qaeval.on_ray.tasks import RayTasks
 
-    with connected(ClusterSection(address=address)):
+    with connected(cluster):
         return run_filter(plan, folder, RayTasks(tell, options.say), say=options.say)
 
 

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from qaeval import arguments
 from qaeval import command as options
+from qaeval.arguments import flag
 from qaeval_core.errors import QAEvalError
 from qaeval_core.metrics.catalog import metric_name
 from qaeval_core.scoring.describe_metrics import metric_lines, metric_records
@@ -19,16 +21,26 @@ EPILOG = """Examples:
   qaeval metrics rouge_l
 
   qaeval metrics --json
+
+Exit codes: 0 done; 2 unknown metric.
 """
 
 _COLUMNS = ("metric", "range", "better", "reads")
 
 
 def metrics(
-    name: Annotated[str | None, typer.Argument(help="a metric to describe")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="the list, or the one, as JSON")] = False,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Metric to describe.", show_default="all")
+    ] = None,
+    as_json: Annotated[
+        bool, flag("--json", group=arguments.OUTPUT, text="Print JSON instead of text.")
+    ] = False,
 ) -> None:
-    """List the metrics with range, direction, roles and paper, or describe one of them."""
+    """List the metrics, or describe one.
+
+    The list shows range, direction, roles and paper. The description of one
+    metric adds its settings, definition and signature.
+    """
     records = metric_records()
     if name is not None:
         name = metric_name(name)

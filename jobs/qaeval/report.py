@@ -1,4 +1,4 @@
-"""report: the page of a finished run, written again.
+"""report: rewrite the page of a finished run.
 
 Exit codes: 0 done, 1 the input or OUT cannot be read, 2 bad request.
 """
@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
+from qaeval import arguments
 from qaeval import command as options
+from qaeval.arguments import MovedInputOption, NoTextsOption, RunArgument, TextsOption, option
 from qaeval_core.errors import ConfigError, QAEvalError, RunError
 from qaeval_core.storage.path import as_path
 
@@ -21,26 +23,32 @@ EPILOG = """Examples:
 
   qaeval report out --no-texts
 
-  qaeval report out --input s3://bucket/data/
+  qaeval report s3://bucket/out --input s3://bucket/data/
 
-  qaeval report s3://bucket/out
+Exit codes: 0 done; 1 the input or OUT cannot be read; 2 bad request.
 """
 
 
 def report(
-    out: Annotated[str, typer.Argument(help="the --out folder of a finished qaeval score")],
+    out: RunArgument,
+    source: MovedInputOption = None,
     by: Annotated[
-        list[str] | None, typer.Option(help="show means by this carried column, and by no other")
+        list[str] | None,
+        option(
+            group=arguments.OUTPUT,
+            metavar="COLUMN",
+            text="Show means only by this carried column. Repeatable.",
+            show_default="all carried columns",
+        ),
     ] = None,
-    texts: Annotated[
-        int | None, typer.Option(help="show the texts of N rows at each end of a metric")
-    ] = None,
-    no_texts: Annotated[bool, typer.Option("--no-texts", help="show no text of a row")] = False,
-    source: Annotated[
-        list[str] | None, typer.Option("--input", help="where the input lies now")
-    ] = None,
+    texts: TextsOption = None,
+    no_texts: NoTextsOption = False,
 ) -> None:
-    """Write OUT/report.html again: how scores lie, means by slice, lowest and highest rows."""
+    """Rewrite the report page of a finished run.
+
+    OUT/report.html shows distributions, means by slice, and the lowest and
+    highest rows.
+    """
     # Imported here: other verbs need none of it.
     from qaeval_core.profile.run_profile import PAGE
     from qaeval_core.scoring.rewrite_page import page_again

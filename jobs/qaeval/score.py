@@ -8,14 +8,25 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from qaeval import arguments, packages
 from qaeval import command as options
-from qaeval import packages
-from qaeval.on_ray.address import is_named
+from qaeval.arguments import (
+    ColumnOption,
+    ConfigOption,
+    DryRunOption,
+    InputsArgument,
+    LocalOrRayOption,
+    MetricsOption,
+    NoTextsOption,
+    SetOption,
+    flag,
+    option,
+)
+from qaeval.on_ray.address import announce, is_named
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import (
     ArtifactMissingError,
@@ -34,99 +45,118 @@ from qaeval_core.scoring.dry_run import dry_run_lines, input_lines
 from qaeval_core.scoring.report import no_score_line, summary_lines
 from qaeval_core.scoring.run import RunOutcome, run_job
 
-# Ray takes some ten seconds to start: so many rows are scored before it is up, or soon after.
-MOST_LOCAL_ROWS = 10_000
-
 EPILOG = """Examples:
 
-  qaeval score data/ --out scores
+  qaeval score answers.parquet --out out --metrics f1,sas
 
-  qaeval score s3://bucket/data/ --out s3://bucket/scores
+  qaeval score data/ --out out --column candidate=generated --carry label
 
-  qaeval score q.parquet --out out --column candidate=generated --column context=passage
+  qaeval score s3://bucket/data/ --out s3://bucket/out --metrics qrelscore
 
-  qaeval score q.parquet --out out --metrics qrelscore,ref_qrelscore --carry label --limit 1000
+  qaeval score q.parquet --out out --set f1.language=de --limit 1000
 
-  qaeval score q.parquet --out out --set qrelscore.profile=authors --local
+  qaeval score q.parquet --out out --dry-run --set naco.base_url=$URL \\
+    --set naco.model=NAME --set naco.expected_complexity=3
 
-  qaeval score q.parquet --out out --set naco.base_url=https://host/v1 --set naco.model=NAME \\
-    --set naco.expected_complexity=3 --set naco.requests_per_minute=500 --dry-run
+Settings are listed in docs/settings.md.
+
+Exit codes: 0 complete; 1 incomplete, or no row has a score; 2 bad request.
 """
-
-InputsArgument = Annotated[
-    list[str] | None, typer.Argument(help="Parquet files, folders, globs or filesystem URIs")
-]
-ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML file of settings")]
-SetOption = Annotated[
-    list[str] | None, typer.Option("--set", help="key=value, e.g. qrelscore.layers=last")
-]
-MetricsOption = Annotated[
-    str | None, typer.Option(help="comma-separated metric names; --set NAME.KEY adds its metric")
-]
-ColumnOption = Annotated[
-    list[str] | None, typer.Option("--column", help="role=name, e.g. context=passage")
-]
 
 
 def score(
     inputs: InputsArgument = None,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            help="folder for scores and state: a path, or s3://, gs://, az://BUCKET/PREFIX"
-        ),
-    ] = None,
-    config: ConfigOption = None,
-    setting: SetOption = None,
-    metrics: MetricsOption = None,
     column: ColumnOption = None,
-    carry: Annotated[
-        str | None, typer.Option(help="comma-separated input columns to copy into the scores")
+    limit: Annotated[
+        int | None,
+        option(group=arguments.INPUT, metavar="N", text="Score only the first N rows."),
     ] = None,
-    rows_per_shard: Annotated[int | None, typer.Option(help="rows committed at once")] = None,
     unanswerable: Annotated[
         str | None,
-        typer.Option(help="an empty list of references: undefined, or empty: no answer is right"),
-    ] = None,
-    limit: Annotated[int | None, typer.Option(help="score only the first N rows")] = None,
-    max_quarantined: Annotated[
-        float | None, typer.Option(help="stop (exit 1) above this share of quarantined rows")
-    ] = None,
-    retry_quarantined: Annotated[
-        bool,
-        typer.Option(
-            "--retry-quarantined",
-            help="score quarantined rows once more; ask again where LLM calls failed",
+        option(
+            group=arguments.INPUT,
+            metavar="RULE",
+            text="Meaning of an empty list of references: undefined (no score), or empty (no "
+            "answer is right).",
+            show_default="undefined",
         ),
-    ] = False,
-    address: Annotated[
-        str | None, typer.Option(help="Ray cluster; default: start a local one")
     ] = None,
-    local: Annotated[
-        bool | None,
-        typer.Option(
-            "--local/--ray",
-            show_default=False,
-            help=f"run in this process, or on Ray; default: on Ray above {MOST_LOCAL_ROWS:,} rows "
-            "or where a cluster is named",
+    out: Annotated[
+        str | None,
+        option(
+            group=arguments.OUTPUT,
+            metavar="OUT",
+            text="Folder for scores and state: a path, or s3://, gs:// or az://BUCKET/PREFIX. "
+            "Required, unless a settings file names it.",
+        ),
+    ] = None,
+    carry: Annotated[
+        str | None,
+        option(
+            group=arguments.OUTPUT,
+            metavar="COLUMNS",
+            text="Comma-separated input columns to copy beside the scores.",
         ),
     ] = None,
     no_replies: Annotated[
         bool,
-        typer.Option("--no-replies", help="keep what was read of LLM replies, not their texts"),
+        flag(
+            "--no-replies",
+            group=arguments.OUTPUT,
+            text="Store only the values read from LLM replies, not their texts.",
+        ),
     ] = False,
-    no_texts: Annotated[
-        bool, typer.Option("--no-texts", help="show no text of a row in report.html")
+    no_texts: NoTextsOption = False,
+    metrics: MetricsOption = None,
+    config: ConfigOption = None,
+    setting: SetOption = None,
+    rows_per_shard: Annotated[
+        int | None,
+        option(
+            group=arguments.RUN,
+            metavar="N",
+            text="Rows to score and commit at once.",
+            show_default="by metric and device",
+        ),
+    ] = None,
+    max_quarantined: Annotated[
+        float | None,
+        option(
+            group=arguments.RUN,
+            metavar="SHARE",
+            text="Stop with exit code 1 if a larger share of rows is quarantined.",
+            show_default="1.0",
+        ),
+    ] = None,
+    retry_quarantined: Annotated[
+        bool,
+        flag(
+            "--retry-quarantined",
+            group=arguments.RUN,
+            text="Score quarantined rows again, and repeat failed LLM calls.",
+        ),
     ] = False,
     wait: Annotated[
-        float | None, typer.Option(help="seconds to wait for another run that writes to OUT")
+        float | None,
+        option(
+            group=arguments.RUN,
+            metavar="SECONDS",
+            text="Wait this long for another run that writes to OUT.",
+            show_default="0",
+        ),
     ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="show shards, units, tokens, calls, money; write nothing"),
-    ] = False,
+    dry_run: DryRunOption = False,
+    address: Annotated[str | None, arguments.address("none")] = None,
+    local: LocalOrRayOption = None,
 ) -> None:
-    """Score every row of Parquet files; the same command again resumes or adds to a run."""
+    """Score every row of Parquet files.
+
+    Without --metrics, the columns decide: f1 and sas where there are references,
+    roundtrip where there are contexts and answers. An OUT keeps its metrics.
+
+    Interrupted runs resume with the same command. Nothing is computed or paid
+    for twice.
+    """
     extra: dict[str, object] = {
         "output.path": out,
         "output.carry": carry.split(",") if carry else None,
@@ -181,9 +211,7 @@ def score(
 def _is_local(config: RunConfig, inputs: Inputs) -> bool:
     """Return whether a run for which nothing is said is better off without Ray; say so."""
     n_rows = sum(count_rows(inputs.files, config.input.limit).values())
-    ray = sys.modules.get("ray")
-    is_connected = ray is not None and ray.is_initialized()
-    if n_rows > MOST_LOCAL_ROWS or is_connected or is_named(config.cluster):
+    if n_rows > arguments.MOST_LOCAL_ROWS or is_named(config.cluster):
         return False
     options.say(f"note: {n_rows:,} rows are scored in this process, without Ray; --ray uses Ray")
     return True
@@ -223,11 +251,12 @@ def run_local(config: RunConfig, inputs: Inputs) -> RunOutcome:
 
 def run_on_ray(config: RunConfig, inputs: Inputs) -> RunOutcome:
     """Run on the cluster at ``cluster.address``, or on a local one."""
-    # Imported here: Ray takes a second that --help and --local need not pay.
-    from qaeval.on_ray.cluster import cluster_device, connected, layout, words_layout
-    from qaeval.on_ray.pipeline import RayExecutor
-
     try:
+        announce(config.cluster)
+        # Imported here: Ray takes a second that --help and --local need not pay.
+        from qaeval.on_ray.cluster import cluster_device, connected, layout, words_layout
+        from qaeval.on_ray.pipeline import RayExecutor
+
         with connected(config.cluster):
             device = cluster_device(config.cluster)
             executor = RayExecutor(

@@ -27,7 +27,7 @@ _NEEDED = ("torch", "peft", "spacy")
 
 
 def train(context: typer.Context) -> None:
-    """Train a cross-encoder (sas), a keyphrase predictor (kpqa) or a reader (roundtrip)."""
+    """Train your own model for sas, kpqa or roundtrip."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         options.say(f"error: training needs {missing[0]}: pip install 'qaeval[export,train]'")

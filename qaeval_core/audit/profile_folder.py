@@ -124,7 +124,7 @@ class Runs:
         return None if found is None else found.tag
 
     def pin(self, run: str, *, seen: Tag | None) -> str:
-        """Make a run the reference of those to come.
+        """Make a run the reference for future audits.
 
         Of several that are pinned at once the newest run is the reference, whoever comes last.
 

@@ -60,17 +60,17 @@ class AuditRequest:
 class AuditConfig(Section):
     """What a file of ``--config`` may hold."""
 
-    alpha: float = Field(0.01, description="adjusted p-values above are no alert")
-    draws: int = Field(AuditSettings().n_draws, ge=99, le=99_999, description="of the bootstrap")
-    seed: int = Field(0, ge=0, description="of its draws")
+    alpha: float = Field(0.01, description="largest adjusted p-value of an alert")
+    draws: int = Field(AuditSettings().n_draws, ge=99, le=99_999, description="bootstrap resamples")
+    seed: int = Field(0, ge=0, description="random seed of the bootstrap")
     min_clusters: int = Field(
-        AuditSettings().min_clusters, ge=2, description="with fewer there is no verdict"
+        AuditSettings().min_clusters, ge=2, description="fewest clusters for a verdict"
     )
     tolerances: dict[str, float] = Field(
-        default_factory=dict, description="statistic -> effect below which there is no alert"
+        default_factory=dict, description="smallest effect of an alert, by statistic"
     )
     columns: dict[str, dict[str, float]] = Field(
-        default_factory=dict, description="column -> tolerances of its own"
+        default_factory=dict, description="tolerances of single columns"
     )
 
 

@@ -130,8 +130,8 @@ def _with_own_places(
     remote = [path for path in config.input.paths if "://" in path]
     if remote and not inputs:
         raise ConfigError(
-            f"the run read its input from {remote[0]}: explain goes to no server that a "
-            "file names; if it is yours, name it with --input"
+            f"for safety the input address stored in OUT is not used: {remote[0]}; pass it with "
+            "--input"
         )
     update: dict[str, dict[str, object]] = {
         "output": {"path": str(out)},

@@ -110,7 +110,7 @@ class Filtering:
     def remove_leftovers(self) -> None:
         """Delete what killed writers left in KEPT, and where they worked, and nothing else.
 
-        A worker that was frozen with a filter that was held for dead may wake up at any time. On a
+        A worker of a frozen filter that counted as dead may wake up at any time. On a
         disk it then finds no work to read from, or no temporary file to rename.
         """
 

@@ -36,9 +36,10 @@ def _head(content: Mapping[str, Any]) -> str:
             Passage(
                 f"Precision above {found['target']:g} is certified at {found['confidence']:.0%} "
                 f"confidence for the best {found['share']:.0%} of the rows that reached the last "
-                f"stage: {found['precision']:.3f} of their labels are good, the lower bound for "
-                f"all shares at once is {found['lower_bound']:.3f}. It holds for "
-                f"{found['holds_for']}. It says nothing of {found['says_nothing_of']}.",
+                f"stage: {found['precision']:.1%} of the labels in it are good; precision is at "
+                f"least {found['lower_bound']:.3f} (simultaneous {found['confidence']:.0%} "
+                f"bound). It holds for {found['holds_for']}. It says nothing of "
+                f"{found['says_nothing_of']}.",
                 tone="good",
             ),
         )

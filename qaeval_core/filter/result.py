@@ -174,8 +174,9 @@ def result_lines(content: Mapping[str, Any], folder: str) -> Iterator[str]:
     share = n_kept / n_rows if n_rows else 0.0
     groups = "" if content["groups_kept"] is None else f", of {content['groups_kept']:,} groups"
     yield f"kept {n_kept:,} of {n_rows:,} rows ({share:.1%}){groups}: {_named(folder, 'kept')}"
-    for reason, n in sorted(content["reasons"].items(), key=lambda item: -item[1]):
-        yield f"  {reason}: {n:,}"
+    reasons = sorted(content["reasons"].items(), key=lambda item: -item[1])
+    if reasons:
+        yield f"dropped: {', '.join(f'{reason} {n:,}' for reason, n in reasons)}"
     if content["cut"] is not None:
         sign = ">=" if content["rank"]["higher_is_better"] else "<="
         yield f"cut: {content['rank']['name']} {sign} {content['cut']:.6g}"
@@ -217,8 +218,8 @@ def outlook_line(found: Outlook) -> str:
             "the kept part are the least that can certify it, all of them good"
         )
     return (
-        f"at best, all labels good, {found.n_labels:,} certify kept shares of "
-        f"{found.smallest_share:.0%} and more"
+        f"even if all {found.n_labels:,} labels turn out good, only kept shares of "
+        f"{found.smallest_share:.0%} or more can be certified"
     )
 
 
@@ -230,8 +231,8 @@ def _certificate_lines(content: Mapping[str, Any]) -> Iterator[str]:
     if content["certified"]:
         yield (
             f"precision above {found['target']:g} is certified at {confidence} confidence for the "
-            f"best {found['share']:.0%}; {found['precision']:.3f} of its labels are good, the "
-            f"lower bound for all shares at once is {found['lower_bound']:.3f}"
+            f"best {found['share']:.0%}: {found['precision']:.1%} of the labels in it are good; "
+            f"precision is at least {found['lower_bound']:.3f} (simultaneous {confidence} bound)"
         )
         yield f"it holds for {found['holds_for']}; it says nothing of {found['says_nothing_of']}"
         return

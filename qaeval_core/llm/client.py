@@ -136,7 +136,7 @@ class ChatClient:
     key : ApiKey or None
         None sends none.
     proxy : str, optional
-        Through which calls go. Variables such as ``HTTPS_PROXY`` are not heeded: they differ from
+        Through which calls go. Variables such as ``HTTPS_PROXY`` are ignored: they differ from
         node to node, and a key goes where the configuration says, and nowhere else.
     """
 

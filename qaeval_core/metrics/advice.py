@@ -140,7 +140,7 @@ GUIDE: tuple[Advice, ...] = (
         ),
     ),
     Advice(
-        job="generated questions that a teacher takes: hardly told by any",
+        job="would a teacher use this question? no metric predicts it well",
         use=("bertscore_free",),
         rather_than=(),
         figures=(Figure("quiz_design", "bertscore_free_f1", "auc", 0.572, 0.541, 0.611),),
@@ -164,7 +164,7 @@ GUIDE: tuple[Advice, ...] = (
         ),
     ),
     Advice(
-        job="telling questions about another passage, without a reference",
+        job="detecting questions about a different passage, without a reference",
         use=("bertscore_free", "qrelscore"),
         rather_than=("q_bleu_free",),
         figures=(

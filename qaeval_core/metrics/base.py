@@ -35,7 +35,7 @@ class Section(BaseModel):
 class Settings(Section):
     """Settings of one metric instance (``metrics.<instance>``)."""
 
-    metric: str = Field(description="metric of the catalog; default: the instance's own name")
+    metric: str = Field(description="name of the metric; default: the name of the instance")
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,9 +169,7 @@ Layer = Annotated[
     Literal["last"] | int,
     Field(union_mode="left_to_right"),
     AfterValidator(_check_layer),
-    Field(
-        description="hidden state whose vectors are matched: last, or a number; 0 is the embeddings"
-    ),
+    Field(description="hidden layer to match: last, or a number; 0 is the embeddings"),
 ]
 
 
@@ -181,7 +179,7 @@ class TokenSettings(Settings):
     encoder: str = Field("minilm", description=ENCODER)
     layer: Layer = "last"
     idf: bool = Field(
-        False, description="weigh tokens by how few of the corpus's references have them"
+        False, description="weight tokens by inverse document frequency in the references"
     )
 
 
@@ -190,11 +188,11 @@ class GreedySettings(TokenSettings):
 
     special_tokens: Literal["match", "exclude"] = Field(
         "match",
-        description="whether tokens may be matched to [CLS] and [SEP], which weigh nothing "
-        "themselves; the authors' program: match",
+        description="whether tokens may match [CLS] and [SEP], which have no weight; the authors "
+        "use match",
     )
     baseline: str | None = Field(
-        None, description="file of bert-score's baselines (LAYER,P,R,F) to rescale with"
+        None, description="baseline file of bert-score for rescaling (LAYER,P,R,F)"
     )
     _rescaling: Rescaling | None = PrivateAttr(None)  # Resolved: of the file.
 
@@ -204,8 +202,8 @@ class BertScoreSettings(GreedySettings):
 
     over_references: Literal["each", "best_f1"] = Field(
         "each",
-        description="each: the largest P, R and F over references, each for itself, as bert-score "
-        "has it; best_f1: those of the reference with the best F",
+        description="several references; each: maximum of P, of R and of F, as in bert-score; "
+        "best_f1: P, R and F of the reference with the best F",
     )
 
 

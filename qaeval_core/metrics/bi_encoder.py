@@ -48,7 +48,7 @@ def bi_encoder(*, cosine: NDArray[np.float32] | FloatArray) -> FloatArray:
     return np.clip(np.asarray(cosine, dtype=np.float64), -1.0, 1.0)
 
 
-ENCODER = "embedded name, folder or hub id of the encoder"
+ENCODER = "bundled model, folder or hub id of the encoder"
 
 
 class BiEncoderSettings(Settings):

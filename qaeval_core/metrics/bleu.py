@@ -159,8 +159,8 @@ class BleuSettings(WordSettings):
 
     smoothing: Smoothing = Field(
         "none",
-        description="of orders without a match, per row; floor: NLTK's method1, add_one: its "
-        "method2, exponential: sacrebleu's, coco: coco-caption's tiny numbers",
+        description="smoothing of orders without a match, per row; floor: NLTK method1, add_one: "
+        "NLTK method2, exponential: sacrebleu, coco: coco-caption",
     )
 
 

@@ -56,85 +56,94 @@ class ChatSettings(Settings):
     model_config = ConfigDict(hide_input_in_errors=True)
 
     base_url: str | None = Field(
-        None, description="of an OpenAI-compatible endpoint, up to /v1; required for a run"
+        None, description="URL of an OpenAI-compatible endpoint, up to /v1; required"
     )
-    model: str | None = Field(
-        None, description="name that the endpoint knows the model by; required for a run"
-    )
+    model: str | None = Field(None, description="name of the model at the endpoint; required")
     api_key_file: str | None = Field(
         None,
-        description="file that holds the API key; null: OPENAI_API_KEY of each node, or no key",
+        description="file with the API key; null: OPENAI_API_KEY of each node, or no key",
     )
     allow_insecure: bool = Field(
         False,
-        description="send to http:// beyond this machine, and use a key file that others may open",
+        description="allow http:// to other machines, and key files that others can read",
     )
     proxy: str | None = Field(
-        None, description="HTTP proxy of the calls; null: none, whatever HTTPS_PROXY says"
+        None, description="HTTP proxy for the calls; null: none. HTTPS_PROXY is ignored"
     )
     body: dict[str, Any] | None = Field(
         None,
-        description="further fields of each request, such as {reasoning_effort: low} or "
+        description="extra fields of each request, e.g. {reasoning_effort: low} or "
         "{chat_template_kwargs: {enable_thinking: false}}",
     )
     query: dict[str, str] | None = Field(
-        None, description="of the URL of each request, such as {api-version: '2024-10-21'}"
+        None, description="query of each URL, e.g. {api-version: '2024-10-21'}"
     )
     headers_file: str | None = Field(
         None,
-        description="file with further headers, a line `Name: value` each; such as api-key, which "
-        "then is sent in place of OPENAI_API_KEY",
+        description="file with extra headers, one `Name: value` per line; a header with a key is "
+        "sent instead of OPENAI_API_KEY",
     )
     requests_per_minute: int | None = Field(
-        None, ge=1, description="limit of the endpoint; null: none"
+        None, ge=1, description="request limit of the endpoint; null: none"
     )
     tokens_per_minute: int | None = Field(
-        None, ge=1, description="limit of the endpoint, prompt and max_tokens; null: none"
+        None, ge=1, description="token limit of the endpoint, prompt plus max_tokens; null: none"
     )
-    max_concurrent: int = Field(16, ge=1, description="calls under way at once, of all actors")
+    max_concurrent: int = Field(
+        16, ge=1, description="maximum number of concurrent calls of all actors"
+    )
     budget_usd: float | None = Field(
-        None, ge=0.0, allow_inf_nan=False, description="stop before more is spent; needs prices"
+        None,
+        ge=0.0,
+        allow_inf_nan=False,
+        description="stop before spending more than this; needs prices",
     )
     prices: ChatPrices | None = Field(
-        None, description="{prompt: USD, completion: USD} per million tokens; null: not counted"
+        None,
+        description="prices per million tokens: {prompt: USD, completion: USD}; null: not counted",
     )
-    runs: int = Field(1, ge=1, le=100, description="replies asked for each question")
+    runs: int = Field(1, ge=1, le=100, description="replies to request for each question")
     temperature: float | None = Field(
-        0.7, ge=0.0, le=2.0, description="of sampling; null: not sent, for models that take none"
+        0.7, ge=0.0, le=2.0, description="sampling temperature; null: not sent"
     )
     top_p: float | None = Field(
-        1.0, gt=0.0, le=1.0, description="of sampling; null: not sent, for models that take none"
+        1.0, gt=0.0, le=1.0, description="top-p of sampling; null: not sent"
     )
-    max_tokens: int = Field(512, ge=16, description="longest reply; reserved for each call")
+    max_tokens: int = Field(
+        512, ge=16, description="longest reply in tokens; reserved for each call"
+    )
     max_tokens_name: Literal["max_tokens", "max_completion_tokens"] = Field(
-        "max_tokens", description="what the endpoint calls it"
+        "max_tokens", description="name of max_tokens at the endpoint"
     )
     timeout_s: float = Field(
-        120.0, gt=0.0, allow_inf_nan=False, description="wait this long for a reply"
+        120.0, gt=0.0, allow_inf_nan=False, description="seconds to wait for a reply"
     )
     max_outage_s: float = Field(
         300.0,
         gt=0.0,
         allow_inf_nan=False,
-        description="so long a server may answer nobody before no more is asked; its rows stay "
-        "pending (a minute, where it never answered)",
+        description="give up after this many seconds without any reply (60 if there never was "
+        "one); unscored rows stay pending",
     )
     journal_path: str | None = Field(
-        None, description="folder or URI of paid replies, which runs may share; null: OUT/journal"
+        None, description="folder or URI of paid replies, may be shared by runs; null: OUT/journal"
     )
     journal_linger_s: float = Field(
         0.1,
         ge=0.0,
         le=10.0,
-        description="in an object store: so long a reply waits for others, to be put with them",
+        description="object stores: seconds to collect replies before they are written together",
     )
     ledger_path: str | None = Field(
         None,
-        description="folder of what limits and budgets must remember when a process dies; null: "
-        "~/.cache/qaeval/ledgers of the machine that holds them",
+        description="folder that records limits and budgets if a process dies; null: "
+        "~/.cache/qaeval/ledgers",
     )
     limit_window_s: float = Field(
-        60.0, gt=0.0, allow_inf_nan=False, description="seconds that the limits count in"
+        60.0,
+        gt=0.0,
+        allow_inf_nan=False,
+        description="length of the window of the limits in seconds",
     )
 
     @model_validator(mode="before")

@@ -111,9 +111,9 @@ def cider(
 class CiderSettings(WordSettings):
     """Settings of ``cider``."""
 
-    sigma: float = Field(6.0, gt=0.0, description="width of the length penalty, in words")
+    sigma: float = Field(6.0, gt=0.0, description="width of the length penalty in words")
     document_frequencies: str | None = Field(
-        None, description="OUT/corpus/*.parquet of another run; null: counted in this corpus"
+        None, description="OUT/corpus/*.parquet of another run; null: count in this corpus"
     )
 
     @field_validator("document_frequencies", mode="before")

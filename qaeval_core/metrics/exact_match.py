@@ -50,7 +50,7 @@ def exact_match(*, is_equal: NDArray[np.bool_]) -> NDArray[np.float64]:
 class OverlapSettings(WordSettings):
     """Settings of ``exact_match`` and ``f1``."""
 
-    tokenizer: TokenizerName = Field("squad", description="rule that splits a text into words")
+    tokenizer: TokenizerName = Field("squad", description="tokenizer that splits texts into words")
 
 
 class OverlapMetric(WordMetric[OverlapSettings]):

@@ -78,14 +78,12 @@ class JudgeSettings(ChatSettings):
     """Settings of ``judge``."""
 
     prompt_file: str | None = Field(
-        None, description="file with the prompt, in which {role} stands for a text; required"
+        None, description="file with the prompt; {role} stands for a text of the row; required"
     )
-    scale: tuple[float, float] = Field(
-        (1.0, 5.0), description="[lowest, highest] number; another one cannot be read"
-    )
+    scale: tuple[float, float] = Field((1.0, 5.0), description="[lowest, highest] valid number")
     read: str = Field(
         "last_number",
-        description="where the number stands in a reply: last_number, json:FIELD or tag:NAME",
+        description="position of the number in a reply: last_number, json:FIELD or tag:NAME",
     )
     _prompt: str = PrivateAttr("")  # The file's text: workers elsewhere do not have the file.
 

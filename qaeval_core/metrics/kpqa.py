@@ -194,21 +194,21 @@ class KpqaSettings(Settings):
     """Settings of ``kpqa``."""
 
     keyphrase_classifier: str = Field(
-        "kpqa-minilm", description="embedded name, folder or hub id of the keyphrase classifier"
+        "kpqa-minilm", description="bundled model, folder or hub id of the keyphrase classifier"
     )
-    encoder: str = Field("minilm", description=ENCODER + " of kpqa_bertscore")
+    encoder: str = Field("minilm", description=ENCODER + " for kpqa_bertscore")
     layer: Layer = "last"
     profile: Literal["paper", "authors"] = Field(
         "paper",
-        description="the paper's equations, or the authors' program: brevity penalty, the "
-        "reference's weights in ROUGE-L, weights times idf in BERTScore",
+        description="equations of the paper, or of the authors' program: brevity penalty, "
+        "reference weights in ROUGE-L, weights times idf in BERTScore",
     )
     weights: Literal["keyphrase", "plain"] = Field(
-        "keyphrase", description="plain: the same metrics with all weights 1, for comparison"
+        "keyphrase", description="word weights; plain: all weights are 1, for comparison"
     )
-    beta: float = Field(1.2, gt=0.0, description="weight of recall in ROUGE-L; authors: 1")
+    beta: float = Field(1.2, gt=0.0, description="weight of recall in ROUGE-L; the authors use 1")
     show_weights: bool = Field(
-        False, description="write the candidate's tokens and weights: <instance>_weights, as JSON"
+        False, description="write tokens and weights of the candidate as JSON: <instance>_weights"
     )
 
 

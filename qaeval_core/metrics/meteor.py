@@ -143,14 +143,18 @@ def _n_chunks(matches: Sequence[tuple[int, int]]) -> int:
 class MeteorSettings(WordSettings):
     """Settings of ``meteor``."""
 
-    tokenizer: TokenizerName = Field("treebank", description="rule that splits a text into words")
-    stemming: Literal["none"] = Field("none", description="METEOR has a stage of stems of its own")
+    tokenizer: TokenizerName = Field(
+        "treebank", description="tokenizer that splits texts into words"
+    )
+    stemming: Literal["none"] = Field(
+        "none", description="always none: METEOR has its own stemming"
+    )
     synonyms: Literal["wordnet", "none"] = Field(
-        "wordnet", description="where synonyms come from: WordNet 3.0 (English), or nowhere"
+        "wordnet", description="source of synonyms: WordNet 3.0 (English), or none"
     )
     alpha: float = Field(0.9, ge=0.0, le=1.0, description="weight of recall in the mean")
     beta: float = Field(3.0, ge=0.0, description="exponent of the penalty")
-    gamma: float = Field(0.5, ge=0.0, le=1.0, description="largest penalty")
+    gamma: float = Field(0.5, ge=0.0, le=1.0, description="maximum penalty")
 
 
 class Meteor(WordMetric[MeteorSettings]):

@@ -245,9 +245,9 @@ Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 class NacoWeights(Section):
     """Weights of NACo's parts (``naco.weights``); only their ratios matter."""
 
-    naturalness: Weight = Field(1.0, description="w_n")
-    answerability: Weight = Field(1.0, description="w_a")
-    complexity: Weight = Field(1.0, description="w_c")
+    naturalness: Weight = Field(1.0, description="weight of naturalness (w_n)")
+    answerability: Weight = Field(1.0, description="weight of answerability (w_a)")
+    complexity: Weight = Field(1.0, description="weight of complexity (w_c)")
 
     @model_validator(mode="after")
     def _check_sum(self) -> NacoWeights:
@@ -264,20 +264,21 @@ class NacoWeights(Section):
 class NacoSettings(ChatSettings):
     """Settings of ``naco``."""
 
-    runs: int = Field(1, ge=1, le=100, description="replies asked for each question")
+    runs: int = Field(1, ge=1, le=100, description="replies to request for each question")
     expected_complexity: float | str | None = Field(
         None,
         union_mode="left_to_right",
-        description="e, in steps, or a file written by `qaeval calibrate`; required for a run",
+        description="expected steps (e), or a file of `qaeval calibrate`; required",
     )
-    one_shot: bool = Field(False, description="show the model an example, which small ones need")
+    one_shot: bool = Field(False, description="add an example to the prompt; small models need it")
     profile: Literal["paper", "authors"] = Field(
         "paper",
-        description="of an unnatural question, n is 0 or, in the authors' program, 0.5; e is the "
-        "most common step count or, there, the median",
+        description="paper: an unnatural question has n = 0, and e is the most common step count; "
+        "authors: n = 0.5, and e is the median",
     )
     weights: NacoWeights = Field(
-        NacoWeights(), description="{naturalness: w, answerability: w, complexity: w}"
+        NacoWeights(),
+        description="weights of the parts: {naturalness: w, answerability: w, complexity: w}",
     )
     _complexity_corpus: str = PrivateAttr("no")  # Resolved: of the file.
 

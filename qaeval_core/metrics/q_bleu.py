@@ -159,16 +159,22 @@ def q_bleu(*, answerability: FloatArray, bleu: FloatArray, delta: float = 0.7) -
 class QBleuSettings(WordSettings):
     """Settings of ``q_bleu`` and ``q_bleu_free``."""
 
-    order: int = Field(4, ge=1, le=4, description="order of the BLEU part")
-    smoothing: Smoothing = Field("floor", description="of the BLEU part, as in bleu_4")
-    relevant_weight: float = Field(0.1, ge=0.0, le=1.0, description="w_r, content words")
-    entity_weight: float = Field(0.6, ge=0.0, le=1.0, description="w_n, named entities")
-    question_weight: float = Field(0.2, ge=0.0, le=1.0, description="w_q, question type words")
-    function_weight: float = Field(0.1, ge=0.0, le=1.0, description="w_f, function words")
-    delta: float = Field(0.7, ge=0.0, le=1.0, description="weight of answerability against BLEU")
+    order: int = Field(4, ge=1, le=4, description="maximum n-gram order of the BLEU part")
+    smoothing: Smoothing = Field("floor", description="smoothing of the BLEU part, as in bleu_4")
+    relevant_weight: float = Field(0.1, ge=0.0, le=1.0, description="weight of content words (w_r)")
+    entity_weight: float = Field(0.6, ge=0.0, le=1.0, description="weight of named entities (w_n)")
+    question_weight: float = Field(
+        0.2, ge=0.0, le=1.0, description="weight of question type words (w_q)"
+    )
+    function_weight: float = Field(
+        0.1, ge=0.0, le=1.0, description="weight of function words (w_f)"
+    )
+    delta: float = Field(
+        0.7, ge=0.0, le=1.0, description="weight of answerability; BLEU has the rest"
+    )
     absent: Literal["renormalize", "zero"] = Field(
         "renormalize",
-        description="a kind of word on neither side: weights renormalized, or F = 0",
+        description="word types absent from both texts: renormalize the weights, or F = 0",
     )
 
     @model_validator(mode="after")

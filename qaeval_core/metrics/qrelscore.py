@@ -215,30 +215,33 @@ class QRelScoreSettings(Settings):
     """Settings of ``qrelscore`` and ``ref_qrelscore``."""
 
     profile: Literal["paper", "authors"] = Field(
-        "paper", description="the paper's equations, or the authors' released program"
+        "paper", description="equations of the paper, or of the authors' released program"
     )
-    encoder: str = Field("minilm", description="embedded name, folder or hub id of the encoder")
-    causal_lm: str = Field("smollm2-135m", description="the same for the causal LM")
+    encoder: str = Field("minilm", description="bundled model, folder or hub id of the encoder")
+    causal_lm: str = Field(
+        "smollm2-135m", description="bundled model, folder or hub id of the causal LM"
+    )
     matching: Literal["attended", "weighted"] = Field(
-        "attended", description="reading of eq. 4: cosine at the argmax, or attention x cosine"
+        "attended", description="reading of equation 4: cosine at the argmax, or attention x cosine"
     )
     aggregate: Literal["max", "average", "mover"] = Field(
         "max",
-        description="aggregation of matching=weighted over context tokens; mover: by optimal "
-        "transport, slow",
+        description="aggregation of matching=weighted over context tokens; mover is optimal "
+        "transport, and slow",
     )
     layers: Literal["all", "first", "middle", "last", "specific"] = Field(
-        "all", description="encoder layers that count"
+        "all", description="encoder layers to use"
     )
     exponent: float = Field(1.0, gt=0.0, description="exponent of the power mean over layers")
     gain: Literal["ratio", "absolute"] = Field(
-        "ratio", description="GRG relative to the base likelihood, or in nats (not combined)"
+        "ratio",
+        description="GRG relative to the base likelihood, or absolute in nats (then not combined)",
     )
     baseline: Baseline | str | None = Field(
-        None, description="{lrm: b, grg: b}, or a file written by `qaeval calibrate`"
+        None, description="rescaling constants: {lrm: b, grg: b}, or a file of `qaeval calibrate`"
     )
     max_window_tokens: int = Field(
-        1024, ge=128, description="causal LM tokens per window, special tokens included"
+        1024, ge=128, description="tokens in a window of the causal LM, with special tokens"
     )
     # Resolved: the numbers of a file, the corpus they are of, and the encoder's layers.
     _baseline: Baseline = PrivateAttr(Baseline())

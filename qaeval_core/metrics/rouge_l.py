@@ -110,14 +110,14 @@ def cut(scores: FloatArray, *, decimals: int) -> FloatArray:
 class RougeSettings(WordSettings):
     """Settings of ``rouge_l``."""
 
-    tokenizer: TokenizerName = Field("rouge", description="rule that splits a text into words")
+    tokenizer: TokenizerName = Field("rouge", description="tokenizer that splits texts into words")
     beta: float = Field(1.0, gt=0.0, description="weight of recall; 1.2 in coco-caption")
     cut_decimals: int | None = Field(
         None,
         ge=1,
         le=17,
-        description="combine P and R as rouge-score does and cut after so many decimals: the ties "
-        "of a published column",
+        description="combine P and R as rouge-score does, and truncate to N decimals, to reproduce "
+        "ties of a published column",
     )
 
 

@@ -39,7 +39,7 @@ class RoundtripSettings(Settings):
     """Settings of ``roundtrip``."""
 
     reader: str = Field(
-        "reader-minilm", description="embedded name, folder or hub id of the extractive reader"
+        "reader-minilm", description="bundled model, folder or hub id of the extractive reader"
     )
 
 

@@ -77,10 +77,10 @@ class SasSettings(Settings):
     """Settings of ``sas``."""
 
     cross_encoder: str = Field(
-        "sas-minilm", description="embedded name, folder or hub id of the cross-encoder"
+        "sas-minilm", description="bundled model, folder or hub id of the cross-encoder"
     )
     activation: Literal["model", "sigmoid", "identity"] = Field(
-        "model", description="of the logit; model: what its configuration says"
+        "model", description="function of the logit; model: as its configuration says"
     )
     _activation: str = PrivateAttr("identity")  # Resolved: of the model, or as given.
 

@@ -58,7 +58,7 @@ def top_n_accuracy(*, first_overlap: NDArray[np.int64], n: int) -> NDArray[np.fl
 class SpanSettings(Settings):
     """Settings of ``top_n_accuracy``."""
 
-    n: int = Field(5, ge=1, description="predicted spans that count, best first")
+    n: int = Field(5, ge=1, description="number of predicted spans to use, best first")
 
 
 class TopNAccuracy(Metric[SpanSettings]):

@@ -1,4 +1,4 @@
-"""What metrics of words have in common: how texts become words, and which statistic they read."""
+"""What lexical metrics have in common: how texts become words, and which statistic they read."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ _NEEDS_LANGUAGE = ("squad", "spacy")
 
 
 class WordSettings(Settings):
-    """How texts become words; the same for every metric of words."""
+    """How texts become words; the same for every lexical metric."""
 
-    tokenizer: TokenizerName = Field("13a", description="rule that splits a text into words")
-    lowercase: bool = Field(True, description="compare words without case")
+    tokenizer: TokenizerName = Field("13a", description="tokenizer that splits texts into words")
+    lowercase: bool = Field(True, description="ignore case")
     stemming: Stemming = Field(
-        "none", description="compare Porter stems of words of four characters and more"
+        "none", description="porter: compare Porter stems of words with four or more characters"
     )
     language: Language = Field(
-        "en", description="articles of tokenizer=squad, rules of tokenizer=spacy"
+        "en", description="language of articles (tokenizer=squad) and rules (tokenizer=spacy)"
     )
     over_references: Literal["standard", "max"] = Field(
-        "standard", description="standard: as the metric defines it; max: the best single reference"
+        "standard",
+        description="several references; standard: as the metric defines; max: the best one",
     )
 
     @property

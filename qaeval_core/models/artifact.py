@@ -92,7 +92,7 @@ def default_root() -> Path:
     Raises
     ------
     ConfigError
-        If neither is known; metrics of words need no artifacts, and do not ask.
+        If neither is known; lexical metrics need no artifacts, and do not ask.
     """
     named = os.environ.get("QAEVAL_ARTIFACTS") or "~/.cache/qaeval/artifacts"
     return expanded(named, instead="QAEVAL_ARTIFACTS")

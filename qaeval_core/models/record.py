@@ -65,12 +65,16 @@ class GraphFacts:
 MODEL_FIELDS = ("template", "bos_id", "activation", "pooling")
 
 _MATCHING = {
-    "matching": GraphOption(("attended", "weighted"), "of relevance_matching"),
-    "aggregate": GraphOption(("max", "average", "mover"), "of weighted matching"),
+    "matching": GraphOption(
+        ("attended", "weighted"), "Matching of relevance graphs. Default: attended."
+    ),
+    "aggregate": GraphOption(
+        ("max", "average", "mover"), "Aggregation of weighted matching. Default: max."
+    ),
 }
 _LAYERS = GraphOption(
     ("last", *map(str, range(_MAX_LAYERS + 1))),
-    "of token_vectors: last, or 0 (embeddings), 1, 2, ...",
+    "Layer of token_vectors: last, or a number (0: embeddings). Default: last.",
 )
 
 # Version 2: attention, RMS norm and rotary positions are operators; fp16 keeps other parts in fp32.

@@ -234,7 +234,7 @@ def _providers(device: Device) -> list[Any]:
 
 
 def load_onnxruntime(device: Device = "cpu") -> Any:
-    """Return the engine's module; metrics of words need none, so none is loaded for them.
+    """Return the engine's module; lexical metrics need none, so none is loaded for them.
 
     Raises
     ------

@@ -223,4 +223,4 @@ def _lines(settings: ChatSettings, base_url: str, section: str) -> Iterator[str]
     ]
     if is_far and variables and settings.proxy is None:
         proxy = f"{section}proxy"
-        yield f"{variables[0]} is not heeded: calls go through {proxy} alone, which is not set"
+        yield f"{variables[0]} is ignored; set {proxy} to use a proxy"

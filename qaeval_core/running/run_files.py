@@ -60,7 +60,7 @@ def changes(job: Job) -> list[str]:
         name = key.rpartition("-")[0]
         line = next((own for own in families.values() if own.split("|")[0] == name), "")
         why = _why_anew(str(earlier[key]), line)
-        lines.append(f"{key} is not used any more: {why}; its commits stay")
+        lines.append(f"earlier {name} results are ignored ({why}); their files are kept")
     return lines
 
 
@@ -73,8 +73,8 @@ def _why_anew(before: str, now: str) -> str:
         version = old.get("graph_version", "1")
         if version != new["graph_version"]:
             return (
-                f"this version of qaeval exports its graph anew (version {new['graph_version']}, "
-                f"was {version}), whose numbers differ a little, so its rows are computed anew"
+                f"this version of qaeval exports a newer graph: version {new['graph_version']}, "
+                f"was {version}"
             )
     return "a model, option or input has changed"
 

@@ -158,8 +158,8 @@ def _texts(
     remote = [path for path in paths if "://" in path]
     if remote and not inputs:
         raise ConfigError(
-            f"the run read its input from {remote[0]}: no server is asked that a file names; if it "
-            "is yours, name it with --input, or leave texts out with --no-texts"
+            f"for safety the input address stored in OUT is not used: {remote[0]}; pass it with "
+            "--input, or leave texts out with --no-texts"
         )
     try:
         files, _ = find_inputs(

@@ -47,7 +47,7 @@ _PROCESSES = Path("/proc/self/ns/pid")
 
 @dataclass(frozen=True, slots=True)
 class LockTimes:
-    """How often a holder is heard, and for how long it is not when it is held for dead."""
+    """How often a holder renews its lock, and after how long without that it counts as dead."""
 
     heartbeat_s: float = HEARTBEAT_S
     stale_after_s: float = STALE_AFTER_S
@@ -86,8 +86,8 @@ class Tenure:
             return tag
         taker = f"process {holder.get('pid')} on {holder.get('host')}" if holder else "somebody"
         raise LockLostError(
-            f"{self.path} was taken by {taker}: this run had not been heard for so long that it "
-            "was held for dead. It ends here; what is committed stays"
+            f"{taker} took over {self.path} because this run did not renew it in time. "
+            "Stopping; committed work is kept"
         )
 
 

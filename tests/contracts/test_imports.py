@@ -139,7 +139,6 @@ STAND_ALONE = {
     "qaeval_core.families.catalog": "the only list of families",
     "qaeval.export": "a verb of the command line is a module",
     "qaeval.train": "a verb of the command line is a module",
-    "qaeval.metrics": "a verb of the command line is a module",
     "qaeval_core.sample": "it lies beside its data",
 }
 

@@ -272,4 +272,4 @@ def test_help_needs_no_torch() -> None:
         env={**os.environ, "PYTHONPATH": str(Path(build.__file__).parents[1])},
     )
     assert done.returncode == 0
-    assert "examples:" in done.stdout
+    assert "Examples:" in done.stdout

@@ -219,4 +219,4 @@ def test_no_proxy_of_the_environment_sees_a_key(
         assert (len(proxy.asked), len(server.asked)) == (1, 1)
         assert proxy.asked[0].line.startswith("POST http://far.example/v1/chat/completions")
     far = {"naco.base_url": "https://host/v1", "naco.model": "m"}
-    assert "HTTP_PROXY is not heeded" in check_key_use(load_config(overrides=far))[1]
+    assert "HTTP_PROXY is ignored; set " in check_key_use(load_config(overrides=far))[1]

@@ -87,7 +87,7 @@ def test_a_quarantined_row_says_why(out: Path, tmp_path: Path) -> None:
 
 
 def test_one_instance_is_computed_again_and_the_others_shown(out: Path, tmp_path: Path) -> None:
-    """Protects from loading a large model to explain a metric of words."""
+    """Protects from loading a large model to explain a lexical metric."""
     explain(out, "--id", "q1", "--instance", "cider", "--json", tmp_path / "q1.json")
     content = json.loads((tmp_path / "q1.json").read_text(encoding="utf-8"))
     compared = {

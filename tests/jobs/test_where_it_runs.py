@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from helpers import short_sample, wait_until, write_parquet
+from qaeval import arguments
 from qaeval import score as score_verb
 from qaeval.cli import app
 from qaeval_core.running.progress import Counts, ProgressPrinter
@@ -23,7 +24,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(score_verb, "run_local", lambda *_: found.append("here"))
     monkeypatch.setattr(score_verb, "run_on_ray", lambda *_: found.append("ray"))
-    monkeypatch.setattr(score_verb, "MOST_LOCAL_ROWS", 20)
+    monkeypatch.setattr(arguments, "MOST_LOCAL_ROWS", 20)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Metrics of words against nested loops: BLEU, ROUGE-L, CIDEr-D, exact match and F1."""
+"""Lexical metrics against nested loops: BLEU, ROUGE-L, CIDEr-D, exact match and F1."""
 
 from __future__ import annotations
 

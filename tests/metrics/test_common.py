@@ -1,4 +1,4 @@
-"""What holds for every metric of words: range, identity, symmetry, empty texts, batch mates.
+"""What holds for every lexical metric: range, identity, symmetry, empty texts, batch mates.
 
 Whatever the catalog lists is tested; a new role or exception is added to the tables here.
 """

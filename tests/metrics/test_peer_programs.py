@@ -1,4 +1,4 @@
-"""Metrics of words against the programs that others use: NLTK, sacrebleu, rouge-score."""
+"""Lexical metrics against the programs that others use: NLTK, sacrebleu, rouge-score."""
 
 from __future__ import annotations
 

@@ -85,9 +85,8 @@ def test_models_whose_graphs_are_new_say_why_they_run_again(tmp_path: Path) -> N
     said: list[str] = []
     run_job(job, LocalPieceExecutor(), say=said.append)
     assert (
-        "sas-03e98f5ba963 is not used any more: this version of qaeval exports its graph anew "
-        "(version 2, was 1), whose numbers differ a little, so its rows are computed anew; its "
-        "commits stay"
+        "earlier sas results are ignored (this version of qaeval exports a newer graph: version "
+        "2, was 1); their files are kept"
     ) in said
 
 

@@ -1,4 +1,4 @@
-"""Metrics of words on inputs as people have them: every row leaves once, and says why."""
+"""Lexical metrics on inputs as people have them: every row leaves once, and says why."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_columns_of_opinions_may_be_absent(job: dict, tmp_path: Path) -> None:
 def test_nulls_among_references_are_quarantined_and_no_references_are_undefined(
     job: dict, tmp_path: Path
 ) -> None:
-    """Protects from a null taken for an empty reference, under every metric of words."""
+    """Protects from a null taken for an empty reference, under every lexical metric."""
     table = texts_table(
         ["bees", "bees", "bees", None, "", "bees", "mill"],
         [["bees"], [], ["bees", None], ["bees"], [""], None, ["mill"]],

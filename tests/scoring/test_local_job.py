@@ -188,7 +188,7 @@ def test_changed_model_or_option_is_noticed(job: dict, tmp_path: Path) -> None:
     run_locally(job)
     outcome, said = run_locally({**job, "qrelscore.max_window_tokens": 256})
     assert any(
-        "is not used any more: a model, option or input has changed" in line for line in said
+        "results are ignored (a model, option or input has changed)" in line for line in said
     )
     assert outcome.report is not None
     assert n_computed(outcome.report) == {"lrm": 0, "grg": N_ROWS}

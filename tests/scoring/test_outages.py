@@ -286,7 +286,7 @@ def test_a_holder_that_lost_its_lock_notices_and_keeps_nobody_elses_fresh(tmp_pa
         assert lost.wait(10)
         time.sleep(0.2)
         assert (tmp_path / ".lock").stat().st_mtime == 1e9
-        with pytest.raises(LockLostError, match="was taken by process 7 on b"):
+        with pytest.raises(LockLostError, match="process 7 on b took over"):
             held.check()
     assert (tmp_path / ".lock").exists(), "it is the successor's"
 

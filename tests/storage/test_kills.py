@@ -174,7 +174,7 @@ def test_a_frozen_run_is_taken_over_and_ends_when_it_wakes(
     report = (as_path(uri) / "report.json").read_bytes()
     os.killpg(frozen.pid, signal.SIGCONT)
     output, _ = frozen.communicate(timeout=60)
-    assert frozen.returncode == 1 and "was taken by" in output, output
+    assert frozen.returncode == 1 and "took over" in output, output
     assert (as_path(uri) / "report.json").read_bytes() == report
     assert json.loads(report)["rows"] == N_ROWS
     assert is_as_local(uri, source, tmp_path / "out", **METRICS)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -21,20 +21,26 @@ _COLUMNS = ("text_a", "text_b", "score")
 # What every wrong command line raises; typer exports its children alone.
 _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
 
-# The marks keep line ends as they are.
-_EPILOG = """\b
-Examples:
-qaeval train cross-encoder --pairs pairs.parquet --out sas-mine
-qaeval train cross-encoder --pairs sts.jsonl --dev dev.jsonl --scale 5 \\
-  --base bert-base-uncased --column text_a=sentence1 \\
-  --column text_b=sentence2 --epochs 2 --bf16 --out sas-mine
-qaeval train kpqa --squad train-v1.1.json --out kpqa-mine
-qaeval train kpqa --squad dev.parquet --out kpqa-mine --dry-run
-qaeval train reader --squad train-v2.0.json --out reader-mine
+_EPILOG = """Examples:
 
-The same command again goes on from the last checkpoint. OUT/model is a model folder for every
-option that takes one. Exit status: 0 done, 1 stopped or failed (run again), 2 wrong request.
+  qaeval train cross-encoder --pairs pairs.parquet --out sas-mine
+
+  qaeval train cross-encoder --pairs sts.jsonl --scale 5 --out sas-mine \\
+    --column text_a=sentence1 --column text_b=sentence2 --bf16
+
+  qaeval train kpqa --squad train-v1.1.json --out kpqa-mine
+
+  qaeval train kpqa --squad dev.parquet --out kpqa-mine --dry-run
+
+  qaeval train reader --squad train-v2.0.json --out reader-mine
+
+The same command resumes from the last checkpoint. OUT/model is a model
+folder for every setting that takes one.
+
+Exit codes: 0 done; 1 stopped or failed (run it again); 2 bad request.
 """
+
+_INPUT, _OUTPUT, _MODEL, _TRAINING, _RUN = "Input", "Output", "Model", "Training", "Run"
 
 
 def _positive(given: str) -> float:
@@ -66,13 +72,27 @@ def _check_columns(words: list[str] | None) -> list[str]:
     return words or []
 
 
+def _option(*names: str, group: str, metavar: str, text: str, **more: Any) -> Any:
+    return typer.Option(*names, rich_help_panel=group, metavar=metavar, help=text, **more)
+
+
 # Those whose defaults are the jobs' own.
-_Epochs = Annotated[int, typer.Option(min=1, help="passes over the training examples")]
-_BatchSize = Annotated[int, typer.Option(min=1, help="examples a step")]
-_MaxTokens = Annotated[int, typer.Option(min=1, help="of a pair; longer ones are cut")]
-_SQUAD = typer.Option(
+_Epochs = Annotated[
+    int, _option(group=_TRAINING, metavar="N", min=1, text="Passes over the training examples.")
+]
+_BatchSize = Annotated[
+    int, _option(group=_TRAINING, metavar="N", min=1, text="Examples in one step.")
+]
+_MaxTokens = Annotated[
+    int,
+    _option(
+        group=_TRAINING, metavar="N", min=1, text="Longest pair in tokens. Longer pairs are cut."
+    ),
+]
+_SQUAD = _option(
+    group=_INPUT,
     metavar="FILE",
-    help="SQuAD JSON, or Parquet with context, question, answers, answer_starts; may be repeated",
+    text="SQuAD JSON, or Parquet with context, question, answers and answer_starts. Repeatable.",
 )
 
 
@@ -101,39 +121,100 @@ class TrainingOptions:
         of equal length.
     """
 
-    out: Annotated[Path, typer.Option(metavar="DIR", help="folder of the results")]
-    base: Annotated[str, typer.Option(help="embedded name, folder, or hub id")] = "minilm"
+    dev: Annotated[
+        Path | None,
+        _option(
+            group=_INPUT,
+            metavar="FILE",
+            text="Examples that epochs are evaluated on.",
+            show_default="a held-out share",
+        ),
+    ] = None
+    dev_share: Annotated[
+        float,
+        _option(
+            group=_INPUT,
+            parser=_share,
+            metavar="SHARE",
+            text="Share of examples to hold out if --dev is not given.",
+        ),
+    ] = 0.1
+    out: Annotated[
+        Path, _option(group=_OUTPUT, metavar="OUT", text="Folder for checkpoints and results.")
+    ]
+    base: Annotated[
+        str,
+        _option(
+            group=_MODEL,
+            metavar="MODEL",
+            text="Encoder to start from: name of a bundled model, folder or hub id.",
+        ),
+    ] = "minilm"
+    rank: Annotated[
+        int,
+        _option(
+            group=_MODEL,
+            metavar="N",
+            min=0,
+            text="Rank of the low-rank adapter. 0 trains all weights.",
+        ),
+    ] = 32
     epochs: _Epochs
     batch_size: _BatchSize
     rate: Annotated[
         float | None,
-        typer.Option(
+        _option(
             "--learning-rate",
+            group=_TRAINING,
             parser=_positive,
             metavar="NUMBER",
-            help=f"default {_LEARNING_RATE_LORA:g}, with --rank 0 {_LEARNING_RATE_FULL:g}",
+            text="Highest learning rate.",
+            show_default=f"{_LEARNING_RATE_LORA:g}, or {_LEARNING_RATE_FULL:g} with --rank 0",
         ),
     ] = None
-    rank: Annotated[int, typer.Option(min=0, help="of the adapter; 0: train all")] = 32
     max_tokens: _MaxTokens
-    dev: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="examples to judge epochs by; else a held-out share"),
-    ] = None
-    dev_share: Annotated[
-        float, typer.Option(parser=_share, metavar="SHARE", help="held out if no --dev")
-    ] = 0.1
-    seed: Annotated[int, typer.Option(min=0, help="of splits, batches and new weights")] = 0
-    bf16: Annotated[bool, typer.Option("--bf16", help="train in bfloat16 (scores stay fp32)")] = (
-        False
-    )
-    keep_last: Annotated[
-        bool, typer.Option("--keep-last", help="keep the last epoch's weights, not the best one's")
+    seed: Annotated[
+        int,
+        _option(
+            group=_RUN,
+            metavar="N",
+            min=0,
+            text="Random seed. The same seed and input give the same result.",
+        ),
+    ] = 0
+    bf16: Annotated[
+        bool,
+        _option(
+            "--bf16",
+            group=_TRAINING,
+            metavar="",
+            text="Train in bfloat16. Scores are still computed in fp32.",
+        ),
     ] = False
-    checkpoint_steps: Annotated[int, typer.Option(min=1, help="steps between checkpoints")] = 200
-    threads: Annotated[int | None, typer.Option(min=1, help="of the CPU; default all")] = None
+    keep_last: Annotated[
+        bool,
+        _option(
+            "--keep-last",
+            group=_TRAINING,
+            metavar="",
+            text="Keep the weights of the last epoch instead of the best one.",
+        ),
+    ] = False
+    checkpoint_steps: Annotated[
+        int, _option(group=_RUN, metavar="N", min=1, text="Steps between checkpoints.")
+    ] = 200
+    threads: Annotated[
+        int | None,
+        _option(group=_RUN, metavar="N", min=1, text="CPU threads to use.", show_default="all"),
+    ] = None
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="print counts, tokens and steps; train nothing")
+        bool,
+        _option(
+            "--dry-run",
+            group=_RUN,
+            metavar="",
+            text="Show the planned work and its cost. Write nothing.",
+        ),
     ] = False
 
     @property
@@ -143,17 +224,17 @@ class TrainingOptions:
 
 
 # The classes below are the commands: typer reads their fields and returns what it makes of them.
-_app = typer.Typer(
+app = typer.Typer(
     add_completion=False,
-    rich_markup_mode=None,
-    help="Train a model that a metric needs: an adapter, and the merged model.",
+    help="Train your own model for sas, kpqa or roundtrip.\n\nIt writes an adapter, and the "
+    "model merged with it.",
     epilog=_EPILOG,
 )
 
 
-@_app.command(
+@app.command(
     "cross-encoder",
-    help="Train a cross-encoder (sas): how similar in meaning two texts are, in [0, 1].",
+    help="Train a cross-encoder for sas.\n\nIt predicts how similar two texts are, from 0 to 1.",
     epilog=_EPILOG,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,21 +253,29 @@ class CrossEncoderOptions(TrainingOptions):
 
     pairs: Annotated[
         list[Path],
-        typer.Option(
+        _option(
+            group=_INPUT,
             metavar="FILE",
-            help="Parquet or JSONL with text_a, text_b and score in [0, 1]; may be repeated",
+            text="Parquet or JSONL with text_a, text_b, and score from 0 to 1. Repeatable.",
         ),
     ]
     column: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=COLUMN",
+        _option(
+            group=_INPUT,
+            metavar="ROLE=NAME",
             callback=_check_columns,
-            help="what text_a, text_b or score is called in the files",
+            text="Read text_a, text_b or score from the column NAME. Repeatable.",
         ),
     ] = None
     scale: Annotated[
-        float, typer.Option(parser=_positive, metavar="NUMBER", help="highest score of the files")
+        float,
+        _option(
+            group=_INPUT,
+            parser=_positive,
+            metavar="NUMBER",
+            text="Highest score in the files. Scores are divided by it.",
+        ),
     ] = 1.0
     epochs: _Epochs = 3
     batch_size: _BatchSize = 32
@@ -199,9 +288,10 @@ class CrossEncoderOptions(TrainingOptions):
         return {**{name: name for name in _COLUMNS}, **{name: column for name, _, column in given}}
 
 
-@_app.command(
+@app.command(
     "kpqa",
-    help="Train a keyphrase predictor (kpqa): which tokens of a text answer a question.",
+    help="Train a keyphrase predictor for kpqa.\n\nIt predicts which tokens of a text answer a "
+    "question.",
     epilog=_EPILOG,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,15 +307,22 @@ class KpqaOptions(TrainingOptions):
     """
 
     squad: Annotated[list[Path], _SQUAD]
-    language: Annotated[str, typer.Option(help="whose rules split sentences (spaCy's code)")] = "en"
+    language: Annotated[
+        str,
+        _option(
+            group=_INPUT,
+            metavar="CODE",
+            text="Language whose rules split sentences, as a spaCy code.",
+        ),
+    ] = "en"
     epochs: _Epochs = 5
     batch_size: _BatchSize = 64
     max_tokens: _MaxTokens = 96
 
 
-@_app.command(
+@app.command(
     "reader",
-    help="Train a reader (roundtrip): where in a context the answer of a question stands.",
+    help="Train a reader for roundtrip.\n\nIt finds the answer to a question in a context.",
     epilog=_EPILOG,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +346,7 @@ AnyOptions = CrossEncoderOptions | KpqaOptions | ReaderOptions
 
 def parse_options(arguments: Sequence[str] | None) -> AnyOptions:
     """Return the options of a command line; exits with status 2 if it is wrong."""
-    command = typer.main.get_command(_app)
+    command = typer.main.get_command(app)
     words = None if arguments is None else list(arguments)
     try:
         options = command.main(args=words, prog_name="qaeval train", standalone_mode=False)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 
+from qaeval.command import say
 from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import RunError
 
@@ -53,4 +55,31 @@ def is_named(cluster: ClusterSection) -> bool:
     >>> is_named(ClusterSection(actors=2)), is_named(ClusterSection(device="cpu"))
     (True, False)
     """
-    return given_address(cluster)[0] is not None or bool(_OF_CLUSTERS & cluster.model_fields_set)
+    return (
+        _is_connected()
+        or given_address(cluster)[0] is not None
+        or bool(_OF_CLUSTERS & cluster.model_fields_set)
+    )
+
+
+def announce(cluster: ClusterSection) -> None:
+    """Say that Ray is started or connected to; called before Ray is imported, which takes seconds.
+
+    Raises
+    ------
+    RunError
+        If what was given is no address.
+    """
+    if _is_connected():
+        return
+    address, _ = given_address(cluster)
+    if address is None:
+        say("starting Ray on this machine: it takes some seconds")
+    else:
+        say(f"connecting to the Ray cluster at {address}")
+
+
+def _is_connected() -> bool:
+    """Return whether this process has a cluster already."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())

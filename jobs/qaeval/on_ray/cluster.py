@@ -77,11 +77,9 @@ def connected(cluster: ClusterSection) -> Iterator[None]:
     }
     address, source = given_address(cluster)
     if address is not None:
-        say(f"connecting to the Ray cluster at {address}")
         _check_answers(address, source)
         options = {"address": address, "logging_level": logging.ERROR, "log_to_driver": False}
     else:
-        say("starting Ray on this machine: it takes some seconds")
         # Logical CPUs beyond the real ones: an actor that reserves all would starve light tasks.
         options["num_cpus"] = available_cpus() + 2
         # A worker tokenizes in one thread and counts in another: with an arena for each of many

@@ -1,1 +1,1 @@
-"""Words: the statistics that metrics of words are computed from; no model runs."""
+"""Words: the statistics that lexical metrics are computed from; no model runs."""

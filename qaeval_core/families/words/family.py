@@ -1,4 +1,4 @@
-"""Families of words: the statistics that metrics of words are computed from; no model runs.
+"""Families of words: the statistics that lexical metrics are computed from; no model runs.
 
 Statistics that are open for the same rows share one pass: rows are read once, and each text is
 tokenized once per tokenizer.

@@ -1,0 +1,153 @@
+"""Arguments: options that several verbs take, each described once, and the groups of ``--help``.
+
+An option that one verb alone takes is described there. Texts are one plain sentence, or two.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from qaeval_core.pages.example_rows import MAX_EXAMPLES
+
+INPUT = "Input"
+OUTPUT = "Output"
+METRICS = "Metrics"
+SETTINGS = "Settings"
+SELECTION = "Selection"
+LABELS = "Labels"
+COMPARISON = "Comparison"
+STATISTICS = "Statistics"
+RUN = "Run"
+CLUSTER = "Cluster"
+
+# Ray takes some ten seconds to start: so many rows are scored before it is up, or soon after.
+MOST_LOCAL_ROWS = 10_000
+
+
+def option(*names: str, group: str, metavar: str, text: str, **more: Any) -> Any:
+    """Return an option with a value.
+
+    Parameters
+    ----------
+    names : str
+        As given on a command line; without one, the parameter's own.
+    group : str
+        Heading that it stands under.
+    metavar : str
+        What stands for the value.
+    text : str
+        Its description.
+    more : optional
+        What ``typer.Option`` takes besides.
+    """
+    return typer.Option(*names, rich_help_panel=group, metavar=metavar, help=text, **more)
+
+
+def flag(name: str, *, group: str, text: str) -> Any:
+    """Return an option without a value; ``--help`` shows no type for it."""
+    return typer.Option(name, rich_help_panel=group, metavar="", help=text)
+
+
+def address(default: str) -> Any:
+    """Return the option that names a Ray cluster; the text says what is used without one."""
+    return option(
+        group=CLUSTER,
+        metavar="ADDRESS",
+        text="Ray cluster to run on, e.g. auto or ray://HOST:10001.",
+        show_default=default,
+    )
+
+
+InputsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="INPUT",
+        help="Parquet files, folders, globs, or URIs of an object store (s3, gs, az). Required, "
+        "unless a settings file names them.",
+    ),
+]
+RunArgument = Annotated[
+    str, typer.Argument(metavar="OUT", help="OUT folder of a finished qaeval score run.")
+]
+ColumnOption = Annotated[
+    list[str] | None,
+    option(
+        "--column",
+        group=INPUT,
+        metavar="ROLE=NAME",
+        text="Read a role from the column NAME, e.g. context=passage. Repeatable.",
+    ),
+]
+MovedInputOption = Annotated[
+    list[str] | None,
+    option(
+        "--input",
+        group=INPUT,
+        metavar="PATH",
+        text="Where the scored input is now, if it has moved. Repeatable.",
+    ),
+]
+MetricsOption = Annotated[
+    str | None,
+    option(
+        group=METRICS,
+        metavar="NAMES",
+        text="Comma-separated metrics, e.g. f1,sas. The command qaeval metrics lists them.",
+    ),
+]
+ConfigOption = Annotated[
+    Path | None,
+    option("--config", group=SETTINGS, metavar="FILE", text="YAML file with settings."),
+]
+SetOption = Annotated[
+    list[str] | None,
+    option(
+        "--set",
+        group=SETTINGS,
+        metavar="KEY=VALUE",
+        text="Change one setting, e.g. f1.language=de. It adds the metric if needed. Repeatable.",
+    ),
+]
+TextsOption = Annotated[
+    int | None,
+    option(
+        group=OUTPUT,
+        metavar="N",
+        min=0,
+        max=MAX_EXAMPLES,
+        text="Show this many of the lowest and highest rows of each score in the page.",
+    ),
+]
+NoTextsOption = Annotated[
+    bool, flag("--no-texts", group=OUTPUT, text="Show no texts of rows in the page.")
+]
+SeedOption = Annotated[
+    int,
+    option(
+        group=RUN, metavar="N", text="Random seed. The same seed and input give the same result."
+    ),
+]
+DryRunOption = Annotated[
+    bool,
+    flag("--dry-run", group=RUN, text="Show the planned work and its cost. Write nothing."),
+]
+LocalOption = Annotated[
+    bool | None,
+    flag(
+        "--local/--ray",
+        group=CLUSTER,
+        text="Use processes of this machine, or Ray. Default: Ray where a cluster is named.",
+    ),
+]
+LocalOrRayOption = Annotated[
+    bool | None,
+    flag(
+        "--local/--ray",
+        group=CLUSTER,
+        text=f"Run in this process, or on Ray. Default: Ray above {MOST_LOCAL_ROWS:,} rows, or "
+        "where a cluster is named.",
+    ),
+]
