@@ -15,7 +15,7 @@ from qaeval_core.metrics.base import Settings
 from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.models.session import Device
 from qaeval_core.planning.columns import present_roles, resolve_columns
-from qaeval_core.planning.job import Found
+from qaeval_core.planning.job import FoundFiles
 from qaeval_core.planning.packages import missing_packages
 from qaeval_core.storage.path import read_json
 
@@ -27,7 +27,7 @@ _N_COLUMNS = 20
 
 
 def with_default_metrics(
-    config: RunConfig, found: Found, *, device: Device
+    config: RunConfig, found: FoundFiles, *, device: Device
 ) -> tuple[RunConfig, str]:
     """Return a configuration that has metrics, and a line that says which were chosen and why.
 
@@ -55,7 +55,7 @@ def with_default_metrics(
     return config.model_copy(update={"metrics": chosen}), line
 
 
-def _metrics_of_out(config: RunConfig, found: Found) -> dict[str, Settings]:
+def _metrics_of_out(config: RunConfig, found: FoundFiles) -> dict[str, Settings]:
     """Return the metrics that a run before this one wrote down in OUT.
 
     OUT may come from anybody: models, files and servers that it names must be named again.
@@ -88,7 +88,7 @@ def _named_outside(settings: Settings) -> list[str]:
     ]
 
 
-def _by_columns(config: RunConfig, found: Found, *, device: Device) -> tuple[list[str], str]:
+def _by_columns(config: RunConfig, found: FoundFiles, *, device: Device) -> tuple[list[str], str]:
     mapping = config.input.columns
     resolve_columns(found.files, roles=mapping, mapping=mapping)  # A wrong name decides nothing.
     roles = present_roles(found.files, mapping)

@@ -161,7 +161,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFiles:
     """Files of a request, whose columns nobody has looked at."""
 
     store: Store
@@ -176,7 +176,7 @@ def read_inputs(
     return check_columns(config, find_files(config, needs_out=needs_out), roles=roles)
 
 
-def find_files(config: RunConfig, *, needs_out: bool = True) -> Found:
+def find_files(config: RunConfig, *, needs_out: bool = True) -> FoundFiles:
     """Find the input files; they are none of OUT.
 
     Parameters
@@ -202,10 +202,12 @@ def find_files(config: RunConfig, *, needs_out: bool = True) -> Found:
     )
     if config.output.path is not None:
         _check_out_not_taken(config.input.paths, store.out, files)
-    return Found(store, tuple(files), tuple(problems))
+    return FoundFiles(store, tuple(files), tuple(problems))
 
 
-def check_columns(config: RunConfig, found: Found, *, roles: Sequence[str] | None = None) -> Inputs:
+def check_columns(
+    config: RunConfig, found: FoundFiles, *, roles: Sequence[str] | None = None
+) -> Inputs:
     """Find the columns that are read, carried or ids.
 
     Parameters

@@ -52,7 +52,7 @@ def local_device(cluster: ClusterSection) -> Device:
         if "CUDAExecutionProvider" not in load_onnxruntime().get_available_providers():
             return "cpu"
     except DeviceError:
-        return "cpu"  # None is installed: metrics of words need none.
+        return "cpu"  # None is installed: lexical metrics need none.
     try:
         found = subprocess.run(
             ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False

@@ -41,7 +41,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return scored(tmp_path_factory.mktemp("corpus"), f1="f1", em="exact_match")
+    return scored(tmp_path_factory.mktemp("corpus"), f1="f1", exact="exact_match")
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -112,7 +112,7 @@ def test_wrong_columns(out: Path, tmp_path: Path, options: dict[str, object], me
 
 
 def test_several_instances_need_a_rank(two: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"has 2 metrics: name the rank with --rank-by; .*f1.*em"):
+    with pytest.raises(ConfigError, match=r"has 2 metrics: name the rank with --rank-by; .*f1.*exact"):
         filtered(two, tmp_path / "kept", share="0.5")
 
 

@@ -157,7 +157,7 @@ def test_labels_drawn_before_a_rank_is_known_certify_it(corpus: Questions) -> No
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return scored(tmp_path_factory.mktemp("corpus"), 900, f1="f1", rouge="rouge_l")
+    return scored(tmp_path_factory.mktemp("corpus"), 900, f1="f1", rouge_l="rouge_l")
 
 
 TOP = {"near_duplicates": "exact", "top_k": 2}
@@ -183,12 +183,12 @@ def certified(out: Path, kept: Path, labels: Path, **options: object) -> dict:
 def test_another_ranks_sheet_certifies_nothing(out: Path, tmp_path: Path) -> None:
     labels, _ = sheet_of(out, tmp_path / "f1", rank_by="f1")
     assert certified(out, tmp_path / "kept", labels, rank_by="f1")["certified"]
-    for options in ({"rank_by": "rouge"}, {"learn": ("f1", "rouge")}):
+    for options in ({"rank_by": "rouge_l"}, {"learn": ("f1", "rouge_l")}):
         with pytest.raises(ConfigError, match="another rank or other options, or a part of one"):
             certified(out, tmp_path / "other", labels, **options)
         assert not (tmp_path / "other" / "_SUCCESS").exists()
     # To learn from them is no harm; they say nothing of what is kept.
-    given = {"labels": str(labels), "label": "good", "learn": ("f1", "rouge"), "share": "0.5"}
+    given = {"labels": str(labels), "label": "good", "learn": ("f1", "rouge_l"), "share": "0.5"}
     result, said = filtered(out, tmp_path / "learned", **TOP, **given)
     assert result.content["certificate"] is None
     assert any("nothing can be certified by it" in line for line in said)
@@ -197,10 +197,10 @@ def test_another_ranks_sheet_certifies_nothing(out: Path, tmp_path: Path) -> Non
 
 def test_one_sheet_serves_every_rank(out: Path, tmp_path: Path) -> None:
     """Before a rank is learned nobody knows what duplicates and top-k will leave."""
-    labels, told = sheet_of(out, tmp_path / "any", n=400, learn=("f1", "rouge"), precision=0.2)
+    labels, told = sheet_of(out, tmp_path / "any", n=400, learn=("f1", "rouge_l"), precision=0.2)
     n_left = pl.read_parquet(out / "scores").height
     assert told["n_eligible"] == n_left, "duplicates and top-k have dropped some"
-    for options in ({"rank_by": "f1"}, {"rank_by": "rouge"}, {"learn": ("f1", "rouge")}):
+    for options in ({"rank_by": "f1"}, {"rank_by": "rouge_l"}, {"learn": ("f1", "rouge_l")}):
         content = certified(out, tmp_path / "-".join(options), labels, **options)
         n_labels = content["certificate"]["n_labels"]
         assert content["certified"] and n_labels < 400
@@ -208,8 +208,8 @@ def test_one_sheet_serves_every_rank(out: Path, tmp_path: Path) -> None:
 
 
 def test_labels_that_a_rank_was_learned_from_do_not_certify_it(out: Path, tmp_path: Path) -> None:
-    labels, _ = sheet_of(out, tmp_path / "any", n=400, learn=("f1", "rouge"))
-    content = certified(out, tmp_path / "kept", labels, learn=("f1", "rouge"))
+    labels, _ = sheet_of(out, tmp_path / "any", n=400, learn=("f1", "rouge_l"))
+    content = certified(out, tmp_path / "kept", labels, learn=("f1", "rouge_l"))
     decisions = pl.read_parquet(tmp_path / "kept" / "decisions")
     given = decisions.join(pl.read_csv(labels), on="id")
     last = given.filter(pl.col("reason").is_null() | (pl.col("reason") == "precision"))
@@ -251,7 +251,7 @@ def test_what_labels_can_certify_at_best_is_said_before(out: Path, tmp_path: Pat
     _, said = filtered(out, tmp_path / "kept", **TOP, **given)
     assert any(few in line for line in said)
     # Of those of a learned rank half are left.
-    more, _ = sheet_of(out, tmp_path / "any", n=400, learn=("f1", "rouge"))
-    given = {"labels": str(more), "label": "good", "precision": 0.2, "learn": ("f1", "rouge")}
+    more, _ = sheet_of(out, tmp_path / "any", n=400, learn=("f1", "rouge_l"))
+    given = {"labels": str(more), "label": "good", "precision": 0.2, "learn": ("f1", "rouge_l")}
     _, said = filtered(out, tmp_path / "learned", **TOP, **given)
     assert any("even if all 200 labels turn out good" in line for line in said)

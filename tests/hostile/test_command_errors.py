@@ -16,10 +16,11 @@ from helpers import REPOSITORY, full_disk, run_locally, write_parquet
 from qaeval import score as score_verb
 from qaeval.cli import app
 from qaeval.command import caught, explained
-from qaeval_core.configure import StrictYamlError, load_config, load_yaml, parse_setting
+from qaeval_core.configure import load_config, parse_setting
 from qaeval_core.errors import ConfigError
 from qaeval_core.storage import files
 from qaeval_core.storage.path import read_json
+from qaeval_core.yaml_files import StrictYamlError, load_yaml
 
 BILLION_LAUGHS = "a0: &a0 [x, x]\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10)
