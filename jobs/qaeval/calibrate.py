@@ -191,18 +191,20 @@ def _calibrate_complexity(
     n_asked = min(n_questions, n_rows if found.sample is None else found.sample.n_rows)
     counter = ProgressCounter()
     (name,) = config.metrics
-    printer = ProgressPrinter(name, n_rows_total=n_asked, interval_s=config.scoring.progress_s)
     stop = threading.Event()
     stop_on_signals(stop)
 
-    def on_batch(n_tokens: int, n_padded_tokens: int, share: float) -> None:
-        counter.add(share * n_asked, n_tokens, n_padded_tokens)
-        printer.update(counter.snapshot())
-
+    interval_s = config.scoring.progress_s
     try:
-        record = calibrate_complexity(
-            config, found, n_questions=n_questions, seed=seed, on_batch=on_batch, stop=stop
-        )
+        with ProgressPrinter(name, n_rows_total=n_asked, interval_s=interval_s) as printer:
+
+            def on_batch(n_tokens: int, n_padded_tokens: int, share: float) -> None:
+                counter.add(share * n_asked, n_tokens, n_padded_tokens)
+                printer.update(counter.snapshot())
+
+            record = calibrate_complexity(
+                config, found, n_questions=n_questions, seed=seed, on_batch=on_batch, stop=stop
+            )
         write_complexity(path, record, corpus=corpus)
     except ConfigError as error:
         options.fail(error)

@@ -130,25 +130,25 @@ class LocalPieceExecutor:
         pieces: Sequence[Piece],
         on_shard: OnShard,
     ) -> None:
-        printer = ProgressPrinter(
+        with ProgressPrinter(
             pass_title(families),
             n_rows_total=sum(piece.n_rows for piece in pieces),
             interval_s=job.config.scoring.progress_s,
-        )
-        supervisor = LocalSupervisor(self.stop, printer)
-        store = worker_store(
-            job.store.out,
-            job.store.mark,
-            supervisor,
-            retry_s=job.config.scoring.retry_storage_s,
-            sample=job.sample,
-        )
-        try:
-            with self._worker(replace(job, store=store), families, supervisor) as worker:
-                for done in worker.run(pieces):
-                    on_shard(done)
-        finally:
-            printer.update(supervisor.counter.snapshot(), is_last=True)
+        ) as printer:
+            supervisor = LocalSupervisor(self.stop, printer)
+            store = worker_store(
+                job.store.out,
+                job.store.mark,
+                supervisor,
+                retry_s=job.config.scoring.retry_storage_s,
+                sample=job.sample,
+            )
+            try:
+                with self._worker(replace(job, store=store), families, supervisor) as worker:
+                    for done in worker.run(pieces):
+                        on_shard(done)
+            finally:
+                printer.update(supervisor.counter.snapshot(), is_last=True)
 
     @contextmanager
     def _worker(

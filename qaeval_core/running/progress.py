@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-import weakref
 from dataclasses import dataclass, replace
-from typing import TextIO
+from typing import Self, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -91,7 +90,7 @@ class ProgressPrinter:
     """Prints a line after a second and then every few seconds; on a terminal, a bar.
 
     A thread prints where nobody reports, such as while a model is loaded. It ends with the last
-    update, or with the printer.
+    update, or with the ``with`` block.
 
     Parameters
     ----------
@@ -121,9 +120,16 @@ class ProgressPrinter:
             self._task = self._bar.add_task(label, total=max(n_rows_total, 1))
         else:
             tick_s = max(min(interval_s, _FIRST_LINE_S), _LEAST_TICK_S)
-            threading.Thread(
-                target=_keep_showing, args=(weakref.ref(self), self._done, tick_s), daemon=True
-            ).start()
+            threading.Thread(target=self._keep_showing, args=(tick_s,), daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it without another line."""
+        with self._lock:
+            if not self._done.is_set():
+                self._end()
 
     def update(self, counts: Counts, *, is_last: bool = False) -> None:
         """Show the counts if the interval has passed."""
@@ -131,15 +137,22 @@ class ProgressPrinter:
             if self._done.is_set():
                 return
             self._counts = counts
-            if is_last:
-                self._done.set()
             self._show(is_last=is_last)
+            if is_last:
+                self._end()
 
-    def show_again(self) -> None:
-        """Show the last counts if the interval has passed since they were shown."""
-        with self._lock:
-            if not self._done.is_set():
-                self._show(is_last=False)
+    def _keep_showing(self, tick_s: float) -> None:
+        """Show the last counts again, each time the interval has passed, until the end."""
+        while not self._done.wait(tick_s):
+            with self._lock:
+                if not self._done.is_set():
+                    self._show(is_last=False)
+
+    def _end(self) -> None:
+        self._done.set()
+        if self._bar is not None:
+            self._bar.stop_task(self._task)
+            _bars.close()
 
     def _show(self, *, is_last: bool) -> None:
         counts, now = self._counts, time.monotonic()
@@ -156,23 +169,8 @@ class ProgressPrinter:
         )
         if self._bar is not None:
             self._bar.update(self._task, completed=counts.n_rows, description=visible(line))
-            if is_last:
-                self._bar.stop_task(self._task)
-                _bars.close()
         else:
             say(line, stream=self._stream)
-
-
-def _keep_showing(
-    printer: weakref.ref[ProgressPrinter], done: threading.Event, tick_s: float
-) -> None:
-    """Show what a printer knows until it is done or gone."""
-    while not done.wait(tick_s):
-        own = printer()
-        if own is None:
-            return
-        own.show_again()
-        del own
 
 
 def progress_line(label: str, counts: Counts, *, n_rows_total: int, elapsed_s: float) -> str:

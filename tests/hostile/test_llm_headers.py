@@ -261,7 +261,7 @@ def test_messages_name_the_section_of_the_instance(
     assert "--set clarity.allow_insecure=true" in said(headers_file=str(path))
     assert "--set clarity.allow_insecure=true" in said(api_key_file=str(path))
     assert "--set clarity.allow_insecure=true" in said(base_url="http://10.0.0.7/v1")
-    assert "through clarity.proxy alone" in said()
+    assert "set clarity.proxy to use a proxy" in said()
     config = load_config(overrides={f"metrics.clarity.{key}": v for key, v in own.items()})
     plan = plan_chat("clarity", config, columns={})["judge"]
     with pytest.raises(ConfigError, match=r"clarity\.journal_path is missing"):

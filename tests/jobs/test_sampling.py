@@ -82,7 +82,7 @@ def test_filter_drops_the_others_for_that_reason(scored: tuple[Path, str]) -> No
     chosen = ["--rank-by", "f1", "--rules", "none", "--share", "0.5", "--local"]
     output = qaeval("filter", out, "--to", kept, *chosen)
     n_out = N_ROWS - sum(IS_IN)
-    assert f"{NOT_SAMPLED}: {n_out}" in output
+    assert f"{NOT_SAMPLED} {n_out}" in output
     content = json.loads((kept / "filter.json").read_text())
     assert content["reasons"][NOT_SAMPLED] == n_out
     assert "quarantined" not in content["reasons"]

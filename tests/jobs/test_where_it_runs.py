@@ -69,22 +69,25 @@ def printer(stream: io.StringIO, **given: Any) -> ProgressPrinter:
 def test_a_line_comes_after_a_second_though_nobody_reports() -> None:
     """Models load for ten seconds, and a cluster starts for twenty: all of it was silent."""
     stream = io.StringIO()
-    own = printer(stream)
     started = time.monotonic()
-    wait_until(lambda: bool(stream.getvalue()))
-    assert time.monotonic() - started >= 0.9
-    assert stream.getvalue() == "sas: 0/10 rows (0 %), starting\n"
-    own.update(Counts(5.0))
-    assert stream.getvalue().count("\n") == 1  # Not before the interval has passed.
-    own.update(Counts(10.0), is_last=True)
+    with printer(stream) as own:
+        wait_until(lambda: bool(stream.getvalue()))
+        assert time.monotonic() - started >= 0.9
+        assert stream.getvalue() == "sas: 0/10 rows (0 %), starting\n"
+        own.update(Counts(5.0))
+        assert stream.getvalue().count("\n") == 1  # Not before the interval has passed.
+        own.update(Counts(10.0), is_last=True)
     assert "10/10 rows (100 %)" in stream.getvalue()
 
 
-def test_nothing_is_printed_after_the_last_line_or_by_a_printer_that_is_gone() -> None:
-    ended, dropped = io.StringIO(), io.StringIO()
-    own = printer(ended, interval_s=0.2)
-    own.update(Counts(10.0), is_last=True)
-    printer(dropped, interval_s=0.2)  # Gone at once.
+def test_nothing_is_printed_after_the_end_or_a_failure() -> None:
+    """A printer of a run that had failed went on, and wrote to streams that were closed."""
+    ended, failed = io.StringIO(), io.StringIO()
+    with printer(ended, interval_s=0.2) as own:
+        own.update(Counts(10.0), is_last=True)
+    with pytest.raises(OSError, match="full"), printer(failed, interval_s=0.2) as own:
+        raise OSError("full")
     time.sleep(0.7)
+    own.update(Counts(10.0), is_last=True)
     assert ended.getvalue().count("\n") == 1
-    assert dropped.getvalue() == ""
+    assert failed.getvalue() == ""

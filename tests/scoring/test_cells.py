@@ -223,10 +223,8 @@ def test_half_a_character_in_json_is_its_rows_fault(path: str, tmp_path: Path) -
         cells = [{"text": own} for own in cells]
     table = pa.table({"id": list("abc"), "candidate": ["Oslo", "Oslo", "\U0001f600"],
                       "references": _json_texts(cells)})  # fmt: skip
-    scores = score(
-        tmp_path, table, input__columns={"references": path}, metrics__em__metric="exact_match"
-    )
-    assert scores["em"].to_list() == [1.0, None, 1.0]
+    scores = score(tmp_path, table, input__columns={"references": path}, metrics__exact_match={})
+    assert scores["exact_match"].to_list() == [1.0, None, 1.0]
     assert scores["quarantine_reason"].to_list() == [None, "invalid_utf8_references", None]
     found = Scorer(["exact_match"], columns={"references": path}).score(table)
     assert found["exact_match"].to_pylist() == [1.0, None, 1.0]

@@ -300,7 +300,7 @@ def test_a_run_that_lost_its_lock_stops_and_writes_no_scores(tmp_path: Path) -> 
         def lose(lock: Path = out / ".lock") -> None:
             lock.write_text('{"host": "b", "pid": 7, "started": 0.0, "token": "other"}')
 
-        with pytest.raises(LockLostError, match="taken by process 7 on b"):
+        with pytest.raises(LockLostError, match="process 7 on b took over"):
             run(request(source, out), after=after, then=lose)
         assert not score_files(out)
         (out / ".lock").unlink()

@@ -38,15 +38,15 @@ def ask(job: Job, plan: ChatFamilyPlan, n_workers: int) -> None:
         return GovernorClient(transport, limits=limits, budget=budget)
 
     def run(pieces: Any) -> None:
-        printer = ProgressPrinter("naco", n_rows_total=1, interval_s=60.0)
-        supervisor = LocalSupervisor(threading.Event(), printer)
-        worker = CallWorker(
-            plan, job.store, supervisor, open_governor=open_governor, n_actors=n_workers
-        )
-        try:
-            list(worker.run(pieces))
-        finally:
-            worker.close()
+        with ProgressPrinter("naco", n_rows_total=1, interval_s=60.0) as printer:
+            supervisor = LocalSupervisor(threading.Event(), printer)
+            worker = CallWorker(
+                plan, job.store, supervisor, open_governor=open_governor, n_actors=n_workers
+            )
+            try:
+                list(worker.run(pieces))
+            finally:
+                worker.close()
 
     pieces = job.pieces([plan], n_actors=n_workers)
     with ThreadPoolExecutor(n_workers) as pool:

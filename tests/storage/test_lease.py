@@ -200,7 +200,7 @@ def test_a_holder_whose_lock_is_gone_notices(out: StoragePath) -> None:
     with RunLock(out, on_loss=lost.set, times=QUICK) as held:
         (out / ".lock").delete()
         assert lost.wait(10)
-        with pytest.raises(LockLostError, match="taken by somebody"):
+        with pytest.raises(LockLostError, match="somebody took over"):
             held.check()
 
 

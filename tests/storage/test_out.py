@@ -145,7 +145,7 @@ def test_a_second_run_is_refused_and_a_robbed_one_ends(uri: str, source: Path) -
     def rob() -> None:
         (as_path(uri) / ".lock").put(b'{"host": "b", "pid": 7, "token": "other"}')
 
-    with pytest.raises(LockLostError, match="taken by process 7 on b"):
+    with pytest.raises(LockLostError, match="process 7 on b took over"):
         run(request(source, uri), after=8, then=rob)
     assert not [name for name in names(as_path(uri)) if name.startswith("scores/")]
 

@@ -93,23 +93,23 @@ class RayExecutor:
         n_rows_total = sum(piece.n_rows for piece in pieces)
 
         def run() -> None:
-            printer = ProgressPrinter(
+            with ProgressPrinter(
                 pass_title(families),
                 n_rows_total=n_rows_total,
                 interval_s=job.config.scoring.progress_s,
-            )
-            done = threading.Event()
-            poller = threading.Thread(
-                target=self._poll, args=(coordinator, printer, done), daemon=True
-            )
-            poller.start()
-            try:
-                self._run_rounds(work, dataset, coordinator, on_shard)
-            finally:
-                work.close()
-                done.set()
-                poller.join()
-                ray.kill(coordinator)
+            ) as printer:
+                done = threading.Event()
+                poller = threading.Thread(
+                    target=self._poll, args=(coordinator, printer, done), daemon=True
+                )
+                poller.start()
+                try:
+                    self._run_rounds(work, dataset, coordinator, on_shard)
+                finally:
+                    work.close()
+                    done.set()
+                    poller.join()
+                    ray.kill(coordinator)
             if self.stop.is_set():
                 raise RunStoppedError("stopped as asked; run again to go on from here")
 
