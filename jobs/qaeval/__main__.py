@@ -1,5 +1,5 @@
 """``python -m qaeval <verb>``, as the command ``qaeval``."""
 
-from qaeval.cli import main
+from qaeval_core.distribution import main
 
 main()

@@ -12,6 +12,7 @@ from qaeval import audit, calibrate, correlate, demo, explain, export, metrics, 
 from qaeval import command as options
 from qaeval import filter as filter_verb
 from qaeval.command import DEBUG, caught
+from qaeval_core.distribution import NAME
 
 EPILOG = """Examples:
 
@@ -52,7 +53,7 @@ app.command(epilog=export.EPILOG, **_PASSED_ON)(caught(export.export))
 
 def _show_version(value: bool) -> None:
     if value:
-        options.show(f"qaeval {metadata.version('qaeval')}")
+        options.show(f"qaeval {metadata.version(NAME)}")
         raise typer.Exit
 
 

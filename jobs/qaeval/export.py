@@ -9,6 +9,7 @@ import sys
 import typer
 
 from qaeval import command as options
+from qaeval_core.distribution import requirement
 
 EPILOG = """Examples:
 
@@ -21,7 +22,7 @@ EPILOG = """Examples:
 def export(context: typer.Context) -> None:
     """Export a model to ONNX ahead of a run."""
     if importlib.util.find_spec("torch") is None:
-        options.say("error: exporting needs torch: pip install 'qaeval[export]'")
+        options.say(f"error: exporting needs torch: pip install {requirement('models')}")
         sys.exit(options.EXIT_BAD_REQUEST)
     done = subprocess.run(
         [sys.executable, "-m", "qaeval_export", *context.args],

@@ -12,6 +12,7 @@ import sys
 import typer
 
 from qaeval import command as options
+from qaeval_core.distribution import requirement
 from qaeval_core.models.artifact import python_path
 
 EPILOG = """Examples:
@@ -30,7 +31,8 @@ def train(context: typer.Context) -> None:
     """Train your own model for sas, kpqa or roundtrip."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        options.say(f"error: training needs {missing[0]}: pip install 'qaeval[export,train]'")
+        needed = ", ".join(missing)
+        options.say(f"error: training needs {needed}: pip install {requirement('models')}")
         sys.exit(options.EXIT_BAD_REQUEST)
     # The process becomes the training: signals and the exit status need no passing on.
     os.execve(

@@ -146,8 +146,7 @@ def _solver() -> ModuleType:
         return importlib.import_module("ot")
     except ImportError as error:
         raise ConfigError(
-            "moverscore and aggregate=mover need POT (optimal transport): "
-            "pip install 'qaeval[transport]'"
+            "moverscore and aggregate=mover need POT (optimal transport): pip install pot"
         ) from error
     finally:
         for name, value in before.items():

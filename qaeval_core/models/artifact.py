@@ -25,6 +25,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from qaeval_core.distribution import requirement
 from qaeval_core.errors import (
     ArtifactHashError,
     ArtifactMissingError,
@@ -217,7 +218,7 @@ def _run_export(request: ArtifactRequest, root: Path, *, missing: str) -> None:
     needed = "onnx" if GRAPHS[request.graph].takes_onnx else "torch"
     if importlib.util.find_spec(needed) is None:
         raise ArtifactMissingError(
-            f"{missing} (building needs {needed}: pip install 'qaeval[export]')"
+            f"{missing} (building needs {needed}: pip install {requirement('models')})"
         )
     what = f"{request.graph} of {request.model} ({request.precision})"
     say(f"exporting {what}: once, then it is kept in {root}; up to some minutes")

@@ -456,7 +456,7 @@ def _download(hub_id: str, *, revision: str | None, onnx_file: str) -> Path:
     ways_out = f"an embedded model ({', '.join(embedded_models())}); a local folder"
     if importlib.util.find_spec("huggingface_hub") is None:
         raise ModelUnavailableError(
-            f"model {hub_id!r} is on the model hub: pip install 'qaeval[export]', or use {ways_out}"
+            f"model {hub_id!r} is on the model hub: pip install huggingface_hub, or use {ways_out}"
         )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError

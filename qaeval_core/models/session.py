@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from qaeval_core.distribution import requirement
 from qaeval_core.errors import DeviceError, DeviceMemoryError, ModelError
 from qaeval_core.models.artifact import Artifact
 
@@ -95,8 +96,8 @@ class Session:
         if device == "cuda" and used != "CUDAExecutionProvider":
             raise DeviceError(
                 f"CUDA was asked for, but ONNX Runtime would run {artifact.folder.name} on {used}: "
-                "install qaeval[gpu] (onnxruntime-gpu, never beside onnxruntime) and check the "
-                "driver, or set cluster.device=cpu"
+                f"install {requirement('gpu')} (never beside onnxruntime) and check the driver, or "
+                "set cluster.device=cpu"
             )
 
     def run(self, inputs: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
@@ -224,8 +225,8 @@ def _providers(device: Device) -> list[Any]:
     ort = load_onnxruntime()
     if "CUDAExecutionProvider" not in ort.get_available_providers():
         raise DeviceError(
-            "CUDA was asked for, but this onnxruntime has no CUDA provider: install qaeval[gpu] "
-            "in place of qaeval[cpu], or set cluster.device=cpu"
+            "CUDA was asked for, but this onnxruntime has no CUDA provider: pip uninstall "
+            f"onnxruntime && pip install {requirement('gpu')}, or set cluster.device=cpu"
         )
     ort.preload_dlls()
     # TF32 keeps 10 bits of mantissa: an fp32 score would no longer be independent of its batch.
@@ -245,7 +246,8 @@ def load_onnxruntime(device: Device = "cpu") -> Any:
         import onnxruntime
     except ImportError:
         raise DeviceError(
-            "this metric runs a model: pip install 'qaeval[cpu]', or 'qaeval[gpu]' on a GPU"
+            f"this metric runs a model: pip install {requirement('models')}, or "
+            f"{requirement('gpu')} on a GPU"
         ) from None
     if os.environ.get("ORT_DISABLE_TELEMETRY") == "1":
         # Where a program has loaded the engine before this library, the variable came too late.

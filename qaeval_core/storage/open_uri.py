@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+from qaeval_core.distribution import requirement
 from qaeval_core.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def open_bucket(uri: str) -> tuple[Storage, str]:
     if find_spec("obstore") is None:
         raise ConfigError(
             f"{parts.scheme}://{parts.netloc}: object stores need a package that is not installed: "
-            "pip install 'qaeval[cloud]'"
+            f"pip install {requirement('cloud')}"
         )
     name = "/".join(part for part in unquote(parts.path).split("/") if part)
     if {".", ".."} & set(name.split("/")):

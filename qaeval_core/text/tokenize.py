@@ -267,7 +267,7 @@ def _spacy_rules(language: Language) -> Any:
     try:
         import spacy
     except ImportError:
-        raise ConfigError("tokenizer=spacy needs spaCy: pip install 'qaeval[languages]'") from None
+        raise ConfigError("tokenizer=spacy needs spaCy: pip install spacy") from None
     try:
         return spacy.blank("xx" if language == "none" else language)
     except ImportError as error:  # Of a library that splits that language's texts.
@@ -278,7 +278,7 @@ def _zh(lowercase: bool, _: Language) -> _Splits:
     try:
         import rjieba
     except ImportError:
-        raise ConfigError("tokenizer=zh needs rjieba: pip install 'qaeval[languages]'") from None
+        raise ConfigError("tokenizer=zh needs rjieba: pip install rjieba") from None
 
     def split(text: str) -> list[str]:
         found = rjieba.cut(text.lower() if lowercase else text)

@@ -122,8 +122,10 @@ def test_a_secret_would_be_found(kind: str, text: str) -> None:
 
 def test_no_node_gets_both_builds_of_onnx_runtime(prepared: dict[str, Any]) -> None:
     """They are one module: side by side, the GPU build falls back to the CPU in silence."""
-    assert extras(head_commands(prepared)) == {"cpu", "export", "cloud"}
-    assert extras(worker_commands(prepared)) == {"gpu", "cloud"}
+    head, worker = head_commands(prepared), worker_commands(prepared)
+    assert extras(head) == {"all"} and "onnxruntime-gpu" not in " ".join(head)
+    assert extras(worker) == {"cloud"}
+    assert "'onnxruntime-gpu[cuda,cudnn]'" in " ".join(worker)
 
 
 def test_the_head_takes_no_work(config: dict[str, Any]) -> None:

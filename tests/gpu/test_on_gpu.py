@@ -60,7 +60,7 @@ def cuda() -> None:
     if WHERE != "cuda":
         pytest.skip("it is of a device, and the tests are told to run on a CPU")
     if "CUDAExecutionProvider" not in ort.get_available_providers():
-        pytest.skip("this onnxruntime has no CUDA provider: install qaeval[gpu]")
+        pytest.skip("this onnxruntime has no CUDA provider: install qaeval-bulk[gpu]")
 
 
 @pytest.fixture(scope="module")
