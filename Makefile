@@ -40,7 +40,7 @@ help: ## list the targets
 
 setup: $(STAMP) ## make .venv with the command qaeval and the embedded models
 
-demo: $(STAMP) ## score the sample corpus with the embedded models, into demo_out
+demo: $(STAMP) ## score two small sets of answers with the embedded models, into demo_out
 	@$(BIN)/qaeval demo --out demo_out
 
 check: $(STAMP) ## lint and the quick tests side by side: under two minutes on two cores

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from importlib import resources
+from typing import Any
 
 import pyarrow as pa
-
-GOOD_LABELS = ("good", "paraphrase")
 
 
 def sample_table() -> pa.Table:
@@ -18,10 +17,8 @@ def sample_table() -> pa.Table:
     pyarrow.Table
         Columns id, question, context, answer, references, label.
     """
-    text = resources.files(__name__).joinpath("corpus.jsonl").read_text(encoding="utf-8")
     rows = []
-    for line in text.splitlines():
-        passage = json.loads(line)
+    for passage in _rows("corpus.jsonl"):
         for i, item in enumerate(passage["questions"]):
             rows.append(
                 {
@@ -36,13 +33,40 @@ def sample_table() -> pa.Table:
     return pa.Table.from_pylist(rows)
 
 
-def answers_table() -> pa.Table:
-    """Return one row per predicted answer of the sample corpus.
+def natural_table() -> pa.Table:
+    """Return answers as systems give them: for each question a right one and a wrong one.
+
+    Returns
+    -------
+    pyarrow.Table
+        Columns id, question, references, prediction, is_right.
+    """
+    return pa.Table.from_pylist(
+        [
+            {
+                "id": f"{row['id']}-{kind[0]}",
+                "question": row["question"],
+                "references": row["references"],
+                "prediction": row[kind],
+                "is_right": int(kind == "right"),
+            }
+            for row in _rows("natural.jsonl")
+            for kind in ("right", "wrong")
+        ]
+    )
+
+
+def hard_table() -> pa.Table:
+    """Return answers that were chosen so that shared words mislead: right reworded, wrong alike.
 
     Returns
     -------
     pyarrow.Table
         Columns id, question, references, prediction, kind, is_right.
     """
-    text = resources.files(__name__).joinpath("qa.jsonl").read_text(encoding="utf-8")
-    return pa.Table.from_pylist([json.loads(line) for line in text.splitlines()])
+    return pa.Table.from_pylist(_rows("hard.jsonl"))
+
+
+def _rows(name: str) -> list[dict[str, Any]]:
+    text = resources.files(__name__).joinpath(name).read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]

@@ -1,4 +1,4 @@
-"""The sample of predicted answers is what its README says."""
+"""The samples of predicted answers are what their README says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qaeval_core import Scorer
-from qaeval_core.sample import answers_table, sample_table
+from qaeval_core.sample import hard_table, sample_table
 from qaeval_core.stats.ranking import auc
 
 RIGHT = ("right", "reworded")
@@ -23,7 +23,7 @@ _NUMBER_WORDS = frozenset(f"{_UNITS} {_TEENS} {_TENS}".split())
 
 
 def rows(*kinds: str) -> list[dict[str, Any]]:
-    found = answers_table().to_pylist()
+    found = hard_table().to_pylist()
     return [row for row in found if not kinds or row["kind"] in kinds]
 
 
@@ -43,7 +43,7 @@ def opinion(text: str) -> str | None:
 
 @cache
 def f1_by_id() -> dict[str, float]:
-    scores = Scorer(["f1"], columns={"candidate": "prediction"}).score(answers_table())
+    scores = Scorer(["f1"], columns={"candidate": "prediction"}).score(hard_table())
     return dict(zip(scores["id"].to_pylist(), scores["f1"].to_pylist(), strict=True))
 
 
