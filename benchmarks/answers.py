@@ -1,7 +1,8 @@
 """Benchmark of answers judged by models: SAS and BERTScore beside their peers, and memory.
 
-The peers are sentence-transformers' CrossEncoder.predict and bert-score, with the same weights in
-fp32 on the same pairs: answers of five systems against the first gold answer, repeats as they come.
+The peers are sentence-transformers' CrossEncoder.predict and bert-score, with the same weights on
+the same pairs, in fp32 and in bf16. qaeval is in fp32. The pairs are answers of five systems and
+the first gold answer: once as they come, with repeats, and once each distinct pair alone.
 Run ``python -m benchmarks.answers --only sas``. Prints numbers and never judges one.
 """
 
@@ -13,7 +14,9 @@ import os
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -36,7 +39,7 @@ _TOLERANCE = 1e-4
 Peer = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 
 
-def load_pairs(n_pairs: int) -> pa.Table:
+def load_pairs() -> pl.DataFrame:
     """Return answers of five systems with the first gold answer, question by question."""
     gold = pl.read_parquet(_DATA / "squad_v2_dev.parquet")
     wide = pl.read_parquet(_DATA / "squad_v11_dev_predictions.parquet")
@@ -51,10 +54,17 @@ def load_pairs(n_pairs: int) -> pa.Table:
         .drop_nulls("candidate")
         .select("candidate", "references")
     )
-    return long.head(n_pairs).to_arrow()
+    return long
 
 
-def sas_peer(n_threads: int) -> Peer:
+# What people have, and what no program can save by scoring a pair once.
+ROW_SETS: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
+    "as_they_come": lambda pairs: pairs,
+    "distinct": lambda pairs: pairs.unique(maintain_order=True),
+}
+
+
+def sas_peer(n_threads: int, precision: str) -> Peer:
     """Return CrossEncoder.predict on the weights of ``sas-minilm``."""
     import torch
     from sentence_transformers import CrossEncoder
@@ -68,6 +78,8 @@ def sas_peer(n_threads: int) -> Peer:
         loaded.model.save_pretrained(folder)
         loaded.tokenizer.save(str(Path(folder, "tokenizer.json")))
         model = CrossEncoder(folder, device="cpu")
+    if precision == "bf16":
+        model.bfloat16()
 
     def predict(candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
         pairs = list(zip(references, candidates, strict=True))
@@ -78,7 +90,7 @@ def sas_peer(n_threads: int) -> Peer:
     return predict
 
 
-def bertscore_peer(n_threads: int) -> Peer:
+def bertscore_peer(n_threads: int, precision: str) -> Peer:
     """Return bert-score's F on the weights of ``minilm``, last layer."""
     import torch
     from bert_score import BERTScorer
@@ -86,6 +98,8 @@ def bertscore_peer(n_threads: int) -> Peer:
     torch.set_num_threads(n_threads)
     folder = str(resolve_model("minilm", role="encoder").folder)
     scorer = BERTScorer(model_type=folder, num_layers=6, device="cpu")
+    if precision == "bf16":
+        scorer._model.bfloat16()
 
     def score(candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
         found = scorer.score(list(candidates), list(references), batch_size=_BERT_SCORE_BATCH)
@@ -94,6 +108,7 @@ def bertscore_peer(n_threads: int) -> Peer:
     return score
 
 
+PRECISIONS = ("fp32", "bf16")
 # Section -> metric, column, peer.
 SECTIONS = {
     "sas": ("sas", "sas", sas_peer),
@@ -102,32 +117,34 @@ SECTIONS = {
 
 
 def compare(name: str, pairs: pa.Table, *, n_threads: int, n_repeats: int) -> dict[str, object]:
-    """Time a metric and its peer in turn; tokenizing counts on both sides, loading on neither."""
+    """Time a metric and its peers in turn; tokenizing counts on all sides, loading on none."""
     metric, column, make_peer = SECTIONS[name]
     scorer = Scorer([metric], n_threads=n_threads)
-    peer = make_peer(n_threads)
+    peers = {precision: make_peer(n_threads, precision) for precision in PRECISIONS}
     candidates = pairs.column("candidate").to_pylist()
     references = [own[0] for own in pairs.column("references").to_pylist()]
     own = scorer.score(pairs).column(column).to_numpy(zero_copy_only=False)
-    theirs = peer(candidates, references)
-    seconds = interleave(
-        {"ours": lambda: scorer.score(pairs), "peer": lambda: peer(candidates, references)},
-        n_repeats=n_repeats,
-    )
     defined = np.flatnonzero(~np.isnan(own))
-    differing = [i for i in defined.tolist() if abs(own[i] - theirs[i]) > _TOLERANCE]
-    alone = {i: float(peer([candidates[i]], [references[i]])[0]) for i in differing}
+    differences = {
+        precision: np.abs(own - peer(candidates, references)) for precision, peer in peers.items()
+    }
+    differing = [i for i in defined.tolist() if differences["fp32"][i] > _TOLERANCE]
+    alone = {i: float(peers["fp32"]([candidates[i]], [references[i]])[0]) for i in differing}
+    sides: dict[str, Callable[[], object]] = {"qaeval": lambda: scorer.score(pairs)}
+    sides.update({one: partial(peer, candidates, references) for one, peer in peers.items()})
+    seconds = interleave(sides, n_repeats=n_repeats)
+    rates = {side: [pairs.num_rows / one for one in own_s] for side, own_s in seconds.items()}
     return {
         "rows": pairs.num_rows,
         "distinct_pairs": len(set(zip(candidates, references, strict=True))),
-        "ours_rows_per_s": [pairs.num_rows / s for s in seconds["ours"]],
-        "peer_rows_per_s": [pairs.num_rows / s for s in seconds["peer"]],
-        "max_abs_diff": float(np.abs(own[defined] - theirs[defined]).max()),
+        "rows_per_s": rates,
+        "ratios": {one: ratio(rates["qaeval"], rates[one]) for one in PRECISIONS},
+        "max_abs_diff": {one: float(own[defined].max()) for one, own in differences.items()},
         "n_differing": len(differing),
         # A peer whose score of a pair depends on its batch mates: run alone, it has another.
         "max_abs_diff_alone": max((abs(own[i] - alone[i]) for i in differing), default=0.0),
         "n_undefined": int(len(own) - len(defined)),
-        **_work(scorer, pairs, statistics.median(seconds["ours"]), n_threads=n_threads),
+        **_work(scorer, pairs, statistics.median(seconds["qaeval"]), n_threads=n_threads),
     }
 
 
@@ -152,18 +169,19 @@ def _work(scorer: Scorer, pairs: pa.Table, wall_s: float, *, n_threads: int) -> 
     }
 
 
-def show(name: str, result: dict[str, object]) -> None:
+def show(name: str, result: dict[str, Any]) -> None:
     """Print one comparison."""
-    ours, peer = result["ours_rows_per_s"], result["peer_rows_per_s"]
-    ratios = ratio(ours, peer)
     print(f"{name}: {result['rows']:,} pairs, {result['distinct_pairs']:,} distinct")
-    for side, rates in (("ours", ours), ("peer", peer)):
+    for side, rates in result["rows_per_s"].items():
         low, high = min(rates), max(rates)
-        print(f"  {side:<16}{statistics.median(rates):10.1f} rows/s   [{low:.1f} .. {high:.1f}]")
-    print(
-        f"  ratio           {ratios['of_medians']:10.2f}"
-        f"          pairs [{ratios['lowest_pair']:.2f} .. {ratios['highest_pair']:.2f}]"
-    )
+        who = side if side == "qaeval" else f"peer in {side}"
+        median = statistics.median(rates)
+        print(f"  {who:<16}{median:10.1f} rows/s   [{low:.1f} .. {high:.1f}]")
+    for side, own in result["ratios"].items():
+        print(
+            f"  ratio to {side:<7}{own['of_medians']:10.2f}"
+            f"          pairs [{own['lowest_pair']:.2f} .. {own['highest_pair']:.2f}]"
+        )
     print(
         f"  units run       {result['units']:10,}          of {result['units_unshared']:,}; "
         f"{result['tokens_per_s']:,.0f} useful tokens/s, padding {result['padding_share']:.1%}"
@@ -172,14 +190,13 @@ def show(name: str, result: dict[str, object]) -> None:
         f"  share of peak   {result['share_of_peak']:10.1%}          while the model runs "
         f"({result['model_seconds']:.2f} s), of {result['gemm_gflops']:.0f} GFLOP/s"
     )
-    print(
-        f"  max |diff|      {result['max_abs_diff']:10.1e}          "
-        f"{result['n_undefined']} undefined (empty answers)"
-    )
+    for side, difference in result["max_abs_diff"].items():
+        print(f"  max |diff| {side:<5}{difference:10.1e}")
+    print(f"  undefined       {result['n_undefined']:10,}          (empty answers)")
     if result["n_differing"]:
         print(
-            f"  {result['n_differing']} pairs differ by more than {_TOLERANCE:g}: there the peer's "
-            f"scores depend on batch mates; alone it differs by {result['max_abs_diff_alone']:.1e}"
+            f"  {result['n_differing']} pairs differ by more than {_TOLERANCE:g}: there scores of the "
+            f"fp32 peer depend on batch mates; alone it differs by {result['max_abs_diff_alone']:.1e}"
         )
 
 
@@ -187,6 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the chosen sections."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.answers")
     parser.add_argument("--only", default="sas,bertscore,memory", help="default %(default)s")
+    parser.add_argument("--rows", default=",".join(ROW_SETS), help="default %(default)s")
     parser.add_argument("--pairs", type=int, default=5000, help="default %(default)s")
     parser.add_argument("--repeats", type=int, default=5, help="default %(default)s")
     parser.add_argument("--threads", type=int, default=available_cpus(), help="of every side")
@@ -194,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     found: dict[str, object] = {"environment": environment(chosen.threads)}
     print(json.dumps(found["environment"]))
-    pairs = load_pairs(chosen.pairs)
+    pairs = load_pairs()
     for name in chosen.only.split(","):
         print(f"\n== {name} ==  load average {os.getloadavg()[0]:.2f}", flush=True)
         if name == "memory":
@@ -202,9 +220,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
             found[name] = run_memory(n_threads=chosen.threads)
             continue
-        result = compare(name, pairs, n_threads=chosen.threads, n_repeats=chosen.repeats)
-        show(name, result)
-        found[name] = result
+        found[name] = own = {}
+        for rows in chosen.rows.split(","):
+            table = ROW_SETS[rows](pairs).head(chosen.pairs).to_arrow()
+            own[rows] = compare(name, table, n_threads=chosen.threads, n_repeats=chosen.repeats)
+            show(name, own[rows])
     if chosen.json:
         chosen.json.write_text(json.dumps(found, indent=2, default=float) + "\n", encoding="utf-8")
 
