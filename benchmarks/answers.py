@@ -194,9 +194,10 @@ def show(name: str, result: dict[str, Any]) -> None:
         print(f"  max |diff| {side:<5}{difference:10.1e}")
     print(f"  undefined       {result['n_undefined']:10,}          (empty answers)")
     if result["n_differing"]:
+        alone = result["max_abs_diff_alone"]
         print(
-            f"  {result['n_differing']} pairs differ by more than {_TOLERANCE:g}: there scores of the "
-            f"fp32 peer depend on batch mates; alone it differs by {result['max_abs_diff_alone']:.1e}"
+            f"  {result['n_differing']} pairs differ by more than {_TOLERANCE:g}: there scores of "
+            f"the fp32 peer depend on batch mates; alone it differs by {alone:.1e}"
         )
 
 
