@@ -111,7 +111,14 @@ def _compare(
         f"[{ratios['lowest_pair']:.1f} .. {ratios['highest_pair']:.1f}]; largest difference of any "
         f"score {difference:.1g}"
     )
-    return {"rates": rates, "peer_rates": peer_rates, "ratio": ratios, "difference": difference}
+    return {
+        "rows": len(rows),
+        "distinct_rows": len({(row[0], *row[1]) for row in rows}),
+        "rates": rates,
+        "peer_rates": peer_rates,
+        "ratio": ratios,
+        "difference": difference,
+    }
 
 
 def run_million(n_rows: int, _: int) -> dict[str, object]:

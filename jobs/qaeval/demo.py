@@ -25,7 +25,7 @@ from qaeval_core.models.artifact import Artifact, default_root, ensure_artifact
 from qaeval_core.planning.compile import needed_requests
 from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.local_executor import LocalPieceExecutor, local_device
-from qaeval_core.sample import hard_table, natural_table
+from qaeval_core.sample import generated_table, hard_table, natural_table
 from qaeval_core.scoring.run import run_job
 from qaeval_core.stats.ranking import auc
 
@@ -75,6 +75,8 @@ Try next
       where the scores of one row come from
   {qaeval} correlate {hard} --human is_right --compare f1,sas
       whether metrics agree with judgments
+  {qaeval} score {questions} --out questions
+      whether generated questions lead to their answers
   {qaeval} score YOURS.parquet --out out --column candidate=YOUR_COLUMN
       your own data
 
@@ -122,7 +124,11 @@ def demo(
 def _configs(out: Path) -> tuple[RunConfig, RunConfig, RunConfig]:
     """Write the samples unless they are there; return the runs, first the quickest."""
     out.mkdir(parents=True, exist_ok=True)
-    tables = {"natural": natural_table(), "hard": hard_table()}
+    tables = {
+        "natural": natural_table(),
+        "hard": hard_table(),
+        "questions": generated_table(),
+    }
     for name, rows in tables.items():
         if not (out / f"{name}.parquet").exists():
             pq.write_table(rows, out / f"{name}.parquet")
@@ -175,6 +181,7 @@ def next_steps(out: Path) -> str:
     return _NEXT.format(
         qaeval="qaeval" if shutil.which("qaeval") else shlex.quote(program),
         hard=shlex.quote(str(out / "hard")),
+        questions=shlex.quote(str(out / "questions.parquet")),
         report=out / "natural" / "report.html",
     )
 

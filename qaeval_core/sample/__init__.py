@@ -7,6 +7,7 @@ from importlib import resources
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 def sample_table() -> pa.Table:
@@ -31,6 +32,18 @@ def sample_table() -> pa.Table:
                 }
             )
     return pa.Table.from_pylist(rows)
+
+
+def generated_table() -> pa.Table:
+    """Return the questions of the sample corpus that have an answer, as a generator gives them.
+
+    Returns
+    -------
+    pyarrow.Table
+        Columns id, question, context, answer.
+    """
+    rows = sample_table().drop_columns(["references", "label"])
+    return rows.filter(pc.not_equal(rows["answer"], ""))
 
 
 def natural_table() -> pa.Table:
