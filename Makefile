@@ -12,6 +12,7 @@ TORCH_ARGS ?=
 PYTEST_ARGS ?=
 WORKERS ?= 2
 DATA ?= data
+BROWSER ?= chromium
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -33,7 +34,7 @@ QUICK_MARKS := not slow and not gpu and not ray and not shared_data
 QUICK_ARGS := --ignore tests/metrics/test_common_models.py
 
 .PHONY: help setup demo check quick quick-calls test slow slow-calls slow-work long lint \
-  bench gpu adapters
+  bench gpu adapters picture
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -94,6 +95,9 @@ lint: $(STAMP) ## check style, format, types and the rules of imports
 	@echo "ruff format --check" && $(BIN)/ruff format --check .
 	@echo "mypy" && $(BIN)/mypy
 	@echo "lint-imports" && $(BIN)/lint-imports
+
+picture: $(STAMP) ## make docs/report.png of the demo's report; needs Chromium
+	@$(BIN)/python -m tools.picture --browser $(BROWSER)
 
 bench: $(STAMP) ## time metrics against their peers; prints ratios and the environment
 	@$(BIN)/python -m benchmarks.words

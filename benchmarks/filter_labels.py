@@ -12,8 +12,8 @@ tenths of the passages, never a row's own, and certifies on all labels.
     python -m benchmarks.filter_labels --scores build/validity --json FILE
 
 Scoring takes most of an hour on a core, and nothing where benchmarks.validity left its scores in
-that folder. Prints tables; docs/evidence/filter_labels.json is such a file, and docs/filter.md and
-the README repeat it.
+that folder. Prints tables; docs/evidence/filter_labels.json is such a file, and docs/filter.md
+repeats it.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _HEAD = """\
 # Validity
 
 How far each metric agrees with people, on public sets that people have judged. What to use for
-which job is in the [README](../README.md#which-metric-for-which-job); your own rows are judged by
+which job is in [metrics](metrics.md#which-metric-for-which-job); your own rows are judged by
 [qaeval correlate](correlation.md), and nothing here replaces that.
 
 This page is written by `python -m benchmarks.validity`, and so is the record behind it,

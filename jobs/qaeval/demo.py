@@ -46,12 +46,10 @@ _N_EXPORTS = 2
 NATURAL = """\
 1. Natural answers: {n} questions, each with a right and a wrong answer.
    AUC: how often a right answer scores above a wrong one. 1 is perfect, 0.5 is a coin.
-
 """
 HARD = """
 2. A small hard set: {n} questions, chosen so that shared words mislead.
    Most right answers are reworded. Wrong ones change a number, a yes or a name.
-
 """
 # Why a figure is what it is; tests hold the figures that they speak of.
 NATURAL_NOTES = {

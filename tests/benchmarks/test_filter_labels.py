@@ -24,7 +24,6 @@ from benchmarks.filter_labels import (
     certificate_row,
     certified,
     fraction,
-    percent,
     ranks,
 )
 from benchmarks.judged_sets import SETS, metrics_of
@@ -135,21 +134,14 @@ def test_the_record_is_of_all_that_the_benchmark_measures() -> None:
 
 
 def test_pages_say_what_was_certified() -> None:
-    """Each line of docs/filter.md and the README is one of the record, and none is left out."""
+    """Each line of docs/filter.md is one of the record, and none is left out."""
     found = record()
     told = _CERTIFICATE_ROW.findall(page("docs/filter.md"))
     assert told == [certificate_row(one) for own in found.values() for one in own["certified"]]
-    rows = [one for one in found["qgeval"]["certified"] if one["rank"] == "`roundtrip`"]
-    assert _CERTIFICATE_ROW.findall(page("README.md")) == list(map(certificate_row, rows))
-    often = {(one["target"], one["n_labels"]): percent(1 - one["nothing"]) for one in rows}
-    summary = f".80 with 800 labels in {often[0.8, 800]} of draws, .85 in {often[0.85, 800]}."
-    assert summary in " ".join(page("README.md").split())
-    for name in ("docs/filter.md", "README.md"):
-        text = " ".join(page(name).split())
-        own = found["qgeval"]
-        assert f"{own['n_rows']:,} questions of 15 systems" in text
-        assert f"{100 * own['share_good']:.1f} % good" in text
     text = " ".join(page("docs/filter.md").split())
+    own = found["qgeval"]
+    assert f"{own['n_rows']:,} questions of 15 systems" in text
+    assert f"{100 * own['share_good']:.1f} % good" in text
     missed = {
         name: [100 * one["naive_missed"] for one in own["certified"]] for name, own in found.items()
     }

@@ -84,8 +84,6 @@ def test_pages_have_what_lrm_takes_at_best(measured: dict[str, Any], page: str) 
     # A note at the start of a run says both, rounded.
     low, high = (a / b for a, b in zip(whole, half, strict=True))
     assert f"takes {low:.0f} to {high:.0f} times as long" in job._COST_OF_FP32
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    assert f"LRM by default is in fp32: {high:.1f} times its line" in readme
 
 
 def test_bounds_are_those_of_the_graph(artifacts_root: Path, measured: dict[str, Any]) -> None:

@@ -107,7 +107,7 @@ TABLES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "columns": ("metrics.md", columns_table),
     "settings": ("settings.md", settings_table),
     "audit": ("settings.md", audit_table),
-    "guide": ("../README.md", guide_table),
+    "guide": ("metrics.md", guide_table),
 }
 
 

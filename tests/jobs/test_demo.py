@@ -14,6 +14,7 @@ import pytest
 
 from qaeval.demo import next_steps
 from qaeval_core.sample import hard_table, natural_table
+from tools.picture import PICTURE, page_hash, source_of
 from wall_clock import Report
 
 COLUMNS = {"exact_match": "exact_match", "f1": "f1", "sas": "sas", "bertscore": "bertscore_f1"}
@@ -65,6 +66,16 @@ def test_figures_are_those_of_the_scores(ran: tuple[Path, str]) -> None:
     assert (folder / report).read_text().startswith("<!doctype html>")
 
 
+def test_the_picture_of_the_readme_is_of_this_page(ran: tuple[Path, str]) -> None:
+    """Protects from a picture of a page that looks otherwise now."""
+    page = (ran[0] / "demo_out" / "natural" / "report.html").read_text(encoding="utf-8")
+    assert page_hash(page) == source_of(PICTURE), "make picture"
+    # Its words and shapes count, its figures do not.
+    assert page_hash(page.replace("0.3893", "0.3894")) == page_hash(page)
+    assert page_hash(page.replace("scored", "done", 1)) != page_hash(page)
+    assert page_hash(page.replace("max-width: ", "max-width: 1", 1)) != page_hash(page)
+
+
 def test_sentences_fit_the_figures(ran: tuple[Path, str]) -> None:
     """A sentence beside a number that says otherwise is worse than none."""
     natural = scores_of(ran[0], "natural")
@@ -100,7 +111,7 @@ def test_natural_rows_are_pairs_about_passages_of_the_sample() -> None:
 def test_commands_to_try_next_run(ran: tuple[Path, str], artifacts_root: Path) -> None:
     folder, said = ran
     said = said.replace(sys.argv[0], "qaeval")
-    assert len(commands(said)) == 2
+    assert len(commands(said)) == 3
     for command in commands(said):
         done = subprocess.run(
             [sys.executable, "-m", "qaeval.cli", *command.split()[1:]],
@@ -114,7 +125,7 @@ def test_commands_to_try_next_run(ran: tuple[Path, str], artifacts_root: Path) -
 def test_commands_to_try_next_name_the_folders_of_this_run(tmp_path: Path) -> None:
     """Protects from commands that end at the first space of a folder's name."""
     said = next_steps(tmp_path / "my demo")
-    assert len(commands(said.replace(sys.argv[0], "qaeval"))) == 2
+    assert len(commands(said.replace(sys.argv[0], "qaeval"))) == 3
     assert said.count(f"'{tmp_path}/my demo/hard'") == 2
 
 

@@ -1,0 +1,81 @@
+"""picture: docs/report.png, the demo's report page as a browser shows it.
+
+The picture holds a hash of the page that it was made of, so that a test can say when that page has
+changed. Run it by ``make picture``; it needs Chromium.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+PICTURE = Path(__file__).resolve().parents[1] / "docs" / "report.png"
+WIDTH, HEIGHT = 1000, 840
+_COLORS = 64
+_KEY = "source-sha256"
+# What a browser does beside the page: asks its maker's servers, and keeps a profile.
+_OPTIONS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    f"--window-size={WIDTH},{HEIGHT}",
+)
+_STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
+_HASH_OR_NUMBER = re.compile(r"\b[0-9a-f]{12,}\b|[\d.,]+(e-?\d+)?")
+
+
+def page_hash(page: str) -> str:
+    """Return a hash of a page's words, shapes and style, without its figures and hashes.
+
+    Scores differ between machines in their last digits.
+    """
+    style = "".join(_STYLE.findall(page))
+    rest = _HASH_OR_NUMBER.sub("0", _STYLE.sub("", page))
+    return hashlib.sha256(f"{style}{rest}".encode()).hexdigest()
+
+
+def source_of(picture: Path) -> str:
+    """Return the hash of the page that a picture was made of."""
+    with Image.open(picture) as image:
+        return str(image.info.get(_KEY, ""))
+
+
+def make(page: Path, picture: Path, *, browser: str) -> None:
+    """Take a picture of a page and write the page's hash into it."""
+    with tempfile.TemporaryDirectory() as folder:
+        shot = Path(folder, "shot.png")
+        subprocess.run(
+            [browser, *_OPTIONS, f"--user-data-dir={folder}/profile", f"--screenshot={shot}",
+             page.resolve().as_uri()], check=True, capture_output=True,
+        )  # fmt: skip
+        info = PngInfo()
+        info.add_text(_KEY, page_hash(page.read_text(encoding="utf-8")))
+        with Image.open(shot) as image:
+            image.quantize(_COLORS).save(picture, optimize=True, pnginfo=info)
+
+
+def main() -> None:
+    """Run the demo in a folder of its own, and make the picture of its report."""
+    parser = argparse.ArgumentParser(prog="python -m tools.picture")
+    parser.add_argument("--browser", default="chromium", help="default %(default)s")
+    browser = parser.parse_args().browser
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, "-m", "qaeval", "demo"], cwd=folder, check=True)
+        make(Path(folder, "demo_out", "natural", "report.html"), PICTURE, browser=browser)
+
+
+if __name__ == "__main__":
+    main()
