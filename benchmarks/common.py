@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from qaeval_core.configure import RunConfig, load_config
 from qaeval_core.families.model_family import ModelFamilyPlan
-from qaeval_core.models.artifact import default_root, ensure_artifact
+from qaeval_core.models.artifact import artifact_root, ensure_artifact
 from qaeval_core.models.session import Device
 from qaeval_core.planning.compile import compile_run
 from qaeval_core.planning.run_plan import InstancePlan
@@ -35,7 +34,7 @@ def make_instance(
 ) -> tuple[RunConfig, InstancePlan]:
     """Return a configuration and its compiled metric, artifacts built where they are missing."""
     config = load_config(overrides=overrides)
-    root = Path(config.models.artifacts_path or default_root())
+    root = artifact_root(config.models.artifacts_path)
     run = compile_run(
         config,
         columns=COLUMNS,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,7 +27,7 @@ from qaeval_core.families.words.frequencies import (
 )
 from qaeval_core.families.words.rows import Tokenizers, WordTables
 from qaeval_core.metrics.catalog import METRICS
-from qaeval_core.models.artifact import default_root, ensure_artifact
+from qaeval_core.models.artifact import artifact_root, ensure_artifact
 from qaeval_core.models.session import Device
 from qaeval_core.planning.columns import check_type, field_of, optional_columns, role_column
 from qaeval_core.planning.compile import compile_run, needed_roles, optional_roles
@@ -157,7 +156,7 @@ class Scorer:
             columns=columns,
             device=self._device,
             resolve_artifact=lambda request: ensure_artifact(
-                Path(models.artifacts_path or default_root()), request, build=models.build
+                artifact_root(models.artifacts_path), request, build=models.build
             ),
         )
         check_output_names(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -12,9 +13,10 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -40,13 +42,25 @@ class Head:
     dashboard: str
     environment: dict[str, str]
 
-    def submit(self, *words: str | Path, working_dir: Path = REPOSITORY) -> tuple[int, str]:
+    def submit(
+        self, *words: str | Path, working_dir: Path = REPOSITORY, options: Sequence[str] = ()
+    ) -> tuple[int, str]:
         """Submit a job, wait for it, and return its exit code and log."""
+        return self.ray_job("submit", "--working-dir", working_dir, *options, "--", *words)
+
+    def ray_job(self, verb: str, *words: str | Path) -> tuple[int, str]:
+        """Run a verb of ``ray job``; return its exit code and what it printed."""
+        return self._run(
+            *(BIN / "ray", "job", verb, "--address", self.dashboard, "--log-color=false"), *words
+        )
+
+    def drive(self, *words: str | Path) -> tuple[int, str]:
+        """Run a command of qaeval here, on this cluster; return its exit code and output."""
+        return self._run(sys.executable, "-m", "qaeval", *words, "--address", self.address)
+
+    def _run(self, *words: str | Path) -> tuple[int, str]:
         done = subprocess.run(
-            [
-                *(BIN / "ray", "job", "submit", "--address", self.dashboard),
-                *("--log-color=false", "--working-dir", working_dir, "--", *words),
-            ],
+            words,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -59,7 +73,15 @@ class Head:
 
     def jobs(self) -> str:
         """Return what the dashboard says of all jobs, as it says it."""
-        request = urllib.request.Request(f"{self.dashboard}/api/jobs/")
+        return self._get("/api/jobs/")
+
+    def actors(self) -> list[dict[str, Any]]:
+        """Return what Ray lists of all actors, dead ones as well."""
+        found = json.loads(self._get("/api/v0/actors?limit=1000"))
+        return list(found["data"]["result"]["result"])
+
+    def _get(self, path: str) -> str:
+        request = urllib.request.Request(f"{self.dashboard}{path}")
         token_path = self.environment.get("RAY_AUTH_TOKEN_PATH")
         if token_path:
             request.add_header("Authorization", f"Bearer {Path(token_path).read_text()}")

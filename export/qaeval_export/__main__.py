@@ -12,6 +12,7 @@ from pathlib import Path
 from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ConfigError, QAEvalError
 from qaeval_core.models.artifact import Artifact, default_root, find_artifact
 from qaeval_core.models.record import GRAPHS, ArtifactRequest
+from qaeval_core.storage.path import check_lasting
 from qaeval_core.terminal import say_error, show
 
 _EPILOG = """\
@@ -55,6 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
             allow_lossy=args.allow_lossy,
             onnx_file=args.onnx_file,
         )
+        check_lasting(args.root, "--root")
         artifact = _build(request, root=args.root or default_root(), force=args.force)
     except ConfigError as error:
         say_error(error)

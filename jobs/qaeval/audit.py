@@ -24,7 +24,7 @@ from qaeval.arguments import (
     flag,
     option,
 )
-from qaeval.on_ray.address import announce
+from qaeval.on_ray.address import announce, job_metadata
 from qaeval_core.audit.output import dry_run_lines, outcome_lines, write_report
 from qaeval_core.audit.request import AuditRequest, load_settings
 from qaeval_core.audit.run import AuditOutcome, prepare_audit, run_audit
@@ -215,7 +215,7 @@ def _run(
     from qaeval.on_ray.cluster import connected
     from qaeval.on_ray.tasks import RayTasks
 
-    with connected(cluster):
+    with connected(cluster, job_metadata("audit", out)):
         return run_audit(out, request, RayTasks(tell, options.say), history=history)
 
 

@@ -31,6 +31,7 @@ from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.local_executor import local_device
 from qaeval_core.running.progress import ProgressCounter, ProgressPrinter
 from qaeval_core.running.sampling import with_sample
+from qaeval_core.storage.path import check_lasting
 
 EPILOG = """Examples:
 
@@ -110,13 +111,14 @@ def calibrate(
         options.fail(error)
     try:
         found = _calibrated(resolved)
+        kind = "complexity" if found == "expected_complexity" else "baseline"
+        path = out or Path(f"{kind}-{corpus}.json")
+        check_lasting(path, "--out")
     except QAEvalError as error:
         options.fail(error)
     if found == "expected_complexity":
-        path = out or Path(f"complexity-{corpus}.json")
         _calibrate_complexity(resolved, path, corpus=corpus, n_questions=n_questions, seed=seed)
     else:
-        path = out or Path(f"baseline-{corpus}.json")
         _calibrate_baselines(resolved, path, corpus=corpus, n_pairs=n_pairs, seed=seed)
 
 

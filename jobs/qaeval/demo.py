@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,14 +21,15 @@ from qaeval import command as options
 from qaeval.packages import check_before_rows
 from qaeval.score import stop_on_signals
 from qaeval_core.configure import RunConfig, load_config
-from qaeval_core.errors import PackagesMissingError, QAEvalError
-from qaeval_core.models.artifact import Artifact, default_root, ensure_artifact
+from qaeval_core.errors import ConfigError, PackagesMissingError, QAEvalError, RunStoppedError
+from qaeval_core.models.artifact import Artifact, artifact_root, ensure_artifact
 from qaeval_core.planning.compile import needed_requests
 from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.local_executor import LocalPieceExecutor, local_device
 from qaeval_core.sample import generated_table, hard_table, natural_table
 from qaeval_core.scoring.run import run_job
 from qaeval_core.stats.ranking import auc
+from qaeval_core.storage.path import check_lasting
 
 EPILOG = """Examples:
 
@@ -35,13 +37,14 @@ EPILOG = """Examples:
 
   qaeval demo --out demo_out
 
-Exit codes: 0 done; 1 failed or stopped; 2 packages are missing.
+Exit codes: 0 done; 1 failed or stopped; 2 bad request, or packages are missing.
 """
 
 # Metrics and the column that each is compared by: those of words, then those of models.
 _WORDS = {"exact_match": "exact_match", "f1": "f1"}
 _MODELS = {"sas": "sas", "bertscore": "bertscore_f1"}
 _N_EXPORTS = 2
+_STOPPED = RunStoppedError("stopped as asked; the same command goes on")
 
 NATURAL = """\
 1. Natural answers: {n} questions, each with a right and a wrong answer.
@@ -96,22 +99,28 @@ def demo(
     Natural answers come first, then a hard set. It ends with the path of a report.
     """
     started = time.perf_counter()
+    stop = threading.Event()
+    stop_on_signals(stop)
     try:
+        check_lasting(out, "--out")
         words, natural, hard = _configs(out)
         check_before_rows(words, natural, hard)
-        scores = _score(words)
+        # Again, with fewer metrics, it would say that results are ignored.
+        is_again = (out / "natural" / "run.json").exists()
+        scores = _score(natural if is_again else words, stop)
         options.show_lines(NATURAL.format(n=scores.height // 2))
         _show(scores, _WORDS, NATURAL_NOTES)
         first_s = time.perf_counter() - started
         with ThreadPoolExecutor(_N_EXPORTS) as pool:
             for export in _start_exports(pool, natural):
                 export.result()
-        _show(_score(natural), _MODELS, NATURAL_NOTES)
-        scores = _score(hard)
-    except PackagesMissingError as error:
+        _show(_score(natural, stop), _MODELS, NATURAL_NOTES)
+        scores = _score(hard, stop)
+    except (ConfigError, PackagesMissingError) as error:
         options.fail(error)
     except QAEvalError as error:
-        options.fail(error, code=options.EXIT_INCOMPLETE)
+        # Ctrl-C also ends the exports, which then say that they failed.
+        options.fail(_STOPPED if stop.is_set() else error, code=options.EXIT_INCOMPLETE)
     options.show_lines(HARD.format(n=scores.height // 2))
     _show(scores, {**_WORDS, **_MODELS}, HARD_NOTES)
     wall_s = time.perf_counter() - started
@@ -151,17 +160,23 @@ def _config(out: Path, name: str, metrics: Iterable[str]) -> RunConfig:
 
 def _start_exports(pool: ThreadPoolExecutor, config: RunConfig) -> list[Future[Artifact]]:
     """Start to build the models of a run that are not there yet; return what builds them."""
-    root = Path(config.models.artifacts_path or default_root())
+    root = artifact_root(config.models.artifacts_path)
     requests = needed_requests(config, device=local_device(config.cluster))
     return [pool.submit(ensure_artifact, root, request) for request in requests]
 
 
-def _score(config: RunConfig) -> pl.DataFrame:
-    """Run in this process; return the scores."""
-    executor = LocalPieceExecutor()
-    stop_on_signals(executor.stop)
+def _score(config: RunConfig, stop: threading.Event) -> pl.DataFrame:
+    """Run in this process; return the scores.
+
+    Raises
+    ------
+    RunStoppedError
+        If asked to stop.
+    """
+    executor = LocalPieceExecutor(stop=stop)
     job = make_job(config, read_inputs(config), device=local_device(config.cluster))
-    run_job(job, executor, say=options.say)
+    if run_job(job, executor, say=options.say).stopped:
+        raise _STOPPED
     return pl.read_parquet(Path(config.output.path or "") / "scores" / "*.parquet")
 
 

@@ -15,6 +15,7 @@ from qaeval import command as options
 from qaeval.arguments import MovedInputOption, RunArgument, option
 from qaeval_core.errors import QAEvalError
 from qaeval_core.storage.files import write, write_json
+from qaeval_core.storage.path import check_lasting
 
 EPILOG = """Examples:
 
@@ -92,6 +93,8 @@ def explain(
     from qaeval_core.explain.row import explain_row
 
     try:
+        check_lasting(html, "--html")
+        check_lasting(json, "--json")
         explanation = explain_row(
             out,
             identity=identity,

@@ -22,7 +22,7 @@ from qaeval.arguments import (
     flag,
     option,
 )
-from qaeval.on_ray.address import announce, is_named
+from qaeval.on_ray.address import announce, is_named, job_metadata
 from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import ConfigError, QAEvalError, nearest
 from qaeval_core.filter.plan import FilterPlan, make_plan
@@ -285,7 +285,7 @@ def _run(
     from qaeval.on_ray.cluster import connected
     from qaeval.on_ray.tasks import RayTasks
 
-    with connected(cluster):
+    with connected(cluster, job_metadata("filter", str(folder))):
         return run_filter(plan, folder, RayTasks(tell, options.say), say=options.say)
 
 

@@ -13,7 +13,7 @@ from qaeval import arguments
 from qaeval import command as options
 from qaeval.arguments import MovedInputOption, NoTextsOption, RunArgument, TextsOption, option
 from qaeval_core.errors import ConfigError, QAEvalError, RunError
-from qaeval_core.storage.path import as_path
+from qaeval_core.storage.path import as_path, check_lasting
 
 EPILOG = """Examples:
 
@@ -56,6 +56,7 @@ def report(
     try:
         if no_texts and texts is not None:
             raise ConfigError("--texts and --no-texts: one of them")
+        check_lasting(out, "OUT")
         page = as_path(out) / PAGE
         shown = page_again(out, by=by or (), n_texts=0 if no_texts else texts, inputs=source or ())
         page.put(shown.encode())

@@ -26,7 +26,7 @@ from qaeval.arguments import (
     flag,
     option,
 )
-from qaeval.on_ray.address import announce, is_named
+from qaeval.on_ray.address import announce, is_named, job_metadata
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import (
     ArtifactMissingError,
@@ -257,7 +257,8 @@ def run_on_ray(config: RunConfig, inputs: Inputs) -> RunOutcome:
         from qaeval.on_ray.cluster import cluster_device, connected, layout, words_layout
         from qaeval.on_ray.pipeline import RayExecutor
 
-        with connected(config.cluster):
+        metadata = job_metadata("score", config.output.path, metrics=",".join(config.metrics))
+        with connected(config.cluster, metadata):
             device = cluster_device(config.cluster)
             executor = RayExecutor(
                 layout(config.cluster, device),

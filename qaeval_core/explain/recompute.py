@@ -21,7 +21,7 @@ from qaeval_core.families.chat.family import is_chat
 from qaeval_core.families.contract import Engine, FamilyPlan, statistics_table
 from qaeval_core.families.model_family import ModelFamilyPlan, UnitRun, is_model
 from qaeval_core.families.model_units import Work
-from qaeval_core.models.artifact import default_root
+from qaeval_core.models.artifact import artifact_root
 from qaeval_core.planning.job import Job
 from qaeval_core.planning.run_plan import InstancePlan
 from qaeval_core.running.passes import load_frequencies
@@ -140,7 +140,7 @@ def _run_model(
         work=prepared.work,
         units=tuple(units),
         statistics=statistics_table(prepared, first_position=0),
-        artifacts=Path(job.config.models.artifacts_path or default_root()),
+        artifacts=artifact_root(job.config.models.artifacts_path),
         n_threads=engine.n_threads,
     )
 

@@ -42,6 +42,7 @@ from qaeval_core.models.record import (
 )
 from qaeval_core.models.registry import check_no_code, file_sha256, resolve_model
 from qaeval_core.storage.files import expanded, make_folder, open_lock
+from qaeval_core.storage.path import check_lasting
 from qaeval_core.terminal import say
 
 RECORD = "artifact.json"
@@ -96,7 +97,20 @@ def default_root() -> Path:
         If neither is known; lexical metrics need no artifacts, and do not ask.
     """
     named = os.environ.get("QAEVAL_ARTIFACTS") or "~/.cache/qaeval/artifacts"
+    check_lasting(named, "QAEVAL_ARTIFACTS")
     return expanded(named, instead="QAEVAL_ARTIFACTS")
+
+
+def artifact_root(given: str | None) -> Path:
+    """Return where a run's artifacts lie: the folder that is given, else `default_root`.
+
+    Raises
+    ------
+    ConfigError
+        If it is relative in a submitted Ray job, or nothing is known.
+    """
+    check_lasting(given, "models.artifacts_path")
+    return Path(given) if given else default_root()
 
 
 def load_artifact(folder: Path | str, *, verify: bool = True) -> Artifact:

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError
 from qaeval_core.families.contract import FamilyPlan
-from qaeval_core.models.artifact import Artifact, default_root, ensure_artifact
+from qaeval_core.models.artifact import Artifact, artifact_root, ensure_artifact
 from qaeval_core.models.record import ArtifactRecord, ArtifactRequest
 from qaeval_core.models.session import Device
 from qaeval_core.planning.columns import (
@@ -259,7 +259,7 @@ def make_job(
     models = config.models
 
     def ensured(request: ArtifactRequest) -> Artifact:
-        root = Path(models.artifacts_path or default_root())
+        root = artifact_root(models.artifacts_path)
         return ensure_artifact(root, request, build=models.build)
 
     n_rows = count_rows(inputs.files, config.input.limit)

@@ -20,7 +20,7 @@ from qaeval_core.families.models import MODEL_FAMILIES
 from qaeval_core.metrics.base import Read
 from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.metrics.chat import chat_settings
-from qaeval_core.models.artifact import default_root, find_artifact
+from qaeval_core.models.artifact import artifact_root, find_artifact
 from qaeval_core.models.record import GRAPHS, ArtifactRequest
 from qaeval_core.models.registry import EMBEDDED
 from qaeval_core.models.session import Device
@@ -230,7 +230,7 @@ def _of_exports(config: RunConfig, device: Device, extra: str, *, hub: bool) -> 
     for name, read in _reads(config) if config.models.build else ():
         for request in FAMILIES[read.family].requests(read, config, device=device):
             if request.folder_name not in is_there:
-                root = Path(config.models.artifacts_path or default_root())
+                root = artifact_root(config.models.artifacts_path)
                 is_there[request.folder_name] = _is_artifact(root, request)
             if is_there[request.folder_name]:
                 continue

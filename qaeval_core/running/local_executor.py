@@ -102,12 +102,16 @@ class LocalPieceExecutor:
     ----------
     n_threads : int, optional
         Threads of one operator; default all CPUs this process may use.
+    stop : threading.Event, optional
+        Ends the run after the batch in hand once it is set; default one of its own.
     """
 
     n_actors = 1
 
-    def __init__(self, *, n_threads: int | None = None) -> None:
-        self.stop = threading.Event()
+    def __init__(
+        self, *, n_threads: int | None = None, stop: threading.Event | None = None
+    ) -> None:
+        self.stop = stop or threading.Event()
         self._n_threads = n_threads
 
     def begin(self, sight: Sight) -> None:

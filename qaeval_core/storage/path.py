@@ -28,6 +28,8 @@ from qaeval_core.storage.retry import Outages
 _DISK = PosixStorage()
 # Columns are read in pieces of about a row group; whole files from their start on.
 _BUFFER_BYTES = 1 << 20
+# Ray sets it for the process of a job that was submitted, and for no other.
+_OF_SUBMITTED_JOBS = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
 class StoragePath:
@@ -281,8 +283,35 @@ def as_path(given: AnyPath) -> StoragePath:
     return StoragePath(*open_bucket(text))
 
 
+def check_lasting(given: str | Path | None, option: str) -> None:
+    """Look whether what is written to a path outlives this process, as far as the path tells.
+
+    Parameters
+    ----------
+    given : str, Path or None
+        As the user gave it; None was not given.
+    option : str
+        That gave it, for the message.
+
+    Raises
+    ------
+    ConfigError
+        If it is relative in a submitted Ray job: that lies in Ray's copy of the working folder, on
+        one node, and Ray deletes it.
+    """
+    text = "" if given is None else str(given).removeprefix("file://")
+    is_relative = text and "://" not in text and not text.startswith(("/", "~"))
+    if is_relative and _OF_SUBMITTED_JOBS in os.environ:
+        raise ConfigError(
+            f"{option} {text} is relative: in a submitted Ray job it would lie in Ray's copy of "
+            "the working folder, which is deleted. Give an absolute path that all nodes share, or "
+            "a bucket"
+        )
+
+
 def open_out(given: str, option: str = "--out") -> StoragePath:
     """Return a folder to write to; raise ConfigError if it is a file or cannot be one's folder."""
+    check_lasting(given, option)
     out = as_path(given)
     if given.startswith("memory://"):
         raise ConfigError(

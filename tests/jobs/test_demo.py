@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -127,6 +128,34 @@ def test_commands_to_try_next_name_the_folders_of_this_run(tmp_path: Path) -> No
     said = next_steps(tmp_path / "my demo")
     assert len(commands(said.replace(sys.argv[0], "qaeval"))) == 3
     assert said.count(f"'{tmp_path}/my demo/hard'") == 2
+
+
+def test_it_says_little_when_it_runs_again(ran: tuple[Path, str], artifacts_root: Path) -> None:
+    """Protects from a note that results are ignored, which they are not."""
+    done = subprocess.run(
+        [sys.executable, "-m", "qaeval.cli", "demo"],
+        cwd=ran[0], env={**os.environ, "QAEVAL_ARTIFACTS": str(artifacts_root)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stdout == ran[1]
+    assert "ignored" not in done.stderr
+
+
+def test_ctrl_c_ends_it(tmp_path: Path) -> None:
+    """While models are exported, too, which takes longest."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "qaeval.cli", "demo"],
+        cwd=tmp_path, env={**os.environ, "QAEVAL_ARTIFACTS": str(tmp_path / "artifacts")},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("exporting "):
+            break
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 1, said
+    assert said.rstrip().endswith("error: stopped as asked; the same command goes on"), said
 
 
 @pytest.mark.long

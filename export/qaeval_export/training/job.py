@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from qaeval_core.models.registry import ModelSource, resolve_model
+from qaeval_core.storage.path import check_lasting
 from qaeval_core.terminal import say
 from qaeval_export.training.cross_encoder import CrossEncoderTask
 from qaeval_export.training.folder import OutFolder
@@ -29,6 +30,7 @@ def run_job(options: AnyOptions) -> None:
     RunStoppedError
         If asked to stop; the checkpoint is written.
     """
+    check_lasting(options.out, "--out")
     if options.threads:
         torch.set_num_threads(options.threads)
     source = resolve_model(options.base, role="encoder")

@@ -271,6 +271,17 @@ class PieceActor(ABC):
         )
 
 
+def named(worker: type[PieceActor], title: str) -> type[PieceActor]:
+    """Return a class of workers under a name that says, in Ray's lists, what they work on.
+
+    Examples
+    --------
+    >>> named(ScorePieces, "sas").__name__
+    'qaeval ScorePieces sas'
+    """
+    return type(f"qaeval {worker.__name__} {title}", (worker,), {})
+
+
 class ScorePieces(PieceActor):
     """Scores pieces of one pass; sessions stay warm between pieces."""
 

@@ -79,6 +79,18 @@ def announce(cluster: ClusterSection) -> None:
         say(f"connecting to the Ray cluster at {address}")
 
 
+def job_metadata(verb: str, out: str | None, **details: str) -> dict[str, str]:
+    """Return what Ray's lists of jobs show of a run; a URI has no secret, and options may hint.
+
+    Examples
+    --------
+    >>> job_metadata("score", "s3://bucket/out?region=us-east-1", metrics="f1,sas")
+    {'job_name': 'qaeval score', 'qaeval_out': 's3://bucket/out', 'qaeval_metrics': 'f1,sas'}
+    """
+    shown = {"out": (out or "").partition("?")[0], **details}
+    return {"job_name": f"qaeval {verb}", **{f"qaeval_{key}": text for key, text in shown.items()}}
+
+
 def _is_connected() -> bool:
     """Return whether this process has a cluster already."""
     ray = sys.modules.get("ray")

@@ -21,6 +21,7 @@ import ray
 from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 from ray.autoscaler.sdk import request_resources
 from ray.exceptions import GetTimeoutError, RayError
+from ray.job_config import JobConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from qaeval.command import say
@@ -62,8 +63,15 @@ class ActorLayout:
 
 
 @contextlib.contextmanager
-def connected(cluster: ClusterSection) -> Iterator[None]:
-    """Connect to the cluster at ``address``, or start a local one and shut it down after."""
+def connected(cluster: ClusterSection, metadata: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Connect to the cluster at ``address``, or start a local one and shut it down after.
+
+    Parameters
+    ----------
+    cluster : ClusterSection
+    metadata : mapping, optional
+        What Ray's lists of jobs show of this one; everybody who sees the cluster reads it.
+    """
     if ray.is_initialized():
         yield
         return
@@ -73,13 +81,14 @@ def connected(cluster: ClusterSection) -> Iterator[None]:
     options: dict[str, object] = {
         "logging_level": logging.ERROR,
         "log_to_driver": False,
-        "include_dashboard": False,
+        "job_config": JobConfig(metadata=dict(metadata or {})),
     }
     address, source = given_address(cluster)
     if address is not None:
         _check_answers(address, source)
-        options = {"address": address, "logging_level": logging.ERROR, "log_to_driver": False}
+        options["address"] = address
     else:
+        options["include_dashboard"] = False
         # Logical CPUs beyond the real ones: an actor that reserves all would starve light tasks.
         options["num_cpus"] = available_cpus() + 2
         # A worker tokenizes in one thread and counts in another: with an arena for each of many

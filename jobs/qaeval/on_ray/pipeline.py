@@ -18,6 +18,7 @@ from qaeval.on_ray.actors import (
     PieceActor,
     ScorePieces,
     commits_from_json,
+    named,
     piece_from_json,
     pieces_dataset,
 )
@@ -81,8 +82,11 @@ class RayExecutor:
         - BlindNodeError, if no node is left that sees what it must;
         - RunError, if a worker reports another error; what is committed stays.
         """
-        coordinator = Coordinator.remote()  # type: ignore[attr-defined]
         (family, *_) = families
+        title = pass_title(families)
+        coordinator = Coordinator.options(  # type: ignore[attr-defined]
+            name=f"qaeval coordinator of {title} {uuid.uuid4().hex[:8]}"
+        ).remote()
         work: _Pass = (
             _CallPass(self, job, family, coordinator)
             if is_chat(family)
@@ -94,7 +98,7 @@ class RayExecutor:
 
         def run() -> None:
             with ProgressPrinter(
-                pass_title(families),
+                title,
                 n_rows_total=n_rows_total,
                 interval_s=job.config.scoring.progress_s,
             ) as printer:
@@ -145,11 +149,13 @@ class _Pass(ABC):
     executor : RayExecutor
     job : Job
     coordinator : actor handle
+    title : str
+        Of the families, in Ray's lists of actors.
     """
 
     awaits_others = False  # whether, after an error, what others have under way is waited for
 
-    def __init__(self, executor: RayExecutor, job: Job, coordinator: Any) -> None:
+    def __init__(self, executor: RayExecutor, job: Job, coordinator: Any, title: str) -> None:
         self._executor = executor
         self._coordinator = coordinator
         self._constructor = {
@@ -159,6 +165,7 @@ class _Pass(ABC):
             "retry_storage_s": job.config.scoring.retry_storage_s,
             "sample": job.sample,
         }
+        self.title = title
         self.accounts: set[str] = set()
         self.run_name = uuid.uuid4().hex
 
@@ -208,7 +215,7 @@ class _ScoringPass(_Pass):
     def __init__(
         self, executor: RayExecutor, job: Job, families: Sequence[FamilyPlan], coordinator: Any
     ) -> None:
-        super().__init__(executor, job, coordinator)
+        super().__init__(executor, job, coordinator, pass_title(families))
         is_words = families[0].resources == "words"
         self._layout = executor.words_layout if is_words else executor.layout
         address, _ = given_address(job.config.cluster)
@@ -231,7 +238,7 @@ class _ScoringPass(_Pass):
         if environment:
             ray_options = {**ray_options, "runtime_env": {"env_vars": environment}}
         return pieces_dataset(pieces).map_batches(
-            ScorePieces,
+            named(ScorePieces, self.title),
             batch_size=1,
             batch_format="pyarrow",
             compute=ActorPoolStrategy(size=n_actors),
@@ -301,7 +308,7 @@ class _CallPass(_Pass):
     def __init__(
         self, executor: RayExecutor, job: Job, family: ChatFamilyPlan, coordinator: Any
     ) -> None:
-        super().__init__(executor, job, coordinator)
+        super().__init__(executor, job, coordinator, pass_title([family]))
         # An actor makes one call at least: more actors than calls would exceed max_concurrent.
         self._most_actors = min(job.config.cluster.llm_actors, family.settings.max_concurrent)
         self._constructor |= {"plan": family, "run": self.run_name}
@@ -314,7 +321,7 @@ class _CallPass(_Pass):
         # With few pieces the first actor that is up would take them all, into its queue even.
         n_open = min(_PIECES_AT_ONCE, -(-len(pieces) // n_actors))
         return pieces_dataset(pieces).map_batches(
-            AskPieces,
+            named(AskPieces, self.title),
             batch_size=1,
             batch_format="pyarrow",
             compute=ActorPoolStrategy(

@@ -29,7 +29,7 @@ from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.metrics.chat import ChatSettings, chat_settings
 from qaeval_core.secret_names import is_secret_header
 from qaeval_core.signature import Signature
-from qaeval_core.storage.path import StoragePath, as_path, open_out
+from qaeval_core.storage.path import StoragePath, as_path, check_lasting, open_out
 from qaeval_core.store.pass_stats import PassStats
 
 # A unit of work: what is lost of open shards is asked again from the journal, at no cost.
@@ -328,6 +328,7 @@ class ChatFamily(Family):
         journal_path = settings.journal_path
         if journal_path is None and config.output.path is not None:
             journal_path = str(open_out(config.output.path) / "journal")
+        check_lasting(settings.ledger_path, "ledger_path")
         # Made absolute here: an actor's working folder is another one.
         settings = settings.model_copy(
             update={
@@ -386,6 +387,7 @@ def _journal_place(path: str | None) -> str | None:
     ConfigError
         If it is none, or would be gone with this process.
     """
+    check_lasting(path, "journal_path")
     if path is None or "://" not in path:
         return _absolute(path)
     return str(open_out(path))
