@@ -37,7 +37,7 @@ EPILOG = """Examples:
 
   qaeval demo --out demo_out
 
-Exit codes: 0 done; 1 failed or stopped; 2 bad request, or packages are missing.
+Exit codes: 0 done; 1 failed or stopped; 2 bad request or missing packages.
 """
 
 # Metrics and the column that each is compared by: those of words, then those of models.
