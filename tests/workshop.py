@@ -18,7 +18,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from qaeval_core.errors import ArtifactMissingError
 from qaeval_core.models.artifact import Artifact, ArtifactRequest, default_root, find_artifact
 from qaeval_core.models.record import GRAPHS
-from qaeval_core.models.registry import ModelSource, resolve_model
+from qaeval_core.models.registry import resolve_model
+from qaeval_core.models.source import ModelSource
 from qaeval_export import build, traced
 from qaeval_export.loading import LoadedModel, load_model
 from qaeval_export.parity import parity_pairs

@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 
 from qaeval_core.errors import ExportError
 from qaeval_core.models.record import GRAPHS, ArtifactRequest, Precision
-from qaeval_core.models.registry import ModelSource
+from qaeval_core.models.source import ModelSource
 from qaeval_export.facts import Made, ModelFacts, kind_of, pair_template
 from qaeval_export.graph_files import open_graph, save_graph
 from qaeval_export.parity import ParityRow, pair_rows, parity_pairs, text_rows

@@ -37,7 +37,8 @@ from qaeval_core.models.record import (
     ArtifactRequest,
     ModelRecord,
 )
-from qaeval_core.models.registry import ModelSource, file_sha256, resolve_model
+from qaeval_core.models.registry import resolve_model
+from qaeval_core.models.source import ModelSource, file_sha256
 from qaeval_core.terminal import say
 from qaeval_export.facts import Made
 from qaeval_export.graph_files import tensor_records

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from qaeval_core.errors import ExportError
 from qaeval_core.models.record import ParityRecord, Precision, TemplateRecord
-from qaeval_core.models.registry import ModelSource
+from qaeval_core.models.source import ModelSource
 from qaeval_export.sentence_files import Kind
 
 

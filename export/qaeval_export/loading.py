@@ -21,7 +21,7 @@ from transformers.pytorch_utils import Conv1D
 
 from qaeval_core.errors import ExportError
 from qaeval_core.models.record import GRAPHS, ArtifactRequest
-from qaeval_core.models.registry import ModelSource
+from qaeval_core.models.source import ModelSource
 from qaeval_export.facts import ModelFacts, kind_of, pair_template
 from qaeval_export.sentence_files import SentenceFiles
 

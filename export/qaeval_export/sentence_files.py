@@ -14,7 +14,7 @@ from typing import Any, Literal
 from tokenizers import Tokenizer, normalizers
 
 from qaeval_core.errors import ExportError
-from qaeval_core.models.registry import ModelSource
+from qaeval_core.models.source import ModelSource
 
 _Remade = tuple[str, str, dict[str, tuple[str, bool | None]]]
 

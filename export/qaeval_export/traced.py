@@ -12,7 +12,7 @@ import onnxruntime as ort
 
 from qaeval_core.errors import ExportError
 from qaeval_core.models.record import ArtifactRequest, ParityAttempt, ParityRecord
-from qaeval_core.models.registry import ModelSource
+from qaeval_core.models.source import ModelSource
 from qaeval_core.terminal import say
 from qaeval_export.eager import eager_values
 from qaeval_export.facts import Made, ModelFacts

@@ -40,7 +40,8 @@ from qaeval_core.models.record import (
     export_arguments,
     export_command,
 )
-from qaeval_core.models.registry import check_no_code, file_sha256, resolve_model
+from qaeval_core.models.registry import check_no_code, resolve_model
+from qaeval_core.models.source import file_sha256
 from qaeval_core.storage.files import expanded, make_folder, open_lock
 from qaeval_core.storage.path import check_lasting
 from qaeval_core.terminal import say
@@ -399,7 +400,9 @@ def _mismatch(
     if record.model.kind == "hub" or not compare_model:
         return None  # A hub revision never changes; the hub is not asked at run time.
     try:
-        source = resolve_model(request.model, role=request.role, onnx_file=request.onnx_file)
+        source = resolve_model(
+            request.model, role=request.role, onnx_file=request.onnx_file, ask_hub=False
+        )
     except ModelUnavailableError:
         return None  # An artifact may be shipped to where its model is not.
     if source.kind == record.model.kind and dict(source.files) != record.model.files:

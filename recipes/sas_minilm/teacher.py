@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ArtifactHashError, ConfigError, InputError, QAEvalError
-from qaeval_core.models.registry import file_sha256
+from qaeval_core.models.source import file_sha256
 from qaeval_core.terminal import duration, say, show
 
 __all__ = ["TEACHER_SHA256", "Teacher", "fit_scale", "near_pairs", "unpack_teacher"]

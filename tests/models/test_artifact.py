@@ -102,7 +102,7 @@ def test_without_torch_the_message_says_what_to_install(
 ) -> None:
     """A worker without torch cannot build; a failed import of torch does not say that."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ArtifactMissingError, match=r"pip install 'qaeval\[export\]'"):
+    with pytest.raises(ArtifactMissingError, match=r"pip install 'qaeval-bulk\[models\]'"):
         ensure_artifact(tmp_path, _REQUEST)
 
 

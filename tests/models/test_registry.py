@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from qaeval_core.errors import ArtifactHashError, ConfigError, ModelUnavailableError
-from qaeval_core.models import registry
-from qaeval_core.models.registry import EMBEDDED, embedded_models, model_slug, resolve_model
+from qaeval_core.models import embedded, registry
+from qaeval_core.models.embedded import EMBEDDED, embedded_models
+from qaeval_core.models.registry import model_slug, resolve_model
 
 _SOURCE = Path(registry.__file__).parents[2]
 
@@ -62,7 +63,7 @@ def test_a_changed_adapter_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     copied = tmp_path / "kpqa-minilm"
     shutil.copytree(entry.adapter, copied)
     changed = {**EMBEDDED, "kpqa-minilm": dataclasses.replace(entry, adapter=copied)}
-    monkeypatch.setattr(registry, "EMBEDDED", changed)
+    monkeypatch.setattr(embedded, "EMBEDDED", changed)
     assert resolve_model("kpqa-minilm", role="keyphrase_classifier").adapter == copied
     with (copied / "adapter_model.safetensors").open("ab") as file:
         file.write(b"0")

@@ -204,7 +204,7 @@ def test_plain_http_goes_where_the_environment_allows_it(monkeypatch: pytest.Mon
 
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'qaeval\[cloud\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'qaeval-bulk\[cloud\]'"):
         as_path("s3://some-bucket/x")
 
 

@@ -19,7 +19,7 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from qaeval_core.models.registry import ModelSource
+from qaeval_core.models.source import ModelSource
 from qaeval_export.training.inputs import TrainingPairs, check_files, hold_out_pairs, read_pairs
 from qaeval_export.training.loop import Task
 from qaeval_export.training.model import load_tokenizer

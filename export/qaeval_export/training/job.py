@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from qaeval_core.models.registry import ModelSource, resolve_model
+from qaeval_core.models.registry import resolve_model
+from qaeval_core.models.source import ModelSource
 from qaeval_core.storage.path import check_lasting
 from qaeval_core.terminal import say
 from qaeval_export.training.cross_encoder import CrossEncoderTask

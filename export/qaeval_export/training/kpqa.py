@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from qaeval_core.errors import InputError
-from qaeval_core.models.registry import ModelSource
+from qaeval_core.models.source import ModelSource
 from qaeval_export.training.inputs import check_files, split_squad
 from qaeval_export.training.keyphrases import (
     Keyphrase,

@@ -30,7 +30,7 @@ from transformers import (
 )
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.models.registry import ModelSource
+from qaeval_core.models.source import ModelSource
 from qaeval_export.loading import ENCODER_TYPES, ROBERTA_TYPES
 
 # Where sentence-transformers, and qaeval after it, read what turns a logit into a score.

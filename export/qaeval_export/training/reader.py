@@ -21,7 +21,7 @@ from scipy.stats import mannwhitneyu
 
 from qaeval_core.errors import InputError
 from qaeval_core.models.record import MAX_ANSWER_TOKENS
-from qaeval_core.models.registry import ModelSource
+from qaeval_core.models.source import ModelSource
 from qaeval_export.training.inputs import Question, check_files, split_squad
 from qaeval_export.training.loop import Task, dev_batches
 from qaeval_export.training.model import load_tokenizer

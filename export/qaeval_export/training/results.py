@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from qaeval_core.models.registry import ModelSource, file_sha256
+from qaeval_core.models.source import ModelSource, file_sha256
 from qaeval_core.storage.files import write_json
 from qaeval_core.terminal import say
 from qaeval_export.training.folder import OutFolder
