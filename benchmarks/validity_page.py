@@ -263,7 +263,7 @@ def _footnotes(name: str, own: Record) -> Iterator[str]:
     for metric in _FITTED_ON.get(name, ()):
         yield (
             f"{_FITTED} The authors of `{metric}` fitted weights to such ratings. Those used are "
-            "of Liu et al. (2022); whether they come of these rows is not known."
+            "of Wang et al. (2022); whether they come of these rows is not known."
         )
         yield ""
 

@@ -9,6 +9,7 @@ from helpers import REPOSITORY
 
 README, DOCS = REPOSITORY / "README.md", REPOSITORY / "docs"
 PAGES = (README, *sorted(DOCS.glob("*.md")))
+CONTRIBUTING = REPOSITORY / "CONTRIBUTING.md"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

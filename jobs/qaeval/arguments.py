@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from qaeval_core.metrics.catalog import METRICS as METRIC_SPECS
 from qaeval_core.pages.example_rows import MAX_EXAMPLES
 
 INPUT = "Input"
@@ -49,6 +50,18 @@ def option(*names: str, group: str, metavar: str, text: str, **more: Any) -> Any
 def flag(name: str, *, group: str, text: str) -> Any:
     """Return an option without a value; ``--help`` shows no type for it."""
     return typer.Option(name, rich_help_panel=group, metavar="", help=text)
+
+
+def complete_metrics(incomplete: str) -> list[str]:
+    """Return what a list of metrics that is being typed may become.
+
+    Examples
+    --------
+    >>> complete_metrics("f1,bleu_")
+    ['f1,bleu_1', 'f1,bleu_2', 'f1,bleu_3', 'f1,bleu_4']
+    """
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in METRIC_SPECS if name.startswith(last)]
 
 
 def address(default: str) -> Any:
@@ -96,6 +109,7 @@ MetricsOption = Annotated[
         group=METRICS,
         metavar="NAMES",
         text="Comma-separated metrics, e.g. f1,sas. The command qaeval metrics lists them.",
+        autocompletion=complete_metrics,
     ),
 ]
 ConfigOption = Annotated[

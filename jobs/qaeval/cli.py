@@ -28,7 +28,6 @@ Documentation: README.md and the folder docs/ of the source.
 app = typer.Typer(
     name="qaeval",
     epilog=EPILOG,
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

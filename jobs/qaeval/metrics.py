@@ -30,7 +30,13 @@ _COLUMNS = ("metric", "range", "better", "reads")
 
 def metrics(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Metric to describe.", show_default="all")
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Metric to describe.",
+            show_default="all",
+            autocompletion=arguments.complete_metrics,
+        ),
     ] = None,
     as_json: Annotated[
         bool, flag("--json", group=arguments.OUTPUT, text="Print JSON instead of text.")

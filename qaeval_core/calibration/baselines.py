@@ -1,7 +1,7 @@
 """Baselines: the mean raw scores of random pairs, which a metric's scores are measured from.
 
 Questions are paired with contexts of other rows; pairs with word overlap are dropped; b is the
-mean raw score of the rest (Liu et al. QRelScore. EMNLP 2022, arXiv:2204.13921, appendix F).
+mean raw score of the rest (Wang et al. QRelScore. EMNLP 2022, arXiv:2204.13921, appendix F).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from qaeval_core.tables.conditions import select_rows
 from qaeval_core.tables.score_tables import column_of, flat_columns, numbers
 from qaeval_core.text.column_hashes import column_hashes, decoded, readable, text_column
 
-# Liu et al. 2022 (QRelScore), section 3.3: questions of 6 to 30 words are kept.
+# Wang et al. 2022 (QRelScore), section 3.3: questions of 6 to 30 words are kept.
 MIN_WORDS, MAX_WORDS = 6, 30
 KEPT = 0
 MAX_VALUES = 1 << 16

@@ -286,7 +286,7 @@ class BertScoreFree(_BertScore[BertScoreFreeSettings]):
 
     name = "bertscore_free"
     title = "BERTScore with the context in place of the references"
-    source = _BertScore.source + "; Liu et al. QRelScore, section 4"
+    source = _BertScore.source + "; Wang et al. QRelScore, section 4"
     settings = BertScoreFreeSettings
     roles = ("candidate", "context")
     over_references = "none"

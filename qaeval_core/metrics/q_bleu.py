@@ -12,7 +12,7 @@ section 4. With the F-score F_k of the words of kind k that candidate and refere
 
 Kinds: r content words, n named entities (words with a capital letter, a leading question word
 aside), q question words with the word after what and which, f function words. A function word with
-a capital letter counts as both. Weights of Liu et al. (QRelScore): .1, .6, .2, .1; delta .7.
+a capital letter counts as both. Weights of Wang et al. (QRelScore): .1, .6, .2, .1; delta .7.
 Several references: the best Q-BLEU. ``q_bleu_free`` reads the context in place of the reference;
 a context is many times longer than a question, so brevity leaves little of BLEU there.
 
@@ -235,6 +235,6 @@ class QBleuFree(QBleu):
 
     name = "q_bleu_free"
     title = "Q-BLEU with the context in place of the references"
-    source = QBleu.source + "; Liu et al. QRelScore, section 4"
+    source = QBleu.source + "; Wang et al. QRelScore, section 4"
     roles = ("candidate", "context")
     over_references = "none"

@@ -5,7 +5,7 @@ likelihoods with and without the question as a prompt (GRG). Loads no model, rea
 
 Source
 ------
-Liu et al. QRelScore: Better Evaluating Generated Questions with Deeper Understanding of
+Wang et al. QRelScore: Better Evaluating Generated Questions with Deeper Understanding of
 Context-aware Relevance. EMNLP 2022, arXiv:2204.13921, section 2. For one window::
 
     LRM = ( mean_l Prec_l^p )^(1/p)                                        eq. 3
@@ -282,7 +282,7 @@ class QRelScore(Metric[QRelScoreSettings]):
 
     name = "qrelscore"
     title = "relevance of a question to its context, without references"
-    source = "Liu et al. QRelScore. EMNLP 2022, arXiv:2204.13921, section 2"
+    source = "Wang et al. QRelScore. EMNLP 2022, arXiv:2204.13921, section 2"
     settings = QRelScoreSettings
     needs = ("encoder", "causal_lm")
     calibrated = "baseline"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from doc_blocks import DOCS, PAGES, README, blocks
+from doc_blocks import CONTRIBUTING, DOCS, PAGES, README, blocks
 from helpers import REPOSITORY, qaeval
 from llm_server import LlmServer
 
@@ -40,7 +40,7 @@ def test_there_is_something_to_run() -> None:
     assert {page for page in PAGES if blocks(page, "sh", "python")} <= {README, *RUN}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*PAGES, CONTRIBUTING], ids=lambda page: page.stem)
 def test_links_lead_somewhere(page: Path) -> None:
     """Protects from pages and headings that were renamed."""
     for link in _LINK.findall(page.read_text(encoding="utf-8")):

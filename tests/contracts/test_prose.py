@@ -19,11 +19,15 @@ from qaeval_export.training.options import parse_options
 from tools.prose import help_texts, n_words, sentences
 
 HELP = help_texts()
-PAGES = (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md")))
+PAGES = (
+    *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md")),
+    *sorted((REPOSITORY / "docs").glob("*.md")),
+)
 
 MAX_WORDS = 25
 MAX_COLUMNS = 78  # Of 80, less a margin on either side.
-ROOT_OPTIONS = {"--version", "--debug", "--help"}
+COMPLETION = {"--install-completion", "--show-completion"}
+ROOT_OPTIONS = {"--version", "--debug", "--help", *COMPLETION}
 # Said to users once, and hard to read for whoever does not know the project.
 PHRASES = (
     "what was killed goes on where it was",

@@ -5,7 +5,7 @@ whole pair: no graph has that, so the cosines of one batch leave it, and are not
 
 Source
 ------
-Liu et al. QRelScore. EMNLP 2022, arXiv:2204.13921, section 4.3, ablation M7.
+Wang et al. QRelScore. EMNLP 2022, arXiv:2204.13921, section 4.3, ablation M7.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ hidden state is reduced inside the graph. It knows the BERT layer (BERT, RoBERTa
 
 Source
 ------
-Liu et al. QRelScore. EMNLP 2022, arXiv:2204.13921, section 2.1, eq. 2-4. With h^l the hidden state
+Wang et al. QRelScore. EMNLP 2022, arXiv:2204.13921, section 2.1, eq. 2-4. With h^l the hidden state
 after layer l and a^l_mn the largest attention over the heads of layer l from x_m to c_n::
 
     attended:  n*(m) = argmax_n a^l_mn,   Prec_l = mean_m cos(h^l_{x_m}, h^l_{c_n*})

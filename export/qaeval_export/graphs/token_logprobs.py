@@ -6,7 +6,7 @@ It knows GPT-2 and Llama-type models (Llama, SmolLM2, Mistral and Qwen2 without 
 
 Source
 ------
-Liu et al. QRelScore. EMNLP 2022, arXiv:2204.13921, section 2.2, eq. 6-8. With z_v the logit of
+Wang et al. QRelScore. EMNLP 2022, arXiv:2204.13921, section 2.2, eq. 6-8. With z_v the logit of
 vocabulary entry v after the prefix::
 
     log p(s_t | s_<t) = z_{s_t} - log sum_v exp(z_v)
