@@ -69,7 +69,7 @@ def address(default: str) -> Any:
     return option(
         group=CLUSTER,
         metavar="ADDRESS",
-        text="Ray cluster to run on, e.g. auto or ray://HOST:10001.",
+        text="Ray cluster to run on, e.g. auto or HOST:6379.",
         show_default=default,
     )
 

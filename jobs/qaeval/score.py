@@ -26,7 +26,7 @@ from qaeval.arguments import (
     flag,
     option,
 )
-from qaeval.on_ray.address import announce, is_named, job_metadata
+from qaeval.on_ray.address import announce, check_runs_data, is_named, job_metadata
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import (
     ArtifactMissingError,
@@ -198,6 +198,8 @@ def score(
     try:
         found = with_sample(resolved, found)
         is_local = _is_local(resolved, found) if local is None else local
+        if not (is_local or dry_run):
+            check_runs_data(resolved.cluster)
     except QAEvalError as error:
         options.fail(error)
     if dry_run:

@@ -8,9 +8,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from helpers import short_sample, write_parquet
+from qaeval.cli import app
 from qaeval.on_ray import cluster
 from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import RunError
@@ -86,6 +90,21 @@ def test_an_address_without_a_cluster_is_one_line(
             connect(given)
     assert address in str(raised.value) and why in str(raised.value)
     assert "\n" not in str(raised.value) and "--local" in str(raised.value)
+
+
+def test_scoring_through_a_client_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray Data ended there in an AttributeError of Ray's own."""
+    rows = write_parquet(tmp_path / "rows.parquet", short_sample(4))
+    monkeypatch.setenv("RAY_ADDRESS", "ray://127.0.0.1:1")
+    words = ["score", str(rows), "--out", str(tmp_path / "out"), "--metrics", "f1"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert "ray://127.0.0.1:1 (of RAY_ADDRESS) is an address of Ray Client" in done.output
+    assert "ray job submit" in done.output
+    assert not (tmp_path / "out").exists()
+    assert CliRunner().invoke(app, [*words, "--local"]).exit_code == 0
 
 
 def test_a_name_that_nobody_knows_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import sys
 
 from qaeval.command import say
 from qaeval_core.configure import ClusterSection
-from qaeval_core.errors import RunError
+from qaeval_core.errors import ConfigError, RunError
 
 # Settings that say how work is spread: who gives one wants it spread.
 _OF_CLUSTERS = {"actors", "llm_actors", "cpus_per_actor", "start_timeout_s"}
@@ -39,6 +39,23 @@ def given_address(cluster: ClusterSection) -> tuple[str | None, str]:
             "or auto; or run without one: --local"
         )
     return address, source
+
+
+def check_runs_data(cluster: ClusterSection) -> None:
+    """Look whether Ray Data, which scores, runs through an address.
+
+    Raises
+    ------
+    ConfigError
+        If it is one of Ray Client: Ray Data wants a driver that is part of the cluster.
+    """
+    address, source = given_address(cluster)
+    if address is not None and address.startswith("ray://"):
+        raise ConfigError(
+            f"{address} (of {source}) is an address of Ray Client, through which Ray Data cannot "
+            "score. Give HOST:PORT of the head on a machine of the cluster, or submit a job: "
+            "ray job submit -- qaeval score ..."
+        )
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -80,7 +97,9 @@ def announce(cluster: ClusterSection) -> None:
 
 
 def job_metadata(verb: str, out: str | None, **details: str) -> dict[str, str]:
-    """Return what Ray's lists of jobs show of a run; a URI has no secret, and options may hint.
+    """Return what Ray's lists of jobs show of a run, to all who see the cluster.
+
+    URIs hold no secrets; their options are left out all the same.
 
     Examples
     --------

@@ -78,12 +78,10 @@ def connected(cluster: ClusterSection, metadata: Mapping[str, str] | None = None
     # Ray's core logs an error for every actor pool of Ray Data (its issue 53727); what fails here
     # comes back as an exception.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    options: dict[str, object] = {
-        "logging_level": logging.ERROR,
-        "log_to_driver": False,
-        "job_config": JobConfig(metadata=dict(metadata or {})),
-    }
+    options: dict[str, object] = {"logging_level": logging.ERROR, "log_to_driver": False}
     address, source = given_address(cluster)
+    if not (address or "").startswith("ray://"):  # Ray's client takes what JSON can say alone.
+        options["job_config"] = JobConfig(metadata=dict(metadata or {}))
     if address is not None:
         _check_answers(address, source)
         options["address"] = address
