@@ -204,18 +204,18 @@ def _exit_code(outcome: AuditOutcome, *, warn_only: bool) -> int:
 def _run(
     out: str, request: AuditRequest, history: StoragePath, *, address: str | None
 ) -> AuditOutcome:
-    tell = LabelProgress(_PROGRESS_S)
     if address is None:
-        executor = LocalRangeExecutor(tell, n_processes=available_cpus())
-        with contextlib.closing(executor):
-            return run_audit(out, request, executor, history=history)
+        with LabelProgress(_PROGRESS_S) as tell:
+            executor = LocalRangeExecutor(tell, n_processes=available_cpus())
+            with contextlib.closing(executor):
+                return run_audit(out, request, executor, history=history)
     cluster = ClusterSection(address=address)
     announce(cluster)
     # Imported here: Ray takes half a second that others need not pay.
     from qaeval.on_ray.cluster import connected
     from qaeval.on_ray.tasks import RayTasks
 
-    with connected(cluster, job_metadata("audit", out)):
+    with connected(cluster, job_metadata("audit", out)), LabelProgress(_PROGRESS_S) as tell:
         return run_audit(out, request, RayTasks(tell, options.say), history=history)
 
 

@@ -274,18 +274,19 @@ def _columns(words: list[str] | tuple[str, ...]) -> dict[str, str]:
 def _run(
     plan: FilterPlan, folder: StoragePath, *, address: str | None, local: bool | None
 ) -> FilterResult:
-    tell = LabelProgress(_PROGRESS_S)
     cluster = ClusterSection(address=address)
     if not is_named(cluster) if local is None else local:
-        executor = LocalRangeExecutor(tell, n_processes=available_cpus())
-        with contextlib.closing(executor):
-            return run_filter(plan, folder, executor, say=options.say)
+        with LabelProgress(_PROGRESS_S) as tell:
+            executor = LocalRangeExecutor(tell, n_processes=available_cpus())
+            with contextlib.closing(executor):
+                return run_filter(plan, folder, executor, say=options.say)
     announce(cluster)
     # Imported here: Ray takes half a second that --help, --dry-run and --local need not pay.
     from qaeval.on_ray.cluster import connected
     from qaeval.on_ray.tasks import RayTasks
 
-    with connected(cluster, job_metadata("filter", str(folder))):
+    metadata = job_metadata("filter", str(folder))
+    with connected(cluster, metadata), LabelProgress(_PROGRESS_S) as tell:
         return run_filter(plan, folder, RayTasks(tell, options.say), say=options.say)
 
 

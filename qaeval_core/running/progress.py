@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Self, TextIO
 
@@ -202,7 +203,7 @@ def progress_line(label: str, counts: Counts, *, n_rows_total: int, elapsed_s: f
 
 
 class LabelProgress:
-    """Prints the progress of one label after another.
+    """Prints the progress of one label after another; a context that ends the last one.
 
     Parameters
     ----------
@@ -214,15 +215,24 @@ class LabelProgress:
         self._interval_s = interval_s
         self._label = ""
         self._printer: ProgressPrinter | None = None
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it without another line."""
+        self._open.close()
 
     def __call__(self, label: str, n_done: int, n_total: int) -> None:
         """Take how far the work of a label is; work without one is not worth a line."""
         if not label:
             return
         if self._printer is None or label != self._label:
+            self._open.close()
             self._label = label
-            self._printer = ProgressPrinter(
-                label, n_rows_total=n_total, interval_s=self._interval_s
+            self._printer = self._open.enter_context(
+                ProgressPrinter(label, n_rows_total=n_total, interval_s=self._interval_s)
             )
             # The clock starts now, not with the first rows that are done.
             self._printer.update(Counts())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from helpers import short_sample, wait_until, write_parquet
 from qaeval import arguments
 from qaeval import score as score_verb
 from qaeval.cli import app
-from qaeval_core.running.progress import Counts, ProgressPrinter
+from qaeval_core.running.progress import Counts, LabelProgress, ProgressPrinter
 
 
 @pytest.fixture
@@ -91,3 +92,17 @@ def test_nothing_is_printed_after_the_end_or_a_failure() -> None:
     own.update(Counts(10.0), is_last=True)
     assert ended.getvalue().count("\n") == 1
     assert failed.getvalue() == ""
+
+
+def n_showing() -> int:
+    return sum("_keep_showing" in thread.name for thread in threading.enumerate())
+
+
+def test_labels_end_with_their_run() -> None:
+    """A filter that failed went on to say how far it was, and to streams that were closed."""
+    wait_until(lambda: n_showing() == 0)
+    with LabelProgress(60.0) as tell:
+        tell("scan", 1, 10)
+        tell("ties", 1, 10)
+        wait_until(lambda: n_showing() == 1)  # The other one has ended with its label.
+    wait_until(lambda: n_showing() == 0)

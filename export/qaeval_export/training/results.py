@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from qaeval_core.distribution import NAME
 from qaeval_core.models.source import ModelSource, file_sha256
 from qaeval_core.storage.files import write_json
 from qaeval_core.terminal import say
@@ -29,7 +30,7 @@ from qaeval_export.training.options import TrainingOptions
 
 # Half the size must cost nothing that anybody could see.
 _MAX_FP16_CHANGE = 1e-3
-_PACKAGES = ("torch", "transformers", "peft", "tokenizers", "qaeval")
+_PACKAGES = ("torch", "transformers", "peft", "tokenizers", NAME)
 
 # What a command need not say.
 _USUAL = {
