@@ -87,7 +87,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def kills_one(process: subprocess.Popen[str]) -> bool:
     """Kill a worker at its work, and return whether there was one."""
-    for worker in processes(process.pid, title="ray::_call"):
+    for worker in processes(process.pid, title="ray::qaeval"):
         with contextlib.suppress(psutil.NoSuchProcess):  # Its task has ended meanwhile.
             worker.kill()
             return True
@@ -157,7 +157,7 @@ def test_a_filter_that_fails_leaves_nothing_of_its_tasks(damaged: Path, tmp_path
             filtered(damaged, tmp_path / "kept", executor=tasks, rank_by="s")
         # Between two tasks a worker has none.
         for _ in range(20):
-            wait_until(lambda: not processes(os.getpid(), title="ray::_call"))
+            wait_until(lambda: not processes(os.getpid(), title="ray::qaeval"))
             time.sleep(0.1)
         assert files_of(tmp_path / "kept") == {}
 
