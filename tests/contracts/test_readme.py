@@ -32,6 +32,7 @@ def test_it_is_short_and_leads_to_every_page() -> None:
     assert text.count("\n") < MAX_LINES
     assert [page.name for page in PAGES[1:] if f"](docs/{page.name})" not in text] == []
     assert all(f"## {use}\n" in text for use in ("Score", "Filter", "Audit"))
+    assert "](docs/report.png)" in text
 
 
 def parts() -> list[tuple[str, str, str]]:
