@@ -71,7 +71,7 @@ class RayTasks:
         n_done, n_started, total = 0, 0, sum(n_rows)
         self._tell(label, 0, total)
         self._nodes.look_around()
-        task = _call.options(name=f"qaeval {label}", **self._nodes.ray_options())
+        task = _call.options(name=f"qaeval {label}".strip(), **self._nodes.ray_options())
         for n in n_rows:
             while n_started < len(items) and len(waiting) < most:
                 waiting.append(task.remote(shared, items[n_started]))
