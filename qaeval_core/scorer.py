@@ -70,7 +70,9 @@ class Scorer:
 
     Examples
     --------
-    A run of this example is in the README.
+    >>> table = Scorer(["f1"]).score([{"candidate": "in Oslo", "references": ["Oslo, in 1987"]}])
+    >>> round(table["f1"][0].as_py(), 2)
+    0.8
     """
 
     def __init__(

@@ -21,7 +21,8 @@ PICTURE = Path(__file__).resolve().parents[1] / "docs" / "report.png"
 WIDTH, HEIGHT = 1000, 840
 _COLORS = 64
 _KEY = "source-sha256"
-# What a browser does beside the page: asks its maker's servers, and keeps a profile.
+# Chromium asks its maker's servers and keeps a profile, which is left out; root gets no sandbox,
+# and the page is our own, without a script.
 _OPTIONS = (
     "--headless",
     "--no-sandbox",

@@ -151,8 +151,9 @@ def score(
 ) -> None:
     """Score every row of Parquet files.
 
-    Without --metrics, the columns decide: f1 and sas where there are references,
-    roundtrip where there are contexts and answers. An OUT keeps its metrics.
+    Without --metrics and --set, the columns decide: f1 and sas where there are
+    references, roundtrip where there are contexts and answers. An OUT keeps its
+    metrics.
 
     Interrupted runs resume with the same command. Nothing is computed or paid
     for twice.
@@ -184,7 +185,7 @@ def score(
         packages.check_before_input(resolved)
         files = find_files(resolved, needs_out=not dry_run)
         resolved, chosen = with_default_metrics(
-            resolved, files, device=local_device(resolved.cluster)
+            resolved, files, device=local_device(resolved.cluster), may_guess=not setting
         )
         found = check_columns(resolved, files)
         check_chat(resolved)

@@ -1,7 +1,7 @@
 """Advice: which metric for which job, each line with the figures that it stands on.
 
-The only place of these lines: the README's table and ``qaeval metrics NAME`` are made of them, and
-the figures are those of docs/validity.md, where each has its set and its companions.
+The only place of these lines: the table of docs/metrics.md and ``qaeval metrics NAME`` are made of
+them, and the figures are those of docs/validity.md, where each has its set and its companions.
 """
 
 from __future__ import annotations

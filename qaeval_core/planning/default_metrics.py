@@ -27,7 +27,7 @@ _N_COLUMNS = 20
 
 
 def with_default_metrics(
-    config: RunConfig, found: FoundFiles, *, device: Device
+    config: RunConfig, found: FoundFiles, *, device: Device, may_guess: bool = True
 ) -> tuple[RunConfig, str]:
     """Return a configuration that has metrics, and a line that says which were chosen and why.
 
@@ -37,11 +37,13 @@ def with_default_metrics(
         It comes back as it is, with an empty line, where metrics are named.
     device : {"cpu", "cuda"}
         Where models would run: a model metric is chosen only if its packages are installed.
+    may_guess : bool, default True
+        False where settings were given: who tunes a run names what it computes.
 
     Raises
     ------
     ConfigError
-        If the columns do not decide; names the metrics that fit.
+        If the columns do not decide, or may not; names the metrics that fit.
     """
     if "metrics" in config.model_fields_set:
         return config, ""
@@ -50,6 +52,11 @@ def with_default_metrics(
         line = f"{_listed(list(kept))}, as in {found.store.out}"
         return config.model_copy(update={"metrics": kept}), f"metrics: {line}"
     names, reason = _by_columns(config, found, device=device)
+    if not may_guess:
+        raise ConfigError(
+            "no metric is named, and with --set the columns choose none: add "
+            f"--metrics {','.join(names)}, for {reason}"
+        )
     chosen = make_config({"metrics": {name: {} for name in names}}).metrics
     line = f"metrics: {_listed(names)}, because {reason}. --metrics names others"
     return config.model_copy(update={"metrics": chosen}), line

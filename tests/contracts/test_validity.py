@@ -1,4 +1,4 @@
-"""What is said of the metrics' worth: page, README and ``qaeval metrics`` say what was measured."""
+"""What is said of the metrics' worth: pages and ``qaeval metrics`` say what was measured."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_whoever_names_a_metric_or_its_setting_chooses(tmp_path: Path) -> None:
     columns = ("candidate", "references", "context")
     assert chosen(tmp_path, columns, **{"metrics.rouge_l": {}}) == (["rouge_l"], "")
     assert chosen(tmp_path, columns, **{"qrelscore.layers": "last"}) == (["qrelscore"], "")
-    # A setting that is no metric's names none.
+    # An option of its own is no setting.
     assert chosen(tmp_path, columns, **{"scoring.rows_per_shard": 7})[0] == ["f1", "sas"]
 
 
@@ -117,6 +117,13 @@ def test_the_command_says_what_it_chose_or_ends_with_2(tmp_path: Path) -> None:
     out = tmp_path / "out"
     said = qaeval("score", path, "--out", out, expect=2)
     assert "no metric is named" in said and not out.exists()
-    said = qaeval("score", path, "--out", out, "--column", "candidate=question", "--metrics", "EM")
+    as_candidate = ("--column", "candidate=question")
+    tuned = ("--set", "scoring.progress_s=1")
+    said = qaeval("score", path, "--out", out, *as_candidate, *tuned, expect=2)
+    assert "with --set the columns choose none: add --metrics f1,sas, for the input has" in said
+    assert not out.exists()
+    said = qaeval("score", path, "--out", out, *as_candidate, "--metrics", "EM")
     assert "because" not in said
     assert read_scores(out).columns[:2] == ["id", "exact_match"]
+    # What OUT has is no guess.
+    assert "exact_match, as in" in qaeval("score", path, "--out", out, *as_candidate, *tuned)

@@ -50,7 +50,7 @@ def test_a_metric_is_described_with_definition_options_and_signature(name: str) 
 
 
 def test_a_metric_says_what_it_is_worth_with_a_figure() -> None:
-    """Protects from a choice by name: the line is that of the README."""
+    """Protects from a choice by name: the line is that of docs/metrics.md."""
     for name in METRICS:
         worth = [row for row in shown(name).splitlines() if row.startswith("  worth ")]
         told = [row.removeprefix("  worth ").strip() for row in worth]

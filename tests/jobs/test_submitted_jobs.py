@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import time
+import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from helpers import qaeval, read_scores, short_sample, write_parquet
+from helpers import processes, qaeval, read_scores, short_sample, wait_until, write_parquet
 from llm_server import LlmServer
+from qaeval.arguments import OUTPUT
 from qaeval.cli import app
 from qaeval_core.errors import ConfigError
 from qaeval_core.storage.path import check_lasting
@@ -86,6 +87,22 @@ def test_what_is_written_has_an_absolute_path_in_a_job(
     assert left == []
 
 
+def test_every_option_that_names_what_is_written_is_tried() -> None:
+    """Protects from a new option that writes into Ray's copy."""
+    tried = {
+        (case.partition(",")[0], named.partition(" ")[0]) for case, (named, _) in RELATIVE.items()
+    }
+    verbs = typer.main.get_command(app).commands.items()  # type: ignore[attr-defined]
+    written = {
+        (verb, option.opts[0])
+        for verb, command in verbs
+        for option in command.params
+        if getattr(option, "rich_help_panel", None) == OUTPUT
+        and option.metavar in ("DIR", "FILE", "KEPT", "OUT", "REPORT")
+    }
+    assert len(written) >= 8 and written <= tried
+
+
 @pytest.mark.parametrize(
     ("named", "main", "words"),
     [
@@ -119,13 +136,6 @@ def test_only_a_job_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def state_of(head: Head, submission: str) -> str:
     (job,) = [own for own in json.loads(head.jobs()) if own["submission_id"] == submission]
     return str(job["status"])
-
-
-def wait_for(condition: Callable[[], Any], *, what: str, timeout_s: float = 120) -> None:
-    until = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until, what
-        time.sleep(0.3)
 
 
 @pytest.mark.ray
@@ -163,10 +173,24 @@ def test_a_job_from_a_folder_of_its_own(tmp_path: Path) -> None:
         later = ("--no-wait", "--submission-id", "stopped")
         code, log = head.submit(*naco, working_dir=project, options=later)
         assert code == 0, log
-        wait_for(lambda: server.stats()["n_calls"], what=head.jobs())
+        wait_until(lambda: bool(server.stats()["n_calls"]))
         head.ray_job("stop", "stopped")
         assert state_of(head, "stopped") == "STOPPED"
         assert not (tmp_path / "judged" / "_SUCCESS").exists()
+
+        # By something else than Ray, as when a machine is shut down.
+        n_calls = server.stats()["n_calls"]
+        later = ("--no-wait", "--submission-id", "ended")
+        code, log = head.submit(*naco, working_dir=project, options=later)
+        assert code == 0, log
+        title = "/bin/qaeval score rows.parquet"
+        wait_until(
+            lambda: server.stats()["n_calls"] > n_calls and bool(processes(head.pid, title=title))
+        )
+        (driver,) = processes(head.pid, title=title)
+        driver.send_signal(signal.SIGTERM)
+        wait_until(lambda: state_of(head, "ended") != "RUNNING")
+        assert state_of(head, "ended") == "FAILED"
 
         code, log = head.submit(*naco, working_dir=project, options=("--submission-id", "again"))
         assert code == 0, log
@@ -177,8 +201,14 @@ def test_a_job_from_a_folder_of_its_own(tmp_path: Path) -> None:
             *("score", project / "rows.parquet", "--metrics", "f1", "--out", tmp_path / "driver")
         )
         assert code == 0, log
+        code, log = head.drive(
+            *("filter", tmp_path / "driver", "--to", tmp_path / "kept"),
+            *("--rules", "none", "--share", "0.5"),
+        )
+        assert code == 0, log
         drivers = [own for own in json.loads(head.jobs()) if own["type"] == "DRIVER"]
         assert [own["metadata"] for own in drivers] == [
             {"job_name": "qaeval score", "qaeval_out": str(tmp_path / "driver"),
-             "qaeval_metrics": "f1"}
+             "qaeval_metrics": "f1"},
+            {"job_name": "qaeval filter", "qaeval_out": str(tmp_path / "kept")},
         ]  # fmt: skip
