@@ -170,12 +170,16 @@ def test_a_job_from_a_folder_of_its_own(tmp_path: Path) -> None:
                     "max_concurrent=1")  # fmt: skip
         naco = (*score, "--metrics", "naco", "--out", tmp_path / "judged",
                 *(word for own in settings for word in ("--set", f"naco.{own}")))  # fmt: skip
-        later = ("--no-wait", "--submission-id", "stopped")
+        # As docs/cluster.md has it: time for the batch in hand.
+        patience = json.dumps({"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}})
+        later = ("--no-wait", "--submission-id", "stopped", "--runtime-env-json", patience)
         code, log = head.submit(*naco, working_dir=project, options=later)
         assert code == 0, log
         wait_until(lambda: bool(server.stats()["n_calls"]))
         head.ray_job("stop", "stopped")
         assert state_of(head, "stopped") == "STOPPED"
+        _, log = head.ray_job("logs", "stopped")
+        assert "stopped as asked; run again to go on from here" in log, log
         assert not (tmp_path / "judged" / "_SUCCESS").exists()
 
         # By something else than Ray, as when a machine is shut down.

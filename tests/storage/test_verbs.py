@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import os
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -40,6 +41,9 @@ FILTERS = {
 }
 
 
+# Lines of progress come by the clock and hold the time.
+PROGRESS = re.compile(r"[^:]+: [\d,]+/[\d,]+ rows \(\d+ %\), ")
+
 # What is scored anew, and asked for once.
 NEW = ("--out", "{root}/new", "--column", "candidate=question", "--set=scoring.retry_storage_s=0")
 
@@ -67,8 +71,7 @@ class Place:
     def said(self, *words: str, expect: int = 0) -> str:
         """Return what a verb says, places left out."""
         lines = self.qaeval(*words, expect=expect).output.splitlines(keepends=True)
-        # Those of progress hold the time.
-        return self._alike("".join(line for line in lines if "rows/s" not in line))
+        return self._alike("".join(line for line in lines if not PROGRESS.match(line)))
 
     def files(self, name: str) -> dict[str, bytes]:
         """Return all files below a name, places left out."""
