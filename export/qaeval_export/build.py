@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 import onnx
+import onnxruntime
 
 from qaeval_core.errors import ArtifactHashError, ArtifactMissingError
 from qaeval_core.models.artifact import (
@@ -187,5 +188,7 @@ def _seal_old(folder: Path, request: ArtifactRequest) -> bool:
 
 
 def _versions() -> dict[str, str]:
-    names = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "tokenizers")
-    return {name: version(name) for name in names}
+    names = ("torch", "transformers", "onnx", "onnxscript", "tokenizers")
+    found = {name: version(name) for name in names}
+    # The package is onnxruntime or onnxruntime-gpu; the module says the version in both.
+    return {**found, "onnxruntime": onnxruntime.__version__}

@@ -37,7 +37,7 @@ from gpu_numbers import (
 from helpers import REPOSITORY, assert_same_scores, read_scores, short_sample, write_parquet
 from qaeval_core.families.model_family import FamilyRunner, ModelFamilyPlan
 from qaeval_core.models import session as engine
-from qaeval_core.models.artifact import ensure_artifact
+from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.session import Session
 
 pytestmark = pytest.mark.gpu
@@ -52,6 +52,12 @@ _COUNTS = Path(__file__).with_name("counts.json")
 def is_mock() -> bool:
     """Whether the CUDA runtime of this process is the one that computes nothing."""
     return hasattr(ctypes.CDLL(None), "fake_stats")
+
+
+@pytest.fixture(scope="session")
+def artifacts_root() -> Path:
+    """Each test exports what it takes: a model that is not there costs its own tests alone."""
+    return default_root()
 
 
 @pytest.fixture(scope="module")
