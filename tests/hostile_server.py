@@ -61,6 +61,11 @@ def completion(
     return {"choices": [choice], "usage": usage}
 
 
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    request_queue_size = 128  # Of five, the kernel breaks some where more callers come at once.
+
+
 class HostileServer:
     """A server in a thread of the test; ``answer`` returns the parts of what is sent back."""
 
@@ -87,8 +92,7 @@ class HostileServer:
                         for part in answer(asked):
                             connection.sendall(part)
 
-        socketserver.ThreadingTCPServer.daemon_threads = True
-        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self._scheme = "http" if context is None else "https"
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -169,10 +170,11 @@ def test_a_run_that_ends_for_its_server_says_what_failed(tmp_path: Path) -> None
         n_calls = len(server.asked)
     (why,) = outcome.stopped.values()
     assert "choices are empty" in why
-    n_failed = int(why.split("llm_wrong_schema ")[1].split(")")[0].replace(",", ""))
-    assert 5 <= n_failed <= n_calls
+    # A busy machine may break a connection, too.
+    failed = {reason: int(n) for reason, n in re.findall(r"(llm_\w+) (\d+)", why)}
+    assert 5 <= failed["llm_wrong_schema"] <= n_calls
     said = summary_lines(outcome.report, as_path(tmp_path / "out"))
-    assert any(f"{n_failed} calls failed" in line for line in said)
+    assert any(f"{sum(failed.values())} calls failed" in line for line in said)
 
 
 def test_no_credit_ends_the_run_after_a_call_or_two(tmp_path: Path) -> None:
