@@ -42,8 +42,8 @@ from benchmarks.spoiled_questions import CLEAN, KINDS, shorten, split_articles, 
 from qaeval_core import Scorer, filter_table
 from qaeval_core.configure import load_config
 from qaeval_core.models.registry import resolve_model
-from qaeval_core.stats.certificate import lower_bound
-from qaeval_core.stats.learned_rank import fit_rank, is_learning
+from qaeval_core.stats.design_effect import binomial_bound
+from qaeval_core.stats.learned_rank import fit_rank
 from qaeval_core.stats.ranking import auc
 from qaeval_core.storage.files import write_json
 from qaeval_core.terminal import say
@@ -238,7 +238,9 @@ class Labeled:
 def draw_labels(contexts: Sequence[str], *, n_labels: int, seed: int) -> Labeled:
     """Return a simple random sample of rows, cut in two by passage."""
     rows = np.random.default_rng([seed, 2]).permutation(len(contexts))[:n_labels]
-    is_learned = is_learning([contexts[row] for row in rows], seed)
+    own = [contexts[row] for row in rows]
+    digests = (hashlib.sha256(f"{seed}:{context}".encode()).digest() for context in own)
+    is_learned = np.array([digest[0] >= 128 for digest in digests])
     return Labeled(rows[is_learned], rows[~is_learned])
 
 
@@ -348,7 +350,7 @@ def choose(work: Work, seed: int, condition: str, reader: Path) -> tuple[pl.Data
     facts["held_labels"] = {
         "n": len(held),
         "clean": n_good,
-        "bound": float(lower_bound(len(held), n_good, _DELTA)),
+        "bound": float(binomial_bound(np.array(len(held)), np.array(n_good), _DELTA)),
     }
     return rows.filter(pl.Series(kept)), facts
 

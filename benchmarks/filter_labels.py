@@ -5,15 +5,15 @@ held out, ten folds: of every score column that applies, of the six that a rank 
 here, together, and of the scores that QGEval's authors publish. Certificates: so many labels are
 drawn at random, 500 times; how much of the corpus is certified, how often nothing is, how often the
 certified part is not as good as promised, and how often the naive rule's is not: the largest share
-whose labels look good enough. Ranks need no reference. A learned rank learns on half of the
-labeled passages and certifies on the rest; one that is learned elsewhere saw the verdicts of nine
-tenths of the passages, never a row's own, and certifies on all labels.
+whose labels look good enough. Ranks need no reference. A learned rank learns from a third of the
+labels and is certified by the others; one that is learned elsewhere saw the verdicts of nine tenths
+of the passages, never a row's own, and is certified by all labels. Of a second sheet 15 % of the
+labels say where in the ranking the others are drawn.
 
-    python -m benchmarks.filter_labels --scores build/validity --json FILE
+    python -m benchmarks.filter_labels --scores docs/evidence/scores --json FILE
 
-Scoring takes most of an hour on a core, and nothing where benchmarks.validity left its scores in
-that folder. Prints tables; docs/evidence/filter_labels.json is such a file, and docs/filter.md
-repeats it.
+Scoring takes ten minutes on a core, and nothing where the folder has the scores. Prints tables;
+docs/evidence/filter_labels.json is such a file, and docs/filter.md repeats it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,16 @@ import polars as pl
 from numpy.typing import NDArray
 
 from benchmarks.judged_sets import DATA, SETS, JudgedSet, metrics_of
-from benchmarks.label_draws import learned_elsewhere, peer_scores, read_questions
+from benchmarks.label_draws import (
+    RankedRows,
+    learned_elsewhere,
+    peer_scores,
+    read_questions,
+)
 from benchmarks.measure import environment
 from benchmarks.validity import score, score_columns
 from qaeval_core.metrics.catalog import METRICS
-from qaeval_core.stats.certificate import Certificate, certify, kept_rows, share_index
+from qaeval_core.stats.certificate import Certificate
 from qaeval_core.stats.learned_rank import LearnedRank, fit_rank, is_learning
 
 # What a rank is learned from.
@@ -47,6 +52,7 @@ COLUMNS = (
     "bertscore_free_precision",
     "q_bleu_free",
 )
+SECOND = "`roundtrip`, second sheet"
 LEARNED = "learned"
 ELSEWHERE = "six columns, learned elsewhere"
 PEERS = "peers' six scores, learned elsewhere"
@@ -54,6 +60,9 @@ TARGETS = {"qgeval": (0.80, 0.85), "quiz_design": (0.50, 0.55, 0.80)}
 N_LABELS = (400, 800)
 _N_DRAWS = 500
 _CONFIDENCE = 0.95
+_DELTA = 0.05
+# Of labels that say where the others are drawn.
+_PILOT = 0.15
 
 FloatArray = NDArray[np.float64]
 
@@ -160,35 +169,40 @@ def ranks(corpus: Corpus, auc: Mapping[str, Any]) -> dict[str, FloatArray | None
 
 
 def certified(
-    corpus: Corpus, values: FloatArray | None, *, n_labels: int, targets: Sequence[float]
+    corpus: Corpus,
+    values: FloatArray | None,
+    *,
+    n_labels: int,
+    targets: Sequence[float],
+    has_second: bool = False,
 ) -> list[dict[str, float]]:
-    """Return what draws of labels certify at each target; without values each learns a rank."""
+    """Return what draws of labels certify at each target; without values each learns a rank.
+
+    With ``has_second`` a part of them says where the others are drawn.
+    """
     rng = np.random.default_rng(0)  # Every rank is judged on the same draws.
     outcomes: dict[float, list[_Outcome]] = {target: [] for target in targets}
+    ranked = None if values is None else RankedRows(values, corpus.is_good)
     for draw in range(_N_DRAWS):
         rows = rng.choice(len(corpus.is_good), n_labels, replace=False)
-        own, clusters = rows, None
+        own, learned_from = rows, None
         if values is None:
-            learns = is_learning(corpus.group_names[corpus.group[rows]], seed=draw)
-            learned, own = corpus.learn(corpus.six, rows[learns], seed=draw), rows[~learns]
-            rank = learned.score(np.column_stack(list(corpus.six.values())))
-            clusters = np.unique(corpus.group[own], return_inverse=True)[1]
-        else:
-            rank = np.nan_to_num(values, nan=-np.inf)
-        # Ties by chance, as a filter's are by hash.
-        order = np.lexsort([rng.random(len(rank)), -rank])
-        place = np.empty(len(order), np.intp)
-        place[order] = np.arange(len(order))
-        truth = np.cumsum(corpus.is_good[order]) / np.arange(1, len(order) + 1)
+            learns = is_learning(map(str, rows), seed=draw)
+            own, learned_from = rows[~learns], rows[learns]
+            learned = corpus.learn(corpus.six, learned_from, seed=draw)
+            scores = learned.score(np.column_stack(list(corpus.six.values())))
+            ranked = RankedRows(scores, corpus.is_good)
+        assert ranked is not None
         for target in targets:
-            found = certify(
-                share_index(place[own], n_rows=len(order)),
-                corpus.is_good[own],
-                target=target,
-                confidence=_CONFIDENCE,
-                clusters=clusters,
+            last = None
+            if has_second:
+                n_pilot = round(_PILOT * n_labels)
+                pilot = ranked.certify(rows[:n_pilot], target=target, delta=_DELTA)
+                own, last = ranked.second_sheet(pilot, n_labels - n_pilot, rng)
+            found = ranked.certify(
+                own, target=target, delta=_DELTA, last=last, learned_from=learned_from
             )
-            outcomes[target].append(_outcome(found, truth))
+            outcomes[target].append(_outcome(found, ranked))
     return [
         {"target": target, "n_labels": n_labels, **_rates(own)} for target, own in outcomes.items()
     ]
@@ -203,17 +217,19 @@ class _Outcome(NamedTuple):
     is_naive_missed: bool
 
 
-def _outcome(found: Certificate, truth: FloatArray) -> _Outcome:
-    """Return what a draw came to; ``truth`` is the precision of so many best rows."""
-    sizes = dict(zip((s.share for s in found.shares), kept_rows(len(truth)), strict=True))
-
-    def is_missed(share: float) -> bool:
-        return bool(share and truth[sizes[share] - 1] < found.target)
-
+def _outcome(found: Certificate, ranked: RankedRows) -> _Outcome:
+    """Return what a draw came to."""
     kept = found.chosen.share if found.chosen else 0.0
-    looks = (s for s in found.shares if s.precision is not None and s.precision >= found.target)
-    naive = max((s.share for s in looks), default=0.0)
-    return _Outcome(kept, is_missed(kept), naive, is_missed(naive))
+    looks = [
+        j
+        for j, own in enumerate(found.shares)
+        if own.precision is not None and own.precision >= found.target
+    ]
+    naive = max(looks, default=None)
+    if naive is None:
+        return _Outcome(kept, ranked.is_missed(found), 0.0, False)
+    is_naive_missed = bool(ranked.precisions[naive] < found.target)
+    return _Outcome(kept, ranked.is_missed(found), found.shares[naive].share, is_naive_missed)
 
 
 def _rates(outcomes: Sequence[_Outcome]) -> dict[str, float]:
@@ -298,11 +314,15 @@ def run(corpus: Corpus, *, targets: Sequence[float]) -> dict[str, Any]:
     print(json.dumps({name: figures for name, figures in auc.items() if name != "columns"}))
     print("\n| rank | precision | labels | kept | nothing certified | missed | naive missed |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
-    for rank, values in ranks(corpus, auc).items():
+    chosen = [(rank, values, False) for rank, values in ranks(corpus, auc).items()]
+    chosen.insert(1, (SECOND, corpus.scores["roundtrip"], True))
+    for rank, values, has_second in chosen:
         found = [
             {"rank": rank, **one}
             for n_labels in N_LABELS
-            for one in certified(corpus, values, n_labels=n_labels, targets=targets)
+            for one in certified(
+                corpus, values, n_labels=n_labels, targets=targets, has_second=has_second
+            )
         ]
         for one in sorted(found, key=itemgetter("target")):
             own["certified"].append(one)

@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from qaeval_core.stats.certificate import share_index
+from qaeval_core.stats.certificate import Certificate, KnownLabels, certify, kept_rows
+from qaeval_core.stats.label_plan import best_part
 from qaeval_core.stats.learned_rank import fit_rank
 
 _MUST_BE_GOOD = ("answerability", "consistency", "answer_consistency")
@@ -72,11 +73,73 @@ def learned_elsewhere(
     return logits
 
 
-def ranked_places(questions: pl.DataFrame) -> NDArray[np.intp]:
-    """Return the share that first keeps each question, as peers' scores rank it."""
+class RankedRows:
+    """Rows in an order, with shares that end where values differ, as a filter cuts them.
+
+    Attributes
+    ----------
+    counts : int ndarray of shape (n_shares,)
+        Rows of each share.
+    places : int ndarray of shape (n_rows,)
+        The smallest share that has each row.
+    precisions : float ndarray of shape (n_shares,)
+        How many rows of each share are good.
+    """
+
+    def __init__(self, values: NDArray[np.float64], is_good: NDArray[np.bool_]) -> None:
+        self.is_good = is_good
+        worse = -np.nan_to_num(values, nan=-np.inf)
+        ordered = np.sort(worse)
+        ends = np.searchsorted(ordered, ordered[kept_rows(len(worse)) - 1], side="right")
+        self.counts = np.unique(ends)
+        self.places = np.searchsorted(ordered[self.counts - 1], worse)
+        self.precisions = np.cumsum(is_good[np.argsort(worse)])[self.counts - 1] / self.counts
+
+    def certify(
+        self,
+        rows: NDArray[np.intp],
+        *,
+        target: float,
+        delta: float,
+        last: int | None = None,
+        clusters: NDArray[np.intp] | None = None,
+        learned_from: NDArray[np.intp] | None = None,
+    ) -> Certificate:
+        """Return what labels of some rows say; ``last`` is the largest share that they are of."""
+        known = None
+        if learned_from is not None:
+            known = KnownLabels(self.places[learned_from], self.is_good[learned_from])
+        return certify(
+            self.places[rows],
+            self.is_good[rows],
+            counts=self.counts if last is None else self.counts[: last + 1],
+            n_rows=len(self.places),
+            target=target,
+            delta=delta,
+            clusters=clusters,
+            known=known,
+        )
+
+    def second_sheet(
+        self, pilot: Certificate, n_labels: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.intp], int]:
+        """Return rows drawn where a pilot's labels say, and the largest share that they are of."""
+        last = best_part(pilot, n_labels)
+        inside = np.flatnonzero(self.places <= last)
+        return rng.choice(inside, min(n_labels, len(inside)), replace=False), last
+
+    def is_missed(self, found: Certificate) -> bool:
+        """Return whether a share was certified that is no more precise than the target."""
+        if found.chosen is None:
+            return False
+        place = int(np.searchsorted(self.counts, found.chosen.n_rows))
+        return bool(self.precisions[place] <= found.target)
+
+
+def learned_by_peers(questions: pl.DataFrame) -> RankedRows:
+    """Return questions as peers' scores rank them, learned from other passages' verdicts."""
+    is_good = good_rows(questions)
     logits = learned_elsewhere(
-        peer_scores(questions), is_good=good_rows(questions), passages=passage_codes(questions)
+        peer_scores(questions), is_good=is_good, passages=passage_codes(questions)
     )
-    ranks = np.empty(len(logits), dtype=np.intp)
-    ranks[np.argsort(-logits, kind="stable")] = np.arange(len(logits))
-    return share_index(ranks, n_rows=len(logits))
+    return RankedRows(logits, is_good)

@@ -49,6 +49,10 @@ EPILOG = """Examples:
   qaeval filter out --to kept --learn roundtrip,qrelscore \\
     --labels labels.csv --label 'good == 1' --precision 0.85
 
+  qaeval filter out --to kept --rank-by roundtrip --precision 0.85 \\
+    --label-sheet 340 --within-best auto \\
+    --labels kept/label_sheet.csv --label 'good == 1'
+
   qaeval filter s3://bucket/out --to s3://bucket/kept --rank-by roundtrip
 
 Stages run in this order: not sampled, quarantined, undefined, rules, keep,
@@ -180,6 +184,14 @@ def filter_rows(
             text="0/1 column of --labels, or a condition, that marks good rows.",
         ),
     ] = None,
+    blank: Annotated[
+        str,
+        option(
+            group=arguments.LABELS,
+            metavar="RULE",
+            text="A row of --labels without a label: bad counts it as bad, ignore leaves it out.",
+        ),
+    ] = "bad",
     precision: Annotated[
         float | None,
         option(
@@ -191,6 +203,16 @@ def filter_rows(
     confidence: Annotated[
         float, option(group=arguments.LABELS, metavar="C", text="Confidence of the certificate.")
     ] = 0.95,
+    looks: Annotated[
+        str | None,
+        option(
+            group=arguments.LABELS,
+            metavar="N,M,...",
+            text="Numbers of labels at which you will look, or rank anew. They share what may be "
+            "wrong.",
+            show_default="one look",
+        ),
+    ] = None,
     learn: Annotated[
         str | None,
         option(
@@ -206,6 +228,15 @@ def filter_rows(
             metavar="N",
             text="Draw N rows, write them as a CSV file to label, and stop. With --learn the "
             "sheet serves any ranking.",
+        ),
+    ] = None,
+    within_best: Annotated[
+        str | None,
+        option(
+            group=arguments.LABELS,
+            metavar="SHARE",
+            text="Share of the best rows that labels are drawn from. auto: --labels of all rows "
+            "choose it for a second sheet.",
         ),
     ] = None,
     seed: SeedOption = 0,
@@ -235,6 +266,9 @@ def filter_rows(
             precision=precision,
             labels=labels,
             label=label,
+            blank=blank,
+            looks=_numbers(looks),
+            within_best=within_best,
             confidence=confidence,
             learn=tuple(name.strip() for name in (learn or "").split(",") if name.strip()),
             label_sheet=label_sheet,
@@ -258,6 +292,14 @@ def filter_rows(
         options.fail(error)
     if not result.is_certified:
         sys.exit(options.EXIT_INCOMPLETE)
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    words = [word.strip() for word in (text or "").split(",") if word.strip()]
+    for word in words:
+        if not word.isdecimal():
+            raise ConfigError(f"--looks is {text!r}, needs numbers of labels, such as 200,400")
+    return tuple(map(int, words))
 
 
 def _columns(words: list[str] | tuple[str, ...]) -> dict[str, str]:

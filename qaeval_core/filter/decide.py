@@ -28,7 +28,7 @@ from qaeval_core.filter.order import (
     sorted_rows,
 )
 from qaeval_core.filter.request import FilterRequest, Quota
-from qaeval_core.stats.certificate import N_SHARES, kept_rows
+from qaeval_core.stats.certificate import N_SHARES
 
 T = TypeVar("T")
 
@@ -385,25 +385,6 @@ def n_of(size: Fraction | int, n_rows: int) -> int:
     """
     wanted = int(size * n_rows) if isinstance(size, Fraction) else size
     return min(max(wanted, 1), n_rows)
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """Twenty kept shares of the rows that reach the last stage; ``cuts`` has their last rows."""
-
-    n_eligible: int
-    counts: tuple[int, ...]
-    cuts: tuple[Cut, ...]
-
-
-def make_shares(rows: CorpusRows) -> Shares:
-    """Return the shares of the rows that are left that a certificate chooses from."""
-    ranking = rows.ranking()
-    n_eligible = len(ranking)
-    if not n_eligible:
-        return Shares(0, (), ())
-    counts = tuple(map(int, kept_rows(n_eligible)))
-    return Shares(n_eligible, counts, tuple(ranking.cuts(counts)))
 
 
 def keep_best(rows: CorpusRows, cut: Cut | None) -> None:

@@ -205,7 +205,7 @@ class Filtering:
 
 
 def learn(run: Filtering, labels: Labels) -> Learned:
-    """Learn the rank from half of the labeled groups; the plan ranks by it from then on."""
+    """Learn the rank from a third of the labels; the plan ranks by it from then on."""
     plan = run.plan
     work = run.scan_plan(wanted_ids=sorted(labels.is_good), features=plan.request.learn)
     parts = list(run.map_ranges(partial(look_up, plan=work), "labels"))

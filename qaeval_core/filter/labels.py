@@ -2,7 +2,8 @@
 
 A sheet is a simple random sample of the rows that a filter could keep, so that a certificate holds;
 scores are not on it, for they would tell the judge what to find. It has the first rows of an order
-that ids and the seed decide, so that labels can be told to be of one, or of another filter's.
+that ids and the seed decide, in that order: its first rows are a smaller sheet, and labels can be
+told to be of one, or of another filter's.
 """
 
 from __future__ import annotations
@@ -10,26 +11,32 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import kstest
+from scipy.stats import kstest, kstwo
 
 from qaeval_core.errors import ConfigError, SchemaError
 from qaeval_core.filter.decide import CorpusRows
-from qaeval_core.filter.facts import KEPT
+from qaeval_core.filter.order import rank_keys
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.tables.conditions import binary_labels
 from qaeval_core.tables.score_tables import read_keyed
 
 LABEL_COLUMN = "good"
 SHEET_NAME = "label_sheet.csv"
+# Beside the sheet that told where to draw it.
+SECOND_SHEET_NAME = "label_sheet_best.csv"
 # What spreadsheets take for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _ESCAPE = "'"
-_SAMPLE_SALT = np.uint64(0x9E3779B97F4A7C15)
+_SALT = 0x9E3779B97F4A7C15
+# Of a second sheet: what the first one drew has chosen where it is drawn, and must not be on it for
+# that reason.
+_SECOND_SALT = 0xD1B54A32D192ED03
 _STEP = 1 << 20
 _CHANCE = 1e-6
 # Of labels beside a sheet's that do no harm.
@@ -50,15 +57,21 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class LabeledRows:
-    """Labeled rows of a corpus; arrays of shape (n_labels,), ``rows`` ascending.
+    """Rows of a corpus that a table of labels names; arrays of shape (n_labels,).
 
-    ``drawn`` are all rows that the table of labels has, blank ones and those of the learning half
-    as well, ascending.
+    ``rows`` are ascending; ``is_good`` is False of blank ones.
     """
 
     rows: NDArray[np.int64]
+    ids: NDArray[np.object_]
     is_good: NDArray[np.bool_]
-    drawn: NDArray[np.int64]
+    is_blank: NDArray[np.bool_]
+
+    def take(self, chosen: NDArray[np.bool_]) -> LabeledRows:
+        """Return some of them."""
+        return LabeledRows(
+            self.rows[chosen], self.ids[chosen], self.is_good[chosen], self.is_blank[chosen]
+        )
 
 
 def read_labels(path: str, expression: str) -> Labels:
@@ -83,101 +96,167 @@ def read_labels(path: str, expression: str) -> Labels:
 
 
 def labeled_rows(labels: Labels, found: Iterable[tuple[int, str]], path: str) -> LabeledRows:
-    """Return the rows that labels name.
+    """Return the rows that a table of labels names.
 
     Parameters
     ----------
     found : iterable of (row, id)
-        All rows of labeled ids, and of blank ones.
+        All rows of the table's ids.
     path : str
         Of the labels, for messages.
 
     Raises
     ------
     SchemaError
-        If a labeled id is of no row, or of several.
+        If an id is of no row, or of several.
     """
-    every = sorted(found)
-    pairs = [pair for pair in every if pair[1] in labels.is_good]
+    pairs = sorted(found)
     times = Counter(name for _, name in pairs)
-    if missing := sorted(set(labels.is_good) - set(times)):
+    n_ids = len(labels) + len(labels.blank)
+    if missing := sorted({*labels.is_good, *labels.blank} - set(times)):
         raise SchemaError(
-            f"{path}: {len(missing):,} of {len(labels):,} labeled ids are of no row, such as "
+            f"{path}: {len(missing):,} of {n_ids:,} ids are of no row, such as "
             f"{', '.join(map(repr, missing[:N_SHOWN]))}"
         )
     if twice := sorted(name for name, n in times.items() if n > 1):
         raise SchemaError(
-            f"{path}: {len(twice):,} labeled ids are of several rows, such as "
+            f"{path}: {len(twice):,} ids are of several rows, such as "
             f"{', '.join(map(repr, twice[:N_SHOWN]))}"
         )
     return LabeledRows(
         np.array([row for row, _ in pairs], np.int64),
-        np.array([labels.is_good[name] for _, name in pairs], dtype=bool),
-        np.array([row for row, _ in every], np.int64),
+        np.array([name for _, name in pairs], np.object_),
+        np.array([labels.is_good.get(name, False) for _, name in pairs], dtype=bool),
+        np.array([name not in labels.is_good for _, name in pairs], dtype=bool),
     )
 
 
-def sample_rows(rows: CorpusRows, n: int) -> NDArray[np.intp]:
-    """Return a simple random sample of the rows that are left, ascending; all if they are fewer."""
-    return np.sort(_first_rows(rows, n))
-
-
-def _first_rows(rows: CorpusRows, n: int) -> NDArray[np.intp]:
-    """Return the rows that are left and come first in a sheet's order.
+class SheetOrder:
+    """The order of a sheet over rows that could be kept: its first n are a simple random sample.
 
     The hashes of ids decide, mixed: the order that breaks ties would favor what is kept.
+
+    Parameters
+    ----------
+    rows : CorpusRows
+        With hashes of all ids.
+    is_member : callable
+        Takes a slice of rows and returns a bool ndarray: which of them could be on the sheet.
+    is_second : bool
+        Whether it is of a part of the ranking that another sheet has chosen.
     """
-    best: NDArray[np.intp] = np.zeros(0, np.intp)
+
+    def __init__(
+        self,
+        rows: CorpusRows,
+        is_member: Callable[[slice], NDArray[np.bool_]],
+        *,
+        is_second: bool = False,
+    ) -> None:
+        self._tie, self._is_member = rows.tie, is_member
+        self._salt = np.uint64(_SECOND_SALT if is_second else _SALT)
+
+    def first(self, n: int) -> NDArray[np.intp]:
+        """Return the first n rows of the order; all if they are fewer."""
+        best: NDArray[np.intp] = np.zeros(0, np.intp)
+        for start in range(0, len(self._tie), _STEP):
+            own = slice(start, min(start + _STEP, len(self._tie)))
+            best = np.concatenate([best, start + np.flatnonzero(self._is_member(own))])
+            best = self.ordered(best)[:n]
+        return best
+
+    def ordered(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return some rows in this order, members or not."""
+        return rows[np.lexsort([rows, self._mixed(rows)])]
+
+    def is_sheet(self, chosen: NDArray[np.int64]) -> bool:
+        """Return whether some rows are a simple random sample by this order.
+
+        They are if the members among them are the first ones of all members: the sheet was drawn
+        from these, or from more.
+        """
+        n, n_in_order = self._n_in_order(chosen)
+        return n == n_in_order
+
+    def is_other_sheet(self, chosen: NDArray[np.int64]) -> bool:
+        """Return whether some rows are a sheet that says nothing of the members.
+
+        Then its rows were drawn by the same order, and are too early in it to have been drawn by
+        any other means but for a chance of one in a million; but rows before them are not among
+        them: what was drawn from was left by another rank or other options, or a part of the sheet
+        is gone. Rows beside a sheet's, up to a tenth of all, do not count.
+        """
+        n, n_in_order = self._n_in_order(chosen)
+        if n_in_order >= n * (1 - _SHARE_OF_OTHERS):
+            return False
+        # From 0 to 1, spread evenly unless the order has drawn them.
+        places = self._mixed(chosen) / 2.0**64
+        chances = (
+            places.max() ** len(places),
+            kstest(places, "uniform", alternative="greater").pvalue,
+        )
+        return bool(min(chances) < _CHANCE)
+
+    def _n_in_order(self, chosen: NDArray[np.int64]) -> tuple[int, int]:
+        """Return how many of some rows are members, and how many of these come first of all."""
+        is_member = [bool(self._is_member(slice(row, row + 1))[0]) for row in chosen]
+        left = self.ordered(chosen[np.array(is_member, dtype=bool)])
+        n = len(left)
+        differ = np.flatnonzero(left != self.first(n))
+        return n, int(differ[0]) if len(differ) else n
+
+    def _mixed(self, rows: NDArray[Any]) -> NDArray[np.uint64]:
+        """Return hashes mixed: the finalizer of splitmix64 (Steele et al. 2014), a permutation."""
+        mixed = self._tie[rows] + self._salt
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+        return np.asarray(mixed ^ (mixed >> np.uint64(31)))
+
+
+class Spread(NamedTuple):
+    """Where labels lie: the chance of so uneven a sample, and the best share that half are in."""
+
+    p_value: float
+    middle: float
+
+
+def spread_of(
+    rows: CorpusRows,
+    labeled: NDArray[np.int64],
+    is_member: Callable[[slice], NDArray[np.bool_]],
+    *,
+    n_independent: int | None = None,
+) -> Spread:
+    """Return how labels are spread over the ranking.
+
+    The two-sided test of Kolmogorov and Smirnov: the share of labels above each rank value, against
+    the share of members above it. Of a sample without replacement, and where ranks are equal, the
+    chance is lower still.
+
+    Parameters
+    ----------
+    labeled : int ndarray of shape (n_labels,)
+        Members with labels.
+    n_independent : int, optional
+        Contexts, where these were labeled whole; default labels.
+    """
+    if not len(labeled):
+        return Spread(1.0, 0.5)
+    values, times = np.unique(rank_keys(rows.rank[labeled]), return_counts=True)
+    counts = np.zeros(2 * len(values) + 1, np.int64)
     for start in range(0, len(rows), _STEP):
         own = slice(start, min(start + _STEP, len(rows)))
-        best = np.concatenate([best, start + np.flatnonzero(rows.is_eligible(own))])
-        best = best[np.lexsort([best, _mixed(rows.tie[best])])][:n]
-    return best
-
-
-def _n_in_order(rows: CorpusRows, chosen: NDArray[np.int64]) -> tuple[int, int]:
-    """Return how many of some rows are left, and how many of these come first of all that are."""
-    left = chosen[rows.reason[chosen] == KEPT]
-    left = left[np.lexsort([left, _mixed(rows.tie[left])])]
-    n = len(left)
-    differ = np.flatnonzero(left != _first_rows(rows, n))
-    return n, int(differ[0]) if len(differ) else n
-
-
-def is_sheet(rows: CorpusRows, chosen: NDArray[np.int64]) -> bool:
-    """Return whether some rows are a simple random sample by a sheet's order.
-
-    They are if those that could be kept are the first ones of all that could be: the sheet was
-    drawn from these, or from more. Call it before the last stage. What is left blank may have been
-    left for a reason, so that labels of a part of a sheet are none.
-    """
-    n, n_in_order = _n_in_order(rows, chosen)
-    return n == n_in_order
-
-
-def is_other_sheet(rows: CorpusRows, drawn: NDArray[np.int64]) -> bool:
-    """Return whether a table of labels is a sheet that says nothing of the rows that are left.
-
-    Then its rows were drawn by the same order, and are too early in it to have been drawn by any
-    other means but for a chance of one in a million; but rows before them are not among them: what
-    was drawn from was left by another rank or other options, or a part of the sheet is gone. Labels
-    beside a sheet's, up to a tenth of all, do not count.
-    """
-    n, n_in_order = _n_in_order(rows, drawn)
-    if n_in_order >= n * (1 - _SHARE_OF_OTHERS):
-        return False
-    # From 0 to 1, spread evenly unless the order has drawn them.
-    places = _mixed(rows.tie[drawn]) / 2.0**64
-    chances = places.max() ** len(places), kstest(places, "uniform", alternative="greater").pvalue
-    return bool(min(chances) < _CHANCE)
-
-
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return a permutation of 64-bit numbers: the finalizer of splitmix64 (Steele et al. 2014)."""
-    mixed = values + _SAMPLE_SALT
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return np.asarray(mixed ^ (mixed >> np.uint64(31)))
+        keys = rank_keys(rows.rank[own][is_member(own)])
+        place = np.searchsorted(values, keys)
+        is_equal = values[np.minimum(place, len(values) - 1)] == keys
+        counts += np.bincount(2 * place + (is_equal & (place < len(values))), minlength=len(counts))
+    # Members that rank above a value, and those that rank as high.
+    above, through = (np.cumsum(counts)[i:-1:2] / counts.sum() for i in (0, 1))
+    labels = np.cumsum(times) / len(labeled)
+    before = labels - times / len(labeled)
+    distance = max(np.abs(labels - through).max(), np.abs(before - above).max())
+    p_value = float(kstwo.sf(distance, n_independent or len(labeled)))
+    return Spread(p_value, float(through[np.searchsorted(labels, 0.5)]))
 
 
 def sheet_text(rows: Sequence[Mapping[str, object]]) -> str:

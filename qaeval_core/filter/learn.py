@@ -1,21 +1,20 @@
-"""Learn: a rank from labeled rows: weights of columns, learned on half of the groups.
+"""Learn: a rank from labeled rows: weights of columns, learned on a third of them.
 
-The other half certifies: what had a part in the rank says nothing of its precision.
+The others certify: what had a part in the rank says nothing of its precision.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.filter.labels import LabeledRows, Labels, labeled_rows
+from qaeval_core.filter.labels import Labels, labeled_rows
 from qaeval_core.filter.plan import CombinedRank, FilterPlan, features_of
 from qaeval_core.filter.scan import ScanPlan
 from qaeval_core.stats.learned_rank import LearnedRank, fit_rank, is_learning
@@ -28,19 +27,14 @@ _ROW, _ID, _GROUP = "\0row", "\0id", "\0group"
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """A learned rank, and which labeled rows it was not learned from."""
+    """A learned rank, and how many labels it was not learned from."""
 
     rank: LearnedRank
-    certifying_rows: NDArray[np.int64]
+    n_certifying: int
 
     def combined(self) -> CombinedRank:
         """Return it as a rank of rows."""
         return CombinedRank(self.rank)
-
-    def certifying(self, labeled: LabeledRows) -> LabeledRows:
-        """Return the labeled rows that it was not learned from."""
-        chosen = np.isin(labeled.rows, self.certifying_rows)
-        return LabeledRows(labeled.rows[chosen], labeled.is_good[chosen], labeled.drawn)
 
     def lines(self) -> Iterator[str]:
         """Yield what a user should know: whether the combination is better than one column."""
@@ -48,7 +42,7 @@ class Learned:
         auc = "undefined" if found.cv_auc is None else f"{found.cv_auc:.3f}"
         yield (
             f"learned on {found.n_rows:,} labels of {found.n_groups:,} groups, "
-            f"{len(self.certifying_rows):,} labels left to certify; AUC of the combination {auc} "
+            f"{self.n_certifying:,} labels left to certify; AUC of the combination {auc} "
             f"({found.n_folds} folds of groups)"
         )
         for column in found.columns:
@@ -117,16 +111,17 @@ def learn_rank(plan: FilterPlan, table: pa.Table, labels: Labels) -> Learned:
     Raises
     ------
     ConfigError
-        If the labels of the learning half are all good or all bad, or too few.
+        If the labels to learn from are all good or all bad, or too few.
     SchemaError
         If a labeled id is of no row, or of several.
     """
     request = plan.request
     pairs = zip(table[_ROW].to_pylist(), table[_ID].to_pylist(), strict=True)
-    labeled = labeled_rows(labels, pairs, str(request.labels))
+    # A blank row teaches nothing, whatever it counts as.
+    labeled = labeled_rows(replace(labels, blank=()), pairs, str(request.labels))
     table = table.take(np.argsort(table[_ROW].to_numpy(), kind="stable"))
     groups = table[_GROUP].to_pylist()
-    learns = is_learning(groups, request.seed)
+    learns = is_learning(labeled.ids, request.seed)
     features = np.column_stack([table[name].to_numpy() for name in request.learn])
     try:
         rank = fit_rank(
@@ -140,4 +135,4 @@ def learn_rank(plan: FilterPlan, table: pa.Table, labels: Labels) -> Learned:
         raise ConfigError(
             f"--learn on {int(learns.sum()):,} of {len(learns):,} labels: {error}"
         ) from None
-    return Learned(rank, labeled.rows[~learns])
+    return Learned(rank, int((~learns).sum()))

@@ -24,6 +24,8 @@ _N_DIGITS = 1 << _DIGIT_BITS
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _LAST_DIGIT = np.uint64(_N_DIGITS - 1)
 _NO_SIGN = np.int64((1 << 63) - 1)
+# Behind all rows of a value.
+_LAST_TIE, _LAST_ROW = (1 << 64) - 1, (1 << 63) - 1
 
 
 class Cut(NamedTuple):
@@ -99,6 +101,19 @@ class Ranking:
                 for (key, n_before, _), count in zip(found, counts, strict=True)
             ]
         return [Cut(float(self._rank[row]), int(self._tie[row]), row) for row in rows]
+
+    def ends(self, counts: Sequence[int]) -> list[tuple[int, Cut]]:
+        """Return where the values of some rows end: how many rows are as good or better, and a cut.
+
+        Parameters
+        ----------
+        counts : sequence of int
+            Places of rows, from 1. Equal rows have one end: a cut by their value alone.
+        """
+        return [
+            (n_before + n_equal, Cut(_rank_of(key), _LAST_TIE, _LAST_ROW))
+            for key, n_before, n_equal in _select(self._keys, counts)
+        ]
 
     def is_kept(self, cut: Cut, rows: slice) -> NDArray[np.bool_]:
         """Return which of some rows stand at or before a cut, members or not."""
@@ -205,6 +220,14 @@ def rank_keys(rank: NDArray[np.float64]) -> UInt64:
     flips &= _NO_SIGN
     bits ^= flips
     return bits.view(np.uint64)
+
+
+def _rank_of(key: int) -> float:
+    """Return the float that `rank_keys` made a whole number of."""
+    bits = np.uint64(key)
+    if not bits >> np.uint64(63):
+        bits ^= np.uint64(_NO_SIGN)
+    return float(bits.view(np.float64))
 
 
 def _select(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from qaeval_core.filter.result import value_name
+from qaeval_core.filter.result import blank_lines, value_name
 from qaeval_core.pages import charts as svg
 from qaeval_core.pages.html import Fields, Passage, Table, block_html, cut, details, page, section
 
@@ -35,11 +35,10 @@ def _head(content: Mapping[str, Any]) -> str:
             0,
             Passage(
                 f"Precision above {found['target']:g} is certified at {found['confidence']:.0%} "
-                f"confidence for the best {found['share']:.0%} of the rows that reached the last "
+                f"confidence for the best {found['share']:.1%} of the rows that reached the last "
                 f"stage: {found['precision']:.1%} of the labels in it are good; precision is at "
-                f"least {found['lower_bound']:.3f} (simultaneous {found['confidence']:.0%} "
-                f"bound). It holds for {found['holds_for']}. It says nothing of "
-                f"{found['says_nothing_of']}.",
+                f"least {found['lower_bound']:.3f}. Bounds of all shares hold together. It holds "
+                f"for {found['holds_for']}. It says nothing of {found['says_nothing_of']}.",
                 tone="good",
             ),
         )
@@ -47,11 +46,13 @@ def _head(content: Mapping[str, Any]) -> str:
         remarks.insert(
             0,
             Passage(
-                f"Not reachable with these labels: no share of the rows has a precision above "
-                f"{found['target']:g} for certain. Nothing is kept.",
+                f"Not certified with these labels: no share of the rows has a precision above "
+                f"{content['request']['precision']:g} for certain. Nothing is kept.",
                 tone="bad",
             ),
         )
+    if found is not None:
+        remarks[1:1] = [Passage(f"{line}.", tone="soft") for line in blank_lines(found)]
     return "\n".join([*lines, *map(block_html, remarks)])
 
 
@@ -81,7 +82,7 @@ def _yield_chart(content: Mapping[str, Any]) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{share:.0%}"
+    return f"{share:.1%}"
 
 
 def _yield_table(content: Mapping[str, Any]) -> str:
@@ -106,7 +107,7 @@ def _shown(value: object, *, is_share: bool = False) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.0%}" if is_share else f"{value:.4g}"
+        return f"{value:.1%}" if is_share else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -35,8 +35,18 @@ from qaeval_core.tables.score_tables import numbers, table_files
 from qaeval_core.text.text_notes import is_unspaced
 
 # What a filter does is in the fingerprint of what it wrote.
-VERSION = "4"
+VERSION = "5"
 _MAX_MEMORY_SHARE = 0.8
+_NO_PART_IN_RANKING = (
+    "precision",
+    "confidence",
+    "looks",
+    "labels",
+    "label",
+    "blank",
+    "label_sheet",
+    "rank_by",
+)
 # The limit and the use of a container's memory, of which inactive pages of files can be had again:
 # in cgroups of version 2 and of version 1.
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -115,6 +125,21 @@ class FilterPlan:
     def n_bytes(self) -> int:
         """Memory that all rows take on the machine that decides."""
         return BYTES_PER_ROW * self.corpus.n_rows
+
+    def ranking(self) -> dict[str, Any]:
+        """Return what the order of the rows that could be kept depends on, and which these are."""
+        request = self.request.content()
+        rank = self.stages.rank
+        return {
+            "request": {name: request[name] for name in request if name not in _NO_PART_IN_RANKING},
+            "rank": rank.learned.to_json() if isinstance(rank, CombinedRank) else rank.columns,
+            "signatures": dict(self.signatures),
+        }
+
+    def corpus_hash(self) -> str:
+        """Return a hash of the rows, whatever their scores."""
+        files = [(own.relative, own.source.file_id, own.n_rows) for own in self.corpus.files]
+        return hash_text(json.dumps(files))
 
     def fingerprint(self) -> str:
         """Return a hash of all that the result depends on."""

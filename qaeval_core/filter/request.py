@@ -15,6 +15,7 @@ from qaeval_core.tables.corpus import ROLE_NAMES
 
 RULES = ("paper", "extractive", "none")
 UNDEFINED = ("drop", "keep", "fail")
+BLANK = ("bad", "ignore")
 QUOTAS = ("proportional", "equal")
 
 QuotaKind: TypeAlias = Literal["proportional", "equal", "most"]
@@ -50,6 +51,14 @@ class FilterRequest:
         The share of the rows that reach the last stage, in (0, 1], or their number.
     labels, label : str, optional
         A table with a column ``id``, and the column or condition that says which rows are good.
+    blank : str
+        What a row of that table without a label counts as: ``bad``, or ``ignore`` leaves it out.
+    looks : tuple of int
+        Numbers of labels at which certificates are planned, of this ranking or of others; they
+        share what may be wrong. Empty for one look.
+    within_best : str or float, optional
+        The best share of the ranking that labels are drawn from; ``auto`` where ``labels`` of the
+        whole ranking choose it for a sheet.
     columns : mapping of role to column
         For id, question, context and answer, where the names are others.
     """
@@ -67,6 +76,9 @@ class FilterRequest:
     precision: float | None = None
     labels: str | None = None
     label: str | None = None
+    blank: str = "bad"
+    looks: tuple[int, ...] = ()
+    within_best: str | float | None = None
     confidence: float = 0.95
     learn: tuple[str, ...] = ()
     label_sheet: int | None = None
@@ -77,6 +89,7 @@ class FilterRequest:
     def __post_init__(self) -> None:
         _check_choice("--rules", self.rules, RULES)
         _check_choice("--undefined", self.undefined, UNDEFINED)
+        _check_choice("--blank", self.blank, BLANK)
         for role in self.columns:
             if role not in ROLE_NAMES:
                 raise ConfigError(f"--column: no role {role!r}{nearest(role, ROLE_NAMES)}")
@@ -89,6 +102,7 @@ class FilterRequest:
             raise ConfigError(f"--seed is {self.seed}, needs 0 or more")
         self._check_sizes()
         self._check_labels()
+        self._check_within()
         # Whatever they raise.
         _ = self.exact_share, self.duplicates, self.quotas
 
@@ -127,24 +141,50 @@ class FilterRequest:
             raise ConfigError(f"--learn names a column twice: {', '.join(self.learn)}")
         if self.labels is not None and self.precision is None and not self.learn:
             raise ConfigError("--labels is for --precision or --learn: give one of them")
-        if self.label_sheet is not None and self.labels is not None:
+        if self.label_sheet is not None and self.labels is not None and not self.is_within_auto:
             raise ConfigError(
-                "--label-sheet is written before there are labels: leave --labels out"
+                "--label-sheet is written before there are labels: leave --labels out, or draw a "
+                "second sheet where they say: --within-best auto"
             )
+        if self.looks and self.precision is None:
+            raise ConfigError("--looks are at certificates: give --precision")
+        if any(n < 1 for n in self.looks):
+            raise ConfigError(f"--looks are numbers of labels: {min(self.looks)} is none")
+
+    def _check_within(self) -> None:
+        if self.within_best is None:
+            return
+        if self.learn:
+            raise ConfigError(
+                "--within-best is of a ranking that is known: learn first, then --rank-by "
+                "combine.json"
+            )
+        if self.precision is None:
+            raise ConfigError("--within-best needs --precision")
+        if not self.is_within_auto:
+            _share_of(self.within_best, "--within-best")
+        elif self.label_sheet is None or self.labels is None:
+            raise ConfigError(
+                "--within-best auto draws a sheet by the labels of another one: it needs "
+                "--label-sheet N and --labels FILE; a certificate needs the share that it printed"
+            )
+
+    @property
+    def is_within_auto(self) -> bool:
+        """Whether labels choose where a second sheet is drawn."""
+        return str(self.within_best).strip() == "auto"
+
+    @property
+    def within(self) -> float | None:
+        """The best share that labels are drawn from, as a number."""
+        if self.within_best is None or self.is_within_auto:
+            return None
+        return float(_share_of(self.within_best, "--within-best"))
 
     @property
     def exact_share(self) -> Fraction | None:
         """The share as it was written: 0.29 of 100 rows are 29, whatever floats make of it."""
-        if self.share is None:
-            return None
-        text = str(self.share).strip()
-        try:
-            share = Fraction(text[:-1]) / 100 if text.endswith("%") else Fraction(text)
-        except (ValueError, ZeroDivisionError):
-            raise ConfigError(f"--share is {text!r}, needs a number above 0, up to 1") from None
-        if not 0 < share <= 1:
-            raise ConfigError(f"--share is {text}, needs a number above 0, up to 1")
-        return share
+        return None if self.share is None else _share_of(self.share, "--share")
 
     @property
     def n_or_share(self) -> Fraction | int | None:
@@ -186,7 +226,7 @@ class FilterRequest:
     @property
     def delta(self) -> float:
         """How often a certificate may be wrong."""
-        return 1.0 - self.confidence
+        return round(1.0 - self.confidence, 12)  # 1 - .95 is more than .05, by rounding.
 
     def content(self) -> dict[str, Any]:
         """Return all that was asked for, as JSON has it."""
@@ -200,6 +240,17 @@ class FilterRequest:
     def short_hash(self) -> str:
         """Hash of all that was asked for."""
         return hash_text(repr(sorted(self.content().items())))
+
+
+def _share_of(value: str | float, option: str) -> Fraction:
+    text = str(value).strip()
+    try:
+        share = Fraction(text[:-1]) / 100 if text.endswith("%") else Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise ConfigError(f"{option} is {text!r}, needs a number above 0, up to 1") from None
+    if not 0 < share <= 1:
+        raise ConfigError(f"{option} is {text}, needs a number above 0, up to 1")
+    return share
 
 
 def _plain(value: object) -> object:

@@ -9,14 +9,18 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from qaeval_core.filter.decide import BYTES_PER_ROW, CorpusRows, QuotaCount, Shares
+from qaeval_core.filter.decide import BYTES_PER_ROW, CorpusRows, QuotaCount
+from qaeval_core.filter.evidence import Evidence
 from qaeval_core.filter.labels import Labels, read_labels
+from qaeval_core.filter.looks import Account
 from qaeval_core.filter.order import Cut
 from qaeval_core.filter.plan import FilterPlan
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.scan import n_buckets
+from qaeval_core.filter.shares import Shares
 from qaeval_core.filter.write import N_BINS, MetricSums
-from qaeval_core.stats.certificate import Certificate, Outlook, labels_needed, outlook
+from qaeval_core.stats.certificate import Certificate
+from qaeval_core.stats.label_plan import Outlook, look_deltas, outlook
 from qaeval_core.stats.learned_rank import LearnedRank
 from qaeval_core.storage.path import as_path
 from qaeval_core.tables.corpus import column_bytes
@@ -53,7 +57,8 @@ class FilterOutcome:
 
     shares: Shares
     cut: Cut | None
-    certificate: Certificate | None
+    evidence: Evidence | None
+    account: Account
     is_certified: bool
     quotas: Sequence[QuotaCount]
     learned: LearnedRank | None
@@ -100,7 +105,8 @@ def result_content(
         "duplicates": stages.duplicates.kind,
         "signatures": dict(plan.signatures),
         "certified": found.is_certified if request.precision is not None else None,
-        "certificate": _certificate(found.certificate, request.precision),
+        "certificate": _certificate(found.evidence, request),
+        "looks": found.account.content(),
         "learned": found.learned.to_json() if found.learned is not None else None,
         "quota": [asdict(own) | {"shortfall": own.shortfall} for own in found.quotas],
         "means": _means(plan.metrics, found.sums),
@@ -112,29 +118,45 @@ def result_content(
     }
 
 
-def _certificate(found: Certificate | None, target: float | None) -> dict[str, Any] | None:
-    if found is None:
+def _certificate(evidence: Evidence | None, request: FilterRequest) -> dict[str, Any] | None:
+    if evidence is None:
         return None
-    chosen = found.chosen if target is not None else None
-    needed = labels_needed(found) if target is not None and chosen is None else ()
+    found, look = evidence.found, evidence.look
+    blank = None
+    if evidence.n_blank:
+        blank = {
+            "n": evidence.n_blank,
+            "count_as": request.blank,
+            "otherwise": _chosen(evidence.otherwise, request),
+        }
     return {
-        "target": target,
-        "confidence": found.confidence,
+        "target": request.precision,
+        "confidence": request.confidence,
         "n_labels": found.n_labels,
         "n_contexts": found.n_contexts,
-        "share": chosen.share if chosen else None,
-        "precision": chosen.precision if chosen else None,
-        "lower_bound": chosen.lower_bound if chosen else None,
-        "p_value": chosen.p_value if chosen else None,
-        "labels_needed": min((n for n in needed if n is not None), default=None),
+        "level": found.level,
+        **_chosen(found, request),
+        "blank": blank,
+        "within": evidence.within,
+        "look": None if look is None else asdict(look),
+        "labels_needed": evidence.needed,
         "holds_for": (
             "rows of this corpus, ranked by columns of these signatures under the other options of "
-            "this request; labels must be a random sample of the rows that could be kept"
+            "this request; labels must be a random sample of the rows that could be kept, looked "
+            "at as often as planned"
         ),
         "says_nothing_of": (
-            "another corpus, other options, scores of other signatures, or labels that are wrong"
+            "another corpus, other options, scores of other signatures, other rankings by the same "
+            "labels, or labels that are wrong"
         ),
     }
+
+
+def _chosen(found: Certificate | None, request: FilterRequest) -> dict[str, Any]:
+    """Return what is certified, None where nothing is."""
+    chosen = found.chosen if found is not None and request.precision is not None else None
+    names = ("share", "precision", "lower_bound", "p_value")
+    return {name: getattr(chosen, name) if chosen else None for name in names}
 
 
 def _means(metrics: Sequence[str], sums: MetricSums) -> dict[str, dict[str, float | None]]:
@@ -194,20 +216,31 @@ def value_name(value: str | None) -> str:
 
 
 def _sheet_lines(content: Mapping[str, Any]) -> Iterator[str]:
-    yield (
-        f"{content['n_labels']:,} of {content['n_eligible']:,} rows that could be kept: "
-        f"{content['sheet']}"
-    )
-    yield "fill its column good with 1 and 0, then: --labels FILE --label 'good == 1'"
+    within = content["within"]
+    part = "rows that could be kept" if within is None else f"rows, the best {within:.1%}"
+    yield f"{content['n_labels']:,} of {content['n_eligible']:,} {part}: {content['sheet']}"
+    after = "" if within is None else f" --within-best {within:.4f}"
+    yield f"fill its column good with 1 and 0, then: --labels FILE --label 'good == 1'{after}"
+    yield "its order is random: to label a part, take the first rows, and leave the others in it"
     found: Outlook | None = content["outlook"]
     n_certifying = content["n_certifying"]
     if n_certifying < content["n_labels"]:
         yield (
-            f"about {n_certifying:,} of them will certify a learned rank: others are of the half "
-            "that it is learned from, or of rows that duplicates, top-k or quotas drop"
+            f"about {n_certifying:,} of them will certify a learned rank: a third teaches, and "
+            "duplicates, top-k or quotas may drop some"
         )
     if found is not None:
         yield outlook_line(found)
+
+
+def outlook_of(request: FilterRequest, n_labels: int, *, n_rows: int) -> Outlook | None:
+    """Return what so many labels can certify at best; None without a precision, or rows."""
+    if request.precision is None or not n_rows:
+        return None
+    delta = request.delta
+    if request.looks:
+        delta = max(look_deltas(request.looks, delta))
+    return outlook(n_labels, n_rows=n_rows, target=request.precision, delta=delta)
 
 
 def outlook_line(found: Outlook) -> str:
@@ -224,31 +257,74 @@ def outlook_line(found: Outlook) -> str:
 
 
 def _certificate_lines(content: Mapping[str, Any]) -> Iterator[str]:
+    if content["certified"] is None:
+        return
     found = content["certificate"]
-    if found is None or found["target"] is None:
+    if found is None or not found["n_labels"]:
+        yield "no label is of a row that could be kept: nothing is certified, and nothing is kept"
         return
     confidence = f"{found['confidence']:.0%}"
     if content["certified"]:
         yield (
             f"precision above {found['target']:g} is certified at {confidence} confidence for the "
-            f"best {found['share']:.0%}: {found['precision']:.1%} of the labels in it are good; "
-            f"precision is at least {found['lower_bound']:.3f} (simultaneous {confidence} bound)"
+            f"best {found['share']:.1%}: {found['precision']:.1%} of the labels in it are good; "
+            f"precision is at least {found['lower_bound']:.3f}{_look_text(found)}"
         )
+    else:
+        yield (
+            f"precision above {found['target']:g} is not certified with these "
+            f"{found['n_labels']:,} labels at {confidence} confidence{_look_text(found)}. Nothing "
+            "is kept"
+        )
+        yield _way_out(content)
+    yield from blank_lines(found)
+    if content["certified"]:
         yield f"it holds for {found['holds_for']}; it says nothing of {found['says_nothing_of']}"
-        return
-    needed = found["labels_needed"]
-    if not found["n_labels"]:
-        yield "no label is of a row that could be kept: nothing is certified, and nothing is kept"
-        return
-    way_out = (
-        "no share looks good enough, whatever the number of labels"
-        if needed is None
-        else f"about {needed:,} labels would do if precision stays as it looks"
+
+
+def _look_text(found: Mapping[str, Any]) -> str:
+    look = found["look"]
+    if look is None or look["planned"] is None:
+        return ""
+    return f" (look at {look['planned']:,} labels, wrong by {look['delta']:.3g} of it)"
+
+
+def _way_out(content: Mapping[str, Any]) -> str:
+    """Return what more labels would do, and at what price."""
+    found = content["certificate"]
+    needed, look = found["labels_needed"], found["look"]
+    if needed is None:
+        return "precision looks too low for any number of labels"
+    said = f"{needed:,} labels would certify some share in about 80 % of draws"
+    n_looks = len(content["request"]["looks"])
+    if n_looks > len(content["looks"]["taken"]):
+        return f"{said}; {n_looks - len(content['looks']['taken'])} planned looks are left"
+    return (
+        f"{said}, if planned before the first look: --looks {look['n_labels']},{needed}. This look "
+        f"has spent what may be wrong: for another one at these rows, lower --confidence"
     )
-    yield (
-        f"precision above {found['target']:g} is not reachable with these {found['n_labels']:,} "
-        f"labels at {confidence} confidence: {way_out}. Nothing is kept"
-    )
+
+
+def blank_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what blank rows count as, and what would be certified if they did not."""
+    blank = found["blank"]
+    if blank is None:
+        return
+    other = blank["otherwise"]
+    said = "nothing would be certified"
+    if other["share"] is not None:
+        said = f"the best {other['share']:.1%} would be, with a precision of at least "
+        said += f"{other['lower_bound']:.3f}"
+    if blank["count_as"] == "bad":
+        yield (
+            f"{blank['n']:,} rows without a label count as bad. Left out (--blank ignore), {said}: "
+            "true only if they are no worse than the others"
+        )
+    else:
+        yield (
+            f"{blank['n']:,} rows without a label are left out: that holds only if they are no "
+            f"worse than the others. Counted as bad, {said}"
+        )
 
 
 def dry_run_lines(plan: FilterPlan) -> Iterator[str]:
@@ -273,15 +349,18 @@ def dry_run_lines(plan: FilterPlan) -> Iterator[str]:
         )
     request = plan.request
     if request.precision is not None and request.labels is not None:
-        yield labels_line(read_labels(request.labels, str(request.label)), request)
+        yield labels_line(read_labels(request.labels, str(request.label)), plan)
     yield from (f"note: {note}" for note in plan.notes)
 
 
-def labels_line(labels: Labels, request: FilterRequest) -> str:
+def labels_line(labels: Labels, plan: FilterPlan) -> str:
     """Return what labels can certify at best, if all are of rows that reach the last stage."""
-    n_labels = len(labels) // (2 if request.learn else 1)  # Half of them teach.
-    assert request.precision is not None
-    found = outlook(n_labels, target=request.precision, confidence=request.confidence)
+    request = plan.request
+    n_labels = len(labels) + (len(labels.blank) if request.blank == "bad" else 0)
+    if request.learn:
+        n_labels = n_labels * 2 // 3  # The others teach.
+    found = outlook_of(request, n_labels, n_rows=max(plan.corpus.n_rows, 1))
+    assert found is not None
     return outlook_line(found)
 
 

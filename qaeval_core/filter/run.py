@@ -19,25 +19,26 @@ from qaeval_core.errors import ConfigError, OutRefusedError
 from qaeval_core.filter.decide import (
     CorpusRows,
     QuotaCount,
-    Shares,
     count_groups,
     keep_best,
-    make_shares,
     n_of,
 )
+from qaeval_core.filter.evidence import Evidence, NoEvidenceError, weigh
 from qaeval_core.filter.filtering import COMBINE_NAME, OUTPUTS, Filtering, decide_early, learn, scan
 from qaeval_core.filter.join import hash_of
-from qaeval_core.filter.labels import SHEET_NAME, LabeledRows, is_other_sheet, read_labels
+from qaeval_core.filter.labels import SECOND_SHEET_NAME, SHEET_NAME, LabeledRows, read_labels
 from qaeval_core.filter.learn import Learned
+from qaeval_core.filter.looks import Account
 from qaeval_core.filter.order import Cut
 from qaeval_core.filter.output import write_rows, write_yields
 from qaeval_core.filter.page import filter_page
 from qaeval_core.filter.plan import FilterPlan, check_memory, make_plan
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.result import FilterOutcome, FilterResult, labels_line, result_content
+from qaeval_core.filter.shares import Shares, make_shares, smallest_shares
 from qaeval_core.filter.sheet import write_sheet
 from qaeval_core.filter.write import MetricSums
-from qaeval_core.filter.yields import certificate, smallest_shares, yield_table
+from qaeval_core.filter.yields import yield_table
 from qaeval_core.stats.certificate import Certificate
 from qaeval_core.storage.path import AnyPath, StoragePath, as_json, as_path, read_json
 from qaeval_core.storage.probe import PROBES, probe
@@ -98,8 +99,9 @@ def run_filter(
             return FilterResult(done, is_new=False)
         run.check_declared()
         run.store.delete(folder / "_SUCCESS")
+        account = Account.read(read_json(folder / "filter.json"), plan.corpus_hash())
         with run.working():
-            content = _filter(run)
+            content = _filter(run, account)
             lock.check()
             _finish(run, content)
         return FilterResult(content)
@@ -122,7 +124,7 @@ def _check_folder(folder: StoragePath, corpus: Corpus) -> None:
             raise
         raise OutRefusedError(f"--to {folder}: {error.strerror}") from None
     # What begins with a dot is a lock, work, or what a killed writer left.
-    names = {name for name in there if name[0] != "."} - {SHEET_NAME, PROBES}
+    names = {name for name in there if name[0] != "."} - {SHEET_NAME, SECOND_SHEET_NAME, PROBES}
     if not names:
         return
     is_own = (folder / "filter.json").is_file()
@@ -157,22 +159,18 @@ def _finished(folder: StoragePath, fingerprint: str) -> dict[str, Any] | None:
     return content if is_whole else None
 
 
-def _filter(run: Filtering) -> dict[str, Any]:
+def _filter(run: Filtering, account: Account) -> dict[str, Any]:
     """Return what filter.json says; kept rows and decisions are written."""
     request = run.plan.request
     labels = None
     if request.labels is not None and request.label is not None:
         labels = read_labels(request.labels, request.label)
-        if labels.blank:
-            run.say(f"{request.labels}: {len(labels.blank):,} rows without a label are left out")
         if request.precision is not None:
-            run.say(labels_line(labels, request))
+            run.say(labels_line(labels, run.plan))
     learned = learn(run, labels) if request.learn and labels is not None else None
     rows, labeled = scan(run, labels)
     quotas = decide_early(run, rows)
-    if learned is not None and labeled is not None:
-        labeled = learned.certifying(labeled)
-    return _choose_and_write(run, rows, quotas, labeled, learned)
+    return _choose_and_write(run, rows, quotas, labeled, learned, account=account)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,31 +201,39 @@ def _choose(request: FilterRequest, shares: Shares, found: Certificate | None) -
     chosen = found.chosen if found is not None else None
     if chosen is None or found is None:
         return Choice(0, found, is_certified=False)
-    return Choice(shares.counts[found.shares.index(chosen)], found)
+    return Choice(chosen.n_rows, found)
 
 
-def _says_something(run: Filtering, rows: CorpusRows, labeled: LabeledRows) -> bool:
-    """Return whether labels say anything of the rows that are left.
+def _weigh(
+    run: Filtering,
+    rows: CorpusRows,
+    labeled: LabeledRows,
+    *,
+    shares: Shares,
+    share: NDArray[np.uint8],
+    account: Account,
+) -> Evidence | None:
+    """Return what labels say of the rows that are left; None if nothing, and nobody needs it.
 
     Raises
     ------
     ConfigError
-        If they do not, and are to certify a precision.
+        If they say nothing, and are to certify a precision.
     """
-    if not is_other_sheet(rows, labeled.drawn):
-        return True
     request = run.plan.request
-    said = (
-        f"{request.labels} is a label sheet that was drawn under another rank or other options, or "
-        "a part of one: rows that could be kept here had no chance to be on it, so that nothing "
-        "can be certified by it. Leave its blank rows in it, or draw one with --label-sheet under "
-        "these options"
-    )
-    said += "" if request.learn else ", or one for any rank with --learn COLUMNS"
-    if request.precision is not None:
-        raise ConfigError(said)
-    run.say(f"note: {said}")
-    return False
+    try:
+        found = weigh(run.plan, rows, labeled, shares=shares, share=share, account=account)
+    except NoEvidenceError as error:
+        if request.precision is not None:
+            raise
+        run.say(f"note: {error}")
+        return None
+    if found.n_dropped:
+        run.say(
+            f"{request.labels}: {found.n_dropped:,} of {len(labeled.rows):,} labels are of rows "
+            "that an earlier stage drops, and say nothing of those that are left"
+        )
+    return found
 
 
 def _choose_and_write(
@@ -236,20 +242,16 @@ def _choose_and_write(
     quotas: Sequence[QuotaCount],
     labeled: LabeledRows | None,
     learned: Learned | None,
+    *,
+    account: Account,
 ) -> dict[str, Any]:
     plan, request = run.plan, run.plan.request
     shares = make_shares(rows)
     share = smallest_shares(rows, shares)
-    found = None
-    if labeled is not None and _says_something(run, rows, labeled):
-        target, confidence = request.precision or 0.5, request.confidence
-        found = certificate(rows, share, labeled, target=target, confidence=confidence)
-        n_labels = len(labeled.rows)
-        if found.n_labels < n_labels:
-            run.say(
-                f"{request.labels}: {n_labels - found.n_labels:,} of {n_labels:,} labels are of "
-                "rows that an earlier stage drops, and say nothing of those that are left"
-            )
+    evidence = None
+    if labeled is not None and shares.n_eligible:
+        evidence = _weigh(run, rows, labeled, shares=shares, share=share, account=account)
+    found = evidence.found if evidence is not None else None
     choice = _choose(request, shares, found)
     cut, examples = _margin(rows, choice.n_kept, shares, share)
     keep_best(rows, cut)
@@ -271,7 +273,8 @@ def _choose_and_write(
     outcome = FilterOutcome(
         shares=shares,
         cut=cut,
-        certificate=found,
+        evidence=evidence,
+        account=account if evidence is None else evidence.account,
         is_certified=choice.is_certified,
         quotas=quotas,
         learned=learned.rank if learned is not None else None,

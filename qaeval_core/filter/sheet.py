@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qaeval_core.errors import SchemaError
+from qaeval_core.errors import ConfigError, SchemaError
 from qaeval_core.filter.decide import CorpusRows
+from qaeval_core.filter.evidence import weigh
 from qaeval_core.filter.filtering import Filtering, decide_early, scan
 from qaeval_core.filter.labels import (
     N_SHOWN,
+    SECOND_SHEET_NAME,
     SHEET_NAME,
+    LabeledRows,
+    SheetOrder,
     check_same_sheet,
-    sample_rows,
+    read_labels,
     sheet_text,
 )
-from qaeval_core.filter.result import FilterResult
+from qaeval_core.filter.looks import Account
+from qaeval_core.filter.result import FilterResult, outlook_of
 from qaeval_core.filter.scan import ScanPlan
-from qaeval_core.stats.certificate import outlook
+from qaeval_core.filter.shares import make_shares, smallest_shares
+from qaeval_core.stats.label_plan import best_part
 from qaeval_core.tables.corpus import RangeTask
 from qaeval_core.tables.range_reader import RangeReader
 
@@ -29,7 +36,7 @@ _STEP = 1 << 20
 
 
 def write_sheet(run: Filtering) -> FilterResult:
-    """Write a simple random sample of the rows that reach the last stage.
+    """Write a simple random sample of the rows that reach the last stage, or of the best of them.
 
     What duplicates, top-k and quotas leave depends on the rank. Before one is learned the sample is
     therefore of the rows that these stages see: the part of it that they leave, by whatever rank,
@@ -44,24 +51,33 @@ def write_sheet(run: Filtering) -> FilterResult:
     """
     request = run.plan.request
     assert request.label_sheet is not None
+    pilot = None
+    if request.labels is not None and request.label is not None:
+        pilot = read_labels(request.labels, request.label)
     with run.working():
-        rows, _ = scan(run, None)
+        rows, labeled = scan(run, pilot)
         if not request.learn:
             decide_early(run, rows)
         n_before = rows.counts()[""]
-        chosen = sample_rows(rows, request.label_sheet)
+        part = _Part(rows.is_eligible, n_before)
+        if request.within_best is not None and n_before:
+            part = _best_part(run, rows, labeled)
+        order = SheetOrder(rows, part.is_member, is_second=part.share is not None)
+        chosen = order.first(request.label_sheet)
         if request.learn:  # For the number that is left, much the same whatever the rank.
             decide_early(run, rows)
         n_left = rows.counts()[""]
-        own = [_rows_of(task, chosen) for task in run.tasks]
+        ascending = np.sort(chosen)
+        own = [_rows_of(task, ascending) for task in run.tasks]
         wanted = [pair for pair in zip(run.tasks, own, strict=True) if pair[1]]
         read = partial(_read_texts, plan=run.scan_plan(), roles=dict(run.plan.corpus.roles))
         n_rows = [task.rows.n_rows for task, _ in wanted]
         found = run.executor.map(read, wanted, label="sheet", n_rows=n_rows)
-        texts = [row for part in found for row in part]
-        _check_ids(rows, chosen, [str(row["id"]) for row in texts])
-    content = sheet_text(texts)
-    path = run.folder / SHEET_NAME
+        texts = [row for part_of_rows in found for row in part_of_rows]
+        _check_ids(rows, ascending, [str(row["id"]) for row in texts])
+    places = np.searchsorted(ascending, chosen)
+    content = sheet_text([texts[place] for place in places])
+    path = run.folder / (SHEET_NAME if part.share is None else SECOND_SHEET_NAME)
     run.store.check_inside(path)
     # Never over one that somebody may have labeled meanwhile.
     # With a mark: without it, spreadsheets take UTF-8 for something else.
@@ -69,23 +85,56 @@ def write_sheet(run: Filtering) -> FilterResult:
     if run.store.call(put, f"cannot write {path}") is None:
         check = partial(check_same_sheet, path, content)
         run.store.call(check, f"cannot read {path}")
-    target = request.precision
-    # Of a learned rank half of the groups certify, and of them what reaches the last stage.
+    # Of a learned rank two thirds of the labels certify, and of them what reaches the last stage.
     n_certifying = len(texts)
     if request.learn:
-        n_certifying = len(texts) * n_left // (2 * max(n_before, 1))
+        n_certifying = n_certifying * n_left * 2 // (3 * max(n_before, 1))
     return FilterResult(
         {
             "sheet": str(path),
             "n_labels": len(texts),
-            "n_eligible": n_before,
+            "n_eligible": part.n_rows,
+            "within": part.share,
             "n_certifying": n_certifying,
             "certified": None,
-            "outlook": None
-            if target is None
-            else outlook(n_certifying, target=target, confidence=request.confidence),
+            "outlook": outlook_of(request, n_certifying, n_rows=part.n_rows),
         }
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The rows that a sheet is drawn from; ``share`` is None where that is all of them."""
+
+    is_member: Callable[[slice], NDArray[np.bool_]]
+    n_rows: int
+    share: float | None = None
+
+
+def _best_part(run: Filtering, rows: CorpusRows, labeled: LabeledRows | None) -> _Part:
+    """Return the best share of the rows that is asked for, or that labels of all rows choose."""
+    request = run.plan.request
+    assert request.label_sheet is not None
+    shares = make_shares(rows)
+    share = smallest_shares(rows, shares)
+    if labeled is None:
+        assert request.within is not None
+        last = shares.nearest(request.within)
+    else:
+        whole = replace(
+            run.plan, request=replace(request, within_best=None, looks=(), label_sheet=None)
+        )
+        account = Account(run.plan.corpus_hash())
+        pilot = weigh(whole, rows, labeled, shares=shares, share=share, account=account).found
+        if not pilot.n_labels:
+            raise ConfigError(f"{request.labels}: no label is of a row that could be kept")
+        last = best_part(pilot, request.label_sheet)
+
+    def is_member(own: slice) -> NDArray[np.bool_]:
+        return share[own] <= last
+
+    n_rows = shares.counts[last]
+    return _Part(is_member, n_rows, n_rows / shares.n_eligible)
 
 
 def _check_ids(rows: CorpusRows, chosen: NDArray[np.intp], ids: Sequence[str]) -> None:

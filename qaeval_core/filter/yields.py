@@ -1,61 +1,16 @@
-"""Yields: what each of twenty kept shares holds: rows, groups, means, and what labels say of it."""
+"""Yields: what each kept share holds: rows, groups, means, and what labels say of it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from qaeval_core.filter.decide import CorpusRows, Shares
-from qaeval_core.filter.labels import LabeledRows, is_sheet
-from qaeval_core.filter.write import NO_BIN, MetricSums, share_of_rows
-from qaeval_core.stats.certificate import N_SHARES, Certificate, certify
-
-_STEP = 1 << 20
-
-
-def smallest_shares(rows: CorpusRows, shares: Shares) -> NDArray[np.uint8]:
-    """Return the smallest share that keeps each row, 0 to 19; ``NO_BIN`` of dropped rows.
-
-    Call it after the last stage but one: what that dropped is in no share.
-    """
-    found = np.full(len(rows), NO_BIN, np.uint8)
-    for start in range(0, len(rows), _STEP):
-        own = slice(start, min(start + _STEP, len(rows)))
-        share = share_of_rows(rows.rank[own], rows.tie[own], shares.cuts, first_row=start)
-        found[own] = np.where(rows.is_eligible(own), share, NO_BIN)
-    return found
-
-
-def certificate(
-    rows: CorpusRows,
-    share: NDArray[np.uint8],
-    labeled: LabeledRows,
-    *,
-    target: float,
-    confidence: float,
-) -> Certificate:
-    """Return what labels of rows that could be kept say of each share.
-
-    Labels of other rows say nothing of these. Where labels share a group they count as fewer, but
-    for those of a whole label sheet: its rows were drawn one by one. Whether it is a sheet of these
-    rows is not looked at here: `is_other_sheet`.
-    """
-    is_eligible = share[labeled.rows] != NO_BIN
-    chosen = labeled.rows[is_eligible]
-    clusters = None
-    if rows.group is not None and not is_sheet(rows, labeled.rows):
-        _, codes = np.unique(rows.group[chosen], return_inverse=True)
-        clusters = codes if len(chosen) and np.bincount(codes).max() > 1 else None
-    return certify(
-        share[chosen].astype(np.intp),
-        labeled.is_good[is_eligible],
-        target=target,
-        confidence=confidence,
-        clusters=clusters,
-    )
+from qaeval_core.filter.shares import Shares
+from qaeval_core.filter.write import MetricSums
+from qaeval_core.stats.certificate import Certificate
 
 
 def yield_table(
@@ -75,7 +30,7 @@ def yield_table(
         cut = -cut
     table = pl.DataFrame(
         {
-            "share": [(j + 1) / N_SHARES for j in range(n)],
+            "share": np.array(shares.counts) / max(shares.n_eligible, 1),
             "cut": np.where(np.isfinite(cut), cut, np.nan),
             "rows": pl.Series(shares.counts, dtype=pl.Int64),
             "groups": pl.Series(
@@ -91,23 +46,17 @@ def yield_table(
 
 
 def _certified(certificate: Certificate | None, n: int, *, has_target: bool) -> list[pl.Series]:
-    shares = certificate.shares[:n] if certificate is not None else ()
+    shares = certificate.shares if certificate is not None else ()
     blank = [None] * (n - len(shares))
-    tested = has_target and certificate is not None
-    return [
-        pl.Series("n_labels", [*(own.n_labels for own in shares), *blank], pl.Int64),
-        pl.Series("precision", [*(own.precision for own in shares), *blank], pl.Float64),
-        pl.Series(
-            "lower_bound",
-            [*(own.lower_bound if own.n_labels else None for own in shares), *blank],
+    tested = [own if has_target and own.p_value is not None else None for own in shares]
+    values: dict[str, tuple[list[Any], type[pl.DataType]]] = {
+        "n_labels": ([own.n_labels for own in shares], pl.Int64),
+        "precision": ([own.precision for own in shares], pl.Float64),
+        "lower_bound": (
+            [own.lower_bound if own.p_value is not None else None for own in shares],
             pl.Float64,
         ),
-        pl.Series(
-            "p_value", [*(own.p_value if tested else None for own in shares), *blank], pl.Float64
-        ),
-        pl.Series(
-            "certified",
-            [*(own.is_certified if tested else None for own in shares), *blank],
-            pl.Boolean,
-        ),
-    ]
+        "p_value": ([own.p_value if own else None for own in tested], pl.Float64),
+        "certified": ([own.is_certified if has_target else None for own in shares], pl.Boolean),
+    }
+    return [pl.Series(name, [*own, *blank], kind) for name, (own, kind) in values.items()]

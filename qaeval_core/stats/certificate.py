@@ -1,6 +1,6 @@
 """Certificate: how large a share of ranked rows can be kept at a precision, shown by labels.
 
-Rows are ranked, best first, and 20 shares of them could be kept. Labels of some rows say how
+Rows are ranked, best first, and up to 20 shares of them could be kept. Labels of some rows say how
 precise each share is; the largest share whose precision is shown to be above a target is chosen.
 Knows labels, places in a ranking and numbers of contexts; reads no file and ranks nothing.
 
@@ -8,90 +8,86 @@ Source
 ------
 Angelopoulos, Bates, Candes, Jordan, Lei. Learn then Test: Calibrating Predictive Algorithms to
 Achieve Risk Control. arXiv:2110.01052 (tests of many cuts on the same labels).
-Holm. A Simple Sequentially Rejective Multiple Test Procedure. Scand. J. Statistics 1979.
-Clopper, Pearson. The Use of Confidence or Fiducial Limits. Biometrika 1934 (lower bounds).
-For k good of n labels in a kept share, against "the precision is at most t"::
+Westfall, Young. Resampling-Based Multiple Testing. Wiley 1993 (one level for the smallest p value).
+For k good of n labels in a kept share of c rows, against "the precision is at most t"::
 
-    p value = P[Bin(n, t) >= k] = I_t(k, n - k + 1)
+    p value = P[K >= k],   K good ones of n rows drawn without replacement from c, floor(t c) good
+    level   = the largest a with P[some share's p value <= a] <= delta if every share is at t
+    a share is certified if its p value <= level
 
-and Holm's step-down at delta = 1 - confidence over the shares, so that the chance that any share
-is certified whose precision is not above t is at most delta.
-
-Korn, Graubard. Confidence Intervals for Proportions with Small Expected Number of Positive Counts
-Estimated from Survey Data. Survey Methodology 1998. Labels of m contexts, n_c of context c, k_c of
-them good, with p = k / n::
-
-    v    = m / (m - 1) sum_c (k_c - p n_c)^2 / n^2
-    deff = max(1, v n / (p (1 - p)))
-    n*   = n / deff (z_delta / t_{m-1, delta})^2,    k* = p n*
-
-and the same incomplete beta function of n* and k*, which need not be whole.
-
-Differs from Korn and Graubard
-------------------------------
-- deff is at least what one context more, all of it bad, would make it, with s = sum_c n_c^2 / n
-  labels. Bad labels come together, and few of them do not show how much so: all good labels show
-  nothing (v = 0), and theirs then take deff for 1. Here all good labels of m contexts of one size
-  count as m at the most. DECISIONS.md, 103, has what it costs and what else was tried.
-- Labels of a single context certify nothing.
+The level is exact: a walk over shares, smallest first, carries the chance of each number of good
+labels and takes out what has a p value at the level or below. It depends on how many labels lie
+where, not on which are good. With all shares at the target, more is certified wrongly than with
+some below it and others above (`tests/stats/test_guarantee.py` searches for exceptions).
 
 But: a bound on the precision of the rows that the labels were drawn from, ranked as they were then;
-it says nothing of other rows. Contexts drawn whole are taken to be alike in size: where a few
-contexts hold much of the corpus and are worse than others, draw rows, not contexts.
+it says nothing of other rows. Labels that share contexts are counted by `design_effect`, and then
+the level is delta / number of shares (Bonferroni), for no walk is exact.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError
+from qaeval_core.stats.design_effect import binomial_bound, binomial_tail, effective_counts
+from qaeval_core.stats.hypergeometric import Probabilities, least_good, probabilities, tails
 
 N_SHARES = 20
+_N_HALVINGS = 16
+_NEGLIGIBLE = 1e-18
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
+BoolArray = NDArray[np.bool_]
 
 
-class EffectiveCounts(NamedTuple):
-    """Labels and good labels as independent ones would count; ``deff`` >= 1, the design effect."""
+class KnownLabels(NamedTuple):
+    """Labels that had a part in the ranking: what is known of rows that cannot be drawn any more.
 
-    n: float
-    n_good: float
-    deff: float
+    Arrays of shape (n_known,): `certify`'s ``places`` and ``is_good`` of theirs.
+    """
+
+    places: IntArray
+    is_good: BoolArray
 
 
 @dataclass(frozen=True, slots=True)
 class ShareCertificate:
-    """What the labels say of one kept share; None where it holds no label.
+    """What the labels say of one kept share of ``n_rows`` rows.
 
-    ``n_effective`` and ``n_good_effective`` are the numbers that were tested. ``lower_bound`` holds
-    for all shares together at the confidence asked for. It may be below the target although the
-    share is certified: Holm's procedure certifies more than bounds of all shares at once do.
+    ``precision`` is that of its labels, None without one; ``deff`` their design effect, 1 where
+    they count one by one. ``p_value`` is None where no label lies as deep as the share ends: such
+    a share is not tested. ``lower_bound`` is above the target where, and only where, the share is
+    certified; with a chance of at least 1 - delta no bound is above its share's precision.
     """
 
     share: float
+    n_rows: int
     n_labels: int
     n_good: int
     precision: float | None
     deff: float
-    n_effective: float
-    n_good_effective: float
-    p_value: float
+    p_value: float | None
     is_certified: bool
     lower_bound: float
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What the labels say of all shares; ``n_contexts`` is None where labels were drawn by row."""
+    """What the labels say of all shares, tested at ``level`` so that ``delta`` may be wrong.
+
+    ``n_contexts`` is None where labels count one by one.
+    """
 
     target: float
-    confidence: float
+    delta: float
+    level: float
     n_labels: int
     n_contexts: int | None
     shares: tuple[ShareCertificate, ...]  # smallest first
@@ -102,21 +98,10 @@ class Certificate:
         return next((share for share in reversed(self.shares) if share.is_certified), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """What a number of labels could certify at best.
-
-    Below ``least_labels`` nothing can pass. ``smallest_share`` is the smallest that would if all
-    labels were good and spread evenly, None where none would.
-    """
-
-    n_labels: int
-    least_labels: int
-    smallest_share: float | None
-
-
 def kept_rows(n_rows: int) -> IntArray:
-    """Return how many of ``n_rows`` ranked rows each share keeps: j / 20, rounded down, 1 at least.
+    """Return how many of ``n_rows`` ranked rows each of 20 shares keeps, if no two rows are equal.
+
+    j / 20 of them, rounded down, 1 at least.
 
     Examples
     --------
@@ -129,202 +114,37 @@ def kept_rows(n_rows: int) -> IntArray:
     return np.array(counts, dtype=np.intp)
 
 
-def share_index(ranks: IntArray, *, n_rows: int) -> IntArray:
-    """Return the number of the smallest share that keeps a row, 0 to 19.
-
-    Parameters
-    ----------
-    ranks : int ndarray of shape (n_labels,)
-        0 for the best of the rows, ``n_rows`` - 1 for the worst.
-    n_rows : int
-        All rows that were ranked, not the labeled ones alone.
-
-    Examples
-    --------
-    >>> share_index(np.array([0, 4, 5, 99]), n_rows=100).tolist()
-    [0, 0, 1, 19]
-    """
-    return np.searchsorted(kept_rows(n_rows), ranks, side="right")
-
-
-def precision_p_value(n: ArrayLike, k: ArrayLike, target: float) -> FloatArray:
-    """Return the chance of ``k`` or more good ones of ``n`` if the precision were the target.
-
-    Parameters
-    ----------
-    n, k : float, or float ndarray of shape (n_shares,)
-        Labels, and good ones of them, k <= n. They need not be whole.
-    target : float
-        In (0, 1).
-
-    Returns
-    -------
-    float ndarray of the same shape
-        In [0, 1]; lower speaks for a precision above the target. 1 without good labels.
-
-    Examples
-    --------
-    >>> round(float(precision_p_value(29, 29, 0.9)), 4)  # .9 ** 29
-    0.0471
-    """
-    from scipy import special  # Imported here: it takes time that few commands need.
-
-    n, k = np.asarray(n, dtype=np.float64), np.asarray(k, dtype=np.float64)
-    has_good = k > 0
-    good = np.where(has_good, k, 1.0)
-    values = special.betainc(good, np.maximum(n - good, 0.0) + 1.0, target)
-    return np.where(has_good, values, 1.0)
-
-
-def lower_bound(n: ArrayLike, k: ArrayLike, delta: float) -> FloatArray:
-    """Return Clopper and Pearson's lower bound of the precision: where the p value is ``delta``.
-
-    Parameters
-    ----------
-    n, k : float, or float ndarray of shape (n_shares,)
-        Labels, and good ones of them, k <= n. They need not be whole.
-    delta : float
-        In (0, 1): the chance of a bound above the precision.
-
-    Returns
-    -------
-    float ndarray of the same shape
-        In [0, 1); 0 without good labels.
-
-    Examples
-    --------
-    >>> round(float(lower_bound(29, 29, 0.05)), 4)  # .05 ** (1 / 29)
-    0.9019
-    """
-    from scipy import special  # Imported here: it takes time that few commands need.
-
-    n, k = np.asarray(n, dtype=np.float64), np.asarray(k, dtype=np.float64)
-    has_good = k > 0
-    good = np.where(has_good, k, 1.0)
-    values = special.betaincinv(good, np.maximum(n - good, 0.0) + 1.0, delta)
-    return np.where(has_good, values, 0.0)
-
-
-def holm(p_values: FloatArray, delta: float) -> NDArray[np.bool_]:
-    """Return which hypotheses Holm's procedure rejects at a family-wise error rate of ``delta``.
-
-    Examples
-    --------
-    >>> holm(np.array([0.03, 0.01, 0.02, 0.5]), 0.05).tolist()
-    [False, True, False, False]
-    """
-    order = np.argsort(p_values, kind="stable")
-    levels = delta / np.arange(len(p_values), 0, -1)
-    is_rejected = np.zeros(len(p_values), dtype=np.bool_)
-    # The first that fails ends it.
-    is_rejected[order] = np.logical_and.accumulate(p_values[order] <= levels)
-    return is_rejected
-
-
-def least_labels(target: float, delta: float) -> int:
-    """Return the fewest labels that can pass one test: all good, target ** n <= delta.
-
-    Examples
-    --------
-    >>> least_labels(0.9, 0.05), least_labels(0.5, 0.25)
-    (29, 2)
-    """
-    n = math.ceil(math.log(delta) / math.log(target))
-    # Rounding of logarithms may be off by one where the quotient is whole.
-    return n - 1 if n > 1 and target ** (n - 1) <= delta else n
-
-
-def outlook(n_labels: int, *, target: float, confidence: float) -> Outlook:
-    """Return what so many labels could certify at best, before anybody labels.
-
-    Parameters
-    ----------
-    n_labels : int
-        Rows to label; contexts, where contexts are labeled whole.
-    target, confidence : float
-        As of `certify`.
-
-    Returns
-    -------
-    Outlook
-        ``least_labels`` is for the first step of Holm's procedure over the 20 shares, which is
-        stricter than a single test: delta / 20.
-
-    Raises
-    ------
-    ConfigError
-        If target or confidence is out of range.
-
-    Examples
-    --------
-    >>> outlook(50, target=0.9, confidence=0.95)
-    Outlook(n_labels=50, least_labels=57, smallest_share=None)
-    >>> outlook(400, target=0.9, confidence=0.95).smallest_share
-    0.1
-    """
-    delta = _check_delta(target, confidence)
-    n_good = kept_rows(n_labels)
-    passes = np.flatnonzero(holm(precision_p_value(n_good, n_good, target), delta))
-    smallest = (int(passes[0]) + 1) / N_SHARES if len(passes) else None
-    return Outlook(n_labels, least_labels(target, delta / N_SHARES), smallest)
-
-
-def effective_counts(
-    is_good: NDArray[np.bool_], clusters: IntArray, delta: float
-) -> EffectiveCounts:
-    """Return what labels that share contexts count as.
-
-    Parameters
-    ----------
-    is_good : bool ndarray of shape (n_labels,)
-    clusters : int ndarray of shape (n_labels,)
-        Number of each label's context, from 0.
-    delta : float
-        1 - confidence; in (0, .5).
-
-    Returns
-    -------
-    EffectiveCounts
-        The labels as they are where no context has two of them. 0 where there is but one context.
-
-    Examples
-    --------
-    >>> apart = effective_counts(np.array([True, True, False]), np.arange(3), 0.05)
-    >>> apart == (3.0, 2.0, 1.0)
-    True
-    >>> shared = effective_counts(np.ones(60, dtype=bool), np.repeat(np.arange(20), 3), 0.05)
-    >>> round(shared.n, 1), round(shared.deff, 2)  # 20 contexts, not 60 labels
-    (17.2, 3.15)
-    """
-    n_labels = np.bincount(clusters).astype(np.float64)[:, None]
-    n_good = np.bincount(clusters, weights=is_good).astype(np.float64)[:, None]
-    n, k, deff = _effective(n_labels, n_good, delta)
-    return EffectiveCounts(float(n[0]), float(k[0]), float(deff[0]))
-
-
 def certify(
     places: IntArray,
-    is_good: NDArray[np.bool_],
+    is_good: BoolArray,
     *,
+    counts: Sequence[int] | IntArray,
     target: float,
-    confidence: float,
+    delta: float,
+    n_rows: int | None = None,
     clusters: IntArray | None = None,
+    known: KnownLabels | None = None,
 ) -> Certificate:
     """Return what labels say of the precision of each kept share, and which one to keep.
 
     Parameters
     ----------
     places : int ndarray of shape (n_labels,)
-        `share_index` of each labeled row among all rows that were ranked.
+        The smallest share that has each labeled row, from 0.
     is_good : bool ndarray of shape (n_labels,)
+    counts : sequence of int
+        Rows that each share keeps, smallest first. Labels are of the last one's rows.
     target : float
         Precision to exceed, in (0, 1).
-    confidence : float
-        In (.5, 1): at least the chance that no share is certified wrongly.
+    delta : float
+        In (0, .5): at most the chance that some share is certified wrongly.
+    n_rows : int, optional
+        All rows that were ranked; default the last of ``counts``.
     clusters : int ndarray of shape (n_labels,), optional
-        Number of each label's context, from 0. None where single rows were drawn at random: then
-        labels are as good as independent, though some may share a context by chance. Labels that
-        `learned_rank.is_learning` leaves are of some contexts alone: pass their numbers.
+        Number of each label's context, from 0, where contexts were labeled whole. None where single
+        rows were drawn: then labels count one by one, though some may share a context by chance.
+    known : KnownLabels, optional
+        Labels that the ranking was learned from. They are of none of the rows of ``places``.
 
     Returns
     -------
@@ -333,147 +153,209 @@ def certify(
     Raises
     ------
     ConfigError
-        If target or confidence is out of range.
+        If target or delta is out of range.
     ValueError
         If a place is no number of a share.
 
     Notes
     -----
-    Labels must be a random sample of the ranked rows, or of their contexts, and none of them may
-    have had a part in the ranking.
+    Labels must be a simple random sample of the rows that ``known`` leaves, or of their contexts.
 
     Examples
     --------
     >>> places = np.arange(400) % 20
-    >>> found = certify(places, places < 12, target=0.9, confidence=0.95)
-    >>> found.chosen.share, found.chosen.n_labels, found.chosen.p_value < 0.001
-    (0.6, 240, True)
-    >>> certify(places, places < 2, target=0.9, confidence=0.95).chosen is None
+    >>> given = {"counts": kept_rows(100_000), "target": 0.9, "delta": 0.05}
+    >>> found = certify(places, places < 12, **given)
+    >>> found.chosen.share, found.chosen.n_labels, round(found.level, 3)
+    (0.6, 240, 0.014)
+    >>> certify(places, places < 2, **given).chosen is None
     True
     """
-    delta = _check_delta(target, confidence)
-    if len(places) and not 0 <= places.min() <= places.max() < N_SHARES:
-        raise ValueError(f"places must be in 0..{N_SHARES - 1}")
-    rows = np.zeros(len(places), dtype=np.intp) if clusters is None else clusters
-    counts, good = _by_context(rows, places, None), _by_context(rows, places, is_good)
-    n_labels, n_good = counts.sum(axis=0), good.sum(axis=0)
+    check_target(target, delta)
+    shares = _Shares(np.asarray(counts, dtype=np.int64), places, is_good, target, known)
+    n_tested = int(places.max()) + 1 if len(places) else 0
     if clusters is None:
-        n, k, deff = n_labels, n_good, np.ones(N_SHARES)
+        p_values, level, bounds = _exact(shares, n_tested, delta)
+        deff = np.ones(len(shares))
     else:
-        n, k, deff = _effective(counts, good, delta)
-    p_values = precision_p_value(n, k, target)
-    is_certified = holm(p_values, delta)
-    bounds = lower_bound(n, k, delta / N_SHARES)
-    shares = tuple(
+        p_values, level, bounds, deff = _by_context(shares, clusters, n_tested, delta)
+    total = int(shares.counts[-1]) if n_rows is None and len(shares) else n_rows or 0
+    found = tuple(
         ShareCertificate(
-            share=(j + 1) / N_SHARES,
-            n_labels=int(n_labels[j]),
-            n_good=int(n_good[j]),
-            precision=float(n_good[j] / n_labels[j]) if n_labels[j] else None,
+            share=int(shares.counts[j]) / total,
+            n_rows=int(shares.counts[j]),
+            n_labels=int(shares.n[j]),
+            n_good=int(shares.k[j]),
+            precision=float(shares.k[j] / shares.n[j]) if shares.n[j] else None,
             deff=float(deff[j]),
-            n_effective=float(n[j]),
-            n_good_effective=float(k[j]),
-            p_value=float(p_values[j]),
-            is_certified=bool(is_certified[j]),
-            lower_bound=float(bounds[j]),
+            p_value=float(p_values[j]) if j < n_tested else None,
+            is_certified=bool(j < n_tested and p_values[j] <= level),
+            lower_bound=float(bounds[j]) if j < n_tested else 0.0,
         )
-        for j in range(N_SHARES)
+        for j in range(len(shares))
     )
     n_contexts = None if clusters is None else len(np.unique(clusters))
-    return Certificate(target, confidence, len(places), n_contexts, shares)
+    return Certificate(target, delta, level, len(places), n_contexts, found)
 
 
-_MAX_GROWTH = 1e6
+class _Shares:
+    """Counts of each share, which holds all smaller ones; arrays of shape (n_shares,).
+
+    Attributes
+    ----------
+    n, k : int ndarray
+        Labels and good ones.
+    rest, allowed : int ndarray
+        Rows without known labels, and how many of them are good at most if the precision of all is
+        at most the target.
+    n_known_good : int ndarray
+    """
+
+    def __init__(
+        self,
+        counts: NDArray[np.int64],
+        places: IntArray,
+        is_good: BoolArray,
+        target: float,
+        known: KnownLabels | None,
+    ) -> None:
+        m = len(counts)
+        for own in (places, known.places if known else places[:0]):
+            if len(own) and not 0 <= own.min() <= own.max() < m:
+                raise ValueError(f"places must be in 0..{m - 1}")
+        self.counts, self.places, self.is_good = counts, places, is_good
+        self.n, self.k = _cumulated(places, is_good, m)
+        n_known, self.n_known_good = np.zeros((2, m), np.int64)
+        if known is not None:
+            n_known, self.n_known_good = _cumulated(known.places, known.is_good, m)
+        self.rest = counts - n_known
+        if (self.n > self.rest).any():
+            raise ValueError("more labels than rows")
+        # A hair above: 0.29 * 100 is 28.999...
+        allowed = np.floor(target * counts * (1 + 1e-12)).astype(np.int64) - self.n_known_good
+        self.allowed = np.clip(allowed, 0, self.rest)
+
+    def __len__(self) -> int:
+        return len(self.counts)
 
 
-def labels_needed(certificate: Certificate) -> tuple[int | None, ...]:
-    """Return about how many labels in all would certify each share, if its precision stayed.
+def _cumulated(
+    places: IntArray, is_good: BoolArray, m: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    n = np.bincount(places, minlength=m).cumsum()
+    return n, np.bincount(places[is_good], minlength=m).cumsum()
+
+
+def _exact(shares: _Shares, n_tested: int, delta: float) -> tuple[FloatArray, float, FloatArray]:
+    """Return p values, the level, and lower bounds, of labels that count one by one."""
+    own = range(n_tested)
+    n, k, rest = (each.tolist() for each in (shares.n, shares.k, shares.rest))
+    surprise = [tails(n[j], n_good=int(shares.allowed[j]), n_rows=rest[j]) for j in own]
+    level = exact_level(_steps(shares, n_tested), surprise, delta)
+    p_values = np.array([surprise[j][k[j]] for j in own])
+    least = []
+    for j in own:
+        asked, known = {"n_rows": rest[j]}, int(shares.allowed[j])
+        if p_values[j] <= level:
+            found = least_good(n[j], k[j], **asked, level=level, least=known + 1)
+        else:  # The truth may be below the target, where the level is not exact.
+            found = least_good(n[j], k[j], **asked, level=delta / n_tested, most=known)
+        least.append(found)
+    bounds = (np.array(least, np.int64) + shares.n_known_good[:n_tested]) / np.maximum(
+        shares.counts[:n_tested], 1
+    )
+    return p_values, level, bounds
+
+
+def _steps(shares: _Shares, n_tested: int) -> list[Probabilities]:
+    """Return how likely each share is to add so many good labels, if all are at the target."""
+    found = []
+    n_good = n_rows = n = 0
+    for j in range(n_tested):
+        new_rows, new = int(shares.rest[j]) - n_rows, int(shares.n[j]) - n
+        # Known labels may lie so that not all shares can be at the target: as near as they can.
+        new_good = min(max(int(shares.allowed[j]) - n_good, 0), new_rows)
+        found.append(probabilities(new, n_good=new_good, n_rows=new_rows))
+        n_good, n_rows, n = n_good + new_good, n_rows + new_rows, n + new
+    return found
+
+
+def exact_level(
+    steps: Sequence[Probabilities], surprise: Sequence[FloatArray], delta: float
+) -> float:
+    """Return the largest level at which some share is certified with a chance of at most ``delta``.
+
+    Parameters
+    ----------
+    steps : sequence of Probabilities
+        Of each share: how likely it is to add so many good labels.
+    surprise : sequence of float ndarray
+        Of each share: the p value of each number of good labels in it, from 0.
+    delta : float
 
     Returns
     -------
-    tuple of int or None
-        One a share: the first step of Holm's procedure would pass. None where the share is
-        certified, and where its precision is not above the target: then no number of labels would.
-
-    Notes
-    -----
-    An estimate from a precision that is itself an estimate: with so many labels, chances are about
-    even. The share that needs the fewest is partly the luckiest one.
-
-    Examples
-    --------
-    >>> places = np.arange(100) % 20
-    >>> found = certify(places, places < 19, target=0.9, confidence=0.95)
-    >>> found.chosen is None, labels_needed(found)[19]
-    (False, 263)
+    float
+        From delta / number of shares to delta.
     """
-    delta = _check_delta(certificate.target, certificate.confidence) / N_SHARES
-
-    def needed(share: ShareCertificate) -> int | None:
-        n, k = share.n_effective, share.n_good_effective
-        if share.is_certified or n == 0 or k / n <= certificate.target:
-            return None
-        low, high = 0.0, _MAX_GROWTH  # times as many labels
-        if precision_p_value(high * n, high * k, certificate.target) > delta:
-            return None
-        while high - low > 1e-4 * high:
-            middle = (low + high) / 2
-            passes = precision_p_value(middle * n, middle * k, certificate.target) <= delta
-            low, high = (low, middle) if passes else (middle, high)
-        return math.ceil(high * certificate.n_labels)
-
-    return tuple(needed(share) for share in certificate.shares)
+    low, high = delta / max(len(steps), 1), delta
+    if _chance_of_any(steps, surprise, high) <= delta:
+        return high
+    for _ in range(_N_HALVINGS):
+        middle = (low + high) / 2
+        if _chance_of_any(steps, surprise, middle) <= delta:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
-def _check_delta(target: float, confidence: float) -> float:
+def _chance_of_any(
+    steps: Sequence[Probabilities], surprise: Sequence[FloatArray], level: float
+) -> float:
+    """Return the chance that some share has a p value at a level or below."""
+    total, first, chances = 0.0, 0, np.ones(1)
+    for (more, step), own in zip(steps, surprise, strict=True):
+        first, chances = first + more, np.convolve(chances, step)
+        # p values fall with the number of good labels: the first number that is certified.
+        left = int(np.searchsorted(-own, -level)) - first
+        if left < len(chances):
+            total += float(chances[max(left, 0) :].sum())
+            chances = chances[: max(left, 0)]
+        if not len(chances):
+            break
+        # What is next to impossible takes time and changes nothing.
+        kept = np.flatnonzero(chances > _NEGLIGIBLE)
+        if len(kept):
+            first, chances = first + int(kept[0]), chances[kept[0] : kept[-1] + 1]
+    return total
+
+
+def _by_context(
+    shares: _Shares, clusters: IntArray, n_tested: int, delta: float
+) -> tuple[FloatArray, float, FloatArray, FloatArray]:
+    """Return p values, the level, lower bounds and design effects of labels that share contexts."""
+    m = len(shares)
+    cells = (len(np.unique(clusters)), m)
+    flat = np.unique(clusters, return_inverse=True)[1] * m + shares.places
+    counts, good = (
+        np.bincount(own, minlength=cells[0] * m).reshape(cells).cumsum(axis=1, dtype=np.float64)
+        for own in (flat, flat[shares.is_good])
+    )
+    n, k, deff = effective_counts(counts, good, delta)
+    level = delta / max(n_tested, 1)
+    rest = np.maximum(shares.rest, 1)
+    p_values = binomial_tail(n, k, shares.allowed / rest)
+    precise = binomial_bound(n, k, level) * rest
+    bounds = (precise + shares.n_known_good) / np.maximum(shares.counts, 1)
+    return p_values, level, bounds, deff
+
+
+def check_target(target: float, delta: float) -> None:
+    """Raise ConfigError if no labels show such a precision, or none at such a confidence."""
     if not 0 < target < 1:
         raise ConfigError(
             f"a precision of {target:g} cannot be certified: it must be above 0 and below 1"
         )
-    if not 0.5 < confidence < 1:
-        raise ConfigError(f"the confidence must be above 0.5 and below 1, it is {confidence:g}")
-    # 1 - .95 is more than .05, by rounding.
-    return round(1 - confidence, 12)
-
-
-def _by_context(
-    clusters: IntArray, places: IntArray, is_good: NDArray[np.bool_] | None
-) -> FloatArray:
-    """Return how many labels of each context each share holds; shape (n_contexts, 20)."""
-    n_contexts = int(clusters.max()) + 1 if len(clusters) else 0
-    cells = np.bincount(
-        clusters * N_SHARES + places, weights=is_good, minlength=n_contexts * N_SHARES
-    )
-    # A share holds all smaller ones.
-    counts: FloatArray = cells.reshape(n_contexts, N_SHARES).cumsum(axis=1, dtype=np.float64)
-    return counts
-
-
-def _effective(
-    counts: FloatArray, good: FloatArray, delta: float
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return n*, k* and deff of each share, from labels by context, (n_contexts, n_shares)."""
-    from scipy import special  # Imported here: it takes time that few commands need.
-
-    n, k = counts.sum(axis=0), good.sum(axis=0)
-    m = (counts > 0).sum(axis=0)
-    size = np.divide((counts**2).sum(axis=0), n, out=np.ones_like(n), where=n > 0)  # s
-    one_more = np.vstack([counts, size]), np.vstack([good, np.zeros_like(size)])
-    deff = np.maximum(1.0, np.maximum(_design_effect(counts, good), _design_effect(*one_more)))
-    degrees = np.maximum(m - 1, 1)
-    shrink = (special.ndtri(delta) / special.stdtrit(degrees, delta)) ** 2
-    shares_contexts = n > m
-    deff = np.where(shares_contexts, deff, 1.0)
-    factor = np.where(shares_contexts, np.where(m > 1, shrink / deff, 0.0), 1.0)
-    return n * factor, k * factor, deff
-
-
-def _design_effect(counts: FloatArray, good: FloatArray) -> FloatArray:
-    """Return v n / (p (1 - p)); 1 where labels are all good or all bad, or of one context."""
-    n, k = counts.sum(axis=0), good.sum(axis=0)
-    m = (counts > 0).sum(axis=0)
-    is_defined = (m > 1) & (k > 0) & (k < n)
-    p = np.divide(k, n, out=np.full_like(n, 0.5), where=is_defined)
-    squares = ((good - p * counts) ** 2).sum(axis=0)
-    v = m / np.maximum(m - 1, 1) * squares / np.maximum(n, 1.0) ** 2
-    return np.where(is_defined, v * n / (p * (1 - p)), 1.0)
+    if not 0 < delta < 0.5:
+        raise ConfigError(f"the confidence must be above 0.5 and below 1, it is {1 - delta:g}")

@@ -29,7 +29,7 @@ well rows are told apart, not how precise a kept share is; that is `certificate`
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -43,6 +43,7 @@ from qaeval_core.stats.ranking import Folds, auc, check_sklearn, fold_seed
 MAX_FOLDS = 10
 FORMAT = 1
 _INVERSE_PENALTY = 1.0
+_ONE_LEARNS_OF = 3
 
 FloatArray = NDArray[np.float64]
 
@@ -241,33 +242,33 @@ def fit_rank(
     )
 
 
-def is_learning(groups: Sequence[str] | NDArray[np.str_], seed: int) -> NDArray[np.bool_]:
-    """Return which rows are for learning; the others are for certifying.
+def is_learning(ids: Iterable[str], seed: int) -> NDArray[np.bool_]:
+    """Return which labeled rows are for learning; the others are for certifying.
 
     Parameters
     ----------
-    groups : sequence of str, of shape (n_rows,)
-        All rows of a group are on one side.
+    ids : iterable of str, of shape (n_rows,)
     seed : int
 
     Returns
     -------
     bool ndarray of shape (n_rows,)
-        The first bit of the SHA-256 of seed and group: about half of the groups. A group's side
-        depends on nothing else, so labels that are added later move none from one side to the
-        other, and the seed alone tells what a rank was learned from.
+        Whether the SHA-256 of seed and id is divisible by three: about a third. A row's side
+        depends on nothing else, so labels that are added later move none to the other side.
+
+    Notes
+    -----
+    Rows, not groups: labels that were drawn row by row and not learned from are a simple random
+    sample of the rows that were not learned from, whatever groups they share with those.
 
     Examples
     --------
-    >>> is_learning(["a", "b", "c", "d", "a"], seed=0).tolist()
-    [True, True, True, False, True]
+    >>> is_learning(["q1", "q2", "q3", "q4", "q1"], seed=0).tolist()
+    [True, False, False, False, True]
     """
-    sides = {group: _first_bit(f"{seed}:{group}") for group in dict.fromkeys(map(str, groups))}
-    return np.array([sides[str(group)] for group in groups], dtype=np.bool_)
-
-
-def _first_bit(text: str) -> bool:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[0] >= 128
+    texts = (f"{seed}:{name}".encode("utf-8", "surrogatepass") for name in ids)
+    numbers = (int.from_bytes(hashlib.sha256(text).digest()) for text in texts)
+    return np.array([number % _ONE_LEARNS_OF == 0 for number in numbers], dtype=np.bool_)
 
 
 _NO_FOLDS = "too few groups hold good rows, or bad ones, to hold some of them out"

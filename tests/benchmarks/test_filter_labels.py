@@ -18,6 +18,7 @@ from benchmarks.filter_labels import (
     LEARNED,
     N_LABELS,
     PEERS,
+    SECOND,
     TARGETS,
     Corpus,
     areas,
@@ -81,14 +82,19 @@ def test_draws_certify_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     known = certified(made, made.scores["roundtrip"], n_labels=400, targets=targets)
     low, high = known
     assert (low["target"], high["target"], low["n_labels"]) == (0.4, 0.9, 400)
-    assert low["kept"] == 1.0 and low["nothing"] == low["missed"] == 0.0
+    assert low["kept"] > 0.99 and low["nothing"] == low["missed"] == 0.0
     assert 0.45 <= high["kept"] <= 0.55 and high["nothing"] == high["missed"] == 0.0
     blind = certified(made, made.scores["q_bleu_free"], n_labels=400, targets=(0.55,))[0]
     assert blind["kept"] == blind["missed"] == 0.0 and blind["nothing"] == 1.0
-    assert blind["naive_kept"] > 0.05 and blind["naive_missed"] > 0.1
+    assert blind["naive_kept"] > 0.05 and blind["naive_missed"] >= 0.1
+    second = certified(
+        made, made.scores["roundtrip"], n_labels=60, targets=(0.9,), has_second=True
+    )[0]
+    once = certified(made, made.scores["roundtrip"], n_labels=60, targets=(0.9,))[0]
+    assert second["kept"] > once["kept"] and second["missed"] == 0.0
     monkeypatch.setattr(filter_labels, "_N_DRAWS", 3)
     learned = certified(made, None, n_labels=400, targets=targets)[1]
-    assert 0 < learned["kept"] <= high["kept"] and learned["missed"] == 0.0
+    assert 0 < learned["kept"] < 0.6 and learned["missed"] == 0.0
 
 
 def test_a_rank_learned_elsewhere_saw_no_verdict_of_its_passage() -> None:
@@ -125,7 +131,7 @@ def test_the_record_is_of_all_that_the_benchmark_measures() -> None:
     for name, own in record().items():
         measured = {(one["rank"], one["target"], one["n_labels"]) for one in own["certified"]}
         names = {rank for rank, _, _ in measured}
-        assert {"`roundtrip`", LEARNED, ELSEWHERE} <= names
+        assert {"`roundtrip`", SECOND, LEARNED, ELSEWHERE} <= names
         assert (PEERS in names) == (name == "qgeval")
         assert measured == {(a, b, c) for a in names for b in TARGETS[name] for c in N_LABELS}
         assert len(own["certified"]) == len(measured)
@@ -143,7 +149,8 @@ def test_pages_say_what_was_certified() -> None:
     assert f"{own['n_rows']:,} questions of 15 systems" in text
     assert f"{100 * own['share_good']:.1f} % good" in text
     missed = {
-        name: [100 * one["naive_missed"] for one in own["certified"]] for name, own in found.items()
+        name: [100 * one["naive_missed"] for one in own["certified"] if one["rank"] != SECOND]
+        for name, own in found.items()
     }
     low, high = min(missed["qgeval"]), max(missed["qgeval"])
     assert f"in {low:.0f} to {high:.0f} % of draws on QGEval" in text

@@ -223,7 +223,7 @@ LABELS = [
     (lambda ids: pl.DataFrame({"id": ids[:30], "good": [2] * 30}), "holds 2, not only 0 and 1"),
     (lambda ids: pl.DataFrame({"id": ids[:30], "good": ["y"] * 30}), "is String, not a number"),
     (lambda ids: pl.DataFrame({"id": [*ids[:9], "nobody"], "good": [1] * 10}),
-     "1 of 10 labeled ids are of no row, such as 'nobody'"),
+     "1 of 10 ids are of no row, such as 'nobody'"),
     (lambda ids: pl.DataFrame({"id": ["q1", "q1"], "good": [1, 0]}),
      "'q1' stands there more than once"),
     (lambda ids: pl.DataFrame({"ids": ids[:9], "good": [1] * 9}),
@@ -252,7 +252,7 @@ def test_labels_of_one_kind(out: Path, tmp_path: Path, value: int) -> None:
     ids = [f"q{i}" for i in range(0, 120, 5)]
     pl.DataFrame({"id": ids, "good": [value] * len(ids)}).write_csv(tmp_path / "labels.csv")
     given = {"labels": str(tmp_path / "labels.csv"), "label": "good == 1"}
-    with pytest.raises(ConfigError, match=f"{12 * value} of 12 labels are good"):
+    with pytest.raises(ConfigError, match=f"on 9 of 24 labels: {9 * value} of 9 labels are good"):
         filtered(out, tmp_path / "kept", **given, learn=("f1",))
     # All good ones may certify; all bad ones never do.
     result, _ = filtered(out, tmp_path / "kept", **given, precision=0.5)
@@ -376,9 +376,11 @@ def test_rows_without_a_label_are_counted(out: Path, tmp_path: Path) -> None:
     table = pl.DataFrame({"id": [f"q{i}" for i in range(60)], "good": [1] * 50 + [None] * 10})
     table.write_csv(tmp_path / "labels.csv")
     given = {"labels": str(tmp_path / "labels.csv"), "label": "good == 1", "precision": 0.5}
-    result, said = filtered(out, tmp_path / "kept", **given)
-    assert any("10 rows without a label are left out" in line for line in said)
-    assert result.content["certificate"]["n_labels"] <= 50
+    result, _ = filtered(out, tmp_path / "kept", **given)
+    assert result.content["certificate"]["n_labels"] == 60
+    assert result.content["certificate"]["blank"]["n"] == 10
+    result, _ = filtered(out, tmp_path / "left", **given, blank="ignore")
+    assert result.content["certificate"]["n_labels"] == 50
 
 
 def test_labels_that_changed_in_a_folder_are_read_again(out: Path, tmp_path: Path) -> None:

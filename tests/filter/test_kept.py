@@ -166,7 +166,7 @@ def test_labels_name_rows_by_their_ids_as_text(tmp_path: Path, form: str | None,
     assert decisions["id"].to_list() == [str(own) for own in ids]
     if form == "{:03d}":
         label(list(range(1, 61)))
-        with pytest.raises(SchemaError, match="60 of 60 labeled ids are of no row, such as '1'"):
+        with pytest.raises(SchemaError, match="60 of 60 ids are of no row, such as '1'"):
             filtered(rows, tmp_path / "kept", **options)
     else:
         label([i if form else str(i) for i in range(1, 61)])

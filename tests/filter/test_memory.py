@@ -16,7 +16,7 @@ from qaeval_core.filter.facts import ColumnRank, Facts, Stages
 from qaeval_core.filter.plan import free_in_container
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.run import _choose, _margin
-from qaeval_core.filter.yields import smallest_shares
+from qaeval_core.filter.shares import make_shares, smallest_shares
 
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -60,7 +60,7 @@ def peak(n_rows: int, request: FilterRequest, *, is_grouped: bool) -> tuple[int,
     try:
         rows = scanned(n_rows, request, is_grouped=is_grouped)
         decide.decide(rows, request, near_duplicates=lambda: near(n_rows))
-        shares = decide.make_shares(rows)
+        shares = make_shares(rows)
         share = smallest_shares(rows, shares)
         cut, _ = _margin(rows, _choose(request, shares, None).n_kept, shares, share)
         decide.keep_best(rows, cut)

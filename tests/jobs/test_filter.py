@@ -217,7 +217,7 @@ def test_what_it_would_take(out: Path, tmp_path: Path) -> None:
     assert "quadratic in a group's questions" in said
     assert qaeval("filter", out, "--share", "0.5", expect=2).count("give --to KEPT") == 1
     said = qaeval("filter", "--help")
-    assert said.count("qaeval filter out --to kept") == 4
+    assert said.count("qaeval filter out --to kept") == 5
 
 
 def test_exit_codes(out: Path, tmp_path: Path) -> None:

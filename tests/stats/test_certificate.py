@@ -1,9 +1,11 @@
-"""Certificates against exact sums, scipy, MAPIE, and draws of labels whose truth is known."""
+"""Certificates against enumeration, scipy, MAPIE, and draws of labels whose truth is known."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,86 +18,28 @@ from qaeval_core.errors import ConfigError
 from qaeval_core.filter.decide import n_of
 from qaeval_core.stats.certificate import (
     N_SHARES,
+    Certificate,
+    KnownLabels,
     certify,
-    effective_counts,
-    holm,
     kept_rows,
-    labels_needed,
-    least_labels,
-    lower_bound,
-    outlook,
-    precision_p_value,
-    share_index,
 )
+from qaeval_core.stats.design_effect import effective_counts
 
 DELTA = 0.05
+# So many rows that labels are next to none of them.
+LARGE = kept_rows(10**12)
 
 
-def _reference_tail(n: int, k: int, target: Fraction) -> Fraction:
-    terms = (math.comb(n, i) * target**i * (1 - target) ** (n - i) for i in range(k, n + 1))
-    return sum(terms, Fraction(0))
-
-
-@pytest.mark.parametrize("n", [0, 1, 2, 7, 29, 60])
-@pytest.mark.parametrize("target", [Fraction(1, 2), Fraction(4, 5), Fraction(9, 10)])
-def test_p_values_are_tails_of_the_binomial(n: int, target: Fraction) -> None:
-    """Protects from k + 1 in place of k, and from 0 labels that show something."""
-    for k in range(n + 1):
-        expected = float(_reference_tail(n, k, target))
-        assert float(precision_p_value(n, k, float(target))) == pytest.approx(expected, rel=1e-12)
-
-
-@given(st.integers(1, 300), st.floats(0, 1), st.floats(0.01, 0.99))
-@settings(max_examples=60, deadline=None)
-def test_bounds_are_those_of_scipy(n: int, share: float, delta: float) -> None:
-    """Protects from a two-sided bound, and from a bound that contradicts the p value."""
-    k = round(share * n)
-    interval = stats.binomtest(k, n, alternative="greater").proportion_ci(1 - delta, "exact")
-    bound = float(lower_bound(n, k, delta))
-    assert bound == pytest.approx(interval.low, abs=1e-9)
-    if k:
-        assert float(precision_p_value(n, k, bound)) == pytest.approx(delta, rel=1e-6)
-
-
-@given(st.floats(0.5, 200), st.floats(0, 1), st.floats(0.05, 0.95))
-@settings(max_examples=60, deadline=None)
-def test_part_of_a_good_label_lies_between_whole_ones(n: float, share: float, t: float) -> None:
-    """Protects from effective counts that are rounded, to the good side or at all."""
-    k = share * math.floor(n)
-    below, at, above = (float(precision_p_value(n, i, t)) for i in (math.floor(k), k, k + 0.01))
-    assert 0 <= above <= at + 1e-12 and at <= below + 1e-12 <= 1 + 1e-12
-
-
-def _reference_holm(p_values: list[float], delta: float) -> list[bool]:
-    left = dict(enumerate(p_values))
-    rejected = set()
-    while left:
-        smallest = min(left, key=lambda i: left[i])
-        if left[smallest] > delta / len(left):
-            break
-        rejected.add(smallest)
-        del left[smallest]
-    return [i in rejected for i in range(len(p_values))]
-
-
-tails = st.lists(st.sampled_from([0.0, 0.0025, 0.003, 0.01, 0.02, 0.05, 0.4, 1.0]), max_size=20)
-
-
-@given(tails)
-@settings(max_examples=80, deadline=None)
-def test_holm_is_its_definition(p_values: list[float]) -> None:
-    """Protects from a step-up, which certifies more than the level allows."""
-    found = holm(np.array(p_values), DELTA)
-    assert found.tolist() == _reference_holm(p_values, DELTA)
-
-
-def test_fewest_labels_are_those_that_pass_one_test() -> None:
-    """Protects from a number that is one off where a power of the target is the level."""
-    assert least_labels(0.9, 0.05) == 29
-    for target in (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99):
-        for delta in (0.5, 0.25, 0.125, 0.1, 0.05, 0.01, 0.0025):
-            n = least_labels(target, delta)
-            assert target**n <= delta < target ** (n - 1) or n == 1
+def certified(
+    places: NDArray[np.intp],
+    is_good: NDArray[np.bool_],
+    *,
+    counts: Any = LARGE,
+    target: float = 0.8,
+    delta: float = DELTA,
+    **options: Any,
+) -> Certificate:
+    return certify(places, is_good, counts=counts, target=target, delta=delta, **options)
 
 
 def test_shares_keep_whole_rows() -> None:
@@ -105,125 +49,173 @@ def test_shares_keep_whole_rows() -> None:
         # As the filter rounds whatever share is asked for.
         assert kept_rows(n_rows).tolist() == [n_of(share, n_rows) for share in shares]
         assert kept_rows(n_rows)[-1] == n_rows
-    ranks = np.arange(1500)
-    found = share_index(ranks, n_rows=1500)
-    assert (np.bincount(found) == 75).all() and (np.diff(found) >= 0).all()
-    places = share_index(ranks[::-1], n_rows=1500)
-    shares = certify(places, places < 3, target=0.5, confidence=0.95).shares
+    places = np.repeat(np.arange(N_SHARES), 75)
+    shares = certified(places, places < 3, counts=kept_rows(1500)).shares
     assert [share.share for share in shares] == [float(Fraction(j, 20)) for j in range(1, 21)]
     assert [share.n_labels for share in shares] == kept_rows(1500).tolist()
+    # Of a part of the ranking shares are still those of all rows.
+    inside = certified(places[:300], places[:300] < 3, counts=kept_rows(1500)[:4], n_rows=1500)
+    assert [share.share for share in inside.shares] == [0.05, 0.1, 0.15, 0.2]
 
 
-# Effective counts of labels that share contexts
+@pytest.mark.parametrize("target", [0.5, 0.8, 0.95])
+def test_p_values_are_tails_of_what_is_drawn_without_replacement(target: float) -> None:
+    """Protects from a binomial where labels are much of the rows, and from k + 1 in place of k."""
+    rng = np.random.default_rng(1)
+    for n_rows, n_labels in ((60, 40), (1500, 400), (10**6, 800)):
+        counts = kept_rows(n_rows)
+        drawn = rng.choice(n_rows, n_labels, replace=False)
+        places = np.searchsorted(counts, drawn, side="right")
+        found = certified(places, rng.random(n_labels) < 0.9, counts=counts, target=target)
+        for share in found.shares:
+            allowed = math.floor(Fraction(str(target)) * share.n_rows)
+            law = stats.hypergeom(share.n_rows, allowed, share.n_labels)
+            expected = law.sf(share.n_good - 1)
+            assert share.p_value == pytest.approx(expected, rel=1e-6, abs=1e-15)
 
 
-def _reference_counts(
-    is_good: list[bool], clusters: list[int], delta: float
-) -> tuple[float, float]:
-    """Return n* and k*: loops, as the docstring of the module has them."""
-    n, k, contexts = len(is_good), sum(is_good), sorted(set(clusters))
-    m = len(contexts)
-    if n == m:
-        return float(n), float(k)
-    if m == 1:
-        return 0.0, 0.0
-    parts = [
-        (clusters.count(c), sum(g for g, own in zip(is_good, clusters, strict=True) if own == c))
-        for c in contexts
-    ]
-    one_more = [*parts, (sum(size**2 for size, _ in parts) / n, 0)]
-    effects = [1.0]
-    for drawn in (parts, one_more):
-        total = sum(size for size, _ in drawn)
-        p = k / total
-        if 0 < p < 1:
-            squares = sum((good - p * size) ** 2 for size, good in drawn)
-            v = len(drawn) / (len(drawn) - 1) * squares / total**2
-            effects.append(v * total / (p * (1 - p)))
-    factor = (stats.norm.ppf(delta) / stats.t.ppf(delta, m - 1)) ** 2 / max(effects)
-    return n * factor, k * factor
+def _chance_of_any(counts: list[int], n: list[int], target: Fraction, level: float) -> float:
+    """Return the chance that some share passes a level if all are at the target, by enumeration."""
+    good = [math.floor(target * count) for count in counts]
+    added = [[b - a for a, b in itertools.pairwise([0, *each])] for each in (counts, good, n)]
+    laws = [stats.hypergeom(*own) for own in zip(*added, strict=True)]
+    total = 0.0
+    for outcome in itertools.product(*(range(more + 1) for more in added[2])):
+        chance = math.prod(law.pmf(k) for law, k in zip(laws, outcome, strict=True))
+        tails = (
+            stats.hypergeom(count, g, m).sf(k - 1)
+            for count, g, m, k in zip(counts, good, n, itertools.accumulate(outcome), strict=True)
+        )
+        if chance > 0 and min(tails) <= level * (1 + 1e-9):
+            total += chance
+    return total
+
+
+@pytest.mark.parametrize(
+    ("counts", "added", "target"),
+    [([10, 30, 60], [3, 5, 6], 0.5), ([200, 400, 600, 1000], [5, 4, 5, 6], 0.8), ([40], [12], 0.7)],
+)
+def test_the_level_is_the_largest_that_keeps_its_promise(
+    counts: list[int], added: list[int], target: float
+) -> None:
+    """Protects from a walk that forgets what crossed before, or counts it twice."""
+    places = np.repeat(np.arange(len(counts)), added)
+    n = list(itertools.accumulate(added))
+    found = certified(places, places < 0, counts=counts, target=target, delta=0.1)
+    exact = Fraction(str(target))
+    assert _chance_of_any(counts, n, exact, found.level) <= 0.1 + 1e-9
+    possible = {
+        float(stats.hypergeom(count, math.floor(exact * count), m).sf(k - 1))
+        for count, m in zip(counts, n, strict=True)
+        for k in range(m + 1)
+    }
+    above = [p for p in possible if p > found.level * (1 + 1e-6)]
+    if found.level < 0.1:
+        assert _chance_of_any(counts, n, exact, min(above)) > 0.1
+    assert 0.1 / len(counts) <= found.level <= 0.1
 
 
 labeled = st.lists(st.tuples(st.booleans(), st.integers(0, 5)), min_size=1, max_size=30)
 
 
-@given(labeled)
-@settings(max_examples=100, deadline=None)
-def test_effective_counts_are_those_of_loops(drawn: list[tuple[bool, int]]) -> None:
-    """Protects from contexts that hold no label of a share but count as contexts of it."""
-    is_good, clusters = (list(side) for side in zip(*drawn, strict=True))
-    found = effective_counts(np.array(is_good), np.array(clusters), DELTA)
-    assert (found.n, found.n_good) == pytest.approx(_reference_counts(is_good, clusters, DELTA))
-    assert found.deff >= 1 and found.n <= len(drawn)
-
-
-@given(labeled, st.integers(0, N_SHARES - 1))
-@settings(max_examples=40, deadline=None)
+@given(labeled, st.integers(0, N_SHARES - 1), st.booleans())
+@settings(max_examples=60, deadline=None)
 def test_each_share_has_the_counts_of_its_own_labels(
-    drawn: list[tuple[bool, int]], place: int
+    drawn: list[tuple[bool, int]], place: int, by_context: bool
 ) -> None:
-    """Protects from effects of all labels, or of rows outside a share, in place of its own."""
+    """Protects from effects of all labels, and from a bound that contradicts the verdict."""
     is_good, clusters = (np.array(side) for side in zip(*drawn, strict=True))
     places = (np.arange(len(drawn)) * 7 + place) % N_SHARES
-    found = certify(places, is_good, target=0.3, confidence=1 - DELTA, clusters=clusters)
+    shares_contexts = by_context and len(set(clusters)) < len(clusters)
+    found = certified(places, is_good, target=0.3, clusters=clusters if shares_contexts else None)
     for j, share in enumerate(found.shares):
         inside = places <= j
         assert share.n_labels == inside.sum() and share.n_good == is_good[inside].sum()
         assert share.precision == (share.n_good / share.n_labels if inside.any() else None)
-        if inside.any():
-            own = effective_counts(is_good[inside], clusters[inside], DELTA)
-            assert (share.n_effective, share.n_good_effective) == pytest.approx(own[:2])
-            assert share.deff == pytest.approx(own.deff)
-    expected = holm(np.array([share.p_value for share in found.shares]), DELTA)
-    assert [share.is_certified for share in found.shares] == expected.tolist()
-    certified = [share for share in found.shares if share.is_certified]
-    assert found.chosen == (certified[-1] if certified else None)
+        assert (share.p_value is None) == (j > places.max())
+        assert share.is_certified == (share.lower_bound > 0.3)
+        if inside.any() and shares_contexts:
+            own = [
+                np.bincount(clusters[chosen], minlength=6) for chosen in (inside, inside & is_good)
+            ]
+            counts, good = (side[:, None].astype(np.float64) for side in own)
+            assert share.deff == pytest.approx(float(effective_counts(counts, good, DELTA).deff[0]))
+    chosen = [share for share in found.shares if share.is_certified]
+    assert found.chosen == (chosen[-1] if chosen else None)
 
 
-def test_labels_of_one_context_each_are_independent() -> None:
+@given(
+    st.integers(20, 400),
+    st.floats(0.05, 1.0),
+    st.floats(0.3, 1.0),
+    st.sampled_from([0.3, 0.55, 0.8, 0.9]),
+    st.integers(0, 10**6),
+)
+@settings(max_examples=60, deadline=None)
+def test_bounds_are_above_the_target_where_a_share_is_certified_and_nowhere_else(
+    n_rows: int, labeled_share: float, quality: float, target: float, seed: int
+) -> None:
+    """Protects from "may be below the target although it is certified"."""
+    rng = np.random.default_rng(seed)
+    drawn = rng.choice(n_rows, max(1, int(labeled_share * n_rows)), replace=False)
+    counts = np.unique(kept_rows(n_rows))
+    places = np.searchsorted(counts, drawn, side="right")
+    is_good = rng.random(len(drawn)) < quality
+    found = certified(places, is_good, counts=counts, target=target)
+    for share in found.shares:
+        assert share.is_certified == (share.lower_bound > target)
+        assert share.n_good / share.n_rows <= share.lower_bound or not share.p_value
+
+
+def test_what_lies_below_the_deepest_label_is_not_tested() -> None:
+    """Protects from labels of the best rows that stand for all."""
+    places = np.arange(150) % 3
+    found = certified(places, places < 3)
+    assert found.chosen is not None and found.chosen.share == 0.15
+    assert [share.p_value is None for share in found.shares] == [False] * 3 + [True] * 17
+
+
+def test_known_labels_are_neither_forgotten_nor_counted_twice() -> None:
+    """Of 100 rows 30 were learned from: what they are is known, and what the others must be."""
+    counts = [50, 100]
+    known = KnownLabels(np.array([0] * 20 + [1] * 10), np.arange(30) % 5 > 0)  # 16 and 8 good
+    places, is_good = np.array([0] * 15 + [1] * 20), np.arange(35) % 9 > 0
+    found = certified(places, is_good, counts=counts, target=0.6, known=known)
+    for share, rest, allowed in zip(found.shares, (30, 70), (30 - 16, 60 - 24), strict=True):
+        law = stats.hypergeom(rest, allowed, share.n_labels)
+        assert share.p_value == pytest.approx(law.sf(share.n_good - 1))
+        assert share.lower_bound >= (share.n_good + {50: 16, 100: 24}[share.n_rows]) / share.n_rows
+    worse = KnownLabels(known.places, ~known.is_good)
+    less = certified(places, is_good, counts=counts, target=0.6, known=worse)
+    for one, other in zip(found.shares, less.shares, strict=True):
+        assert one.p_value < other.p_value and one.lower_bound > other.lower_bound
+
+
+def test_more_labels_than_rows_are_refused() -> None:
+    """Protects from known rows that are drawn again."""
+    zeros = np.zeros(10, dtype=np.intp)
+    with pytest.raises(ValueError, match="more labels than rows"):
+        certified(zeros, zeros == 0, counts=[12], known=KnownLabels(zeros[:3], zeros[:3] == 0))
+
+
+def test_labels_of_one_context_each_count_one_by_one() -> None:
     """Protects from a correction that costs labels where there is nothing to correct."""
     places, is_good = np.arange(60) % N_SHARES, np.arange(60) % 7 > 0
-    by_row = certify(places, is_good, target=0.5, confidence=0.95)
-    by_context = certify(places, is_good, target=0.5, confidence=0.95, clusters=np.arange(60))
-    assert by_row.shares == by_context.shares
+    by_row = certified(places, is_good, target=0.5)
+    by_context = certified(places, is_good, target=0.5, clusters=np.arange(60))
+    for one, other in zip(by_row.shares, by_context.shares, strict=True):
+        assert one.p_value == pytest.approx(other.p_value, rel=1e-6) and other.deff == 1
     assert (by_row.n_contexts, by_context.n_contexts) == (None, 60)
+    assert by_context.level == DELTA / N_SHARES
 
 
 def test_one_context_certifies_nothing() -> None:
     """Protects from a passage that is labeled 1,000 times."""
     zeros = np.zeros(1000, dtype=np.intp)
-    found = certify(zeros, zeros == 0, target=0.1, confidence=0.9, clusters=zeros)
+    found = certified(zeros, zeros == 0, target=0.1, clusters=zeros)
     assert found.chosen is None
-    assert {share.p_value for share in found.shares} == {1.0}
+    assert {share.p_value for share in found.shares} == {1.0, None}
     assert {share.lower_bound for share in found.shares} == {0.0}
-
-
-def test_all_good_labels_of_a_context_count_once() -> None:
-    """Protects from failing open: no variance between contexts is no evidence that there is none.
-
-    28 contexts of 15 good labels are 28 labels at the most, and 29 are needed.
-    """
-    clusters = np.repeat(np.arange(28), 15)
-    found = effective_counts(np.ones(420, dtype=bool), clusters, DELTA)
-    assert 20 < found.n <= 28 and found.n == found.n_good
-    places = np.zeros(420, dtype=np.intp)
-    good = np.ones(420, dtype=bool)
-    assert certify(places, good, target=0.9, confidence=0.95, clusters=clusters).chosen is None
-    assert certify(places, good, target=0.9, confidence=0.95).chosen is not None
-
-
-@given(labeled, st.data())
-@settings(max_examples=60, deadline=None)
-def test_order_of_labels_and_names_of_contexts_do_not_matter(
-    drawn: list[tuple[bool, int]], data: st.DataObject
-) -> None:
-    """Protects from numbers that depend on how a file of labels is sorted."""
-    is_good, clusters = (np.array(side) for side in zip(*drawn, strict=True))
-    order = np.array(data.draw(st.permutations(range(len(drawn)))))
-    names = np.array(data.draw(st.permutations(range(9))))
-    one = effective_counts(is_good, clusters, DELTA)
-    other = effective_counts(is_good[order], names[clusters[order]], DELTA)
-    assert one == pytest.approx(other)
 
 
 @given(labeled, st.data())
@@ -238,97 +230,65 @@ def test_without_contexts_a_good_label_more_never_hurts(
     better = is_good.copy()
     better[data.draw(st.sampled_from(bad.tolist()))] = True
     before, after = (
-        certify(places, labels, target=0.4, confidence=0.9) for labels in (is_good, better)
+        certified(places, labels, target=0.4, delta=0.1) for labels in (is_good, better)
     )
+    assert before.level == after.level
     for old, new in zip(before.shares, after.shares, strict=True):
-        assert new.p_value <= old.p_value and new.lower_bound >= old.lower_bound
-        assert new.is_certified or not old.is_certified
-
-
-def test_what_labels_could_show_is_said_before_anybody_labels() -> None:
-    """Protects from 29 as the number to label: 20 shares are tested, not one."""
-    for n_labels in (0, 20, 56, 57, 100, 400, 2000):
-        found = outlook(n_labels, target=0.9, confidence=0.95)
-        assert found.least_labels == 57
-        places = share_index(np.arange(n_labels), n_rows=n_labels)
-        best = certify(places, np.ones(n_labels, dtype=bool), target=0.9, confidence=0.95)
-        certified = [share.share for share in best.shares if share.is_certified]
-        assert found.smallest_share == (certified[0] if certified else None)
-        assert (found.smallest_share is None) == (n_labels < 57)
-
-
-def test_labels_needed_are_those_that_would_pass() -> None:
-    """Protects from hope where there is none, and from a number that would not do."""
-    rng = np.random.default_rng(3)
-    places = rng.integers(N_SHARES, size=300)
-    is_good = rng.random(300) < 0.97 - 0.02 * places
-    found = certify(places, is_good, target=0.9, confidence=0.95)
-    needed = labels_needed(found)
-    for share, n in zip(found.shares, needed, strict=True):
-        if share.is_certified or share.precision is None or share.precision <= 0.9:
-            assert n is None
-            continue
-        assert n is not None
-        for times, passes in ((n / 300, True), ((n - 2) / 300 * 0.999, False)):
-            p_value = precision_p_value(times * share.n_labels, times * share.n_good, 0.9)
-            assert bool(p_value <= DELTA / N_SHARES) == passes
-    assert any(needed) and None in needed
+        assert (old.p_value is None) == (new.p_value is None)
+        assert old.p_value is None or new.p_value <= old.p_value
+        assert new.lower_bound >= old.lower_bound and new.is_certified >= old.is_certified
 
 
 @pytest.mark.parametrize("target", [0.0, 1.0, 1.2, float("nan")])
 def test_targets_that_no_labels_show_are_refused(target: float) -> None:
     """Protects from a precision of 1, which no sample shows."""
     with pytest.raises(ConfigError, match="precision of"):
-        outlook(100, target=target, confidence=0.95)
+        certified(np.zeros(1, dtype=np.intp), np.ones(1, dtype=bool), target=target)
 
 
-@pytest.mark.parametrize("confidence", [0.0, 0.5, 1.0, 95.0, float("nan")])
-def test_confidences_out_of_range_are_refused(confidence: float) -> None:
+@pytest.mark.parametrize("delta", [0.0, 0.5, 1.0, -0.05, float("nan")])
+def test_confidences_out_of_range_are_refused(delta: float) -> None:
     """Protects from 95 for 0.95."""
     with pytest.raises(ConfigError, match="confidence must be"):
-        certify(
-            np.zeros(1, dtype=np.intp), np.ones(1, dtype=bool), target=0.8, confidence=confidence
-        )
+        certified(np.zeros(1, dtype=np.intp), np.ones(1, dtype=bool), delta=delta)
 
 
 def test_places_are_numbers_of_shares() -> None:
     """Protects from shares or ranks that are taken for places."""
     for place in (-1, N_SHARES):
         with pytest.raises(ValueError, match="0..19"):
-            certify(np.array([place]), np.array([True]), target=0.8, confidence=0.95)
+            certified(np.array([place]), np.array([True]))
 
 
 def test_no_labels_certify_nothing() -> None:
-    """Protects from a crash on an empty file of labels."""
+    """Protects from a crash on an empty file of labels, and on no rows."""
     none = np.zeros(0, dtype=np.intp)
     for clusters in (None, none):
-        found = certify(none, none == 0, target=0.8, confidence=0.95, clusters=clusters)
+        found = certified(none, none == 0, clusters=clusters)
         assert found.chosen is None and found.n_labels == 0
-        assert labels_needed(found) == (None,) * N_SHARES
+        assert certified(none, none == 0, counts=[], clusters=clusters).shares == ()
 
 
 # A peer: MAPIE
 
 
-@pytest.fixture(scope="module")
-def draws() -> list[tuple[NDArray[np.intp], NDArray[np.bool_]]]:
-    """Labels with precision falling along the ranking, many and few."""
-    rng = np.random.default_rng(5)
-    places = [rng.integers(N_SHARES, size=n) for n in (5, 40, 150, 400, 1000)]
-    return [(own, rng.random(len(own)) < 0.99 - 0.02 * own) for own in places]
-
-
 @pytest.mark.parametrize("target", [0.75, 0.8, 0.85, 0.9])
-def test_p_values_and_certified_shares_are_those_of_mapie(
-    draws: list[tuple[NDArray[np.intp], NDArray[np.bool_]]], target: float
-) -> None:
-    """Protects from a procedure that is not that of Learn then Test."""
+def test_p_values_are_those_of_mapie_and_no_less_is_certified(target: float) -> None:
+    """Protects from tests that are not those of Learn then Test.
+
+    Its labels are of endless corpora, its correction is Holm's: where that certifies something, the
+    exact level does as well, and more on the whole.
+    """
     from mapie.risk_control import control_fwer
     from mapie.risk_control.methods import compute_hoeffding_bentkus_p_value
 
-    n_certified = []
-    for places, is_good in draws:
-        found = certify(places, is_good, target=target, confidence=1 - DELTA)
+    rng = np.random.default_rng(5)
+    n_more = 0
+    for n_labels in (5, 40, 150, 400, 1000):
+        places = rng.integers(N_SHARES, size=n_labels)
+        places[0] = N_SHARES - 1
+        is_good = rng.random(n_labels) < 0.99 - 0.02 * places
+        found = certified(places, is_good, target=target)
         shares = [share for share in found.shares if share.n_labels]
         n = np.array([share.n_labels for share in shares])
         n_bad = n - np.array([share.n_good for share in shares])
@@ -337,45 +297,16 @@ def test_p_values_and_certified_shares_are_those_of_mapie(
         peer = compute_hoeffding_bentkus_p_value(n_bad / n, n, 1 - target, binary=True)[:, 0]
         own = np.array([share.p_value for share in shares])
         assert is_whole.mean() > 0.7
-        assert own[is_whole] == pytest.approx(peer[is_whole], rel=1e-9)
-        # All tests, those of shares without labels too.
+        assert own[is_whole] == pytest.approx(peer[is_whole], rel=1e-5, abs=1e-15)
         p_values = np.array([share.p_value for share in found.shares])
-        certified = [j for j, share in enumerate(found.shares) if share.is_certified]
-        assert control_fwer(p_values, DELTA, "bonferroni_holm").tolist() == certified
-        n_certified.append(len(certified))
-    assert min(n_certified) == 0 < max(n_certified)
+        by_holm = set(control_fwer(p_values, DELTA, "bonferroni_holm").tolist())
+        chosen = {j for j, share in enumerate(found.shares) if share.is_certified}
+        n_more += len(chosen) - len(by_holm)
+        assert bool(by_holm) <= bool(chosen)
+    assert n_more > 0
 
 
 # Draws of labels whose truth is known
-
-
-@pytest.mark.parametrize("n_contexts", [10, 40])
-@pytest.mark.parametrize("likeness", [0.05, 0.3, 0.7, 0.99])
-@pytest.mark.parametrize("target", [0.8, 0.9])
-def test_p_values_of_labels_by_context_keep_their_level(
-    n_contexts: int, likeness: float, target: float
-) -> None:
-    """Protects from counts that certify too often where the precision is the target, no more.
-
-    Contexts are alike inside from hardly to wholly; at .99 many draws are all good. The levels are
-    those of a single test and of Holm's first step.
-    """
-    n_draws, levels = 1000, np.array([DELTA, DELTA / N_SHARES])
-    rng = np.random.default_rng(n_contexts)
-    shape = 1 / likeness - 1
-    found, careless = np.zeros(2), np.zeros(2)
-    for _ in range(n_draws):
-        sizes = np.maximum(1, rng.poisson(5, size=n_contexts))
-        quality = rng.beta(target * shape, (1 - target) * shape, size=n_contexts)
-        clusters = np.repeat(np.arange(n_contexts), sizes)
-        is_good = rng.random(len(clusters)) < quality[clusters]
-        n, k, _ = effective_counts(is_good, clusters, DELTA)
-        found += precision_p_value(n, k, target) <= levels
-        careless += precision_p_value(len(is_good), is_good.sum(), target) <= levels
-    error = np.sqrt(levels * (1 - levels) / n_draws)
-    assert (found / n_draws <= levels + 3 * error).all()
-    if likeness >= 0.3:
-        assert careless[0] / n_draws > 2 * DELTA, "draws that need no correction test none"
 
 
 @pytest.mark.parametrize("ranked_by", ["row", "context"])
@@ -402,11 +333,10 @@ def test_shares_that_miss_the_target_are_rarely_certified(
         places = rng.integers(N_SHARES, size=len(clusters))
         if ranked_by == "context":
             places = rng.integers(N_SHARES, size=n_contexts)[clusters]
-        by_context = certify(
-            places, is_good, target=target, confidence=1 - DELTA, clusters=clusters
-        )
+        asked = {"counts": LARGE, "target": target, "delta": DELTA}
+        by_context = certify(places, is_good, clusters=clusters, **asked)
         n_missed += by_context.chosen is not None
-        by_row = certify(places, is_good, target=target, confidence=1 - DELTA)
+        by_row = certify(places, is_good, **asked)
         n_careless += by_row.chosen is not None
     assert n_missed / n_draws <= DELTA
     assert n_careless / n_draws > 2 * DELTA, "draws that need no correction test none"

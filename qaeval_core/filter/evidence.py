@@ -1,0 +1,222 @@
+"""Evidence: what labels say of the rows that are left, once it is sure that they may.
+
+Labels are refused where they are no random sample of those rows: of another filter's sheet, or not
+spread over the ranking.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qaeval_core.errors import ConfigError
+from qaeval_core.filter.decide import CorpusRows
+from qaeval_core.filter.labels import LabeledRows, SheetOrder, Spread, spread_of
+from qaeval_core.filter.looks import Account, Look, planned_look
+from qaeval_core.filter.plan import FilterPlan
+from qaeval_core.filter.shares import Shares
+from qaeval_core.signature import hash_text
+from qaeval_core.stats.certificate import Certificate, KnownLabels, certify
+from qaeval_core.stats.label_plan import labels_needed
+from qaeval_core.stats.learned_rank import is_learning
+
+# Labels of a random sample are refused as often.
+_LEAST_SPREAD = 1e-4
+
+
+class NoEvidenceError(ConfigError):
+    """Labels are no random sample of the rows that could be kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What labels say.
+
+    Attributes
+    ----------
+    found : Certificate
+    otherwise : Certificate, optional
+        What they would say if blank rows counted the other way; None without blank rows, and where
+        those with a label are not spread over the ranking.
+    n_blank, n_dropped : int
+        Rows without a label; labels of rows that say nothing of those that are left.
+    within : float, optional
+        The best share of the rows that labels are of; None for all.
+    look : Look, optional
+        Where a precision was asked for.
+    account : Account
+        With this look.
+    needed : int, optional
+        Labels that would certify some share with a chance of .8, where these certify none.
+    """
+
+    found: Certificate
+    otherwise: Certificate | None
+    n_blank: int
+    n_dropped: int
+    within: float | None
+    look: Look | None
+    account: Account
+    needed: int | None
+
+
+def weigh(
+    plan: FilterPlan,
+    rows: CorpusRows,
+    labeled: LabeledRows,
+    *,
+    shares: Shares,
+    share: NDArray[np.uint8],
+    account: Account,
+) -> Evidence:
+    """Return what labels say of each kept share.
+
+    Parameters
+    ----------
+    share : uint8 ndarray of shape (n_rows,)
+        The smallest of the shares that has each row.
+    account : Account
+        Of earlier looks.
+
+    Raises
+    ------
+    NoEvidenceError
+        If the labels are no random sample of the rows that are left.
+    ConfigError
+        If no look is left.
+
+    Notes
+    -----
+    Rows of a whole sheet were drawn one by one, and count so. Other labels that share a group count
+    as fewer.
+    """
+    request = plan.request
+    last = len(shares.counts) - 1 if request.within is None else shares.nearest(request.within)
+
+    def is_member(own: slice) -> NDArray[np.bool_]:
+        return share[own] <= last
+
+    order = SheetOrder(rows, is_member, is_second=request.within is not None)
+    if order.is_other_sheet(labeled.rows):
+        raise NoEvidenceError(_other_sheet(plan))
+    is_sheet = order.is_sheet(labeled.rows)
+    look = None
+    if request.precision is not None:
+        n_due = _n_due(labeled, order) if is_sheet else len(labeled.rows)
+        planned = planned_look(request, n_due)
+        if is_sheet and planned is not None:
+            labeled = labeled.take(np.isin(labeled.rows, order.ordered(labeled.rows)[:planned]))
+        new = Look(_identity(plan, labeled), len(labeled.rows), planned)
+        look, account = account.take(request, new)
+    inside = labeled.take(share[labeled.rows] <= last)
+    groups = None if is_sheet else _shared_groups(rows, inside.rows)
+    if groups is not None and request.learn:
+        raise NoEvidenceError(_shared_and_learned(plan))
+    learns = is_learning(inside.ids, request.seed) & bool(request.learn)
+    teaching, certifying = inside.take(learns & ~inside.is_blank), inside.take(~learns)
+    by_rule = {"bad": certifying, "ignore": certifying.take(~certifying.is_blank)}
+
+    def spread(own: LabeledRows) -> Spread:
+        n_contexts = None if groups is None else len(np.unique(groups))
+        return spread_of(rows, own.rows, is_member, n_independent=n_contexts)
+
+    judged = by_rule.pop(request.blank)
+    if (found_spread := spread(judged)).p_value < _LEAST_SPREAD:
+        raise NoEvidenceError(_not_spread(plan, found_spread))
+
+    def certified(own: LabeledRows) -> Certificate:
+        return certify(
+            share[own.rows].astype(np.intp),
+            own.is_good,
+            counts=shares.counts[: last + 1],
+            n_rows=shares.n_eligible,
+            target=0.5 if request.precision is None else request.precision,
+            delta=request.delta if look is None else look.delta,
+            clusters=None if groups is None else groups[np.isin(certifying.rows, own.rows)],
+            known=KnownLabels(share[teaching.rows].astype(np.intp), teaching.is_good),
+        )
+
+    found, otherwise = certified(judged), None
+    (other,) = by_rule.values()
+    n_blank = int(certifying.is_blank.sum())
+    if n_blank and spread(other).p_value >= _LEAST_SPREAD:
+        otherwise = certified(other)
+    return Evidence(
+        found=found,
+        otherwise=otherwise,
+        n_blank=n_blank,
+        n_dropped=len(labeled.rows) - len(inside.rows),
+        within=None if request.within is None else shares.counts[last] / shares.n_eligible,
+        look=look,
+        account=account,
+        needed=None if look is None or found.chosen else _needed(plan, found, look),
+    )
+
+
+def _n_due(labeled: LabeledRows, order: SheetOrder) -> int:
+    """Return how many rows of a sheet people have come to: up to the last one with a label."""
+    with_label = labeled.rows[~labeled.is_blank]
+    places = np.flatnonzero(np.isin(order.ordered(labeled.rows), with_label))
+    return int(places[-1]) + 1 if len(places) else 0
+
+
+def _identity(plan: FilterPlan, labeled: LabeledRows) -> str:
+    """Return a hash of the rows that are looked at and of the ranking that they judge.
+
+    Targets do not matter: bounds of all shares hold together. Nor does it matter whether a row has
+    a label yet. A blank one is bad, so that filling it in certifies no less, and what was certified
+    before as well. A label that was wrong may be corrected.
+    """
+    content = [plan.ranking(), sorted(labeled.ids.tolist())]
+    return hash_text(json.dumps(content, sort_keys=True, default=str))
+
+
+def _shared_groups(rows: CorpusRows, labeled: NDArray[np.int64]) -> NDArray[np.intp] | None:
+    """Return a number of each label's group, if some labels share one."""
+    if rows.group is None or not len(labeled):
+        return None
+    codes = np.unique(rows.group[labeled], return_inverse=True)[1]
+    return codes if np.bincount(codes).max() > 1 else None
+
+
+def _not_spread(plan: FilterPlan, spread: Spread) -> str:
+    within = plan.request.within
+    part = "the rows" if within is None else f"the best {within:.3g} of the rows"
+    return (
+        f"{plan.request.labels}: labels are not spread over {part} as a random sample would be: "
+        f"half of them are among the best {spread.middle:.3g} (p {spread.p_value:.1g}). They say "
+        "nothing of rows below. Draw rows to label with --label-sheet; if these were drawn from "
+        "the best rows alone, say which: --within-best SHARE"
+    )
+
+
+def _needed(plan: FilterPlan, found: Certificate, look: Look) -> int | None:
+    """Return how many labels would do at a look that was planned beside this one."""
+    request = plan.request
+
+    def delta_of(n: int) -> float:
+        return request.delta * n / (n + look.n_labels)
+
+    return labels_needed(found, delta_of)
+
+
+def _other_sheet(plan: FilterPlan) -> str:
+    request = plan.request
+    said = (
+        f"{request.labels} is a label sheet that was drawn under another rank or other options, or "
+        "a part of one: rows that could be kept here had no chance to be on it, so that nothing "
+        "can be certified by it. Leave its blank rows in it, or draw one with --label-sheet under "
+        "these options"
+    )
+    return said + ("" if request.learn else ", or one for any rank with --learn COLUMNS")
+
+
+def _shared_and_learned(plan: FilterPlan) -> str:
+    return (
+        f"{plan.request.labels} is no label sheet, and its labels share groups: those that --learn "
+        "leaves are no random sample. Draw rows with --label-sheet N --learn COLUMNS, or certify "
+        "combine.json by labels that it was not learned from"
+    )

@@ -1,0 +1,107 @@
+"""Looks: how often a corpus's labels were looked at, and what of the chance of an error is left.
+
+Each certificate is wrong at times; several are more often, if nobody shares that chance among them.
+KEPT keeps the account, in filter.json: looks of one corpus, whatever their labels or ranking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from qaeval_core.errors import ConfigError
+from qaeval_core.filter.request import FilterRequest
+from qaeval_core.stats.label_plan import look_deltas
+
+_NOTHING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A look at labels: of which rows and what ranking, how many, and how often it may be wrong.
+
+    ``planned`` is the number of labels that was planned for it, None without a plan.
+    """
+
+    identity: str
+    n_labels: int
+    planned: int | None
+    delta: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The looks that were taken of a corpus."""
+
+    corpus: str
+    taken: tuple[Look, ...] = ()
+
+    @classmethod
+    def read(cls, content: Mapping[str, Any] | None, corpus: str) -> Account:
+        """Return what an earlier filter.json says of the same corpus."""
+        found = (content or {}).get("looks") or {}
+        if found.get("corpus") != corpus:
+            return cls(corpus)
+        return cls(corpus, tuple(Look(**own) for own in found["taken"]))
+
+    def content(self) -> dict[str, Any]:
+        """Return what `read` reads."""
+        return {"corpus": self.corpus, "taken": [asdict(own) for own in self.taken]}
+
+    def take(self, request: FilterRequest, look: Look) -> tuple[Look, Account]:
+        """Return a look with what it may be wrong, and the account with it.
+
+        One that was taken before, of the same rows and ranking, costs nothing again.
+
+        Raises
+        ------
+        ConfigError
+            If no look is left.
+        """
+        others = tuple(own for own in self.taken if own.identity != look.identity)
+        spent = sum(own.delta for own in others)
+        delta = request.delta - spent
+        if look.planned is not None:
+            if [own.planned for own in others].count(look.planned) >= request.looks.count(
+                look.planned
+            ):
+                raise ConfigError(
+                    f"--looks {_listed(request)}: the look at {look.planned:,} labels was taken, "
+                    "of other rows or by another ranking"
+                )
+            parts = look_deltas(request.looks, request.delta)
+            delta = min(delta, parts[request.looks.index(look.planned)])
+        if delta <= _NOTHING:
+            n = sum(own.n_labels for own in others)
+            raise ConfigError(
+                f"--precision: the {request.delta:.3g} by which certificates of these rows may be "
+                f"wrong is spent on earlier looks, at {n:,} labels. Plan looks before the first "
+                f"one: --looks N,M. Now --confidence {1 - spent - request.delta:.3g} would do"
+            )
+        look = replace(look, delta=delta)
+        earlier = [own.delta for own in self.taken if own.identity == look.identity]
+        recorded = replace(look, delta=max(delta, *earlier)) if earlier else look
+        return look, Account(self.corpus, (*others, recorded))
+
+
+def planned_look(request: FilterRequest, n_labels: int) -> int | None:
+    """Return the planned number of labels that a look at so many is at; None without a plan.
+
+    Raises
+    ------
+    ConfigError
+        If all planned numbers are smaller.
+    """
+    if not request.looks:
+        return None
+    fit = [n for n in request.looks if n >= n_labels]
+    if not fit:
+        raise ConfigError(
+            f"--looks {_listed(request)}: no look at {n_labels:,} labels or more is planned"
+        )
+    return min(fit)
+
+
+def _listed(request: FilterRequest) -> str:
+    return ",".join(map(str, request.looks))
