@@ -5,6 +5,7 @@
 #   make check                         lint and the quick tests, while working
 #   make test PYTEST_ARGS='-k names'   some tests
 #   make test WORKERS=1                one process, such as for a debugger
+#   make long PART=filter              the longest tests of tests/filter; goes on if it was stopped
 #   make adapters DATA=folder          train the shipped adapters again (hours on CPUs)
 
 PYTHON ?= python3
@@ -77,18 +78,11 @@ slow-work: $(STAMP)
 	@$(BIN)/python -m pytest -q --durations=20 -n $(SLOW_WORKERS) --dist loadfile -m slow \
 	  $(addprefix --ignore=,$(SLOW_CALLS)) $(SLOW_WORK) $(PYTEST_ARGS) || test $$? -eq 5
 
-# The last run is evidence: its output is kept with the commit and the machine.
-EVIDENCE := docs/evidence/long.txt
+# What came of each is evidence: docs/evidence/long_PART.txt.
+PART ?=
 
-long: $(STAMP) ## run the longest tests (hours); their output is kept in docs/evidence
-	@mkdir -p $(dir $(EVIDENCE))
-	@{ echo "commit   $$(git describe --always --dirty --abbrev=12)"; \
-	  echo "date     $$(date -u +%Y-%m-%dT%H:%M:%SZ)"; \
-	  echo "machine  $$(uname -srm), $$(nproc) CPUs:$$(sed -n 's/^model name[^:]*://p' /proc/cpuinfo | sed 1q)"; \
-	  echo; } > $(EVIDENCE)
-	@{ $(BIN)/python -m pytest -v --durations=0 -m long $(PYTEST_ARGS) 2>&1; echo "exit $$?"; } \
-	  | sed "s|$$(pwd)|.|g" | tee -a $(EVIDENCE)
-	@tail -n 1 $(EVIDENCE) | grep -qx 'exit 0'
+long: $(STAMP) ## run the longest tests (hours), or one part of them: PART=filter
+	@$(BIN)/python -m tools.long $(PART)
 
 lint: $(STAMP) ## check style, format, types and the rules of imports
 	@echo "ruff check" && $(BIN)/ruff check .
