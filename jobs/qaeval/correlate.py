@@ -189,9 +189,19 @@ def correlate(
         option(
             group=arguments.STATISTICS,
             metavar="COLUMN",
-            text="Resample rows with equal values of this column together.",
+            text="Resample rows with equal values of this column or role together. none resamples "
+            "rows one by one.",
+            show_default="context, else a question that repeats",
         ),
     ] = None,
+    draw_systems: Annotated[
+        bool,
+        flag(
+            "--draw-systems",
+            group=arguments.STATISTICS,
+            text="Draw systems as well, for intervals of systems like these.",
+        ),
+    ] = False,
     resamples: Annotated[
         int,
         option(group=arguments.STATISTICS, metavar="N", text="Resamples of each bootstrap."),
@@ -224,6 +234,7 @@ def correlate(
             forward_selection=forward_selection,
             compare=compare,
             cluster=cluster,
+            draw_systems=draw_systems,
             n_resamples=resamples,
             seed=seed,
         )

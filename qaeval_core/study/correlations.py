@@ -7,7 +7,7 @@ coefficients with their intervals and comparisons of two metrics, is the same fo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -15,7 +15,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from qaeval_core.metrics.catalog import corpus_score
-from qaeval_core.stats.bootstrap import bootstrap, paired_comparison, percentile_interval
+from qaeval_core.stats.bootstrap import (
+    MaxT,
+    paired_comparison,
+    percentile_interval,
+    scaled_bootstrap,
+)
 from qaeval_core.stats.correlation import (
     COEFFICIENTS,
     Correlations,
@@ -38,6 +43,9 @@ from qaeval_core.study.records import DRAWS, SEGMENT, SYSTEM, Statistic, StudyRe
 from qaeval_core.tables import score_tables
 from qaeval_core.tables.score_tables import ScoreColumn
 
+# Of fewer systems a resample is often constant, and no interval is worth its name.
+MIN_SYSTEMS = 8
+
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
@@ -56,14 +64,29 @@ class RatedRows:
     n_unrated: int
     clusters: NDArray[np.intp] | None
 
-    def bootstrap(self, statistic: Callable[[FloatArray], FloatArray]) -> FloatArray:
+    @property
+    def n_units(self) -> int:
+        """What is drawn in each resample: clusters, or rows."""
+        if self.clusters is None:
+            return len(self.ratings)
+        return int(self.clusters.max(initial=-1)) + 1
+
+    def bootstrap(
+        self,
+        statistic: Callable[[FloatArray], FloatArray],
+        value: FloatArray,
+        *,
+        n_units: int | None = None,
+    ) -> FloatArray:
         """Return a statistic of weights of shape (n_rows, n_chunk) for each resample."""
-        return bootstrap(
+        return scaled_bootstrap(
             statistic,
+            value,
             len(self.ratings),
             n_resamples=self.request.n_resamples,
             seed=self.request.seed,
             clusters=self.clusters,
+            n_units=n_units,
         )
 
 
@@ -126,7 +149,7 @@ class Level:
                     metric=metric,
                     coefficient=coefficient,
                     value=float(measured.found.values[i]),
-                    **asdict(percentile_interval(measured.resampled[i])),
+                    **asdict(percentile_interval(np.clip(measured.resampled[i], -1.0, 1.0))),
                     reason=measured.found.reason,
                     n=measured.found.n,
                     n_undefined=int((~rows).sum()),
@@ -136,8 +159,9 @@ class Level:
                     signature=column.signature,
                 )
 
-    def comparisons(self, pairs: Sequence[tuple[str, str]]) -> Iterator[Statistic]:
-        """Yield the difference of two metrics in each coefficient, where both are defined."""
+    def comparisons(self, pairs: Sequence[tuple[str, str]]) -> list[Statistic]:
+        """Return the difference of two metrics in each coefficient, where both are defined."""
+        found, together = [], MaxT(self.rated.request.n_resamples)
         for pair in pairs:
             rows = self.defined[pair[0]] & self.defined[pair[1]]
             a, b = (self._measured(metric, rows) for metric in pair)
@@ -146,13 +170,17 @@ class Level:
             for i, coefficient in enumerate(COEFFICIENTS):
                 value_a = signs[0] * float(a.found.values[i])
                 value_b = signs[1] * float(b.found.values[i])
+                resampled = [
+                    sign * own.resampled[i] for sign, own in zip(signs, (a, b), strict=True)
+                ]
                 compared = paired_comparison(
                     first=value_a,
                     second=value_b,
-                    first_resampled=signs[0] * a.resampled[i],
-                    second_resampled=signs[1] * b.resampled[i],
+                    first_resampled=resampled[0],
+                    second_resampled=resampled[1],
                 )
-                yield Statistic(
+                together.add(compared.difference, resampled[0] - resampled[1])
+                one = Statistic(
                     table="comparisons",
                     level=self.name,
                     subset=self.rated.subset,
@@ -168,6 +196,10 @@ class Level:
                     reason=a.found.reason or b.found.reason,
                     n=min(a.found.n, b.found.n),
                 )
+                found.append(one)
+        # The raw one counts resamples on the other side: it may be the larger one. NaN stays.
+        corrected = np.maximum(together.p_values(), [one.p_value for one in found])
+        return [replace(one, p_corrected=float(p)) for one, p in zip(found, corrected, strict=True)]
 
     def _measured(self, metric: str, rows: BoolArray) -> Measured:
         key = (metric, rows.tobytes())
@@ -192,11 +224,15 @@ def segment_level(rated: RatedRows) -> Level:
 
 
 def _with_resamples(
-    rated: RatedRows, found: Correlations, resample: Callable[[FloatArray], FloatArray]
+    rated: RatedRows,
+    found: Correlations,
+    resample: Callable[[FloatArray], FloatArray],
+    *,
+    n_units: int | None = None,
 ) -> Measured:
-    if found.reason is None:
-        return Measured(found, rated.bootstrap(resample))
-    return Measured(found, np.full((len(COEFFICIENTS), rated.request.n_resamples), np.nan))
+    if found.reason is not None:
+        return Measured(found, np.full((len(COEFFICIENTS), rated.request.n_resamples), np.nan))
+    return Measured(found, rated.bootstrap(resample, np.asarray(found.values), n_units=n_units))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +258,21 @@ class Systems:
 
     def _measure(self, metric: str, rows: BoolArray) -> Measured:
         scores, ratings = self._points(metric, rows, np.ones((len(rows), 1)))
+        request, n_systems = self.rated.request, len(scores)
+        rng = np.random.default_rng([request.seed, n_systems])  # The same draws for each metric.
 
         def resample(weights: FloatArray) -> FloatArray:
             scores, ratings = self._points(metric, rows, weights)
+            if request.draw_systems:
+                drawn = rng.integers(n_systems, size=scores.shape)
+                scores, ratings = (np.take_along_axis(own, drawn, 0) for own in (scores, ratings))
             return row_correlations(metric=scores.T, human=ratings.T)
 
         found = correlate(metric=scores.ravel(), human=ratings.ravel())
-        return _with_resamples(self.rated, found, resample)
+        if n_systems < MIN_SYSTEMS:
+            return Measured(found, np.empty((len(COEFFICIENTS), 0)))
+        n_units = min(self.rated.n_units, n_systems) if request.draw_systems else None
+        return _with_resamples(self.rated, found, resample, n_units=n_units)
 
     def _measure_draws(self, draws: FloatArray, metric: str, rows: BoolArray) -> Measured:
         scores, ratings = self._points(metric, rows, draws)

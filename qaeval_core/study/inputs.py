@@ -7,7 +7,7 @@ chosen and labeled by conditions as a person writes them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -16,10 +16,18 @@ from numpy.typing import NDArray
 from qaeval_core.errors import (
     ConfigError,
     InputError,
+    QAEvalError,
     SchemaError,
 )
+from qaeval_core.storage.path import as_path
+from qaeval_core.storage.retry import Outages
+from qaeval_core.study.records import StudyRequest
+from qaeval_core.tables.open_corpus import open_corpus
+from qaeval_core.tables.range_reader import RangeReader
 from qaeval_core.tables.score_tables import (
+    FILE,
     NO_KEY,
+    ROW,
     ScoreColumn,
     StudyTable,
     check_key,
@@ -29,6 +37,10 @@ from qaeval_core.tables.score_tables import (
     read_keyed,
     texts,
 )
+from qaeval_core.text.column_hashes import column_hashes
+
+# In the order in which they are taken where nobody says.
+CLUSTER_ROLES = ("context", "question")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +95,93 @@ def join_ratings(table: StudyTable, path: str, *, on: str) -> StudyTable:
         notes.append(f"{path}: {n_without:,} rows without {there} are left out")
     if same:
         notes.append(f"columns of both tables; {path}'s end in _with: {', '.join(same)}")
-    return StudyTable(joined, table.described, [*table.notes, *notes])
+    return replace(table, frame=joined, notes=[*table.notes, *notes])
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """What is drawn together in a resample: a column of a table, and what its values are called.
+
+    ``column`` is None where rows are drawn one by one.
+    """
+
+    column: str | None
+    name: str = "rows"
+
+
+def with_clusters(table: StudyTable, request: StudyRequest) -> tuple[StudyTable, Clusters]:
+    """Return a table that was read with places, without them, and with its clusters.
+
+    The context, else the question where it repeats, else the row; ``request.cluster`` is a column,
+    a role, or ``none``. Of an OUT without such a column the input is read again.
+
+    Raises
+    ------
+    SchemaError, ConfigError
+        If the column that was asked for is not there.
+    InputError
+        If the input that has it is not there.
+    """
+    asked = request.cluster
+    clean = replace(table, frame=table.frame.drop(FILE, ROW))
+    if asked == "none":
+        return clean, Clusters(None)
+    if asked is not None and (asked in clean.frame.columns or asked not in CLUSTER_ROLES):
+        check_key(clean.frame, asked, "--cluster")
+        return clean, Clusters(asked, asked)
+    for role in CLUSTER_ROLES if asked is None else (asked,):
+        try:
+            values = _values_of(table, role, request.scores)
+        except QAEvalError as error:
+            if asked is not None:
+                raise InputError(f"--cluster {asked} reads the input again. {error}") from None
+            note = f"rows are resampled one by one, for the input cannot be read: {error}"
+            return replace(clean, notes=[*clean.notes, note]), Clusters(None)
+        if values is None or (asked is None and role == "question" and values.is_unique().all()):
+            continue
+        name = role if role in clean.frame.columns else f"{role} of the input"
+        return replace(clean, frame=clean.frame.with_columns(values.alias(name))), Clusters(
+            name, role
+        )
+    if asked is not None:
+        check_key(clean.frame, asked, "--cluster")
+    return clean, Clusters(None)
+
+
+def _values_of(table: StudyTable, role: str, paths: Sequence[str]) -> pl.Series | None:
+    """Return texts that are equal where a role is, one a row; None where there is no such role."""
+    if role in table.frame.columns:
+        own = table.frame[role]
+        return own.hash(0).cast(pl.String) if own.dtype.is_nested() else own.cast(pl.String)
+    numbers_of = {file.place: i for i, file in enumerate(table.files)}
+    parts = []
+    for path in paths:
+        if not (as_path(path) / "run.json").is_file():
+            return None
+        corpus = open_corpus(path, columns={}, partial=True)
+        # The question of a run may be its candidate, which is an answer here.
+        is_own = role == "question" and role in corpus.names
+        column = role if is_own else corpus.roles.get(role)
+        if column is None:
+            return None
+        for task in corpus.tasks():
+            scores = task.file.scores or task.file.source
+            number = numbers_of[as_path(scores.uri).place]
+            reader = RangeReader(task, names=[column], has_ids=False, outages=Outages())
+            for rows, read, _ in reader:
+                hashes, is_there = column_hashes(read[column])
+                texts_of = pl.Series(hashes).cast(pl.String).set(pl.Series(~is_there), None)
+                places = pl.int_range(rows.start, rows.start + rows.n_rows, eager=True)
+                parts.append(
+                    pl.DataFrame({ROW: places, "value": texts_of}).with_columns(
+                        pl.lit(number).alias(FILE)
+                    )
+                )
+            reader.close()
+    found = table.frame.select(FILE, ROW).join(
+        pl.concat(parts), on=[FILE, ROW], how="left", maintain_order="left"
+    )
+    return found["value"]
 
 
 def choose_metrics(table: StudyTable, names: Sequence[str]) -> list[str]:

@@ -50,9 +50,9 @@ _TITLES = {
 _NOTHING = {"correlations": 0.0, "auc": 0.5, "win_lose": 0.5}  # values that say nothing
 
 _LEGEND = (
-    f"+: the metric of the row agrees with people better, p below {_SURE:g}; −: that of the "
-    f"column; ?: undefined. Color: by how much. At most {svg_grid.MAX_PAIRED} metrics, those that "
-    "agree best."
+    f"+: the metric of the row agrees with people better, p below {_SURE:g} when corrected for all "
+    "pairs; −: that of the column; ?: undefined. Color: by how much. At most "
+    f"{svg_grid.MAX_PAIRED} metrics, those that agree best."
 )
 
 
@@ -246,10 +246,10 @@ def _cell(one: Statistic, room: _StudyRoom, *, is_turned: bool = False) -> svg_g
     if np.isnan(one.value):
         said = f"{a} - {b}: undefined ({reason_shown(one.reason)})"
         return svg_grid.Cell(None, is_sure=False, said=said)
-    chance = "" if np.isnan(one.p_value) else f", p {one.p_value:.3f}"
+    chance = "" if np.isnan(one.p_value) else f", p {one.p_value:.3f} ({one.p_corrected:.3f})"
     said = f"{a} - {b}: {one.value:.3f}{chance}"
     value = -one.value if is_turned else one.value
-    return svg_grid.Cell(value, is_sure=one.p_value < _SURE, said=said)
+    return svg_grid.Cell(value, is_sure=one.p_corrected < _SURE, said=said)
 
 
 _Draw = Callable[[Sequence[Statistic], _StudyRoom, tuple[float, float] | None], str]

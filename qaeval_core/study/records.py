@@ -44,6 +44,7 @@ class StudyRequest:
     forward_selection: bool = False
     compare: str | None = None
     cluster: str | None = None
+    draw_systems: bool = False
     n_resamples: int = N_RESAMPLES
     seed: int = 0
 
@@ -56,6 +57,8 @@ class StudyRequest:
             raise ConfigError("--draws needs --system COLUMN and --question COLUMN")
         if self.question is not None and self.system is None:
             raise ConfigError("--question needs --system COLUMN")
+        if self.draw_systems and self.system is None:
+            raise ConfigError("--draw-systems needs --system COLUMN")
         if not self.min_gap >= 0:
             raise ConfigError(f"--min-gap is {self.min_gap:g}, needs 0 or more")
         self._check_numbers()
@@ -105,6 +108,7 @@ class Statistic:
     value_a: float = math.nan
     value_b: float = math.nan
     p_value: float = math.nan  # two-sided, not corrected for the number of comparisons
+    p_corrected: float = math.nan  # for all comparisons of the table
     # Of an area.
     n_positive: int = 0
     n_negative: int = 0
@@ -131,7 +135,7 @@ TABLES = {
     "correlations": f"level subset human metric coefficient value low high reason n n_undefined "
     f"n_undefined_human {_RESAMPLES} higher_is_better aggregation signature",
     "comparisons": f"level subset human coefficient metric metric_b value_a value_b value low high "
-    f"p_value reason n {_RESAMPLES}",
+    f"p_value p_corrected reason n {_RESAMPLES}",
     "auc": f"subset human metric value low high reason n_positive n_negative n_undefined "
     f"n_undefined_human {_RESAMPLES}",
     "win_lose": f"subset human metric min_gap value low high reason n n_agree n_tied n_disagree "

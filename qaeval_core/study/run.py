@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError, nearest
-from qaeval_core.stats.bootstrap import bootstrap, percentile_interval
+from qaeval_core.stats.bootstrap import percentile_interval, scaled_bootstrap
 from qaeval_core.stats.correlation import CONSTANT_METRIC
 from qaeval_core.stats.ranking import (
     N_FOLDS,
@@ -63,7 +63,9 @@ def run_study(request: StudyRequest, *, say: Callable[[str], None] = lambda _: N
     UnreadableFileError, SchemaError, ConfigError
         If a table cannot be read, a column is missing or an expression cannot be understood.
     """
-    table = score_tables.read_study(request.scores)
+    table = score_tables.read_study(request.scores, has_places=True)
+    table, clusters = inputs.with_clusters(table, request)
+    request = replace(request, cluster=clusters.column)
     if request.ratings is not None and request.on is not None:
         table = inputs.join_ratings(table, request.ratings, on=request.on)
     metrics = _check(request, table)
@@ -73,7 +75,7 @@ def run_study(request: StudyRequest, *, say: Callable[[str], None] = lambda _: N
         metrics,
         scores={name: score_tables.numbers(table.frame, name) for name in metrics},
         ratings={name: score_tables.numbers(table.frame, name) for name in request.human},
-        notes=list(table.notes),
+        notes=[*table.notes, _drawn(table.frame, clusters)],
     )
     columns = {name: table.described.get(name, ScoreColumn()) for name in metrics}
     for name, frame in _subsets(request, table.frame, study.notes):
@@ -85,6 +87,17 @@ def run_study(request: StudyRequest, *, say: Callable[[str], None] = lambda _: N
         if request.auc is not None:
             study.statistics += _areas(request, subset, request.auc)
     return study
+
+
+def _drawn(frame: pl.DataFrame, clusters: inputs.Clusters) -> str:
+    """Return what resamples draw."""
+    if clusters.column is None:
+        return f"intervals take {frame.height:,} rows as independent"
+    n = int(inputs.cluster_codes(frame, clusters.column).max(initial=-1)) + 1
+    return (
+        f"intervals draw {n:,} groups of rows, by {clusters.name}; --cluster none draws rows one "
+        "by one"
+    )
 
 
 def _judge(study: Study, subset: Subset, human: str) -> None:
@@ -177,14 +190,15 @@ def _area(
     if not np.isnan(value) and np.ptp(own) == 0:
         # All ties would be 0.5 with no uncertainty at all, for a metric that says nothing.
         return np.nan, CONSTANT_METRIC, np.full(request.n_resamples, np.nan)
-    resampled = bootstrap(
+    resampled = scaled_bootstrap(
         lambda weights: weighted_auc(own, positive, weights[defined]),
+        np.asarray(value),
         len(scores),
         n_resamples=request.n_resamples,
         seed=request.seed,
         clusters=clusters,
     )
-    return value, ONE_LABEL if np.isnan(value) else None, resampled
+    return value, ONE_LABEL if np.isnan(value) else None, np.clip(resampled, 0.0, 1.0)
 
 
 def _win_lose(
@@ -199,14 +213,22 @@ def _win_lose(
     # Pairs of one question share answers, so questions are drawn, not pairs.
     drawn, numbers = np.unique(pairs.question, return_inverse=True)
     renumbered = RankPairs(pairs.winner, pairs.loser, numbers.astype(np.intp))
+    clusters = None
+    if request.cluster is not None and len(drawn):
+        # Of each question that is drawn, by its first answer.
+        codes = inputs.cluster_codes(subset.frame, request.cluster)
+        first = np.unique(numbers, return_index=True)[1]
+        clusters = np.unique(codes[pairs.winner[first]], return_inverse=True)[1].astype(np.intp)
     for metric in subset.columns:
         scores = subset.scores(metric)
         found = win_lose(scores, pairs)
-        resampled = bootstrap(
+        resampled = scaled_bootstrap(
             partial(weighted_share, scores, renumbered),
+            np.asarray(found.share),
             len(drawn),
             n_resamples=request.n_resamples,
             seed=request.seed,
+            clusters=clusters,
         )
         yield Statistic(
             table="win_lose",
@@ -215,7 +237,7 @@ def _win_lose(
             metric=metric,
             min_gap=request.min_gap,
             value=found.share,
-            **asdict(percentile_interval(resampled)),
+            **asdict(percentile_interval(np.clip(resampled, 0.0, 1.0))),
             reason=NO_PAIRS if np.isnan(found.share) else None,
             n=len(pairs.winner),
             n_agree=found.n_agree,
@@ -279,7 +301,6 @@ def _check(request: StudyRequest, table: StudyTable) -> list[str]:
         ("--system", request.system),
         ("--question", request.question),
         ("--win-lose", request.win_lose),
-        ("--cluster", request.cluster),
     ):
         if column is not None:
             score_tables.check_key(frame, column, option)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from qaeval_core.stats.correlation import COEFFICIENTS
+from qaeval_core.study.correlations import MIN_SYSTEMS
 from qaeval_core.study.records import ALL_ROWS, DRAWS, SEGMENT, SYSTEM, Statistic, Study
 
 _REASONS = {
@@ -55,7 +56,19 @@ def sections(study: Study, table: str) -> Iterator[Shown]:
     """Yield the tables of one kind, a key of ``TABLES``, in the order of the study."""
     places = itertools.groupby(study.of(table), lambda one: (one.level, one.human, one.subset))
     for _, group in places:
-        yield _SHOWN[table](list(group))
+        shown = _SHOWN[table](list(group))
+        if shown.first.level == SYSTEM:
+            shown.remarks.append(_systems_remark(shown, has_drawn=study.request.draw_systems))
+        yield shown
+
+
+def _systems_remark(shown: Shown, *, has_drawn: bool) -> str:
+    n_systems = min(one.n for group in shown.groups for one in group)
+    if n_systems < MIN_SYSTEMS:
+        return f"no interval: fewer than {MIN_SYSTEMS} systems"
+    if has_drawn:
+        return "intervals are for systems like these: systems are drawn, too"
+    return "intervals are for these systems only; --draw-systems draws systems, too"
 
 
 def number(value: float, low: float, high: float, *, reason: str | None) -> str:
@@ -119,13 +132,16 @@ def _comparisons(found: Sequence[Statistic]) -> Shown:
     first = found[0]
     title = (
         f"paired bootstrap, {first.level} level, {first.human}, {rows_shown(first)}: "
-        "difference of correlations A - B, p two-sided, not corrected for many comparisons"
+        "difference of correlations A - B, p two-sided, in brackets corrected for all of this table"
     )
     pairs = itertools.groupby(found, lambda one: (one.metric, one.metric_b))
     groups = [list(own) for _, own in pairs]
     rows = []
     for group in groups:
-        p_values = ["" if math.isnan(one.p_value) else f" p {one.p_value:.3f}" for one in group]
+        p_values = [
+            "" if math.isnan(one.p_value) else f" p {one.p_value:.3f} ({one.p_corrected:.3f})"
+            for one in group
+        ]
         cells = [_number(one) + shown for one, shown in zip(group, p_values, strict=True)]
         rows.append([group[0].metric, group[0].metric_b, f"{group[0].n:,}", *cells])
     head = ["A", "B", "n", *COEFFICIENTS]

@@ -57,12 +57,19 @@ class StudyTable:
     frame: pl.DataFrame
     described: dict[str, ScoreColumn]
     notes: list[str]
+    files: tuple[StoragePath, ...] = ()
 
 
-def read_study(paths: Sequence[str], *, text: str | None = None) -> StudyTable:
+# Columns that say where a row was read: the number of its file, and its number there.
+FILE, ROW = "\x00file", "\x00row"
+
+
+def read_study(
+    paths: Sequence[str], *, text: str | None = None, has_places: bool = False
+) -> StudyTable:
     """Read tables below each other: files, folders, globs, or the OUT of ``qaeval score``.
 
-    Each may be in a bucket, by its URI.
+    Each may be in a bucket, by its URI. With ``has_places`` columns ``FILE`` and ``ROW`` are added.
 
     Struct columns appear as ``column.field``; NaN is null. The column ``text`` is not taken for
     numbers, where a file does not say what it holds.
@@ -78,6 +85,11 @@ def read_study(paths: Sequence[str], *, text: str | None = None) -> StudyTable:
     files = list({file.place: file for path in paths for file in table_files(path)}.values())
     frames = [_read(file, text) for file in files]
     _check_same_columns(files, frames)
+    if has_places:
+        frames = [
+            own.with_columns(pl.lit(i).alias(FILE), pl.int_range(pl.len()).alias(ROW))
+            for i, own in enumerate(frames)
+        ]
     try:
         frame = pl.concat(frames, how="vertical_relaxed")
     except pl.exceptions.PolarsError as error:
@@ -94,7 +106,7 @@ def read_study(paths: Sequence[str], *, text: str | None = None) -> StudyTable:
             known = described.setdefault(name, column)
             if known.signature != column.signature:
                 notes.append(f"{file}: {name} was made in another way than in the files before")
-    return StudyTable(flat_columns(_sampled(frame, notes)), described, notes)
+    return StudyTable(flat_columns(_sampled(frame, notes)), described, notes, tuple(files))
 
 
 def _sampled(frame: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
