@@ -1,7 +1,7 @@
 """audit: alert if scores changed between two runs by more than chance explains.
 
-Exit codes: 0 no alert; 3 alert; 1 OUT is not complete, there is no reference, or the run broke;
-2 bad request.
+Exit codes: 0 no alert; 3 alert; 1 too few clusters for a verdict, OUT is not complete, there is no
+reference, or the run broke; 2 bad request.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ by pair, if they are at least half of the rows. This detects small changes,
 and values that differ although their input does not. The input of both runs
 is read again, if it is still there. A reference from the history has no rows.
 
-Exit codes: 0 no alert; 3 alert; 1 OUT not complete, or nothing to compare it
-with (0 with --pin); 2 bad request.
+Exit codes: 0 no alert; 3 alert; 1 too few contexts for a verdict, OUT not
+complete, or nothing to compare it with (0 with --pin); 2 bad request.
 """
 
 EXIT_ALERT = 3

@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, field, fields
 
 import pyarrow as pa
 
-from qaeval_core.audit.drift import Pair, Test, adjusted, moments_of
+from qaeval_core.audit.drift import Pair, Test, adjusted, moments_of, tail_factor
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.audit.unusual_runs import RunMeans, unusual
 from qaeval_core.profile.column_profile import Profile
@@ -122,6 +122,7 @@ def compare(
     settings: AuditSettings | None = None,
     *,
     history: Sequence[RunMeans] = (),
+    n_rows_before: int | None = None,
 ) -> AuditResult:
     """Compare two runs; degenerate ones have a result, too.
 
@@ -130,10 +131,13 @@ def compare(
     reference, current : RunProfile
     settings : AuditSettings, optional
     history : sequence of RunMeans
-        Of earlier runs, see `history.run_means`.
+        Of earlier runs, see `unusual_runs.run_means`.
+    n_rows_before : int, optional
+        Rows of the last run, which those of the current one are compared with; default those of
+        the reference. A corpus that grows is not the reference's size for long.
     """
     settings = settings or AuditSettings()
-    comparison = _Comparison(reference, current, settings)
+    comparison = _Comparison(reference, current, settings, n_rows_before)
     comparison.columns()
     comparison.slices()
     comparison.verdicts()
@@ -142,8 +146,14 @@ def compare(
 
 
 class _Comparison:
-    def __init__(self, reference: RunProfile, current: RunProfile, settings: AuditSettings) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        reference: RunProfile,
+        current: RunProfile,
+        settings: AuditSettings,
+        n_rows_before: int | None,
+    ) -> None:
+        self._settings, self._n_rows_before = settings, n_rows_before
         self._pair = Pair.of(reference, current, n_draws=settings.n_draws, seed=settings.seed)
         self._runs = (reference, current)
         self._clusters = [run.clusters.counts() for run in self._runs]
@@ -206,9 +216,12 @@ class _Comparison:
             int(counts[code]) for counts, code in zip(self._clusters, codes, strict=True)
         )
         is_few = n_clusters < self._settings.min_clusters
+        factor = tail_factor(n_clusters)
         label = str(own)
         if own == WHOLE:
             n_before, n_now = map(float, n_rows)
+            if self._n_rows_before is not None:
+                n_before = float(self._n_rows_before)
             effect = n_now / n_before - 1 if n_before else float("nan")
             self._tests.append(Test("", label, "rows", n_before, n_now, effect))
         before, now = (run.rates for run in self._runs)
@@ -218,9 +231,11 @@ class _Comparison:
             if name not in now or name == "rows" or statistic in _NOT_COMPARED or is_whole_alone:
                 continue
             counts = (before[name][:, codes[0]], now[name][:, codes[1]])
-            self._tests.append(self._pair.rate(column, label, statistic, counts, is_few=is_few))
+            self._tests.append(
+                self._pair.rate(column, label, statistic, counts, is_few=is_few, factor=factor)
+            )
         for name in self._names:
-            self._tests += self._pair.column(name, codes, label, is_few=is_few)
+            self._tests += self._pair.column(name, codes, label, is_few=is_few, factor=factor)
 
     def _missing(self, own: Slice, code: int, n_rows: int) -> None:
         text = f"{own} had {n_rows:,} rows and has none now"

@@ -20,6 +20,9 @@ Of what few rows are, small runs may have none, and draws of none are all alike.
 of two shares varies at least as if rows of both runs varied alike; what lacks is added as normal
 noise.
 
+Draws of few clusters have a thin tail: they are moved away from the run by
+sqrt(B / (B - 1)) t_{.995, B - 1} / z_{.995}, with B clusters on the smaller side.
+
 Intervals of shifts and rates are percentiles of their draws. Those of distances are T -+ the
 level's quantile of T*, and not less than 0: draws of a distance lie above it, for each adds noise,
 and percentiles of them would leave out the truth where nothing moved.
@@ -46,6 +49,7 @@ MIN_CLUSTERS = 30
 _MIN_BUCKETS = 20
 # What is left of 0 where numbers were rounded.
 _ROUNDED = 1e-12
+_TAIL = 0.995
 # Below this share of half the range a standard deviation is what sums were rounded by.
 _NO_SPREAD = 2.0**-14
 # Never an alert of their own: tests of these columns are for people to see.
@@ -96,6 +100,23 @@ class Test:
         # A draw without values speaks for chance.
         n_as_large = int(np.count_nonzero(~(self.null < self.observed - _ROUNDED)))
         return (1 + n_as_large) / (1 + len(self.null))
+
+
+def tail_factor(n_clusters: int) -> float:
+    """Return how far draws of so many clusters are moved away from the run; 1 below two.
+
+    Examples
+    --------
+    >>> round(tail_factor(30), 3), round(tail_factor(256), 3)
+    (1.088, 1.01)
+    """
+    from scipy import stats  # Imported here: it takes half a second that few commands need.
+
+    n = min(n_clusters, N_BUCKETS)
+    if n < 2:
+        return 1.0
+    tail = stats.t.ppf(_TAIL, n - 1) / stats.norm.ppf(_TAIL)
+    return float(tail * math.sqrt(n / (n - 1)))
 
 
 def draw_weights(run: RunProfile, *, n_draws: int, seed: int) -> FloatArray:
@@ -168,7 +189,14 @@ class Pair:
         )
 
     def rate(
-        self, column: str, label: str, statistic: str, counts: Sequence[IntArray], *, is_few: bool
+        self,
+        column: str,
+        label: str,
+        statistic: str,
+        counts: Sequence[IntArray],
+        *,
+        is_few: bool,
+        factor: float = 1.0,
     ) -> Test:
         """Return the test of a share of rows.
 
@@ -176,6 +204,8 @@ class Pair:
         ----------
         counts : pair of int ndarray of shape (2, N_BUCKETS)
             Of reference and current: rows of which it is true, and rows of which it could be.
+        factor : float
+            Of `tail_factor`.
         """
         drawn = [
             Drawn.of(own.T, weights) for own, weights in zip(counts, self.weights, strict=True)
@@ -189,29 +219,44 @@ class Pair:
         return shift(
             Test(column, label, statistic, before, now, now - before, is_few=is_few),
             now_drawn - before_drawn + noise,
+            factor=factor,
         )
 
-    def column(self, name: str, codes: tuple[int, int], label: str, *, is_few: bool) -> list[Test]:
+    def column(
+        self,
+        name: str,
+        codes: tuple[int, int],
+        label: str,
+        *,
+        is_few: bool,
+        factor: float = 1.0,
+    ) -> list[Test]:
         """Return the tests of one column in one slice.
 
         Parameters
         ----------
         codes : pair of int
             Of the slice, in the reference and in the current run.
+        factor : float
+            Of `tail_factor`.
         """
         profiles = (self.reference.columns[name], self.current.columns[name])
         counts = [own.counts[code] for own, code in zip(profiles, codes, strict=True)]
         undefined = [np.stack([own[:, -1], own.sum(axis=1)]).astype(np.int64) for own in counts]
-        tests = [self.rate(name, label, "undefined", undefined, is_few=is_few)]
+        tests = [self.rate(name, label, "undefined", undefined, is_few=is_few, factor=factor)]
         n_buckets = min(int(own[:, :-1].any(axis=1).sum()) for own in counts)
         is_few = is_few or n_buckets < _MIN_BUCKETS
         scale = _scale(profiles, codes)
-        tests.append(_mean(name, label, profiles, codes, self.weights, scale=scale, is_few=is_few))
+        mean, drawn = _mean(name, label, profiles, codes, self.weights, scale=scale)
+        n_values = [float(own[:, :-1].sum()) for own in counts]
+        factor *= _lacking_factor(drawn, n_rows=n_values)
+        difference = drawn[1] - drawn[0]
+        tests.append(shift(replace(mean, is_few=is_few), difference, factor=factor))
         cells = profiles[0].cells
         blank = Test(name, label, "", np.nan, np.nan, np.nan, is_few=is_few)
-        tests += _distances(blank, cells.centers, counts, self.weights, scale=scale)
+        tests += _distances(blank, cells.centers, counts, self.weights, scale=scale, factor=factor)
         bins = effects.psi_bins(cells, counts[0].sum(axis=0))
-        tests.append(_psi(blank, bins, counts, self.weights))
+        tests.append(_psi(blank, bins, counts, self.weights, factor=factor))
         return tests
 
 
@@ -225,18 +270,37 @@ def _lacking_noise(
     the difference varies by no less than with that of both together, which is
     v_0 / n_1 + v_1 / n_0.
     """
-    lacking = 0.0
-    if all(n_rows) and not any(np.isnan(own).all() for own in drawn):
-        a_row = [n * float(np.nanvar(own)) for n, own in zip(n_rows, drawn, strict=True)]
-        lacking = max((a_row[0] - a_row[1]) * (1 / n_rows[1] - 1 / n_rows[0]), 0.0)
+    lacking = _lacking_variance(drawn, n_rows=n_rows)
     return math.sqrt(lacking) * np.random.default_rng(seed).standard_normal(len(drawn[0]))
 
 
-def shift(test: Test, drawn: FloatArray) -> Test:
+def _lacking_variance(drawn: Sequence[FloatArray], *, n_rows: Sequence[float]) -> float:
+    if not all(n_rows) or any(np.isnan(own).all() for own in drawn):
+        return 0.0
+    a_row = [n * float(np.nanvar(own)) for n, own in zip(n_rows, drawn, strict=True)]
+    return max((a_row[0] - a_row[1]) * (1 / n_rows[1] - 1 / n_rows[0]), 0.0)
+
+
+def _lacking_factor(drawn: Sequence[FloatArray], *, n_rows: Sequence[float]) -> float:
+    """Return how much wider draws of a difference of means must be, for the same reason.
+
+    Of a long tail a few contexts may have nothing: then they have a low mean, and draws of it that
+    hardly vary.
+    """
+    if not all(n_rows) or any(np.isnan(own).all() for own in drawn):
+        return 1.0
+    own = sum(float(np.nanvar(each)) for each in drawn)
+    if not own > 0 or not math.isfinite(own):
+        return 1.0
+    return math.sqrt(1 + _lacking_variance(drawn, n_rows=n_rows) / own)
+
+
+def shift(test: Test, drawn: FloatArray, *, factor: float = 1.0) -> Test:
     """Return the test of a difference whose effect is known, from draws of the effect."""
-    interval = percentile_interval(drawn, level=LEVEL)
     if np.isnan(test.effect):
         return test
+    drawn = test.effect + (drawn - test.effect) * factor
+    interval = percentile_interval(drawn, level=LEVEL)
     return replace(
         test,
         low=interval.low,
@@ -271,16 +335,16 @@ def _mean(
     weights: tuple[FloatArray, FloatArray],
     *,
     scale: float,
-    is_few: bool,
-) -> Test:
+) -> tuple[Test, list[FloatArray]]:
+    """Return a difference of means, not tested yet, and draws of both."""
     means, draws = [], []
     for profile, code, own in zip(profiles, codes, weights, strict=True):
         x, drawn = Drawn.of(profile.moments[:2, code].T, own).ratio(1, 0)
         means.append(profile.center + profile.half_width * x)
         draws.append(profile.center + profile.half_width * drawn)
     effect = (means[1] - means[0]) / scale
-    test = Test(column, label, "mean", means[0], means[1], effect, is_few=is_few)
-    return shift(test, (draws[1] - draws[0]) / scale)
+    test = Test(column, label, "mean", means[0], means[1], effect)
+    return test, [own / scale for own in draws]
 
 
 def _distances(
@@ -290,6 +354,7 @@ def _distances(
     weights: tuple[FloatArray, FloatArray],
     *,
     scale: float,
+    factor: float,
 ) -> list[Test]:
     """Return the tests of distances of distribution functions, over defined values alone."""
     totals = [own[:, :-1].sum(axis=0, dtype=np.int64) for own in counts]
@@ -307,6 +372,7 @@ def _distances(
     noise = functions[1][1]
     noise -= functions[0][1]
     noise -= observed
+    noise *= factor
     np.abs(noise, out=noise)
     own_centers = centers[used]
     return [
@@ -347,6 +413,8 @@ def _psi(
     bins: NDArray[np.intp],
     counts: Sequence[NDArray[np.uint32]],
     weights: tuple[FloatArray, FloatArray],
+    *,
+    factor: float,
 ) -> Test:
     """Return the test of PSI; its effect is what is left when its mean under no change is off."""
     is_in = np.eye(int(bins.max()) + 1)[bins]
@@ -355,10 +423,13 @@ def _psi(
         return replace(blank, statistic="psi")
     drawn = [Drawn.of(own, each) for own, each in zip(binned, weights, strict=True)]
     before, now = (effects.smoothed(own.whole) for own in drawn)
-    before_drawn, now_drawn = (effects.smoothed(own.draws) for own in drawn)
     # No share is less than that of an empty bin.
-    floor = 0.5 / (drawn[1].whole.sum() + 0.5 * len(now))
-    null = effects.psi(before_drawn, np.maximum(before + now_drawn - now, floor))
+    floors = [0.5 / (own.whole.sum() + 0.5 * len(now)) for own in drawn]
+    before_drawn, now_drawn = (
+        np.maximum(own + (effects.smoothed(each.draws) - own) * factor, floor)
+        for own, each, floor in zip((before, now), drawn, floors, strict=True)
+    )
+    null = effects.psi(before_drawn, np.maximum(before + now_drawn - now, floors[1]))
     observed, by_chance = float(effects.psi(before, now)), float(null.mean())
     # A draw has the noise of the run and its own.
     interval = percentile_interval(effects.psi(before_drawn, now_drawn) - 2 * by_chance)

@@ -30,6 +30,7 @@ from qaeval_core.profile.cells import Cells
 from qaeval_core.profile.column_profile import CountArray, FloatArray
 
 _N_QUANTILES = 10
+_BIN_SHARE = 0.05
 
 
 def ks(difference: FloatArray) -> FloatArray:
@@ -82,7 +83,11 @@ def js_distance(reference: NDArray[np.number], current: NDArray[np.number]) -> f
 
 
 def psi_bins(cells: Cells, reference: CountArray | FloatArray) -> NDArray[np.intp]:
-    """Return the PSI bin of each cell: tenths of the reference, atoms, and undefined values.
+    """Return the PSI bin of each cell: tenths of the reference, frequent values, undefined ones.
+
+    A value with a bin of its own has at least 5 % of the reference. One of 1 % is an atom because
+    it was frequent there: it is rarer in the next run by chance alone, and draws of fixed bins do
+    not know.
 
     Parameters
     ----------
@@ -95,8 +100,9 @@ def psi_bins(cells: Cells, reference: CountArray | FloatArray) -> NDArray[np.int
     int ndarray of shape (n_cells,)
         Numbers from 0, without gaps.
     """
-    atoms = cells.codes(np.array(cells.atoms, dtype=np.float64))
     mass = np.asarray(reference, dtype=np.float64).copy()
+    atoms = cells.codes(np.array(cells.atoms, dtype=np.float64))
+    atoms = atoms[mass[atoms] >= _BIN_SHARE * mass.sum()]
     mass[atoms] = mass[-1] = 0.0
     before = np.cumsum(mass) - mass
     tenths = np.floor(_N_QUANTILES * before / max(mass.sum(), 1.0))

@@ -26,11 +26,13 @@ from qaeval_core.audit.run import (
     run_summary,
     signatures,
 )
+from qaeval_core.audit.unusual_runs import MIN_RUNS
 from qaeval_core.pages.example_rows import RunExamples
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.store.store import Store
 
-STATUSES = ("ok", "alert", "first_run", "incomplete")
+STATUSES = ("ok", "alert", "too_few", "first_run", "incomplete")
+_WEEKS = 52
 _MAX_SHOWN = 20
 
 
@@ -72,6 +74,7 @@ def content(outcome: AuditOutcome) -> dict[str, Any]:
         "why": outcome.why,
         "alerts": [asdict(alert) for alert in result.alerts],
         "too_few": result.is_too_few,
+        "false_alarm_in_a_year": false_alarm_in_a_year(outcome),
         "run": run_summary(outcome.run, outcome.profile) | {"out": str(outcome.out)},
         "reference": run_summary(outcome.reference, outcome.reference_profile)
         if outcome.reference
@@ -91,6 +94,15 @@ def content(outcome: AuditOutcome) -> dict[str, Any]:
         "earlier_runs": [run for run, _ in outcome.earlier],
         "tests": [asdict(row) for row in result.rows],
     }
+
+
+def false_alarm_in_a_year(outcome: AuditOutcome) -> float:
+    """Return the chance of at least one false alarm in 52 audits, in [0, 1].
+
+    Each audit may be wrong by alpha, and by alpha again where earlier runs say what is usual.
+    """
+    n_families = 1 + (len(outcome.earlier) >= MIN_RUNS)
+    return 1.0 - (1.0 - outcome.request.settings.alpha) ** (_WEEKS * n_families)
 
 
 def _paired(outcome: AuditOutcome) -> dict[str, Any] | None:
@@ -129,7 +141,7 @@ def prometheus_lines(outcome: AuditOutcome, *, name: str) -> Iterator[str]:
             "When the audited run was complete.",
             [(own, time_of(outcome.run).timestamp())],
         )
-    if outcome.status in ("ok", "alert"):
+    if outcome.status in ("ok", "alert", "too_few"):
         yield from _gauge(
             "qaeval_audit_alerts",
             "Alerts of the last audit.",
@@ -189,6 +201,11 @@ def outcome_lines(outcome: AuditOutcome, report: StoragePath) -> Iterator[str]:
     if outcome.paired:
         yield f"in pairs: {outcome.paired[0].n_pairs:,} rows that both runs have"
     yield from (f"note: {note}" for note in (*outcome.notes, *result.notes)[:_MAX_SHOWN])
+    if outcome.status in ("ok", "alert"):
+        yield (
+            f"note: where nothing moves, {false_alarm_in_a_year(outcome):.0%} of years of weekly "
+            f"audits have a false alarm, at alpha {outcome.request.settings.alpha:g}"
+        )
     yield f"report: {report / PAGE}"
 
 

@@ -151,10 +151,11 @@ def _head(own: _Page) -> str:
     titles = {
         "ok": "No alert",
         "alert": f"{n_alerts:,} alert{'s' if n_alerts > 1 else ''}",
+        "too_few": "Too few clusters for a verdict",
         "first_run": "First run: there is nothing to compare it with",
         "incomplete": "Incomplete",
     }
-    tone: Tone = {"ok": "good", "alert": "bad", "incomplete": "bad"}.get(outcome.status, "plain")  # type: ignore[assignment]
+    tone: Tone = {"ok": "good", "first_run": "plain"}.get(outcome.status, "bad")  # type: ignore[assignment]
     lines = [f'<h1 class="{tone}">{escaped(titles[outcome.status])}</h1>']
     if outcome.why:
         lines.append(block_html(Passage(outcome.why, tone="bad")))

@@ -2,7 +2,7 @@
 
 ``DIR/<run id>.profile.parquet`` is written once, whole or not at all, and never again: two audits
 at once both leave theirs, and one that is killed leaves nothing that counts. ``DIR/pinned.json``
-names the reference.
+names the reference. ``DIR/<run id>.alert.json`` says that a run's audit was an alert.
 
 A run's id is the time at which it was complete and a hash of what it wrote about itself, so that
 names are in the order of runs and a copy of OUT is the same run.
@@ -27,6 +27,7 @@ from qaeval_core.storage.path import AnyPath, StoragePath, as_path, read_json
 from qaeval_core.store.store import Store
 
 ENDING = ".profile.parquet"
+ALERT = ".alert.json"
 PINNED = "pinned.json"
 _TIME = "%Y%m%dT%H%M%S.%fZ"
 _ID = re.compile(r"^\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{12}$")
@@ -116,6 +117,34 @@ class Runs:
             If it is damaged, or was written by another version.
         """
         return read_profile(self.path(run), self._store)
+
+    def alarmed(self) -> set[str]:
+        """Return the runs whose last audit was an alert, and that nobody pinned since."""
+
+        def names() -> list[str]:
+            return [found.name for found in self.folder.list() if found.name.endswith(ALERT)]
+
+        found = self._store.call(names, f"cannot list {self.folder}")
+        return {name.removesuffix(ALERT) for name in found}
+
+    def mark(self, run: str, *, is_alarmed: bool) -> None:
+        """Keep whether a run's audit was an alert: then it says nothing of what is usual.
+
+        Raises
+        ------
+        StorageError
+            If the disk refuses for as long as it is tried.
+        """
+        path = self.folder / f"{run}{ALERT}"
+        self._store.check_inside(path)
+
+        def change() -> None:
+            if is_alarmed:
+                path.put_new(b"{}\n")
+            elif path.is_file():
+                path.delete()
+
+        self._store.call(change, f"cannot write {path}")
 
     def pinned_version(self) -> Tag | None:
         """Return which version of the file says what is pinned; None where there is none."""

@@ -1,7 +1,8 @@
 """Run: one audit from its request to its report.
 
-Statuses: ``ok``; ``alert``; ``first_run``, with nothing to compare with; ``incomplete``, where the
-run is not complete or the reference cannot be had.
+Statuses: ``ok``; ``alert``; ``too_few``, where there are too few clusters for a verdict and nothing
+else is an alert; ``first_run``, with nothing to compare with; ``incomplete``, where the run is not
+complete or the reference cannot be had.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from qaeval_core.store.store import Store
 from qaeval_core.tables.executor import RETRY_S, RangeExecutor
 from qaeval_core.tables.finished_run import FinishedRun, read_run
 
-AuditStatus = Literal["ok", "alert", "first_run", "incomplete"]
+AuditStatus = Literal["ok", "alert", "too_few", "first_run", "incomplete"]
 # What comes before says little of the next run, and each is read.
 _MAX_EARLIER = 100
 
@@ -131,18 +132,30 @@ class Audit:
         if before is None:
             return first
         found = self._compared(first, before, profile)
-        return found if like is None else self._in_pairs(found, like, executor)
+        if like is not None:
+            found = self._in_pairs(found, like, executor)
+        is_alarmed = found.status == "alert" and not self.request.pin
+        self.runs.mark(self.run, is_alarmed=is_alarmed)
+        return found
 
     def _compared(
         self, first: AuditOutcome, before: RunProfile, profile: RunProfile
     ) -> AuditOutcome:
-        earlier, unread = self._earlier()
+        earlier, n_rows, unread = self._earlier()
+        if self.request.watch:  # What is not asked for has not vanished.
+            before = before.only(self.request.watch)
+        # A reference that is named is what is asked about.
+        is_named = self.request.reference not in (None, *REFERENCES)
         result = compare(
-            before, profile, self.request.settings, history=[means for _, means in earlier]
+            before,
+            profile,
+            self.request.settings,
+            history=[means for _, means in earlier],
+            n_rows_before=None if is_named else n_rows,
         )
         return replace(
             first,
-            status="alert" if result.alerts else "ok",
+            status=_status(result),
             reference=self.reference.name,
             reference_profile=before,
             result=result,
@@ -158,10 +171,11 @@ class Audit:
         settings = self.request.settings
         shared = pair_runs(*sides, settings, executor, retry_s=self.retry_s)
         alerts = with_pairs(found.result.alerts, shared.columns, settings)
+        result = replace(found.result, alerts=alerts)
         return replace(
             found,
-            status="alert" if alerts else "ok",
-            result=replace(found.result, alerts=alerts),
+            status=_status(result),
+            result=result,
             notes=(*found.notes, *shared.notes),
             paired=shared.columns,
             share_matched=shared.share,
@@ -203,15 +217,34 @@ class Audit:
         ]
         return pairs[0] != pairs[1]
 
-    def _earlier(self) -> tuple[list[tuple[str, RunMeans]], list[str]]:
-        """Return the runs before this one, and notes of those that cannot be read."""
-        found, notes = [], []
-        for run in [own for own in self.runs.ids() if own < self.run][-_MAX_EARLIER:]:
+    def _earlier(self) -> tuple[list[tuple[str, RunMeans]], int | None, list[str]]:
+        """Return the runs before this one, rows of the last one, and notes of what is left out.
+
+        A run that alarmed says nothing of what is usual, until it is pinned: one bad week would
+        make the next one look fine.
+        """
+        found: list[tuple[str, RunMeans]] = []
+        n_rows, notes, alarmed = None, [], self.runs.alarmed()
+        before = [own for own in self.runs.ids() if own < self.run][-_MAX_EARLIER:]
+        for run in before:
+            if run in alarmed:
+                continue
             try:
-                found.append((run, run_means(self.runs.read(run))))
+                profile = self.runs.read(run)
             except UnreadableFileError as error:
                 notes.append(f"left out of the history: {error}")
-        return found, notes
+                continue
+            found.append((run, run_means(profile)))
+            n_rows = profile.n_rows
+        if n_alarmed := len(alarmed & set(before)):
+            notes.append(f"left out of the history: {n_alarmed} alarmed runs; --pin accepts one")
+        return found, n_rows, notes
+
+
+def _status(result: AuditResult) -> AuditStatus:
+    if result.alerts:
+        return "alert"
+    return "too_few" if result.is_too_few else "ok"
 
 
 def prepare_audit(

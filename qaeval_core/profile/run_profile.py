@@ -7,8 +7,8 @@ bucket, whose metadata say cells, signatures and slices.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -235,6 +235,23 @@ class RunProfile:
         for name, counts in other.rates.items():
             self._add_rate(name, counts)
         self.clusters.merge(other.clusters)
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the run."""
+        return int(self.rates["rows"][0, 0].sum())
+
+    def only(self, columns: Collection[str]) -> RunProfile:
+        """Return the profile with some of its columns."""
+        return replace(
+            self,
+            columns={name: own for name, own in self.columns.items() if name in columns},
+            rates={
+                name: own
+                for name, own in self.rates.items()
+                if "." not in name or name.partition(".")[2] in columns
+            },
+        )
 
     def slice_notes(self) -> list[str]:
         """Return a sentence for each column that has more values than slices."""

@@ -94,3 +94,16 @@ def test_psi_is_that_of_a_sum_by_hand() -> None:
     assert found.effect == pytest.approx(expected - by_chance)
     same = effects_of(before, before, cells)
     assert {test.effect for test in same.values()} == {0.0}
+
+
+def test_a_value_has_a_bin_of_its_own_from_a_twentieth_on() -> None:
+    """A value of 1 % was chosen for being frequent there: it is rarer next week by chance alone."""
+    cells = Cells(0.0, 1.0, (0.25, 0.5, 0.75))
+    counts = np.zeros(cells.n_cells)
+    counts[cells.codes(np.linspace(0.01, 0.99, 800))] += 1
+    for value, n in ((0.25, 10), (0.5, 20), (0.75, 60)):
+        counts[cells.codes(np.array([value]))] = n
+    bins = psi_bins(cells, counts)
+    own = [bins[cells.codes(np.array([value]))[0]] for value in cells.atoms]
+    shared = [np.count_nonzero(bins == each) > 1 for each in own]
+    assert shared == [True, True, False]
