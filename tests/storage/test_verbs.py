@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from filter_corpora import files_of, questions
 from qaeval.cli import app
-from qaeval_core.audit.profile_folder import PINNED, Runs
+from qaeval_core.audit.profile_folder import ALERT, PINNED, Runs
 from qaeval_core.storage.path import StoragePath, as_path
 from qaeval_core.store.store import Store
 from s3_proxy import CONDITIONS, S3Proxy
@@ -35,7 +35,7 @@ FILTERS = {
         *("--labels", "{labels}", "--label", "good == 1"),
     ),
     "learn": (
-        *("--rules", "none", "--learn", "f1,rouge_l", "--precision", "0.2"),
+        *("--rules", "none", "--learn", "f1,rouge_l", "--precision", "0.2", "--group", "id"),
         *("--labels", "{labels}", "--label", "good == 1"),
     ),
 }
@@ -223,8 +223,10 @@ def test_filter(places: tuple[Place, Place], name: str) -> None:
 def test_filter_with_what_lies_in_the_bucket(places: tuple[Place, Place]) -> None:
     """Labels, a learned rank, and a table of scores."""
     labels = ("--labels", "{root}/labels.csv", "--label", "good == 1")
-    learn = ("--rules", "none", "--learn", "f1,rouge_l", "--precision", "0.3", *labels)
-    said = same(places, "filter", "{root}/out", "--to", "{root}/learned", "--local", *learn)
+    learn = ("--rules", "none", "--learn", "f1,rouge_l", "--precision", "0.3", "--group", "id")
+    said = same(
+        places, "filter", "{root}/out", "--to", "{root}/learned", "--local", *learn, *labels
+    )
     assert "is certified" in said
     words = ("--rules", "none", "--rank-by", "{root}/learned/combine.json", "--share", "0.3")
     same(places, "filter", "{root}/out", "--to", "{root}/ranked", "--local", *words)
@@ -258,11 +260,12 @@ def test_audit_from_its_first_run_to_an_alert(places: tuple[Place, Place]) -> No
     audit("moved", expect=3)
     assert b'"status": "alert"' in outputs()["audit.json"]
     history = same_files(places, "audits")
-    assert len(history) == 3 and PINNED in history
+    marks = {name for name in history if name.endswith(ALERT)}
+    assert len(history) == 4 and PINNED in history and len(marks) == 1
     for reference in ("last", "pinned", "{root}/out"):
         audit("moved", "--reference", reference, "--warn-only")
         outputs()
-    profile = next(name for name in sorted(history) if name != PINNED)
+    profile = next(name for name in sorted(history) if name not in {PINNED, *marks})
     audit("moved", "--reference", f"{{root}}/audits/{profile}", "--warn-only")
     outputs()
 
