@@ -61,8 +61,9 @@ by pair, if they are at least half of the rows. This detects small changes,
 and values that differ although their input does not. The input of both runs
 is read again, if it is still there. A reference from the history has no rows.
 
-Exit codes: 0 no alert; 3 alert; 1 too few contexts for a verdict, OUT not
-complete, or nothing to compare it with (0 with --pin); 2 bad request.
+Exit codes: 0 no alert; 3 alert; 1 no verdict; 2 bad request. There is no
+verdict of fewer than 30 contexts, of an OUT that is not complete, and of a
+first run without --pin.
 """
 
 EXIT_ALERT = 3
