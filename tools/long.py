@@ -25,7 +25,9 @@ EVIDENCE = ROOT / "docs" / "evidence"
 LIMIT_S = 150 * 60
 _PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
 _OUTCOME = re.compile(r"^(passed|failed|cut off) +[\d.]+ s  (tests/\S.*)$")
-_PRINTED = re.compile(r"^-+ Captured stdout call -+\n(.*?)^(?=[-=]{10})", re.MULTILINE | re.DOTALL)
+_PRINTED = re.compile(
+    r"^-+ Captured stdout call -+\n(.*?)^(?=[-=]{10}|\d+ passed)", re.MULTILINE | re.DOTALL
+)
 
 
 @dataclass(slots=True)

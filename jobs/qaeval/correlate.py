@@ -11,7 +11,7 @@ import typer
 
 from qaeval import arguments
 from qaeval import command as options
-from qaeval.arguments import SeedOption, flag, option
+from qaeval.arguments import MovedInputOption, SeedOption, flag, option
 from qaeval_core.errors import ConfigError, QAEvalError
 from qaeval_core.storage.path import open_out
 from qaeval_core.study.output import check_out, study_lines, write_study
@@ -82,6 +82,7 @@ def correlate(
             text="Key column of --with, e.g. id, or id=row_id if the names differ.",
         ),
     ] = None,
+    inputs: MovedInputOption = None,
     out: Annotated[
         str | None,
         option(
@@ -234,6 +235,7 @@ def correlate(
             forward_selection=forward_selection,
             compare=compare,
             cluster=cluster,
+            inputs=tuple(inputs or ()),
             draw_systems=draw_systems,
             n_resamples=resamples,
             seed=seed,

@@ -16,12 +16,12 @@ from qaeval_core.errors import ConfigError
 from qaeval_core.filter.decide import CorpusRows
 from qaeval_core.filter.labels import LabeledRows, SheetOrder, Spread, spread_of
 from qaeval_core.filter.looks import Account, Look, planned_look
-from qaeval_core.filter.plan import FilterPlan
+from qaeval_core.filter.plan import CombinedRank, FilterPlan
 from qaeval_core.filter.shares import Shares
 from qaeval_core.signature import hash_text
 from qaeval_core.stats.certificate import Certificate, KnownLabels, certify
 from qaeval_core.stats.label_plan import labels_needed
-from qaeval_core.stats.learned_rank import is_learning
+from qaeval_core.stats.learned_rank import id_hash, is_learning
 
 # Labels of a random sample are refused as often.
 _LEAST_SPREAD = 1e-4
@@ -109,13 +109,12 @@ def weigh(
         planned = planned_look(request, n_due)
         if is_sheet and planned is not None:
             labeled = labeled.take(np.isin(labeled.rows, order.ordered(labeled.rows)[:planned]))
-        new = Look(_identity(plan, labeled), len(labeled.rows), planned)
-        look, account = account.take(request, new)
-    inside = labeled.take(share[labeled.rows] <= last)
+        look, account = account.take(request, _look(plan, labeled, planned))
+    is_inside = share[labeled.rows] <= last
+    inside, learns = labeled.take(is_inside), _learning_side(plan, labeled)[is_inside]
     groups = None if is_sheet else _shared_groups(rows, inside.rows)
-    if groups is not None and request.learn:
+    if groups is not None and learns.any():
         raise NoEvidenceError(_shared_and_learned(plan))
-    learns = is_learning(inside.ids, request.seed) & bool(request.learn)
     teaching, certifying = inside.take(learns & ~inside.is_blank), inside.take(~learns)
     by_rule = {"bad": certifying, "ignore": certifying.take(~certifying.is_blank)}
 
@@ -156,6 +155,16 @@ def weigh(
     )
 
 
+def _learning_side(plan: FilterPlan, labeled: LabeledRows) -> NDArray[np.bool_]:
+    """Return which labels had a part in the ranking, now or when a file's was learned."""
+    rank, request = plan.stages.rank, plan.request
+    found = np.zeros(len(labeled.rows), dtype=np.bool_)
+    if isinstance(rank, CombinedRank):
+        found = np.isin([id_hash(name) for name in labeled.ids], rank.learned.learned_from)
+    # A blank row of that side teaches nothing, and must not certify alone.
+    return found | is_learning(labeled.ids, request.seed) if request.learn else found
+
+
 def _n_due(labeled: LabeledRows, order: SheetOrder) -> int:
     """Return how many rows of a sheet people have come to: up to the last one with a label."""
     with_label = labeled.rows[~labeled.is_blank]
@@ -163,15 +172,19 @@ def _n_due(labeled: LabeledRows, order: SheetOrder) -> int:
     return int(places[-1]) + 1 if len(places) else 0
 
 
-def _identity(plan: FilterPlan, labeled: LabeledRows) -> str:
-    """Return a hash of the rows that are looked at and of the ranking that they judge.
+def _look(plan: FilterPlan, labeled: LabeledRows, planned: int | None) -> Look:
+    """Return a look at labels, by the rows and not by what their labels say.
 
-    Targets do not matter: bounds of all shares hold together. Nor does it matter whether a row has
-    a label yet. A blank one is bad, so that filling it in certifies no less, and what was certified
-    before as well. A label that was wrong may be corrected.
+    Targets do not matter: bounds of all shares hold together. A wrong label may be corrected.
     """
-    content = [plan.ranking(), sorted(labeled.ids.tolist())]
-    return hash_text(json.dumps(content, sort_keys=True, default=str))
+    own = [plan.ranking(), sorted(labeled.ids.tolist())]
+    return Look(
+        rows=hash_text(json.dumps(own, sort_keys=True, default=str)),
+        labeled=hash_text(json.dumps(sorted(labeled.ids[~labeled.is_blank].tolist()))),
+        blank=plan.request.blank,
+        n_labels=len(labeled.rows),
+        planned=planned,
+    )
 
 
 def _shared_groups(rows: CorpusRows, labeled: NDArray[np.int64]) -> NDArray[np.intp] | None:
@@ -216,7 +229,7 @@ def _other_sheet(plan: FilterPlan) -> str:
 
 def _shared_and_learned(plan: FilterPlan) -> str:
     return (
-        f"{plan.request.labels} is no label sheet, and its labels share groups: those that --learn "
-        "leaves are no random sample. Draw rows with --label-sheet N --learn COLUMNS, or certify "
-        "combine.json by labels that it was not learned from"
+        f"{plan.request.labels} is no label sheet, and its labels share groups: those that the "
+        "rank was not learned from are no random sample. Draw rows with --label-sheet N --learn "
+        "COLUMNS, or certify combine.json by labels that it was not learned from"
     )

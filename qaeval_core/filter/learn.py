@@ -17,7 +17,7 @@ from qaeval_core.errors import ConfigError
 from qaeval_core.filter.labels import Labels, labeled_rows
 from qaeval_core.filter.plan import CombinedRank, FilterPlan, features_of
 from qaeval_core.filter.scan import ScanPlan
-from qaeval_core.stats.learned_rank import LearnedRank, fit_rank, is_learning
+from qaeval_core.stats.learned_rank import LearnedRank, fit_rank, id_hash, is_learning
 from qaeval_core.tables.corpus import RangeTask
 from qaeval_core.tables.range_reader import RangeReader
 from qaeval_core.text.column_hashes import column_hashes
@@ -135,4 +135,5 @@ def learn_rank(plan: FilterPlan, table: pa.Table, labels: Labels) -> Learned:
         raise ConfigError(
             f"--learn on {int(learns.sum()):,} of {len(learns):,} labels: {error}"
         ) from None
-    return Learned(rank, int((~learns).sum()))
+    taught = tuple(map(id_hash, labeled.ids[learns]))
+    return Learned(replace(rank, learned_from=taught), int((~learns).sum()))

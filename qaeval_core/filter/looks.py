@@ -19,15 +19,41 @@ _NOTHING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A look at labels: of which rows and what ranking, how many, and how often it may be wrong.
+    """A look at labels.
 
-    ``planned`` is the number of labels that was planned for it, None without a plan.
+    Attributes
+    ----------
+    rows : str
+        Hash of the rows that are looked at, and of the ranking that they judge.
+    labeled : str
+        Hash of those with a label.
+    blank : str
+        What the others count as: ``bad``, or ``ignore``.
+    n_labels : int
+        Rows, blank ones included.
+    planned : int, optional
+        The number of labels that was planned for it, None without a plan.
+    delta : float
+        How often it may be wrong.
     """
 
-    identity: str
+    rows: str
+    labeled: str
+    blank: str
     n_labels: int
     planned: int | None
     delta: float = 0.0
+
+    def is_again(self, earlier: Look) -> bool:
+        """Return whether it costs nothing beside an earlier one.
+
+        Of the same labels it does not. Nor does it if only blank rows were filled in that were bad
+        before: what was certified then would be now. Where blank rows are left out, more labels are
+        a look at a larger sample.
+        """
+        if self.rows != earlier.rows:
+            return False
+        return self.labeled == earlier.labeled or self.blank == earlier.blank == "bad"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +78,14 @@ class Account:
     def take(self, request: FilterRequest, look: Look) -> tuple[Look, Account]:
         """Return a look with what it may be wrong, and the account with it.
 
-        One that was taken before, of the same rows and ranking, costs nothing again.
+        One that was taken before costs nothing again: see `Look.is_again`.
 
         Raises
         ------
         ConfigError
             If no look is left.
         """
-        others = tuple(own for own in self.taken if own.identity != look.identity)
+        others = tuple(own for own in self.taken if not look.is_again(own))
         spent = sum(own.delta for own in others)
         delta = request.delta - spent
         if look.planned is not None:
@@ -80,7 +106,7 @@ class Account:
                 f"one: --looks N,M. Now --confidence {1 - spent - request.delta:.3g} would do"
             )
         look = replace(look, delta=delta)
-        earlier = [own.delta for own in self.taken if own.identity == look.identity]
+        earlier = [own.delta for own in self.taken if look.is_again(own)]
         recorded = replace(look, delta=max(delta, *earlier)) if earlier else look
         return look, Account(self.corpus, (*others, recorded))
 

@@ -41,9 +41,10 @@ from qaeval_core.errors import ConfigError
 from qaeval_core.stats.ranking import Folds, auc, check_sklearn, fold_seed
 
 MAX_FOLDS = 10
-FORMAT = 1
+FORMAT = 2
 _INVERSE_PENALTY = 1.0
 _ONE_LEARNS_OF = 3
+_N_ID_DIGITS = 12
 
 FloatArray = NDArray[np.float64]
 
@@ -73,7 +74,8 @@ class LearnedRank:
     """A learned combination. ``cv_auc``, ``brier`` are None, ``undefined_reason`` says why.
 
     Both are of held-out groups. ``cv_auc`` in [0, 1], higher is better, .5 says nothing; ``brier``
-    is the mean square of probability less label, in [0, 1], lower is better.
+    is the mean square of probability less label, in [0, 1], lower is better. ``learned_from`` has
+    `id_hash` of each row that it was learned from, where that is known: these must not certify it.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -88,6 +90,7 @@ class LearnedRank:
     cv_auc: float | None
     brier: float | None
     undefined_reason: str | None
+    learned_from: tuple[str, ...] = ()
 
     def score(self, features: FloatArray) -> FloatArray:
         """Return the logit of each row.
@@ -132,7 +135,8 @@ class LearnedRank:
     def to_json(self) -> dict[str, Any]:
         """Return plain values that `from_json` reads back, to the last bit."""
         values = asdict(self)
-        return {"format": FORMAT, **values, "columns": list(values["columns"])}
+        lists = {name: list(values[name]) for name in ("columns", "learned_from")}
+        return {"format": FORMAT, **values, **lists}
 
     @classmethod
     def from_json(cls, values: object) -> LearnedRank:
@@ -240,6 +244,17 @@ def fit_rank(
         brier=found.brier if found else None,
         undefined_reason=None if found else _NO_FOLDS,
     )
+
+
+def id_hash(name: str) -> str:
+    """Return the first 12 digits of an id's SHA-256: it names the row and does not tell the id.
+
+    Examples
+    --------
+    >>> id_hash("q1")
+    'c75de8c1b7c3'
+    """
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_N_ID_DIGITS]
 
 
 def is_learning(ids: Iterable[str], seed: int) -> NDArray[np.bool_]:

@@ -131,7 +131,7 @@ def with_clusters(table: StudyTable, request: StudyRequest) -> tuple[StudyTable,
         return clean, Clusters(asked, asked)
     for role in CLUSTER_ROLES if asked is None else (asked,):
         try:
-            values = _values_of(table, role, request.scores)
+            values = _values_of(table, role, request)
         except QAEvalError as error:
             if asked is not None:
                 raise InputError(f"--cluster {asked} reads the input again. {error}") from None
@@ -148,17 +148,17 @@ def with_clusters(table: StudyTable, request: StudyRequest) -> tuple[StudyTable,
     return clean, Clusters(None)
 
 
-def _values_of(table: StudyTable, role: str, paths: Sequence[str]) -> pl.Series | None:
+def _values_of(table: StudyTable, role: str, request: StudyRequest) -> pl.Series | None:
     """Return texts that are equal where a role is, one a row; None where there is no such role."""
     if role in table.frame.columns:
         own = table.frame[role]
         return own.hash(0).cast(pl.String) if own.dtype.is_nested() else own.cast(pl.String)
     numbers_of = {file.place: i for i, file in enumerate(table.files)}
     parts = []
-    for path in paths:
+    for path in request.scores:
         if not (as_path(path) / "run.json").is_file():
             return None
-        corpus = open_corpus(path, columns={}, partial=True)
+        corpus = open_corpus(path, columns={}, partial=True, inputs=request.inputs)
         # The question of a run may be its candidate, which is an answer here.
         is_own = role == "question" and role in corpus.names
         column = role if is_own else corpus.roles.get(role)

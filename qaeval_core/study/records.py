@@ -44,6 +44,7 @@ class StudyRequest:
     forward_selection: bool = False
     compare: str | None = None
     cluster: str | None = None
+    inputs: tuple[str, ...] = ()
     draw_systems: bool = False
     n_resamples: int = N_RESAMPLES
     seed: int = 0

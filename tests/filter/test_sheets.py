@@ -22,6 +22,7 @@ from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.result import blank_lines, dry_run_lines
 from qaeval_core.filter.shares import make_shares, smallest_shares
 from qaeval_core.stats.certificate import certify
+from qaeval_core.stats.learned_rank import id_hash
 
 N_GROUPS, GROUP_SIZE, N_LABELS, N_DRAWS = 600, 5, 400, 300
 
@@ -367,7 +368,8 @@ def test_looks_share_what_may_be_wrong(out: Path, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="300 labels was taken|is spent on earlier .* at 400"):
             look(200, **options)
     # Labels that were blank, and were bad, cost nothing; nor does one that is corrected.
-    assert look(280)["looks"]["taken"] == second["looks"]["taken"]
+    again = look(280)["looks"]["taken"]
+    assert [own["delta"] for own in again] == [own["delta"] for own in second["looks"]["taken"]]
     # A lower confidence pays for one more; another folder does not know of these.
     more = look(200, looks=(), confidence=0.9, rank_by="rouge_l")
     assert more["certificate"]["look"]["delta"] == pytest.approx(0.05)
@@ -376,6 +378,47 @@ def test_looks_share_what_may_be_wrong(out: Path, tmp_path: Path) -> None:
     # What asks for no precision keeps the account.
     result, _ = filtered(out, kept, rank_by="f1", share="0.5")
     assert len(result.content["looks"]["taken"]) == 3
+
+
+def test_blank_rows_that_are_left_out_make_each_look_one(out: Path, tmp_path: Path) -> None:
+    """Labels that grow under --blank ignore are looks at larger samples, whatever the table is."""
+    labels, _ = sheet_of(out, tmp_path / "f1", n=200, rank_by="f1")
+    sheet = pl.read_csv(tmp_path / "f1" / "label_sheet.csv").select("id")
+    whole = sheet.join(pl.read_csv(labels), on="id", maintain_order="left")
+
+    def look(n: int, **options: object) -> dict:
+        path = tmp_path / f"labels-{n}.csv"
+        whole.with_columns(good=pl.when(pl.int_range(200) < n).then("good")).write_csv(path)
+        return certified(out, tmp_path / "kept", path, rank_by="f1", **options)
+
+    look(100)
+    look(150)  # What was bad is filled in.
+    assert len(look(150, blank="ignore")["looks"]["taken"]) == 1  # The same labels.
+    for n, blank in ((200, "ignore"), (120, "ignore"), (200, "bad")):
+        with pytest.raises(ConfigError, match="is spent on earlier looks"):
+            look(n, blank=blank)
+
+
+def test_a_rank_of_a_file_is_not_certified_by_what_it_was_learned_from(
+    out: Path, tmp_path: Path
+) -> None:
+    """The same labels beside --rank-by combine.json judged the rank that they had made."""
+    labels, _ = sheet_of(out, tmp_path / "any", n=400, learn=("f1", "rouge_l"))
+    learned = certified(out, tmp_path / "learned", labels, learn=("f1", "rouge_l"))
+    combine = str(tmp_path / "learned" / "combine.json")
+    again = certified(out, tmp_path / "again", labels, rank_by=combine)
+    names = ("n_labels", "share", "p_value", "lower_bound")
+    assert [again["certificate"][name] for name in names] == [
+        learned["certificate"][name] for name in names
+    ]
+    assert "q1" not in json.loads(Path(combine).read_text())["learned_from"]
+    # Of another sheet all labels count, but for rows that it was learned from.
+    taught = set(json.loads(Path(combine).read_text())["learned_from"])
+    fresh, _ = sheet_of(out, tmp_path / "fresh", n=150, rank_by=combine, seed=5)
+    ids = pl.read_csv(fresh)["id"].to_list()
+    n_taught = sum(id_hash(name) in taught for name in ids)
+    content = certified(out, tmp_path / "fresh", fresh, rank_by=combine, seed=5)
+    assert content["certificate"]["n_labels"] == 150 - n_taught and 0 < n_taught < 50
 
 
 def test_shares_end_where_ranks_differ(out: Path, tmp_path: Path) -> None:

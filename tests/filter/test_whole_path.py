@@ -140,8 +140,13 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return Corpus(tmp_path_factory.mktemp("worst"))
 
 
-def is_missed(corpus: Corpus, kept: Path, options: Mapping[str, Any], seed: int) -> bool:
-    """Draw a sheet, label it, certify; return whether what is kept is no better than the target."""
+def certified_share(
+    corpus: Corpus, kept: Path, options: Mapping[str, Any], seed: int, *, target: float = TARGET
+) -> tuple[float, float]:
+    """Draw a sheet, label it, certify; return the share, 0 for none, and the precision kept.
+
+    Of several looks the last that certifies something.
+    """
     asked: dict[str, Any] = {"rank_by": "score", "near_duplicates": "none", "seed": seed}
     asked |= {key: value for key, value in options.items() if key not in ("second", "others")}
     left = pl.DataFrame()
@@ -150,7 +155,7 @@ def is_missed(corpus: Corpus, kept: Path, options: Mapping[str, Any], seed: int)
         decisions = pl.read_parquet(kept / "all" / "decisions")
         left = decisions.filter(pl.col("kept")).select("id", "rank_value")
     truth = corpus.truth(left, seed)
-    asked["precision"] = TARGET
+    asked["precision"] = target
 
     def labeled(name: str, n: int) -> str:
         """Return labels of the first rows of a sheet."""
@@ -174,22 +179,25 @@ def is_missed(corpus: Corpus, kept: Path, options: Mapping[str, Any], seed: int)
         rows = corpus.table.sample(N_LABELS, seed=seed).select("id")
         rows.write_csv(kept / "sheet" / "others.csv")
         name = "others"
-    is_wrong = False
+    found = (0.0, 1.0)
     for n in asked.get("looks", (N_LABELS,)):
         result, _ = filtered(
             corpus.out, kept / "found", labels=labeled(name, n), label="good == 1",
             within_best=within, group="id" if name == "others" else None, **asked,
         )  # fmt: skip
-        if result.content["certificate"]["share"] is not None:
+        share = result.content["certificate"]["share"]
+        if share is not None:
             rows = pl.read_parquet(kept / "found" / "kept" / "*.parquet").select("id")
-            is_wrong |= bool(rows.join(truth, on="id")["good"].mean() <= TARGET)
-    return is_wrong
+            precise = float(rows.join(truth, on="id")["good"].mean())  # type: ignore[arg-type]
+            found = (share, min(found[1], precise))
+    return found
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_each_way_leads_to_a_certificate(corpus: Corpus, tmp_path: Path, name: str) -> None:
     """Protects from a worst case that is none, for an option was refused or read as another."""
-    assert is_missed(corpus, tmp_path, OPTIONS[name], 0) in (True, False)
+    share, precise = certified_share(corpus, tmp_path, OPTIONS[name], 0, target=TARGET - 0.2)
+    assert share > 0.2 and precise > TARGET - 0.2
 
 
 @pytest.mark.long
@@ -199,8 +207,9 @@ def test_in_the_worst_case_one_draw_in_twenty_may_be_wrong(
 ) -> None:
     """300 draws an option: sheet, labels, and what is kept."""
     n_draws = 300
-    missed = [
-        is_missed(corpus, tmp_path / str(seed), OPTIONS[name], seed) for seed in range(n_draws)
-    ]
+    missed = []
+    for seed in range(n_draws):
+        share, precise = certified_share(corpus, tmp_path / str(seed), OPTIONS[name], seed)
+        missed.append(share > 0 and precise <= TARGET)
     print(f"{name}: wrong in {100 * np.mean(missed):.1f} % of {n_draws} draws")
     assert np.mean(missed) <= DELTA + 2 * np.sqrt(DELTA * (1 - DELTA) / n_draws)

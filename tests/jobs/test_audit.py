@@ -291,48 +291,6 @@ def test_without_the_input_another_cluster_is_offered(tmp_path: Path) -> None:
     assert content["run"]["clusters"] == pytest.approx(N_ROWS, rel=0.2)
 
 
-def test_a_column_that_is_not_watched_has_not_vanished(tmp_path: Path) -> None:
-    """Of an OUT with two columns, watching one raised an alert for each other one."""
-    week(tmp_path, 1, f1="f1", rouge_l="rouge_l")
-    week(tmp_path, 2, f1="f1", rouge_l="rouge_l")
-    audited(tmp_path / "out1", tmp_path, "--pin")
-    for out in ("out1", "out2"):
-        content, _ = audited(tmp_path / out, tmp_path, "--watch", "rouge_l")
-        assert content["alerts"] == [] and list(content["columns"]) == ["rouge_l"]
-        assert {row["column"] for row in content["tests"]} == {"", "rouge_l"}
-
-
-def test_rows_are_compared_with_the_last_run(tmp_path: Path) -> None:
-    """A corpus that grows by a tenth a week would alarm for ever against a pinned week."""
-    for number, n_rows in enumerate((500, 570, 650, 740), start=1):
-        week(tmp_path, number, table=a_table(number).head(n_rows))
-    audited(tmp_path / "out1", tmp_path, "--pin")
-    for number in (2, 3, 4):
-        content, _ = audited(tmp_path / f"out{number}", tmp_path)
-        (own,) = (row for row in content["tests"] if row["statistic"] == "rows")
-        assert own["reference"] == {2: 500, 3: 570, 4: 650}[number]
-    # Who names a reference asks about that one.
-    content, _ = audited(tmp_path / "out4", tmp_path, "--reference", tmp_path / "out1", expect=3)
-    assert [alert["kind"] for alert in content["alerts"]] == ["rows"]
-
-
-def test_a_week_that_alarmed_says_nothing_of_the_next(weeks: Path, tmp_path: Path) -> None:
-    """It widened what is usual, so that the next bad week was none; --pin takes it back in."""
-    audited(weeks / "out1", tmp_path, "--pin")
-    content, said = audited(weeks / "out3", tmp_path, expect=3)
-    assert list((tmp_path / "history").glob("*.alert.json"))
-    assert "% of years of weekly audits have a false alarm, at alpha 0.01" in said
-    assert content["false_alarm_in_a_year"] == pytest.approx(1 - 0.99**52)
-    week(tmp_path, 4)
-    content, _ = audited(tmp_path / "out4", tmp_path)
-    assert len(content["earlier_runs"]) == 1
-    assert any("1 alarmed runs; --pin accepts one" in note for note in content["notes"])
-    audited(weeks / "out3", tmp_path, "--pin", expect=3)
-    assert not list((tmp_path / "history").glob("*.alert.json"))
-    content, _ = audited(tmp_path / "out4", tmp_path, "--reference", "last", "--warn-only")
-    assert len(content["earlier_runs"]) == 2
-
-
 def test_the_share_of_kept_rows_is_audited(weeks: Path, tmp_path: Path) -> None:
     words = ["--kept", "f1 >= 0.4", "--by", "topic"]
     audited(weeks / "out1", tmp_path, *words, "--pin")
@@ -363,19 +321,6 @@ def test_settings_of_a_file(weeks: Path, tmp_path: Path) -> None:
     ):
         path.write_text(text)
         assert hint in audited(weeks / "out3", tmp_path, "--config", path, expect=2)[1]
-
-
-def test_a_run_unlike_those_before_it_is_told(weeks: Path, tmp_path: Path) -> None:
-    """Eight earlier runs of one mean: the next one is nowhere near."""
-    audited(weeks / "out1", tmp_path, "--pin")
-    runs = Runs(Store(tmp_path / "history"))
-    for day in range(1, 8):
-        runs.add(f"2020010{day}T000000.000000Z-{day:012x}", runs.read(runs.pinned() or ""))
-    content, _ = audited(weeks / "out2", tmp_path)
-    assert len(content["earlier_runs"]) == 8
-    content, said = audited(weeks / "out3", tmp_path, expect=3)
-    assert "unusual_run" in {alert["kind"] for alert in content["alerts"]}
-    assert "after 9 earlier runs it is expected from" in said
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def test_a_file_gives_back_the_same_rank(learned: LearnedRank) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "no learned rank of format 1"),
+        ({"format": 1}, "no learned rank of format 2"),
         ({"intercept": None}, "intercept"),
         ({"intercept": NAN}, "intercept"),
         ({"columns": [{"name": "sas"}]}, "columns.0"),

@@ -107,11 +107,15 @@ def test_an_input_that_is_gone_is_said(out: Path, tmp_path: Path) -> None:
     table.write_parquet(tmp_path / "gone.parquet")
     qaeval("score", tmp_path / "gone.parquet", "--out", moved, "--metrics", "f1", "--column",
            "context=passage", "--carry", "rating", "--local")  # fmt: skip
-    (tmp_path / "gone.parquet").unlink()
+    elsewhere = tmp_path / "elsewhere" / "gone.parquet"
+    elsewhere.parent.mkdir()
+    (tmp_path / "gone.parquet").rename(elsewhere)
     found = study(moved)
     assert any("resampled one by one, for the input cannot be read" in note for note in found.notes)
     with pytest.raises(InputError, match="--cluster context reads the input again"):
         study(moved, cluster="context")
+    found = study(moved, inputs=(str(elsewhere),))
+    assert any("intervals draw 20 groups of rows, by context" in note for note in found.notes)
 
 
 def systems(n_systems: int) -> pl.DataFrame:
