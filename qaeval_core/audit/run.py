@@ -134,9 +134,24 @@ class Audit:
         found = self._compared(first, before, profile)
         if like is not None:
             found = self._in_pairs(found, like, executor)
-        is_alarmed = found.status == "alert" and not self.request.pin
-        self.runs.mark(self.run, is_alarmed=is_alarmed)
+        self._mark(is_alarmed=found.status == "alert")
         return found
+
+    @property
+    def _is_named(self) -> bool:
+        """Whether the user named a reference: that is what is asked about, and no history."""
+        return self.request.reference not in (None, *REFERENCES)
+
+    def _mark(self, *, is_alarmed: bool) -> None:
+        """Keep whether the run is unlike those before it.
+
+        A look beside a named reference says nothing of that; a look at some columns that finds
+        nothing says nothing of the others.
+        """
+        if self.request.pin:
+            self.runs.mark(self.run, is_alarmed=False)
+        elif not self._is_named and (is_alarmed or not self.request.watch):
+            self.runs.mark(self.run, is_alarmed=is_alarmed)
 
     def _compared(
         self, first: AuditOutcome, before: RunProfile, profile: RunProfile
@@ -144,14 +159,12 @@ class Audit:
         earlier, n_rows, unread = self._earlier()
         if self.request.watch:  # What is not asked for has not vanished.
             before = before.only(self.request.watch)
-        # A reference that is named is what is asked about.
-        is_named = self.request.reference not in (None, *REFERENCES)
         result = compare(
             before,
             profile,
             self.request.settings,
             history=[means for _, means in earlier],
-            n_rows_before=None if is_named else n_rows,
+            n_rows_before=None if self._is_named else n_rows,
         )
         return replace(
             first,

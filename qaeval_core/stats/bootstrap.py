@@ -208,7 +208,11 @@ def scaled_bootstrap(
     factor = stats.t.ppf((1 + LEVEL) / 2, n - 1) / stats.norm.ppf((1 + LEVEL) / 2)
     scale = np.full(np.shape(value), factor * math.sqrt(n / (n - 1)))
     if n_units is None and n <= _MAX_JACKKNIFE:
-        without = statistic((codes[:, None] != np.arange(n)).astype(np.float64))
+        # Some at a time, as resamples are: rows x units would be all of memory.
+        chunk = max(_MIN_CHUNK, _MAX_WEIGHTS // n_rows)
+        units = np.array_split(np.arange(n), -(-n // chunk))
+        parts = [statistic((codes[:, None] != own).astype(np.float64)) for own in units]
+        without = np.concatenate(parts, axis=-1)
         far = without - without.mean(axis=-1, keepdims=True)
         jackknife = np.sqrt((n - 1) / n * (far**2).sum(axis=-1))
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -245,16 +249,16 @@ class MaxT:
 
     def p_values(self) -> list[float]:
         """Return (b + 1) / (B + 1) of each, b of B resamples with something as far as it."""
-        n = len(self._largest)
+        return [self._p_value(own) for own in self._found]
+
+    def _p_value(self, found: float) -> float:
+        if math.isnan(found):
+            return found
+        if found == 0:  # Without a difference, or a spread.
+            return 1.0
         # Rounding alone must not tell a comparison from its like.
-        return [
-            float("nan")
-            if math.isnan(own)
-            else (int((self._largest >= own * (1 - 1e-9)).sum()) + 1) / (n + 1)
-            if own > 0
-            else 1.0
-            for own in self._found
-        ]
+        n_as_far = int((self._largest >= found * (1 - 1e-9)).sum())
+        return (n_as_far + 1) / (len(self._largest) + 1)
 
 
 def paired_comparison(

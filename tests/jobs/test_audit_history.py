@@ -54,14 +54,20 @@ def test_a_week_that_alarmed_says_nothing_of_the_next(weeks: Path, tmp_path: Pat
     assert list((tmp_path / "history").glob("*.alert.json"))
     assert "% of years of weekly audits have a false alarm, at alpha 0.01" in said
     assert content["false_alarm_in_a_year"] == pytest.approx(1 - 0.99**52)
+    # Neither a look at a column that is fine nor one beside another run takes it back in.
+    audited(weeks / "out3", tmp_path, "--watch", "f1_precision", "--warn-only")
+    audited(weeks / "out3", tmp_path, "--reference", weeks / "out3")
+    assert list((tmp_path / "history").glob("*.alert.json"))
+    audited(weeks / "out2", tmp_path, "--reference", weeks / "out3", expect=3)
+    assert len(list((tmp_path / "history").glob("*.alert.json"))) == 1
     week(tmp_path, 4)
     content, _ = audited(tmp_path / "out4", tmp_path)
-    assert len(content["earlier_runs"]) == 1
+    assert len(content["earlier_runs"]) == 2  # out1 and out2
     assert any("1 alarmed runs; --pin accepts one" in note for note in content["notes"])
     audited(weeks / "out3", tmp_path, "--pin", expect=3)
     assert not list((tmp_path / "history").glob("*.alert.json"))
     content, _ = audited(tmp_path / "out4", tmp_path, "--reference", "last", "--warn-only")
-    assert len(content["earlier_runs"]) == 2
+    assert len(content["earlier_runs"]) == 3
 
 
 def test_a_run_unlike_those_before_it_is_told(weeks: Path, tmp_path: Path) -> None:

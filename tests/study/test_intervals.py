@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from functools import partial
 from pathlib import Path
 
@@ -167,6 +168,15 @@ def test_few_units_make_wider_intervals() -> None:
         student = stats.t.ppf(0.975, n_units - 1) * stats.sem(rows)
         found = percentile_interval(scaled[0])
         assert (found.high - found.low) / 2 == pytest.approx(student, rel=0.08)
+    # Leaving out each unit takes no more memory than resamples do.
+    tracemalloc.start()
+    rows = rng.normal(size=50_000)
+    codes = np.repeat(np.arange(1000), 50)
+    scaled_bootstrap(partial(mean, rows=rows), rows.mean()[None], 50_000, n_resamples=20, seed=0,
+                     clusters=codes)  # fmt: skip
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50e6, "rows x units are 400 MB"
     alone = scaled_bootstrap(mean, rows.mean()[None], 5000, n_resamples=9, seed=0,
                              clusters=np.zeros(5000, dtype=np.intp))  # fmt: skip
     assert np.isnan(alone).all()
