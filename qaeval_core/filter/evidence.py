@@ -181,7 +181,7 @@ def _look(plan: FilterPlan, labeled: LabeledRows, planned: int | None) -> Look:
     return Look(
         rows=hash_text(json.dumps(own, sort_keys=True, default=str)),
         labeled=hash_text(json.dumps(sorted(labeled.ids[~labeled.is_blank].tolist()))),
-        blank=plan.request.blank,
+        blank=plan.request.blank if labeled.is_blank.any() else "bad",
         n_labels=len(labeled.rows),
         planned=planned,
     )

@@ -15,6 +15,7 @@ from qaeval_core.filter.request import FilterRequest
 from qaeval_core.stats.label_plan import look_deltas
 
 _NOTHING = 1e-9
+_SEVERAL = "several"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Look:
     rows : str
         Hash of the rows that are looked at, and of the ranking that they judge.
     labeled : str
-        Hash of those with a label.
+        Hash of those with a label; ``several`` once blank rows that count as bad were filled in.
     blank : str
         What the others count as: ``bad``, or ``ignore``.
     n_labels : int
@@ -44,16 +45,17 @@ class Look:
     planned: int | None
     delta: float = 0.0
 
-    def is_again(self, earlier: Look) -> bool:
-        """Return whether it costs nothing beside an earlier one.
+    def covers(self, other: Look) -> bool:
+        """Return whether it certifies wrongly wherever the other one does.
 
-        Of the same labels it does not. Nor does it if only blank rows were filled in that were bad
-        before: what was certified then would be now. Where blank rows are left out, more labels are
-        a look at a larger sample.
+        Filling in rows that counted as bad only certifies more, and so does leaving them out. Where
+        blank rows are left out, other labels are a look at another sample.
         """
-        if self.rows != earlier.rows:
+        if self.rows != other.rows:
             return False
-        return self.labeled == earlier.labeled or self.blank == earlier.blank == "bad"
+        if self.blank == other.blank == "bad":
+            return True
+        return self.labeled == other.labeled and (self.blank == "ignore" or other.blank == "bad")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +80,16 @@ class Account:
     def take(self, request: FilterRequest, look: Look) -> tuple[Look, Account]:
         """Return a look with what it may be wrong, and the account with it.
 
-        One that was taken before costs nothing again: see `Look.is_again`.
+        One that an earlier look covers costs nothing again, nor does that which it covers.
 
         Raises
         ------
         ConfigError
             If no look is left.
         """
-        others = tuple(own for own in self.taken if not look.is_again(own))
+        cover = next((own for own in self.taken if own.covers(look)), None)
+        same = [own for own in self.taken if own is cover or (not cover and look.covers(own))]
+        others = tuple(own for own in self.taken if own not in same)
         spent = sum(own.delta for own in others)
         delta = request.delta - spent
         if look.planned is not None:
@@ -106,8 +110,9 @@ class Account:
                 f"one: --looks N,M. Now --confidence {1 - spent - request.delta:.3g} would do"
             )
         look = replace(look, delta=delta)
-        earlier = [own.delta for own in self.taken if look.is_again(own)]
-        recorded = replace(look, delta=max(delta, *earlier)) if earlier else look
+        recorded = replace(cover or look, delta=max(delta, *(own.delta for own in same), 0.0))
+        if cover and (cover.blank, look.blank) == ("bad", "bad") and cover.labeled != look.labeled:
+            recorded = replace(recorded, labeled=_SEVERAL)
         return look, Account(self.corpus, (*others, recorded))
 
 

@@ -198,11 +198,15 @@ def test_from_the_sheet_to_the_certificate(out: Path, tmp_path: Path) -> None:
     good = pl.when(pl.col("index") < 200).then("good")
     some.select("id", good=good).write_csv(tmp_path / "some.csv")
     part = ["--labels", tmp_path / "some.csv", "--label", "good", "--precision", "0.7"]
+    said = qaeval("filter", out, *ranked, *part, "--blank", "ignore", expect=2)
+    assert "is spent on earlier looks, at 300 labels" in said  # It would be another sample.
     said = qaeval("filter", out, *ranked, *part, expect=1)
     assert "100 rows without a label count as bad. Left out (--blank ignore), the best" in said
-    said = qaeval("filter", out, *ranked, *part, "--blank", "ignore")
+    elsewhere = [*ranked[:-1], tmp_path / "elsewhere"]
+    said = qaeval("filter", out, *elsewhere, *part, "--blank", "ignore")
     assert "100 rows without a label are left out" in said and "Counted as bad, nothing" in said
-    certificate = json.loads((kept / "filter.json").read_text())["certificate"]
+    content = json.loads((tmp_path / "elsewhere" / "filter.json").read_text())
+    certificate = content["certificate"]
     assert (certificate["n_contexts"], certificate["n_labels"]) == (None, 200)
     # Too much to ask: decisions and yields are there, and nothing is kept.
     said = qaeval("filter", out, *ranked, *given, "--precision", "0.999", expect=1)
