@@ -109,6 +109,11 @@ class OutputSection(Section):
         0.0, ge=0, description="seconds to wait for another run that writes to OUT"
     )
     carry: tuple[str, ...] = Field((), description="input columns to copy beside the scores")
+    cluster: str | None = Field(
+        None,
+        description="column, or role, whose values rows share, for intervals; none: rows are "
+        "independent. Default: the context, else the question",
+    )
     statistics: bool = Field(
         False, description="write the statistics of corpus scores: <instance>_statistics"
     )

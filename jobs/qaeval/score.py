@@ -98,6 +98,16 @@ def score(
             text="Comma-separated input columns to copy beside the scores.",
         ),
     ] = None,
+    cluster: Annotated[
+        str | None,
+        option(
+            group=arguments.OUTPUT,
+            metavar="COLUMN",
+            text="Column whose values rows share, for intervals of means; none: rows are "
+            "independent.",
+            show_default="the context, else the question",
+        ),
+    ] = None,
     no_replies: Annotated[
         bool,
         flag(
@@ -161,6 +171,7 @@ def score(
     extra: dict[str, object] = {
         "output.path": out,
         "output.carry": carry.split(",") if carry else None,
+        "output.cluster": cluster,
         "output.replies": False if no_replies else None,
         "output.texts": False if no_texts else None,
         "output.wait_s": wait,

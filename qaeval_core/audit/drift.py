@@ -339,7 +339,7 @@ def _mean(
     """Return a difference of means, not tested yet, and draws of both."""
     means, draws = [], []
     for profile, code, own in zip(profiles, codes, weights, strict=True):
-        x, drawn = Drawn.of(profile.moments[:2, code].T, own).ratio(1, 0)
+        x, drawn = Drawn.of(profile.drawn_moments[:2, code].T, own).ratio(1, 0)
         means.append(profile.center + profile.half_width * x)
         draws.append(profile.center + profile.half_width * drawn)
     effect = (means[1] - means[0]) / scale

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaeval_core.errors import InputError
 from qaeval_core.families.contract import Engine
@@ -24,7 +25,7 @@ from qaeval_core.planning.run_plan import InstancePlan
 from qaeval_core.running.reader import draw_rows, read_rows
 from qaeval_core.running.sampling import rows_of_sample
 from qaeval_core.running.score_rows import ArrowStatistics
-from qaeval_core.stats.bootstrap import summarize
+from qaeval_core.stats.mean_interval import ValueRange, mean_interval
 from qaeval_core.text.tokenize import words
 
 MAX_BLEU_1 = 0.05
@@ -114,21 +115,29 @@ def calibrate(
                 plan.settings, family.name, Targets(ArrowStatistics(table)), family.facts
             )
             assert found.raw is not None, "a baseline is a mean of scores"
-            summary = summarize(found.raw, seed=seed)
-            if summary.mean is None:
+            raw = found.raw[~np.isnan(found.raw)].astype(np.float64)
+            if not len(raw):
                 raise InputError(f"{family.key}: no random pair has a defined score")
             records[found.key] = BaselineRecord(
                 part=family.name,
                 key=found.key,
-                value=summary.mean,
-                n_pairs=summary.n,
+                value=float(raw.mean()),
+                n_pairs=len(raw),
                 n_dropped=pairs.n_dropped,
-                n_undefined=summary.n_undefined,
-                interval_95=tuple(summary.interval_95 or (summary.mean, summary.mean)),
+                n_undefined=len(found.raw) - len(raw),
+                interval_95=_interval(raw),
             )
     return BaselineFile(
         corpus=corpus, seed=seed, max_bleu_1=MAX_BLEU_1, baselines=tuple(records.values())
     )
+
+
+def _interval(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the interval of a mean of pairs; of one value, as of one pair, its ends are alike."""
+    ends = ValueRange(float(values.min()), float(values.max()))
+    found = mean_interval(np.ones(len(values)), values, ends)
+    low, high = found.interval or (ends.lowest, ends.highest)
+    return low, high
 
 
 def _families(job: Job) -> Iterator[tuple[ModelFamilyPlan, list[InstancePlan]]]:

@@ -16,6 +16,10 @@ from qaeval_core.schema import ROLES, fits_role, is_json, is_optional
 from qaeval_core.text.column_hashes import hashes
 from qaeval_core.text.plain_columns import column_type, paths, plain_type, top_name
 
+ROWS = "rows"
+# What rows that belong together share, for people; the first one that is there.
+_CLUSTER_ROLES = {"context": "contexts", "question": "questions"}
+
 
 def resolve_columns(
     files: Sequence[InputFile],
@@ -71,6 +75,43 @@ def present_roles(files: Sequence[InputFile], mapping: Mapping[str, str]) -> dic
     return {
         role: column for role, column in columns.items() if _first_type(files, column) is not None
     }
+
+
+def cluster_column(
+    files: Sequence[InputFile],
+    asked: str | None,
+    *,
+    mapping: Mapping[str, str],
+    known: Mapping[str, str],
+) -> tuple[str | None, str]:
+    """Return the column that says which rows belong together, None for none, and what they share.
+
+    Parameters
+    ----------
+    asked : str or None
+        A column or a role; ``none`` for independent rows; None for the context, else the question.
+        Where questions do not repeat, that is each row alone.
+    mapping : mapping of role to column
+    known : mapping of role to column
+        Roles that were found.
+
+    Raises
+    ------
+    ConfigError
+        If no file has what was asked for.
+    """
+    found = {**present_roles(files, mapping), **known}
+    if asked == "none" or (asked is None and not found.keys() & _CLUSTER_ROLES.keys()):
+        return None, ROWS
+    for role in _CLUSTER_ROLES if asked is None else (asked,):
+        is_named = asked is not None and _first_type(files, role) is not None
+        if not is_named and role in found:
+            return found[role], _CLUSTER_ROLES.get(role, f"values of {role}")
+    assert asked is not None
+    if files and _first_type(files, asked) is None:
+        names = ["none", *found, *paths(files[0].schema)]
+        raise ConfigError(f"--cluster: no column {asked!r}{nearest(asked, names)}")
+    return asked, _CLUSTER_ROLES.get(asked, f"values of {asked}")
 
 
 def _check_alike(file: InputFile, files: Sequence[InputFile], column: str) -> None:

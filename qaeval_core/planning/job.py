@@ -21,6 +21,7 @@ from qaeval_core.models.session import Device
 from qaeval_core.planning.columns import (
     check_carried,
     check_copied,
+    cluster_column,
     column_notes,
     resolve_columns,
 )
@@ -133,6 +134,14 @@ class Job:
         )
 
     @property
+    def cluster(self) -> tuple[str | None, str]:
+        """The column that says which rows belong together, and what they share, for people."""
+        config = self.config
+        return cluster_column(
+            self.files, config.output.cluster, mapping=config.input.columns, known=self.columns
+        )
+
+    @property
     def fingerprint(self) -> str:
         """Hash of everything that the scores depend on: the finished run's identity."""
         content: dict[str, object] = {
@@ -142,6 +151,7 @@ class Job:
             "families": [plan.key for plan in self.run.families],
             "id": self.columns.get("id"),
             "carry": self.config.output.carry,
+            "cluster": self.cluster,
             "statistics": self.config.output.statistics,
         }
         if self.sample is not None:
@@ -228,6 +238,7 @@ def check_columns(
         optional=optional_roles(config) if roles is None else (),
     )
     check_carried(files, config.output.carry)
+    cluster_column(files, config.output.cluster, mapping=config.input.columns, known=columns)
     check_copied(files, id_column=columns.get("id"), carry=config.output.carry)
     notes = column_notes(
         files, columns=columns, mapping=config.input.columns, carry=config.output.carry

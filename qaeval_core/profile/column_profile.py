@@ -1,8 +1,9 @@
 """Column profile: counts of a run's scores that stand for its rows, and can be added up.
 
-Each row goes to one of 256 buckets by the hash of its cluster, such as its context, so that whole
-clusters can be drawn again when the rows are gone. Of each column, slice and bucket it keeps how
-many values lie in each cell, the sums of values and of their squares, and why values are undefined.
+Each row goes to a bucket by the hash of its cluster, such as its context, so that whole clusters
+can be drawn again when the rows are gone. Of each column and slice it keeps, in each of 256
+buckets, how many values lie in each cell and why values are undefined; and in each of 1,024, which
+are those cut in four, the sums of values and of their squares: intervals of means come from these.
 
 All numbers are integers, so that the profile of a whole is that of its parts, added up in any
 order, bit for bit. Sums are of x = (value - center) / half width of the range, in two integers:
@@ -28,6 +29,7 @@ IntArray = NDArray[np.int64]
 CountArray = NDArray[np.uint32]
 
 N_BUCKETS = 256
+N_SUM_BUCKETS = 1024
 _STEPS = float(1 << 31)
 _MAX_X = float(1 << 16)
 # So many rows at once: float sums of integers up to 2^32 are exact then.
@@ -43,23 +45,36 @@ class Places:
     n_slices : int
     codes : sequence of int ndarray of shape (n_rows,)
         Numbers of slices x buckets, slices outermost: of all rows, and of each column of slices.
+    n_buckets : int
     """
 
     n_slices: int
     codes: Sequence[NDArray[np.intp]]
+    n_buckets: int = N_SUM_BUCKETS
 
-    def chosen(self, rows: NDArray[np.bool_]) -> Places:
+    @classmethod
+    def of(cls, clusters: NDArray[np.uint64], slices: Sequence[NDArray[np.intp]], n: int) -> Places:
+        """Return the places of rows, by hashes of clusters and by the numbers of n slices."""
+        buckets = (clusters % np.uint64(N_SUM_BUCKETS)).astype(np.intp)
+        return cls(n, [own * N_SUM_BUCKETS + buckets for own in slices])
+
+    def wider(self) -> Places:
+        """Return the places in `N_BUCKETS` buckets."""
+        codes = [own // N_SUM_BUCKETS * N_BUCKETS + own % N_BUCKETS for own in self.codes]
+        return Places(self.n_slices, codes, N_BUCKETS)
+
+    def chosen(self, rows: NDArray[np.bool_] | slice) -> Places:
         """Return the places of some of the rows."""
-        return Places(self.n_slices, [codes[rows] for codes in self.codes])
+        return Places(self.n_slices, [codes[rows] for codes in self.codes], self.n_buckets)
 
     def count(self, weights: FloatArray | None = None) -> IntArray:
-        """Return how many rows, or the sum of their whole weights, (n_slices, N_BUCKETS)."""
-        n_all = self.n_slices * N_BUCKETS
+        """Return how many rows, or the sum of their whole weights, (n_slices, n_buckets)."""
+        n_all = self.n_slices * self.n_buckets
         found = np.zeros(n_all, np.int64)
         for codes in self.codes:
             # Exact, and in any order: whole numbers below 2^53.
             found += np.bincount(codes, weights, minlength=n_all).astype(np.int64)
-        return found.reshape(self.n_slices, N_BUCKETS)
+        return found.reshape(self.n_slices, self.n_buckets)
 
 
 @dataclass(slots=True)
@@ -75,7 +90,7 @@ class Profile:
         What the metric says of its range; infinite where it is not bounded.
     counts : uint32 ndarray of shape (n_slices, N_BUCKETS, n_cells)
         Rows by slice, bucket and cell; the last cell is for undefined values.
-    sums : int64 ndarray of shape (5, n_slices, N_BUCKETS)
+    sums : int64 ndarray of shape (5, n_slices, N_SUM_BUCKETS)
         Number of values in sums; whole parts and rests of x, and of its square.
     reasons : dict of reason to uint32 ndarray of shape (n_slices, N_BUCKETS)
         Why values are undefined.
@@ -91,9 +106,8 @@ class Profile:
     reasons: dict[str, CountArray] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        shape = (self.n_slices, N_BUCKETS)
-        self.counts = np.zeros((*shape, self.cells.n_cells), np.uint32)
-        self.sums = np.zeros((5, *shape), np.int64)
+        self.counts = np.zeros((self.n_slices, N_BUCKETS, self.cells.n_cells), np.uint32)
+        self.sums = np.zeros((5, self.n_slices, N_SUM_BUCKETS), np.int64)
 
     def add(
         self,
@@ -115,15 +129,14 @@ class Profile:
         given = np.asarray(values, dtype=np.float64)
         for first in range(0, len(given), _MAX_ROWS):
             rows = slice(first, first + _MAX_ROWS)
-            own = Places(places.n_slices, [codes[rows] for codes in places.codes])
-            self._add(given[rows], own)
+            self._add(given[rows], places.chosen(rows))
         if reasons is not None:
-            self._add_reasons(reasons, places)
+            self._add_reasons(reasons, places.wider())
 
     def _add(self, values: FloatArray, places: Places) -> None:
         codes = self.cells.codes(values)
         flat = self.counts.reshape(-1)
-        for own in places.codes:
+        for own in places.wider().codes:
             np.add.at(flat, own * self.cells.n_cells + codes, np.uint32(1))
         with np.errstate(over="ignore"):  # What is infinite then is in no sum.
             x = (values - self.center) / self.half_width
@@ -157,9 +170,15 @@ class Profile:
 
     @property
     def moments(self) -> FloatArray:
-        """Number of values in sums, and sums of x and of its square, (3, n_slices, N_BUCKETS)."""
+        """Number of values in sums, and sums of x and x * x, (3, n_slices, N_SUM_BUCKETS)."""
         n, whole, rest, square_whole, square_rest = self.sums
         return np.stack([n, whole + rest / _STEPS, square_whole + square_rest / _STEPS])
+
+    @property
+    def drawn_moments(self) -> FloatArray:
+        """The moments of the buckets that cells are counted in, (3, n_slices, N_BUCKETS)."""
+        found: FloatArray = self.moments.reshape(3, self.n_slices, -1, N_BUCKETS).sum(axis=2)
+        return found
 
     def recounted(self, cells: Cells) -> Profile:
         """Return the profile in wider cells whose edges are edges of its own, without atoms.

@@ -1,7 +1,7 @@
 """Run profile: the profiles of all columns of a run, shares of rows, and how many clusters.
 
-It is what the history of an audit keeps of a run: a table with a line for each column, slice and
-bucket, whose metadata say cells, signatures and slices.
+It is what the history of an audit keeps of a run: a table with lines for the buckets of each column
+and slice, whose metadata say cells, signatures and slices.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ from numpy.typing import NDArray
 
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.profile.cells import Cells
-from qaeval_core.profile.column_profile import N_BUCKETS, IntArray, Places, Profile
+from qaeval_core.profile.column_profile import (
+    N_BUCKETS,
+    IntArray,
+    Places,
+    Profile,
+)
 from qaeval_core.profile.slices import MAX_VALUES, Slices
 from qaeval_core.storage.path import AnyPath, as_path
 
@@ -27,7 +32,7 @@ PAGE, PROFILE = "report.html", "profile.parquet"
 
 UInt64 = NDArray[np.uint64]
 
-VERSION = 1
+VERSION = 2
 METADATA = b"qaeval.profile"
 # Distinct clusters are counted exactly below this, and estimated above.
 N_EXACT = 256
@@ -36,11 +41,11 @@ _LISTS = {"cells": pa.uint16(), "counts": pa.uint32()}
 _REASON_LISTS = {"reasons": pa.string(), "reason_counts": pa.uint32()}
 SCHEMA = pa.schema(
     [
-        pa.field("kind", pa.string(), nullable=False),  # column or rate
+        pa.field("kind", pa.string(), nullable=False),  # cells, sums or rate
         pa.field("column", pa.string(), nullable=False),
         pa.field("slice", pa.string(), nullable=False),
         pa.field("slice_code", pa.int16(), nullable=False),
-        pa.field("bucket", pa.uint8(), nullable=False),
+        pa.field("bucket", pa.uint16(), nullable=False),
         *(pa.field(name, pa.int64()) for name in _SUMS),
         pa.field("n_true", pa.int64()),  # of n, where it is a rate
         *(pa.field(name, pa.list_(kind)) for name, kind in (_LISTS | _REASON_LISTS).items()),
@@ -199,12 +204,12 @@ class RunProfile:
             False for rows that are quarantined or were not sampled: no column counts them.
         """
         codes = [np.zeros(len(clusters), np.intp), *self.slices.codes(by or {})]
-        buckets = (clusters % np.uint64(N_BUCKETS)).astype(np.intp)
-        places = Places(len(self.slices.all), [own * N_BUCKETS + buckets for own in codes])
+        places = Places.of(clusters, codes, len(self.slices.all))
+        wider = places.wider()
         everything = np.ones(len(clusters), dtype=bool)
         for name, (is_true, could_be) in {"rows": (everything, None), **(rates or {})}.items():
             of = everything if could_be is None else could_be
-            counts = [places.chosen(is_true & of).count(), places.chosen(of).count()]
+            counts = [wider.chosen(is_true & of).count(), wider.chosen(of).count()]
             self._add_rate(name, np.stack(counts))
         scored = everything if is_scored is None else is_scored
         self.clusters.add(clusters[scored], [own[scored] for own in codes])
@@ -264,9 +269,10 @@ class RunProfile:
         ]
 
     def to_table(self) -> pa.Table:
-        """Return the profile as a table: a line for each column, slice and bucket with rows."""
+        """Return the profile as a table, with a line for each bucket with rows."""
         parts = [self._rate_lines(name, counts) for name, counts in sorted(self.rates.items())]
-        parts += [self._column_lines(name, each) for name, each in sorted(self.columns.items())]
+        for name, each in sorted(self.columns.items()):
+            parts += [self._cell_lines(name, each), self._sum_lines(name, each)]
         table = pa.concat_tables([SCHEMA.empty_table(), *parts])
         return table.replace_schema_metadata({METADATA: json.dumps(self._described()).encode()})
 
@@ -292,9 +298,12 @@ class RunProfile:
         present = np.nonzero(counts[1])
         return self._lines("rate", name, present, {"n_true": counts[0], "n": counts[1]})
 
-    def _column_lines(self, name: str, profile: Profile) -> pa.Table:
-        present = np.nonzero(profile.counts.any(axis=2))
+    def _sum_lines(self, name: str, profile: Profile) -> pa.Table:
         sums = dict(zip(_SUMS, profile.sums, strict=True))
+        return self._lines("sums", name, np.nonzero(profile.sums[0]), sums)
+
+    def _cell_lines(self, name: str, profile: Profile) -> pa.Table:
+        present = np.nonzero(profile.counts.any(axis=2))
         names = sorted(profile.reasons)
         counts = profile.counts[present]
         why = np.array([profile.reasons[each][present] for each in names], np.uint32)
@@ -308,7 +317,7 @@ class RunProfile:
             "reasons": _lists(own_line, texts[reason], len(counts), pa.string()),
             "reason_counts": _lists(own_line, why[own_line, reason], len(counts), pa.uint32()),
         }
-        return self._lines("column", name, present, sums, lists)
+        return self._lines("cells", name, present, {}, lists)
 
     def _lines(
         self,
@@ -326,7 +335,7 @@ class RunProfile:
             "column": pa.array([name] * n, pa.string()),
             "slice": pa.array(labels[slices], pa.string()),
             "slice_code": pa.array(slices, pa.int16()),
-            "bucket": pa.array(buckets, pa.uint8()),
+            "bucket": pa.array(buckets, pa.uint16()),
             **{each: pa.array(own[present], pa.int64()) for each, own in numbers.items()},
             **(lists or {}),
         }
@@ -396,15 +405,16 @@ def _read(table: pa.Table, said: Mapping[str, Any]) -> RunProfile:
         )
         if kind == "rate":
             run.rates[name][:, *places] = [lines[each].to_numpy() for each in ("n_true", "n")]
+        elif kind == "sums":
+            run.columns[name].sums[:, *places] = [lines[each].to_numpy() for each in _SUMS]
         else:
-            _read_column(run.columns[name], lines, places)
+            _read_cells(run.columns[name], lines, places)
     return run
 
 
-def _read_column(
+def _read_cells(
     profile: Profile, lines: pa.Table, places: tuple[NDArray[np.intp], NDArray[np.intp]]
 ) -> None:
-    profile.sums[:, *places] = [lines[each].to_numpy() for each in _SUMS]
     slices, buckets = places
     line, cells, counts = _flat(lines, "cells", "counts")
     profile.counts[slices[line], buckets[line], cells.to_numpy()] = counts.to_numpy()

@@ -22,6 +22,7 @@ from qaeval_core.running.reader import ShardReader
 from qaeval_core.schema import is_json
 from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.store.store import Store
+from qaeval_core.text.column_hashes import UInt64, column_hashes
 
 _CHUNK_ROWS = 16_384
 
@@ -36,11 +37,14 @@ class Copied(NamedTuple):
         Which are in the sample; None where all are.
     is_lost : bool
         Whether the input does not decode there: nulls, but for ids that are made.
+    clusters : (uint64 ndarray, bool ndarray) or None
+        Hashes of what rows share, and which rows share something, (n_rows,).
     """
 
     table: pa.Table
     chosen: NDArray[np.bool_] | None = None
     is_lost: bool = False
+    clusters: tuple[UInt64, NDArray[np.bool_]] | None = None
 
 
 class CopiedColumns:
@@ -54,6 +58,8 @@ class CopiedColumns:
         None: a row's id is its file and row number.
     carry : mapping of column to type
         A file that lacks one has nulls of that type.
+    cluster : str, optional
+        Rows of one value of it belong together; it is not copied.
     """
 
     def __init__(
@@ -62,11 +68,13 @@ class CopiedColumns:
         *,
         id_column: str | None,
         carry: Mapping[str, pa.DataType],
+        cluster: str | None = None,
     ) -> None:
         self._store = store
         self._types = carry
         self._id_column = id_column
         self._carry = list(carry)
+        self._cluster = cluster
 
     @property
     def names(self) -> list[str]:
@@ -78,6 +86,8 @@ class CopiedColumns:
         wanted = self.names
         if self._store.sample is not None:
             wanted.append(self._store.sample.column)
+        if self._cluster is not None:
+            wanted.append(self._cluster)
         reader = ShardReader(wanted, outages=self._store.outages)
         todo = deque(stretches(file.row_groups, rows_per_shard=_CHUNK_ROWS))
         position = 0
@@ -108,7 +118,7 @@ class CopiedColumns:
             If they do not decode.
         """
         sample = self._store.sample
-        if self._id_column is None and not self._carry and sample is None:
+        if not self.names and sample is None and self._cluster is None:
             return Copied(pa.table({"id": _row_ids(file, chunk)}))
         table = reader.read(piece, chunk)
         chunk = RowRange(chunk.start, chunk.start + table.num_rows)
@@ -117,7 +127,8 @@ class CopiedColumns:
             columns["id"] = table.column(self._id_column)
         columns.update({name: table.column(name) for name in self._carry})
         copied = {name: self._as_elsewhere(name, own) for name, own in columns.items()}
-        return Copied(pa.table(copied), sampled_rows(table, sample))
+        clusters = None if self._cluster is None else column_hashes(table.column(self._cluster))
+        return Copied(pa.table(copied), sampled_rows(table, sample), clusters=clusters)
 
     def _as_elsewhere(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """Return a column as the text of its JSON; one that is not here as nulls of its type."""

@@ -66,6 +66,8 @@ class FileJoin:
         None: a row's id is its file and row number.
     carry : mapping of column to type
         Input columns to copy; a file that lacks one has nulls of that type.
+    cluster : str, optional
+        Column of the input that says which rows belong together.
     with_statistics : bool, default False
         Also write what corpus scores are summed from.
 
@@ -82,11 +84,12 @@ class FileJoin:
         *,
         id_column: str | None,
         carry: Mapping[str, pa.DataType],
+        cluster: str | None = None,
         with_statistics: bool = False,
     ) -> None:
         self._store = store
         self._run = run
-        self._copied = CopiedColumns(store, id_column=id_column, carry=carry)
+        self._copied = CopiedColumns(store, id_column=id_column, carry=carry, cluster=cluster)
         self._with_statistics = with_statistics
         self.notes: list[str] = []
         self._metadata = {**columns_metadata(run), checksums.KEY: checksums.PLACEHOLDER}
@@ -201,6 +204,9 @@ class FileJoin:
                     joined.n_lost += n_given
                 else:
                     joined.hashes.append(own)
+                if given.clusters is not None:
+                    shared, is_shared = given.clusters
+                    own = np.where(is_shared, shared, own)
                 first_row = joined.totals.n_rows - rows.num_rows
                 joined.overview.count(rows, own, file=file.relative, first_row=first_row)
             if writer is None:

@@ -32,10 +32,12 @@ from qaeval_core.pages.html import (
     shown,
     within,
 )
+from qaeval_core.planning.columns import ROWS
 from qaeval_core.profile.column_profile import Profile
 from qaeval_core.profile.histogram import counted_bars
 from qaeval_core.profile.run_profile import RunProfile
 from qaeval_core.schema import NOT_SAMPLED
+from qaeval_core.scoring.report import cluster_count
 
 _INPUTS = 20
 
@@ -192,8 +194,13 @@ def _columns(content: Content) -> str:
             ]
         )
     head = ("column", "mean", "95 % interval", "scored", "undefined", *names, "corpus")
-    caption = "Intervals take rows as independent of each other"
-    return block_html(Table(caption, head, rows, numbers=range(1, len(head))))
+    return block_html(Table(_caption(content.report), head, rows, numbers=range(1, len(head))))
+
+
+def _caption(report: Mapping[str, Any]) -> str:
+    if "clusters" not in report or report["clusters"]["name"] == ROWS:
+        return "Intervals take rows as independent of each other"
+    return f"Intervals are of {cluster_count(report)}: rows that share one are not independent"
 
 
 def _charts(content: Content, room: _RunRoom) -> Iterator[str]:

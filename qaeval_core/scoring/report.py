@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,22 +15,25 @@ from qaeval_core.families.contract import FamilyPlan
 from qaeval_core.llm.journal import JournalTotals
 from qaeval_core.llm.reply_body import CUT
 from qaeval_core.metrics.targets import NO_REFERENCES
+from qaeval_core.planning.columns import ROWS
 from qaeval_core.planning.run_plan import CompiledRun, InstancePlan
 from qaeval_core.running.totals import Totals
+from qaeval_core.scoring.summary import Overview
 from qaeval_core.signature import environment
-from qaeval_core.stats.bootstrap import summarize
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.store.pass_stats import PassStats
 from qaeval_core.store.sample import Sample
 
 _MAX_REASONS = 5
+QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+_LEAST_DECIMALS, _MOST_DECIMALS = 3, 6
 
 
 def make_report(
     run: CompiledRun,
     totals: Totals,
     *,
-    read_scores: Callable[[str], NDArray[np.floating]],
+    columns: Mapping[str, Mapping[str, Any]],
     committed: Mapping[str, PassStats],
     this_run: Mapping[str, PassStats],
     wall_s: Mapping[str, float],
@@ -42,9 +45,8 @@ def make_report(
 
     Parameters
     ----------
-    read_scores : callable
-        Column -> all its scores, NaN where undefined or quarantined. Asked for one at a time: the
-        scores of a run may be many.
+    columns : mapping of column to plain data
+        Of `report_columns`.
     committed : mapping of family key to PassStats
         Counts of all commits, whichever run made them.
     this_run : mapping of family key to PassStats
@@ -57,14 +59,6 @@ def make_report(
         What the journals of families that ask hold, whichever run paid for it.
     """
     n_quarantined = sum(totals.quarantined.values())
-    n_without = n_quarantined + totals.n_not_sampled
-    columns = {
-        plan.column(output): _column(
-            plan, output, totals, read_scores(plan.column(output)), n_without=n_without
-        )
-        for plan in run.instances
-        for output in (own.name for own in plan.columns if own.is_score)
-    }
     return {
         "rows": totals.n_rows,
         "quarantined": n_quarantined,
@@ -97,21 +91,64 @@ def make_report(
     }
 
 
+def report_columns(
+    run: CompiledRun,
+    totals: Totals,
+    overview: Overview,
+    *,
+    read_scores: Callable[[str], NDArray[np.floating]],
+) -> dict[str, dict[str, Any]]:
+    """Return what the report says of columns of scores.
+
+    Parameters
+    ----------
+    overview : Overview
+        Of the same rows: means and their intervals are its own.
+    read_scores : callable
+        Column -> all its scores, NaN where undefined or quarantined, for quantiles. Asked for one
+        at a time: the scores of a run may be many.
+    """
+    return {
+        plan.column(own.name): _column(plan, own.name, totals, overview, read_scores)
+        for plan in run.instances
+        for own in plan.columns
+        if own.is_score
+    }
+
+
 def _column(
     plan: InstancePlan,
     output: str,
     totals: Totals,
-    values: NDArray[np.floating],
-    *,
-    n_without: int,
+    overview: Overview,
+    read_scores: Callable[[str], NDArray[np.floating]],
 ) -> dict[str, Any]:
     """Return what the report says of one column of scores."""
-    content = {**asdict(summarize(values)), "signature": str(plan.signature)}
-    content["n_undefined"] -= n_without  # They are counted by themselves.
+    name = plan.column(output)
+    content = asdict(overview.mean(name))
+    content["quantiles"] = quantiles(read_scores(name))
+    content["signature"] = str(plan.signature)
     if output == "" and plan.name in totals.sums:
         corpus = float(plan.metric.corpus(plan.settings, totals.sums[plan.name]))
         content["corpus"] = None if math.isnan(corpus) else corpus
     return content
+
+
+def quantiles(
+    values: NDArray[np.floating], shares: Sequence[float] = QUANTILES
+) -> dict[str, float]:
+    """Return quantiles of values by their share; NaN is left out, and of none there are none.
+
+    Examples
+    --------
+    >>> quantiles(np.array([0.0, 1.0, np.nan]), [0.5])
+    {'0.5': 0.5}
+    """
+    defined = values[~np.isnan(values)].astype(np.float64, copy=False)
+    if not len(defined):
+        return {}
+    points = np.quantile(defined, shares, overwrite_input=True)
+    return {f"{q:g}": float(value) for q, value in zip(shares, points, strict=True)}
 
 
 def sample_content(sample: Sample) -> dict[str, Any]:
@@ -182,9 +219,11 @@ def summary_lines(report: Mapping[str, Any], out: StoragePath) -> Iterator[str]:
             yield _calls_line(key, family)
     yield from (f"note: {note}" for note in report["notes"] if "torn or damaged" in note)
     yield from (f"{key} stopped: {why}" for key, why in report.get("stopped", {}).items())
-    for name, column in report["columns"].items():
-        if column["mean"] is not None:
-            yield _column_line(name, column)
+    shown = {name: own for name, own in report["columns"].items() if own["mean"] is not None}
+    for name, column in shown.items():
+        yield _column_line(name, column, cluster_count(report))
+    if shown and report["clusters"]["name"] == ROWS:
+        yield "note: intervals take rows as independent"
     if report["duplicate_ids"]:
         yield f"duplicate ids inside files: {report['duplicate_ids']:,}"
     yield f"scores: {out / 'scores'}"
@@ -253,14 +292,33 @@ def _calls_line(key: str, family: Mapping[str, Any]) -> str:
     return f"{key}: {', '.join(parts)}"
 
 
-def _column_line(name: str, column: Mapping[str, Any]) -> str:
+def _column_line(name: str, column: Mapping[str, Any], clusters: str) -> str:
     corpus = column.get("corpus")
     shown = "" if corpus is None else f", corpus {corpus:.4f}"
-    interval = ""
-    if column["interval_95"] is not None:  # None of one row, or of rows that are all equal.
+    decimals, interval = _LEAST_DECIMALS, ""
+    if column["interval_95"] is not None:  # None of one cluster, or of one value without a range.
         low, high = column["interval_95"]
-        interval = f" [{low:.4f}, {high:.4f}]"
-    return (
-        f"  {name}: mean {column['mean']:.4f}{interval}, n {column['n']:,}, "
-        f"undefined {column['n_undefined']:,}{shown}"
-    )
+        if high > low:  # Two digits of its half width.
+            wanted = 1 - math.floor(math.log10((high - low) / 2))
+            decimals = min(max(wanted, _LEAST_DECIMALS), _MOST_DECIMALS)
+        interval = f" [{low:.{decimals}f}, {high:.{decimals}f}]"
+    undefined = f", {column['n_undefined']:,} undefined" if column["n_undefined"] else ""
+    return f"  {name} {column['mean']:.{decimals}f}{interval}, {clusters}{undefined}{shown}"
+
+
+def cluster_count(report: Mapping[str, Any]) -> str:
+    """Return how many clusters intervals are of, such as ``100 contexts``.
+
+    Examples
+    --------
+    >>> cluster_count({"clusters": {"name": "contexts", "n": 2067, "is_estimate": True}})
+    'about 2,100 contexts'
+    """
+    clusters = report["clusters"]
+    n = clusters["n"]
+    if clusters["name"] == ROWS:
+        n = report["rows"] - report["quarantined"] - report["not_sampled"]
+    elif clusters["is_estimate"]:
+        n = int(float(f"{n:.2g}"))  # It is off by a sixteenth or so.
+        return f"about {n:,} {clusters['name']}"
+    return f"{n:,} {clusters['name']}"

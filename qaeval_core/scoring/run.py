@@ -38,7 +38,7 @@ from qaeval_core.running.visibility import marked
 from qaeval_core.schema import is_text, is_texts
 from qaeval_core.scoring.join import FileJoin
 from qaeval_core.scoring.page import report_page
-from qaeval_core.scoring.report import make_report, sample_content
+from qaeval_core.scoring.report import make_report, report_columns, sample_content
 from qaeval_core.scoring.summary import Overview
 from qaeval_core.signature import hash_content
 from qaeval_core.storage.path import StoragePath, read_json
@@ -204,12 +204,14 @@ def _finish(job: Job, done: RunCosts) -> RunOutcome:
     job.store.guard()
     committed, ranges = reconcile(job, pending=done.stopped)
     totals = Totals()
-    overview = Overview.of_run(job.run, by=_slicing_columns(job))
+    cluster, shared = job.cluster
+    overview = Overview.of_run(job.run, by=_slicing_columns(job), cluster=shared)
     join = FileJoin(
         job.store,
         job.run,
         id_column=job.columns.get("id"),
         carry=carried_types(job.files, job.config.output.carry),
+        cluster=cluster,
         with_statistics=job.config.output.statistics,
     )
     for file in job.files:
@@ -219,11 +221,13 @@ def _finish(job: Job, done: RunCosts) -> RunOutcome:
         )
     for file in job.files:
         job.store.check_scores(join.path(file))
+    read = partial(_read_scores, job.store, [join.path(file) for file in job.files])
+    columns = report_columns(job.run, totals, overview, read_scores=read)
     journals = _journals(job)
     report = make_report(
         job.run,
         totals,
-        read_scores=partial(_read_scores, job.store, [join.path(file) for file in job.files]),
+        columns=columns,
         committed=committed,
         this_run=done.this_run,
         wall_s=done.wall_s,

@@ -1,8 +1,8 @@
 """Summary: what pages show of all joined scores, counted as they are joined, a part at a time.
 
-Three things, each of which adds up over parts: the profile that audits use, whose clusters are the
-ids here; means by the values of carried columns; and the rows of lowest and highest score, by their
-places alone. No text of a row is kept, and memory does not grow with rows.
+Three things, each of which adds up over parts: the profile that audits use, which means and their
+intervals come from; sums by the values of carried columns; and the rows of lowest and highest
+score, by their places alone. No text of a row is kept, and memory does not grow with rows.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from qaeval_core.pages.example_rows import MAX_EXAMPLES
+from qaeval_core.planning.columns import ROWS
 from qaeval_core.planning.run_plan import CompiledRun
 from qaeval_core.profile.cells import N_EQUAL, Cells
-from qaeval_core.profile.run_profile import RunProfile
+from qaeval_core.profile.column_profile import N_SUM_BUCKETS
+from qaeval_core.profile.run_profile import N_EXACT, RunProfile
 from qaeval_core.profile.slices import MAX_VALUES, Slices
 from qaeval_core.schema import NOT_SAMPLED, QUARANTINE_REASON, is_text
+from qaeval_core.stats.mean_interval import NOT_FINITE, ValueRange, mean_interval
 from qaeval_core.text.column_hashes import text_of
 
 FloatArray = NDArray[np.float64]
@@ -46,24 +49,45 @@ class Example:
 
 
 @dataclass(slots=True)
-class SliceMeans:
-    """Means of columns by the values of one carried column.
+class SliceSums:
+    """Sums of columns by the values of one carried column, None where a value is null.
 
     Attributes
     ----------
     rows : dict of value to int
-    moments : dict of value to float ndarray of shape (3, n_columns)
-        Number, mean, and sum of squares about it; None where a value is null.
+    sums : dict of value to float ndarray of shape (2, n_columns, N_SUM_BUCKETS)
+        Number of values, and their sum.
+    ends : dict of value to float ndarray of shape (2, n_columns)
+        Lowest and highest value; NaN where there is none.
     """
 
     rows: dict[str | None, int] = field(default_factory=dict)
-    moments: dict[str | None, FloatArray] = field(default_factory=dict)
+    sums: dict[str | None, FloatArray] = field(default_factory=dict)
+    ends: dict[str | None, FloatArray] = field(default_factory=dict)
 
-    def add(self, other: SliceMeans) -> None:
+    def add(self, other: SliceSums) -> None:
         """Add what was counted of other rows."""
-        for value, own in other.moments.items():
-            self.rows[value] = self.rows.get(value, 0) + other.rows[value]
-            self.moments[value] = added(self.moments[value], own) if value in self.moments else own
+        for value, sums in other.sums.items():
+            if value not in self.sums:
+                self.rows[value], self.sums[value] = other.rows[value], sums
+                self.ends[value] = other.ends[value]
+                continue
+            self.rows[value] += other.rows[value]
+            self.sums[value] = self.sums[value] + sums
+            (low, high), (lower, higher) = self.ends[value], other.ends[value]
+            self.ends[value] = np.stack([np.fmin(low, lower), np.fmax(high, higher)])
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnMean:
+    """What a report says of one column; None where nothing is defined."""
+
+    n: int
+    n_undefined: int
+    mean: float | None
+    interval_95: list[float] | None
+    interval_method: str | None
+    standard_deviation: float | None
 
 
 class Overview:
@@ -77,6 +101,8 @@ class Overview:
     signatures : mapping of score column to signature
     by : sequence of str
         Carried columns whose values may be slices.
+    cluster : str
+        What rows that are not independent share, such as ``contexts``.
     """
 
     def __init__(
@@ -86,6 +112,7 @@ class Overview:
         reasons: Mapping[str, str],
         signatures: Mapping[str, str],
         by: Sequence[str],
+        cluster: str = ROWS,
     ) -> None:
         self._ranges, self._reasons, self._signatures = ranges, reasons, signatures
         fixed = {name: _is_bounded(own) for name, own in ranges.items()}
@@ -96,14 +123,14 @@ class Overview:
             for name, own in ranges.items()
         }
         self.profile = RunProfile.of(
-            cells, Slices({}), signatures=signatures, ranges=ranges, cluster="id"
+            cells, Slices({}), signatures=signatures, ranges=ranges, cluster=cluster
         )
-        self.slices: dict[str, SliceMeans | None] = {name: SliceMeans() for name in by}
+        self.slices: dict[str, SliceSums | None] = {name: SliceSums() for name in by}
         self.lowest: dict[str, list[Example]] = {name: [] for name in ranges}
         self.highest: dict[str, list[Example]] = {name: [] for name in ranges}
 
     @classmethod
-    def of_run(cls, run: CompiledRun, *, by: Sequence[str]) -> Overview:
+    def of_run(cls, run: CompiledRun, *, by: Sequence[str], cluster: str) -> Overview:
         """Return the overview of a run of no rows yet."""
         plans = [
             (plan.column(own.name), plan, own.name)
@@ -119,6 +146,7 @@ class Overview:
             reasons={name: plan.reason_column for name, plan, _ in plans},
             signatures={name: str(plan.signature) for name, plan, _ in plans},
             by=by,
+            cluster=cluster,
         )
 
     def empty(self) -> Overview:
@@ -128,17 +156,20 @@ class Overview:
             reasons=self._reasons,
             signatures=self._signatures,
             by=[name for name, own in self.slices.items() if own is not None],
+            cluster=self.profile.cluster,
         )
 
-    def count(self, rows: pa.Table, ids: NDArray[np.uint64], *, file: str, first_row: int) -> None:
+    def count(
+        self, rows: pa.Table, clusters: NDArray[np.uint64], *, file: str, first_row: int
+    ) -> None:
         """Count joined rows.
 
         Parameters
         ----------
         rows : pyarrow.Table
             As they are written: id, carried columns, scores and reasons.
-        ids : uint64 ndarray of shape (n_rows,)
-            Hashes of the ids.
+        clusters : uint64 ndarray of shape (n_rows,)
+            Hashes of what rows share; of its id where a row shares nothing.
         file : str
             Name of their file.
         first_row : int
@@ -151,15 +182,15 @@ class Overview:
         why = rows.column(QUARANTINE_REASON)
         sampled = np.asarray(pc.not_equal(why, NOT_SAMPLED).fill_null(True))
         if not sampled.all():
-            rows, ids = rows.filter(pa.array(sampled)), ids[sampled]
+            rows, clusters = rows.filter(pa.array(sampled)), clusters[sampled]
             values = {name: own[sampled] for name, own in values.items()}
         self.profile.add(
             values,
-            ids,
+            clusters,
             reasons={name: rows.column(self._reasons[name]) for name in values},
             is_scored=rows.column(QUARANTINE_REASON).is_null().to_numpy(),
         )
-        self._count_slices(rows, values)
+        self._count_slices(rows, values, clusters)
 
     def add(self, other: Overview) -> None:
         """Add what was counted of other rows of the same run."""
@@ -186,12 +217,15 @@ class Overview:
         if profile.cells != cells:
             self.profile.columns[name] = profile.recounted(cells)
 
-    def _count_slices(self, rows: pa.Table, values: Mapping[str, FloatArray]) -> None:
+    def _count_slices(
+        self, rows: pa.Table, values: Mapping[str, FloatArray], clusters: NDArray[np.uint64]
+    ) -> None:
         matrix = np.stack(list(values.values())) if values else np.empty((0, rows.num_rows))
+        buckets = (clusters % np.uint64(N_SUM_BUCKETS)).astype(np.intp)
         for name, own in self.slices.items():
             if own is None:
                 continue
-            found = _sliced(rows.column(name), matrix)
+            found = _sliced(rows.column(name), matrix, buckets)
             if found is None or len(own.rows | found.rows) > MAX_VALUES:
                 self.slices[name] = None
             else:
@@ -215,12 +249,47 @@ class Overview:
             self.lowest[name] = _least(low + examples(own, least))
             self.highest[name] = _most(high + examples(own, most))
 
+    def mean(self, name: str) -> ColumnMean:
+        """Return what a report says of a column: of all rows, by the profile."""
+        profile = self.profile.columns[name]
+        counts = profile.counts[0].sum(axis=0, dtype=np.int64)
+        n_defined = int(counts[:-1].sum())
+        n, x, squares = profile.moments[:, 0]
+        if n.sum() < n_defined:  # No sum has values that are not finite.
+            return ColumnMean(n_defined, int(counts[-1]), None, None, NOT_FINITE, None)
+        values = self._values(name, self._data[name])
+        found = mean_interval(n, profile.center * n + profile.half_width * x, values)
+        spread = None
+        if n_defined > 1:
+            variance = squares.sum() / n.sum() - (x.sum() / n.sum()) ** 2
+            variance = 0.0 if values.lowest == values.highest else max(float(variance), 0.0)
+            spread = profile.half_width * math.sqrt(variance * n_defined / (n_defined - 1))
+        return ColumnMean(
+            n_defined, int(counts[-1]), found.mean, found.interval, found.method, spread
+        )
+
+    def _values(self, name: str, ends: tuple[float, float] | FloatArray) -> ValueRange:
+        """Return which values a column has between ends, and could have."""
+        profile = self.profile.columns[name]
+        low, high = (float(own) for own in ends)
+        # x is -1 or 1 at both ends of the cells, and its square nowhere else 1.
+        n, *_, whole, rest = profile.sums[:, 0].sum(axis=1).tolist()
+        if (whole, rest) == (n, 0):
+            return ValueRange(low, high, profile.cells.low, profile.cells.high, has_ends_alone=True)
+        return ValueRange(low, high, profile.low, profile.high)
+
     def content(self) -> dict[str, Any]:
-        """Return means by slice, and places of examples, as plain data.
+        """Return what clusters are, means by slice, and places of examples, as plain data.
 
         A column of more than 50 values has no slices.
         """
+        n_clusters = int(self.profile.clusters.counts()[0])
         return {
+            "clusters": {
+                "name": self.profile.cluster,
+                "n": n_clusters,
+                "is_estimate": n_clusters >= N_EXACT,
+            },
             "slices": {
                 by: None if own is None else [self._slice(value, own) for value in _ordered(own)]
                 for by, own in self.slices.items()
@@ -234,8 +303,14 @@ class Overview:
             },
         }
 
-    def _slice(self, value: str | None, own: SliceMeans) -> dict[str, Any]:
-        columns = {name: _mean(*own.moments[value][:, i]) for i, name in enumerate(self._ranges)}
+    def _slice(self, value: str | None, own: SliceSums) -> dict[str, Any]:
+        columns = {}
+        for i, name in enumerate(self._ranges):
+            n, sums = own.sums[value][:, i]
+            found = mean_interval(n, sums, self._values(name, own.ends[value][:, i]))
+            columns[name] = {
+                "n": int(n.sum()), "mean": found.mean, "interval_95": found.interval,
+            }  # fmt: skip
         return {"value": value, "rows": own.rows[value], "columns": columns}
 
 
@@ -259,28 +334,10 @@ def dyadic_cells(low: float, high: float) -> Cells:
     return Cells(start, start + N_EQUAL * width)
 
 
-def added(first: FloatArray, second: FloatArray) -> FloatArray:
-    """Return number, mean and sum of squares about it of two sets of values together.
-
-    Chan, Golub, LeVeque. Updating Formulae and a Pairwise Algorithm for Computing Sample Variances.
-    COMPSTAT 1982.
-
-    Examples
-    --------
-    >>> added(np.array([1.0, 2.0, 0.0]), np.array([1.0, 4.0, 0.0])).tolist()
-    [2.0, 3.0, 2.0]
-    """
-    with np.errstate(invalid="ignore", over="ignore"):
-        n = first[0] + second[0]
-        share = second[0] / np.maximum(n, 1)
-        gap = second[1] - first[1]
-        return np.stack(
-            [n, first[1] + gap * share, first[2] + second[2] + gap**2 * first[0] * share]
-        )
-
-
-def _sliced(column: pa.ChunkedArray, matrix: FloatArray) -> SliceMeans | None:
-    """Return the means of some rows by value; None where values are no names of slices."""
+def _sliced(
+    column: pa.ChunkedArray, matrix: FloatArray, buckets: NDArray[np.intp]
+) -> SliceSums | None:
+    """Return sums of some rows by value; None where values are no names of slices."""
     values = _names(column)
     if values is None:
         return None
@@ -289,10 +346,20 @@ def _sliced(column: pa.ChunkedArray, matrix: FloatArray) -> SliceMeans | None:
     if len(names) > MAX_VALUES or any(len(name or "") > _MAX_VALUE_CHARS for name in names):
         return None
     codes = coded.indices.to_numpy()
-    return SliceMeans(
-        dict(zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True)),
-        {name: _moments(matrix[:, codes == i]) for i, name in enumerate(names)},
-    )
+    places, shape = codes * N_SUM_BUCKETS + buckets, (len(names), N_SUM_BUCKETS)
+    sums = np.zeros((2, len(matrix), *shape))
+    for i, own in enumerate(matrix):
+        is_there = ~np.isnan(own)
+        for j, weights in enumerate((None, own[is_there])):
+            counted = np.bincount(places[is_there], weights, minlength=math.prod(shape))
+            sums[j, i] = counted.reshape(shape)
+    found = SliceSums()
+    for code, name in enumerate(names):
+        own = matrix[:, codes == code]
+        found.rows[name] = own.shape[1]
+        found.sums[name] = sums[:, :, code].copy()
+        found.ends[name] = np.stack([np.fmin.reduce(own, axis=1), np.fmax.reduce(own, axis=1)])
+    return found
 
 
 def _names(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
@@ -306,29 +373,7 @@ def _names(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
     return column.cast(pa.string())
 
 
-def _moments(values: FloatArray) -> FloatArray:
-    """Return number, mean and sum of squares about it of each line; NaN is left out."""
-    is_there = ~np.isnan(values)
-    n = is_there.sum(axis=1).astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        mean = np.where(is_there, values, 0.0).sum(axis=1) / np.maximum(n, 1)
-        squares = np.where(is_there, values - mean[:, None], 0.0) ** 2
-    return np.stack([n, mean, squares.sum(axis=1)])
-
-
-def _mean(n: float, mean: float, squares: float) -> dict[str, Any]:
-    """Return a mean with Student's interval; None where it is not known."""
-    interval = None
-    if n > 1 and 0 < squares < math.inf:
-        from scipy import stats  # Imported here: it takes half a second that few commands need.
-
-        half = float(stats.t.ppf(0.975, n - 1)) * math.sqrt(squares / (n - 1) / n)
-        interval = [mean - half, mean + half]
-    is_known = n > 0 and math.isfinite(mean)
-    return {"n": int(n), "mean": float(mean) if is_known else None, "interval_95": interval}
-
-
-def _ordered(own: SliceMeans) -> list[str | None]:
+def _ordered(own: SliceSums) -> list[str | None]:
     return sorted(own.rows, key=lambda value: (-own.rows[value], value is None, value or ""))
 
 

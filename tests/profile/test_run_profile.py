@@ -8,7 +8,7 @@ import pytest
 
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.profile.cells import N_EQUAL, Cells, CellsFinder, choose_cells
-from qaeval_core.profile.column_profile import N_BUCKETS
+from qaeval_core.profile.column_profile import N_BUCKETS, N_SUM_BUCKETS
 from qaeval_core.profile.run_profile import METADATA, RunProfile
 from qaeval_core.profile.slices import Slices
 
@@ -94,7 +94,7 @@ def test_counts_and_moments_are_those_of_a_loop_over_rows() -> None:
     systems = given["by"]["system"].to_pylist()
     numbers = {"a": 1, "b": 2, None: 3, "c": 4}
     expected = np.zeros((5, N_BUCKETS, own.cells.n_cells), int)
-    sums = np.zeros((3, 5, N_BUCKETS))
+    sums = np.zeros((3, 5, N_SUM_BUCKETS))
     n_empty = np.zeros((5, N_BUCKETS), int)
     for i, value in enumerate(given["values"]["score"]):
         if not given["is_scored"][i]:
@@ -105,12 +105,16 @@ def test_counts_and_moments_are_those_of_a_loop_over_rows() -> None:
             n_empty[code, bucket] += np.isnan(value)
             x = (value - 0.5) / 0.5
             if abs(x) < 1e4:
-                sums[:, code, bucket] += (1, x, x * x)
+                sums[:, code, int(given["clusters"][i]) % 1024] += (1, x, x * x)
     assert (own.counts == expected).all()
     assert (own.reasons["empty"] == n_empty).all()
     assert n.tolist() == sums[0].tolist()
     assert total == pytest.approx(sums[1], abs=1e-7)
     assert squares == pytest.approx(sums[2], abs=1e-7)
+    by_cells = own.counts[..., :-1].sum(axis=2)
+    assert (by_cells >= own.drawn_moments[0]).all()  # What is infinite is in no sum.
+    n_drawn = sums[0].reshape(5, 4, N_BUCKETS).sum(axis=1)
+    assert own.drawn_moments[0].tolist() == n_drawn.tolist()
     rate = found.rates["quarantined"]
     assert rate[0, 0].sum() == given["rates"]["quarantined"][0].sum()
     assert rate[1, 0].sum() == found.rates["rows"][0, 0].sum() == 3_000
