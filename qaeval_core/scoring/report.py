@@ -321,4 +321,5 @@ def cluster_count(report: Mapping[str, Any]) -> str:
     elif clusters["is_estimate"]:
         n = int(float(f"{n:.2g}"))  # It is off by a sixteenth or so.
         return f"about {n:,} {clusters['name']}"
-    return f"{n:,} {clusters['name']}"
+    name, *more = clusters["name"].split(" ", 1)
+    return " ".join([f"{n:,}", name.removesuffix("s") if n == 1 else name, *more])

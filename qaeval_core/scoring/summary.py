@@ -258,7 +258,10 @@ class Overview:
         if n.sum() < n_defined:  # No sum has values that are not finite.
             return ColumnMean(n_defined, int(counts[-1]), None, None, NOT_FINITE, None)
         values = self._values(name, self._data[name])
-        found = mean_interval(n, profile.center * n + profile.half_width * x, values)
+        # Of a column that lacks values nobody knows how many clusters have one.
+        n_clusters = 0 if counts[-1] else int(self.profile.clusters.counts()[0])
+        sums = profile.center * n + profile.half_width * x
+        found = mean_interval(n, sums, values, n_clusters=n_clusters)
         spread = None
         if n_defined > 1:
             variance = squares.sum() / n.sum() - (x.sum() / n.sum()) ** 2

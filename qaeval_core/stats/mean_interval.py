@@ -62,7 +62,9 @@ class MeanInterval:
     method: str | None
 
 
-def mean_interval(n: FloatArray, sums: FloatArray, values: ValueRange) -> MeanInterval:
+def mean_interval(
+    n: FloatArray, sums: FloatArray, values: ValueRange, *, n_clusters: int = 0
+) -> MeanInterval:
     """Return a mean and its 95 % interval.
 
     Parameters
@@ -70,6 +72,8 @@ def mean_interval(n: FloatArray, sums: FloatArray, values: ValueRange) -> MeanIn
     n, sums : float ndarray of shape (n_buckets,)
         Rows of each bucket, and the sum of their values; a cluster's rows are in one bucket.
     values : ValueRange
+    n_clusters : int
+        How many clusters there are, if that is known: buckets tell the least.
 
     Returns
     -------
@@ -95,7 +99,8 @@ def mean_interval(n: FloatArray, sums: FloatArray, values: ValueRange) -> MeanIn
     if not math.isfinite(mean):
         return MeanInterval(None, None, NOT_FINITE)
     if values.lowest == values.highest:
-        return _of_one_value(values, _n_clusters(n_buckets, n_all, total), n_buckets)
+        n_least = _n_clusters(n_buckets, n_all)
+        return _of_one_value(values, min(max(n_clusters, n_least), total), n_buckets)
     if n_buckets < 2:
         return MeanInterval(mean, None, ONE_CLUSTER)
     variance = n_buckets / (n_buckets - 1) * float(((sums - mean * n) ** 2).sum()) / total**2
@@ -126,13 +131,14 @@ def _of_one_value(values: ValueRange, n_clusters: float, n_buckets: int) -> Mean
     return MeanInterval(value, edges, ONE_VALUE)
 
 
-def _n_clusters(n_occupied: int, n_buckets: int, n_rows: float) -> float:
-    """Return about how many clusters occupy so many buckets, no more than rows.
+def _n_clusters(n_occupied: int, n_buckets: int) -> float:
+    """Return about how many clusters occupy so many buckets; where all are occupied, the least.
 
-    Linear counting: Whang, Vander-Zanden, Taylor, ACM TODS 1990. Of full buckets it is the least.
+    Linear counting: Whang, Vander-Zanden, Taylor, ACM TODS 1990.
     """
-    left = max(n_buckets - n_occupied, 1)
-    return float(min(max(n_buckets * math.log(n_buckets / left), n_occupied), n_rows))
+    if n_occupied == n_buckets:
+        return n_occupied
+    return n_buckets * math.log(n_buckets / (n_buckets - n_occupied))
 
 
 def _wilson(share: float, n: float, n_buckets: int) -> tuple[float, float]:
