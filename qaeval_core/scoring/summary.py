@@ -361,7 +361,9 @@ def _sliced(
         own = matrix[:, codes == code]
         found.rows[name] = own.shape[1]
         found.sums[name] = sums[:, :, code].copy()
-        found.ends[name] = np.stack([np.fmin.reduce(own, axis=1), np.fmax.reduce(own, axis=1)])
+        with np.errstate(invalid="ignore"):  # NaN beside infinities.
+            ends = [np.fmin.reduce(own, axis=1), np.fmax.reduce(own, axis=1)]
+        found.ends[name] = np.stack(ends)
     return found
 
 

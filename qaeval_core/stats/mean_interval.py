@@ -30,6 +30,7 @@ SANDWICH, WILSON = "clusters, student", "clusters, wilson"
 ONE_VALUE, ONE_CLUSTER = "one value, wilson", "none: all rows are of one cluster"
 NO_BOUND = "none: one value, of no known range"
 NOT_FINITE = "none: some values are not finite"
+TOO_LARGE = "none: values are too large to be squared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,8 @@ def mean_interval(
     total = float(n.sum())
     if not total:
         return MeanInterval(None, None, None)
-    mean = float(sums.sum() / total)
+    with np.errstate(invalid="ignore"):  # Infinities of both signs.
+        mean = float(sums.sum() / total)
     if not math.isfinite(mean):
         return MeanInterval(None, None, NOT_FINITE)
     if values.lowest == values.highest:
@@ -103,7 +105,10 @@ def mean_interval(
         return _of_one_value(values, min(max(n_clusters, n_least), total), n_buckets)
     if n_buckets < 2:
         return MeanInterval(mean, None, ONE_CLUSTER)
-    variance = n_buckets / (n_buckets - 1) * float(((sums - mean * n) ** 2).sum()) / total**2
+    with np.errstate(over="ignore"):
+        variance = n_buckets / (n_buckets - 1) * float(((sums - mean * n) ** 2).sum()) / total**2
+    if not math.isfinite(variance):
+        return MeanInterval(mean, None, TOO_LARGE)
     if values.has_ends_alone:
         width = values.high - values.low
         share = (mean - values.low) / width

@@ -104,7 +104,8 @@ def test_means_by_slice_are_those_of_polars() -> None:
         )
         assert one["columns"]["s"]["n"] == len(values)
         assert one["columns"]["s"]["mean"] == pytest.approx(values.mean())
-        assert one["columns"]["s"]["interval_95"] == pytest.approx(expected)
+        # Some rows share one of 1,024 buckets.
+        assert one["columns"]["s"]["interval_95"] == pytest.approx(expected, rel=0.03)
 
 
 def test_examples_are_the_first_of_the_sorted_rows() -> None:
