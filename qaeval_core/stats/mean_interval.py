@@ -100,11 +100,11 @@ def mean_interval(
         mean = float(sums.sum() / total)
     if not math.isfinite(mean):
         return MeanInterval(None, None, NOT_FINITE)
+    if n_buckets < 2:
+        return MeanInterval(mean, None, ONE_CLUSTER)
     if values.lowest == values.highest:
         n_least = _n_clusters(n_buckets, n_all)
         return _of_one_value(values, min(max(n_clusters, n_least), total), n_buckets)
-    if n_buckets < 2:
-        return MeanInterval(mean, None, ONE_CLUSTER)
     with np.errstate(over="ignore"):
         variance = n_buckets / (n_buckets - 1) * float(((sums - mean * n) ** 2).sum()) / total**2
     if not math.isfinite(variance):

@@ -114,7 +114,7 @@ def test_profiles_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         runs.read(SECOND)
     table = pq.read_table(runs.path(FIRST))
     metadata = dict(table.schema.metadata)
-    metadata[METADATA] = metadata[METADATA].replace(b'"version": 1', b'"version": 99')
+    metadata[METADATA] = metadata[METADATA].replace(b'"version": 2', b'"version": 99')
     pq.write_table(table.replace_schema_metadata(metadata), runs.path(SECOND))
     with pytest.raises(UnreadableFileError, match=f"{SECOND}.*damaged: its checksum"):
         runs.read(SECOND)

@@ -190,7 +190,7 @@ def test_a_history_of_another_version_is_named(weeks: Path, tmp_path: Path) -> N
     for path in profiles(tmp_path):
         table = pq.read_table(path)
         metadata = {METADATA: table.schema.metadata[METADATA]}
-        metadata[METADATA] = metadata[METADATA].replace(b'"version": 1', b'"version": 0')
+        metadata[METADATA] = metadata[METADATA].replace(b'"version": 2', b'"version": 1')
         pq.write_table(table.replace_schema_metadata(metadata), path)
     content, _ = audited(weeks / "out3", tmp_path, expect=1)
     assert content["status"] == "incomplete"

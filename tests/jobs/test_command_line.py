@@ -50,7 +50,7 @@ def test_the_mean_of_one_row_has_no_interval(tmp_path: Path) -> None:
     """[x, x] reads as if x were certain."""
     source = write_parquet(tmp_path / "one.parquet", one_answer())
     shown = qaeval("score", source, "--metrics", "f1", "--out", tmp_path / "out", "--local")
-    assert "  f1 0.800, 1 question\n" in shown
+    assert "  f1 0.800, 1 row\n" in shown
 
 
 def one_answer() -> pa.Table:

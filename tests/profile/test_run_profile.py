@@ -151,7 +151,7 @@ def test_other_tables_are_no_profiles() -> None:
         RunProfile.from_table(table.replace_schema_metadata(None), "x.parquet")
     text = table.schema.metadata[METADATA]
     for old, new, message in [
-        (b'"version": 1', b'"version": 2', "another version"),
+        (b'"version": 2', b'"version": 1', "another version"),
         (b'"clusters"', b'"klusters"', "damaged"),
         (b'"high": 1.0, "atoms": [1.0]', b'"high": 0.0, "atoms": [1.0]', "cells"),
         (b'["a", "b", null]', b'["a"]', "damaged"),

@@ -352,7 +352,7 @@ def test_the_profile_of_a_run_is_that_of_an_audit(out: Path) -> None:
         assert own.counts[..., -1].sum() == table[name].null_count()
         reasons = {name: int(counts.sum()) for name, counts in own.reasons.items()}
         assert reasons == dict(table[f"{name}_reason"].drop_nulls().value_counts().rows())
-    assert profile.cluster == "id"
+    assert profile.cluster == "contexts"
 
 
 def test_an_out_of_an_older_version_has_a_page(out: Path, tmp_path: Path) -> None:
