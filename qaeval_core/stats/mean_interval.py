@@ -105,6 +105,14 @@ def mean_interval(
     if values.lowest == values.highest:
         n_least = _n_clusters(n_buckets, n_all)
         return _of_one_value(values, min(max(n_clusters, n_least), total), n_buckets)
+    return _of_many_values(n, sums, mean, values)
+
+
+def _of_many_values(
+    n: FloatArray, sums: FloatArray, mean: float, values: ValueRange
+) -> MeanInterval:
+    """Return the interval where clusters have several values, and all buckets have rows."""
+    total, n_buckets = float(n.sum()), len(n)
     with np.errstate(over="ignore"):
         variance = n_buckets / (n_buckets - 1) * float(((sums - mean * n) ** 2).sum()) / total**2
     if not math.isfinite(variance):
