@@ -27,6 +27,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from benchmarks.against_best import by_family
 from benchmarks.judged_sets import SETS, JudgedSet, RewordedSet, metrics_of
 from benchmarks.measure import environment
 from benchmarks.training_texts import ADAPTERS, seen_texts
@@ -34,7 +35,8 @@ from benchmarks.validity_page import PAGE, RECORD, load_record, page, write_reco
 from qaeval_core import Scorer
 from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.models.session import available_cpus
-from qaeval_core.stats.bootstrap import bootstrap, percentile_interval
+from qaeval_core.stats.bootstrap import percentile_interval, scaled_bootstrap
+from qaeval_core.stats.ranking import weighted_auc
 from qaeval_core.study.inputs import cluster_codes
 from qaeval_core.study.records import Statistic, StudyRequest
 from qaeval_core.study.run import run_study
@@ -128,6 +130,7 @@ def agreement(
     for one in (*study.of("correlations"), *study.of("auc")):
         found[one.metric][one.coefficient or "auc"] = _figure(one)
     return {
+        "behind_best": {"auc": _areas_behind(scores, columns, n_resamples=n_resamples)},
         "n_rows": scores.height,
         "n_clusters": scores["cluster"].n_unique(),
         "share_good": round(float(scores["is_good"].mean()), 4),
@@ -135,6 +138,31 @@ def agreement(
             name: {key: own[key] for key in own if key != "kendall"} for name, own in found.items()
         },
     }
+
+
+def _areas_behind(
+    scores: pl.DataFrame, columns: Mapping[str, str], *, n_resamples: int
+) -> dict[str, dict[str, list[float]]]:
+    """Return how far each metric's AUC is from the best one's, on the same resamples."""
+    good = scores["is_good"].to_numpy()
+    own = [scores[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in columns]
+
+    def areas(weights: FloatArray) -> FloatArray:
+        # Undefined rows are left out of that column's figure alone, as on the page.
+        return np.stack(
+            [
+                weighted_auc(values[there], good[there], weights[there])
+                for values in own
+                for there in [~np.isnan(values)]
+            ]
+        )
+
+    values = areas(np.ones((scores.height, 1)))[:, 0]
+    resampled = scaled_bootstrap(
+        areas, values, scores.height, n_resamples=n_resamples, seed=_SEED,
+        clusters=cluster_codes(scores, "cluster"),
+    )  # fmt: skip
+    return by_family(columns, values, resampled)
 
 
 def _figure(one: Statistic) -> list[float] | None:
@@ -159,19 +187,26 @@ def rewording(
     }
     new = kinds["new"]
     each = len(new) // len(kinds["original"])
-    found = {}
+    found, drawn = {}, []
     for name, metric in score_columns(metrics).items():
-        found[name] = {
-            "metric": metric,
-            **_change(
-                new[name].cast(pl.Float64).fill_null(np.nan).to_numpy(),
-                _repeated(kinds["original"][name], each),
-                _repeated(kinds["wrong"][name], each),
-                clusters=cluster_codes(new, "cluster"),
-                n_resamples=n_resamples,
-            ),
-        }
+        figures, values, resampled = _change(
+            new[name].cast(pl.Float64).fill_null(np.nan).to_numpy(),
+            _repeated(kinds["original"][name], each),
+            _repeated(kinds["wrong"][name], each),
+            clusters=cluster_codes(new, "cluster"),
+            n_resamples=n_resamples,
+        )
+        found[name] = {"metric": metric, **figures}
+        # Higher is better, and of what has no scale no cost is known.
+        sign = np.array([1.0, -1.0 if "cost" in figures else np.nan])
+        drawn.append((sign * values[2:4], sign[:, None] * resampled[2:4]))
+    values, resampled = (np.stack(own, axis=1) for own in zip(*drawn, strict=True))
+    columns = score_columns(metrics)
     return {
+        "behind_best": {
+            "beats_wrong": by_family(columns, values[0], resampled[0]),
+            "cost": by_family(columns, values[1], resampled[1]),
+        },
         "n_rows": len(new),
         "n_clusters": scores["cluster"].n_unique(),
         "columns": found,
@@ -189,8 +224,13 @@ def _change(
     *,
     clusters: NDArray[np.intp],
     n_resamples: int,
-) -> dict[str, Any]:
-    """Return the paired difference, the share that falls, and both beside those of wrong ones."""
+) -> tuple[dict[str, Any], FloatArray, FloatArray]:
+    """Return the paired difference, the share that falls, and both beside those of wrong ones.
+
+    Returns
+    -------
+    (figures, values of shape (5,), resampled values of shape (5, n_resamples))
+    """
     defined = ~np.isnan(new + original + wrong)
     change = np.where(defined, new - original, 0.0)
     loss = np.where(defined, original - wrong, 0.0)
@@ -205,7 +245,9 @@ def _change(
             return np.stack([changed / n, fallen / n, won / n, -changed / lost, lost / n])
 
     values = ratios(np.ones((len(new), 1)))[:, 0]
-    resampled = bootstrap(ratios, len(new), n_resamples=n_resamples, seed=_SEED, clusters=clusters)
+    resampled = scaled_bootstrap(
+        ratios, values, len(new), n_resamples=n_resamples, seed=_SEED, clusters=clusters
+    )
     edges = [percentile_interval(side) for side in resampled]
     figures = {
         name: _rounded(value, edge.low, edge.high)
@@ -216,7 +258,7 @@ def _change(
     # What takes nothing off a wrong question has no scale to say what it takes off a good one.
     if not edges[4].low > 0:
         figures.pop("cost")
-    return {"undefined": int((~defined).sum()), **figures}
+    return {"undefined": int((~defined).sum()), **figures}, values, resampled
 
 
 def run_judged(
