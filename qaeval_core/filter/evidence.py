@@ -183,6 +183,7 @@ def _look(plan: FilterPlan, labeled: LabeledRows, planned: int | None) -> Look:
         labeled=hash_text(json.dumps(sorted(labeled.ids[~labeled.is_blank].tolist()))),
         blank=plan.request.blank if labeled.is_blank.any() else "bad",
         n_labels=len(labeled.rows),
+        n_labeled=int(np.count_nonzero(~labeled.is_blank)),
         planned=planned,
     )
 

@@ -15,7 +15,6 @@ from qaeval_core.filter.request import FilterRequest
 from qaeval_core.stats.label_plan import look_deltas
 
 _NOTHING = 1e-9
-_SEVERAL = "several"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +26,11 @@ class Look:
     rows : str
         Hash of the rows that are looked at, and of the ranking that they judge.
     labeled : str
-        Hash of those with a label; ``several`` once blank rows that count as bad were filled in.
+        Hash of those with a label; where blank rows count as bad, of the most that had one.
     blank : str
         What the others count as: ``bad``, or ``ignore``.
-    n_labels : int
-        Rows, blank ones included.
+    n_labels, n_labeled : int
+        Rows, blank ones included and not.
     planned : int, optional
         The number of labels that was planned for it, None without a plan.
     delta : float
@@ -42,6 +41,7 @@ class Look:
     labeled: str
     blank: str
     n_labels: int
+    n_labeled: int
     planned: int | None
     delta: float = 0.0
 
@@ -111,8 +111,8 @@ class Account:
             )
         look = replace(look, delta=delta)
         recorded = replace(cover or look, delta=max(delta, *(own.delta for own in same), 0.0))
-        if cover and (cover.blank, look.blank) == ("bad", "bad") and cover.labeled != look.labeled:
-            recorded = replace(recorded, labeled=_SEVERAL)
+        if recorded.blank == look.blank == "bad" and look.n_labeled > recorded.n_labeled:
+            recorded = replace(recorded, labeled=look.labeled, n_labeled=look.n_labeled)
         return look, Account(self.corpus, (*others, recorded))
 
 

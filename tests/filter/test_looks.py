@@ -16,11 +16,16 @@ def _request(looks: tuple[int, ...] = ()) -> FilterRequest:
     return FilterRequest(rank_by="s", precision=0.8, labels="labels.csv", label="good", looks=looks)
 
 
+def _look(blank: str, labeled: str) -> Look:
+    n_labeled = {"some": 30, "more": 60, "all": 100}[labeled]
+    return Look("rows", labeled, blank, 100, n_labeled, planned=None)
+
+
 def _looked(*said: str) -> Account:
     """Return the account after looks such as ``bad all``, of the same 100 rows."""
     account = Account("corpus")
     for blank, labeled in map(str.split, said):
-        look, account = account.take(_request(), Look("rows", labeled, blank, 100, None))
+        look, account = account.take(_request(), _look(blank, labeled))
         assert look.delta == pytest.approx(0.05)
         # All that the corpus's certificates may be wrong, however often it is looked at.
         assert sum(own.delta for own in account.taken) == pytest.approx(0.05)
@@ -34,6 +39,7 @@ def _looked(*said: str) -> Account:
         ["bad all", "bad some", "bad all"],
         ["bad some", "bad more", "bad all"],
         ["bad some", "ignore some", "bad some", "ignore some"],
+        ["bad some", "bad more", "ignore more"],
     ],
 )
 def test_a_look_at_the_same_labels_costs_nothing(looks: list[str]) -> None:
@@ -54,16 +60,16 @@ def test_blank_rows_left_out_are_another_look(looks: list[str]) -> None:
     """Protects from a sample that is chosen by what its labels say."""
     account, (blank, labeled) = _looked(*looks[:-1]), looks[-1].split()
     with pytest.raises(ConfigError, match="spent on earlier looks, at 100 labels"):
-        account.take(_request(), Look("rows", labeled, blank, 100, None))
+        account.take(_request(), _look(blank, labeled))
 
 
 def test_planned_looks_share_what_may_be_wrong() -> None:
     account, request = Account("corpus"), _request(looks=(100, 200, 400))
     deltas: Mapping[int, float] = {}
     for n in request.looks:
-        look, account = account.take(request, Look(f"{n} rows", "all", "bad", n, n))
+        look, account = account.take(request, Look(f"{n} rows", "all", "bad", n, n, planned=n))
         deltas = {**deltas, n: look.delta}
     assert sum(deltas.values()) == pytest.approx(0.05)
     assert all(few < many for few, many in pairwise(deltas.values()))
     with pytest.raises(ConfigError, match="the look at 200 labels was taken"):
-        account.take(request, Look("others", "all", "bad", 200, 200))
+        account.take(request, Look("others", "all", "bad", 200, 200, planned=200))
