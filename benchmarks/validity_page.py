@@ -26,6 +26,13 @@ _BY_CHANCE = 0.01
 _SEEN, _NAMED, _FITTED = "\\*", "†", "‡"
 # Metrics whose numbers people's ratings of such questions have made: set -> metrics.
 _FITTED_ON = {"answerability": ("q_bleu",)}
+# p below which a metric is shown worse than the best one.
+_SHOWN = 0.05
+_FAMILIES = {
+    "all": "of all metrics",
+    "no reference": "of those without a reference",
+    "words": "of those without a model",
+}
 _NOT_MEASURED = {
     "endpoint": "asks a language model behind an endpoint; none was at hand",
     "columns": "reads spans of passages; no judged set has them",
@@ -55,6 +62,9 @@ _READING = """\
   rows. Nothing corrects for there being many columns: the best of forty looks better than it is.
 - **undefined**: rows without a score (an empty text, no words); they are left out of that line's
   figures alone.
+- **not shown worse than the best**: Hsu's multiple comparisons with the best, at .05. Each metric's
+  main column (its own name, its F1, or its first) is compared with all others on the same
+  resamples. The lists stand below the tables, the best first; the guide is made of them.
 - **rows/s**: a whole call of a `Scorer` whose model is loaded, one metric alone, on {n_threads}
   threads; the fastest of three (of two where it takes long) on as many rows as take 2 seconds, and
   no fewer than 20. Rows that share a passage or a pair share its work, so the rate is that of the
@@ -183,9 +193,22 @@ def _judged(name: str, own: Record, rates: Record) -> str:
             "| --- | --- | --- | --- | --- | --- |",
             *rows,
             "",
+            *_best(own),
             *_footnotes(name, own),
         ]
     )
+
+
+def _best(own: Record) -> Iterator[str]:
+    """Yield which metrics are not shown worse than the best of their family."""
+    found = own.get("behind_best", {}).get("auc", {})
+    for family, columns in found.items():
+        left = [name for name, (_, p) in columns.items() if p >= _SHOWN]
+        left.sort(key=lambda name: -columns[name][0])
+        named = ", ".join(f"`{name}`" for name in left)
+        yield f"- not shown worse than the best, {_FAMILIES[family]}: {named}"
+    if found:
+        yield ""
 
 
 def _reworded(name: str, own: Record, rates: Record) -> str:

@@ -99,8 +99,7 @@ def guide_table() -> Iterator[str]:
         use, others = (
             ", ".join(f"`{name}`" for name in names) for names in (line.use, line.rather_than)
         )
-        figures = ", ".join(str(figure) for figure in line.figures)
-        yield f"| {line.job} | {use} | {others} | on {line.figures[0].judged_set}: {figures} |"
+        yield f"| {line.job} | {use} | {others} | {line.where} |"
 
 
 TABLES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
