@@ -5,7 +5,7 @@ Scores of `Scorer` beside people's verdicts: Pearson, Spearman and AUC by the co
 new words, what a metric takes off them. ``python -m benchmarks.validity`` scores, judges, times,
 and writes the page docs/validity.md and the record behind it, docs/evidence/validity.json:
 
-    python -m benchmarks.validity --only judged --scores build/validity   # hours on two cores
+    python -m benchmarks.validity --only judged --scores docs/evidence/scores   # hours without them
     python -m benchmarks.validity --only speed                            # on a calm machine
     python -m benchmarks.validity --only page
 

@@ -46,7 +46,8 @@ which job is in [metrics](metrics.md#which-metric-for-which-job); your own rows 
 [qaeval correlate](correlation.md), and nothing here replaces that.
 
 This page is written by `python -m benchmarks.validity`, and so is the record behind it,
-`docs/evidence/validity.json`. Commits named below that this history does not hold are of before it
+`docs/evidence/validity.json`. Scores of each row, without texts, lie in `docs/evidence/scores`,
+but for those of naco. Commits named below that this history does not hold are of before it
 was written anew.
 """
 
