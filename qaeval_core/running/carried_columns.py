@@ -86,9 +86,9 @@ class CopiedColumns:
         wanted = self.names
         if self._store.sample is not None:
             wanted.append(self._store.sample.column)
-        if self._cluster is not None:
-            wanted.append(self._cluster)
-        reader = ShardReader(wanted, outages=self._store.outages)
+        plain = ShardReader(wanted, outages=self._store.outages)
+        own = [] if self._cluster is None else [self._cluster]
+        reader = ShardReader([*wanted, *own], outages=self._store.outages)
         todo = deque(stretches(file.row_groups, rows_per_shard=_CHUNK_ROWS))
         position = 0
         while todo:
@@ -97,19 +97,38 @@ class CopiedColumns:
             if chunk.n_rows <= 0:
                 continue
             try:
-                given = self._read(file, reader, Piece.of(file, stretch), chunk)
+                piece = Piece.of(file, stretch)
+                given = self._read(file, reader, piece, chunk, cluster=self._cluster)
             except UnreadableFileError:
                 if stretch.stop_group - stretch.first_group > 1:
                     todo.extendleft(reversed(_alone(file, stretch)))
                     continue
-                # Its rows are quarantined or scored by now; only what is copied is missing.
-                given = Copied(self.missing(file, chunk), is_lost=True)
+                given = self._read_copied(file, plain, Piece.of(file, stretch), chunk)
             yield given
             position = chunk.start + given.table.num_rows
             todo.appendleft(stretch)
         reader.close()
+        plain.close()
 
-    def _read(self, file: InputFile, reader: ShardReader, piece: Piece, chunk: RowRange) -> Copied:
+    def _read_copied(
+        self, file: InputFile, reader: ShardReader, piece: Piece, chunk: RowRange
+    ) -> Copied:
+        """Return what can be read of a chunk where something cannot: what rows share may be it."""
+        try:
+            return self._read(file, reader, piece, chunk, cluster=None)
+        except UnreadableFileError:
+            # Its rows are quarantined or scored by now; only what is copied is missing.
+            return Copied(self.missing(file, chunk), is_lost=True)
+
+    def _read(
+        self,
+        file: InputFile,
+        reader: ShardReader,
+        piece: Piece,
+        chunk: RowRange,
+        *,
+        cluster: str | None,
+    ) -> Copied:
         """Return given columns of a chunk's rows: of all, or as many as are read at once.
 
         Raises
@@ -118,7 +137,7 @@ class CopiedColumns:
             If they do not decode.
         """
         sample = self._store.sample
-        if not self.names and sample is None and self._cluster is None:
+        if not self.names and sample is None and cluster is None:
             return Copied(pa.table({"id": _row_ids(file, chunk)}))
         table = reader.read(piece, chunk)
         chunk = RowRange(chunk.start, chunk.start + table.num_rows)
@@ -127,7 +146,7 @@ class CopiedColumns:
             columns["id"] = table.column(self._id_column)
         columns.update({name: table.column(name) for name in self._carry})
         copied = {name: self._as_elsewhere(name, own) for name, own in columns.items()}
-        clusters = None if self._cluster is None else column_hashes(table.column(self._cluster))
+        clusters = None if cluster is None else column_hashes(table.column(cluster))
         return Copied(pa.table(copied), sampled_rows(table, sample), clusters=clusters)
 
     def _as_elsewhere(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:

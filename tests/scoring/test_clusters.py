@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
@@ -157,3 +158,31 @@ def test_a_role_and_a_list_are_what_rows_share(tmp_path: Path) -> None:
     again = scored(tmp_path, named, **{"output.cluster": "passages"})
     assert again["columns"] == report["columns"]
     assert again["clusters"]["name"] == "values of passages"
+
+
+def test_a_damaged_context_costs_no_id(tmp_path: Path) -> None:
+    """No metric reads it: its rows are scored, and each is alone in intervals."""
+    table = rows().filter(pl.col("context").is_not_null())
+    path = tmp_path / "source" / "in.parquet"
+    path.parent.mkdir()
+    pq.write_table(table.to_arrow(), path, row_group_size=100, write_page_checksum=True)
+    group = pq.ParquetFile(path).metadata.row_group(1)
+    columns = [group.column(i) for i in range(group.num_columns)]
+    own = next(column for column in columns if column.path_in_schema == "context")
+    content = bytearray(path.read_bytes())
+    content[own.data_page_offset + own.total_compressed_size // 2] ^= 1
+    path.write_bytes(content)
+    overrides = {
+        "input.paths": [str(path)],
+        "metrics.f1.metric": "f1",
+        "output.path": str(tmp_path / "out"),
+        "output.carry": ["topic"],
+    }
+    outcome, _ = run_locally(overrides)
+    scores = read_scores(tmp_path / "out", "in.parquet")
+    assert scores["id"].to_list() == table["id"].to_list()
+    assert scores["topic"].to_list() == table["topic"].to_list()
+    assert scores["f1"].null_count() == 0
+    report = outcome.report
+    assert report is not None and report["clusters"]["n"] > N_CONTEXTS
+    assert not [note for note in report["notes"] if "damaged" in note]
