@@ -165,7 +165,9 @@ def test_a_damaged_context_costs_no_id(tmp_path: Path) -> None:
     table = rows().filter(pl.col("context").is_not_null())
     path = tmp_path / "source" / "in.parquet"
     path.parent.mkdir()
-    pq.write_table(table.to_arrow(), path, row_group_size=100, write_page_checksum=True)
+    pq.write_table(
+        table.to_arrow(), path, row_group_size=100, use_dictionary=False, write_page_checksum=True
+    )
     group = pq.ParquetFile(path).metadata.row_group(1)
     columns = [group.column(i) for i in range(group.num_columns)]
     own = next(column for column in columns if column.path_in_schema == "context")
