@@ -18,7 +18,7 @@ from qaeval_core.text.plain_columns import column_type, paths, plain_type, top_n
 
 ROWS = "rows"
 # What rows that belong together share, for people; the first one that is there.
-_CLUSTER_ROLES = {"context": "contexts", "question": "questions"}
+CLUSTER_ROLES = {"context": "contexts", "question": "questions"}
 
 
 def resolve_columns(
@@ -101,17 +101,18 @@ def cluster_column(
         If no file has what was asked for.
     """
     found = {**present_roles(files, mapping), **known}
-    if asked == "none" or (asked is None and not found.keys() & _CLUSTER_ROLES.keys()):
+    if asked is None:
+        role = next((own for own in CLUSTER_ROLES if own in found), None)
+        return (None, ROWS) if role is None else (found[role], CLUSTER_ROLES[role])
+    if asked == "none":
         return None, ROWS
-    for role in _CLUSTER_ROLES if asked is None else (asked,):
-        is_named = asked is not None and _first_type(files, role) is not None
-        if not is_named and role in found:
-            return found[role], _CLUSTER_ROLES.get(role, f"values of {role}")
-    assert asked is not None
-    if files and _first_type(files, asked) is None:
-        names = ["none", *found, *paths(files[0].schema)]
-        raise ConfigError(f"--cluster: no column {asked!r}{nearest(asked, names)}")
-    return asked, _CLUSTER_ROLES.get(asked, f"values of {asked}")
+    shared = CLUSTER_ROLES.get(asked, f"values of {asked}")
+    if _first_type(files, asked) is not None or not files:
+        return asked, shared
+    if asked in found:
+        return found[asked], shared
+    names = ["none", *found, *paths(files[0].schema)]
+    raise ConfigError(f"--cluster: no column {asked!r}{nearest(asked, names)}")
 
 
 def _check_alike(file: InputFile, files: Sequence[InputFile], column: str) -> None:

@@ -19,12 +19,7 @@ from numpy.typing import NDArray
 
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.profile.cells import Cells
-from qaeval_core.profile.column_profile import (
-    N_BUCKETS,
-    IntArray,
-    Places,
-    Profile,
-)
+from qaeval_core.profile.column_profile import N_BUCKETS, IntArray, Places, Profile
 from qaeval_core.profile.slices import MAX_VALUES, Slices
 from qaeval_core.storage.path import AnyPath, as_path
 

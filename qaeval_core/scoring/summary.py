@@ -275,9 +275,10 @@ class Overview:
         """Return which values a column has between ends, and could have."""
         profile = self.profile.columns[name]
         low, high = (float(own) for own in ends)
+        lowest, highest = self._data[name]
         # x is -1 or 1 at both ends of the cells, and its square nowhere else 1.
         n, *_, whole, rest = profile.sums[:, 0].sum(axis=1).tolist()
-        if (whole, rest) == (n, 0):
+        if lowest < highest and (whole, rest) == (n, 0):
             return ValueRange(low, high, profile.cells.low, profile.cells.high, has_ends_alone=True)
         return ValueRange(low, high, profile.low, profile.high)
 

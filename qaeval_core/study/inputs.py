@@ -19,6 +19,7 @@ from qaeval_core.errors import (
     QAEvalError,
     SchemaError,
 )
+from qaeval_core.planning.columns import CLUSTER_ROLES
 from qaeval_core.storage.path import as_path
 from qaeval_core.storage.retry import Outages
 from qaeval_core.study.records import StudyRequest
@@ -38,9 +39,6 @@ from qaeval_core.tables.score_tables import (
     texts,
 )
 from qaeval_core.text.column_hashes import column_hashes
-
-# In the order in which they are taken where nobody says.
-CLUSTER_ROLES = ("context", "question")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import pytest
 
 from qaeval_core.pages.example_rows import MAX_EXAMPLES
 from qaeval_core.scoring.summary import Overview, dyadic_cells
+from qaeval_core.stats.mean_interval import WILSON
 from qaeval_core.text.column_hashes import hashes
 
 RANGES = {"s": (0.0, 1.0), "free": (None, None)}
@@ -143,6 +144,26 @@ def test_slices_of_other_types(kind: pa.DataType) -> None:
     table = rows(60).set_column(1, "topic", own.cast(kind))
     found = counted(table, [20]).content()["slices"]["topic"]
     assert [one["rows"] for one in found] == [20, 20, 20] and found[-1]["value"] is None
+
+
+def test_one_value_has_an_interval_where_the_range_is_known() -> None:
+    """Cells that begin at the only value are no range: [5, 5] reads as if 5 were certain."""
+    table = rows(60)
+    zeros, fives = pa.array([0.0] * 60, pa.float32()), pa.array([5.0] * 60)
+    constant = table.set_column(2, "s", zeros).set_column(4, "free", fives)
+    found = counted(constant, [20])
+    assert found.mean("s").interval_95 == pytest.approx([0, 4.0 / 64], rel=0.05)
+    assert (found.mean("free").mean, found.mean("free").interval_95) == (5.0, None)
+    topic = found.content()["slices"]["topic"]
+    assert all(one["columns"]["free"]["interval_95"] is None for one in topic)
+    # Two values are a range, also for a slice that has one of them.
+    shares = pa.array([0.0 if own == "x" else float(i % 2) for i, own in enumerate(
+        table["topic"].to_pylist())])  # fmt: skip
+    found = counted(table.set_column(4, "free", shares), [20])
+    assert found.mean("free").interval_method == WILSON
+    own = next(one for one in found.content()["slices"]["topic"] if one["value"] == "x")
+    low, high = own["columns"]["free"]["interval_95"]
+    assert low == 0 and 0.1 < high < 0.5
 
 
 def test_awkward_values_have_an_overview() -> None:
