@@ -48,6 +48,31 @@ class Example:
     id: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Lowest and highest of some finite values, and whether there are others between them."""
+
+    lowest: float = math.inf
+    highest: float = -math.inf
+    has_others: bool = False
+
+    @classmethod
+    def of(cls, values: FloatArray) -> Ends:
+        """Return the ends of values; what is not finite has no part in them."""
+        finite = values[np.abs(values) < 2.0**_MAX_EXPONENT]
+        if not len(finite):
+            return cls()
+        low, high = float(finite.min()), float(finite.max())
+        return cls(low, high, bool(((finite != low) & (finite != high)).any()))
+
+    def with_others(self, other: Ends) -> Ends:
+        """Return the ends of both."""
+        low, high = min(self.lowest, other.lowest), max(self.highest, other.highest)
+        own = {self.lowest, self.highest, other.lowest, other.highest}
+        between = filter(math.isfinite, own - {low, high})
+        return Ends(low, high, self.has_others or other.has_others or any(True for _ in between))
+
+
 @dataclass(slots=True)
 class SliceSums:
     """Sums of columns by the values of one carried column, None where a value is null.
@@ -117,7 +142,7 @@ class Overview:
         self._ranges, self._reasons, self._signatures = ranges, reasons, signatures
         fixed = {name: _is_bounded(own) for name, own in ranges.items()}
         self._grows = {name: not is_fixed for name, is_fixed in fixed.items()}
-        self._data = dict.fromkeys(ranges, (math.inf, -math.inf))
+        self._ends = dict.fromkeys(ranges, Ends())
         cells = {
             name: Cells(*map(float, own)) if fixed[name] else Cells(0.0, 1.0)  # type: ignore[arg-type]
             for name, own in ranges.items()
@@ -177,7 +202,7 @@ class Overview:
         """
         values = {name: rows.column(name).to_numpy().astype(np.float64) for name in self._ranges}
         for name, own in values.items():
-            self._grow(name, *_finite_range(own))
+            self._grow(name, Ends.of(own))
         self._count_examples(rows, values, file=file, first_row=first_row)
         why = rows.column(QUARANTINE_REASON)
         sampled = np.asarray(pc.not_equal(why, NOT_SAMPLED).fill_null(True))
@@ -195,8 +220,8 @@ class Overview:
     def add(self, other: Overview) -> None:
         """Add what was counted of other rows of the same run."""
         for name in self._ranges:
-            self._grow(name, *other._data[name])
-            other._grow(name, *self._data[name])
+            self._grow(name, other._ends[name])
+            other._grow(name, self._ends[name])
             self.lowest[name] = _least(self.lowest[name] + other.lowest[name])
             self.highest[name] = _most(self.highest[name] + other.highest[name])
         self.profile.merge(other.profile)
@@ -207,13 +232,13 @@ class Overview:
             else:
                 own.add(theirs)
 
-    def _grow(self, name: str, low: float, high: float) -> None:
+    def _grow(self, name: str, ends: Ends) -> None:
         """Let the cells of a column reach over more values, if they may."""
-        before = self._data[name]
-        own = self._data[name] = (min(before[0], low), max(before[1], high))
+        before = self._ends[name]
+        own = self._ends[name] = before.with_others(ends)
         if not self._grows[name] or own == before:
             return
-        profile, cells = self.profile.columns[name], dyadic_cells(*own)
+        profile, cells = self.profile.columns[name], dyadic_cells(own.lowest, own.highest)
         if profile.cells != cells:
             self.profile.columns[name] = profile.recounted(cells)
 
@@ -257,7 +282,7 @@ class Overview:
         n, x, squares = profile.moments[:, 0]
         if n.sum() < n_defined:  # No sum has values that are not finite.
             return ColumnMean(n_defined, int(counts[-1]), None, None, NOT_FINITE, None)
-        values = self._values(name, self._data[name])
+        values = self._values(name, self._ends[name].lowest, self._ends[name].highest)
         # Of a column that lacks values nobody knows how many clusters have one.
         n_clusters = 0 if counts[-1] else int(self.profile.clusters.counts()[0])
         sums = profile.center * n + profile.half_width * x
@@ -271,16 +296,16 @@ class Overview:
             n_defined, int(counts[-1]), found.mean, found.interval, found.method, spread
         )
 
-    def _values(self, name: str, ends: tuple[float, float] | FloatArray) -> ValueRange:
-        """Return which values a column has between ends, and could have."""
-        profile = self.profile.columns[name]
-        low, high = (float(own) for own in ends)
-        lowest, highest = self._data[name]
-        # x is -1 or 1 at both ends of the cells, and its square nowhere else 1.
-        n, *_, whole, rest = profile.sums[:, 0].sum(axis=1).tolist()
-        if lowest < highest and (whole, rest) == (n, 0):
-            return ValueRange(low, high, profile.cells.low, profile.cells.high, has_ends_alone=True)
-        return ValueRange(low, high, profile.low, profile.high)
+    def _values(self, name: str, lowest: float, highest: float) -> ValueRange:
+        """Return which values of a column there are, of rows with such ends, and could be."""
+        profile, ends = self.profile.columns[name], self._ends[name]
+        is_whole = profile.low in (-math.inf, ends.lowest) and profile.high in (
+            math.inf,
+            ends.highest,
+        )
+        if is_whole and ends.lowest < ends.highest and not ends.has_others:
+            return ValueRange(lowest, highest, ends.lowest, ends.highest, has_ends_alone=True)
+        return ValueRange(lowest, highest, profile.low, profile.high)
 
     def content(self) -> dict[str, Any]:
         """Return what clusters are, means by slice, and places of examples, as plain data.
@@ -311,7 +336,8 @@ class Overview:
         columns = {}
         for i, name in enumerate(self._ranges):
             n, sums = own.sums[value][:, i]
-            found = mean_interval(n, sums, self._values(name, own.ends[value][:, i]))
+            ends = map(float, own.ends[value][:, i])
+            found = mean_interval(n, sums, self._values(name, *ends))
             columns[name] = {
                 "n": int(n.sum()), "mean": found.mean, "interval_95": found.interval,
             }  # fmt: skip
@@ -409,8 +435,3 @@ def _place(own: Example) -> dict[str, Any]:
 def _is_bounded(own: tuple[float | None, float | None]) -> bool:
     low, high = own
     return low is not None and high is not None and math.isfinite(low) and math.isfinite(high)
-
-
-def _finite_range(values: FloatArray) -> tuple[float, float]:
-    finite = values[np.abs(values) < 2.0**_MAX_EXPONENT]
-    return (float(finite.min()), float(finite.max())) if len(finite) else (math.inf, -math.inf)

@@ -119,7 +119,8 @@ def _of_many_values(
         return MeanInterval(mean, None, TOO_LARGE)
     if values.has_ends_alone:
         width = values.high - values.low
-        share = (mean - values.low) / width
+        # One row at least has each value: a mean that is rounded may say otherwise.
+        share = min(max((mean - values.low) / width, 1 / total), 1 - 1 / total)
         of_rows = share * (1 - share) / total
         deff = max(1.0, variance / width**2 / of_rows)
         edges = [values.low + width * one for one in _wilson(share, total / deff, n_buckets)]

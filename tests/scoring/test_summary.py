@@ -9,7 +9,7 @@ import pytest
 
 from qaeval_core.pages.example_rows import MAX_EXAMPLES
 from qaeval_core.scoring.summary import Overview, dyadic_cells
-from qaeval_core.stats.mean_interval import WILSON
+from qaeval_core.stats.mean_interval import SANDWICH, WILSON
 from qaeval_core.text.column_hashes import hashes
 
 RANGES = {"s": (0.0, 1.0), "free": (None, None)}
@@ -164,6 +164,34 @@ def test_one_value_has_an_interval_where_the_range_is_known() -> None:
     own = next(one for one in found.content()["slices"]["topic"] if one["value"] == "x")
     low, high = own["columns"]["free"]["interval_95"]
     assert low == 0 and 0.1 < high < 0.5
+
+
+@pytest.mark.parametrize("apart", [1e-12, 1e-7, 0.5])
+def test_values_that_are_nearly_alike_have_an_interval(apart: float) -> None:
+    """Protects from a share of 0 where a few rows differ by less than a sum can tell."""
+    table = rows(200)
+    for low in (0.0, 1.0 - apart):
+        values = np.where(np.arange(200) % 7 == 0, low + apart, low)
+        own = table.set_column(2, "s", pa.array(values)).set_column(4, "free", pa.array(values))
+        cut, whole = counted(own, [33, 90], parts=True), counted(own, [])
+        for name in RANGES:
+            found = cut.mean(name)
+            assert found.interval_95 is not None
+            assert found.interval_95[0] - 1e-9 <= values.mean() <= found.interval_95[1] + 1e-9
+            assert found.interval_95 == pytest.approx(whole.mean(name).interval_95, abs=1e-9)
+        assert cut.mean("free").interval_method == WILSON
+        assert cut.mean("s").interval_method == SANDWICH
+
+
+def test_a_third_value_in_another_part_is_seen() -> None:
+    """Two parts of two values each may have three or four together."""
+    ones, halves = pa.array([0.0, 1.0] * 30), pa.array([0.0, 0.5] * 30)
+    table = rows(120).set_column(2, "s", pa.chunked_array([ones, halves]))
+    for cuts in ([], [60], [10, 70]):
+        for parts in (False, True):
+            assert counted(table, cuts, parts=parts).mean("s").interval_method == SANDWICH
+    two = rows(60).set_column(2, "s", ones)
+    assert counted(two, [1, 31], parts=True).mean("s").interval_method == WILSON
 
 
 def test_awkward_values_have_an_overview() -> None:
