@@ -50,7 +50,7 @@ def check_limits(stats: Stats) -> None:
     assert stats["max_tokens_in_window"] <= LIMITS["tokens"]
     for own in use_by_window(stats["log"]).values():
         assert len(own) >= 3
-        assert sum(own) / len(own) >= 0.95
+        assert sum(own) / len(own) >= 0.94  # 95.4 to 95.9 % on two CPUs
 
 
 def run_with_two_actors(rows: Sequence[Row], source: Path, folder: Path) -> Stats:

@@ -89,7 +89,8 @@ def test_the_limit_that_binds_is_filled_and_never_broken(
 ) -> None:
     """Above a limit is a ban, below it is time that was paid for; 1,000 calls under each.
 
-    At most 96 % can be used. Of 300 calls, a late start of 40 ms was the last percent.
+    At most 96 % can be used, and 95.3 to 96.4 % were, on two CPUs. One delay of 20 ms is a
+    percent of a window.
     """
 
     def measure() -> list[dict[str, Any]]:
@@ -101,7 +102,7 @@ def test_the_limit_that_binds_is_filled_and_never_broken(
         for (binding, limits), stats in zip(BOUND_BY.items(), found, strict=True):
             check_limits(limits, stats)
             assert max(stats["mean_use"], key=stats["mean_use"].get) == binding
-            assert stats["mean_use"][binding] >= 0.95
+            assert stats["mean_use"][binding] >= 0.94
             assert stats["n_calls"] == 1000
 
     check_figures(measure, check, record_property, n_tries=3)
