@@ -106,7 +106,7 @@ def test_the_limit_that_binds_is_filled_and_never_broken(
     def check_use(found: list[dict[str, Any]]) -> None:
         for binding, stats in zip(BOUND_BY, found, strict=True):
             assert max(stats["mean_use"], key=stats["mean_use"].get) == binding
-            assert stats["mean_use"][binding] >= 0.93
+            assert stats["mean_use"][binding] >= 0.9
 
     check_figures(measure, check, record_property, check_use=check_use, n_tries=3)
 
