@@ -62,9 +62,19 @@ def is_missed(found: Certificate, precisions: NDArray[np.float64]) -> bool:
 # The worst case
 
 
+# Each takes most of a minute. Every day README's own case, and the ends of few labels.
+EVERY_DAY = ((0.5, 100), (0.8, 400), (0.95, 100))
+CELLS = [
+    pytest.param(
+        target, n_labels, marks=[] if (target, n_labels) in EVERY_DAY else [pytest.mark.long]
+    )
+    for target in (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+    for n_labels in (100, 400, 1000)
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("n_labels", [100, 400, 1000])
-@pytest.mark.parametrize("target", [0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
+@pytest.mark.parametrize(("target", "n_labels"), CELLS)
 def test_labels_miss_no_more_than_they_may_where_every_share_is_at_the_target(
     target: float, n_labels: int
 ) -> None:
@@ -158,9 +168,10 @@ def test_bounds_of_all_shares_hold_together(shape: str) -> None:
 
 
 @pytest.mark.slow
-def test_planned_looks_miss_no_more_than_one_may() -> None:
+@pytest.mark.parametrize("n_draws", [200, pytest.param(1000, marks=pytest.mark.long)])
+def test_planned_looks_miss_no_more_than_one_may(n_draws: int) -> None:
     """Protects from three looks that are wrong as often as three."""
-    n_draws, planned, target = 1000, (200, 400, 800), 0.9
+    planned, target = (200, 400, 800), 0.9
     rng = np.random.default_rng(5)
     flat = np.full(N_SHARES, target)
     deltas = look_deltas(planned, DELTA)
@@ -177,7 +188,7 @@ def test_planned_looks_miss_no_more_than_one_may() -> None:
         missed += any(looks[0])
         careless += any(looks[1])
     assert missed / n_draws <= most(n_draws)
-    assert careless / n_draws > 1.5 * DELTA, "looks that need no plan test none"
+    assert careless / n_draws > 1.2 * DELTA, "looks that need no plan test none"
 
 
 @pytest.mark.slow

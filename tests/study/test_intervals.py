@@ -231,7 +231,7 @@ def sampled(
 
 @pytest.mark.slow
 @pytest.mark.shared_data
-@pytest.mark.parametrize("n_contexts", [30, 100])
+@pytest.mark.parametrize("n_contexts", [30, pytest.param(100, marks=pytest.mark.long)])
 def test_intervals_hold_the_truth_as_often_as_they_say(
     judged: pl.DataFrame, n_contexts: int
 ) -> None:
@@ -280,12 +280,15 @@ def coefficients(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("n_tables", [10, pytest.param(25, marks=pytest.mark.long)])
 @pytest.mark.shared_data
-def test_noise_correlates_no_more_often_than_it_may(judged: pl.DataFrame, tmp_path: Path) -> None:
+def test_noise_correlates_no_more_often_than_it_may(
+    judged: pl.DataFrame, tmp_path: Path, n_tables: int
+) -> None:
     """Eight columns of noise with effects of passages: 23 % left out 0 where rows were drawn."""
     passages = judged["passage"].to_numpy()
     outside, pairs, corrected = [], [], []
-    for seed in range(25):
+    for seed in range(n_tables):
         rng = np.random.default_rng(seed)
         names = [f"noise_{i}" for i in range(8)]
         noise = [rng.normal(size=100)[passages] + rng.normal(size=len(passages)) for _ in names]
