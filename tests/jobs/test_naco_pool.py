@@ -19,7 +19,7 @@ from wall_clock import Report, Stats, check_figures
 
 Arrival = dict[str, Any]
 
-WINDOW_S = 2.0
+WINDOW_S = 4.0
 LIMITS = {"requests": 160, "tokens": 100_000}
 N_SHORT, N_LONG = 1200, 800  # Calls of about 440 and 860 tokens: 160 of the long ones are too many.
 
@@ -51,10 +51,10 @@ def check_limits(stats: Stats) -> None:
 
 
 def check_use(stats: Stats) -> None:
-    """Check that the limit that binds was filled: 92.2 to 95.9 % of it were, on two CPUs."""
+    """Check that the limit that binds was filled."""
     for own in use_by_window(stats["log"]).values():
         assert len(own) >= 3
-        assert sum(own) / len(own) >= 0.85
+        assert sum(own) / len(own) >= 0.95
 
 
 def run_with_two_actors(rows: Sequence[Row], source: Path, folder: Path) -> Stats:

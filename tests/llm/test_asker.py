@@ -36,8 +36,8 @@ def plain() -> Iterator[LlmServer]:
         yield server
 
 
-# A window of 2 s leaves 80 ms for all delays; the first calls, all on new connections, need some.
-NARROW = {"window_s": 2.0, "jitter_share": 0.04}
+# A window of 4 s leaves 160 ms for all delays; the first calls, all on new connections, need some.
+NARROW = {"window_s": 4.0, "jitter_share": 0.04}
 BOUND_BY = {
     "requests": Limits(requests_per_minute=200, tokens_per_minute=100_000, **NARROW),
     "tokens": Limits(requests_per_minute=1000, tokens_per_minute=23_400, **NARROW),
@@ -89,8 +89,8 @@ def test_the_limit_that_binds_is_filled_and_never_broken(
 ) -> None:
     """Above a limit is a ban, below it is time that was paid for; 1,000 calls under each.
 
-    At most 96 % can be used, and 94.1 to 96.4 % were, on two CPUs. One delay of 20 ms is a
-    percent of a window.
+    At most 96 % can be used. Of a window of 2 s, 94.1 to 96.4 % were, on two CPUs: a delay of 20 ms
+    was a percent.
     """
 
     def measure() -> list[dict[str, Any]]:
@@ -106,7 +106,7 @@ def test_the_limit_that_binds_is_filled_and_never_broken(
     def check_use(found: list[dict[str, Any]]) -> None:
         for binding, stats in zip(BOUND_BY, found, strict=True):
             assert max(stats["mean_use"], key=stats["mean_use"].get) == binding
-            assert stats["mean_use"][binding] >= 0.9
+            assert stats["mean_use"][binding] >= 0.95
 
     check_figures(measure, check, record_property, check_use=check_use, n_tries=3)
 

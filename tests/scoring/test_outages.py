@@ -205,10 +205,13 @@ def test_calls_that_fail_one_after_the_other_share_one_patience() -> None:
 
     with pytest.raises(StorageError):
         outages.call(fail, store="/data", what="cannot read")
-    started = time.monotonic()
-    with pytest.raises(StorageError):
-        outages.call(fail, store="/data", what="cannot read")
-    assert time.monotonic() - started < 0.9
+    times = []
+    for _ in range(3):  # The machine may stand still in one of them.
+        started = time.monotonic()
+        with pytest.raises(StorageError):
+            outages.call(fail, store="/data", what="cannot read")
+        times.append(time.monotonic() - started)
+    assert min(times) < 0.3 and max(times) < 1.0
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")

@@ -168,10 +168,9 @@ def test_bounds_of_all_shares_hold_together(shape: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_draws", [200, pytest.param(1000, marks=pytest.mark.long)])
-def test_planned_looks_miss_no_more_than_one_may(n_draws: int) -> None:
+def test_planned_looks_miss_no_more_than_one_may() -> None:
     """Protects from three looks that are wrong as often as three."""
-    planned, target = (200, 400, 800), 0.9
+    n_draws, planned, target = 1000, (200, 400, 800), 0.9
     rng = np.random.default_rng(5)
     flat = np.full(N_SHARES, target)
     deltas = look_deltas(planned, DELTA)
@@ -188,7 +187,7 @@ def test_planned_looks_miss_no_more_than_one_may(n_draws: int) -> None:
         missed += any(looks[0])
         careless += any(looks[1])
     assert missed / n_draws <= most(n_draws)
-    assert careless / n_draws > 1.2 * DELTA, "looks that need no plan test none"
+    assert careless / n_draws > 1.5 * DELTA, "looks that need no plan test none"
 
 
 @pytest.mark.slow
