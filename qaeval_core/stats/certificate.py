@@ -39,8 +39,8 @@ from qaeval_core.stats.design_effect import binomial_bound, binomial_tail, effec
 from qaeval_core.stats.hypergeometric import Probabilities, least_good, probabilities, tails
 
 N_SHARES = 20
-_N_HALVINGS = 16
 _NEGLIGIBLE = 1e-18
+_ROUNDING = 1e-8
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
@@ -248,23 +248,22 @@ def _cumulated(
 
 def _exact(shares: _Shares, n_tested: int, delta: float) -> tuple[FloatArray, float, FloatArray]:
     """Return p values, the level, and lower bounds, of labels that count one by one."""
-    own = range(n_tested)
-    n, k, rest = (each.tolist() for each in (shares.n, shares.k, shares.rest))
-    surprise = [tails(n[j], n_good=int(shares.allowed[j]), n_rows=rest[j]) for j in own]
+    own = (shares.n, shares.k, shares.rest, shares.allowed, shares.n_known_good, shares.counts)
+    n, k, rest, allowed, n_known_good, counts = (each[:n_tested] for each in own)
+    surprise = [
+        tails(int(n[j]), n_good=int(allowed[j]), n_rows=int(rest[j])) for j in range(n_tested)
+    ]
     level = exact_level(_steps(shares, n_tested), surprise, delta)
-    p_values = np.array([surprise[j][k[j]] for j in own])
-    least = []
-    for j in own:
-        asked, known = {"n_rows": rest[j]}, int(shares.allowed[j])
-        if p_values[j] <= level:
-            found = least_good(n[j], k[j], **asked, level=level, least=known + 1)
-        else:  # The truth may be below the target, where the level is not exact.
-            found = least_good(n[j], k[j], **asked, level=delta / n_tested, most=known)
-        least.append(found)
-    bounds = (np.array(least, np.int64) + shares.n_known_good[:n_tested]) / np.maximum(
-        shares.counts[:n_tested], 1
-    )
-    return p_values, level, bounds
+    p_values = np.array([values[good] for values, good in zip(surprise, k, strict=True)])
+    # Where the truth may be below the target the level is not exact.
+    passes = p_values <= level
+    least = least_good(
+        n, k, n_rows=rest,
+        level=np.where(passes, level, delta / max(n_tested, 1)),
+        least=np.where(passes, allowed + 1, 0),
+        most=np.where(passes, rest, allowed),
+    )  # fmt: skip
+    return p_values, level, (least + n_known_good) / np.maximum(counts, 1)
 
 
 def _steps(shares: _Shares, n_tested: int) -> list[Probabilities]:
@@ -298,16 +297,19 @@ def exact_level(
     float
         From delta / number of shares to delta.
     """
-    low, high = delta / max(len(steps), 1), delta
-    if _chance_of_any(steps, surprise, high) <= delta:
-        return high
-    for _ in range(_N_HALVINGS):
-        middle = (low + high) / 2
-        if _chance_of_any(steps, surprise, middle) <= delta:
-            low = middle
+    # What is certified changes at p values alone; the lowest level needs no trial (Bonferroni).
+    least = delta / max(len(steps), 1)
+    values = np.unique(np.concatenate(surprise)) if surprise else np.empty(0)
+    tried = values[(values > least) & (values <= delta)]
+    low, high = 0, len(tried)
+    while low < high:
+        middle = (low + high) // 2
+        if _chance_of_any(steps, surprise, tried[middle]) <= delta:
+            low = middle + 1
         else:
             high = middle
-    return low
+    # Below the first that is too high by more than rounding.
+    return delta if low == len(tried) else max(least, float(tried[low]) * (1 - _ROUNDING))
 
 
 def _chance_of_any(

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 
 class Probabilities(NamedTuple):
@@ -68,39 +69,77 @@ def tails(n: int, *, n_good: int, n_rows: int) -> FloatArray:
     return found
 
 
+def tail(k: IntArray, n: IntArray, *, n_good: IntArray, n_rows: IntArray) -> FloatArray:
+    """Return the chance of ``k`` good rows or more, of each corpus.
+
+    Parameters
+    ----------
+    k, n, n_good, n_rows : int ndarray of shape (n_corpora,)
+        As of `tails`; each ``k`` is in 0..``n``.
+
+    Examples
+    --------
+    >>> k, n, n_good, n_rows = np.array([[1, 2], [2, 2], [3, 3], [4, 4]])
+    >>> tail(k, n, n_good=n_good, n_rows=n_rows).tolist()
+    [1.0, 0.5]
+    """
+    k, n, n_good, n_bad = (own[:, None] for own in (k, n, n_good, n_rows - n_good))
+    i = np.arange(int(n.max(initial=0)) + 1)
+    first, last = np.maximum(0, n - n_bad), np.minimum(n, n_good)
+    ratios = np.ones((len(n), len(i)))  # Of the chances of i + 1 and i good rows.
+    np.divide(
+        (n_good - i) * (n - i), (i + 1.0) * (n_bad - n + i + 1),
+        out=ratios, where=(first <= i) & (i < last),
+    )  # fmt: skip
+    logs = np.zeros_like(ratios)
+    np.cumsum(np.log(ratios[:, :-1]), axis=1, out=logs[:, 1:])
+    values = np.exp(logs - logs.max(axis=1, keepdims=True))
+    values[(i < first) | (i > last)] = 0
+    chances: FloatArray = (values * (i >= k)).sum(axis=1) / values.sum(axis=1)
+    return chances
+
+
 _STEPS = 1 << 14
 
 
 def least_good(
-    n: int, k: int, *, n_rows: int, level: float, least: int = 0, most: int | None = None
-) -> int:
-    """Return the fewest good rows of a corpus for which ``k`` good ones of ``n`` are no surprise.
+    n: IntArray,
+    k: IntArray,
+    *,
+    n_rows: IntArray,
+    level: FloatArray | float,
+    least: IntArray | int = 0,
+    most: IntArray | int | None = None,
+) -> IntArray:
+    """Return the fewest good rows for which ``k`` good ones of ``n`` are no surprise.
 
     With G good rows, ``k`` or more are drawn with a chance above ``level`` for that G and all
     higher ones: a lower bound of G at confidence 1 - ``level``.
 
     Parameters
     ----------
-    least, most : int, optional
+    n, k, n_rows : int ndarray of shape (n_corpora,)
+    level : float, or float ndarray of shape (n_corpora,)
+    least, most : int, or int ndarray of shape (n_corpora,), optional
         What is known of the result before.
 
     Returns
     -------
-    int
+    int ndarray of shape (n_corpora,)
         Of more than 16,384 rows, the result less one in so many at the most.
 
     Examples
     --------
-    >>> least_good(29, 29, n_rows=1000, level=0.05)
-    904
+    >>> n, n_rows = np.array([29, 29]), np.array([1000, 100])
+    >>> least_good(n, n, n_rows=n_rows, level=0.05).tolist()
+    [904, 92]
     """
     bad = n - k
-    low, high = max(k, least), n_rows - bad  # As many rows as were drawn good and bad are there.
-    high = max(low, high if most is None else min(high, most))
-    while high - low > n_rows // _STEPS:
+    low, high = np.maximum(k, least), n_rows - bad  # As many as were drawn good and bad are there.
+    high = np.maximum(low, high if most is None else np.minimum(high, most))
+    while (is_open := high - low > n_rows // _STEPS).any():
         middle = (low + high) // 2
-        if tails(n, n_good=middle, n_rows=n_rows)[k] > level:
-            high = middle
-        else:
-            low = middle + 1
+        is_enough = tail(k, n, n_good=middle, n_rows=n_rows) > level
+        high = np.where(is_open & is_enough, middle, high)
+        low = np.where(is_open & ~is_enough, middle + 1, low)
     return low

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from qaeval_core.stats.hypergeometric import least_good, probabilities, tails
+from qaeval_core.stats.hypergeometric import least_good, probabilities, tail, tails
 
 
 def _reference(n: int, n_good: int, n_rows: int) -> list[Fraction]:
@@ -33,6 +33,9 @@ def test_chances_and_tails_are_exact(n_rows: int, data: st.DataObject) -> None:
     found = tails(n, n_good=n_good, n_rows=n_rows)
     assert found == pytest.approx([float(sum(expected[k:])) for k in range(n + 1)], rel=1e-9)
     assert (np.diff(found) <= 0).all()
+    drawn, good, rows = np.array([[n], [n_good], [n_rows]]).repeat(n + 1, axis=1)
+    together = tail(np.arange(n + 1), drawn, n_good=good, n_rows=rows)
+    assert together == pytest.approx(found, rel=1e-9)
 
 
 def test_of_very_many_rows_they_are_the_binomials() -> None:
@@ -49,8 +52,9 @@ def test_the_bound_is_the_fewest_good_rows_that_are_no_surprise(
     """Protects from a bound that is one off, or that contradicts the rows that were drawn."""
     n = round(labeled * n_rows)
     k = round(quality * n)
-    found = least_good(n, k, n_rows=n_rows, level=level)
-    fits = [
-        g for g in range(k, n_rows - (n - k) + 1) if tails(n, n_good=g, n_rows=n_rows)[k] > level
-    ]
-    assert found == min(fits)
+    one, drawn, rows = np.array([[k], [n], [n_rows]])
+    found = least_good(drawn, one, n_rows=rows, level=level)
+    good = np.arange(k, n_rows - (n - k) + 1)
+    each = (own.repeat(len(good)) for own in (one, drawn))
+    fits = good[tail(*each, n_good=good, n_rows=rows.repeat(len(good))) > level]
+    assert found.tolist() == [fits.min()]
