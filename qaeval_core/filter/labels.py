@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import kstest, kstwo
 
 from qaeval_core.errors import ConfigError, SchemaError
 from qaeval_core.filter.decide import CorpusRows
@@ -189,6 +188,8 @@ class SheetOrder:
         n, n_in_order = self._n_in_order(chosen)
         if n_in_order >= n * (1 - _SHARE_OF_OTHERS):
             return False
+        from scipy.stats import kstest  # Imported here: half a second that few commands need.
+
         # From 0 to 1, spread evenly unless the order has drawn them.
         places = self._mixed(chosen) / 2.0**64
         chances = (
@@ -250,6 +251,8 @@ def spread_of(
         place = np.searchsorted(values, keys)
         is_equal = values[np.minimum(place, len(values) - 1)] == keys
         counts += np.bincount(2 * place + (is_equal & (place < len(values))), minlength=len(counts))
+    from scipy.stats import kstwo  # Imported here: half a second that few commands need.
+
     # Members that rank above a value, and those that rank as high.
     above, through = (np.cumsum(counts)[i:-1:2] / counts.sum() for i in (0, 1))
     labels = np.cumsum(times) / len(labeled)

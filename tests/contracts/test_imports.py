@@ -49,6 +49,11 @@ def test_importing_loads_nothing_heavy(statement: str) -> None:
     assert [name for name in HEAVY if name in loaded] == []
 
 
+def test_every_command_starts_without_statistics() -> None:
+    """They take half a second, and few commands need them."""
+    assert "scipy" not in loaded_after("import qaeval.cli")
+
+
 def test_a_heavy_import_would_be_seen() -> None:
     """A check that sees nothing would make the test above worthless."""
     assert "ray" in loaded_after("import qaeval.on_ray.cluster")
