@@ -19,7 +19,9 @@ from sentence_transformers.sentence_transformer.modules import (
 from tokenizers import Tokenizer
 from transformers import AutoConfig
 
+from helpers import build_needed
 from qaeval_core import Scorer
+from qaeval_core.configure import load_config
 from qaeval_core.errors import ExportError, QAEvalError
 from qaeval_core.models.registry import resolve_model
 from qaeval_export.sentence_files import SentenceFiles
@@ -52,13 +54,17 @@ def change(folder: Path, file: str, **fields: object) -> None:
 
 
 def own_cosines(folder: Path) -> list[float]:
-    found = Scorer({"bi_encoder": {"encoder": str(folder)}}).score(ROWS)
-    return [float(value) for value in found["bi_encoder"].to_pylist()]
+    return own_scores("bi_encoder", "encoder", folder)
 
 
 def own_predictions(folder: Path) -> list[float]:
-    found = Scorer({"sas": {"cross_encoder": str(folder)}}).score(ROWS)
-    return [float(value) for value in found["sas"].to_pylist()]
+    return own_scores("sas", "cross_encoder", folder)
+
+
+def own_scores(metric: str, role: str, folder: Path) -> list[float]:
+    given = {"metric": metric, role: str(folder)}
+    build_needed(load_config(overrides={f"metrics.own.{k}": own for k, own in given.items()}))
+    return [float(value) for value in Scorer({"own": given}).score(ROWS)["own"].to_pylist()]
 
 
 BI_ENCODERS: dict[str, Callable[[Path, Path], Path]] = {
