@@ -25,7 +25,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 INSTALL := $(PIP) install --quiet --progress-bar off
 
 # Many tests wait for servers, limits and processes while others could work. A file's tests stay
-# together, for what they share.
+# together, for what they share. Threads that wait by spinning would take the CPUs from the others.
+test slow-work: export OMP_WAIT_POLICY := PASSIVE
 SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile
 
 # Tests without Ray, shared data or models.
@@ -58,10 +59,11 @@ quick-calls: $(STAMP)
 test: $(STAMP) ## run the tests, less those marked slow or gpu
 	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) --durations=5 -m "not slow and not gpu" $(PYTEST_ARGS)
 
-# Those of calls keep times that other work would spoil: they wait for limits and servers, so they
-# are alone, and first. Of the others, who also wait, three fill two CPUs; files that take long begin
-# early. No test of a group, as -k may choose, is status 5.
-SLOW_CALLS := tests/llm tests/jobs/test_governor.py tests/jobs/test_naco_pool.py
+# Those of calls keep times that other work would spoil: they wait for limits and servers, or count
+# microseconds, so they are alone, and first. Of the others, who also wait, three fill two CPUs;
+# files that take long begin early. No test of a group, as -k may choose, is status 5.
+SLOW_CALLS := tests/llm tests/jobs/test_governor.py tests/jobs/test_naco_pool.py \
+  tests/benchmarks/test_host.py
 SLOW_FIRST := tests/contracts tests/storage tests/jobs tests/scoring tests/explain tests/audit
 SLOW_WORK = $(SLOW_FIRST) $(filter-out $(SLOW_CALLS) $(SLOW_FIRST) tests/__pycache__, \
   $(patsubst %/,%,$(wildcard tests/*/)))
