@@ -44,13 +44,32 @@ def probabilities(n: int, *, n_good: int, n_rows: int) -> Probabilities:
     >>> found.first, found.values.round(3).tolist()
     (1, [0.5, 0.5])
     """
-    n_bad = n_rows - n_good
-    first, last = max(0, n - n_bad), min(n, n_good)
-    k = np.arange(first, last, dtype=np.float64)
-    steps = np.log((n_good - k) * (n - k)) - np.log((k + 1.0) * (n_bad - n + k + 1.0))
-    logs = np.concatenate([[0.0], np.cumsum(steps)])
-    values = np.exp(logs - logs.max())
-    return Probabilities(first, values / values.sum())
+    values = _chances(*(np.array([own]) for own in (n, n_good, n_rows)))[0]
+    first, last = max(0, n - (n_rows - n_good)), min(n, n_good)
+    return Probabilities(first, values[first : last + 1])
+
+
+def _chances(n: IntArray, n_good: IntArray, n_rows: IntArray) -> FloatArray:
+    """Return how likely 0, 1, ... good rows are, of each corpus; shape (n_corpora, most of n + 1).
+
+    Parameters
+    ----------
+    n, n_good, n_rows : int ndarray of shape (n_corpora,)
+    """
+    n, n_good, n_bad = (own[:, None] for own in (n, n_good, n_rows - n_good))
+    i = np.arange(int(n.max(initial=0)) + 1)
+    first, last = np.maximum(0, n - n_bad), np.minimum(n, n_good)
+    ratios = np.ones((len(n), len(i)))  # Of the chances of i + 1 and i good rows.
+    np.divide(
+        (n_good - i) * (n - i), (i + 1.0) * (n_bad - n + i + 1),
+        out=ratios, where=(first <= i) & (i < last),
+    )  # fmt: skip
+    logs = np.zeros_like(ratios)
+    np.cumsum(np.log(ratios[:, :-1]), axis=1, out=logs[:, 1:])
+    values = np.exp(logs - logs.max(axis=1, keepdims=True))
+    values[(i < first) | (i > last)] = 0
+    chances: FloatArray = values / values.sum(axis=1, keepdims=True)
+    return chances
 
 
 def tails(n: int, *, n_good: int, n_rows: int) -> FloatArray:
@@ -83,20 +102,9 @@ def tail(k: IntArray, n: IntArray, *, n_good: IntArray, n_rows: IntArray) -> Flo
     >>> tail(k, n, n_good=n_good, n_rows=n_rows).tolist()
     [1.0, 0.5]
     """
-    k, n, n_good, n_bad = (own[:, None] for own in (k, n, n_good, n_rows - n_good))
-    i = np.arange(int(n.max(initial=0)) + 1)
-    first, last = np.maximum(0, n - n_bad), np.minimum(n, n_good)
-    ratios = np.ones((len(n), len(i)))  # Of the chances of i + 1 and i good rows.
-    np.divide(
-        (n_good - i) * (n - i), (i + 1.0) * (n_bad - n + i + 1),
-        out=ratios, where=(first <= i) & (i < last),
-    )  # fmt: skip
-    logs = np.zeros_like(ratios)
-    np.cumsum(np.log(ratios[:, :-1]), axis=1, out=logs[:, 1:])
-    values = np.exp(logs - logs.max(axis=1, keepdims=True))
-    values[(i < first) | (i > last)] = 0
-    chances: FloatArray = (values * (i >= k)).sum(axis=1) / values.sum(axis=1)
-    return chances
+    chances = _chances(n, n_good, n_rows)
+    found: FloatArray = (chances * (np.arange(chances.shape[1]) >= k[:, None])).sum(axis=1)
+    return found
 
 
 _STEPS = 1 << 14

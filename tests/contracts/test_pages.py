@@ -121,7 +121,6 @@ def is_there(dotted: str) -> bool:
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # Each block has a limit of its own.
 def test_code_blocks_run_in_order(tmp_path: Path, artifacts_root: Path) -> None:
     """Protects from commands in prose that no longer work."""
     own = str(Path(sys.executable).parent)
