@@ -16,6 +16,8 @@ DATA ?= data
 BROWSER ?= chromium
 
 SHELL := /bin/sh
+# Containers often set it. Tests start hundreds of processes, and each would compile all it loads.
+unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 

@@ -25,6 +25,8 @@ from free_ports import free_ports
 from helpers import REPOSITORY
 
 START_TIMEOUT_S = 90
+# Ray gives a node 30 s to start, which a busy machine may not keep.
+N_STARTS = 3
 JOB_TIMEOUT_S = 240
 BIN = Path(sys.executable).parent
 
@@ -80,6 +82,11 @@ class Head:
         found = json.loads(self._get("/api/v0/actors?limit=1000"))
         return list(found["data"]["result"]["result"])
 
+    def n_nodes(self) -> int:
+        """Return how many nodes are alive."""
+        found = json.loads(self._get("/api/v0/nodes?limit=1000"))
+        return sum(node["state"] == "ALIVE" for node in found["data"]["result"]["result"])
+
     def _get(self, path: str) -> str:
         request = urllib.request.Request(f"{self.dashboard}{path}")
         token_path = self.environment.get("RAY_AUTH_TOKEN_PATH")
@@ -89,16 +96,48 @@ class Head:
             return str(reply.read(), "utf-8")
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], head: Head, log: Path) -> None:
+def ray_start(
+    words: Sequence[str | Path], *, environment: Mapping[str, str], log: Path
+) -> subprocess.Popen[bytes]:
+    """Start a node, and return its process, which leads a group, once the node is up.
+
+    Parameters
+    ----------
+    words : sequence of str or Path
+        A command that becomes ``ray start --block``.
+    environment : mapping
+    log : Path
+        Of what it prints.
+    """
+    for _ in range(N_STARTS):
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=dict(environment),
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline and process.poll() is None:
+            if "Ray runtime started" in log.read_text(errors="replace"):
+                return process
+            time.sleep(0.1)
+        _end_tree(process)
+    pytest.fail(f"a node is not up after {N_STARTS} tries:\n{log.read_text(errors='replace')}")
+
+
+def _wait_for_dashboard(head: Head) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline and process.poll() is None:
+    while True:
         try:
             head.jobs()
         except OSError:
+            assert time.monotonic() < deadline, f"no dashboard after {START_TIMEOUT_S} s"
             time.sleep(0.5)
         else:
             return
-    pytest.fail(f"the head is not ready after {START_TIMEOUT_S} s:\n{log.read_text()}")
 
 
 def _authentication(mode: str, folder: Path) -> dict[str, str]:
@@ -158,20 +197,12 @@ def running_head(mode: str, *, variables: Mapping[str, str] | None = None) -> It
     # The `python` of a job is the one that has the project, as a cluster's set-up arranges it.
     environment["PATH"] = f"{BIN}{os.pathsep}{environment['PATH']}"
     port, dashboard_port = free_ports(2)
-    log = folder / "head.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            _start_words(folder, port=port, dashboard_port=dashboard_port),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        )
+    words = _start_words(folder, port=port, dashboard_port=dashboard_port)
+    process = ray_start(words, environment=environment, log=folder / "head.log")
     try:
         dashboard = f"http://127.0.0.1:{dashboard_port}"
         head = Head(process.pid, folder, f"127.0.0.1:{port}", dashboard, environment)
-        _wait_until_ready(process, head, log)
+        _wait_for_dashboard(head)
         yield head
     finally:
         _end_tree(process)

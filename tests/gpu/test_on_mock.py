@@ -30,6 +30,7 @@ from helpers import REPOSITORY, short_sample, write_parquet
 from qaeval_core.models.artifact import ensure_artifact
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_export.precision import convert
+from ray_head import BIN, ray_start
 
 pytestmark = pytest.mark.slow
 
@@ -315,15 +316,18 @@ def test_two_actors_on_two_devices(mock: Path, job: dict[str, object], tmp_path:
     folder = tempfile.mkdtemp(dir="/tmp")
     environment = {**mock_gpu.environment(mock), "RAY_AUTH_MODE": "disabled"}
     (port,) = free_ports(1)
-    words = ["start", "--head", "--block", "--num-cpus=5", "--num-gpus=2", f"--port={port}"]
-    words += [f"--temp-dir={folder}", "--include-dashboard=false", "--disable-usage-stats"]
-    head = subprocess.Popen(
-        [Path(sys.executable).with_name("ray"), *words, "--node-ip-address=127.0.0.1"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=environment,
-        start_new_session=True,
-    )
+    words = [
+        BIN / "ray",
+        "start",
+        "--head",
+        "--block",
+        "--num-cpus=5",
+        "--num-gpus=2",
+        f"--port={port}",
+    ]
+    words += [f"--temp-dir={folder}", "--include-dashboard=false"]
+    words += ["--disable-usage-stats", "--node-ip-address=127.0.0.1"]
+    head = ray_start(words, environment=environment, log=Path(folder) / "head.log")
     address = f"127.0.0.1:{port}"
     try:
         job = {**job, "models.check_device": "false", "scoring.rows_per_shard": 2}

@@ -65,7 +65,7 @@ def test_the_folder_of_a_local_cluster_is_the_users_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray's own is 0777: a neighbor could put a socket of his own into the place of ours."""
-    from qaeval.on_ray.cluster import private_folder
+    from qaeval.on_ray.local_ray import private_folder
 
     base = Path(tempfile.mkdtemp(dir="/tmp"))
     monkeypatch.setattr(tempfile, "tempdir", str(base))

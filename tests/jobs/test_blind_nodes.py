@@ -44,7 +44,7 @@ from qaeval_core.running.local_executor import LocalPieceExecutor
 from qaeval_core.running.visibility import Sight
 from qaeval_core.scoring.run import run_job
 from qaeval_core.storage.path import as_path
-from ray_head import BIN, Head, running_head
+from ray_head import BIN, Head, ray_start, running_head
 from s3_server import S3Server
 from word_jobs import is_whole, n_quarantined, request, rows
 
@@ -72,23 +72,6 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         yield running
 
 
-def alive_nodes(head: Head) -> int:
-    """Return how many nodes the head counts."""
-    code = (
-        f"import ray; ray.init('{head.address}', log_to_driver=False, logging_level='ERROR');"
-        "print(sum(node['Alive'] for node in ray.nodes()))"
-    )
-    done = subprocess.run(
-        [BIN / "python", "-c", code],
-        capture_output=True,
-        text=True,
-        env=head.environment,
-        timeout=60,
-        check=True,
-    )
-    return int(done.stdout.split()[-1])
-
-
 @contextlib.contextmanager
 def second_node(head: Head, *, hidden: Path | None, n_cpus: int = 4) -> Iterator[None]:
     """Add a node that finds nothing in a folder."""
@@ -100,22 +83,18 @@ def second_node(head: Head, *, hidden: Path | None, n_cpus: int = 4) -> Iterator
         f"--node-ip-address=127.0.0.1 --dashboard-agent-listen-port={agent_port} "
         "--min-worker-port=0 --max-worker-port=0"
     )
-    n_before = alive_nodes(head)
-    process = subprocess.Popen(
+    n_before = head.n_nodes()
+    process = ray_start(
         ["unshare", "-m", "sh", "-c", command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=head.environment,
-        start_new_session=True,
+        environment=head.environment,
+        log=head.folder / "second.log",
     )
     try:
-        wait_until(lambda: alive_nodes(head) > n_before, timeout_s=60)
         yield
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(timeout=60)
-        wait_until(lambda: alive_nodes(head) <= n_before, timeout_s=90)
+        wait_until(lambda: head.n_nodes() <= n_before, timeout_s=90)
 
 
 def score(head: Head, given: dict[str, Any], *, expect: int) -> str:

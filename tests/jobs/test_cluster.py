@@ -33,6 +33,7 @@ from qaeval_core.configure import load_config
 from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.piece_worker import PieceWorker
 from qaeval_core.scoring.run import run_job
+from ray_head import BIN, ray_start
 
 pytestmark = pytest.mark.ray
 
@@ -48,18 +49,14 @@ def address() -> Iterator[str]:
     folder = tempfile.mkdtemp(dir="/tmp")
     words = ["--head", "--block", "--num-cpus=2", f"--port={port}", f"--temp-dir={folder}"]
     words += ["--include-dashboard=false", "--disable-usage-stats", "--node-ip-address=127.0.0.1"]
-    ray_command = Path(sys.executable).with_name("ray")
-    with open(Path(folder) / "head.log", "w", encoding="utf-8") as log:
-        head = subprocess.Popen(
-            [ray_command, "start", *words],
-            stdout=log,
-            stderr=log,
-            env={**os.environ, "RAY_AUTH_MODE": "disabled"},
-            start_new_session=True,
-        )
-        yield f"127.0.0.1:{port}"
-        os.killpg(head.pid, signal.SIGKILL)  # SIGTERM takes half a minute.
-        head.wait(timeout=60)
+    head = ray_start(
+        [BIN / "ray", "start", *words],
+        environment={**os.environ, "RAY_AUTH_MODE": "disabled"},
+        log=Path(folder) / "head.log",
+    )
+    yield f"127.0.0.1:{port}"
+    os.killpg(head.pid, signal.SIGKILL)  # SIGTERM takes half a minute.
+    head.wait(timeout=60)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -5,20 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 import socket
-import stat
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
 import ray
-from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 from ray.autoscaler.sdk import request_resources
 from ray.exceptions import GetTimeoutError, RayError
 from ray.job_config import JobConfig
@@ -26,19 +21,17 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from qaeval.command import say
 from qaeval.on_ray.address import given_address, host_and_port
+from qaeval.on_ray.local_ray import init_ray, requiring_token, start_here
 from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import BlindNodeError, RunError
 from qaeval_core.models.session import Device, available_cpus
 from qaeval_core.running.visibility import Sight
 
 _CPUS_PER_ACTOR = 4
-# Of the folder that holds `qaeval-<uid>`.
-_MAX_BASE_BYTES = 20
 _ALIVE = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 _DOOR_TIMEOUT_S = 5.0
 # A head that is being started again is waited for so long.
 _ANSWER_S = 20.0
-_LOG_LEVEL_LINE = b"Set ray log level from environment variable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,72 +78,20 @@ def connected(cluster: ClusterSection, metadata: Mapping[str, str] | None = None
     if address is not None:
         _check_answers(address, source)
         options["address"] = address
-    else:
-        options["include_dashboard"] = False
-        # Logical CPUs beyond the real ones: an actor that reserves all would starve light tasks.
-        options["num_cpus"] = available_cpus() + 2
-        # A worker tokenizes in one thread and counts in another: with an arena for each of many
-        # threads its memory grew to 0.87 GB over 4 million rows; with two it stays at 0.47 GB.
-        # Inherited, as PYTHONPATH is: with a runtime_env Ray starts workers a second later.
-        os.environ.setdefault("MALLOC_ARENA_MAX", "2")
-        options["_temp_dir"] = str(private_folder() / "r")
-    with contextlib.nullcontext() if address else _requiring_token():
-        try:
-            with _without_log_level_line():
-                ray.init(**options)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            where = f"{address} (of {source})" if address else "this machine"
-            raise RunError(f"cannot reach a Ray cluster at {where}: {error}") from None
+    with contextlib.nullcontext() if address else requiring_token():
+        if address is None:
+            start_here(options)
+        else:
+            try:
+                init_ray(options)
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                where = f"{address} (of {source})"
+                raise RunError(f"cannot reach a Ray cluster at {where}: {error}") from None
         try:
             _check_door(address)
             yield
         finally:
             ray.shutdown()
-
-
-@contextlib.contextmanager
-def _requiring_token() -> Iterator[None]:
-    """Let a local cluster that is started meanwhile take no call without a token.
-
-    It listens on all interfaces: without one the network could run code here while a run lives.
-    The token is known to this process and its workers alone, unless the user has given one.
-    """
-    before = {name: os.environ.get(name) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
-    os.environ["RAY_AUTH_MODE"] = "token"
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    try:
-        # Subtle: Ray has read the mode when it was imported, and would start processes that ask
-        # for a token which this one does not send.
-        Config.initialize("")
-        yield
-    finally:
-        # Told in words: without the variable Ray keeps the mode it has. The token goes after the
-        # mode: a thread of Ray that still asks for one must find it.
-        os.environ["RAY_AUTH_MODE"] = before["RAY_AUTH_MODE"] or "disabled"
-        Config.initialize("")
-        AuthenticationTokenLoader.instance().reset_cache()
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-
-
-def private_folder() -> Path:
-    """Return a folder of this user alone for what Ray writes, made if it is not there.
-
-    Ray gives its folders mode 0777, and whoever may write there can take the place of a socket.
-    A short path: that of a Unix socket ends at 107 bytes, and Ray adds 65.
-    """
-    base = tempfile.gettempdir()
-    folder = Path(base if len(os.fsencode(base)) <= _MAX_BASE_BYTES else "/tmp")
-    folder /= f"qaeval-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        return Path(tempfile.mkdtemp(prefix="qaeval-", dir=folder.parent))
-    folder.chmod(0o700)
-    return folder
 
 
 def _check_door(address: str | None) -> None:
@@ -234,29 +175,6 @@ def takes_any_call(gcs_address: str) -> bool:
         except grpc.RpcError:
             return False
     return True
-
-
-@contextlib.contextmanager
-def _without_log_level_line() -> Iterator[None]:
-    """Keep Ray's core from saying, before all else, that its log level was set.
-
-    It writes to the file descriptor, before the level holds. All other lines are passed on.
-    """
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as said:
-        before = os.dup(2)
-        os.dup2(said.fileno(), 2)
-        try:
-            yield
-        finally:
-            sys.stderr.flush()
-            os.dup2(before, 2)
-            os.close(before)
-            said.seek(0)
-            for line in said:
-                if _LOG_LEVEL_LINE not in line:
-                    sys.stderr.write(line.decode(errors="replace"))
-            sys.stderr.flush()
 
 
 def cluster_device(cluster: ClusterSection) -> Device:
