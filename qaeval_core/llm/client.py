@@ -187,6 +187,7 @@ class ChatClient:
         await self.open()
         http = self._idle.pop() if self._idle else self._connection()
         refused: list[Exception] = []  # by before_send
+        is_whole = False
         try:
             async with asyncio.timeout(None) as limit:
                 trace = _trace(before_send, refused, limit=limit, timeout_s=endpoint.timeout_s)
@@ -194,6 +195,7 @@ class ChatClient:
                     "POST", self._url, content=content, headers=headers, extensions={"trace": trace}
                 ) as response:
                     received = await receive(response)
+            is_whole = True
             return await self._outcome(received)
         except (TimeoutError, httpx.HTTPError) as error:
             return failure_of_error(error, url=self._url, timeout_s=endpoint.timeout_s)
@@ -203,7 +205,12 @@ class ChatClient:
             # Whatever a server does to this program is one call's failure.
             return self.failure_of_fault(error)
         finally:
-            self._idle.append(http)
+            if is_whole:
+                self._idle.append(http)
+            else:
+                # A call that was cut off may leave its connection taken for ever: on a busy
+                # machine all later calls, which take the last one used, waited for it in vain.
+                await http.aclose()
 
     async def _outcome(self, received: Received) -> ChatReply | ChatFailure:
         outcome = functools.partial(

@@ -141,8 +141,8 @@ def test_a_fifth_of_faults_is_never_a_score(tmp_path: Path) -> None:
     rows = questions(400)
     source = write_parquet(tmp_path / "input.parquet", table_of(rows))
     faults = dict.fromkeys(FAULTS, 0.2 / len(FAULTS))
-    with LlmServer(faults=faults, hang_s=2.0) as server:
-        settings = {"timeout_s": 0.5, "max_concurrent": 64}
+    with LlmServer(faults=faults, hang_s=6.0) as server:
+        settings = {"timeout_s": 2.0, "max_concurrent": 64}
         run = NacoRun(server, source, tmp_path, settings, words=["--local"])
         printed = run.run()
         stats = server.stats()

@@ -7,6 +7,7 @@ import json
 import logging
 import pickle
 import socket
+import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,7 +49,7 @@ def ask(
     """Send calls, all at once, on one client."""
 
     async def run() -> list[ChatReply | ChatFailure]:
-        endpoint = Endpoint(server.base_url, model, {"max_tokens": 100}, timeout_s=0.4)
+        endpoint = Endpoint(server.base_url, model, {"max_tokens": 100}, timeout_s=2.0)
         client = ChatClient(endpoint, ApiKey(key, source="the file k") if key else None)
         calls = [client.complete(MESSAGES) for _ in range(n_calls)]
         outcomes = await asyncio.gather(*calls)
@@ -56,6 +57,28 @@ def ask(
         return list(outcomes)
 
     return asyncio.run(run())
+
+
+def test_calls_that_were_cut_off_take_no_connection_from_later_ones(server: LlmServer) -> None:
+    """Replies and time-outs come in one turn of a loop that stood still, as on a busy machine."""
+
+    async def run() -> tuple[list[ChatReply | ChatFailure], list[ChatReply | ChatFailure]]:
+        endpoint = Endpoint(server.base_url, "m", {"max_tokens": 100}, timeout_s=0.3)
+        client = ChatClient(endpoint, ApiKey(KEY, source="the file k"))
+        first: list[ChatReply | ChatFailure] = []
+        for n in range(8):
+            calls = [asyncio.create_task(client.complete(MESSAGES)) for _ in range(32)]
+            # Here others have their reply and are about to end.
+            calls[3 * n].add_done_callback(lambda _: time.sleep(0.4))
+            first += await asyncio.gather(*calls)
+        later = [await client.complete(MESSAGES) for _ in range(16)]
+        await client.aclose()
+        return first, later
+
+    first, later = asyncio.run(run())
+    assert any(isinstance(outcome, ChatFailure) for outcome in first)
+    # Some may be late by themselves; none came where the last connection used was taken.
+    assert sum(isinstance(outcome, ChatReply) for outcome in later) >= len(later) / 2
 
 
 def test_a_reply_comes_with_its_tokens(server: LlmServer) -> None:
@@ -107,7 +130,7 @@ def test_a_connection_is_as_good_as_new_after_a_fault(server: LlmServer) -> None
     """A broken connection that is used again fails the next call, which had done nothing wrong."""
 
     async def run() -> list[bool]:
-        endpoint = {"base_url": server.base_url, "parameters": {"max_tokens": 9}, "timeout_s": 0.3}
+        endpoint = {"base_url": server.base_url, "parameters": {"max_tokens": 9}, "timeout_s": 2.0}
         key = ApiKey(KEY, source="here")
         client = ChatClient(Endpoint(model="m", **endpoint), key)
         is_reply = []
@@ -127,14 +150,14 @@ def test_nothing_is_sent_before_the_gate_opens(server: LlmServer) -> None:
     seen: list[int] = []
 
     async def open_late() -> None:
-        await asyncio.sleep(0.6)  # Longer than the timeout, which is for the server's part.
+        await asyncio.sleep(2.3)  # Longer than the timeout, which is for the server's part.
         seen.append(server.stats()["n_calls"])
 
     async def stay_shut() -> None:
         raise LookupError("not now")
 
     async def run() -> object:
-        endpoint = Endpoint(server.base_url, "m", {"max_tokens": 9}, timeout_s=0.4)
+        endpoint = Endpoint(server.base_url, "m", {"max_tokens": 9}, timeout_s=2.0)
         client = ChatClient(endpoint, ApiKey(KEY, source="here"))
         with pytest.raises(LookupError, match="not now"):
             await client.complete(MESSAGES, before_send=stay_shut)
