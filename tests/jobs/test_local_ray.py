@@ -14,7 +14,7 @@ from helpers import REPOSITORY, read_scores, short_sample, write_parquet
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-# The part of Ray that is slow is a process: each of the first few never says that it is there.
+# The part of Ray that is slow is a process: the first one never says that it is there.
 _SLOW = """#!/bin/sh
 if mkdir {folder}/first; then
   echo $$ > {folder}/slow

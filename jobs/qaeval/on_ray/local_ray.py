@@ -52,6 +52,7 @@ def start_here(options: Mapping[str, object]) -> None:
         except ValueError as error:
             raise RunError(f"Ray cannot start on this machine: {error}") from None
         except Exception as error:  # Ray raises no narrower one.
+            ray.shutdown()
             _end_started(folder)
             if not n_left:
                 raise RunError(
@@ -61,7 +62,7 @@ def start_here(options: Mapping[str, object]) -> None:
 
 
 def _end_started(folder: str) -> None:
-    """End those children of this process that Ray has started in a folder."""
+    """End what Ray has started in a folder for a node that never came to be: it knows of none."""
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if folder in " ".join(child.cmdline()):
