@@ -9,7 +9,7 @@ import pickle
 import socket
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +63,24 @@ def test_calls_that_were_cut_off_take_no_connection_from_later_ones(server: LlmS
     """Replies and time-outs come in one turn of a loop that stood still, as on a busy machine."""
 
     async def run() -> tuple[list[ChatReply | ChatFailure], list[ChatReply | ChatFailure]]:
-        endpoint = Endpoint(server.base_url, "m", {"max_tokens": 100}, timeout_s=0.3)
-        client = ChatClient(endpoint, ApiKey(KEY, source="the file k"))
+        endpoint = {"base_url": server.base_url, "parameters": {"max_tokens": 100}}
+        impatient = Endpoint(model="m", **endpoint, timeout_s=0.3)
+        client = ChatClient(impatient, ApiKey(KEY, source="the file k"))
+
+        def stall_after(delay_s: float) -> Callable[[], Awaitable[None]]:
+            async def before_send() -> None:
+                asyncio.get_running_loop().call_later(delay_s, time.sleep, 0.4)
+
+            return before_send
+
         first: list[ChatReply | ChatFailure] = []
-        for n in range(8):
-            calls = [asyncio.create_task(client.complete(MESSAGES)) for _ in range(32)]
-            # Here others have their reply and are about to end.
-            calls[3 * n].add_done_callback(lambda _: time.sleep(0.4))
+        for n in range(10):
+            # At first all wait for their reply; in later rounds some have it and are about to end.
+            stall = stall_after(0.004 * n)
+            hooks = [stall if call == 16 else None for call in range(32)]
+            calls = [client.complete(MESSAGES, before_send=hook) for hook in hooks]
             first += await asyncio.gather(*calls)
+        client.endpoint = Endpoint(model="m", **endpoint, timeout_s=2.0)
         later = [await client.complete(MESSAGES) for _ in range(16)]
         await client.aclose()
         return first, later
