@@ -19,10 +19,11 @@ from qaeval_core.pages.example_rows import main_columns
 
 FloatArray = NDArray[np.float64]
 
-# Metrics that can do the same work: of all, of what is at hand without a reference, and without
-# a model.
+# Metrics that can do the same work: of all, of those that compare with a reference, of what is at
+# hand without one, and without a model.
 FAMILIES: Mapping[str, Callable[[str], bool]] = {
     "all": lambda name: True,
+    "reference": lambda name: "references" in METRICS[name].roles,
     "no reference": lambda name: "references" not in METRICS[name].roles,
     "words": lambda name: METRICS[name].needs == ("words",),
 }

@@ -30,6 +30,7 @@ _FITTED_ON = {"answerability": ("q_bleu",)}
 _SHOWN = 0.05
 _FAMILIES = {
     "all": "of all metrics",
+    "reference": "of those with a reference",
     "no reference": "of those without a reference",
     "words": "of those without a model",
 }
@@ -46,9 +47,8 @@ which job is in [metrics](metrics.md#which-metric-for-which-job); your own rows 
 [qaeval correlate](correlation.md), and nothing here replaces that.
 
 This page is written by `python -m benchmarks.validity`, and so is the record behind it,
-`docs/evidence/validity.json`. Scores of each row, without texts, lie in `docs/evidence/scores`,
-but for those of naco. Commits named below that this history does not hold are of before it
-was written anew.
+`docs/evidence/validity.json`. Scores of each row, without texts, lie in `docs/evidence/scores`.
+Commits named below that this history does not hold are of before it was written anew.
 """
 
 _READING = """\

@@ -44,7 +44,8 @@ class Advice:
     rather_than : tuple of str
         Those that are shown worse on two judged sets.
     family : str
-        What is compared: ``all`` metrics, those of ``no reference``, or those of ``words`` alone.
+        What is compared: ``all`` metrics, those with a ``reference``, those with ``no reference``,
+        or those of ``words`` alone.
     also_on : str
         The second judged set; "" where no other one has such rows.
     figures : tuple of Figure
@@ -171,7 +172,8 @@ GUIDE: tuple[Advice, ...] = (
     ),
     Advice(
         job="good questions in other words than the reference",
-        use=("bi_encoder", "bertscore", "sas"),
+        use=("bi_encoder",),
+        family="reference",
         figures=(Figure("naco", "bi_encoder", "cost", 0.225, 0.215, 0.236),),
     ),
     Advice(
