@@ -178,7 +178,7 @@ GUIDE: tuple[Advice, ...] = (
     ),
     Advice(
         job="detecting questions about a different passage, without a reference",
-        use=("bertscore_free", "qrelscore"),
+        use=("bertscore_free",),
         family="no reference",
         figures=(Figure("naco", "bertscore_free_f1", "beats_wrong", 0.999, 0.998, 1.0),),
     ),
