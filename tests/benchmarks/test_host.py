@@ -6,12 +6,13 @@ import json
 
 import pytest
 
-from benchmarks.host import measure_matching
+from benchmarks.host import STEPS, measure_matching
 from helpers import REPOSITORY
 
-STEPS = ("make_inputs", "take", "statistics")
-# Thread CPU time on another machine, whose caches others fill. It was 93 before.
-SLACK = 2
+# Of what products and maxima take alone, in the same seconds: 1.24 to 1.31, beside other work too.
+# A copy of all vectors makes it 1.95. The products took 17 to 20 us where the record was made, and
+# 40 to 60 on a CPU that others slow.
+MOST_OF_PRODUCTS = 1.75
 
 
 def us_a_pair(found: dict[str, float]) -> float:
@@ -30,4 +31,4 @@ def test_the_record_is_below_what_was_asked_for() -> None:
 @pytest.mark.usefixtures("shared_data")
 def test_matching_leaves_the_gpu_no_time_to_wait() -> None:
     """Protects from copies of vectors, and from two threads of BLAS for small products: 804 us."""
-    assert min(us_a_pair(measure_matching(1000)) for _ in range(3)) <= 30 * SLACK
+    assert measure_matching(1000)["of_products"] <= MOST_OF_PRODUCTS
