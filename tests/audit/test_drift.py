@@ -110,6 +110,30 @@ def test_a_shift_of_one_column_is_found_among_eight(shared_data: Path) -> None:
     assert rates_of(Halves(shared_data), 200, 199, shift=0.4)["found"] > 0.4
 
 
+@pytest.mark.slow  # 30 s
+@pytest.mark.shared_data
+def test_moves_are_found_more_often_than_by_t_tests_of_means(shared_data: Path) -> None:
+    """Welch's test of passages' means, corrected for as many tests, is right and simple."""
+    table = pl.read_parquet(shared_data / "qgeval" / "qgeval_squad.parquet")
+    moved, by = "peer_BARTScore-src", 0.4
+    passages = table["passage"].unique(maintain_order=True)
+    found: dict[str, list[list[bool]]] = {"audit": [], "t": []}
+    for seed in range(50):
+        half = table["passage"].is_in(passages.sample(50, seed=seed, shuffle=True).to_list())
+        last = table.filter(half)
+        now = table.filter(~half).with_columns(pl.col(moved) + by * pl.lit(table[moved].std()))
+        audited = audit_tables(last, now, watch=PEERS, cluster="passage", alpha=0.05, seed=seed)
+        own = audited.tests.filter(pl.col("alert") & (pl.col("column") == moved))
+        n_tests = audited.tests["p_adjusted"].is_not_null().sum()
+        means = [each.group_by("passage").agg(pl.mean(moved))[moved] for each in (last, now)]
+        p_t = n_tests * stats.ttest_ind(*means, equal_var=False).pvalue
+        found["audit"].append([(own["p_adjusted"] <= level).any() for level in (0.05, 0.01)])
+        found["t"].append([p_t <= level for level in (0.05, 0.01)])
+    audit, t = (np.mean(each, axis=0) for each in found.values())
+    print(f"+{by} sd found at .05 and .01: by the audit {audit}, by {n_tests} t-tests {t}")
+    assert (audit > t).all()
+
+
 def lacking_factor(values: list[np.ndarray], means: list[list[float]]) -> float:
     """Return how much wider draws must be: where nothing moved, rows of both runs vary alike."""
     n = [int((~np.isnan(own)).sum()) for own in values]
