@@ -11,7 +11,7 @@
 PYTHON ?= python3
 TORCH_ARGS ?=
 PYTEST_ARGS ?=
-WORKERS ?= 2
+WORKERS ?= 3
 DATA ?= data
 BROWSER ?= chromium
 
@@ -26,8 +26,9 @@ STAMP := .venv/.setup-done
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 INSTALL := $(PIP) install --quiet --progress-bar off
 
-# Many tests wait for servers, limits and processes while others could work. A file's tests stay
-# together, for what they share. Threads that wait by spinning would take the CPUs from the others.
+# Many tests wait for servers, limits and processes while others could work: three fill two CPUs, of
+# the slow ones four. A file's tests stay together, for what they share. Threads that wait by spinning
+# would take the CPUs from the others.
 test slow-work: export OMP_WAIT_POLICY := PASSIVE
 SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile
 
@@ -62,14 +63,15 @@ test: $(STAMP) ## run the tests, less those marked slow or gpu
 	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) --durations=5 -m "not slow and not gpu" $(PYTEST_ARGS)
 
 # Those of calls keep times that other work would spoil: they wait for limits and servers, or count
-# microseconds, so they are alone, and first. Of the others, who also wait, three fill two CPUs;
-# files that take long begin early. No test of a group, as -k may choose, is status 5.
+# microseconds, so they are alone, and first. Of the others, folders of files that take long begin
+# early, which takes an option: by itself, xdist begins with the files of most tests. No test of a
+# group, as -k may choose, is status 5.
 SLOW_CALLS := tests/llm tests/jobs/test_governor.py tests/jobs/test_naco_pool.py \
   tests/benchmarks/test_host.py
 SLOW_FIRST := tests/contracts tests/storage tests/jobs tests/scoring tests/explain tests/audit
 SLOW_WORK = $(SLOW_FIRST) $(filter-out $(SLOW_CALLS) $(SLOW_FIRST) tests/__pycache__, \
   $(patsubst %/,%,$(wildcard tests/*/)))
-SLOW_WORKERS ?= 3
+SLOW_WORKERS ?= 4
 
 slow: $(STAMP) ## run the tests marked slow
 	@$(MAKE) --no-print-directory slow-calls
@@ -79,7 +81,8 @@ slow-calls: $(STAMP)
 	@$(BIN)/python -m pytest -q --durations=10 -m slow $(SLOW_CALLS) $(PYTEST_ARGS) || test $$? -eq 5
 
 slow-work: $(STAMP)
-	@$(BIN)/python -m pytest -q --durations=20 -n $(SLOW_WORKERS) --dist loadfile -m slow \
+	@$(BIN)/python -m pytest -q --durations=20 -n $(SLOW_WORKERS) --dist loadfile \
+	  --no-loadscope-reorder -m slow \
 	  $(addprefix --ignore=,$(SLOW_CALLS)) $(SLOW_WORK) $(PYTEST_ARGS) || test $$? -eq 5
 
 # What came of each is evidence: docs/evidence/long_PART.txt.

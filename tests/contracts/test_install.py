@@ -127,7 +127,7 @@ def test_the_other_project_is_named_where_it_is_installed(
         assert "pip uninstall qaeval" in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long  # Pip reads gigabytes for it.
 def test_the_install_line_finds_the_wheel_and_all_that_it_asks(tmp_path: Path) -> None:
     """The line of README and docs/install.md, with the wheel in place of the index's."""
     dist = tmp_path / "dist"

@@ -22,7 +22,7 @@ from qaeval_export.parity import parity_pairs
 _BEFORE = json.loads(Path(__file__).with_name("version_1.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 # peft asks transformers for an attribute that will have another name.
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 @pytest.mark.parametrize("name", _BEFORE)

@@ -29,6 +29,7 @@ class _Deaf(Session):
         return super().run({**inputs, "n_tokens": np.full(n_rows, width)})
 
 
+@pytest.mark.long
 def test_they_run_on_a_cpu(artifacts_root: Path) -> None:
     """Their first run on a device may be the only one: an adapter, a small model, and ties."""
     asked = "pair_score-sas-minilm-fp32 or small-gpt2 or equal or memory"

@@ -125,6 +125,7 @@ def test_memory_counts_of_a_full_batch(mock: Path, artifacts_root: Path, tmp_pat
     assert 200 < found["arena_mib"] <= own["arena_mib"]
 
 
+@pytest.mark.long
 def test_24_gib_hold_bert_large(
     mock: Path,
     artifacts_root: Path,
@@ -208,6 +209,7 @@ def test_memory_that_runs_out_halves_batches_for_a_while(
 _ON_A_DEVICE = "shapes and -sas-minilm-fp32 or equal or runs_out or killed"
 
 
+@pytest.mark.long
 def test_tests_of_a_device_run_here(mock: Path, artifacts_root: Path) -> None:
     """Their first run on a card may be the only one: placement, memory, a kill; numbers skip."""
     words = ["-m", "pytest", "-q", "-m", "gpu", "-k", _ON_A_DEVICE, "tests/gpu/test_on_gpu.py"]
@@ -216,6 +218,7 @@ def test_tests_of_a_device_run_here(mock: Path, artifacts_root: Path) -> None:
     assert "the mock device computes nothing" in said
 
 
+@pytest.mark.long
 def test_the_benchmark_runs_whole(mock: Path, artifacts_root: Path, tmp_path: Path) -> None:
     """Its first run on a card may be the only one; what it does on a CPU, tests/benchmarks has."""
     path = tmp_path / "gpu.json"
@@ -305,6 +308,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_two_actors_on_two_devices(mock: Path, job: dict[str, object], tmp_path: Path) -> None:
     """Each takes a device of its own and its share of the CPUs, and all rows are scored.

@@ -322,6 +322,7 @@ def test_a_run_with_no_node_left_ends(head: Head, connected: None, tmp_path: Pat
     assert not (tmp_path / "out" / "scores").exists()
 
 
+@pytest.mark.long
 def test_a_node_that_joins_late_and_shares_no_file_system_scores_into_a_bucket(
     tiny_settings: dict[str, object], tmp_path: Path, store: S3Server
 ) -> None:

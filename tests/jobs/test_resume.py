@@ -22,7 +22,7 @@ from helpers import (
 
 pytestmark = pytest.mark.ray
 
-N_ROWS = 32
+N_ROWS = 20
 SHARD = "4"
 METRICS = ("--metrics", "qrelscore")
 
