@@ -23,8 +23,8 @@ _PAIRS = [
 _SLOW = pytest.mark.slow
 _CASES = [
     pytest.param("minilm", "attended", "max", marks=_SLOW),
-    pytest.param("minilm", "weighted", "max", marks=_SLOW),
-    pytest.param("minilm", "weighted", "average", marks=_SLOW),
+    pytest.param("minilm", "weighted", "max", marks=pytest.mark.long),
+    pytest.param("minilm", "weighted", "average", marks=pytest.mark.long),
     ("bert", "attended", "max"),
     pytest.param("roberta", "attended", "max", marks=_SLOW),
     ("electra", "weighted", "average"),

@@ -56,7 +56,7 @@ def _reference_token_logprobs(model: Any, row: list[int]) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    "kind", ["gpt2", "llama", pytest.param("smollm2-135m", marks=pytest.mark.slow)]
+    "kind", ["gpt2", "llama", pytest.param("smollm2-135m", marks=pytest.mark.long)]
 )
 def test_graph_equals_full_logits(workshop: Any, kind: str) -> None:
     """A slice of the vocabulary left out, or a shift by one token, still looks like nats."""

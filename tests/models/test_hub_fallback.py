@@ -154,7 +154,7 @@ def test_without_hub_and_package_both_ways_out_are_named(hub: Hub, tmp_path: Pat
     assert f"the model hub has no model '{EMBEDDED['minilm'].hub_id}@" in done.stderr
 
 
-@pytest.mark.slow  # exports twice
+@pytest.mark.long  # exports twice
 def test_a_run_without_the_package_has_the_same_scores(hub: Hub, tmp_path: Path) -> None:
     """From an empty machine on; and once exported, the hub is not asked again."""
     pl.from_arrow(natural_table().slice(0, 8)).write_parquet(tmp_path / "rows.parquet")  # type: ignore[union-attr]
