@@ -26,9 +26,9 @@ STAMP := .venv/.setup-done
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 INSTALL := $(PIP) install --quiet --progress-bar off
 
-# Many tests wait for servers, limits and processes while others could work: three fill two CPUs, of
-# the slow ones four. A file's tests stay together, for what they share. Threads that wait by spinning
-# would take the CPUs from the others.
+# Many tests wait for servers, limits and processes while others could work: three fill two CPUs.
+# A file's tests stay together, for what they share. Threads that wait by spinning would take the CPUs
+# from the others.
 test slow-work: export OMP_WAIT_POLICY := PASSIVE
 SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile
 
@@ -71,7 +71,6 @@ SLOW_CALLS := tests/llm tests/jobs/test_governor.py tests/jobs/test_naco_pool.py
 SLOW_FIRST := tests/contracts tests/storage tests/jobs tests/scoring tests/explain tests/audit
 SLOW_WORK = $(SLOW_FIRST) $(filter-out $(SLOW_CALLS) $(SLOW_FIRST) tests/__pycache__, \
   $(patsubst %/,%,$(wildcard tests/*/)))
-SLOW_WORKERS ?= 4
 
 slow: $(STAMP) ## run the tests marked slow
 	@$(MAKE) --no-print-directory slow-calls
@@ -81,8 +80,7 @@ slow-calls: $(STAMP)
 	@$(BIN)/python -m pytest -q --durations=10 -m slow $(SLOW_CALLS) $(PYTEST_ARGS) || test $$? -eq 5
 
 slow-work: $(STAMP)
-	@$(BIN)/python -m pytest -q --durations=20 -n $(SLOW_WORKERS) --dist loadfile \
-	  --no-loadscope-reorder -m slow \
+	@$(BIN)/python -m pytest -q --durations=20 $(SIDE_BY_SIDE) --no-loadscope-reorder -m slow \
 	  $(addprefix --ignore=,$(SLOW_CALLS)) $(SLOW_WORK) $(PYTEST_ARGS) || test $$? -eq 5
 
 # What came of each is evidence: docs/evidence/long_PART.txt.

@@ -121,6 +121,7 @@ def is_there(dotted: str) -> bool:
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # Five minutes beside other tests.
 def test_code_blocks_run_in_order(tmp_path: Path, artifacts_root: Path) -> None:
     """Protects from commands in prose that no longer work."""
     own = str(Path(sys.executable).parent)
