@@ -22,7 +22,7 @@ from helpers import (
 
 pytestmark = pytest.mark.ray
 
-N_ROWS = 20
+N_ROWS = 32
 SHARD = "4"
 METRICS = ("--metrics", "qrelscore")
 

@@ -26,7 +26,7 @@ from word_jobs import ROWS_PER_GROUP, rows
 
 pytestmark = pytest.mark.slow
 
-N_ROWS = 1_200
+N_ROWS = 2_400
 ROWS_PER_SHARD = 8
 METRICS = {"metrics.f1.metric": "f1", "metrics.rouge_l.metric": "rouge_l"}
 N_COMMITS = 2 * N_ROWS // ROWS_PER_SHARD
@@ -41,7 +41,7 @@ _OUTAGE_MODES = ["local", pytest.param("ray", marks=pytest.mark.long)]
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = rows(N_ROWS).to_pylist()
-    table[5]["candidate"] = table[950]["reference"] = None
+    table[5]["candidate"] = table[1_900]["reference"] = None
     path = tmp_path_factory.mktemp("kills") / "input.parquet"
     return write_parquet(path, pa.Table.from_pylist(table), row_group_size=10 * ROWS_PER_GROUP)
 
