@@ -212,11 +212,9 @@ class _Comparison:
         if own.is_other and len({tuple(run.slices.values[own.by]) for run in self._runs}) > 1:
             self._notes.append(f"{own} holds other values in the two runs, and is not compared")
             return
-        n_clusters = min(
-            int(counts[code]) for counts, code in zip(self._clusters, codes, strict=True)
-        )
-        is_few = n_clusters < self._settings.min_clusters
-        factor = tail_factor(n_clusters)
+        n_clusters = [int(counts[code]) for counts, code in zip(self._clusters, codes, strict=True)]
+        is_few = min(n_clusters) < self._settings.min_clusters
+        factor = tail_factor(*n_clusters)
         label = str(own)
         if own == WHOLE:
             n_before, n_now = map(float, n_rows)

@@ -6,10 +6,13 @@ are drawn again, and what the draws are off by is what chance does::
     G* = (F*_current - F_current) - (F*_reference - F_reference)
     p  = (1 + #{T(G*) >= T(F_current - F_reference)}) / (R + 1)
 
-All columns and slices share the draws, so that the largest of their standardized T* in each draw
-tells how large one of them gets by chance::
+All columns and slices share the draws, so that the largest of their T* in each draw tells how large
+one of them gets by chance::
 
-    p_adjusted = (1 + #{max_j (T*_j - mean T*_j) / sd T*_j >= (T - mean T*) / sd T*}) / (R + 1)
+    p_adjusted = (1 + #{max_j T*_j / c_j >= T / c}) / (R + 1)
+
+c being the mean of the largest twentieth of a test's T*. In standard deviations, which are usual,
+tests with long tails would hide what others tell.
 
 Source
 ------
@@ -18,10 +21,7 @@ Hinkley. Bootstrap Methods and their Application. Cambridge 1997, section 2.4 (c
 
 Of what few rows are, small runs may have none, and draws of none are all alike. So the difference
 of two shares varies at least as if rows of both runs varied alike; what lacks is added as normal
-noise.
-
-Draws of few clusters have a thin tail: they are moved away from the run by
-sqrt(B / (B - 1)) t_{.995, B - 1} / z_{.995}, with B clusters on the smaller side.
+noise. Draws of few clusters vary too little and have a thin tail: `tail_factor` moves them away.
 
 Intervals of shifts and rates are percentiles of their draws. Those of distances are T -+ the
 level's quantile of T*, and not less than 0: draws of a distance lie above it, for each adds noise,
@@ -50,6 +50,8 @@ _MIN_BUCKETS = 20
 # What is left of 0 where numbers were rounded.
 _ROUNDED = 1e-12
 _TAIL = 0.995
+# The share of a test's draws whose mean is its unit.
+_LARGEST = 0.05
 # Below this share of half the range a standard deviation is what sums were rounded by.
 _NO_SPREAD = 2.0**-14
 # Never an alert of their own: tests of these columns are for people to see.
@@ -102,21 +104,26 @@ class Test:
         return (1 + n_as_large) / (1 + len(self.null))
 
 
-def tail_factor(n_clusters: int) -> float:
-    """Return how far draws of so many clusters are moved away from the run; 1 below two.
+def tail_factor(n_before: int, n_now: int) -> float:
+    """Return how far draws of runs of so many clusters are moved away from them; 1 below two.
 
-    Examples
-    --------
-    >>> round(tail_factor(30), 3), round(tail_factor(256), 3)
-    (1.088, 1.01)
+    Where nothing moved, clusters of both runs vary alike. A difference then has Welch's degrees of
+    freedom, and its draws lack what each run's lack, a share 1 / B of B buckets::
+
+        s_i = 1 / n_i,  B_i = min(n_i, N_BUCKETS)
+        t_{.995, df} / z_{.995} sqrt((s_0 + s_1) / (s_0 (1 - 1 / B_0) + s_1 (1 - 1 / B_1)))
+        df = (s_0 + s_1)^2 / (s_0^2 / (B_0 - 1) + s_1^2 / (B_1 - 1))
     """
     from scipy import stats  # Imported here: it takes half a second that few commands need.
 
-    n = min(n_clusters, N_BUCKETS)
-    if n < 2:
+    if min(n_before, n_now) < 2:
         return 1.0
-    tail = stats.t.ppf(_TAIL, n - 1) / stats.norm.ppf(_TAIL)
-    return float(tail * math.sqrt(n / (n - 1)))
+    n = np.array([n_before, n_now], dtype=np.float64)
+    each, free = 1 / n, np.minimum(n, N_BUCKETS) - 1
+    degrees = each.sum() ** 2 / (each**2 / free).sum()
+    seen = (each * free / (free + 1)).sum() / each.sum()
+    tail = stats.t.ppf(_TAIL, degrees) / stats.norm.ppf(_TAIL)
+    return float(tail / math.sqrt(seen))
 
 
 def draw_weights(run: RunProfile, *, n_draws: int, seed: int) -> FloatArray:
@@ -440,7 +447,7 @@ def _psi(
         effect=effect,
         low=min(max(interval.low, 0.0), effect),
         high=max(interval.high, effect),
-        # A square of a distance: standardized, its long tail would hide what others tell.
+        # A square of a distance, whose long tail would hide what others tell.
         observed=math.sqrt(observed),
         null=np.sqrt(null),
     )
@@ -460,27 +467,29 @@ def adjusted(tests: Sequence[Test]) -> list[float]:
         test.null is not None and not test.is_few and test.statistic not in SHOWN for test in tests
     ]
     largest: FloatArray | None = None
-    standardized: list[float] = []
+    measured: list[float] = []
     for test, own in zip(tests, is_in, strict=True):
-        standardized.append(float("nan"))
+        measured.append(float("nan"))
         if not own or test.null is None:
             continue
-        mean, spread = _center(test.null)
-        if spread <= _ROUNDED:
-            standardized[-1] = np.inf if test.observed > mean + _ROUNDED else -np.inf
+        unit = _unit(test.null)
+        if unit <= _ROUNDED:
+            measured[-1] = np.inf if test.observed > _ROUNDED else -np.inf
             continue
-        standardized[-1] = (test.observed - mean) / spread
-        each = np.nan_to_num((test.null - mean) / spread, nan=-np.inf, neginf=-np.inf)
+        measured[-1] = test.observed / unit
+        each = np.nan_to_num(test.null / unit, nan=-np.inf)
         largest = each if largest is None else np.maximum(largest, each)
     return [
         _adjusted(test, value, largest) if own else float("nan")
-        for test, value, own in zip(tests, standardized, is_in, strict=True)
+        for test, value, own in zip(tests, measured, is_in, strict=True)
     ]
 
 
-def _center(null: FloatArray) -> tuple[float, float]:
-    defined = null[~np.isnan(null)]
-    return (float(defined.mean()), float(defined.std())) if len(defined) else (np.inf, 0.0)
+def _unit(null: FloatArray) -> float:
+    """Return the mean of the largest twentieth of draws, at least one; 0 of none."""
+    defined = np.sort(null[~np.isnan(null)])
+    n = max(round(_LARGEST * len(defined)), 1)
+    return float(defined[-n:].mean()) if len(defined) else 0.0
 
 
 def _adjusted(test: Test, value: float, largest: FloatArray | None) -> float:
