@@ -176,8 +176,10 @@ def scaled_bootstrap(
     """Return resampled values, moved away from the estimate as far as few units need it.
 
     Percentiles of few units are too narrow, as if their variance were known and n - 1 were n.
-    Deviations from the estimate are scaled by sqrt(n / (n - 1)) t_{.975, n - 1} / z_{.975}, and up
-    to 1,000 units by the jackknife's standard error over the bootstrap's, where that is larger.
+    Deviations from the estimate are scaled by sqrt(n / (n - 1)) t_{.975, df} / z_{.975}, and up to
+    1,000 units by the jackknife's standard error over the bootstrap's, where that is larger. Up to
+    there df is 2 n / (k - 1) and at most n - 1, with k the kurtosis of what single units change: a
+    variance that few units make is known less well. Beyond, df is n - 1.
 
     Parameters
     ----------
@@ -205,8 +207,8 @@ def scaled_bootstrap(
     n = int(codes.max(initial=-1)) + 1 if n_units is None else n_units
     if n < 2 or not np.isfinite(resampled).any():
         return np.full_like(resampled, np.nan)
-    factor = stats.t.ppf((1 + LEVEL) / 2, n - 1) / stats.norm.ppf((1 + LEVEL) / 2)
-    scale = np.full(np.shape(value), factor * math.sqrt(n / (n - 1)))
+    degrees = np.full(np.shape(value), n - 1.0)
+    scale = math.sqrt(n / (n - 1)) / stats.norm.ppf((1 + LEVEL) / 2)
     if n_units is None and n <= _MAX_JACKKNIFE:
         # Some at a time, as resamples are: rows x units would be all of memory.
         chunk = max(_MIN_CHUNK, _MAX_WEIGHTS // n_rows)
@@ -217,7 +219,11 @@ def scaled_bootstrap(
         jackknife = np.sqrt((n - 1) / n * (far**2).sum(axis=-1))
         with np.errstate(invalid="ignore", divide="ignore"):
             ratio = jackknife / (np.nanstd(resampled, axis=-1) * math.sqrt(n / (n - 1)))
+            kurtosis = n * (far**4).sum(axis=-1) / (far**2).sum(axis=-1) ** 2
+            known = 2 * n / (kurtosis - 1)
         scale = scale * np.where(np.isfinite(ratio), np.maximum(ratio, 1.0), 1.0)
+        degrees = np.where(known < n - 1, known, degrees)
+    scale = scale * stats.t.ppf((1 + LEVEL) / 2, degrees)
     middle = np.asarray(value)[..., None]
     scaled: NDArray[np.float64] = middle + (resampled - middle) * scale[..., None]
     return scaled

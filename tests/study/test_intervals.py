@@ -16,7 +16,13 @@ from scipy import stats
 from benchmarks.label_draws import good_rows, passage_codes, read_questions
 from helpers import REPOSITORY, qaeval
 from qaeval_core.errors import InputError, SchemaError
-from qaeval_core.stats.bootstrap import MaxT, bootstrap, percentile_interval, scaled_bootstrap
+from qaeval_core.stats.bootstrap import (
+    N_RESAMPLES,
+    MaxT,
+    bootstrap,
+    percentile_interval,
+    scaled_bootstrap,
+)
 from qaeval_core.stats.correlation import weighted_correlations
 from qaeval_core.stats.ranking import weighted_auc
 from qaeval_core.study.output import study_lines
@@ -349,3 +355,26 @@ def test_noise_correlates_no_more_often_than_it_may(
     allowed = 0.05 + 2 * np.sqrt(0.05 * 0.95 / len(outside))
     assert np.mean(outside) <= allowed and np.mean(pairs) <= allowed
     assert np.mean(corrected) <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / len(corrected))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.shared_data
+def test_noise_correlates_in_at_most_one_of_twenty_columns(judged: pl.DataFrame) -> None:
+    """3,000 columns tell 5 from 6 %, and as many resamples as a study draws by default."""
+    passages, good = judged["passage"].to_numpy(), judged["good"].to_numpy()
+    rating = judged["rating"].cast(pl.Float64).to_numpy()
+    outside = []
+    for seed in range(3000):
+        rng = np.random.default_rng([6, seed])
+        noise = rng.normal(size=100)[passages] + rng.normal(size=len(passages))
+        own = partial(coefficients, scores=noise, rating=rating, good=good)
+        resampled = scaled_bootstrap(
+            own, own(np.ones((len(noise), 1)))[:, 0], len(noise), n_resamples=N_RESAMPLES,
+            seed=seed, clusters=passages,
+        )  # fmt: skip
+        found = [percentile_interval(each) for each in resampled[:2]]
+        outside.append([each.low > 0 or each.high < 0 for each in found])
+    shares = np.mean(outside, axis=0)
+    print(f"noise leaves out 0: Pearson {shares[0]:.3f}, Spearman {shares[1]:.3f}")
+    assert (shares <= 0.05).all()
