@@ -248,7 +248,9 @@ def _change(
     resampled = scaled_bootstrap(
         ratios, values, len(new), n_resamples=n_resamples, seed=_SEED, clusters=clusters
     )
-    edges = [percentile_interval(side) for side in resampled]
+    bounded = resampled.copy()
+    bounded[1:3] = bounded[1:3].clip(0.0, 1.0)  # Shares: draws were moved away from their value.
+    edges = [percentile_interval(side) for side in bounded]
     figures = {
         name: _rounded(value, edge.low, edge.high)
         for name, value, edge in zip(

@@ -42,6 +42,7 @@ def test_every_figure_has_an_interval_around_it() -> None:
             assert figures or own["auc"] is None, (name, column)
             for key, (value, low, high) in figures.items():
                 assert low <= value <= high, (name, column, key)
+                assert key not in ("falls", "beats_wrong") or 0 <= low <= high <= 1, (name, column)
 
 
 def test_rates_are_there_for_all_that_was_judged() -> None:
