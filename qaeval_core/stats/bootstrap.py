@@ -176,10 +176,11 @@ def scaled_bootstrap(
     """Return resampled values, moved away from the estimate as far as few units need it.
 
     Percentiles of few units are too narrow, as if their variance were known and n - 1 were n.
-    Deviations from the estimate are scaled by sqrt(n / (n - 1)) t_{.975, df} / z_{.975}, and up to
-    1,000 units by the jackknife's standard error over the bootstrap's, where that is larger. Up to
-    there df is 2 n / (k - 1) and at most n - 1, with k the kurtosis of what single units change: a
-    variance that few units make is known less well. Beyond, df is n - 1.
+    Deviations from the estimate are scaled by sqrt(n / (n - 1)) t_{.975, df} / z, with z of what
+    percentiles of so many resamples leave out, and up to 1,000 units by the jackknife's standard
+    error over the bootstrap's, where that is larger. Up to there df is 2 n / (k - 1) and at most
+    n - 1, with k the kurtosis of what single units change: a variance that few units make is known
+    less well. Beyond, df is n - 1.
 
     Parameters
     ----------
@@ -208,7 +209,9 @@ def scaled_bootstrap(
     if n < 2 or not np.isfinite(resampled).any():
         return np.full_like(resampled, np.nan)
     degrees = np.full(np.shape(value), n - 1.0)
-    scale = math.sqrt(n / (n - 1)) / stats.norm.ppf((1 + LEVEL) / 2)
+    # What a percentile of so many draws leaves out on average: 2.6 % of 1,000, not 2.5.
+    left_out = (1 + (n_resamples - 1) * (1 - LEVEL) / 2) / (n_resamples + 1)
+    scale = math.sqrt(n / (n - 1)) / -stats.norm.ppf(left_out)
     if n_units is None and n <= _MAX_JACKKNIFE:
         # Some at a time, as resamples are: rows x units would be all of memory.
         chunk = max(_MIN_CHUNK, _MAX_WEIGHTS // n_rows)
