@@ -254,9 +254,10 @@ def test_intervals_hold_the_truth_as_often_as_they_say(
         for rows, clusters in samples:
             own = partial(coefficients, scores=scores[rows], rating=rating[rows], good=good[rows])
             value = own(np.ones((len(rows), 1)))[:, 0]
-            for codes in (clusters, None):
+            # As many as a study draws by default: an interval of 200 is otherwise in each draw.
+            for codes, n_resamples in ((clusters, N_RESAMPLES), (None, 200)):
                 resampled = scaled_bootstrap(
-                    own, value, len(rows), n_resamples=200, seed=0, clusters=codes
+                    own, value, len(rows), n_resamples=n_resamples, seed=0, clusters=codes
                 )
                 found = [percentile_interval(each) for each in resampled]
                 are_held = [
