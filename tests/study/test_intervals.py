@@ -162,11 +162,7 @@ def test_few_units_make_wider_intervals() -> None:
     for n_units, least in ((10, 1.21), (22, 1.08), (5000, 0.99)):
         rows = rng.normal(size=n_units)
 
-        def mean(
-            weights: NDArray[np.float64], rows: NDArray[np.float64] = rows
-        ) -> NDArray[np.float64]:
-            return (rows @ weights / weights.sum(axis=0))[None]
-
+        mean = partial(weighted_mean, rows=rows)
         plain = bootstrap(mean, n_units, n_resamples=1000, seed=0)
         scaled = scaled_bootstrap(mean, rows.mean()[None], n_units, n_resamples=1000, seed=0)
         ratio = np.std(scaled) / np.std(plain)
@@ -178,14 +174,37 @@ def test_few_units_make_wider_intervals() -> None:
     tracemalloc.start()
     rows = rng.normal(size=50_000)
     codes = np.repeat(np.arange(1000), 50)
-    scaled_bootstrap(partial(mean, rows=rows), rows.mean()[None], 50_000, n_resamples=20, seed=0,
-                     clusters=codes)  # fmt: skip
+    own = partial(weighted_mean, rows=rows)
+    scaled_bootstrap(own, rows.mean()[None], 50_000, n_resamples=20, seed=0, clusters=codes)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 50e6, "rows x units are 400 MB"
     alone = scaled_bootstrap(mean, rows.mean()[None], 5000, n_resamples=9, seed=0,
                              clusters=np.zeros(5000, dtype=np.intp))  # fmt: skip
     assert np.isnan(alone).all()
+
+
+@pytest.mark.parametrize("n_resamples", [100, 1000])
+def test_a_variance_that_few_rows_make_widens_intervals(n_resamples: int) -> None:
+    """Of a mean, what a row changes is its distance: its kurtosis tells the degrees of freedom."""
+    n = 60
+    rows = np.random.default_rng(3).standard_t(3, size=n)
+    own = partial(weighted_mean, rows=rows)
+    plain = bootstrap(own, n, n_resamples=n_resamples, seed=0)
+    scaled = scaled_bootstrap(own, rows.mean()[None], n, n_resamples=n_resamples, seed=0)
+    degrees = 2 * n / (stats.kurtosis(rows, fisher=False) - 1)
+    assert degrees < 30
+    # numpy's quantile lies between two of the draws, which leave out whole shares of B + 1.
+    place = (n_resamples - 1) * 0.025 + 1
+    widened = stats.t.isf(0.025, degrees) / stats.norm.isf(place / (n_resamples + 1))
+    known = max(np.sqrt((n - 1) / n) * stats.sem(rows) / np.std(plain), 1)
+    assert np.std(scaled) / np.std(plain) == pytest.approx(
+        widened * known * np.sqrt(n / (n - 1)), rel=1e-9
+    )
+
+
+def weighted_mean(weights: NDArray[np.float64], rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    return (rows @ weights / weights.sum(axis=0))[None]
 
 
 def test_corrected_p_values_are_of_the_largest_of_all() -> None:
