@@ -169,6 +169,15 @@ class ClusterSection(Section):
     start_timeout_s: float = Field(
         300.0, gt=0.0, description="seconds to wait until the cluster has started the actors"
     )
+    blind_nodes: Literal["leave_out", "refuse"] = Field(
+        "leave_out",
+        description="run without the few nodes that do not see OUT, journal or input, or refuse",
+    )
+    no_progress_s: float = Field(
+        600.0,
+        ge=60.0,
+        description="seconds without any work after which what is left begins anew, once",
+    )
 
 
 class RunConfig(Section):

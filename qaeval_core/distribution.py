@@ -45,4 +45,5 @@ def main() -> None:
     if line:
         sys.stderr.write(f"error: {line}\n")
         sys.exit(2)
-    importlib.import_module("qaeval.cli").main()
+    last_words = importlib.import_module("qaeval.last_words")
+    last_words.run(lambda: importlib.import_module("qaeval.cli").main())

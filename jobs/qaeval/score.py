@@ -278,6 +278,7 @@ def run_on_ray(config: RunConfig, inputs: Inputs) -> RunOutcome:
                 layout(config.cluster, device),
                 words=words_layout(config.cluster, device),
                 say=options.say,
+                may_leave_out=config.cluster.blind_nodes == "leave_out",
             )
             on_cluster = packages.has_cluster(config)
             return _run(config, inputs, executor, device=device, on_cluster=on_cluster)
@@ -320,9 +321,11 @@ def stop_on_signals(stop: threading.Event) -> None:
     """Let SIGTERM and Ctrl-C finish the batch in hand; a second Ctrl-C ends at once."""
 
     def ask(number: int, _: object) -> None:
-        options.say(f"{signal.Signals(number).name}: stopping after the batch in hand")
+        name = signal.Signals(number).name
+        options.say(f"{name}: stopping after the batch in hand; press Ctrl-C to stop at once")
         stop.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        # By the kernel: Python's own handler waits for the batch.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     signal.signal(signal.SIGTERM, ask)
     signal.signal(signal.SIGINT, ask)

@@ -285,6 +285,7 @@ def _gram_columns(job: Job, key: str) -> Iterator[pa.Array]:
         if not tiles(ranges, n_rows=job.n_rows[file.file_id]):
             raise ReconcileError(f"{key}: rows of {file.relative} are missing; run again")
         for rows in ranges:
+            job.store.outages.look()
             table = job.store.read(key, file.file_id, rows, columns=["grams"])
             yield table.column("grams").combine_chunks()
 

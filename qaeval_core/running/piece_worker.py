@@ -168,6 +168,7 @@ class PieceWorker:
         ]
 
     def _prepare(self, piece: Piece, rows: RowRange, max_deaths: int) -> _Job:
+        self._supervisor.report(0.0, 0, 0)  # A run that is to stop begins no shard.
         n_attempts = self._supervisor.start_attempt(piece.families[0], piece.file_id, rows)
         families = self._open_families(piece, rows, n_attempts)
         if not families:

@@ -13,10 +13,11 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from pyarrow import fs
 
-from qaeval_core.planning.filesystems import open_filesystem
+from qaeval_core.planning.filesystems import open_filesystem, store_of
 from qaeval_core.planning.inputs import one_a_folder
 from qaeval_core.planning.job import Job
 from qaeval_core.storage import files
@@ -47,34 +48,68 @@ class Sight:
         Files that workers read: keys, document frequencies.
     inputs : tuple of str
         One input file of each folder.
+    retry_s : float, default 0
+        How long a store that does not answer is tried by who looks before any work.
     """
 
     mark: Mark
     folders: tuple[str, ...]
     given: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
+    retry_s: float = 0.0
 
-    def problem(self) -> str | None:
-        """Return what cannot be seen from this process, or None."""
+    def problem(self, outages: Outages | None = None) -> str | None:
+        """Return what cannot be seen from this process, or None.
+
+        What is missing, denied or another folder cannot be seen. A store that does not answer says
+        nothing of the sort: it is asked again, as it is where something is read.
+
+        Parameters
+        ----------
+        outages : Outages, optional
+            How long a store is tried that does not answer; default once.
+
+        Raises
+        ------
+        StorageError
+            If a store has not answered for as long as it is tried.
+        OSError
+            Without ``outages``, what it said.
+        """
         for left in reversed(range(_LOOKS)):
-            found = self._look()
+            found = self._look(outages)
             if found is None or not left:
                 return found
             time.sleep(_LOOK_AGAIN_S)
         return None
 
-    def _look(self) -> str | None:
-        for folder in self.folders:
-            try:
-                self.mark.check(folder)
-            except OSError as error:
-                is_hidden = "://" in folder and not isinstance(error, FileNotFoundError)
-                why = error.strerror if is_hidden else "the folder there is another one, or none"
-                return f"{folder} ({why})"
-        for path in self.given:
-            if not expanded(path).is_file():
-                return path
+    def _look(self, outages: Outages | None) -> str | None:
+        looks = [(folder, partial(self._folder_problem, folder)) for folder in self.folders]
+        looks += [(path, partial(_given_problem, path)) for path in self.given]
+        for name, look in looks:
+            if outages is None:
+                found = look()
+            else:
+                found = outages.call(look, store=store_of(name), what=f"cannot look at {name}")
+            if found is not None:
+                return found
         return next((problem for uri in self.inputs if (problem := input_problem(uri))), None)
+
+    def _folder_problem(self, folder: str) -> str | None:
+        try:
+            self.mark.check(folder)
+        except PermissionError as error:
+            return f"{folder} ({error.strerror})"
+        except (FileNotFoundError, NotADirectoryError):
+            return f"{folder} (the folder there is another one, or none)"
+        return None
+
+
+def _given_problem(path: str) -> str | None:
+    try:
+        return None if expanded(path).is_file() else path
+    except PermissionError as error:
+        return f"{path} ({error.strerror})"
 
 
 def input_problem(uri: str) -> str | None:
@@ -132,7 +167,11 @@ def marked(job: Job, outages: Outages) -> Iterator[tuple[Job, Sight]]:
             (folder / mark.name).put(b"")
             folders.append(folder)
     sight = Sight(
-        mark, tuple(map(str, folders)), tuple(_given_files(job)), tuple(one_a_folder(job.files))
+        mark,
+        tuple(map(str, folders)),
+        tuple(_given_files(job)),
+        tuple(one_a_folder(job.files)),
+        job.config.scoring.retry_storage_s,
     )
     try:
         store = Store(out, mark=mark, outages=outages, sample=job.sample, guard=job.store.guard)

@@ -134,6 +134,8 @@ class FileJoin:
             If the disk refuses for as long as it is tried.
         InputChangedError
             If the file is another one than when the run began.
+        RunStoppedError
+            If the run is to stop.
         """
         path = self.path(file)
         joined = self._store.call(
@@ -185,6 +187,7 @@ class FileJoin:
         with contextlib.ExitStack() as stack:
             writer: pq.ParquetWriter | None = None
             for given in self._copied.chunks(file, n_rows):
+                self._store.outages.look()  # Joining many rows takes minutes, too.
                 try:
                     n_given = given.table.num_rows
                     statistics = {key: own.take(n_given) for key, own in streams.items()}

@@ -228,6 +228,7 @@ class FamilyCommits:
 
         with ThreadPoolExecutor(N_READS_AT_ONCE) as pool:
             for start in range(0, len(listed), _LOOKS_AT_ONCE):
+                self._store.outages.look()
                 some = range(start, min(start + _LOOKS_AT_ONCE, len(listed)))
                 self._tables.append(to_table(list(pool.map(look, some))))
         self._index, self._is_compact = None, False

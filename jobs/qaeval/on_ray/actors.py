@@ -5,7 +5,6 @@ Classes live in a module of their own: actor classes of ``__main__`` cannot be f
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import threading
@@ -13,6 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ import ray
 from ray.data import DataContext
 
 from qaeval.on_ray.shipping import Shipping
+from qaeval.on_ray.worker_signs import PiecesInHand, Standing, WorkerSigns
 from qaeval_core.configure import ModelsSection
 from qaeval_core.errors import (
     LanguageModelError,
@@ -37,17 +38,16 @@ from qaeval_core.running.passes import load_frequencies
 from qaeval_core.running.piece_worker import Done, PieceWorker, worker_store
 from qaeval_core.running.progress import Counts, ProgressCounter
 from qaeval_core.running.visibility import Sight, input_problem
+from qaeval_core.storage.retry import Outages
 from qaeval_core.store.pass_stats import PassStats
 from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.store.sample import Sample
 from qaeval_core.store.store import Commit
 
 _REPORT_EVERY_S = 1.0
-# A worker between two pieces is not idle.
-_IDLE_S = 2.0
-# Of workers that died at work and never came back.
-_SILENT_S = 600.0
 _GIVE_BACK_POLL_S = 0.5
+# Deaths of workers while they start, one after another, before a pipeline ends.
+_MOST_START_DEATHS = 3
 
 
 @ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
@@ -59,40 +59,43 @@ class Coordinator:
         self._counter = ProgressCounter()
         self._is_stopped = False
         self._blind: dict[str, str] = {}  # node -> what it does not see
-        self._n_at_work: Counter[str] = Counter()  # by worker
-        self._idle_since_s = time.monotonic()
+        self._signs = WorkerSigns()
 
     def start_attempt(self, family: str, file_id: str, start: int, stop: int) -> int:
         """Note that a shard is begun; return its attempts."""
-        self._idle_since_s = time.monotonic()
+        self._signs.heard()
         self._attempts[family, file_id, start, stop] += 1
         return self._attempts[family, file_id, start, stop]
 
     def report(self, n_rows: float, n_tokens: int, n_padded_tokens: int) -> bool:
         """Note progress; return whether to stop."""
-        self._idle_since_s = time.monotonic()
+        self._signs.heard()
         self._counter.add(n_rows, n_tokens, n_padded_tokens)
+        return self._is_stopped
+
+    def is_stopped(self) -> bool:
+        """Whether the run is to stop."""
         return self._is_stopped
 
     def set_status(self, note: str) -> None:
         """Take what a line of progress shall end with."""
         self._counter.set_status(note)
 
-    def snapshot(self) -> Counts:
-        """Return the counts of this moment."""
-        return self._counter.snapshot()
+    def state(self) -> tuple[Counts, Standing]:
+        """Return the counts of this moment, and how the workers stand."""
+        return self._counter.snapshot(), self._signs.standing()
 
     def stop(self) -> None:
         """Ask every worker to stop after its batch in hand."""
         self._is_stopped = True
 
-    def work(self, worker: str, n_pieces: int) -> None:
-        """Note that a worker begins (1) or ends (-1) a piece, or starts anew (0)."""
-        if n_pieces == 0:
-            del self._n_at_work[worker]
-        else:
-            self._n_at_work[worker] += n_pieces
-        self._idle_since_s = time.monotonic()
+    def begin_pipeline(self) -> None:
+        """Forget the workers of the pipeline before."""
+        self._signs.begin()
+
+    def sign(self, worker: str, n_pieces: int) -> None:
+        """Note how many pieces a worker has in hand."""
+        self._signs.take(worker, n_pieces)
 
     def report_blind(self, node: str, problem: str) -> None:
         """Note that a node does not see what it must."""
@@ -104,9 +107,7 @@ class Coordinator:
 
     def may_give_back(self) -> bool:
         """Whether a blind worker's pieces wait for nobody but it: all others have ended theirs."""
-        is_idle = not any(self._n_at_work.values())
-        idle_s = time.monotonic() - self._idle_since_s
-        return self._is_stopped or (is_idle and idle_s > _IDLE_S) or idle_s > _SILENT_S
+        return self._is_stopped or self._signs.standing().is_still
 
 
 class RemoteSupervisor:
@@ -117,6 +118,7 @@ class RemoteSupervisor:
         self._pending = (0.0, 0, 0)
         self._last = 0.0
         self._answer: Any = None
+        self._is_stopped = False
         self._lock = threading.Lock()
 
     def start_attempt(self, family: str, file_id: str, rows: RowRange) -> int:
@@ -132,6 +134,12 @@ class RemoteSupervisor:
             if time.monotonic() - self._last >= _REPORT_EVERY_S:
                 self._flush()
 
+    def is_stopped(self) -> bool:
+        """Ask whether the run is to stop, unless it is known."""
+        if not self._is_stopped:
+            self._is_stopped = bool(ray.get(self._coordinator.is_stopped.remote()))
+        return self._is_stopped
+
     def set_status(self, note: str) -> None:
         """Take what a line of progress shall end with."""
         self._coordinator.set_status.remote(note)
@@ -143,6 +151,7 @@ class RemoteSupervisor:
 
     def _flush(self) -> None:
         if self._answer is not None and ray.get(self._answer):
+            self._is_stopped = True
             raise RunStoppedError("stopped as asked; run again to go on from here")
         self._answer = self._coordinator.report.remote(*self._pending)
         self._pending, self._last = (0.0, 0, 0), time.monotonic()
@@ -160,42 +169,41 @@ class Lookout:
     sight : Sight
         What must be seen.
     coordinator : actor handle
+    outages : Outages
+        How long a store that does not answer is tried.
     """
 
-    def __init__(self, sight: Sight, coordinator: Any) -> None:
+    def __init__(self, sight: Sight, coordinator: Any, outages: Outages) -> None:
         context = ray.get_runtime_context()
-        self._node, self._worker = context.get_node_id(), context.get_actor_id()
-        self._coordinator = coordinator
-        self._has_input = False
-        self._problem = sight.problem()
-        coordinator.work.remote(self._worker, 0)
-        self._report()
+        self._node = context.get_node_id()
+        self._sight, self._coordinator, self._outages = sight, coordinator, outages
+        self._has_looked = False
+        self._problem: str | None = None
+        self._in_hand = PiecesInHand(coordinator, context.get_actor_id())
 
     def is_blind(self, piece: Piece) -> bool:
-        """Whether this worker sees what the run needs, and the input of its first piece."""
-        if self._problem is None and not self._has_input:
-            self._problem = input_problem(piece.uri)
-            self._has_input = self._problem is None
-            self._report()
-        return self._problem is not None
+        """Whether this worker sees what the run needs, and the input of its first piece.
 
-    def _report(self) -> None:
-        if self._problem is not None:
-            ray.get(self._coordinator.report_blind.remote(self._node, self._problem))
+        Raises
+        ------
+        StorageError
+            If a store has not answered for as long as it is tried.
+        """
+        if not self._has_looked:
+            self._problem = self._sight.problem(self._outages) or input_problem(piece.uri)
+            if self._problem is not None:
+                ray.get(self._coordinator.report_blind.remote(self._node, self._problem))
+            self._has_looked = True
+        return self._problem is not None
 
     def wait_to_give_back(self) -> None:
         """Return when pieces that are given back hold nobody up, nor draw others."""
         while not ray.get(self._coordinator.may_give_back.remote()):
             time.sleep(_GIVE_BACK_POLL_S)
 
-    @contextlib.contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Note that this worker has a piece in hand."""
-        self._coordinator.work.remote(self._worker, 1)
-        try:
-            yield
-        finally:
-            self._coordinator.work.remote(self._worker, -1)
+    def at_work(self) -> AbstractContextManager[None]:
+        """Return a context in which this worker has a piece in hand."""
+        return self._in_hand.one_more()
 
 
 class PieceActor(ABC):
@@ -216,11 +224,11 @@ class PieceActor(ABC):
         retry_storage_s: float,
         sample: Sample | None,
     ) -> None:
-        self._lookout = Lookout(sight, coordinator)
         self._supervisor = RemoteSupervisor(coordinator)
         self._store = worker_store(
             out, sight.mark, self._supervisor, retry_s=retry_storage_s, sample=sample
         )
+        self._lookout = Lookout(sight, coordinator, self._store.outages)
 
     @abstractmethod
     def run(self, pieces: Sequence[Piece]) -> Iterable[Done]:
@@ -232,14 +240,16 @@ class PieceActor(ABC):
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Take the pieces of a batch; return what was committed of each shard, or an error."""
-        texts = batch.column("piece").to_pylist()
-        pieces = [piece_from_json(text) for text in texts]
-        if self._lookout.is_blind(pieces[0]):
-            self._lookout.wait_to_give_back()
-            return self._result(given_back=texts)
+        numbers = batch.column("number").to_pylist()
+        pieces = [piece_from_json(text) for text in batch.column("piece").to_pylist()]
         commits: list[str] = []
         error, is_family = "", False
         try:
+            if self._supervisor.is_stopped():  # Whatever is left is not even opened.
+                return self._result(numbers)
+            if self._lookout.is_blind(pieces[0]):
+                self._lookout.wait_to_give_back()
+                return self._result(numbers, is_given_back=True)
             with self._lookout.at_work():
                 for done in self.run(pieces):
                     commits.append(json.dumps([asdict(commit) for commit in done]))
@@ -249,24 +259,26 @@ class PieceActor(ABC):
         except QAEvalError as problem:
             # As a row: an exception would come back wrapped in the cluster's own trace.
             error, is_family = self.told(problem), isinstance(problem, LanguageModelError)
-        return self._result(commits, error=error, is_family=is_family)
+        return self._result(numbers, commits, error=error, is_family=is_family)
 
     def _result(
         self,
+        numbers: Sequence[int],
         commits: Sequence[str] = (),
         *,
         error: str = "",
         is_family: bool = False,
-        given_back: Sequence[str] = (),
+        is_given_back: bool = False,
     ) -> pa.Table:
         return pa.table(
             {
+                "numbers": pa.array([numbers], pa.list_(pa.int64())),
                 "commits": pa.array([commits], pa.list_(pa.string())),
                 "error": pa.array([error]),
                 "is_family": pa.array([is_family]),
                 "account": pa.array([self.account], pa.string()),
                 "n_streams_opened": pa.array([self.n_streams_opened]),
-                "given_back": pa.array([given_back], pa.list_(pa.string())),
+                "is_given_back": pa.array([is_given_back]),
             }
         )
 
@@ -328,15 +340,16 @@ class ScorePieces(PieceActor):
 
 
 def pieces_dataset(pieces: Sequence[Piece]) -> ray.data.Dataset:
-    """Return a dataset of one block a piece."""
+    """Return a dataset of one block a piece, and its number among them."""
     context = DataContext.get_current()
     context.target_max_block_size = None  # A block is never split.
     # Its default ends a family that waits for a GPU after half an hour.
     context.execution_no_progress_timeout_s = -1
+    context.max_consecutive_actor_init_deaths = _MOST_START_DEATHS
     context.enable_progress_bars = False
     # Its plan and timings are in Ray's own log files; ours are lines of rows/s.
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    items = [{"piece": piece_to_json(piece)} for piece in pieces]
+    items = [{"number": i, "piece": piece_to_json(piece)} for i, piece in enumerate(pieces)]
     return ray.data.from_items(items, override_num_blocks=len(items))
 
 

@@ -8,27 +8,23 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import grpc
 import ray
+from ray._private.state import available_resources_per_node
 from ray.autoscaler.sdk import request_resources
-from ray.exceptions import GetTimeoutError, RayError
 from ray.job_config import JobConfig
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from qaeval.command import say
 from qaeval.on_ray.address import given_address, host_and_port
+from qaeval.on_ray.life import ask_alive, is_answer, watched
 from qaeval.on_ray.local_ray import init_ray, requiring_token, start_here
 from qaeval_core.configure import ClusterSection
-from qaeval_core.errors import BlindNodeError, RunError
+from qaeval_core.errors import RunError
 from qaeval_core.models.session import Device, available_cpus
-from qaeval_core.running.visibility import Sight
 
 _CPUS_PER_ACTOR = 4
-_ALIVE = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 _DOOR_TIMEOUT_S = 5.0
 # A head that is being started again is waited for so long.
 _ANSWER_S = 20.0
@@ -89,7 +85,8 @@ def connected(cluster: ClusterSection, metadata: Mapping[str, str] | None = None
                 raise RunError(f"cannot reach a Ray cluster at {where}: {error}") from None
         try:
             _check_door(address)
-            yield
+            with watched(f"the Ray cluster at {address}" if address else "the local Ray"):
+                yield
         finally:
             ray.shutdown()
 
@@ -157,24 +154,13 @@ def _why_no_answer(host: str, port: int, *, is_plain: bool) -> str | None:
         return error.strerror or str(error)
     if not is_plain:
         return None  # Of an encrypted one no more can be seen from here.
-    with grpc.insecure_channel(f"[{host}]:{port}" if ":" in host else f"{host}:{port}") as channel:
-        try:
-            channel.unary_unary(_ALIVE)(b"", timeout=_DOOR_TIMEOUT_S)
-        except grpc.RpcError as error:
-            # Any other status is an answer: one without a token is refused.
-            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-                return "what listens there is no Ray, or hangs"
-    return None
+    done = ask_alive(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", _DOOR_TIMEOUT_S)
+    return None if is_answer(done) else "what listens there is no Ray, or hangs"
 
 
 def takes_any_call(gcs_address: str) -> bool:
     """Return whether a cluster answers who shows no token; False where it does not answer."""
-    with grpc.insecure_channel(gcs_address) as channel:
-        try:
-            channel.unary_unary(_ALIVE)(b"", timeout=_DOOR_TIMEOUT_S)
-        except grpc.RpcError:
-            return False
-    return True
+    return ask_alive(gcs_address, _DOOR_TIMEOUT_S).exception() is None
 
 
 def cluster_device(cluster: ClusterSection) -> Device:
@@ -266,121 +252,9 @@ def wait_for_resources(cluster: ClusterSection, device: Device) -> None:
         request_resources(bundles=[])  # From here on the actors themselves are the demand.
 
 
-# A mount whose server is gone does not say no: it says nothing.
-_LOOK_TIMEOUT_S = 60.0
-
-
-@ray.remote(num_cpus=0)  # type: ignore[untyped-decorator]
-def _problem(sight: Sight) -> str | None:
-    return sight.problem()
-
-
-class Nodes:
-    """The nodes of the connected cluster, as far as workers may run there.
-
-    Parameters
-    ----------
-    say : callable
-        Gets one line for each node that is left out.
-    """
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._sight: Sight | None = None
-        self._seeing: set[str] = set()
-        self._blind: dict[str, str] = {}
-
-    @property
-    def sight(self) -> Sight:
-        """What workers must see."""
-        assert self._sight is not None, "begin comes first"
-        return self._sight
-
-    def begin(self, sight: Sight) -> None:
-        """Look from every node before any work.
-
-        Raises
-        ------
-        BlindNodeError
-            If one does not see something; it names node and path.
-        """
-        self._sight = sight
-        # The driver's node made the folders and read the files.
-        self._seeing = {ray.get_runtime_context().get_node_id()}
-        problems = self._look()
-        if problems:
-            lines = [
-                f"node {_address(node)} does not see {what}" for node, what in problems.items()
-            ]
-            raise BlindNodeError(
-                "\n".join(lines) + "\nmount it there under the same path, or take the node away; "
-                "nothing was computed"
-            )
-
-    def look_around(self) -> None:
-        """Look from nodes that have joined since; those that do not see all are left out."""
-        self.leave_out(self._look())
-
-    def leave_out(self, blind: Mapping[str, str]) -> None:
-        """Let no more workers run on nodes that do not see all; each is named once.
-
-        Raises
-        ------
-        BlindNodeError
-            If no node is left.
-        """
-        for node, what in blind.items():
-            if node not in self._blind:
-                self._say(f"node {_address(node)} is left out: it does not see {what}")
-        self._blind.update(blind)
-        self._seeing -= set(blind)
-        if self._blind and not any(node not in self._blind for node in _alive()):
-            node, what = next(iter(self._blind.items()))
-            raise BlindNodeError(
-                f"no node is left to work on: node {_address(node)} does not see {what}"
-            )
-
-    def ray_options(self) -> dict[str, Any]:
-        """Return what keeps actors off the nodes that are left out."""
-        if not self._blind:
-            return {}
-        return {"label_selector": {"ray.io/node-id": f"!in({','.join(sorted(self._blind))})"}}
-
-    def _look(self) -> dict[str, str]:
-        """Return what nodes that were not asked yet do not see, by node."""
-        new = [node for node in _alive() if node not in self._seeing | set(self._blind)]
-        asked = {
-            node: _problem.options(
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
-            ).remote(self.sight)
-            for node in new
-        }
-        problems = {}
-        for node, ref in asked.items():
-            try:
-                problem = ray.get(ref, timeout=_LOOK_TIMEOUT_S)
-            except GetTimeoutError:
-                problem = f"{self.sight.folders[0]}: no answer for {_LOOK_TIMEOUT_S:g} s"
-            except RayError:
-                continue  # It left again; its successor is another node.
-            if problem is None:
-                self._seeing.add(node)
-            else:
-                problems[node] = problem
-        return problems
-
-
-def _alive() -> list[str]:
-    """Return the nodes that workers may run on: a head without CPUs may be there for others."""
-    return [
-        node["NodeID"]
-        for node in ray.nodes()
-        if node["Alive"] and node["Resources"].get("CPU", 0) > 0
-    ]
-
-
-def _address(node_id: str) -> str:
-    found = [node for node in ray.nodes() if node["NodeID"] == node_id]
-    if not found:
-        return node_id
-    return f"{found[0]['NodeManagerHostname']} ({found[0]['NodeManagerAddress']})"
+def has_room(layout: ActorLayout) -> bool:
+    """Return whether a node of the connected cluster has room for one more actor."""
+    return any(
+        free.get("CPU", 0) >= layout.num_cpus and free.get("GPU", 0) >= layout.num_gpus
+        for free in available_resources_per_node().values()
+    )

@@ -12,6 +12,7 @@ from typing import Any
 
 import ray
 from ray.data import ActorPoolStrategy
+from ray.exceptions import RayError, RayTaskError, UserCodeException
 
 from qaeval.on_ray.actors import (
     Coordinator,
@@ -19,13 +20,16 @@ from qaeval.on_ray.actors import (
     ScorePieces,
     commits_from_json,
     named,
-    piece_from_json,
     pieces_dataset,
 )
 from qaeval.on_ray.address import given_address
-from qaeval.on_ray.cluster import ActorLayout, Nodes
+from qaeval.on_ray.cluster import ActorLayout, has_room
 from qaeval.on_ray.governor import leave_governor, ray_governor
+from qaeval.on_ray.news import News
+from qaeval.on_ray.nodes import Nodes
 from qaeval.on_ray.shipping import open_shipping
+from qaeval.on_ray.stream import Stream, StreamOver
+from qaeval.on_ray.worker_signs import Standing
 from qaeval_core.errors import LanguageModelError, QAEvalError, RunError, RunStoppedError
 from qaeval_core.families.chat.family import ChatFamilyPlan, is_chat
 from qaeval_core.families.contract import FamilyPlan
@@ -40,8 +44,18 @@ from qaeval_core.running.passes import OnShard
 from qaeval_core.running.piece_worker import Done
 from qaeval_core.running.progress import ProgressPrinter
 from qaeval_core.running.visibility import Sight
+from qaeval_core.terminal import duration
 
 _POLL_S = 0.5
+_MAX_REASON_CHARS = 300
+
+
+class PipelineError(RunError):
+    """A pipeline does not go on; ``pieces`` are those of which nothing came out."""
+
+    def __init__(self, message: str, pieces: Sequence[Piece]) -> None:
+        super().__init__(message)
+        self.pieces = list(pieces)
 
 
 class RayExecutor:
@@ -53,17 +67,23 @@ class RayExecutor:
         *,
         words: ActorLayout | None = None,
         say: Callable[[str], None] = lambda _: None,
+        may_leave_out: bool = True,
     ) -> None:
         self.layout = layout
         self.words_layout = words or layout
         self.n_actors = max(layout.n_actors, self.words_layout.n_actors)
         self.stop = threading.Event()
         self.n_streams_opened = 0
-        self.nodes = Nodes(say)
+        self._say = say
+        self.nodes = Nodes(say, look=self._look, may_leave_out=may_leave_out)
 
     def begin(self, sight: Sight) -> None:
-        """Look from every node; BlindNodeError names the first that does not see all, and what."""
+        """Look from every node; BlindNodeError names those that do not see all, and what."""
         self.nodes.begin(sight)
+
+    def _look(self) -> None:
+        if self.stop.is_set():
+            raise RunStoppedError("stopped as asked; run again to go on from here")
 
     def make_pass(
         self,
@@ -102,43 +122,90 @@ class RayExecutor:
                 n_rows_total=n_rows_total,
                 interval_s=job.config.scoring.progress_s,
             ) as printer:
-                done = threading.Event()
-                poller = threading.Thread(
-                    target=self._poll, args=(coordinator, printer, done), daemon=True
-                )
-                poller.start()
+                news = News(coordinator, printer, self.stop)
                 try:
-                    self._run_rounds(work, dataset, coordinator, on_shard)
+                    self._run_rounds(work, dataset, pieces, news, on_shard)
                 finally:
                     work.close()
-                    done.set()
-                    poller.join()
+                    news.show_last()
                     ray.kill(coordinator)
-            if self.stop.is_set():
-                raise RunStoppedError("stopped as asked; run again to go on from here")
+            self._look()
 
         return run
 
     def _run_rounds(
-        self, work: _Pass, dataset: ray.data.Dataset, coordinator: Any, on_shard: OnShard
+        self,
+        work: _Pass,
+        dataset: ray.data.Dataset,
+        pieces: Sequence[Piece],
+        news: News,
+        on_shard: OnShard,
     ) -> None:
-        """Run a pipeline, and others for what blind nodes gave back."""
-        while given_back := work.consume(dataset, on_shard):
-            if self.stop.is_set():
-                return
-            self.nodes.leave_out(ray.get(coordinator.blind.remote()))
-            dataset = work.dataset(given_back, ray_options=self.nodes.ray_options())
-
-    def _poll(self, coordinator: object, printer: ProgressPrinter, done: threading.Event) -> None:
-        """Show progress, and pass the wish to stop on, until the family is done."""
+        """Run a pipeline, others for what blind nodes gave back, and one if one does not go on."""
+        may_fail = True
         while True:
-            is_last = done.wait(_POLL_S)
-            if self.stop.is_set():
-                coordinator.stop.remote()  # type: ignore[attr-defined]
-            counts = ray.get(coordinator.snapshot.remote())  # type: ignore[attr-defined]
-            printer.update(counts, is_last=is_last)
-            if is_last:
+            try:
+                pieces = work.consume(dataset, pieces, news, on_shard)
+            except PipelineError as error:
+                if not may_fail or self.stop.is_set():
+                    raise RunError(
+                        f"{error} once more; what is committed stays: run the same command again"
+                    ) from None
+                may_fail = False
+                self._say(f"{error}: what is left begins anew ({len(error.pieces):,} pieces)")
+                pieces = error.pieces
+            if not pieces or self.stop.is_set():
                 return
+            self.nodes.leave_out(news.blind())
+            self.nodes.look_around()
+            news.begin_pipeline()
+            dataset = work.dataset(pieces, ray_options=self.nodes.ray_options())
+
+
+class _Results:
+    """What came out of a pipeline so far.
+
+    Parameters
+    ----------
+    pieces : sequence of Piece
+        Of the pipeline, in the order of their numbers.
+
+    Attributes
+    ----------
+    error : QAEvalError or None
+        The first.
+    given_back : list of Piece
+    """
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self._left = dict(enumerate(pieces))
+        self.given_back: list[Piece] = []
+        self.error: QAEvalError | None = None
+        self.accounts: set[str] = set()
+        self.n_streams_opened = 0
+
+    @property
+    def open(self) -> list[Piece]:
+        """Pieces that are not done."""
+        return [*self.given_back, *self._left.values()]
+
+    def take(self, row: Mapping[str, Any], on_shard: OnShard) -> None:
+        """Take what came of some pieces."""
+        pieces = [self._left.pop(n) for n in row["numbers"] if n in self._left]
+        if row["is_given_back"]:
+            self.given_back += pieces
+        if row["account"]:
+            self.accounts.add(row["account"])
+        self.n_streams_opened = max(self.n_streams_opened, row["n_streams_opened"])
+        error: QAEvalError | None = None
+        try:
+            for text in row["commits"]:
+                on_shard(commits_from_json(text))
+        except QAEvalError as problem:
+            error = problem
+        if error is None and row["error"]:
+            error = (LanguageModelError if row["is_family"] else RunError)(row["error"])
+        self.error = self.error or error
 
 
 class _Pass(ABC):
@@ -157,7 +224,7 @@ class _Pass(ABC):
 
     def __init__(self, executor: RayExecutor, job: Job, coordinator: Any, title: str) -> None:
         self._executor = executor
-        self._coordinator = coordinator
+        self._most_idle_s = job.config.cluster.no_progress_s
         self._constructor = {
             "out": str(job.store.out),
             "coordinator": coordinator,
@@ -175,33 +242,69 @@ class _Pass(ABC):
     ) -> ray.data.Dataset:
         """Return the pipeline of some pieces; built in the main thread."""
 
-    def consume(self, dataset: ray.data.Dataset, on_shard: OnShard) -> list[Piece]:
-        """Run a pipeline to its end; return the pieces that were given back.
+    def consume(
+        self, dataset: ray.data.Dataset, pieces: Sequence[Piece], news: News, on_shard: OnShard
+    ) -> list[Piece]:
+        """Run a pipeline over pieces to its end; return those that were given back.
+
+        It is left before its end where the run is to stop and no worker is at work any more.
 
         Raises
         ------
         QAEvalError
-            A LanguageModelError if calls cannot go on; what ``on_shard`` raises; a RunError for
-            any other error of a worker.
+            A LanguageModelError if calls cannot go on; what ``on_shard`` raises; a PipelineError
+            where nothing goes on, or Ray ends the pipeline; a RunError for any other error of a
+            worker.
         """
-        first: QAEvalError | None = None
-        given_back: list[Piece] = []
-        opened = 0
-        for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
-            for row in batch.to_pylist():
-                opened = max(opened, row["n_streams_opened"])
-                self.accounts.update([row["account"]] if row["account"] else [])
-                given_back += [piece_from_json(text) for text in row["given_back"]]
-                error = _take(row, on_shard)
-                if error is not None and first is None:
-                    first = error
-                    ray.get(self._coordinator.stop.remote())
-            if first is not None and not self.awaits_others:
-                raise first
-        if first is not None:
-            raise first
-        self._executor.n_streams_opened += opened
-        return given_back
+        results = _Results(pieces)
+        stream = Stream(dataset)
+        try:
+            self._take_results(stream, results, news, on_shard)
+        except StreamOver:
+            pass
+        except (RayTaskError, UserCodeException):
+            raise  # Of our own code: its trace is wanted.
+        except RayError as error:
+            why = str(error).strip().partition("\n")[0][:_MAX_REASON_CHARS]
+            what = f"Ray ended the pipeline ({type(error).__name__}: {why})"
+            raise PipelineError(what, results.open) from None
+        finally:
+            self.accounts |= results.accounts
+            stream.leave()
+        if results.error is not None:
+            raise results.error
+        self._executor.n_streams_opened += results.n_streams_opened
+        return results.given_back
+
+    def _take_results(
+        self, stream: Stream, results: _Results, news: News, on_shard: OnShard
+    ) -> None:
+        """Take results until the run is to stop and nobody is at work; StreamOver at the end."""
+        while True:
+            rows = stream.next(_POLL_S)
+            for row in rows:
+                results.take(row, on_shard)
+            if results.error is not None:
+                news.stop_workers()
+                if not self.awaits_others:
+                    raise results.error
+            standing = news.look()
+            if standing is None:
+                continue
+            if news.is_stopping and standing.is_still:
+                return
+            if not rows and self._is_stalled(standing):
+                what = f"no worker has done anything for {duration(standing.idle_s)}"
+                raise PipelineError(what, results.open)
+
+    def _is_stalled(self, standing: Standing) -> bool:
+        """Whether nothing happens that could: a pipeline may wait for room for hours."""
+        is_idle = standing.n_at_work == 0 and standing.idle_s > self._most_idle_s
+        return is_idle and (standing.n_started > 0 or self.has_room())
+
+    def has_room(self) -> bool:
+        """Whether the cluster has room for a worker."""
+        return True
 
     def close(self) -> None:
         """Take leave of the governors of its calls."""
@@ -247,6 +350,10 @@ class _ScoringPass(_Pass):
             fn_constructor_kwargs=self._constructor,
             **ray_options,
         )
+
+    def has_room(self) -> bool:
+        """Whether the cluster has room for a worker."""
+        return has_room(self._layout)
 
     def close(self) -> None:
         """Let go of what was shipped: who needed it has written it down."""
@@ -335,15 +442,3 @@ class _CallPass(_Pass):
             fn_constructor_kwargs={**self._constructor, "n_actors": n_actors},
             **ray_options,
         )
-
-
-def _take(row: Mapping[str, Any], on_shard: OnShard) -> QAEvalError | None:
-    """Take what was committed of a piece; return what went wrong."""
-    try:
-        for text in row["commits"]:
-            on_shard(commits_from_json(text))
-    except QAEvalError as error:
-        return error
-    if not row["error"]:
-        return None
-    return LanguageModelError(row["error"]) if row["is_family"] else RunError(row["error"])

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import ray
 
-from qaeval.on_ray.cluster import Nodes
+from qaeval.on_ray.nodes import Nodes
 from qaeval_core.errors import QAEvalError
 from qaeval_core.running.visibility import Sight
 from qaeval_core.storage.path import StoragePath
