@@ -321,11 +321,11 @@ def stop_on_signals(stop: threading.Event) -> None:
     """Let SIGTERM and Ctrl-C finish the batch in hand; a second Ctrl-C ends at once."""
 
     def ask(number: int, _: object) -> None:
-        name = signal.Signals(number).name
-        options.say(f"{name}: stopping after the batch in hand; press Ctrl-C to stop at once")
-        stop.set()
         # By the kernel: Python's own handler waits for the batch.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        stop.set()
+        name = signal.Signals(number).name
+        options.say(f"{name}: stopping after the batch in hand; press Ctrl-C to stop at once")
 
     signal.signal(signal.SIGTERM, ask)
     signal.signal(signal.SIGINT, ask)

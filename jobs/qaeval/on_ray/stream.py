@@ -77,3 +77,4 @@ class Stream:
             ender = threading.Thread(target=executor.shutdown, args=(True,), daemon=True)
             ender.start()
             ender.join(_LEAVE_S)
+        self._thread.join(_LEAVE_S)
