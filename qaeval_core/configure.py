@@ -46,6 +46,11 @@ class ModelSettings(Section):
         description="ONNX file of a cross-encoder or sentence encoder to use instead of an export, "
         "e.g. onnx/model.onnx; null: only if the model has no safetensors",
     )
+    one_row_batches: bool = Field(
+        False,
+        description="run one row a batch: for an ONNX file that gives a row other values beside "
+        "other rows",
+    )
 
 
 class ModelsSection(Section):

@@ -55,6 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
             options,
             allow_lossy=args.allow_lossy,
             onnx_file=args.onnx_file,
+            one_row_batches=args.one_row_batches,
         )
         check_lasting(args.root, "--root")
         artifact = _build(request, root=args.root or default_root(), force=args.force)
@@ -73,7 +74,8 @@ def parity_line(artifact: Artifact) -> str:
     """Return how far the graph is from torch, in one line."""
     record, parity = artifact.record, artifact.record.parity
     if parity is None:
-        return f"{record.precision}, taken as it is: no weights to compare it with"
+        moved = f"moved by {record.batch_difference:.1e} at most by the rows beside it"
+        return f"{record.precision}, taken as it is: no weights to compare it with; {moved}"
     line = (
         f"{record.precision} against {parity.against}: max_abs_diff {parity.max_abs_diff:.1e} "
         f"(at most {parity.tolerance:g}), spearman {parity.spearman:.6f}"
@@ -157,6 +159,11 @@ def make_parser() -> argparse.ArgumentParser:
         help="Folder of exported models. Default: QAEVAL_ARTIFACTS, else the cache.",
     )
     group = parser.add_argument_group("Run")
+    group.add_argument(
+        "--one-row-batches",
+        action="store_true",
+        help="Run one row a batch: for an ONNX file that gives a row other values beside others.",
+    )
     group.add_argument(
         "--allow-lossy",
         action="store_true",

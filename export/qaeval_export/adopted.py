@@ -25,9 +25,15 @@ from tokenizers import Tokenizer
 from qaeval_core.errors import ExportError
 from qaeval_core.models.record import GRAPHS, ArtifactRequest, Precision
 from qaeval_core.models.source import ModelSource
+from qaeval_export.batch_mates import (
+    FP16_LIMITS,
+    FP32_LIMIT,
+    difference_by_batch_mates,
+    difference_of_two_runs,
+)
 from qaeval_export.facts import Made, ModelFacts, kind_of, pair_template
 from qaeval_export.graph_files import open_graph, save_graph
-from qaeval_export.parity import ParityRow, pair_rows, parity_pairs, text_rows
+from qaeval_export.parity import ParityRow, Values, pair_rows, parity_pairs, text_rows
 from qaeval_export.sentence_files import FROM_PADDING, SentenceFiles
 
 _READS = ("input_ids", "attention_mask", "token_type_ids")
@@ -45,8 +51,8 @@ def adopt(source: ModelSource, request: ArtifactRequest, folder: Path) -> Made:
     ------
     ExportError
         If the graph of the request cannot be made of such a file, or the file reads or returns
-        something else, holds operators of others, names data elsewhere, or differs from the
-        weights beside it.
+        something else, holds operators of others, names data elsewhere, gives a row other values
+        beside other rows, or differs from the weights beside it.
     """
     if not GRAPHS[request.graph].takes_onnx:
         raise ExportError(
@@ -65,8 +71,12 @@ def adopt(source: ModelSource, request: ArtifactRequest, folder: Path) -> Made:
     facts = _facts(source, files, config, tokenizer, proto)
     wrapped = _wrapped(proto, source, request, facts, n_types=getattr(config, "type_vocab_size", 1))
     save_graph(wrapped, folder)
-    _check_runs(folder / "model.onnx", source, request, facts, tokenizer)
     precision = _precision(proto)
+    make_rows = pair_rows if request.graph == "pair_score" else text_rows
+    rows = make_rows(tokenizer, facts, parity_pairs())
+    apart = _check_runs(
+        folder / "model.onnx", source, request, rows, dim=facts.dim, precision=precision
+    )
     parity = None
     if any(source.folder.glob("*.safetensors")):
         from qaeval_export.traced import compare_with_weights  # Loads torch.
@@ -74,7 +84,7 @@ def adopt(source: ModelSource, request: ArtifactRequest, folder: Path) -> Made:
         parity = compare_with_weights(
             source, request, precision=precision, path=folder / "model.onnx"
         )
-    return Made(wrapped, facts, tokenizer, precision, parity)
+    return Made(wrapped, facts, tokenizer, precision, parity, apart, request.one_row_batches)
 
 
 def _load(source: ModelSource) -> onnx.ModelProto:
@@ -318,26 +328,56 @@ def _check_runs(
     path: Path,
     source: ModelSource,
     request: ArtifactRequest,
-    facts: ModelFacts,
-    tokenizer: Tokenizer,
-) -> None:
-    """Raise ExportError unless the graph runs and returns what it should, of fixed rows."""
+    rows: Sequence[ParityRow],
+    *,
+    dim: int,
+    precision: Precision,
+) -> float:
+    """Return how far a value is moved by the rows beside it, of fixed rows.
+
+    Raises
+    ------
+    ExportError
+        If the graph does not run, returns something else than it should, or moves values by more
+        than it may: alone and twice where it is to run one row a batch.
+    """
     is_pair = request.graph == "pair_score"
-    make_rows = pair_rows if is_pair else text_rows
-    rows = make_rows(tokenizer, facts, parity_pairs())[:6]
+    session = open_graph(path)
+
+    def run(batch: Sequence[ParityRow]) -> list[Values]:
+        (found,) = session.run(None, _feed(batch, is_pair=is_pair))
+        wanted = (len(batch),) if is_pair else (len(batch), dim)
+        if found.shape != wanted or not np.isfinite(found).all():
+            raise ExportError(
+                f"{source.onnx_file} of {source.name} returns an array of shape {found.shape}, "
+                f"{wanted} is needed, of finite numbers"
+            )
+        return list(found)
+
     try:
-        (found,) = open_graph(path).run(None, _feed(rows, is_pair=is_pair))
+        run(rows[:6])
+        apart = difference_by_batch_mates(run, rows)
+        anew = difference_of_two_runs(run, rows) if request.one_row_batches else apart
+    except ExportError:
+        raise
     except Exception as error:  # ONNX Runtime's errors have no common base.
         first = next(iter(str(error).splitlines()), "")
         raise ExportError(
             f"{source.onnx_file} of {source.name} does not run: {first[:300]}"
         ) from None
-    wanted = (len(rows),) if is_pair else (len(rows), facts.dim)
-    if found.shape != wanted or not np.isfinite(found).all():
+    most = FP32_LIMIT if precision == "fp32" else FP16_LIMITS[request.graph]
+    if anew <= most:
+        return apart
+    if request.one_row_batches:
         raise ExportError(
-            f"{source.onnx_file} of {source.name} returns an array of shape {found.shape}, "
-            f"{wanted} is needed, of finite numbers"
+            f"{source.onnx_file} of {source.name} gives a row another value each time, {anew:.1e} "
+            f"apart (at most {most:g})"
         )
+    raise ExportError(
+        f"{source.onnx_file} of {source.name} gives a row other values beside other rows, "
+        f"{anew:.1e} apart (at most {most:g}), as dynamic quantization does. Use another file, or "
+        f"--set models.{request.role}.one_row_batches=true, which is slower"
+    )
 
 
 def _feed(rows: Sequence[ParityRow], *, is_pair: bool) -> dict[str, Any]:

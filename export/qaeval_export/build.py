@@ -147,6 +147,8 @@ def _make_record(
         versions=_versions(),
         parity=made.parity,
         source=origin,
+        batch_difference=made.batch_difference,
+        one_row_batches=made.one_row_batches,
         **asdict(made.facts),
     )
 
@@ -173,6 +175,7 @@ def _seal_old(folder: Path, request: ArtifactRequest) -> bool:
                 request,
                 proto=onnx.load(folder / "model.onnx", load_external_data=False),
                 parity=record.parity,
+                batch_difference=record.batch_difference,
             ),
             files=record.files,
         )

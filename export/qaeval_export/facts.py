@@ -86,3 +86,5 @@ class Made:
     tokenizer: Tokenizer
     precision: Precision
     parity: ParityRecord | None
+    batch_difference: float | None
+    one_row_batches: bool = False

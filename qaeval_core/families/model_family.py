@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +34,7 @@ from qaeval_core.families.validate import SharedPairs, share_pairs
 from qaeval_core.metrics.base import PassFacts, Read
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.gpu import gpu_facts
-from qaeval_core.models.record import ArtifactRecord, ArtifactRequest
+from qaeval_core.models.record import GRAPHS, ArtifactRecord, ArtifactRequest
 from qaeval_core.models.session import Device, Session, token_budget_batches
 from qaeval_core.signature import Signature
 from qaeval_core.store.pass_stats import PassStats
@@ -197,6 +198,7 @@ class ModelFamily(Family):
             options=read.graph_options,
             allow_lossy=settings.allow_lossy,
             onnx_file=settings.onnx_file or "",
+            one_row_batches=settings.one_row_batches and GRAPHS[self.graph].takes_onnx,
         )
 
     def _plan(
@@ -247,15 +249,30 @@ def pass_settings(artifact: Artifact, options: Mapping[str, object]) -> dict[str
         "model": record.model.name,
         "precision": record.precision,
         "lossy": record.lossy,
-        **({} if record.source == "torch" else {"source": "onnx", "parity": _compared(record)}),
+        **({} if record.source == "torch" else _of_others(record)),
         # Signatures of the first version do not name it.
         **({} if record.graph_version == 1 else {"graph_version": record.graph_version}),
     }
 
 
-def _compared(record: ArtifactRecord) -> str:
-    """Return what a graph that was taken as it is was compared with."""
-    return "none" if record.parity is None else "torch"
+# Differences below this are roundings, of which each machine that exports has its own.
+_LEAST_SHOWN = 1e-5
+
+
+def _of_others(record: ArtifactRecord) -> dict[str, object]:
+    """Return what a graph was compared with that was taken as it is, and how it bears batches.
+
+    The bound of a difference is a power of ten, or a second export would be another signature.
+    """
+    mates: object = "none" if record.one_row_batches else None
+    if mates is None:
+        bound = max(record.batch_difference or 0.0, _LEAST_SHOWN)
+        mates = f"{10.0 ** math.ceil(math.log10(bound)):.0e}"
+    return {
+        "source": "onnx",
+        "parity": "none" if record.parity is None else "torch",
+        "batch_mates": mates,
+    }
 
 
 def is_model(plan: FamilyPlan) -> TypeGuard[ModelFamilyPlan]:
@@ -419,7 +436,7 @@ class FamilyRunner(Runner):
         started = time.perf_counter()
         n_total = max(int(units.lengths.sum()), 1)
         batches: Iterable[list[int]] = self._batches(units.lengths)
-        if on_unit is not None:
+        if on_unit is not None or self.plan.artifact.record.one_row_batches:
             batches = ([i] for i in range(len(units.lengths)))
         for batch in batches:
             self._run_batch(units, batch, stats, on_unit)

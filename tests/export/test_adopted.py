@@ -15,6 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from adopted_folders import KINDS, folder_of, request_of
 from helpers import REPOSITORY
 from qaeval_core import Scorer
 from qaeval_core.configure import load_config
@@ -24,31 +25,12 @@ from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.planning.compile import needed_requests
 from qaeval_export.build import build_artifact
 
-FOLDERS = Path(__file__).with_name("optimum_folders")
-KINDS = {
-    "cross_encoder": ("pair_score", "sas"),
-    "sentence_encoder": ("sentence_vector", "bi_encoder"),
-}
 each_kind = pytest.mark.parametrize("kind", KINDS)
 ROWS = [
     {"candidate": "1874", "references": ["in the year 1874"]},
     {"candidate": "Anna painted the sea every day.", "references": ["灯台", "The sea. " * 30]},
     {"candidate": "Où est l'école ?", "references": ["La bibliothèque de l'école est ouverte."]},
 ]
-
-
-def folder_of(kind: str, place: Path, *, weights: bool) -> Path:
-    """Return a copy of a folder, with or without its safetensors."""
-    folder = place / f"{kind}-{weights}"
-    shutil.copytree(FOLDERS / kind, folder)
-    if not weights:
-        (folder / "model.safetensors").unlink()
-    return folder
-
-
-def request_of(kind: str, folder: Path, **given: str) -> ArtifactRequest:
-    """Return a request for the graph that a kind of model can become."""
-    return ArtifactRequest(KINDS[kind][0], str(folder), "fp32", **given)
 
 
 def scores_of(kind: str, folder: Path, root: Path, **settings: object) -> list[float]:

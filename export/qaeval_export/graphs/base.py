@@ -74,11 +74,14 @@ class GraphExport:
         """Run the graph on padded batches and return each row's values."""
         found: list[Values] = []
         for start in range(0, len(rows), _N_BATCH):
-            batch = rows[start : start + _N_BATCH]
-            feed = {name: of_rows(batch) for name, (_, _, of_rows) in self.inputs.items()}
-            (output,) = session.run(None, feed)
-            found += self.values(np.asarray(output, dtype=np.float64), batch)
+            found += self.run_batch(session, rows[start : start + _N_BATCH])
         return found
+
+    def run_batch(self, session: ort.InferenceSession, rows: GraphRows) -> list[Values]:
+        """Run the graph on one padded batch and return each row's values."""
+        feed = {name: of_rows(rows) for name, (_, _, of_rows) in self.inputs.items()}
+        (output,) = session.run(None, feed)
+        return self.values(np.asarray(output, dtype=np.float64), rows)
 
 
 def padded_ids(rows: GraphRows) -> NDArray[np.int64]:

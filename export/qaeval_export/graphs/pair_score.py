@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from qaeval_core.models.record import ArtifactRequest
+from qaeval_export.batch_mates import FP16_LIMITS
 from qaeval_export.graphs.base import PAIRS, Axes, GraphExport, row_values
 from qaeval_export.graphs.encoder import Encoder
 from qaeval_export.loading import LoadedModel, first_position
@@ -75,5 +76,5 @@ PAIR_SCORE = GraphExport(
     output="logit",
     make_rows=pair_rows,
     values=row_values,
-    tolerance={"fp32": 1e-4, "fp16": 2e-2},
+    tolerance={"fp32": 1e-4, "fp16": FP16_LIMITS["pair_score"]},
 )

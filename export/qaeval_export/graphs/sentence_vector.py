@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from qaeval_core.models.record import ArtifactRequest
+from qaeval_export.batch_mates import FP16_LIMITS
 from qaeval_export.graphs.base import TEXTS, Axes, GraphExport, row_values
 from qaeval_export.graphs.encoder import Encoder
 from qaeval_export.loading import LoadedModel, first_position
@@ -85,5 +86,5 @@ SENTENCE_VECTOR = GraphExport(
     output="vector",
     make_rows=text_rows,
     values=row_values,
-    tolerance={"fp32": 1e-5, "fp16": 2e-3},
+    tolerance={"fp32": 1e-5, "fp16": FP16_LIMITS["sentence_vector"]},
 )
