@@ -39,6 +39,7 @@ from qaeval_core.llm.responses import (
     outcome_of,
     receive,
 )
+from qaeval_core.llm.waits import Patience
 
 # With the wait before a send (2 s) shorter than what servers keep (uvicorn 5 s): a connection that
 # the server closes at the moment of a send is a call of unknown fate.
@@ -138,12 +139,20 @@ class ChatClient:
     proxy : str, optional
         Through which calls go. Variables such as ``HTTPS_PROXY`` are ignored: they differ from
         node to node, and a key goes where the configuration says, and nowhere else.
+    patience : Patience, optional
+        For how long the server's word is heeded.
     """
 
     def __init__(
-        self, endpoint: Endpoint, key: ApiKey | None = None, *, proxy: str | None = None
+        self,
+        endpoint: Endpoint,
+        key: ApiKey | None = None,
+        *,
+        proxy: str | None = None,
+        patience: Patience | None = None,
     ) -> None:
         self.endpoint = endpoint
+        self._patience = patience or Patience()
         self._key = key
         self._proxy = proxy
         self._url = endpoint.base_url.rstrip("/") + "/chat/completions"
@@ -220,6 +229,7 @@ class ChatClient:
             model=self.endpoint.model,
             key=self._key,
             max_tokens=self.endpoint.max_completion_tokens,
+            patience=self._patience,
         )
         if len(received.content) <= _MAX_BYTES_AT_ONCE:
             return outcome()

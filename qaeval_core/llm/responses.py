@@ -43,8 +43,6 @@ import time
 import zlib
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -63,6 +61,7 @@ from qaeval_core.llm.reply_body import (
     whole_text,
 )
 from qaeval_core.llm.throttle import REFUSALS, End
+from qaeval_core.llm.waits import Patience, Waits, waits_of
 
 # Why there is no score where this program failed, not the server.
 UNEXPECTED = "llm_unexpected_error"
@@ -226,12 +225,18 @@ def _refused_certificate(error: BaseException | None) -> ssl.SSLCertVerification
 
 
 def outcome_of(
-    received: Received, *, url: str, model: str, key: ApiKey | None, max_tokens: int | None = None
+    received: Received,
+    *,
+    url: str,
+    model: str,
+    key: ApiKey | None,
+    max_tokens: int | None = None,
+    patience: Patience | None = None,
 ) -> ChatReply | ChatFailure:
     """Return what a response means; model and key are for its message."""
-    pause_s = exhausted_s(received.headers, now=time.time())
+    waits = waits_of(received.headers, now=time.time(), patience=patience or Patience())
     if received.status != 200:
-        return _failure_of_status(received, url=url, model=model, key=key, pause_s=pause_s)
+        return _failure_of_status(received, url=url, model=model, key=key, waits=waits)
     n_bytes = len(received.content)
     if received.is_cut:
         message = f"{url}: a reply of more than {n_bytes:,} bytes"
@@ -240,15 +245,15 @@ def outcome_of(
     try:
         body = _json_of(text)
     except _NO_JSON:
-        return _failure_of_text(received, text, url=url, model=model, key=key, pause_s=pause_s)
+        return _failure_of_text(received, text, url=url, model=model, key=key, waits=waits)
     try:
-        outcome = read_reply(body, key=key, pause_s=pause_s, max_tokens=max_tokens)
+        outcome = read_reply(body, key=key, pause_s=waits.pause_s, max_tokens=max_tokens)
     except NoReplyError as error:
         said = _scrubbed(str(error), key)
         return _fault("llm_wrong_schema", f"{url}: not a chat completion: {said}")
     if isinstance(outcome, ChatReply):
         return outcome
-    return _failure(received, outcome, url=url, model=model, key=key, pause_s=pause_s)
+    return _failure(received, outcome, url=url, model=model, key=key, waits=waits)
 
 
 def _failure_of_text(
@@ -258,12 +263,12 @@ def _failure_of_text(
     url: str,
     model: str,
     key: ApiKey | None,
-    pause_s: float | None,
+    waits: Waits,
 ) -> ChatFailure:
     """Return what a body means that is no JSON."""
     error = error_of(_first_event(text))
     if error is not None:
-        return _failure(received, error, url=url, model=model, key=key, pause_s=pause_s)
+        return _failure(received, error, url=url, model=model, key=key, waits=waits)
     said = _scrubbed(text.lstrip(), key)[:_MAX_QUOTED_CHARS]
     if _EVENTS.match(text):
         what = f"{url}: events of a stream, though none was asked for: {said}"
@@ -314,7 +319,7 @@ def _scrubbed(text: str, key: ApiKey | None) -> str:
 
 
 def _failure_of_status(
-    received: Received, *, url: str, model: str, key: ApiKey | None, pause_s: float | None
+    received: Received, *, url: str, model: str, key: ApiKey | None, waits: Waits
 ) -> ChatFailure:
     text = _decoded(received)
     try:
@@ -325,7 +330,7 @@ def _failure_of_status(
     # The status line knows better, but for an account without money.
     status = 402 if status_named(found.code) == 402 else received.status
     error = BodyError(status, found.said, found.code)
-    return _failure(received, error, url=url, model=model, key=key, pause_s=pause_s)
+    return _failure(received, error, url=url, model=model, key=key, waits=waits)
 
 
 def _failure(
@@ -335,7 +340,7 @@ def _failure(
     url: str,
     model: str,
     key: ApiKey | None,
-    pause_s: float | None,
+    waits: Waits,
 ) -> ChatFailure:
     """Return what an error means: as if its status were the response's."""
     status, is_reply = error.status, received.status == 200
@@ -347,9 +352,8 @@ def _failure(
         known = _FATAL.get(status, "not what was asked for")
         hint = known.format(key=key.source if key else "nowhere (none was given)", model=model)
         return ChatFailure("fatal_family", "llm_endpoint_refuses", f"{message} ({hint})")
-    wait_s = retry_after_s(received.headers, now=time.time())
     if status == 429:
-        told_s = max(wait_s or 0.0, pause_s or 0.0)
+        told_s = max(waits.wait_s or 0.0, waits.pause_s or 0.0)
         end: End = "told" if told_s else "refused"
         return ChatFailure("retry", "llm_rate_limited", message, end=end, pause_s=told_s)
     # Behind status 200 a model may have run for a while.
@@ -367,107 +371,7 @@ def _failure(
             message,
             may_be_billed=billed,
             end=end,
-            pause_s=pause_s,
-            wait_s=wait_s,
+            pause_s=waits.pause_s,
+            wait_s=waits.wait_s,
         )
     return ChatFailure("row_undefined", "llm_bad_request", message)
-
-
-# x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, ratelimit-remaining, ...
-_REMAINING = re.compile(
-    r"^(?P<before>(?:[\w-]+-)?ratelimit-(?:[\w-]+-)?)remaining(?P<after>[\w-]*)$"
-)
-_UNIT_S = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
-_LENGTH = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|us|µs|d|h|m|s))+")
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|d|h|m|s)")
-_MAX_LENGTH_S = 1e8  # Three years: a larger number is a point in time.
-_MAX_PAUSE_S = 86_400.0
-
-
-def retry_after_s(headers: Mapping[str, str], *, now: float) -> float | None:
-    """Return after how long a call is to be repeated, at most a day; None if nothing is said.
-
-    ``retry-after-ms`` is more exact than ``Retry-After``, and counts alone.
-
-    Examples
-    --------
-    >>> retry_after_s({"Retry-After": "20"}, now=0.0)
-    20.0
-    """
-    lower = {name.lower(): value.strip() for name, value in headers.items()}
-    seconds = duration_s(lower.get("retry-after-ms", "") + "ms", now=now)
-    if seconds is None:
-        seconds = duration_s(lower.get("retry-after", ""), now=now)
-    return None if seconds is None else min(seconds, _MAX_PAUSE_S)
-
-
-def exhausted_s(headers: Mapping[str, str], *, now: float) -> float | None:
-    """Return after how long the account's limits allow a call, at most a day; None if they do now.
-
-    That is the longest reset of a limit of which nothing remains.
-
-    Parameters
-    ----------
-    headers : mapping
-        Names in any case.
-    now : float
-        Seconds since 1970, to turn points in time into waits.
-
-    Examples
-    --------
-    >>> exhausted_s({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "6m0s",
-    ...              "x-ratelimit-remaining-requests": "7"}, now=0.0)
-    360.0
-    >>> exhausted_s({"x-ratelimit-remaining-tokens": "150"}, now=0.0)
-    """
-    lower = {name.lower(): value.strip() for name, value in headers.items()}
-    pauses = [duration_s(reset, now=now) for reset in _exhausted(lower)]
-    known = [pause_s for pause_s in pauses if pause_s is not None]
-    return min(max(known), _MAX_PAUSE_S) if known else None
-
-
-def _exhausted(lower: Mapping[str, str]) -> list[str]:
-    """Return when limits of which nothing remains are reset."""
-    resets = []
-    for name, value in lower.items():
-        match = _REMAINING.match(name)
-        if match and re.fullmatch(r"-?\d+(\.0*)?", value) and float(value) <= 0:
-            resets.append(lower.get(f"{match['before']}reset{match['after']}", ""))
-    return resets
-
-
-def duration_s(text: str, *, now: float) -> float | None:
-    """Return the seconds that a header means, at least 0, or None if it means nothing.
-
-    Examples
-    --------
-    >>> [duration_s(text, now=0.0) for text in ("6m0s", "1.5s", "20ms", "3", "1h2m", "soon")]
-    [360.0, 1.5, 0.02, 3.0, 3720.0, None]
-    >>> duration_s("Thu, 01 Jan 1970 00:01:00 GMT", now=20.0)
-    40.0
-    >>> duration_s("1700000060", now=1.7e9), duration_s("1700000060000", now=1.7e9)
-    (60.0, 60.0)
-    """
-    if _LENGTH.fullmatch(text):
-        return sum(float(number) * _UNIT_S[unit] for number, unit in _PART.findall(text))
-    try:
-        seconds = float(text)
-    except ValueError:
-        return _until_date_s(text, now=now)
-    if not math.isfinite(seconds):
-        return None
-    if seconds > 1000 * _MAX_LENGTH_S:
-        seconds /= 1000
-    return max(seconds - now if seconds > _MAX_LENGTH_S else seconds, 0.0)
-
-
-def _until_date_s(text: str, *, now: float) -> float | None:
-    for parse in (parsedate_to_datetime, datetime.fromisoformat):
-        try:
-            date = parse(text)
-            if date.tzinfo is None:
-                date = date.replace(tzinfo=UTC)
-            return max(date.timestamp() - now, 0.0)
-        except (ValueError, OverflowError):  # A zone of more hours than a clock can hold.
-            continue
-    return None

@@ -42,6 +42,7 @@ from qaeval_core.llm.reply_body import (
 )
 from qaeval_core.llm.responses import UNEXPECTED
 from qaeval_core.llm.retry import RetryRule
+from qaeval_core.llm.waits import Patience
 from qaeval_core.metrics.chat import UNPARSABLE
 from qaeval_core.signature import hash_text
 from qaeval_core.storage.path import StoragePath, as_path
@@ -151,7 +152,11 @@ async def _open_asker(
         allow_insecure=allow,
         section=section,
     )
-    client = ChatClient(endpoint_of(plan), key, proxy=settings.proxy)
+    patience = Patience(
+        most_s=settings.max_outage_s,
+        most_by_clock_s=min(settings.limit_window_s, settings.max_outage_s),
+    )
+    client = ChatClient(endpoint_of(plan), key, proxy=settings.proxy, patience=patience)
     governor = open_governor(client.account, limits_of(plan), budget_of(plan))
     folder = journal_folder(plan)
     journal = await asyncio.to_thread(

@@ -24,7 +24,7 @@ from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.key import ApiKey
 from qaeval_core.llm.limits import Limits, Prices, most_prompt_tokens
-from qaeval_core.llm.responses import duration_s
+from qaeval_core.llm.waits import duration_s
 
 KEY = "sk-test-4f1c9be2a07744d1"
 USAGE = {"prompt_tokens": 20, "completion_tokens": 2}

@@ -23,14 +23,8 @@ from qaeval_core.errors import ConfigError
 from qaeval_core.llm.client import ChatClient, Endpoint
 from qaeval_core.llm.key import ApiKey
 from qaeval_core.llm.reply_body import ChatReply, whole_text
-from qaeval_core.llm.responses import (
-    ChatFailure,
-    Received,
-    duration_s,
-    exhausted_s,
-    outcome_of,
-    retry_after_s,
-)
+from qaeval_core.llm.responses import ChatFailure, Received, outcome_of
+from qaeval_core.llm.waits import Patience, duration_s, exhausted_s, retry_after_s, waits_of
 
 KEY = "sk-test-7d0c5a1e94b24f0f8a"
 MESSAGES = [{"role": "user", "content": "Who built the bridge over the Tave?"}]
@@ -321,6 +315,46 @@ def test_how_servers_ask_for_a_pause(headers: dict[str, str], pause_s: float | N
     found, other = (found, other) if is_own else (other, found)
     assert other is None
     assert found == (None if pause_s is None else pytest.approx(pause_s, abs=1e-6))
+
+
+_NOW = 1767225600.0  # The first second of 2026.
+_PATIENCE = Patience(most_s=300.0, most_by_clock_s=60.0)
+
+
+@pytest.mark.parametrize(
+    ("date", "until", "wait_s"),
+    [
+        ("Thu, 01 Jan 2026 02:00:00 GMT", "Thu, 01 Jan 2026 02:00:02 GMT", 2.0),  # ahead
+        ("Wed, 31 Dec 2025 22:00:00 GMT", "Wed, 31 Dec 2025 22:00:30 GMT", 30.0),  # behind
+        ("Thu, 01 Jan 2026 02:00:00 GMT", "1767232807", 7.0),
+        ("Thu, 01 Jan 2026 02:00:00 GMT", "5", 5.0),
+        ("", "Thu, 01 Jan 2026 02:00:00 GMT", 60.0),
+        ("no date", "Thu, 01 Jan 2026 00:00:30 GMT", 30.0),
+        ("", "Wed, 31 Dec 2025 22:00:30 GMT", 0.0),
+        ("", "86400", 300.0),
+        ("Thu, 01 Jan 2026 00:00:00 GMT", "Fri, 02 Jan 2026 00:00:00 GMT", 300.0),
+    ],
+)
+def test_points_in_time_are_of_the_clock_of_the_server(
+    date: str, until: str, wait_s: float
+) -> None:
+    """One that was two hours ahead stopped an account for 7,182 s; one behind was not heeded."""
+    headers = {"Retry-After": until} | ({"Date": date} if date else {})
+    assert waits_of(headers, now=_NOW, patience=_PATIENCE).wait_s == wait_s
+    limits = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": until}
+    limits |= {"date": date} if date else {}
+    assert waits_of(limits, now=_NOW, patience=_PATIENCE).pause_s == wait_s
+
+
+def test_a_pause_of_a_wrong_clock_reaches_no_account() -> None:
+    later = "Thu, 01 Jan 2099 02:00:{:02} GMT"
+    headers = {"Date": later.format(0), "Retry-After": later.format(2)}
+    received = Received(429, headers, b'{"error": {"message": "too many"}}')
+    outcome = outcome_of(received, url="http://h/v1", model="m", key=None, patience=_PATIENCE)
+    assert isinstance(outcome, ChatFailure) and outcome.pause_s == 2.0
+    without = Received(429, {"Retry-After": later.format(2)}, b"")
+    outcome = outcome_of(without, url="http://h/v1", model="m", key=None, patience=_PATIENCE)
+    assert isinstance(outcome, ChatFailure) and outcome.pause_s == 60.0
 
 
 def test_lengths_of_all_units_are_read() -> None:
