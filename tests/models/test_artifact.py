@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ConfigError
+from qaeval_core.models import artifact as artifacts
 from qaeval_core.models.artifact import (
     ArtifactRequest,
     default_root,
@@ -17,6 +19,7 @@ from qaeval_core.models.artifact import (
     find_artifact,
     load_artifact,
 )
+from qaeval_core.models.record import GRAPHS
 from tiny_artifacts import PARITY, make_artifact
 
 _REQUEST = ArtifactRequest("pair_score", "gpt2", "fp32")
@@ -66,13 +69,20 @@ def test_an_artifact_of_an_older_graph_is_refused(tmp_path: Path) -> None:
         load_artifact(folder)
 
 
-def test_files_that_are_taken_as_they_are_have_a_version_of_their_own(tmp_path: Path) -> None:
+def test_files_that_are_taken_as_they_are_have_a_version_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Protects from scores that are computed anew because graphs of another making have changed."""
-    folder = _write(tmp_path, graph_version=1, source="onnx")
-    assert load_artifact(folder).record.graph_version == 1
-    traced = _write(tmp_path / "traced", graph_version=1)
-    with pytest.raises(ArtifactMissingError, match=r"version 1 of graph .* has version 2"):
+    later = replace(GRAPHS["pair_score"], version=3)
+    monkeypatch.setattr(artifacts, "GRAPHS", {"pair_score": later})
+    folder = _write(tmp_path, graph_version=2, source="onnx", batch_difference=1e-6)
+    assert load_artifact(folder).record.graph_version == 2
+    traced = _write(tmp_path / "traced", graph_version=2)
+    with pytest.raises(ArtifactMissingError, match=r"version 2 of graph .* has version 3"):
         load_artifact(traced)
+    unmeasured = _write(tmp_path / "unmeasured", graph_version=2, source="onnx", parity=None)
+    with pytest.raises(ArtifactHashError, match="batch_difference is missing"):
+        load_artifact(unmeasured)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"format_version": 1}', '{"format_version": 99}'])
