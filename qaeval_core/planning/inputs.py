@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import NamedTuple
-from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -44,6 +44,7 @@ from qaeval_core.planning.listing import (
 )
 from qaeval_core.planning.read_as import ReadAs, folder_keys
 from qaeval_core.signature import hash_text
+from qaeval_core.storage.open_uri import quoted
 from qaeval_core.text.plain_columns import column_type
 
 # A look at each folder of inputs, but not at a million of them.
@@ -185,7 +186,7 @@ class _Place:
             return path
         # Buckets are the first part of a path and the host of a URI; other stores have both apart.
         below = path if path.startswith("/") else "/" + path.partition("/")[2]
-        return urlunsplit(self.uri._replace(path=quote(below)))
+        return urlunsplit(self.uri._replace(path=quoted(below)))
 
 
 def _open_place(uri: str) -> tuple[_Place, str]:

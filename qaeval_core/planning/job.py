@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from qaeval_core.configure import RunConfig
-from qaeval_core.errors import ConfigError
+from qaeval_core.errors import ConfigError, InputError
 from qaeval_core.families.contract import FamilyPlan
 from qaeval_core.models.artifact import Artifact, artifact_root, ensure_artifact
 from qaeval_core.models.record import ArtifactRecord, ArtifactRequest
@@ -212,6 +212,7 @@ def find_files(config: RunConfig, *, needs_out: bool = True) -> FoundFiles:
     )
     if config.output.path is not None:
         _check_out_not_taken(config.input.paths, store.out, files)
+        _check_names_in(store.out, files)
     return FoundFiles(store, tuple(files), tuple(problems))
 
 
@@ -323,6 +324,18 @@ def _why_other_precision(record: ArtifactRecord) -> str:
         f"{record.requested_precision} differs from torch by up to {first.max_abs_diff:.2g} "
         f"(tolerance {first.tolerance:g})"
     )
+
+
+def _check_names_in(out: StoragePath, files: Sequence[InputFile]) -> None:
+    """Raise InputError if the scores of a file cannot have its name in OUT."""
+    for file in files:
+        try:
+            out.storage.check_name((out / "scores" / file.relative).key)
+        except ValueError as error:
+            raise InputError(
+                f"{file.relative!r} cannot be a name in {out}: {str(error).splitlines()[0]}; "
+                "rename it, or write OUT to a disk"
+            ) from None
 
 
 def _check_out_not_among_inputs(paths: Sequence[str], out: StoragePath) -> None:

@@ -69,6 +69,9 @@ class Storage(ABC):
     def uri(self, name: str) -> str:
         """Return what a name is called outside, from which it can be opened again."""
 
+    def check_name(self, name: str) -> None:  # noqa: B027
+        """Raise ValueError if no file can have a name here; what a disk refuses it says itself."""
+
     def local(self, name: str) -> Path | None:
         """Return the path of a name on this machine's file systems; None elsewhere."""
         return None

@@ -29,8 +29,10 @@ from obstore.exceptions import (
     PreconditionError,
     UnauthenticatedError,
 )
+from obstore.store import MemoryStore
 
 from qaeval_core.storage.base import Found, Sink, Storage, Tag
+from qaeval_core.storage.open_uri import quoted
 
 if TYPE_CHECKING:
     from obstore import GetOptions, WritableFile
@@ -67,6 +69,9 @@ _NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound"})
 # Where a machine without credentials asks for those of its role.
 _METADATA_SERVERS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
 
+# Holds nothing: whether a name can be one is the client's to say, before any store is asked.
+_NAMES = MemoryStore()
+
 
 class ObjectStorage(Storage):
     """A bucket.
@@ -93,6 +98,11 @@ class ObjectStorage(Storage):
     def __reduce__(self) -> str | tuple[Any, ...]:
         # obstore's own pickle holds the secret key.
         raise TypeError("a bucket is not pickled: send its URI, and open it at the other end")
+
+    def check_name(self, name: str) -> None:
+        """Raise ValueError if the client sends no object of a name to any store."""
+        with contextlib.suppress(FileNotFoundError):
+            _NAMES.head(name)
 
     def uri(self, name: str) -> str:
         """Return the URI of an object."""
@@ -294,19 +304,6 @@ class _PartSink:
 
     def flush(self) -> None:
         """Nothing: parts have a smallest size."""
-
-
-def quoted(name: str) -> str:
-    """Return a name as it stands in a URI: what would end it or begin something else is quoted.
-
-    Examples
-    --------
-    >>> quoted("a b/c%.parquet"), quoted("größe?")
-    ('a%20b/c%25.parquet', 'größe%3F')
-    """
-    return "".join(
-        f"%{ord(sign):02X}" if sign in "%?#\x7f" or sign <= " " else sign for sign in name
-    )
 
 
 def _wait(i: int) -> None:

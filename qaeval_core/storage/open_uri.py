@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from qaeval_core.distribution import requirement
 from qaeval_core.errors import ConfigError, nearest
@@ -142,6 +142,17 @@ def open_bucket(uri: str) -> tuple[Storage, str]:
         if root not in _opened:
             _opened[root] = opener(Bucket(parts.scheme, parts.netloc, options), parts.query)
         return _opened[root], name
+
+
+def quoted(name: str) -> str:
+    """Return a name as it stands in a URI: PyArrow's parser and ours read the same out of it.
+
+    Examples
+    --------
+    >>> quoted("a b/c%.parquet"), quoted("größe?[1]")
+    ('a%20b/c%25.parquet', 'gr%C3%B6%C3%9Fe%3F%5B1%5D')
+    """
+    return quote(name, safe="/")
 
 
 def _split(text: str, name: str) -> SplitResult:
