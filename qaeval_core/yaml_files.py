@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.storage.files import read_given
+from qaeval_core.storage.wary import read_given
 
 _MERGE = "tag:yaml.org,2002:merge"
 

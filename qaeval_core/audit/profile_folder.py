@@ -10,6 +10,7 @@ names are in the order of runs and a copy of OUT is the same run.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import re
@@ -24,11 +25,16 @@ from qaeval_core.signature import hash_text
 from qaeval_core.storage import checksums
 from qaeval_core.storage.base import Tag
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path, read_json
+from qaeval_core.storage.wary import UnfitFileError
 from qaeval_core.store.store import Store
 
 ENDING = ".profile.parquet"
 ALERT = ".alert.json"
 PINNED = "pinned.json"
+# Whose profile a file is, in its metadata: a copy under another run's name is not that run's.
+_RUN = b"qaeval.run"
+# Some kB a column and slice.
+_MOST_BYTES = 64 << 20
 _TIME = "%Y%m%dT%H%M%S.%fZ"
 _ID = re.compile(r"^\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{12}$")
 _N_HASH_CHARS = 12
@@ -104,7 +110,7 @@ class Runs:
             If the disk refuses for as long as it is tried.
         """
         path = self.path(run)
-        content = profile_bytes(profile)
+        content = profile_bytes(profile, run=run)
         self._store.check_inside(path)
         return self._store.call(lambda: path.put_new(content) is not None, f"cannot write {path}")
 
@@ -114,9 +120,9 @@ class Runs:
         Raises
         ------
         UnreadableFileError
-            If it is damaged, or was written by another version.
+            If it is damaged, of another run, or was written by another version.
         """
-        return read_profile(self.path(run), self._store)
+        return read_profile(self.path(run), self._store, run=run)
 
     def alarmed(self) -> set[str]:
         """Return the runs whose last audit was an alert, and that nobody pinned since."""
@@ -169,7 +175,8 @@ class Runs:
             The newer run that was pinned meanwhile and stays; "" where there is none.
         """
         path = self.folder / PINNED
-        content = f"{json.dumps({'run': run}, indent=2)}\n".encode()
+        told = {"run": run, "sha256": self._sha256(run)}
+        content = f"{json.dumps(told, indent=2)}\n".encode()
         self._store.check_inside(path)
 
         def replace() -> str:
@@ -187,24 +194,30 @@ class Runs:
         done = path.put_new(content) if seen is None else path.swap(content, seen)
         return done is not None
 
+    def _sha256(self, run: str) -> str:
+        return hashlib.sha256(_content(self.path(run), self._store)).hexdigest()
+
     def pinned(self) -> str | None:
         """Return the run that is pinned.
 
         Raises
         ------
         UnreadableFileError
-            If the file that says so is damaged.
+            If the file that says so is damaged, or the profile is another one than was pinned.
         RunError
             If its profile is not there.
         """
         path = self.folder / PINNED
         if not self._store.call(path.is_file, f"cannot look at {path}"):
             return None
-        run = (read_json(path) or {}).get("run")
+        told = read_json(path) or {}
+        run = told.get("run")
         if not isinstance(run, str) or not _ID.match(run):
             raise UnreadableFileError(f"{path} is damaged")
         if not self.path(run).is_file():
             raise RunError(f"{path} names {run}, whose profile is not there")
+        if told.get("sha256") != self._sha256(run):
+            raise UnreadableFileError(f"{self.path(run)} is another file than was pinned")
         return run
 
     def reference(self, choice: str | None, run: str) -> str | None:
@@ -231,10 +244,11 @@ class Runs:
         return others[0] if others else None
 
 
-def profile_bytes(profile: RunProfile) -> bytes:
-    """Return a profile as a Parquet file that says when a bit of it has turned."""
+def profile_bytes(profile: RunProfile, *, run: str) -> bytes:
+    """Return a run's profile as a Parquet file that says when a bit of it has turned."""
     table = profile.to_table()
-    metadata = {**(table.schema.metadata or {}), checksums.KEY: checksums.PLACEHOLDER}
+    own = {_RUN: run.encode(), checksums.KEY: checksums.PLACEHOLDER}
+    metadata = {**(table.schema.metadata or {}), **own}
     buffer = io.BytesIO()
     sink = checksums.SealedFile(buffer)
     pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
@@ -242,24 +256,43 @@ def profile_bytes(profile: RunProfile) -> bytes:
     return buffer.getvalue()
 
 
-def read_profile(path: AnyPath, store: Store) -> RunProfile:
+def read_profile(path: AnyPath, store: Store, *, run: str | None = None) -> RunProfile:
     """Return the profile in a file.
+
+    Parameters
+    ----------
+    run : str, optional
+        Whose it must be.
 
     Raises
     ------
     ConfigError
         If there is no such file.
     UnreadableFileError
-        If it is no profile, is damaged, or was written by another version.
+        If it is no profile, is damaged, of another run, or was written by another version.
     """
     path = as_path(path)
     if not store.call(path.is_file, f"cannot look at {path}"):
         raise ConfigError(f"no profile {path}")
-    content = store.call(path.read_bytes, f"cannot read {path}")
+    content = _content(path, store)
     if checksums.is_intact(content) is False:
         raise UnreadableFileError(f"{path} is damaged: its checksum is another one")
     try:
         table = pq.read_table(pa.BufferReader(content), partitioning=None)
     except (OSError, pa.ArrowException) as error:
         raise UnreadableFileError(f"{path} is no profile, or damaged: {error}") from None
-    return RunProfile.from_table(table, str(path))
+    profile = RunProfile.from_table(table, str(path))
+    told = (table.schema.metadata or {}).get(_RUN, b"").decode(errors="replace")
+    if run is not None and told != run:
+        raise UnreadableFileError(f"{path} is the profile of another run ({told or 'unknown'})")
+    return profile
+
+
+def _content(path: StoragePath, store: Store) -> bytes:
+    def read() -> bytes:
+        try:
+            return path.read_bytes(most_bytes=_MOST_BYTES)
+        except UnfitFileError as error:
+            raise UnreadableFileError(f"{path} is no profile: {error.strerror}") from None
+
+    return store.call(read, f"cannot read {path}")

@@ -157,6 +157,10 @@ class Audit:
         self, first: AuditOutcome, before: RunProfile, profile: RunProfile
     ) -> AuditOutcome:
         earlier, n_rows, unread = self._earlier()
+        if self.reference.name != self.run and before.to_table().equals(profile.to_table()):
+            unread.append(
+                f"the reference {self.reference.name} equals this run in all counts: is it a copy?"
+            )
         if self.request.watch:  # What is not asked for has not vanished.
             before = before.only(self.request.watch)
         result = compare(

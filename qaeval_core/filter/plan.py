@@ -27,8 +27,8 @@ from qaeval_core.filter.request import FilterRequest, NearDuplicates
 from qaeval_core.running.reader import first_texts
 from qaeval_core.signature import hash_text
 from qaeval_core.stats.learned_rank import LearnedRank
-from qaeval_core.storage import files
 from qaeval_core.storage.path import as_path
+from qaeval_core.storage.wary import read_given
 from qaeval_core.tables.conditions import check_condition
 from qaeval_core.tables.corpus import Corpus, CorpusFile
 from qaeval_core.tables.score_tables import numbers, table_files
@@ -334,7 +334,7 @@ def _only_score(corpus: Corpus) -> str:
 
 def _read_given(path: str) -> str:
     own = as_path(path)
-    return own.read_text() if own.local is None else files.read_given(path)
+    return own.read_text() if own.local is None else read_given(path)
 
 
 def _read_combination(path: str, corpus: Corpus) -> CombinedRank:

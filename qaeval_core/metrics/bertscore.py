@@ -44,7 +44,7 @@ from qaeval_core.metrics.base import Metric, PassFacts, Read, Scores, Settings, 
 from qaeval_core.metrics.bi_encoder import ENCODER
 from qaeval_core.metrics.targets import BoolArray, Targets
 from qaeval_core.signature import hash_file
-from qaeval_core.storage.files import read_given
+from qaeval_core.storage.wary import read_given
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.metrics.base import Section
-from qaeval_core.storage.files import read_given, write_json
+from qaeval_core.storage.files import write_json
+from qaeval_core.storage.wary import read_given
 
 
 class Baseline(Section):

@@ -40,7 +40,8 @@ from qaeval_core.metrics.chat import (
     run_reasons,
 )
 from qaeval_core.metrics.targets import Targets
-from qaeval_core.storage.files import expanded, read_given
+from qaeval_core.storage.files import expanded
+from qaeval_core.storage.wary import read_given
 
 PROMPT_ROLES = ("candidate", "question", "context", "answer", "references")
 _MAX_PROMPT_CHARS = 100_000

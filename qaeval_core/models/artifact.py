@@ -44,12 +44,14 @@ from qaeval_core.models.registry import check_no_code, resolve_model
 from qaeval_core.models.source import file_sha256
 from qaeval_core.storage.files import expanded, make_folder, open_lock
 from qaeval_core.storage.path import check_lasting
+from qaeval_core.storage.wary import open_regular, read_whole
 from qaeval_core.terminal import say
 
 RECORD = "artifact.json"
 SEAL = "artifact.sha256"
 
 _N_SHOWN_LINES = 5
+_MOST_RECORD_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +310,8 @@ def read_record(folder: Path, *, is_sealed: bool = True) -> ArtifactRecord:
     """
     path = folder / RECORD
     try:
-        content = path.read_bytes()
+        with open_regular(path) as file:
+            content = read_whole(file, path, most_bytes=_MOST_RECORD_BYTES)
     except FileNotFoundError:
         raise ArtifactMissingError(
             f"{folder} holds no {RECORD}; build one with: qaeval export "
@@ -339,7 +342,8 @@ def seal_of(content: bytes) -> str:
 
 def _check_seal(folder: Path, content: bytes) -> None:
     try:
-        seal = (folder / SEAL).read_bytes()
+        with open_regular(folder / SEAL) as file:
+            seal = file.read(_MOST_RECORD_BYTES)
     except FileNotFoundError:
         raise ArtifactMissingError(
             f"{folder} has no {SEAL}: it was built before records had a checksum; the qaeval "

@@ -17,6 +17,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from qaeval_core.storage.wary import MOST_BYTES
+
 # What a version of a file is known by: equal tags mean the same bytes written by the same write.
 Tag = str
 
@@ -107,12 +109,18 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def fetch(self, name: str) -> tuple[bytes, Found]:
-        """Return a file and what is known of this very version."""
+    def fetch(self, name: str, *, most_bytes: int = MOST_BYTES) -> tuple[bytes, Found]:
+        """Return a file and what is known of this very version.
 
-    def read(self, name: str) -> bytes:
-        """Return a file."""
-        return self.fetch(name)[0]
+        Raises
+        ------
+        UnfitFileError
+            If it is larger than is allowed, or no regular file.
+        """
+
+    def read(self, name: str, *, most_bytes: int = MOST_BYTES) -> bytes:
+        """Return a file; raises as `fetch` does."""
+        return self.fetch(name, most_bytes=most_bytes)[0]
 
     @abstractmethod
     def read_range(self, name: str, start: int, n_bytes: int, tag: Tag = "") -> bytes:

@@ -445,10 +445,6 @@ def flush_folder(path: Path) -> None:
         os.close(folder)
 
 
-# The largest that is read this way is a configuration that names a million files.
-_MAX_BYTES = 64 << 20
-
-
 def expanded(path: str | Path, *, instead: str = "") -> Path:
     """Return a path with ``~`` as the user's home.
 
@@ -475,25 +471,3 @@ def expanded(path: str | Path, *, instead: str = "") -> Path:
             f"{path}: this user has no home (no HOME, and user id {os.getuid()} has no name "
             f"here); set HOME{named}"
         ) from None
-
-
-def read_given(path: str | Path) -> str:
-    """Return the text of a file.
-
-    Raises
-    ------
-    OSError
-        If it is not there, no regular file, or larger than 64 MiB.
-    UnicodeDecodeError
-        If it is not UTF-8; a ValueError.
-    """
-    # Without waiting for a writer, if it is a pipe.
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(handle, "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
-        content = file.read(_MAX_BYTES + 1)
-    if len(content) > _MAX_BYTES:
-        raise OSError(errno.EFBIG, f"it has more than {_MAX_BYTES:,} bytes", str(path))
-    return content.decode("utf-8")

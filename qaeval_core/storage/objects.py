@@ -33,6 +33,7 @@ from obstore.store import MemoryStore
 
 from qaeval_core.storage.base import Found, Sink, Storage, Tag
 from qaeval_core.storage.open_uri import quoted
+from qaeval_core.storage.wary import MOST_BYTES, check_size
 
 if TYPE_CHECKING:
     from obstore import GetOptions, WritableFile
@@ -168,10 +169,11 @@ class ObjectStorage(Storage):
         with self._answers(name, "copy"):
             self._store.copy(name, to)
 
-    def fetch(self, name: str) -> tuple[bytes, Found]:
+    def fetch(self, name: str, *, most_bytes: int = MOST_BYTES) -> tuple[bytes, Found]:
         """Get an object."""
         with self._answers(name, "read"):
             answer = self._store.get(name)
+            check_size(int(answer.meta["size"]), self.uri(name), most_bytes=most_bytes)
             return bytes(answer.bytes()), _found(name, answer.meta)
 
     def read_range(self, name: str, start: int, n_bytes: int, tag: Tag = "") -> bytes:

@@ -24,10 +24,12 @@ from qaeval_core.storage.files import expanded, read_own
 from qaeval_core.storage.open_uri import open_bucket
 from qaeval_core.storage.posix import PosixStorage
 from qaeval_core.storage.retry import Outages
+from qaeval_core.storage.wary import MOST_BYTES, check_regular, open_regular, read_whole
 
 _DISK = PosixStorage()
 # Columns are read in pieces of about a row group; whole files from their start on.
 _BUFFER_BYTES = 1 << 20
+_MOST_JSON_BYTES = 256 << 20
 # Ray sets it for the process of a job that was submitted, and for no other.
 _OF_SUBMITTED_JOBS = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
@@ -154,9 +156,9 @@ class StoragePath:
         """Return its content and what is known of this very version."""
         return self.storage.fetch(self.key)
 
-    def read_bytes(self) -> bytes:
-        """Return its content."""
-        return self.storage.read(self.key)
+    def read_bytes(self, *, most_bytes: int = MOST_BYTES) -> bytes:
+        """Return its content; UnfitFileError if that is more, or no regular file's."""
+        return self.storage.read(self.key, most_bytes=most_bytes)
 
     def read_text(self, encoding: str = "utf-8") -> str:
         """Return its content as a text."""
@@ -168,13 +170,16 @@ class StoragePath:
             raise ValueError(f"{mode!r}: files are written by put and writer")
         local = self.local
         if local is not None:
-            return local.open("rb")
+            return open_regular(local)
         return io.BufferedReader(_Ranges(self), _BUFFER_BYTES)
 
     def source(self) -> str | pa.NativeFile:
         """Return what PyArrow reads it from: a path, or a file that gets the ranges it needs."""
         local = self.local
-        return str(local) if local is not None else pa.PythonFile(_Ranges(self), mode="r")
+        if local is None:
+            return pa.PythonFile(_Ranges(self), mode="r")
+        check_regular(local)
+        return str(local)
 
     def head(self) -> Found | None:
         """Return what is known of it; None where it is no file."""
@@ -357,7 +362,7 @@ def read_json(path: AnyPath, outages: Outages | None = None) -> dict[str, Any] |
 def _read_wary(path: StoragePath, outages: Outages) -> bytes:
     if path.local is not None:
         with read_own(path.local, of_others=True) as file:
-            return file.read()
+            return read_whole(file, path.local, most_bytes=_MOST_JSON_BYTES)
 
     def read() -> bytes:
         try:

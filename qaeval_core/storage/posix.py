@@ -20,6 +20,7 @@ from typing import cast
 
 from qaeval_core.storage import files
 from qaeval_core.storage.base import Found, Sink, Storage, Tag
+from qaeval_core.storage.wary import MOST_BYTES, check_size, open_regular, read_whole
 
 
 class PosixStorage(Storage):
@@ -81,18 +82,20 @@ class PosixStorage(Storage):
 
     def copy(self, name: str, to: str) -> None:
         """Read a file, and write it under a temporary name that is renamed."""
-        with self.local(name).open("rb") as file, files.writer(self.local(to)) as sink:
+        with open_regular(self.local(name)) as file, files.writer(self.local(to)) as sink:
             shutil.copyfileobj(file, sink)
 
-    def fetch(self, name: str) -> tuple[bytes, Found]:
+    def fetch(self, name: str, *, most_bytes: int = MOST_BYTES) -> tuple[bytes, Found]:
         """Read a file."""
-        with self.local(name).open("rb") as file:
-            content = file.read()
-            return content, _found(name, os.fstat(file.fileno()))
+        path = self.local(name)
+        with open_regular(path) as file:
+            found = os.fstat(file.fileno())
+            check_size(found.st_size, path, most_bytes=most_bytes)
+            return read_whole(file, path, most_bytes=most_bytes), _found(name, found)
 
     def read_range(self, name: str, start: int, n_bytes: int, tag: Tag = "") -> bytes:
         """Read a part of a file."""
-        with self.local(name).open("rb") as file:
+        with open_regular(self.local(name)) as file:
             if tag and _tag(os.fstat(file.fileno())) != tag:
                 raise OSError(errno.ESTALE, f"{self.uri(name)} was replaced while it was read")
             file.seek(start)

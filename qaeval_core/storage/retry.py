@@ -34,7 +34,9 @@ _MAX_WAIT_S = 15.0
 _LOOK_EVERY_S = 0.5
 _MAX_REASON_CHARS = 300
 # Nothing that time heals: the request is at fault, or the program.
-_LASTING = frozenset({errno.ENAMETOOLONG, errno.EISDIR, errno.EINVAL, errno.EBADF, errno.ENOTSUP})
+_LASTING = frozenset(
+    {errno.ENAMETOOLONG, errno.EISDIR, errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EFBIG}
+)
 
 
 class Outages:

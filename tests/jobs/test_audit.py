@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -36,6 +37,10 @@ def weeks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def profiles(folder: Path) -> list[Path]:
     return sorted((folder / "history").glob("*.profile.parquet"))
+
+
+def sha256_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_every_exit_code_of_the_real_command(weeks: Path, tmp_path: Path) -> None:
@@ -192,6 +197,9 @@ def test_a_history_of_another_version_is_named(weeks: Path, tmp_path: Path) -> N
         metadata = {METADATA: table.schema.metadata[METADATA]}
         metadata[METADATA] = metadata[METADATA].replace(b'"version": 2', b'"version": 1')
         pq.write_table(table.replace_schema_metadata(metadata), path)
+    pinned = tmp_path / "history" / "pinned.json"
+    told = {**json.loads(pinned.read_text()), "sha256": sha256_of(profiles(tmp_path)[0])}
+    pinned.write_text(json.dumps(told))
     content, _ = audited(weeks / "out3", tmp_path, expect=1)
     assert content["status"] == "incomplete"
     assert str(profiles(tmp_path)[0]) in content["why"] and "another version" in content["why"]
@@ -204,6 +212,56 @@ def test_a_history_of_another_version_is_named(weeks: Path, tmp_path: Path) -> N
         weeks / "out3", tmp_path, "--reference", profiles(tmp_path / "other")[0], expect=3
     )
     assert any("left out of the history" in note for note in content["notes"])
+
+
+def test_a_pinned_reference_is_the_profile_that_was_pinned(weeks: Path, tmp_path: Path) -> None:
+    """A copy of the run that alarmed, under the name of the pinned one, ended an audit for ever."""
+    audited(weeks / "out1", tmp_path, "--pin")
+    (pinned,) = profiles(tmp_path)
+    audited(weeks / "out3", tmp_path, expect=3)
+    (bad,) = set(profiles(tmp_path)) - {pinned}
+    good = pinned.read_bytes()
+    pinned.write_bytes(bad.read_bytes())
+    content, _ = audited(weeks / "out3", tmp_path, expect=1)
+    assert content["status"] == "incomplete" and "another file than was pinned" in content["why"]
+    # Nor as a reference that nobody pinned: a profile says whose it is.
+    pin = tmp_path / "history" / "pinned.json"
+    pin.unlink()
+    content, _ = audited(weeks / "out3", tmp_path, expect=1)
+    assert f"is the profile of another run ({bad.name.partition('.')[0]}" in content["why"]
+    pinned.write_bytes(good)
+    audited(weeks / "out3", tmp_path, expect=3)
+
+
+def test_a_reference_that_equals_the_run_is_told(weeks: Path, tmp_path: Path) -> None:
+    shutil.copytree(weeks / "out1", tmp_path / "copy")
+    audited(weeks / "out1", tmp_path, "--pin")
+    content, said = audited(weeks / "out1", tmp_path, "--reference", tmp_path / "copy")
+    (note,) = [note for note in content["notes"] if "equals this run in all counts" in note]
+    assert f"note: {note}" in said
+    content, _ = audited(weeks / "out2", tmp_path)
+    assert not [note for note in content["notes"] if "equals this run" in note]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless", "large"])
+def test_a_profile_that_is_none_holds_nobody_up(weeks: Path, tmp_path: Path, kind: str) -> None:
+    """A pipe in a history hung the audit, and a link to /dev/zero took 6 GB."""
+    for name in ("out1", "out2"):
+        audited(weeks / name, tmp_path, *(["--pin"] if name == "out1" else []))
+    path = tmp_path / "history" / "20200101T000000.000000Z-aaaaaaaaaaaa.profile.parquet"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "endless":
+        path.symlink_to("/dev/zero")
+    else:
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+    given = ["--history", tmp_path / "history", "--to", tmp_path / "report"]
+    said = qaeval("audit", weeks / "out2", *given, timeout_s=120)
+    assert "left out of the history: " in said and "aaaaaaaaaaaa.profile.parquet is no pro" in said
+    (tmp_path / "history" / "pinned.json").unlink()
+    content, _ = audited(weeks / "out2", tmp_path, expect=1)
+    assert content["status"] == "incomplete" and "is no profile" in content["why"]
 
 
 @pytest.mark.parametrize("broken", ["pinned.json", "profile", "gone"])
