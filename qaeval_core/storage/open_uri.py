@@ -87,6 +87,8 @@ class Bucket:
         return found
 
 
+# What stands for itself in the path of a URI (RFC 3986), beside letters, digits and "-._~".
+_PLAIN = "/!$&'()*+,;=:@"
 _opened: dict[str, Storage] = {}
 _opening = threading.Lock()
 
@@ -149,10 +151,10 @@ def quoted(name: str) -> str:
 
     Examples
     --------
-    >>> quoted("a b/c%.parquet"), quoted("größe?[1]")
-    ('a%20b/c%25.parquet', 'gr%C3%B6%C3%9Fe%3F%5B1%5D')
+    >>> quoted("lang=de/c%.parquet"), quoted("größe?[1]")
+    ('lang=de/c%25.parquet', 'gr%C3%B6%C3%9Fe%3F%5B1%5D')
     """
-    return quote(name, safe="/")
+    return quote(name, safe=_PLAIN)
 
 
 def _split(text: str, name: str) -> SplitResult:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import os
 import re
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from audit.test_profile_folder import a_profile
 from filter_corpora import files_of, questions
 from qaeval.cli import app
 from qaeval_core.audit.profile_folder import ALERT, PINNED, Runs
@@ -116,6 +118,8 @@ def places(store: S3Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
         for n in range(N_FILES):
             own = table[n * N_ROWS // N_FILES : (n + 1) * N_ROWS // N_FILES]
             own.write_parquet(source / f"part{n}.parquet", row_group_size=50)
+        if i:
+            time.sleep(1.1)  # Runs of one second are in no order there.
         score(bucket, source, out)
         for found in list((bucket / out).list(is_deep=True)):
             path = disk / out / found.name
@@ -329,6 +333,8 @@ def test_of_pins_at_once_the_newest_run_stays(places: tuple[Place, Place]) -> No
         runs = [Runs(Store(place / "pins")) for _ in range(6)]
         ids = [f"2026010{i}T000000.000000Z-{'0' * 12}" for i in range(1, 7)]
         assert runs[0].pinned_version() is None
+        for run in ids:
+            runs[0].add(run, a_profile())
         with ThreadPoolExecutor(6) as pool:
             told = list(pool.map(partial(Runs.pin, seen=None), runs, ids))
         pinned = (place / "pins" / PINNED).read_bytes()
