@@ -46,6 +46,14 @@ class ModelSettings(Section):
         description="ONNX file of a cross-encoder or sentence encoder to use instead of an export, "
         "e.g. onnx/model.onnx; null: only if the model has no safetensors",
     )
+    max_export_s: float = Field(
+        3600.0, gt=0.0, description="stop an export that takes longer than this many seconds"
+    )
+    max_export_gb: float | None = Field(
+        None,
+        gt=0.0,
+        description="memory that an export may use in GB; default 8 and 16 times the model's files",
+    )
     one_row_batches: bool = Field(
         False,
         description="run one row a batch: for an ONNX file that gives a row other values beside "

@@ -30,7 +30,12 @@ from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.models.artifact import artifact_root, ensure_artifact
 from qaeval_core.models.session import Device
 from qaeval_core.planning.columns import check_type, field_of, optional_columns, role_column
-from qaeval_core.planning.compile import compile_run, needed_roles, optional_roles
+from qaeval_core.planning.compile import (
+    compile_run,
+    export_limits,
+    needed_roles,
+    optional_roles,
+)
 from qaeval_core.planning.packages import check_packages
 from qaeval_core.planning.run_plan import CompiledRun, check_output_names
 from qaeval_core.running.score_rows import score_rows
@@ -158,7 +163,10 @@ class Scorer:
             columns=columns,
             device=self._device,
             resolve_artifact=lambda request: ensure_artifact(
-                artifact_root(models.artifacts_path), request, build=models.build
+                artifact_root(models.artifacts_path),
+                request,
+                build=models.build,
+                limits=export_limits(models, request),
             ),
         )
         check_output_names(run)

@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 
 from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ConfigError, QAEvalError
@@ -58,7 +59,12 @@ def main(arguments: list[str] | None = None) -> int:
             one_row_batches=args.one_row_batches,
         )
         check_lasting(args.root, "--root")
-        artifact = _build(request, root=args.root or default_root(), force=args.force)
+        artifact = _build(
+            request,
+            root=args.root or default_root(),
+            force=args.force,
+            max_memory_gb=args.max_memory_gb,
+        )
     except ConfigError as error:
         say_error(error)
         return 2
@@ -87,7 +93,9 @@ def parity_line(artifact: Artifact) -> str:
     return line
 
 
-def _build(request: ArtifactRequest, *, root: Path, force: bool) -> Artifact:
+def _build(
+    request: ArtifactRequest, *, root: Path, force: bool, max_memory_gb: float | None
+) -> Artifact:
     if not force:
         try:
             return find_artifact(root, request)
@@ -97,8 +105,10 @@ def _build(request: ArtifactRequest, *, root: Path, force: bool) -> Artifact:
     from qaeval_export.build import (
         build_artifact,  # Loads torch: not for --help and not for a wrong word.
     )
+    from qaeval_export.limits import limit_memory
 
-    return build_artifact(request, root, force=force)
+    limit = partial(limit_memory, max_memory_gb=max_memory_gb)
+    return build_artifact(request, root, force=force, on_source=limit)
 
 
 def _be_quiet() -> None:
@@ -168,6 +178,12 @@ def make_parser() -> argparse.ArgumentParser:
         "--allow-lossy",
         action="store_true",
         help="Keep an fp16 graph even if it differs too much from torch.",
+    )
+    group.add_argument(
+        "--max-memory-gb",
+        type=float,
+        metavar="GB",
+        help="Memory that the export may use. Default: 8 and 16 times the model's files.",
     )
     group.add_argument(
         "--force", action="store_true", help="Export again even if the result exists."

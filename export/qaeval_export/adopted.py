@@ -32,8 +32,9 @@ from qaeval_export.batch_mates import (
     difference_by_batch_mates,
     difference_of_two_runs,
 )
-from qaeval_export.facts import Made, ModelFacts, kind_of, pair_template
+from qaeval_export.facts import Made, ModelFacts, kind_of, pair_template, read_tokenizer
 from qaeval_export.graph_files import open_graph, save_graph
+from qaeval_export.limits import check_sizes, tensors_of
 from qaeval_export.parity import ParityRow, Values, pair_rows, parity_pairs, text_rows
 from qaeval_export.sentence_files import FROM_PADDING, SentenceFiles
 
@@ -62,9 +63,7 @@ def adopt(source: ModelSource, request: ArtifactRequest, folder: Path) -> Made:
         )
     proto = _load(source)
     config = SimpleNamespace(**json.loads((source.folder / "config.json").read_text("utf-8")))
-    tokenizer = Tokenizer.from_file(str(source.folder / "tokenizer.json"))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
+    tokenizer = read_tokenizer(source)
     kind = kind_of(GRAPHS[request.graph].model_fields)
     files = SentenceFiles(source, kind) if kind is not None else None
     if files is not None:
@@ -101,32 +100,26 @@ def _load(source: ModelSource) -> onnx.ModelProto:
         proto = onnx.load(path, load_external_data=False)
     except Exception as error:  # Protobuf's errors have no common base.
         raise ExportError(f"{path} is no ONNX file: {type(error).__name__}") from None
-    for tensor in _tensors(proto.graph):
+    for tensor in tensors_of(proto):
         for entry in tensor.external_data:
             inside = str(Path(str(source.onnx_file)).parent / entry.value)
             if entry.key == "location" and inside not in source.files:
                 raise ExportError(
                     f"{path} has weights in {entry.value!r}, which is none of its files"
                 )
-    foreign = {own.domain for own in proto.opset_import} - set(_DOMAINS)
+    known = [proto, *proto.functions]
+    foreign = {own.domain for one in known for own in one.opset_import} - set(_DOMAINS)
     if foreign:
         raise ExportError(f"{path} has operators of {min(foreign)!r}, which are code of others")
     opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
     if opset < _MIN_OPSET:
         raise ExportError(f"{path} has opset {opset}; {_MIN_OPSET} or newer is needed")
-    load_external_data_for_model(proto, str(path.parent))
+    check_sizes(proto, source)
+    try:
+        load_external_data_for_model(proto, str(path.parent))
+    except Exception as error:  # onnx's have no common base.
+        raise ExportError(f"{path}: {str(error).splitlines()[0]}") from None
     return proto
-
-
-def _tensors(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
-    """Return all tensors of a graph and of those inside it."""
-    found = list(graph.initializer)
-    for node in graph.node:
-        for attribute in node.attribute:
-            found += [attribute.t, *attribute.tensors]
-            for inner in (attribute.g, *attribute.graphs):
-                found += _tensors(inner)
-    return found
 
 
 def _precision(proto: onnx.ModelProto) -> Precision:

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -18,8 +18,9 @@ from typing import Literal
 
 import onnx
 import onnxruntime
+from pydantic import ValidationError
 
-from qaeval_core.errors import ArtifactHashError, ArtifactMissingError
+from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ExportError
 from qaeval_core.models.artifact import (
     RECORD,
     SEAL,
@@ -45,7 +46,13 @@ from qaeval_export.facts import Made
 from qaeval_export.graph_files import tensor_records
 
 
-def build_artifact(request: ArtifactRequest, root: Path, *, force: bool = False) -> Artifact:
+def build_artifact(
+    request: ArtifactRequest,
+    root: Path,
+    *,
+    force: bool = False,
+    on_source: Callable[[ModelSource], None] = lambda _: None,
+) -> Artifact:
     """Build an artifact, or return the one that another process has built meanwhile.
 
     Parameters
@@ -56,6 +63,8 @@ def build_artifact(request: ArtifactRequest, root: Path, *, force: bool = False)
         The artifact becomes ``root / request.folder_name``.
     force : bool, default False
         Build it even if it is there.
+    on_source : callable, optional
+        Called with the model's files before they are loaded.
 
     Raises
     ------
@@ -77,7 +86,7 @@ def build_artifact(request: ArtifactRequest, root: Path, *, force: bool = False)
         temporary = folder.parent / f".building-{folder.name}-{os.getpid()}"
         temporary.mkdir(parents=True)
         try:
-            _write(request, temporary)
+            _write(request, temporary, on_source)
             _replace(temporary, folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -101,12 +110,20 @@ def _replace(temporary: Path, folder: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _write(request: ArtifactRequest, folder: Path) -> None:
+def _write(
+    request: ArtifactRequest, folder: Path, on_source: Callable[[ModelSource], None]
+) -> None:
     source = resolve_model(request.model, role=request.role, onnx_file=request.onnx_file)
+    on_source(source)
     made = _make(source, request, folder)
     made.tokenizer.save(str(folder / "tokenizer.json"))
     files = {path.name: file_sha256(path) for path in sorted(folder.iterdir())}
-    record = _make_record(source=source, request=request, made=made, files=files)
+    try:
+        record = _make_record(source=source, request=request, made=made, files=files)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "its record"
+        raise ExportError(f"{source.name}: {where}: {first['msg']}") from None
     content = (json.dumps(record.model_dump(mode="json"), indent=2) + "\n").encode()
     (folder / RECORD).write_bytes(content)
     (folder / SEAL).write_text(seal_of(content), encoding="utf-8")

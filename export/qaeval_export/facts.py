@@ -17,6 +17,8 @@ from qaeval_core.models.record import ParityRecord, Precision, TemplateRecord
 from qaeval_core.models.source import ModelSource
 from qaeval_export.sentence_files import Kind
 
+_MAX_CHARS = 300
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
@@ -40,6 +42,41 @@ def kind_of(needed: Collection[str]) -> Kind | None:
     if "pooling" in needed:
         return "SentenceTransformer"
     return "CrossEncoder" if "activation" in needed else None
+
+
+# Of a text of letters; more are a tokenizer that makes much of little.
+_MOST_TOKENS_PER_CHAR = 8
+_PROBES = (
+    "a",
+    "The lighthouse on the northern cliff was built in 1874. e z Why? 灯台",
+    "lighthouse" * 4,  # Patterns that go back and forth take for ever on one long word.
+)
+
+
+def read_tokenizer(source: ModelSource) -> Tokenizer:
+    """Return a folder's tokenizer, without truncation and padding, once it has split some texts.
+
+    Raises
+    ------
+    ExportError
+        If it cannot be read, fails, or makes far more tokens of a text than it has characters.
+    """
+    path = source.folder / "tokenizer.json"
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        sizes = [(len(tokenizer.encode(text).ids), len(text)) for text in _PROBES]
+    except BaseException as error:
+        # Panics of the library in Rust are no exceptions for Python.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        said = " ".join(str(error).split())[:_MAX_CHARS]
+        raise ExportError(f"{path} cannot be used: {said}") from None
+    for n_tokens, n_chars in sizes:
+        if n_tokens > _MOST_TOKENS_PER_CHAR * (n_chars + 1):
+            raise ExportError(f"{path} makes {n_tokens:,} tokens of {n_chars} characters")
+    return tokenizer
 
 
 def pair_template(source: ModelSource, tokenizer: Tokenizer) -> TemplateRecord:

@@ -22,7 +22,7 @@ from transformers.pytorch_utils import Conv1D
 from qaeval_core.errors import ExportError
 from qaeval_core.models.record import GRAPHS, ArtifactRequest
 from qaeval_core.models.source import ModelSource
-from qaeval_export.facts import ModelFacts, kind_of, pair_template
+from qaeval_export.facts import ModelFacts, kind_of, pair_template, read_tokenizer
 from qaeval_export.sentence_files import SentenceFiles
 
 # The RoBERTa family counts positions from padding_idx + 1.
@@ -183,9 +183,8 @@ def _check_supported(config: Any, *, source: ModelSource, role: str) -> None:
 def _load_tokenizer(source: ModelSource, auto: Any | None) -> Tokenizer:
     """Return the tokenizer without truncation and padding: stored ones lose text in silence."""
     if auto is None:
-        tokenizer = Tokenizer.from_file(str(source.folder / "tokenizer.json"))
-    else:
-        tokenizer = Tokenizer.from_str(auto.backend_tokenizer.to_str())
+        return read_tokenizer(source)
+    tokenizer = Tokenizer.from_str(auto.backend_tokenizer.to_str())
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

@@ -13,7 +13,7 @@ import typer
 
 from qaeval import command as options
 from qaeval_core.distribution import requirement
-from qaeval_core.models.artifact import python_path
+from qaeval_core.models.export_process import python_path
 
 EPILOG = """Examples:
 

@@ -12,12 +12,8 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import importlib.util
 import json
 import os
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,19 +21,18 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from qaeval_core.distribution import requirement
 from qaeval_core.errors import (
     ArtifactHashError,
     ArtifactMissingError,
     ExportError,
     ModelUnavailableError,
 )
+from qaeval_core.models.export_process import ExportLimits, run_export
 from qaeval_core.models.record import (
     FORMAT_VERSION,
     GRAPHS,
     ArtifactRecord,
     ArtifactRequest,
-    export_arguments,
     export_command,
 )
 from qaeval_core.models.registry import check_no_code, resolve_model
@@ -45,12 +40,10 @@ from qaeval_core.models.source import file_sha256
 from qaeval_core.storage.files import expanded, make_folder, open_lock
 from qaeval_core.storage.path import check_lasting
 from qaeval_core.storage.wary import open_regular, read_whole
-from qaeval_core.terminal import say
 
 RECORD = "artifact.json"
 SEAL = "artifact.sha256"
 
-_N_SHOWN_LINES = 5
 _MOST_RECORD_BYTES = 16 << 20
 
 
@@ -192,7 +185,13 @@ def find_artifact(root: Path, request: ArtifactRequest, *, compare_model: bool =
     return artifact
 
 
-def ensure_artifact(root: Path, request: ArtifactRequest, *, build: bool = True) -> Artifact:
+def ensure_artifact(
+    root: Path,
+    request: ArtifactRequest,
+    *,
+    build: bool = True,
+    limits: ExportLimits | None = None,
+) -> Artifact:
     """Load the artifact that answers a request, building it first where it is missing.
 
     The export runs in a process of its own, so torch never enters this one. Two processes that
@@ -206,6 +205,8 @@ def ensure_artifact(root: Path, request: ArtifactRequest, *, build: bool = True)
         What is wanted.
     build : bool, default True
         False behaves like ``find_artifact``.
+    limits : ExportLimits, optional
+        What building it may take.
 
     Raises
     ------
@@ -214,7 +215,7 @@ def ensure_artifact(root: Path, request: ArtifactRequest, *, build: bool = True)
     ArtifactHashError
         If a file of the artifact or of an embedded model differs from its recorded hash.
     ExportError
-        If the export failed; the message ends with its last lines.
+        If the export failed, was killed or took too long.
     ConfigError
         If the model brings code.
     """
@@ -226,47 +227,9 @@ def ensure_artifact(root: Path, request: ArtifactRequest, *, build: bool = True)
         folder = expanded(request.model)
         if folder.is_dir():
             check_no_code(folder)  # Here, not in the export: its message comes at once.
-        _run_export(request, Path(root), missing=str(missing))
+        limits = limits or ExportLimits()
+        run_export(request, Path(root), missing=str(missing), limits=limits)
     return find_artifact(root, request)
-
-
-def _run_export(request: ArtifactRequest, root: Path, *, missing: str) -> None:
-    """Run the export of one artifact and wait for it; ``missing`` says why it has to be built."""
-    needed = "onnx" if GRAPHS[request.graph].takes_onnx else "torch"
-    if importlib.util.find_spec(needed) is None:
-        raise ArtifactMissingError(
-            f"{missing} (building needs {needed}: pip install {requirement('models')})"
-        )
-    what = f"{request.graph} of {request.model} ({request.precision})"
-    say(f"exporting {what}: once, then it is kept in {root}; up to some minutes")
-    started = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "qaeval_export", *export_arguments(request, root)],
-        env=_environment(),
-        stdin=subprocess.DEVNULL,  # What is asked there, nobody sees: nothing may answer.
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.strip()][-_N_SHOWN_LINES:]
-        raise ExportError(
-            f"export of {request.folder_name} failed (exit {done.returncode}): " + "\n".join(lines)
-        )
-    say(f"exported {what} in {time.perf_counter() - started:.0f} s")
-
-
-def _environment() -> dict[str, str]:
-    # Threads that wait must not spin: beside another process it took eight times the CPU seconds.
-    return {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "PYTHONPATH": python_path()}
-
-
-def python_path() -> str:
-    """Return a ``PYTHONPATH`` by which another process finds this library and ``qaeval_export``."""
-    specs = map(importlib.util.find_spec, ("qaeval_core", "qaeval_export"))
-    folders = [str(Path(spec.origin).parents[1]) for spec in specs if spec and spec.origin]
-    given = filter(None, [os.environ.get("PYTHONPATH")])
-    return os.pathsep.join(dict.fromkeys([*folders, *given]))
 
 
 @contextmanager

@@ -13,8 +13,10 @@ But: no weights are loaded here (``qaeval_export.loading``), and nothing is expo
 from __future__ import annotations
 
 import difflib
+import errno
 import hashlib
 import json
+import os
 import re
 from functools import partial
 from pathlib import Path
@@ -24,6 +26,9 @@ from qaeval_core.models.embedded import EMBEDDED, embedded_models, find_embedded
 from qaeval_core.models.source import ModelSource, file_sha256, has_hub_client, snapshot_from_hub
 from qaeval_core.storage.files import expanded
 
+# Smaller files are read whatever they hold; of larger ones an eighth must be there.
+_LEAST_SPARSE_BYTES = 64 << 20
+_MOST_HOLES = 8
 # The only file of a subfolder that is read: how a sentence-transformers model pools.
 _POOLING_FILE = "[0-9]*_Pooling/config.json"
 # Only these are downloaded and hashed: a changed README does not change a model.
@@ -207,7 +212,31 @@ def check_no_code(folder: Path) -> None:
 def _hash_used(folder: Path, onnx_file: str | None) -> dict[str, str]:
     patterns = [*_USED_FILES, *(_with_data(onnx_file) if onnx_file else ())]
     used = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    for path in sorted(used):
+        _check_dense(path)
     return {str(path.relative_to(folder)): file_sha256(path) for path in sorted(used)}
+
+
+def _check_dense(path: Path) -> None:
+    """Raise ModelUnavailableError if a file is nearly all holes: hours of zeros would be read."""
+    n_bytes = path.stat().st_size
+    if n_bytes < _LEAST_SPARSE_BYTES:
+        return
+    n_data = end = 0
+    with path.open("rb") as file:
+        while end < n_bytes:
+            try:
+                start = os.lseek(file.fileno(), end, os.SEEK_DATA)
+                end = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    return  # This store does not tell.
+                break  # Behind the last data there are none.
+            n_data += end - start
+    if n_data * _MOST_HOLES < n_bytes:
+        raise ModelUnavailableError(
+            f"{path} says that it has {n_bytes:,} bytes, and holds {n_data:,}: it is no model"
+        )
 
 
 def _with_data(onnx_file: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
-from qaeval_core.configure import RunConfig
+from qaeval_core.configure import ModelSettings, ModelsSection, RunConfig
 from qaeval_core.errors import ConfigError
 from qaeval_core.families.catalog import CHAT_FAMILIES, FAMILIES
 from qaeval_core.families.chat.family import ChatFamilyPlan, check_agreement, header_names
@@ -20,6 +20,7 @@ from qaeval_core.metrics.base import AnyMetric, Settings
 from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.metrics.chat import ChatSettings, chat_settings
 from qaeval_core.models.artifact import Artifact
+from qaeval_core.models.export_process import ExportLimits
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.planning.run_plan import CompiledRun, InstancePlan
 from qaeval_core.secret_names import is_secret_header
@@ -49,6 +50,12 @@ def needed_requests(config: RunConfig, *, device: str) -> list[ArtifactRequest]:
         for request in FAMILIES[read.family].requests(read, config, device=device)
     ]
     return list({request.folder_name: request for request in requests}.values())
+
+
+def export_limits(models: ModelsSection, request: ArtifactRequest) -> ExportLimits:
+    """Return what the export of a request may take."""
+    own: ModelSettings = getattr(models, request.role)
+    return ExportLimits(own.max_export_s, own.max_export_gb)
 
 
 def compile_run(

@@ -25,7 +25,12 @@ from qaeval_core.planning.columns import (
     column_notes,
     resolve_columns,
 )
-from qaeval_core.planning.compile import compile_run, needed_roles, optional_roles
+from qaeval_core.planning.compile import (
+    compile_run,
+    export_limits,
+    needed_roles,
+    optional_roles,
+)
 from qaeval_core.planning.inputs import InputFile, find_inputs
 from qaeval_core.planning.listing import is_glob, matches, split_glob
 from qaeval_core.planning.read_as import ReadAs
@@ -272,7 +277,8 @@ def make_job(
 
     def ensured(request: ArtifactRequest) -> Artifact:
         root = artifact_root(models.artifacts_path)
-        return ensure_artifact(root, request, build=models.build)
+        limits = export_limits(models, request)
+        return ensure_artifact(root, request, build=models.build, limits=limits)
 
     n_rows = count_rows(inputs.files, config.input.limit)
     run = compile_run(
