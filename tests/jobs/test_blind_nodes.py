@@ -37,8 +37,9 @@ from llm_server import LlmServer
 from naco_jobs import many, settings
 from qaeval.on_ray import pipeline
 from qaeval.on_ray.actors import ScorePieces
+from qaeval.on_ray.nodes import Nodes
 from qaeval_core.configure import RunConfig, load_config
-from qaeval_core.errors import BlindNodeError
+from qaeval_core.errors import BlindNodeError, RunError
 from qaeval_core.planning.job import Job, make_job, read_inputs
 from qaeval_core.running.local_executor import LocalPieceExecutor
 from qaeval_core.running.visibility import Sight
@@ -214,6 +215,89 @@ def test_a_node_that_joins_later_and_is_blind_is_left_out(
     assert n_quarantined(tmp_path / "out" / "results") == 0
     (named,) = [line for line in said if "is left out" in line]
     assert "does not see" in named and str(tmp_path / "out") in named
+
+
+def test_one_blind_node_of_three_is_left_out_and_asked_again(
+    head: Head, connected: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler cannot take it away: seven runs in a row were refused for one of many."""
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    source = write_parquet(tmp_path / "input.parquet", rows())
+    given = request(source, hidden / "out", metrics__cider__metric="cider")  # Two passes and more.
+    look, n_asked = Nodes._answers, list[int]()
+
+    def count(self: Nodes, nodes: Any) -> Any:
+        n_asked.append(len(nodes))
+        return look(self, nodes)
+
+    monkeypatch.setattr(Nodes, "_answers", count)
+    with second_node(head, hidden=None), second_node(head, hidden=hidden):
+        wait_until(lambda: head.n_nodes() == 3, timeout_s=60)
+        config = load_config(overrides=given)
+        layout = pipeline.ActorLayout(2, 1, 1.0, 0.0)
+        refusing = pipeline.RayExecutor(layout, words=layout, may_leave_out=False)
+        with pytest.raises(BlindNodeError, match="nothing was computed"):
+            run_job(make_job(config, read_inputs(config), device="cpu"), refusing, say=print)
+        assert not list(hidden.glob("out/families/*/*.parquet"))
+        n_asked.clear()
+        said: list[str] = []
+        executor = pipeline.RayExecutor(layout, words=layout, say=said.append)
+        run_job(make_job(config, read_inputs(config), device="cpu"), executor, say=said.append)
+    (named,) = [line for line in said if "is left out" in line]
+    assert f"it does not see {hidden / 'out'}" in named
+    assert n_asked[0] == 3 and len(n_asked) > 2 and set(n_asked[1:]) == {1}
+    assert is_whole(hidden / "out")
+
+
+@pytest.fixture
+def bucket(store: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """A store, and a connected cluster that knows its credentials."""
+    store.make_bucket("silence")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with running_head("disabled") as own:
+        ray.init(address=own.address, logging_level="ERROR", log_to_driver=False)
+        yield store
+        ray.shutdown()
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+def test_a_store_that_does_not_answer_makes_no_node_blind(
+    bucket: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_back: bool
+) -> None:
+    """Three of four nodes were given up in an outage of ten seconds, for the rest of the run."""
+    source = write_parquet(tmp_path / "input.parquet", rows())
+    out = bucket.uri(f"silence/{is_back}")
+    patience = 120.0 if is_back else 4.0
+    config = load_config(overrides=request(source, out, scoring__retry_storage_s=patience))
+    job = make_job(config, read_inputs(config), device="cpu")
+    layout = pipeline.ActorLayout(2, 1, 1.0, 0.0)
+    said: list[str] = []
+    executor = pipeline.RayExecutor(layout, words=layout, say=said.append)
+    make = executor.make_pass
+
+    def shut(*given: Any) -> Any:
+        made = make(*given)
+
+        def run() -> None:
+            bucket.door.shut()  # Before the first worker looks.
+            if is_back:
+                threading.Timer(8.0, bucket.door.open).start()
+            made()
+
+        return run
+
+    monkeypatch.setattr(executor, "make_pass", shut)
+    try:
+        if is_back:
+            run_job(job, executor, say=said.append)
+        else:
+            with pytest.raises(RunError, match=r"tried for \d+ s \(scoring\.retry_storage_s\)"):
+                run_job(job, executor, say=said.append)
+    finally:
+        bucket.door.open()
+    assert not [line for line in said if "left out" in line], said
+    assert (as_path(out) / "_SUCCESS").exists() == is_back
 
 
 class LosingExecutor(pipeline.RayExecutor):
