@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,8 +30,11 @@ LABEL_COLUMN = "good"
 SHEET_NAME = "label_sheet.csv"
 # Beside the sheet that told where to draw it.
 SECOND_SHEET_NAME = "label_sheet_best.csv"
-# What spreadsheets take for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+# What spreadsheets take for a formula, in full width too; some trim what cannot be seen first.
+_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
+_UNSEEN = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
+# Signs that turn the direction of reading, or hold it, until another one.
+_TURNS = re.compile("[\u202a-\u202e\u2066-\u2069]")
 _ESCAPE = "'"
 _SALT = 0x9E3779B97F4A7C15
 # Of a second sheet: what the first one drew has chosen where it is drawn, and must not be on it for
@@ -281,7 +285,8 @@ def sheet_text(rows: Sequence[Mapping[str, object]]) -> str:
     writer = csv.writer(sink, quoting=csv.QUOTE_ALL, lineterminator="\n")
     writer.writerow(["id", LABEL_COLUMN, *names])
     for row in rows:
-        texts = [_cell(row[name]) for name in names]
+        # An id comes back as it is; of a text, each sign must stand where it is read.
+        texts = [_TURNS.sub(_notation, _cell(row[name])) for name in names]
         writer.writerow([_cell(row["id"]), "", *texts])
     return sink.getvalue()
 
@@ -291,9 +296,17 @@ def _cell(value: object) -> str:
     return _ESCAPE + text if _is_formula(text) else text
 
 
+def _notation(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
+
+
 def _is_formula(text: str) -> bool:
     # What looks like an escaped one is escaped again, so that it comes back as it was.
-    return text.lstrip(_ESCAPE).startswith(_FORMULA)
+    inner = text.lstrip(_ESCAPE)
+    seen = inner
+    while seen and (seen[0].isspace() or seen[0] in _UNSEEN or _TURNS.match(seen)):
+        seen = seen[1:]
+    return inner.startswith(("\t", "\r", "\n")) or seen.startswith(_FORMULA)
 
 
 def _without_escape(text: str) -> str:

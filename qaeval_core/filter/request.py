@@ -202,7 +202,7 @@ class FilterRequest:
             known = ("none", "exact", "rouge_l=0.7")
             raise ConfigError(f"--near-duplicates: no {text!r}{nearest(text, known)}")
         try:
-            threshold = Fraction(value)
+            threshold = _fraction(value)
         except (ValueError, ZeroDivisionError):
             threshold = Fraction(0)
         if not 0 < threshold <= 1:
@@ -242,10 +242,25 @@ class FilterRequest:
         return hash_text(repr(sorted(self.content().items())))
 
 
+# A number of a thousand million digits is written in a dozen characters, and computed for ever.
+_MAX_NUMBER_CHARS = 30
+_EXPONENT = re.compile(r"e[+-]?0*([0-9]+)$", re.IGNORECASE)
+_MAX_EXPONENT = 20
+
+
+def _fraction(text: str) -> Fraction:
+    """Return a number as it is written; ValueError if it is none, or none that anybody means."""
+    exponent = _EXPONENT.search(text.strip())
+    is_long = len(text.strip()) > _MAX_NUMBER_CHARS
+    if is_long or (exponent is not None and int(exponent[1][:3]) > _MAX_EXPONENT):
+        raise ValueError(f"{text} has too many digits")
+    return Fraction(text)
+
+
 def _share_of(value: str | float, option: str) -> Fraction:
     text = str(value).strip()
     try:
-        share = Fraction(text[:-1]) / 100 if text.endswith("%") else Fraction(text)
+        share = _fraction(text[:-1]) / 100 if text.endswith("%") else _fraction(text)
     except (ValueError, ZeroDivisionError):
         raise ConfigError(f"{option} is {text!r}, needs a number above 0, up to 1") from None
     if not 0 < share <= 1:

@@ -138,7 +138,13 @@ def _best_part(run: Filtering, rows: CorpusRows, labeled: LabeledRows | None) ->
 
 
 def _check_ids(rows: CorpusRows, chosen: NDArray[np.intp], ids: Sequence[str]) -> None:
-    """Raise SchemaError if ids of chosen rows are of other rows, too: before people label them."""
+    """Raise SchemaError if ids of chosen rows are none, or of other rows too: before labels."""
+    n_empty = sum(not name for name in ids)
+    if n_empty:
+        raise SchemaError(
+            f"--label-sheet: {n_empty:,} of {len(ids):,} ids are empty: their labels would name no "
+            "row. Give rows ids; another --seed draws other rows"
+        )
     wanted, numbers = np.unique(rows.tie[chosen], return_inverse=True)  # Hashes of ids.
     times = np.zeros(len(wanted), np.int64)
     for start in range(0, len(rows) if len(wanted) else 0, _STEP):

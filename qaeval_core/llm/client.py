@@ -19,7 +19,7 @@ import hashlib
 import json
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -141,6 +141,8 @@ class ChatClient:
         node to node, and a key goes where the configuration says, and nowhere else.
     patience : Patience, optional
         For how long the server's word is heeded.
+    read_key : callable, optional
+        Reads the key once more where it is refused: it may have been replaced meanwhile.
     """
 
     def __init__(
@@ -150,8 +152,10 @@ class ChatClient:
         *,
         proxy: str | None = None,
         patience: Patience | None = None,
+        read_key: Callable[[], ApiKey | None] | None = None,
     ) -> None:
         self.endpoint = endpoint
+        self._read_key = read_key or (lambda: key)
         self._patience = patience or Patience()
         self._key = key
         self._proxy = proxy
@@ -160,12 +164,13 @@ class ChatClient:
             self._url += f"?{urlencode(endpoint.query)}"
         self._is_open = False
         self._idle: list[httpx.AsyncClient] = []
+        self._stale: list[httpx.AsyncClient] = []  # of a key that was refused
         # 8 MB of brackets are 200 MB of lists: one such reply at a time.
         self._reading = asyncio.Lock()
 
-    @property
+    @functools.cached_property
     def account(self) -> str:
-        """Short name of (server, key)."""
+        """Short name of (server, key), of the key that it began with."""
         base_url = self.endpoint.base_url
         return self._key.account(base_url) if self._key else account_name(base_url)
 
@@ -194,6 +199,7 @@ class ChatClient:
         content = json.dumps(body, default=dict).encode("ascii")
         headers = {"X-Client-Request-Id": request_id}
         await self.open()
+        key = self._key
         http = self._idle.pop() if self._idle else self._connection()
         refused: list[Exception] = []  # by before_send
         is_whole = False
@@ -205,7 +211,10 @@ class ChatClient:
                 ) as response:
                     received = await receive(response)
             is_whole = True
-            return await self._outcome(received)
+            outcome = await self._outcome(received)
+            if isinstance(outcome, ChatFailure) and outcome.is_of_key and self._has_new_key(key):
+                return replace(outcome, kind="retry", end="faulty")
+            return outcome
         except (TimeoutError, httpx.HTTPError) as error:
             return failure_of_error(error, url=self._url, timeout_s=endpoint.timeout_s)
         except Exception as error:
@@ -214,12 +223,25 @@ class ChatClient:
             # Whatever a server does to this program is one call's failure.
             return self.failure_of_fault(error)
         finally:
-            if is_whole:
+            if is_whole and key is self._key:  # The headers of a connection hold the key.
                 self._idle.append(http)
             else:
                 # A call that was cut off may leave its connection taken for ever: on a busy
                 # machine all later calls, which take the last one used, waited for it in vain.
                 await http.aclose()
+
+    def _has_new_key(self, refused: ApiKey | None) -> bool:
+        """Whether there is another key than the one that was refused; it is read once more."""
+        if refused is self._key:
+            try:
+                found = self._read_key()
+            except ConfigError:
+                return False  # The refusal says what is wrong.
+            if found is None or refused is None or found.headers == refused.headers:
+                return False
+            self._key, self._stale = found, [*self._stale, *self._idle]
+            self._idle = []
+        return True
 
     async def _outcome(self, received: Received) -> ChatReply | ChatFailure:
         outcome = functools.partial(
@@ -249,8 +271,9 @@ class ChatClient:
 
     async def aclose(self) -> None:
         """Close all connections; none may be in use."""
-        while self._idle:
-            await self._idle.pop().aclose()
+        for connections in (self._idle, self._stale):
+            while connections:
+                await connections.pop().aclose()
 
     def _connection(self) -> httpx.AsyncClient:
         timeout_s = self.endpoint.timeout_s

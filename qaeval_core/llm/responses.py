@@ -176,6 +176,7 @@ class ChatFailure:
     pause_s: float | None = None
     wait_s: float | None = None
     silent_s: float = 0.0
+    is_of_key: bool = False  # whether it is the key that is refused
 
     @property
     def is_refusal(self) -> bool:
@@ -351,7 +352,8 @@ def _failure(
     if status in _FATAL or status < 400:
         known = _FATAL.get(status, "not what was asked for")
         hint = known.format(key=key.source if key else "nowhere (none was given)", model=model)
-        return ChatFailure("fatal_family", "llm_endpoint_refuses", f"{message} ({hint})")
+        said = f"{message} ({hint})"
+        return ChatFailure("fatal_family", "llm_endpoint_refuses", said, is_of_key=status == 401)
     if status == 429:
         told_s = max(waits.wait_s or 0.0, waits.pause_s or 0.0)
         end: End = "told" if told_s else "refused"

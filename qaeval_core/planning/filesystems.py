@@ -17,6 +17,7 @@ from pyarrow import fs
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.storage.arrow import open_as_filesystem
+from qaeval_core.storage.open_uri import check_endpoint
 
 # What PyArrow has no name for; its own are its own clients.
 _STORAGE_SCHEMES = ("az://", "memory://")
@@ -32,11 +33,12 @@ def open_filesystem(uri: str) -> tuple[fs.FileSystem, str]:
     """
     if "://" not in uri:
         return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(uri))
-    if uri.startswith(_STORAGE_SCHEMES):
-        try:
+    try:
+        if uri.startswith(_STORAGE_SCHEMES):
             return open_as_filesystem(uri)
-        except ConfigError as error:
-            raise pa.ArrowInvalid(str(error)) from None
+        check_endpoint(uri)
+    except ConfigError as error:
+        raise pa.ArrowInvalid(str(error)) from None
     with _as_os_error(uri):
         filesystem, path = fs.FileSystem.from_uri(uri)
     if isinstance(filesystem, fs.PyFileSystem):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from qaeval_core.errors import ConfigError, LanguageModelError, RunError
@@ -145,7 +146,8 @@ async def _open_asker(
     allow, section = settings.allow_insecure, plan.section
     if not allow:
         check_address(str(settings.base_url), proxy=settings.proxy, section=section)
-    key = ApiKey.read(
+    read_key = partial(
+        ApiKey.read,
         path=settings.api_key_file,
         variable=variable,
         headers_path=settings.headers_file,
@@ -156,7 +158,9 @@ async def _open_asker(
         most_s=settings.max_outage_s,
         most_by_clock_s=min(settings.limit_window_s, settings.max_outage_s),
     )
-    client = ChatClient(endpoint_of(plan), key, proxy=settings.proxy, patience=patience)
+    client = ChatClient(
+        endpoint_of(plan), read_key(), proxy=settings.proxy, patience=patience, read_key=read_key
+    )
     governor = open_governor(client.account, limits_of(plan), budget_of(plan))
     folder = journal_folder(plan)
     journal = await asyncio.to_thread(

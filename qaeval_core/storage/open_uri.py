@@ -157,6 +157,19 @@ def quoted(name: str) -> str:
     return quote(name, safe=_PLAIN)
 
 
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+
+
+def check_endpoint(uri: str) -> None:
+    """Raise ConfigError if a store is asked over plain http on another machine.
+
+    For clients of others, such as PyArrow's, which read the same options and variables.
+    """
+    parts = _split(uri, f"{uri.partition('://')[0]}://...")
+    variables = _ENDPOINT_VARIABLES if parts.scheme == "s3" else ()
+    Bucket(parts.scheme, parts.netloc, dict(parse_qsl(parts.query))).endpoint(*variables)
+
+
 def _split(text: str, name: str) -> SplitResult:
     try:
         return urlsplit(text)
@@ -167,7 +180,7 @@ def _split(text: str, name: str) -> SplitResult:
 def _s3(bucket: Bucket, query: str) -> Storage:
     from obstore.store import S3Store
 
-    endpoint = bucket.endpoint("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+    endpoint = bucket.endpoint(*_ENDPOINT_VARIABLES)
     given: dict[str, Any] = {} if endpoint is None else {"endpoint": endpoint}
     region = bucket.options.get("region")
     if not any(os.environ.get(name) for name in _AWS_CREDENTIALS):

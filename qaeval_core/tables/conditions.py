@@ -7,7 +7,9 @@ functions that are known to see one value are let through.
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -36,6 +38,10 @@ _DECIMAL = re.compile(
     rf"{QUOTED.pattern}|(?<![\w.])(?:\d+\.\d*|\.\d+|\d+(?=e))(?:e[+-]?\d+)?", re.I
 )
 
+# polars names what it does not know by its parser's own structure.
+_STRUCTURE = re.compile(r"(expression \w+) ?\{.*\}")
+_MAX_CHARS = 200
+
 # Of polars' SQL, as its documentation lists them: those of one row.
 FUNCTIONS = frozenset(
     """
@@ -59,6 +65,48 @@ _REFUSED = re.compile(r"\b(select|over|from|unnest|explode|values|table)\b", re.
 _OWN_FROM = re.compile(r"\b((?:extract|substring|trim)\s*\([^()]*?)\bfrom\b", re.IGNORECASE)
 
 
+# An expression of thousands of conditions is read for minutes.
+_MOST_CONDITIONS = 500
+_JOINS = re.compile(r"\b(?:and|or)\b", re.IGNORECASE)
+# The ends of calls: two texts, as of REPLACE, and a length, as of LPAD.
+_TEXT = r"'((?:[^']|'')*)'"
+_REPLACED = re.compile(rf",\s*{_TEXT}\s*,\s*{_TEXT}\s*\)")
+_PADDED = re.compile(rf",\s*\d{{1,4}}\s*(?:,\s*{_TEXT}\s*)?\)")
+# How many times as long a text may become.
+_MOST_GROWTH = 100.0
+
+
+def _check_size(expression: str, plain: str, calls: Counter[str], option: str) -> None:
+    """Raise ConfigError if an expression takes minutes to read, or far more memory than its rows.
+
+    Parameters
+    ----------
+    plain : str
+        The expression without what stands in quotes.
+    """
+    n_conditions = len(_JOINS.findall(plain)) + 1
+    if n_conditions > _MOST_CONDITIONS:
+        raise ConfigError(
+            f"{option} has {n_conditions:,} conditions, {_MOST_CONDITIONS} at most: compare a "
+            "column with many values by IN ('a', 'b', ...)"
+        )
+    replaced = _REPLACED.findall(expression)
+    growth = math.prod(max(len(new) / max(len(old), 1), 1.0) for old, new in replaced)
+    if calls["replace"] and (growth > _MOST_GROWTH or len(replaced) < calls["replace"]):
+        raise ConfigError(
+            f"{option} {_short(expression)}: REPLACE takes a text and another one, and together "
+            f"they make a text at most {_MOST_GROWTH:g} times as long"
+        )
+    if calls["lpad"] + calls["rpad"] > len(_PADDED.findall(expression)):
+        raise ConfigError(
+            f"{option} {_short(expression)}: LPAD and RPAD take a length of at most 9999"
+        )
+
+
+def _short(expression: str) -> str:
+    return repr(expression if len(expression) <= _MAX_CHARS else f"{expression[:_MAX_CHARS]}...")
+
+
 def check_condition(
     expression: str, fields: Sequence[pa.Field], option: str = "--keep"
 ) -> list[str]:
@@ -79,7 +127,9 @@ def check_condition(
         more than one row.
     """
     plain = QUOTED.sub(lambda found: '""' if found[0][0] == '"' else "''", expression)
-    calls = {name.lower() for name in _CALL.findall(plain)} - _WORDS
+    counted = Counter(name.lower() for name in _CALL.findall(plain))
+    _check_size(expression, plain, counted, option)
+    calls = counted.keys() - _WORDS
     if refused := _REFUSED.search(_OWN_FROM.sub(r"\1", plain)):
         raise ConfigError(
             f"{option} {expression!r}: {refused[1].upper()} looks at more than one row; conditions "
@@ -128,7 +178,7 @@ def select_rows(frame: pl.DataFrame, expression: str, option: str) -> pl.Series:
         whole = _DECIMAL.sub(lambda own: own[0] if own[0][0] in "'\"" else "1", expression)
         beside.clear().select(pl.sql_expr(whole))
     except pl.exceptions.PolarsError as error:
-        why = str(error).splitlines()[0]
+        why = _STRUCTURE.sub(r"\1", str(error).splitlines()[0])
         commas = (decimal_comma(frame[name]) for name in roots if name in frame.columns)
         why += next(filter(None, commas), "")
         raise ConfigError(f"{option} {expression!r}: {why} ({hint})") from None

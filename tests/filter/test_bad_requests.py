@@ -48,6 +48,10 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ({"share": "0"}, "--share is 0, needs a number above 0, up to 1"),
     ({"share": "1.01"}, "--share is 1.01, needs"),
     ({"share": "half"}, "--share is 'half', needs"),
+    ({"share": "1e-999999999"}, "--share is '1e-999999999', needs"),
+    ({"share": "1e-21"}, "needs a number above 0"),
+    ({"share": "0." + "3" * 40}, "needs a number above 0"),
+    ({"near_duplicates": "rouge_l=1e-999999999"}, "needs a number above 0, up to 1"),
     ({"share": "1/0"}, "--share is '1/0', needs"),
     ({"share": "0.5", "budget": 3}, "--share and --budget: give one of them"),
     ({"share": "0.5", "precision": 0.9, "labels": "l", "label": "g"}, "--share and --precision"),
@@ -94,6 +98,13 @@ def test_wrong_words(options: dict[str, object], message: str) -> None:
      "SELECT looks at more than one row"),
     ({"keep": ("read_parquet('x') > 1",)}, "'read_parquet' is no function of one row"),
     ({"keep": ("1 = 1",)}, "names no column"),
+    ({"keep": (" or ".join(f"id = 'q{i}'" for i in range(3_000)),)},
+     "--keep has 3,000 conditions, 500 at most: compare a column with many values by IN"),
+    ({"keep": ("id SIMILAR TO 'q'",)}, "expression SimilarTo is not currently supported"),
+    ({"keep": ("length(lpad(id, 300000000, 'x')) > 5",)}, "LPAD and RPAD take a length of at most"),
+    ({"keep": (f"{'replace(' * 9}id{', $q$, $qqqqqqqqqq$)' * 9} = 'a'".replace("$", "'"),)},
+     "REPLACE takes a text and another one, and together they make a text at most 100 times"),
+    ({"keep": ("replace(id, topic, id) = 'a'",)}, "REPLACE takes a text and another one"),
     ({"group": "contxt"}, "--group: no column 'contxt'; did you mean 'context'?"),
     ({"quota": "topik=3"}, "--quota: no column 'topik'; did you mean 'topic'?"),
     ({"quota": "topic=equal", "budget": 2}, "2 rows are fewer than the 3 values of topic"),
@@ -109,6 +120,15 @@ def test_wrong_columns(out: Path, tmp_path: Path, options: dict[str, object], me
     assert message in str(raised.value)
     assert not (tmp_path / "kept" / "_SUCCESS").exists()
     assert not (tmp_path / "kept" / "kept").exists()
+
+
+@pytest.mark.parametrize("condition", [
+    "replace(replace(id, 'q', ''), '-', ' ') <> ''", "length(lpad(lower(id), 12, '0')) = 12",
+    " and ".join(f"f1 <> {i}" for i in range(2, 500)), "id in ('q1', 'q2')",
+])  # fmt: skip
+def test_ordinary_conditions_are_not_refused(out: Path, tmp_path: Path, condition: str) -> None:
+    result, _ = filtered(out, tmp_path / "kept", keep=(condition,))
+    assert result.content["kept"] > 0
 
 
 def test_several_instances_need_a_rank(two: Path, tmp_path: Path) -> None:
@@ -459,7 +479,28 @@ def test_a_sheet_whose_ids_are_of_several_rows_is_not_written(tmp_path: Path) ->
     assert len((tmp_path / "kept" / "label_sheet.csv").read_text().splitlines()) == 10
 
 
-@given(st.text("'=+-@\t\r\nq\"; ", min_size=1))
+def test_a_sheet_with_an_id_that_is_empty_is_not_written(tmp_path: Path) -> None:
+    """Its label was dropped: 239 of 240 counted."""
+    table = pl.DataFrame({"id": ["", "a", "b"], "s": [0.1, 0.2, 0.3], "question": "why?"})
+    table.write_parquet(tmp_path / "rows.parquet")
+    with pytest.raises(SchemaError, match="1 of 3 ids are empty: their labels would name no row"):
+        filtered(tmp_path / "rows.parquet", tmp_path / "kept", rank_by="s", label_sheet=3)
+    assert not (tmp_path / "kept" / "label_sheet.csv").exists()
+
+
+@pytest.mark.parametrize(
+    "before", ["", "\n", " ", "\u2028", "\u3000", "\ufeff", "\u200b", "\u202e"]
+)
+@pytest.mark.parametrize("sign", "=+-@\uff1d\uff0b\uff0d\uff20")
+def test_no_cell_is_a_formula_once_it_is_trimmed(before: str, sign: str) -> None:
+    text = f"{before}{sign}SUM(A1)"
+    sheet = sheet_text([{"id": text, "question": text}])
+    row = next(csv.DictReader(io.StringIO(sheet, newline="")))
+    assert row["id"] == f"'{text}" and _without_escape(row["id"]) == text
+    assert row["question"] == f"'{text}".replace("\u202e", "\\u202e")
+
+
+@given(st.text("'=+-@\t\r\nq\"; \u2028\uff1d\u202e", min_size=1))
 def test_ids_come_back_from_a_sheet_as_they_were(name: str) -> None:
     """Protects from an apostrophe of an id taken for the one that keeps spreadsheets off."""
     row = next(

@@ -53,6 +53,41 @@ def ask(
     return asyncio.run(run())
 
 
+def test_a_key_that_was_replaced_is_read_once_more(server: LlmServer, tmp_path: Path) -> None:
+    """A key that is rotated in mid-run ended the run, though its file held the new one."""
+    path = tmp_path / "key"
+
+    async def run(after: str) -> tuple[list[ChatReply | ChatFailure], int]:
+        n_read = 0
+
+        def read_key() -> ApiKey | None:
+            nonlocal n_read
+            n_read += 1
+            return ApiKey.read(path=path)
+
+        path.write_text("sk-test-of-last-week-0123456789")
+        path.chmod(0o600)
+        endpoint = Endpoint(server.base_url, "m", {"max_tokens": 100}, timeout_s=5.0)
+        client = ChatClient(endpoint, read_key(), read_key=read_key)
+        account = client.account
+        path.write_text(after)
+        outcomes = list(await asyncio.gather(*(client.complete(MESSAGES) for _ in range(8))))
+        outcomes.append(await client.complete(MESSAGES))
+        await client.aclose()
+        assert client.account == account  # Limits are those of the account that it began with.
+        return outcomes, n_read
+
+    (*first, last), n_read = asyncio.run(run(KEY))
+    assert isinstance(last, ChatReply) and n_read == 2
+    failures = [own for own in first if isinstance(own, ChatFailure)]
+    assert failures and all(own.kind == "retry" and not own.may_be_billed for own in failures)
+    outcomes, n_read = asyncio.run(run("sk-test-of-last-week-0123456789"))
+    assert all(isinstance(own, ChatFailure) and own.kind == "fatal_family" for own in outcomes)
+    outcomes, _ = asyncio.run(run("sk-test-another-wrong-one-01234"))
+    *_, last = outcomes
+    assert isinstance(last, ChatFailure) and last.kind == "fatal_family"
+
+
 def test_calls_that_were_cut_off_take_no_connection_from_later_ones(server: LlmServer) -> None:
     """Replies and time-outs come in one turn of a loop that stood still, as on a busy machine."""
 

@@ -301,3 +301,16 @@ def test_swaps_of_processes_lose_nothing(tmp_path: Path) -> None:
     with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:
         list(pool.map(add, [str(path)] * 3, [40] * 3))
     assert path.read_bytes() == b"120" and [own.name for own in tmp_path.iterdir()] == ["counter"]
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_input_goes_no_other_way_than_output(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyArrow's client opened what an OUT was refused for."""
+    monkeypatch.delenv(opening.ALLOW_HTTP, raising=False)
+    uri = f"{scheme}://bucket/x.parquet?endpoint_override=10.1.2.3:9000&scheme=http"
+    with pytest.raises(InputError, match=r"plain http to 10\.1\.2\.3:9000 shows everybody"):
+        find_inputs([uri])
+    if scheme == "s3":
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://other.internal")
+        with pytest.raises(InputError, match="plain http to other.internal"):
+            find_inputs(["s3://bucket/x.parquet"])

@@ -234,10 +234,6 @@ class PieceActor(ABC):
     def run(self, pieces: Sequence[Piece]) -> Iterable[Done]:
         """Commit pieces; yield what was committed of each shard."""
 
-    def told(self, problem: QAEvalError) -> str:
-        """Return what the driver is told of an error."""
-        return f"{type(problem).__name__}: {problem}"
-
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Take the pieces of a batch; return what was committed of each shard, or an error."""
         numbers = batch.column("number").to_pylist()
@@ -258,7 +254,7 @@ class PieceActor(ABC):
             pass  # The driver asked for it and says so itself.
         except QAEvalError as problem:
             # As a row: an exception would come back wrapped in the cluster's own trace.
-            error, is_family = self.told(problem), isinstance(problem, LanguageModelError)
+            error, is_family = str(problem), isinstance(problem, LanguageModelError)
         return self._result(numbers, commits, error=error, is_family=is_family)
 
     def _result(

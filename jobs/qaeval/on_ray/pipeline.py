@@ -398,10 +398,6 @@ class AskPieces(PieceActor):
         finally:
             self.account = self._worker.account
 
-    def told(self, problem: QAEvalError) -> str:
-        """Return what the driver is told of an error."""
-        return str(problem)
-
 
 # One actor's pieces that are open at once: the last calls of one leave nobody idle.
 _PIECES_AT_ONCE = 3
