@@ -22,7 +22,8 @@ from qaeval_core.errors import (
     UnreadableFileError,
     nearest,
 )
-from qaeval_core.planning.inputs import InputFile, find_inputs, one_a_folder
+from qaeval_core.planning.inputs import InputFile, find_inputs
+from qaeval_core.planning.listing import one_a_folder
 from qaeval_core.schema import COLUMNS_METADATA, QUARANTINE_REASON, ROLES, is_list
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.tables.conditions import check_condition
@@ -78,7 +79,9 @@ class Source:
     def looked_at(self) -> list[str]:
         """Files that whoever works must see: one of each folder."""
         files = self.corpus.files
-        return one_a_folder([own for file in files for own in (file.source, file.scores) if own])
+        return one_a_folder(
+            [own.uri for file in files for own in (file.source, file.scores) if own]
+        )
 
 
 def open_source(

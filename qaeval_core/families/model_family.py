@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -249,30 +248,16 @@ def pass_settings(artifact: Artifact, options: Mapping[str, object]) -> dict[str
         "model": record.model.name,
         "precision": record.precision,
         "lossy": record.lossy,
-        **({} if record.source == "torch" else _of_others(record)),
+        **({} if record.source == "torch" else {"source": "onnx", "parity": _compared(record)}),
+        **({} if record.source == "torch" else {"batch_mates": record.batch_mates}),
         # Signatures of the first version do not name it.
         **({} if record.graph_version == 1 else {"graph_version": record.graph_version}),
     }
 
 
-# Differences below this are roundings, of which each machine that exports has its own.
-_LEAST_SHOWN = 1e-5
-
-
-def _of_others(record: ArtifactRecord) -> dict[str, object]:
-    """Return what a graph was compared with that was taken as it is, and how it bears batches.
-
-    The bound of a difference is a power of ten, or a second export would be another signature.
-    """
-    mates: object = "none" if record.one_row_batches else None
-    if mates is None:
-        bound = max(record.batch_difference or 0.0, _LEAST_SHOWN)
-        mates = f"{10.0 ** math.ceil(math.log10(bound)):.0e}"
-    return {
-        "source": "onnx",
-        "parity": "none" if record.parity is None else "torch",
-        "batch_mates": mates,
-    }
+def _compared(record: ArtifactRecord) -> str:
+    """Return what a graph that was taken as it is was compared with."""
+    return "none" if record.parity is None else "torch"
 
 
 def is_model(plan: FamilyPlan) -> TypeGuard[ModelFamilyPlan]:

@@ -30,7 +30,7 @@ from qaeval_core.filter.scan import (
     scan_range,
 )
 from qaeval_core.filter.unfenced import check_declared, declared
-from qaeval_core.planning.inputs import one_a_folder
+from qaeval_core.planning.listing import one_a_folder
 from qaeval_core.storage import files
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.storage.retry import Outages
@@ -193,7 +193,7 @@ class Filtering:
         given = [
             own for file in self.plan.corpus.files for own in (file.source, file.scores) if own
         ]
-        self.executor.begin(self.work, one_a_folder(given))
+        self.executor.begin(self.work, one_a_folder([file.uri for file in given]))
         try:
             yield
         finally:

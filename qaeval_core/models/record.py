@@ -6,6 +6,7 @@ share these two and no code besides.
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Mapping
@@ -100,6 +101,8 @@ NO_SPAN = -1e4
 
 Precision = Literal["fp32", "fp16"]
 
+# Below it a difference is one of roundings.
+_LEAST_DIFFERENCE = 1e-5
 # Wider than any model that is known; beyond it a record is damaged, or was made to do harm.
 _Count = Annotated[int, Field(ge=0, le=10**12)]
 _Size = Annotated[int, Field(ge=1, le=10**7)]
@@ -305,6 +308,17 @@ class ArtifactRecord(_Record):
     # at graphs of ours that were built before.
     batch_difference: Annotated[float, Field(ge=0)] | None = None
     one_row_batches: bool = False
+
+    @property
+    def batch_mates(self) -> str:
+        """How far the rows beside a row may move its values, for signatures.
+
+        A power of ten: roundings differ between machines, and a second export is the same model.
+        """
+        if self.one_row_batches:
+            return "none"
+        bound = max(self.batch_difference or 0.0, _LEAST_DIFFERENCE)
+        return f"{10.0 ** math.ceil(math.log10(bound)):.0e}"
 
     @model_validator(mode="after")
     def _check_whole(self) -> ArtifactRecord:

@@ -44,11 +44,8 @@ from qaeval_core.planning.listing import (
 )
 from qaeval_core.planning.read_as import ReadAs, folder_keys
 from qaeval_core.signature import hash_text
-from qaeval_core.storage.open_uri import quoted
+from qaeval_core.storage.quoting import quoted
 from qaeval_core.text.plain_columns import column_type
-
-# A look at each folder of inputs, but not at a million of them.
-_MAX_INPUT_FOLDERS = 64
 
 _SUFFIXES = (".parquet", ".pq", ".parq")
 _MAGIC = b"PAR1"
@@ -491,11 +488,3 @@ def _read_footer(item: _Found, relative: str, *, read_as: ReadAs) -> InputFile |
     )
     written = metadata.schema.to_arrow_schema()
     return InputFile(relative, version, tuple(groups), schema, written, read_as)
-
-
-def one_a_folder(inputs: Sequence[InputFile]) -> list[str]:
-    """Return the place of one file of each folder, of so many that it is quickly looked at."""
-    by_folder: dict[str, str] = {}
-    for file in inputs:
-        by_folder.setdefault(file.uri.rpartition("/")[0], file.uri)
-    return list(by_folder.values())[:_MAX_INPUT_FOLDERS]

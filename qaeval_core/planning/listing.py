@@ -232,3 +232,19 @@ def parquet_names(names: Sequence[str]) -> list[str]:
         taken.add(own)
         found.append(own)
     return found
+
+
+# A look at each folder of inputs, but not at a million of them.
+_MAX_INPUT_FOLDERS = 64
+
+
+def one_a_folder(uris: Sequence[str]) -> list[str]:
+    """Return one file of each folder, of so many that they are quickly looked at.
+
+    >>> one_a_folder(["s3://b/x/1", "s3://b/x/2", "s3://b/y/1"])
+    ['s3://b/x/1', 's3://b/y/1']
+    """
+    by_folder: dict[str, str] = {}
+    for uri in uris:
+        by_folder.setdefault(uri.rpartition("/")[0], uri)
+    return list(by_folder.values())[:_MAX_INPUT_FOLDERS]

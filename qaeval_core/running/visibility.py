@@ -18,8 +18,8 @@ from functools import partial
 from pyarrow import fs
 
 from qaeval_core.planning.filesystems import open_filesystem, store_of
-from qaeval_core.planning.inputs import one_a_folder
 from qaeval_core.planning.job import Job
+from qaeval_core.planning.listing import one_a_folder
 from qaeval_core.storage import files
 from qaeval_core.storage.files import expanded
 from qaeval_core.storage.path import StoragePath
@@ -170,7 +170,7 @@ def marked(job: Job, outages: Outages) -> Iterator[tuple[Job, Sight]]:
         mark,
         tuple(map(str, folders)),
         tuple(_given_files(job)),
-        tuple(one_a_folder(job.files)),
+        tuple(one_a_folder([file.uri for file in job.files])),
         job.config.scoring.retry_storage_s,
     )
     try:

@@ -32,7 +32,7 @@ from obstore.exceptions import (
 from obstore.store import MemoryStore
 
 from qaeval_core.storage.base import Found, Sink, Storage, Tag
-from qaeval_core.storage.open_uri import quoted
+from qaeval_core.storage.quoting import quoted
 from qaeval_core.storage.wary import MOST_BYTES, check_size
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from qaeval_core.distribution import requirement
 from qaeval_core.errors import ConfigError, nearest
@@ -87,8 +87,6 @@ class Bucket:
         return found
 
 
-# What stands for itself in the path of a URI (RFC 3986), beside letters, digits and "-._~".
-_PLAIN = "/!$&'()*+,;=:@"
 _opened: dict[str, Storage] = {}
 _opening = threading.Lock()
 
@@ -144,17 +142,6 @@ def open_bucket(uri: str) -> tuple[Storage, str]:
         if root not in _opened:
             _opened[root] = opener(Bucket(parts.scheme, parts.netloc, options), parts.query)
         return _opened[root], name
-
-
-def quoted(name: str) -> str:
-    """Return a name as it stands in a URI: PyArrow's parser and ours read the same out of it.
-
-    Examples
-    --------
-    >>> quoted("lang=de/c%.parquet"), quoted("größe?[1]")
-    ('lang=de/c%25.parquet', 'gr%C3%B6%C3%9Fe%3F%5B1%5D')
-    """
-    return quote(name, safe=_PLAIN)
 
 
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")

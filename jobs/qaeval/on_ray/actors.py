@@ -22,7 +22,7 @@ import ray
 from ray.data import DataContext
 
 from qaeval.on_ray.shipping import Shipping
-from qaeval.on_ray.worker_signs import PiecesInHand, Standing, WorkerSigns
+from qaeval.on_ray.worker_signs import Attendance, PiecesInHand, WorkerSigns
 from qaeval_core.configure import ModelsSection
 from qaeval_core.errors import (
     LanguageModelError,
@@ -81,7 +81,7 @@ class Coordinator:
         """Take what a line of progress shall end with."""
         self._counter.set_status(note)
 
-    def state(self) -> tuple[Counts, Standing]:
+    def state(self) -> tuple[Counts, Attendance]:
         """Return the counts of this moment, and how the workers stand."""
         return self._counter.snapshot(), self._signs.standing()
 

@@ -10,7 +10,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from qaeval.on_ray.worker_signs import Standing
+from qaeval.on_ray.worker_signs import Attendance
 from qaeval_core.running.progress import Counts, ProgressPrinter
 
 _ASK_EVERY_S = 0.5
@@ -45,7 +45,7 @@ class News:
         """Whether workers are to stop."""
         return self._is_told_to_stop or self._stop.is_set()
 
-    def look(self) -> Standing | None:
+    def look(self) -> Attendance | None:
         """Show progress and pass the wish to stop on; return how workers stand, if that is new."""
         now = time.monotonic()
         self._silent_s += min(now - self._last_look_s, _MOST_BETWEEN_LOOKS_S)
@@ -55,13 +55,13 @@ class News:
                 self._coordinator.stop.remote()
             self._asked, self._last_asked_s = self._coordinator.state.remote(), now
         if self._asked is not None and ray.wait([self._asked], timeout=0)[0]:
-            state: tuple[Counts, Standing] = ray.get(self._asked)
+            state: tuple[Counts, Attendance] = ray.get(self._asked)
             self._counts, standing = state
             self._asked, self._silent_s = None, 0.0
             self._printer.update(self._counts)
             return standing
         if self._silent_s > _SILENT_AFTER_S:
-            return Standing(n_at_work=0, n_started=1, idle_s=self._silent_s)
+            return Attendance(n_at_work=0, n_started=1, idle_s=self._silent_s)
         return None
 
     def stop_workers(self) -> None:

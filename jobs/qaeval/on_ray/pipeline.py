@@ -29,7 +29,7 @@ from qaeval.on_ray.news import News
 from qaeval.on_ray.nodes import Nodes
 from qaeval.on_ray.shipping import open_shipping
 from qaeval.on_ray.stream import Stream, StreamOver
-from qaeval.on_ray.worker_signs import Standing
+from qaeval.on_ray.worker_signs import Attendance
 from qaeval_core.errors import LanguageModelError, QAEvalError, RunError, RunStoppedError
 from qaeval_core.families.chat.family import ChatFamilyPlan, is_chat
 from qaeval_core.families.contract import FamilyPlan
@@ -297,7 +297,7 @@ class _Pass(ABC):
                 what = f"no worker has done anything for {duration(standing.idle_s)}"
                 raise PipelineError(what, results.open)
 
-    def _is_stalled(self, standing: Standing) -> bool:
+    def _is_stalled(self, standing: Attendance) -> bool:
         """Whether nothing happens that could: a pipeline may wait for room for hours."""
         is_idle = standing.n_at_work == 0 and standing.idle_s > self._most_idle_s
         return is_idle and (standing.n_started > 0 or self.has_room())

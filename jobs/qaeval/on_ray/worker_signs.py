@@ -23,7 +23,7 @@ STILL_AFTER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Attendance:
     """What the coordinator knows of the workers of a pass at one moment.
 
     Attributes
@@ -61,7 +61,7 @@ class WorkerSigns:
     >>> signs.take("a", 1)
     >>> now[0] = 30.0
     >>> signs.standing()
-    Standing(n_at_work=1, n_started=1, idle_s=30.0)
+    Attendance(n_at_work=1, n_started=1, idle_s=30.0)
     >>> now[0] = 61.0
     >>> signs.standing().n_at_work
     0
@@ -85,11 +85,11 @@ class WorkerSigns:
         self._in_hand[worker] = (n_pieces, self._clock())
         self.heard()
 
-    def standing(self) -> Standing:
+    def standing(self) -> Attendance:
         """Return how things stand."""
         now = self._clock()
         at_work = [n for n, since in self._in_hand.values() if n and now - since <= DEAD_AFTER_S]
-        return Standing(len(at_work), len(self._in_hand), now - self._last_s)
+        return Attendance(len(at_work), len(self._in_hand), now - self._last_s)
 
 
 class PiecesInHand:
