@@ -24,6 +24,7 @@ from typing import TypeVar
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from qaeval_core.errors import StorageError
+from qaeval_core.storage.wary import UnfitFileError
 
 T = TypeVar("T")
 
@@ -34,9 +35,7 @@ _MAX_WAIT_S = 15.0
 _LOOK_EVERY_S = 0.5
 _MAX_REASON_CHARS = 300
 # Nothing that time heals: the request is at fault, or the program.
-_LASTING = frozenset(
-    {errno.ENAMETOOLONG, errno.EISDIR, errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EFBIG}
-)
+_LASTING = frozenset({errno.ENAMETOOLONG, errno.EISDIR, errno.EINVAL, errno.EBADF, errno.ENOTSUP})
 
 
 class Outages:
@@ -111,7 +110,7 @@ class Outages:
         def is_over(state: RetryCallState) -> bool:
             error = _error(state)
             is_lasting = isinstance(error, OSError) and error.errno in _LASTING
-            return is_lasting or out_s() >= self._retry_s
+            return is_lasting or isinstance(error, UnfitFileError) or out_s() >= self._retry_s
 
         def say(state: RetryCallState) -> None:
             self._set_note(
