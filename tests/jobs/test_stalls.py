@@ -103,6 +103,22 @@ def test_ten_minutes_are_the_default() -> None:
     assert ClusterSection().no_progress_s == 600.0
 
 
+def test_a_node_is_not_asked_again_in_the_pass_that_it_gave_pieces_back_in() -> None:
+    """It may see all that is asked for but one file: the pass would begin anew for ever."""
+    left_out: list[dict[str, str]] = []
+    nodes = SimpleNamespace(leave_out=left_out.append, ray_options=dict)
+    news = SimpleNamespace(blind=lambda: {"a": "no file"}, begin_pipeline=lambda: None)
+    rounds = [["piece"], []]
+    work = SimpleNamespace(
+        consume=lambda *_: rounds.pop(0), dataset=lambda pieces, *, ray_options: pieces
+    )
+    executor = SimpleNamespace(nodes=nodes, stop=threading.Event(), _say=print)
+    pipeline.RayExecutor._run_rounds(
+        cast(Any, executor), cast(Any, work), cast(Any, None), [], cast(Any, news), lambda _: None
+    )
+    assert left_out == [{"a": "no file"}] and not rounds
+
+
 _N_ROWS = 400
 
 

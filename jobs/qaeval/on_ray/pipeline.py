@@ -156,8 +156,8 @@ class RayExecutor:
                 pieces = error.pieces
             if not pieces or self.stop.is_set():
                 return
+            # Not asked again before the next pass: it may lack one file, which its worker knows.
             self.nodes.leave_out(news.blind())
-            self.nodes.look_around()
             news.begin_pipeline()
             dataset = work.dataset(pieces, ray_options=self.nodes.ray_options())
 
