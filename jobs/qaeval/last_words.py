@@ -10,6 +10,7 @@ But: where ``QAEVAL_DEBUG`` is set there is no parent, so that a debugger has th
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import os
 import signal
@@ -84,7 +85,8 @@ def _pass_on(child: int) -> None:
 
     def pass_on(number: int, _: FrameType | None) -> None:
         if number != signal.SIGTSTP:
-            os.kill(child, number)
+            with contextlib.suppress(ProcessLookupError):  # It has ended this moment.
+                os.kill(child, number)
             return
         os.kill(child, signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
