@@ -22,8 +22,7 @@ _MOST_PER_FILE_BYTE = 2
 
 def limit_memory(source: ModelSource, max_memory_gb: float | None) -> None:
     """Let this process have no more memory than a model of this size needs, and leave no core."""
-    n_file_bytes = sum((source.folder / name).stat().st_size for name in source.files)
-    most = _LEAST_BYTES + _PER_FILE_BYTE * n_file_bytes
+    most = _LEAST_BYTES + _PER_FILE_BYTE * source.n_bytes()
     if max_memory_gb is not None:
         most = int(max_memory_gb * 1e9)
     for kind, limit in ((resource.RLIMIT_DATA, most), (resource.RLIMIT_CORE, 0)):
@@ -60,9 +59,7 @@ def _of_nodes(nodes: Iterator[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
 
 def check_sizes(proto: onnx.ModelProto, source: ModelSource) -> None:
     """Raise ExportError if tensors say that they are far larger than the files that hold them."""
-    n_file_bytes = sum(
-        (source.folder / name).stat().st_size for name in source.files if ".onnx" in name
-    )
+    n_file_bytes = source.n_bytes(".onnx")
     n_bytes = sum(map(_n_bytes, tensors_of(proto)))
     if n_bytes > _MOST_PER_FILE_BYTE * n_file_bytes:
         raise ExportError(

@@ -13,7 +13,13 @@ from types import MappingProxyType
 
 from qaeval_core.distribution import NAME as DISTRIBUTION
 from qaeval_core.errors import ArtifactHashError, ConfigError, ModelUnavailableError
-from qaeval_core.models.source import ModelSource, file_sha256, files_from_hub, has_hub_client
+from qaeval_core.models.source import (
+    ADAPTER_PREFIX,
+    ModelSource,
+    file_sha256,
+    files_from_hub,
+    has_hub_client,
+)
 
 _ADAPTERS = Path(__file__).resolve().parents[1] / "adapters"
 
@@ -194,7 +200,7 @@ def find_embedded(name: str, *, role: str, ask_hub: bool = True) -> ModelSource:
         own = f"the adapter {name} of {DISTRIBUTION}"
         remedy = f"pip install --no-deps --force-reinstall {DISTRIBUTION}"
         _check_pinned(entry.adapter, entry.adapter_files, owner=own, remedy=remedy)
-        files |= {f"adapter/{file}": sha256 for file, sha256 in entry.adapter_files.items()}
+        files |= {f"{ADAPTER_PREFIX}{file}": sha256 for file, sha256 in entry.adapter_files.items()}
     return ModelSource(
         name=name,
         kind="package",

@@ -17,6 +17,8 @@ from qaeval_core.errors import ModelUnavailableError
 
 # A hub that answers does so in less than a second; without one, waiting longer finds nothing.
 _ANSWER_TIMEOUT_S = 5.0
+# Names an adapter's files among those of its base.
+ADAPTER_PREFIX = "adapter/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,16 @@ class ModelSource:
     revision: str | None = None
     adapter: Path | None = None
     onnx_file: str | None = None
+
+    def path_of(self, file: str) -> Path:
+        """Return where one of ``files`` lies."""
+        if self.adapter is not None and file.startswith(ADAPTER_PREFIX):
+            return self.adapter / file.removeprefix(ADAPTER_PREFIX)
+        return self.folder / file
+
+    def n_bytes(self, part: str = "") -> int:
+        """Return how many bytes the files have whose names hold ``part``."""
+        return sum(self.path_of(file).stat().st_size for file in self.files if part in file)
 
 
 def file_sha256(path: Path) -> str:

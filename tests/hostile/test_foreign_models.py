@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from adopted_folders import folder_of, request_of
 from qaeval_core.errors import ExportError, ModelUnavailableError
-from qaeval_core.models.artifact import ensure_artifact
+from qaeval_core.models.artifact import ArtifactRequest, ensure_artifact
 from qaeval_core.models.export_process import ExportLimits
 
 
@@ -171,3 +171,10 @@ def test_what_an_honest_model_takes_is_allowed(tmp_path: Path) -> None:
         tmp_path / "built", request_of("cross_encoder", folder), limits=limits
     )
     assert artifact.record.source == "onnx"
+
+
+def test_an_adapter_counts_as_files_of_its_model(tmp_path: Path) -> None:
+    """Its files lie elsewhere, and were looked for in the folder of its base."""
+    request = ArtifactRequest(graph="pair_score", model="sas-minilm", precision="fp32")
+    artifact = ensure_artifact(tmp_path / "built", request)
+    assert artifact.record.model.files.keys() > {"adapter/adapter_model.safetensors"}
