@@ -76,15 +76,16 @@ class Cluster:
         kinds = (*_PORTS, *more)
         ports = zip(kinds, free_ports(len(kinds)), strict=True)
         self._n_started += 1
-        log = (self._folder / f"node{self._n_started}.log").open("wb")
-        return subprocess.Popen(
-            [*prefix, str(BIN / "ray"), "start", "--block", "--disable-usage-stats",
-             "--num-cpus=1", "--num-gpus=0", "--node-ip-address=127.0.0.1",
-             "--min-worker-port=0", "--max-worker-port=0", f"--object-store-memory={100 << 20}",
-             *(f"--{kind}-port={port}" for kind, port in ports), *words],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment,
-            start_new_session=True,
-        )  # fmt: skip
+        with (self._folder / f"node{self._n_started}.log").open("wb") as log:
+            return subprocess.Popen(
+                [*prefix, str(BIN / "ray"), "start", "--block", "--disable-usage-stats",
+                 "--num-cpus=1", "--num-gpus=0", "--node-ip-address=127.0.0.1",
+                 "--min-worker-port=0", "--max-worker-port=0",
+                 f"--object-store-memory={100 << 20}",
+                 *(f"--{kind}-port={port}" for kind, port in ports), *words],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment,
+                start_new_session=True,
+            )  # fmt: skip
 
     def n_alive(self) -> int:
         """Return how many nodes the head counts; 0 where it does not answer."""
@@ -151,9 +152,10 @@ class Cluster:
             self.stop()
             self.start()
             return
-        self.nodes = [
-            node for node in self.nodes if node.poll() is None and self.named("raylet", node)
-        ]
+        for node in list(self.nodes):
+            if node.poll() is not None or not self.named("raylet", node):
+                self.nodes.remove(node)
+                _end(node)
         try:
             while len(self.nodes) < self._n_nodes - 1:
                 self.add()
@@ -171,7 +173,11 @@ class Cluster:
                 if abs(one.create_time() - born) < 2:
                     one.kill()
         for node in filter(None, [self.head, *self.nodes]):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(node.pid, signal.SIGKILL)
-            node.wait(timeout=60)
+            _end(node)
         self.head, self.nodes, self._born = None, [], {}
+
+
+def _end(node: Node) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(node.pid, signal.SIGKILL)
+    node.wait(timeout=60)

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +16,9 @@ from pathlib import Path
 
 import psutil
 
-from chaos_cluster import Cluster, Node
-from helpers import REPOSITORY
+from chaos_cluster import Node
+from chaos_run import Run, send
+from memory_groups import run_out_of_memory
 from s3_server import S3Server
 
 # After the last fault is over: a run that has not ended by then hangs.
@@ -67,120 +66,61 @@ def clock_library(folder: Path) -> Path:
     return made
 
 
-@dataclass
-class Scene:
+@dataclass(kw_only=True)
+class Scene(Run):
     """One run, and what it stands on."""
 
-    cluster: Cluster
-    words: Sequence[str]
-    environment: Mapping[str, str]
     folder: Path
     disk: Path
-    log: Path
-    drawn: random.Random
     s3: S3Server
-    driver: subprocess.Popen[bytes] | None = None
     others: list[subprocess.Popen[bytes]] = field(default_factory=list)
     blind: list[Node] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def start(self, *more: str, log: Path | None = None) -> subprocess.Popen[bytes]:
-        """Start the command; its output is added to a log."""
-        with (log or self.log).open("ab") as said:
-            said.write(b"--- start\n")
-            said.flush()
-            return subprocess.Popen(
-                [sys.executable, "-m", "qaeval", *self.words, *more,
-                 "--address", self.cluster.address],
-                stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=REPOSITORY,
-                env={**self.cluster.environment, **self.environment}, start_new_session=True,
-            )  # fmt: skip
 
     def also(self, *more: str) -> subprocess.Popen[bytes]:
         """Start the command once more beside the first."""
         self.others.append(self.start(*more, log=self.log.with_suffix(".others.log")))
         return self.others[-1]
 
-    def processes(self) -> list[psutil.Process]:
-        """Return the driver and its parent, which passes signals on."""
-        assert self.driver is not None
-        with contextlib.suppress(psutil.Error):
-            own = psutil.Process(self.driver.pid)
-            return [own, *own.children(recursive=True)]
-        return []
-
-    def is_alive(self) -> bool:
-        """Whether the run goes on."""
-        return self.driver is not None and self.driver.poll() is None
-
-    def said(self) -> str:
-        """Return what the last start has printed."""
-        return self.log.read_text(errors="replace").rpartition("--- start")[2]
-
-    def until_work(self, timeout_s: float) -> bool:
-        """Wait for workers, and a moment by chance; False where the run ended before."""
-        until = time.monotonic() + timeout_s
-        while self.is_alive() and time.monotonic() < until:
-            if "rows (" in self.said() and self.cluster.workers():
-                time.sleep(self.drawn.uniform(0.0, 4.0))
-                return self.is_alive()
-            time.sleep(0.3)
-        self.notes.append("no work seen")
-        return False
-
-    def kill(self) -> None:
-        """Kill the driver and its parent."""
-        _send(self.processes(), signal.SIGKILL)
-        if self.driver is not None:
-            self.driver.wait()
-
-
-def _send(processes: Sequence[psutil.Process], number: int) -> int:
-    for one in processes:
-        with contextlib.suppress(psutil.Error):
-            one.send_signal(number)
-    return len(processes)
-
 
 def _freeze(processes: Sequence[psutil.Process], seconds: float) -> None:
-    _send(processes, signal.SIGSTOP)
+    send(processes, signal.SIGSTOP)
     time.sleep(seconds)
-    _send(processes, signal.SIGCONT)
+    send(processes, signal.SIGCONT)
 
 
 def kill_worker(s: Scene) -> None:
     workers = s.cluster.workers()
-    n_killed = _send(workers[: s.drawn.randint(1, 2)], signal.SIGKILL)
+    n_killed = send(workers[: s.drawn.randint(1, 2)], signal.SIGKILL)
     s.notes.append(f"{n_killed} of {len(workers)} workers")
 
 
 def kill_workers_often(s: Scene) -> None:
     until, n_killed = time.monotonic() + 25, 0
     while time.monotonic() < until and s.is_alive():
-        n_killed += _send(s.cluster.workers(), signal.SIGKILL)
+        n_killed += send(s.cluster.workers(), signal.SIGKILL)
         time.sleep(1.5)
     s.notes.append(f"{n_killed} kills")
 
 
 def kill_all_ray_processes(s: Scene) -> None:
     """Coordinator, agents, sources of artifacts and all."""
-    s.notes.append(f"{_send(s.cluster.named('ray::', s.cluster.head, *s.cluster.nodes), 9)} killed")
+    s.notes.append(f"{send(s.cluster.named('ray::', s.cluster.head, *s.cluster.nodes), 9)} killed")
 
 
 def kill_raylet(s: Scene) -> None:
-    _send(s.cluster.named("raylet", s.drawn.choice(s.cluster.nodes)), signal.SIGKILL)
+    send(s.cluster.named("raylet", s.drawn.choice(s.cluster.nodes)), signal.SIGKILL)
 
 
 def kill_raylets_but_head(s: Scene) -> None:
-    _send(s.cluster.named("raylet", *s.cluster.nodes), signal.SIGKILL)
+    send(s.cluster.named("raylet", *s.cluster.nodes), signal.SIGKILL)
 
 
 def kill_head_raylet(s: Scene) -> None:
-    _send(s.cluster.named("raylet", s.cluster.head), signal.SIGKILL)
+    send(s.cluster.named("raylet", s.cluster.head), signal.SIGKILL)
 
 
 def kill_head(s: Scene) -> None:
-    _send(s.cluster.named("gcs_server", s.cluster.head), signal.SIGKILL)
+    send(s.cluster.named("gcs_server", s.cluster.head), signal.SIGKILL)
 
 
 def freeze_head_20(s: Scene) -> None:
@@ -279,12 +219,28 @@ def freeze_driver_and_take_over(s: Scene) -> None:
     """Held for dead after two minutes; another run takes OUT; then the first one wakes up."""
     assert s.driver is not None
     frozen = s.processes()
-    _send(frozen, signal.SIGSTOP)
+    send(frozen, signal.SIGSTOP)
     other = s.also("--wait", "170")
     time.sleep(128)
-    _send(frozen, signal.SIGCONT)
+    send(frozen, signal.SIGCONT)
     s.notes.append(f"second: exit {other.wait(timeout=HANG_S)}")
     s.notes.append(f"first: exit {s.driver.wait(timeout=60)}")
+
+
+def no_memory_for_a_node(s: Scene) -> None:
+    """By the kernel, which kills workers first."""
+    _no_memory(s, s.cluster.family(s.drawn.choice(s.cluster.nodes)))
+
+
+def no_memory_for_the_driver(s: Scene) -> None:
+    """Its parent, which tells of it, has next to no memory itself."""
+    _no_memory(s, s.processes()[1:])
+
+
+def _no_memory(s: Scene, processes: Sequence[psutil.Process]) -> None:
+    n_killed = run_out_of_memory(f"chaos{os.getpid()}", processes)
+    assert n_killed, "the kernel killed nothing"
+    s.notes.append(f"the kernel killed {n_killed}")
 
 
 def run_beside(s: Scene) -> None:
@@ -393,7 +349,7 @@ KINDS: Mapping[str, Callable[[Scene], None]] = {
         kill_workers_often, freeze_head_20, full_disk_30, three_at_once, s3_flaps, late_nodes,
         freeze_worker_60, clock_minute_back, kill_raylets_but_head, interrupt_driver, s3_out_60,
         freeze_driver_and_take_over, kill_driver_twice, freeze_raylet_60, clock_forward,
-        clock_stands,
+        no_memory_for_a_node, no_memory_for_the_driver, clock_stands,
     )
 }  # fmt: skip
 # Done beside a first one, where the run still goes on.
