@@ -63,6 +63,7 @@ class Request:
     messages: Sequence[Message]
     n_prompt_tokens: int
     run_index: int
+    place: int = 0  # among all requests, in the order in which they came
     failures: list[ChatFailure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -223,8 +224,7 @@ class CallAccounting:
             n_prompt_tokens=n_estimated,
             n_completion_tokens=n_completion_tokens,
             usd=self._prices.cost_usd(
-                n_prompt_tokens=n_most,
-                n_completion_tokens=n_completion_tokens,
+                n_prompt_tokens=n_most, n_completion_tokens=n_completion_tokens
             ),
             at=time.time(),
         )
@@ -277,7 +277,7 @@ class Asker:
         self._accounting = CallAccounting(client, governor, journal, prices=prices, parse=parse)
         self._rule = rule or RetryRule()
         self._turn = asyncio.Semaphore(max_concurrent)
-        self._budget_queue = BudgetQueue()
+        self._queue = BudgetQueue()
         self._n_in_flight = 0
         self._breaker = CircuitBreaker(self._rule)
         self._claims = LeaseHolder(governor, journal, lease_s=lease_s)
@@ -318,6 +318,7 @@ class Asker:
             raised by every later call too.
         """
         key = self._client.endpoint.request_key(messages, run_index=run_index)
+        request = Request(key, messages, n_prompt_tokens, run_index, self._queue.next_place())
         known = await self._known(key, run_index)
         if known is not None:
             self._breaker.replied()
@@ -328,7 +329,6 @@ class Asker:
             # As if from the journal: the call and its failures are the first caller's to count.
             answer = await asyncio.shield(task)
             return replace(answer, failures=(), notes=(), is_from_journal=True)
-        request = Request(key, messages, n_prompt_tokens, run_index)
         task = asyncio.create_task(self._ask_until_done(request))
         self._in_flight[key] = task
         task.add_done_callback(lambda done: self._forget(key, done))
@@ -342,7 +342,7 @@ class Asker:
         if self._stop_error is None:
             self._stop_error = error
             self._stopped.set()
-            self._budget_queue.free()
+            self._queue.free()
             for _ in self._in_flight:  # Who waits for a turn gets one, to find that it is over.
                 self._turn.release()
 
@@ -454,7 +454,8 @@ class Asker:
             usd=self._accounting.most_usd(request),
             sleep=self._sleep,
             patience_s=2 * self._client.endpoint.timeout_s,
-            queue=self._budget_queue,
+            queue=self._queue,
+            place=request.place,
         )
         self._n_in_flight += 1
         try:
@@ -463,7 +464,7 @@ class Asker:
             if slot.call_id is not None:
                 failed = self._governor.failed(slot.call_id, billed=slot.is_passed)
                 await asyncio.shield(failed)
-                self._budget_queue.free()
+                self._queue.free()
             raise
         finally:
             self._n_in_flight -= 1
@@ -496,4 +497,4 @@ class Asker:
             self.stop(error)
             raise
         finally:
-            self._budget_queue.free()
+            self._queue.free()

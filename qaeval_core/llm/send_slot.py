@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
+import itertools
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from qaeval_core.errors import BudgetExhaustedError
 from qaeval_core.llm.governor import Reservation
@@ -42,6 +44,8 @@ class SendSlot:
         How long to wait for calls that were sent to free money.
     queue : BudgetQueue
         Of all calls that spend the same money here.
+    place : int
+        In that queue: lower ones go first.
 
     Attributes
     ----------
@@ -60,6 +64,7 @@ class SendSlot:
         sleep: Callable[[float], Awaitable[None]],
         patience_s: float,
         queue: BudgetQueue,
+        place: int,
     ) -> None:
         self._governor = governor
         self._tokens = tokens
@@ -67,6 +72,7 @@ class SendSlot:
         self._sleep = sleep
         self._patience_s = patience_s
         self._queue = queue
+        self._place = place
         self._reservation: Reservation | None = None
         self._asked_s = self._at_s = 0.0
         self.is_passed = False
@@ -116,7 +122,10 @@ class SendSlot:
         if known is None:
             self._reservation = None
             known = await self._queue.reserve(
-                self._reserve, sleep=self._sleep, patience_s=self._patience_s
+                self._reserve,
+                place=self._place,
+                sleep=self._sleep,
+                patience_s=self._patience_s,
             )
         self._reservation = known
         self._at_s = self._asked_s + known.wait_s
@@ -128,15 +137,21 @@ class SendSlot:
 
 
 class BudgetQueue:
-    """Lets calls through in order while money is short, and all at once while it is not.
+    """Lets calls through by their places while money is short, and all at once while it is not.
 
     Else rows that come later would take what is freed, and many shards begin where few could be
-    done.
+    done. They come out of order, too: each looks into the journal first, in a thread.
     """
 
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()
+        self._is_taken = False
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._places = itertools.count()
         self._freed = asyncio.Event()
+
+    def next_place(self) -> int:
+        """Return the place of a call that comes now."""
+        return next(self._places)
 
     def free(self) -> None:
         """Take notice that a call has ended, or that all is over."""
@@ -146,6 +161,7 @@ class BudgetQueue:
         self,
         reserve: Callable[[], Awaitable[Reservation]],
         *,
+        place: int,
         sleep: Callable[[float], Awaitable[None]],
         patience_s: float,
     ) -> Reservation:
@@ -155,6 +171,8 @@ class BudgetQueue:
         ----------
         reserve : callable
             Reserves, or raises BudgetExhaustedError.
+        place : int
+            One of ``next_place``; of those that wait, the lowest goes first.
         sleep : callable
             Raises, to end the wait.
         patience_s : float
@@ -165,13 +183,13 @@ class BudgetQueue:
         BudgetExhaustedError
             If no open call can free enough, or none did in time.
         """
-        if not self._turn.locked():
+        if not self._is_taken:
             try:
                 return await reserve()
             except BudgetExhaustedError as error:
                 if not error.may_free:
                     raise
-        async with self._turn:
+        async with self._turn(place):
             loop = asyncio.get_running_loop()
             until_s = loop.time() + patience_s
             while True:
@@ -187,3 +205,29 @@ class BudgetQueue:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(_POLL_S, patience_s / 20)):
                         await self._freed.wait()
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, place: int) -> AsyncIterator[None]:
+        if self._is_taken:
+            turn = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._waiting, (place, turn))
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():  # It was its turn already.
+                    self._pass_on()
+                raise
+        self._is_taken = True
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Give the turn to the lowest place; it stays taken on the way there."""
+        while self._waiting:
+            _, turn = heapq.heappop(self._waiting)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._is_taken = False

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,7 @@ from qaeval_core.llm.journal_entry import JournalEntry
 from qaeval_core.llm.ledger import Ledger
 from qaeval_core.llm.limits import Limits, Prices
 from qaeval_core.llm.reply_body import ChatReply
+from qaeval_core.llm.send_slot import BudgetQueue
 
 
 @pytest.fixture(scope="module")
@@ -234,3 +237,37 @@ def test_rows_get_what_is_left_in_order(plain: LlmServer, tmp_path: Path) -> Non
     paid = [place for place, answer in enumerate(answers) if isinstance(answer, Answer)]
     assert 15 < len(paid) < 90
     assert max(paid) < len(paid) + 5
+
+
+def test_a_row_that_comes_late_is_asked_in_its_place() -> None:
+    """Each looks into the journal first, in a thread: which of them is ready first is chance."""
+
+    async def served() -> list[int]:
+        queue, order, n_free = BudgetQueue(), list[int](), 0
+        places = [queue.next_place() for _ in range(6)]
+
+        async def reserve(place: int) -> Any:
+            nonlocal n_free
+            if not n_free:
+                raise BudgetExhaustedError("short", may_free=True, n_waiting=1)
+            n_free -= 1
+            order.append(place)
+
+        async def one(place: int) -> None:
+            await queue.reserve(
+                partial(reserve, place), place=place, sleep=asyncio.sleep, patience_s=60.0
+            )
+
+        tasks = []
+        for place in (3, 5, 1, 4, 0, 2):
+            tasks.append(asyncio.create_task(one(places[place])))
+            await asyncio.sleep(0)
+        tasks[3].cancel()  # It waits: its turn goes to the next.
+        for _ in range(5):
+            n_free += 1
+            queue.free()
+            await asyncio.sleep(0.01)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return order
+
+    assert asyncio.run(served()) == [3, 0, 1, 2, 5]
