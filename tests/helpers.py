@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -163,3 +164,9 @@ def full_disk(n_bytes: int = 10) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def may_hide_folders() -> bool:
+    """Whether a process may have mounts of its own, as a node that does not see a folder has."""
+    words = ("unshare", "-m", "true")
+    return shutil.which("unshare") is not None and not subprocess.run(words, check=False).returncode

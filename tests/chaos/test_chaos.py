@@ -34,21 +34,17 @@ import tiny_artifacts
 from chaos_cluster import Cluster
 from chaos_corpus import WORDS, write_corpus
 from chaos_faults import HANG_S, KINDS, SECOND_KINDS, Scene, clock_library
-from helpers import REPOSITORY
+from helpers import REPOSITORY, may_hide_folders
 from memory_groups import may_make_groups
 from qaeval_core.storage.path import as_path
 from s3_server import S3Server, s3_credentials
 
-_CAN_HIDE = (
-    shutil.which("unshare") is not None
-    and subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode == 0
-)
 _CAN_GROUP = may_make_groups()
 pytestmark = [
     pytest.mark.long,
     pytest.mark.ray,
     pytest.mark.timeout(3600),
-    pytest.mark.skipif(not _CAN_HIDE, reason="no right to make mount namespaces"),
+    pytest.mark.skipif(not may_hide_folders(), reason="no right to make mount namespaces"),
     pytest.mark.skipif(shutil.which("cc") is None, reason="no compiler for another clock"),
 ]
 N_ROWS = 60_000

@@ -27,6 +27,7 @@ from free_ports import free_ports
 from helpers import (
     REPOSITORY,
     assert_same_scores,
+    may_hide_folders,
     qaeval,
     read_scores,
     short_sample,
@@ -49,14 +50,10 @@ from ray_head import BIN, Head, ray_start, running_head
 from s3_server import S3Server
 from word_jobs import is_whole, n_quarantined, request, rows
 
-_HAS_NAMESPACES = (
-    shutil.which("unshare") is not None
-    and subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode == 0
-)
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.ray,
-    pytest.mark.skipif(not _HAS_NAMESPACES, reason="no right to make mount namespaces"),
+    pytest.mark.skipif(not may_hide_folders(), reason="no right to make mount namespaces"),
     # Ray Data warns of its own defaults while it copies its context.
     *(
         pytest.mark.filterwarnings(f"ignore::{kind}Warning")
