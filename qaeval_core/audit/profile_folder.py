@@ -217,7 +217,9 @@ class Runs:
         if not self.path(run).is_file():
             raise RunError(f"{path} names {run}, whose profile is not there")
         if told.get("sha256") != self._sha256(run):
-            raise UnreadableFileError(f"{self.path(run)} is another file than was pinned")
+            raise UnreadableFileError(
+                f"{self.path(run)} is damaged, or another file than was pinned"
+            )
         return run
 
     def reference(self, choice: str | None, run: str) -> str | None:
