@@ -32,6 +32,7 @@ from qaeval_core.running.chat_asker import (
 )
 from qaeval_core.running.piece_worker import UNREADABLE, Done, Supervisor, open_reader
 from qaeval_core.running.reader import ShardReader
+from qaeval_core.store.leftovers import remove_leftovers_of
 from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.store.store import Commit, Store
 
@@ -189,8 +190,10 @@ class CallWorker:
     def _begin(self, piece: Piece, rows: RowRange) -> bool:
         """Note that a shard is begun; return whether it is open, as all are the first time."""
         n_attempts = self._supervisor.start_attempt(self.plan.key, piece.file_id, rows)
-        if n_attempts > 1 and self._store.is_committed(self.plan.key, piece.file_id, rows):
-            return False
+        if n_attempts > 1:
+            remove_leftovers_of(self._store, self.plan.key, piece.file_id, rows)
+            if self._store.is_committed(self.plan.key, piece.file_id, rows):
+                return False
         if n_attempts > _MAX_DEATHS:
             raise RunError(
                 f"{piece.relative}: the worker of rows {rows.start} to {rows.stop} died "

@@ -27,6 +27,7 @@ from qaeval_core.running.reader import ShardReader
 from qaeval_core.running.reuse_samples import OtherSamples, left_to_do, taken_over
 from qaeval_core.storage.path import AnyPath
 from qaeval_core.storage.retry import STORAGE_SETTING, Outages
+from qaeval_core.store.leftovers import remove_leftovers_of
 from qaeval_core.store.pass_stats import PassStats
 from qaeval_core.store.row_ranges import RowRange, cover, open_ranges, split
 from qaeval_core.store.sample import Sample
@@ -170,6 +171,9 @@ class PieceWorker:
     def _prepare(self, piece: Piece, rows: RowRange, max_deaths: int) -> _Job:
         self._supervisor.report(0.0, 0, 0)  # A run that is to stop begins no shard.
         n_attempts = self._supervisor.start_attempt(piece.families[0], piece.file_id, rows)
+        if n_attempts > 1:
+            for family in piece.families:
+                remove_leftovers_of(self._store, family, piece.file_id, rows)
         families = self._open_families(piece, rows, n_attempts)
         if not families:
             return _Job(piece, rows, n_attempts, {})

@@ -44,6 +44,7 @@ from qaeval_core.signature import hash_content
 from qaeval_core.storage.path import StoragePath, read_json
 from qaeval_core.storage.probe import probe
 from qaeval_core.storage.retry import STORAGE_SETTING, Outages
+from qaeval_core.store.leftovers import remove_leftovers
 from qaeval_core.store.lock import RunLock
 from qaeval_core.store.pass_stats import PassStats
 from qaeval_core.store.row_ranges import RowRange, tiles
@@ -102,7 +103,7 @@ InputChangedError, BlindNodeError, OutRefusedError
 def _run_locked(
     job: Job, executor: PieceExecutor, outages: Outages, lock: RunLock, say: Callable[[str], None]
 ) -> RunOutcome:
-    job.store.remove_leftovers()
+    remove_leftovers(job.store)
     # It tries as long as this process does, and as long as OUT is this run's.
     store = Store(job.store.out, outages=outages, sample=job.sample, guard=lock.check)
     job = job.with_store(store)

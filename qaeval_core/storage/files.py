@@ -30,7 +30,7 @@ from typing import BinaryIO
 from qaeval_core.errors import ConfigError, RunError
 
 # A dot, a name, 32 hexadecimal digits: nobody else's temporary files look like this.
-_TEMPORARY = re.compile(r"^\..*\.[0-9a-f]{32}\.tmp$")
+_TEMPORARY = re.compile(r"^\.(?P<name>.*)\.[0-9a-f]{32}\.tmp$")
 # A link may lead to a victim's file, and a pipe keeps its reader waiting for ever.
 _WARILY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _PRIVATE = 0o600
@@ -313,6 +313,12 @@ def delete_folder(path: Path) -> None:
 def is_temporary(name: str) -> bool:
     """Return whether a name is one of `temporary_path`."""
     return name.startswith(".") and _TEMPORARY.match(name) is not None
+
+
+def name_behind(name: str) -> str | None:
+    """Return which file a temporary one becomes; None where it is no temporary one."""
+    found = _TEMPORARY.match(name)
+    return found and found["name"]
 
 
 def remove_temporaries(folder: Path, *, is_deep: bool = True) -> None:

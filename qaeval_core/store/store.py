@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from qaeval_core.errors import ReconcileError, RunError
 from qaeval_core.schema import POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
 from qaeval_core.signature import hash_text
-from qaeval_core.storage import checksums, files
+from qaeval_core.storage import checksums
 from qaeval_core.storage.base import Found, Tag
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.storage.retry import Outages
@@ -399,19 +399,6 @@ class Store:
     def drop(self, family: str, file_id: str, rows: RowRange) -> None:
         """Take a commit back, so that its shard is computed again."""
         self.delete(self.commit_path(family, file_id, rows))
-
-    def remove_leftovers(self) -> None:
-        """Delete temporary files of killed runs, and nothing else; call it with the lock held.
-
-        An object store has none: what was not sent whole is no object, and its parts are taken away
-        by the bucket's own rule.
-        """
-        out = self.out.local
-        if out is None:
-            return
-        files.remove_temporaries(out, is_deep=False)
-        for name in OWN_FOLDERS:
-            files.remove_temporaries(out / name)
 
     def write_signature(self, family: str, content: Mapping[str, object]) -> None:
         """Describe a family's folder for people."""

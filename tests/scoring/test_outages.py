@@ -14,8 +14,13 @@ import pytest
 
 from helpers import full_disk, write_parquet
 from qaeval_core.errors import InputChangedError, LockLostError, RunError, StorageError
+from qaeval_core.running.local_executor import LocalSupervisor
+from qaeval_core.storage.files import temporary_path
 from qaeval_core.storage.retry import Outages
+from qaeval_core.store.leftovers import remove_leftovers_of
 from qaeval_core.store.lock import LockTimes, RunLock
+from qaeval_core.store.row_ranges import RowRange
+from qaeval_core.store.store import Store
 from s3_server import S3Server
 from word_jobs import N_ROWS, ROWS_PER_GROUP, is_whole, n_quarantined, request, rows, run
 
@@ -105,6 +110,49 @@ def test_some_of_these_files_were_damaged() -> None:
     """The test above must not pass because every damage hits what is not read."""
     if len(_damaged) < 20:
         pytest.skip("not all of them ran") if not _damaged else pytest.fail(str(_damaged))
+
+
+def test_what_a_killed_worker_left_of_a_shard_goes_with_its_next_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stayed until the next command: a file for each kill, in a run of weeks."""
+    source = write_parquet(tmp_path / "input.parquet", rows(), row_group_size=ROWS_PER_GROUP)
+    out = tmp_path / "out"
+    begun: list[Path] = []
+
+    def second_attempt(self: LocalSupervisor, family: str, file_id: str, at: RowRange) -> int:
+        folder = out / "families" / family
+        folder.mkdir(parents=True, exist_ok=True)
+        for stop in (at.stop, at.start + 1):  # Of the shard, and of its first row.
+            path = folder / f"{file_id}-{at.start:012d}-{stop:012d}.parquet"
+            begun.append(temporary_path(path))
+            begun[-1].write_bytes(b"PAR1")
+        return 2
+
+    monkeypatch.setattr(LocalSupervisor, "start_attempt", second_attempt)
+    run(request(source, out))
+    assert is_whole(out)
+    assert len(begun) > 4 and not list(out.rglob("*.tmp"))
+
+
+def test_an_attempt_takes_away_what_is_of_its_own_shard_alone(tmp_path: Path) -> None:
+    """Others write beside it."""
+    store = Store(tmp_path)
+    folder = tmp_path / "families" / "words"
+    folder.mkdir(parents=True)
+    own, later, other = (
+        temporary_path(folder / f"{name}.parquet")
+        for name in (
+            "0a-000000000010-000000000015",
+            "0a-000000000020-000000000030",
+            "0b-000000000010-000000000020",
+        )
+    )
+    foreign = folder / ".0a-000000000010-000000000020.parquet.tmp"
+    for path in (own, later, other, foreign):
+        path.touch()
+    remove_leftovers_of(store, "words", "0a", RowRange(10, 20))
+    assert set(folder.iterdir()) == {later, other, foreign}
 
 
 def lift(limits: tuple[int, int]) -> None:
