@@ -161,7 +161,10 @@ def test_a_stop_lets_calls_in_flight_end(plain: LlmServer, tmp_path: Path) -> No
         asker = run.asker()
         calls = [asker.ask(prompt(number), n_prompt_tokens=18) for number in range(50)]
         tasks = [asyncio.create_task(call) for call in calls]
-        await asyncio.sleep(0.4)
+        while (await asyncio.to_thread(plain.stats))["n_calls"] == n_before:
+            await asyncio.sleep(0.05)
+        while asker.n_in_flight < 8:
+            await asyncio.sleep(0.05)
         n_in_flight = asker.n_in_flight
         before_s = time.monotonic()
         asker.stop(RunStoppedError("enough"))
