@@ -23,7 +23,7 @@ import shutil
 import stat
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -315,24 +315,23 @@ def is_temporary(name: str) -> bool:
     return name.startswith(".") and _TEMPORARY.match(name) is not None
 
 
-def name_behind(name: str) -> str | None:
-    """Return which file a temporary one becomes; None where it is no temporary one."""
-    found = _TEMPORARY.match(name)
-    return found and found["name"]
-
-
-def remove_temporaries(folder: Path, *, is_deep: bool = True) -> None:
+def remove_temporaries(
+    folder: Path, *, is_deep: bool = True, of: Callable[[str], bool] | None = None
+) -> None:
     """Delete what killed writers left in a folder; nobody may be writing there.
 
     Parameters
     ----------
     is_deep : bool, default True
         Whether to look below the folder as well; links are not followed.
+    of : callable, optional
+        Whether a file of this name is meant; by default all are.
     """
     if folder.is_symlink():
         return
     for path in folder.rglob(".*.tmp") if is_deep else folder.glob(".*.tmp"):
-        if is_temporary(path.name) and not path.is_dir():
+        found = _TEMPORARY.match(path.name)
+        if found and (of is None or of(found["name"])) and not path.is_dir():
             path.unlink(missing_ok=True)
 
 

@@ -30,10 +30,15 @@ def remove_leftovers_of(store: Store, family: str, file_id: str, rows: RowRange)
     if folder is None:
         return
 
-    def remove() -> None:
-        for path in folder.glob(f".{file_id}-*.tmp"):
-            found = COMMIT_NAME.match(files.name_behind(path.name) or "")
-            if found and int(found["start"]) in range(rows.start, rows.stop):
-                path.unlink(missing_ok=True)
+    def is_own(name: str) -> bool:
+        found = COMMIT_NAME.match(name)
+        return (
+            found is not None
+            and found["file"] == file_id
+            and int(found["start"]) in range(rows.start, rows.stop)
+        )
 
-    store.call(remove, f"cannot look at {folder}")
+    store.call(
+        lambda: files.remove_temporaries(folder, is_deep=False, of=is_own),
+        f"cannot look at {folder}",
+    )
