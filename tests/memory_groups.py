@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -47,14 +48,19 @@ class MemoryGroup:
 
     def give_back(self) -> None:
         """Put all processes into the group above, and remove this one."""
-        for _ in range(50):
+        until = time.monotonic() + 30
+        while True:
             for pid in (self._folder / "cgroup.procs").read_text().split():
                 with contextlib.suppress(OSError):  # It has ended.
                     (self._folder.parent / "cgroup.procs").write_text(pid)
-            with contextlib.suppress(OSError):
+            try:
                 self._folder.rmdir()
+            except OSError:  # Of processes that end this moment.
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+            else:
                 return
-            time.sleep(0.1)
 
 
 @contextlib.contextmanager
@@ -83,7 +89,7 @@ def memory_group(name: str) -> Iterator[MemoryGroup]:
 def may_make_groups() -> bool:
     """Whether this process may make groups."""
     try:
-        with memory_group("qaeval-may"):
+        with memory_group(f"qaeval-may-{os.getpid()}"):
             return True
     except OSError:
         return False

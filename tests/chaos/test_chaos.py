@@ -39,7 +39,6 @@ from memory_groups import may_make_groups
 from qaeval_core.storage.path import as_path
 from s3_server import S3Server, s3_credentials
 
-_CAN_GROUP = may_make_groups()
 pytestmark = [
     pytest.mark.long,
     pytest.mark.ray,
@@ -214,7 +213,8 @@ def play(scene: Scene, kind: str) -> tuple[list[int], list[str]]:
 @pytest.mark.parametrize("seed", range(N_SEEDS))
 def test_no_fault_loses_a_row_hangs_or_ends_without_a_word(stage: Stage, seed: int) -> None:
     drawn = random.Random(seed)
-    kinds = [kind for kind in KINDS if _CAN_GROUP or not kind.startswith("no_memory")]
+    may_group = may_make_groups()
+    kinds = [kind for kind in KINDS if may_group or not kind.startswith("no_memory")]
     wrong: list[str] = []
     for number in range(N_FAULTS):
         kind = kinds[(seed * N_FAULTS + number) % len(kinds)]
