@@ -23,6 +23,7 @@ from qaeval_core.errors import ConfigError, RunError, UnreadableFileError
 from qaeval_core.profile.run_profile import RunProfile
 from qaeval_core.signature import hash_text
 from qaeval_core.storage import checksums
+from qaeval_core.storage.arrow import table_of
 from qaeval_core.storage.base import Tag
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path, read_json
 from qaeval_core.storage.wary import UnfitFileError
@@ -280,7 +281,7 @@ def read_profile(path: AnyPath, store: Store, *, run: str | None = None) -> RunP
     if checksums.is_intact(content) is False:
         raise UnreadableFileError(f"{path} is damaged: its checksum is another one")
     try:
-        table = pq.read_table(pa.BufferReader(content), partitioning=None)
+        table = table_of(content)
     except (OSError, pa.ArrowException) as error:
         raise UnreadableFileError(f"{path} is no profile, or damaged: {error}") from None
     profile = RunProfile.from_table(table, str(path))

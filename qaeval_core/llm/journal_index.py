@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from qaeval_core.llm.journal_entry import JournalEntry
 from qaeval_core.llm.journal_log import INDEX_FOLDER, JournalLog, Place, ReadLine
 from qaeval_core.storage import checksums
+from qaeval_core.storage.arrow import table_of
 
 _META = b"qaeval.journal"
 _VERSION = 1
@@ -125,7 +126,7 @@ class IndexPart:
         if not checksums.is_intact(content):
             raise ValueError("its checksum is another one")
         try:
-            self.table = pq.read_table(pa.BufferReader(content)).combine_chunks()
+            self.table = table_of(content).combine_chunks()
             told = json.loads((self.table.schema.metadata or {})[_META])
             segments = told["segments"].items()
             self.covered = {own: _covered(said) for own, said in segments}

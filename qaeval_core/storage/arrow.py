@@ -1,17 +1,34 @@
-"""Arrow: a storage as a filesystem of PyArrow, which has none of its own for some kinds.
+"""Arrow: what PyArrow reads: tables of bytes, and storages that it has no filesystem for.
 
 Read alone: what is written goes through ``path``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NoReturn
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyarrow import fs
 
 from qaeval_core.storage.base import Found
 from qaeval_core.storage.path import StoragePath, as_path
+
+
+def table_of(content: bytes, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return the table of a Parquet file in memory, read by this thread alone.
+
+    A thread of PyArrow's that lets go of the bytes last needs the interpreter for it, and ends the
+    process by an abort where that one has ended meanwhile: with 134 after all was done.
+
+    Raises
+    ------
+    OSError, pa.ArrowException
+        If it is no Parquet file.
+    """
+    with pq.ParquetFile(pa.BufferReader(content), pre_buffer=False) as file:
+        return file.read(None if columns is None else list(columns), use_threads=False)
 
 
 def open_as_filesystem(uri: str) -> tuple[fs.FileSystem, str]:

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from qaeval_core.storage import checksums
+from qaeval_core.storage.arrow import table_of
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.store.pass_stats import COUNTS, PassStats
 from qaeval_core.store.store import Commit, Store
@@ -84,7 +85,7 @@ class Manifest:
         if not checksums.is_intact(content):
             return None
         try:
-            table = pq.read_table(pa.BufferReader(content), partitioning=None)
+            table = table_of(content)
         except (OSError, pa.ArrowException):
             return None
         metadata = table.schema.metadata or {}

@@ -23,6 +23,7 @@ from qaeval_core.errors import ReconcileError, RunError
 from qaeval_core.schema import POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
 from qaeval_core.signature import hash_text
 from qaeval_core.storage import checksums
+from qaeval_core.storage.arrow import table_of
 from qaeval_core.storage.base import Found, Tag
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.storage.retry import Outages
@@ -289,7 +290,7 @@ class Store:
         content = self.call(path.read_bytes, f"cannot read {path}")
         self._check_intact(path, checksums.is_intact(content))
         try:
-            table = pq.read_table(pa.BufferReader(content), columns=columns, partitioning=None)
+            table = table_of(content, columns)
         except (OSError, pa.ArrowException) as error:
             raise _damaged(path, error) from None
         self._check_footer(path, family, rows, table.schema.metadata or {}, table.num_rows)
@@ -360,7 +361,7 @@ class Store:
         path = self.commit_path(family, old_file_id, rows)
         content = self.call(path.read_bytes, f"cannot read {path}")
         try:
-            table = pq.read_table(pa.BufferReader(content), partitioning=None)
+            table = table_of(content)
         except (OSError, pa.ArrowException) as error:
             raise _damaged(path, error) from None
         metadata = table.schema.metadata or {}

@@ -27,6 +27,7 @@ from qaeval_core.errors import (
 )
 from qaeval_core.planning.listing import matches
 from qaeval_core.schema import COLUMNS_METADATA, NOT_SAMPLED, QUARANTINE_REASON
+from qaeval_core.storage.arrow import table_of
 from qaeval_core.storage.checksums import is_intact
 from qaeval_core.storage.path import StoragePath, as_path, near_folders
 from qaeval_core.tables.sheets import decimal_comma, is_workbook, read_sheet
@@ -282,7 +283,7 @@ def _read_parquet(source: io.BytesIO) -> pl.DataFrame:
     source.seek(0)
     if not wide:
         return pl.read_parquet(source)
-    table = pq.read_table(source)
+    table = table_of(source.getvalue())
     for name in wide:
         place = table.schema.get_field_index(name)
         table = table.set_column(place, name, table[name].cast(pa.string()))
