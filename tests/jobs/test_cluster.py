@@ -21,10 +21,12 @@ from free_ports import free_ports
 from helpers import (
     REPOSITORY,
     assert_same_scores,
+    processes,
     qaeval,
     read_scores,
     run_locally,
     short_sample,
+    wait_until,
     write_parquet,
 )
 from qaeval.on_ray import pipeline
@@ -34,6 +36,7 @@ from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.piece_worker import PieceWorker
 from qaeval_core.scoring.run import run_job
 from ray_head import BIN, ray_start
+from word_jobs import rows as word_rows
 
 pytestmark = pytest.mark.ray
 
@@ -42,8 +45,8 @@ N_ROWS = 24
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """A cluster of two CPUs in processes of its own."""
+def head() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A cluster of two CPUs in processes of its own, and its address."""
     (port,) = free_ports(1)
     # Short: unix socket paths end at 107 characters.
     folder = tempfile.mkdtemp(dir="/tmp")
@@ -54,10 +57,16 @@ def address() -> Iterator[str]:
         environment={**os.environ, "RAY_AUTH_MODE": "disabled"},
         log=Path(folder) / "head.log",
     )
-    yield f"127.0.0.1:{port}"
+    yield head, f"127.0.0.1:{port}"
     os.killpg(head.pid, signal.SIGKILL)  # SIGTERM takes half a minute.
     head.wait(timeout=60)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def address(head: tuple[subprocess.Popen[bytes], str]) -> str:
+    """The cluster's address."""
+    return head[1]
 
 
 @pytest.fixture
@@ -94,6 +103,34 @@ def test_two_cpu_cluster_scores_as_one_process_does(
     )
     run_locally({**job, "output.path": str(tmp_path / "local")})
     assert_same_scores(read_scores(out), read_scores(tmp_path / "local"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", [None, "3"])
+def test_workers_of_a_cluster_have_two_arenas_unless_told_otherwise(
+    head: tuple[subprocess.Popen[bytes], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: str | None,
+) -> None:
+    """With an arena for each of many threads the memory of workers grew for seven minutes."""
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    if given:  # As a job finds it that was submitted with this variable.
+        monkeypatch.setenv("MALLOC_ARENA_MAX", given)
+    node, address = head
+    source = write_parquet(tmp_path / "input.parquet", word_rows(20_000), row_group_size=10)
+    words = ["score", str(source), "--metrics", "f1", "--column", "references=reference"]
+    words += ["--rows-per-shard", "10", "--out", str(tmp_path / "out"), "--address", address]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "qaeval", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=REPOSITORY,
+    )  # fmt: skip
+    wait_until(lambda: bool(processes(node.pid, title="ray::MapWorker")), process)
+    seen = [one.environ() for one in processes(node.pid, title="ray::MapWorker")]
+    process.terminate()
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 1, output
+    assert {one.get("MALLOC_ARENA_MAX") for one in seen} == {None if given else "2"}
 
 
 _TWO_CLUSTERS = """

@@ -19,7 +19,7 @@ from ray.job_config import JobConfig
 from qaeval.command import say
 from qaeval.on_ray.address import given_address, host_and_port
 from qaeval.on_ray.life import ask_alive, is_answer, watched
-from qaeval.on_ray.local_ray import init_ray, requiring_token, start_here
+from qaeval.on_ray.local_ray import ARENAS, init_ray, requiring_token, start_here
 from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import RunError
 from qaeval_core.models.session import Device, available_cpus
@@ -49,6 +49,15 @@ class ActorLayout:
         if not self.num_gpus:
             return {}
         return {"RAYON_NUM_THREADS": str(self.n_threads or 1), "OMP_NUM_THREADS": "1"}
+
+
+def arena_environment() -> dict[str, str]:
+    """Return what keeps the memory of workers from growing, where they do not inherit it.
+
+    On a cluster a worker of words grew from 583 to 691 MB in seven minutes; with two arenas of
+    malloc's it stays at 506. A local Ray's workers inherit it (`local_ray`).
+    """
+    return {} if ARENAS in os.environ else {ARENAS: "2"}
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from qaeval.on_ray.actors import (
     pieces_dataset,
 )
 from qaeval.on_ray.address import given_address
-from qaeval.on_ray.cluster import ActorLayout, has_room
+from qaeval.on_ray.cluster import ActorLayout, arena_environment, has_room
 from qaeval.on_ray.governor import leave_governor, ray_governor
 from qaeval.on_ray.news import News
 from qaeval.on_ray.nodes import Nodes
@@ -113,7 +113,7 @@ class RayExecutor:
             else _ScoringPass(self, job, families, coordinator)
         )
         self.nodes.look_around()
-        dataset = work.dataset(pieces, ray_options=self.nodes.ray_options())
+        dataset = self._dataset(work, pieces)
         n_rows_total = sum(piece.n_rows for piece in pieces)
 
         def run() -> None:
@@ -132,6 +132,13 @@ class RayExecutor:
             self._look()
 
         return run
+
+    def _dataset(self, work: _Pass, pieces: Sequence[Piece]) -> ray.data.Dataset:
+        """Return the pipeline of some pieces, on nodes that see all."""
+        options = self.nodes.ray_options()
+        if work.environment:
+            options["runtime_env"] = {"env_vars": dict(work.environment)}
+        return work.dataset(pieces, ray_options=options)
 
     def _run_rounds(
         self,
@@ -159,7 +166,7 @@ class RayExecutor:
             # Not asked again before the next pass: it may lack one file, which its worker knows.
             self.nodes.leave_out(news.blind())
             news.begin_pipeline()
-            dataset = work.dataset(pieces, ray_options=self.nodes.ray_options())
+            dataset = self._dataset(work, pieces)
 
 
 class _Results:
@@ -233,6 +240,7 @@ class _Pass(ABC):
             "sample": job.sample,
         }
         self.title = title
+        self.environment = arena_environment()  # of workers
         self.accounts: set[str] = set()
         self.run_name = uuid.uuid4().hex
 
@@ -321,6 +329,7 @@ class _ScoringPass(_Pass):
         super().__init__(executor, job, coordinator, pass_title(families))
         is_words = families[0].resources == "words"
         self._layout = executor.words_layout if is_words else executor.layout
+        self.environment |= self._layout.environment
         address, _ = given_address(job.config.cluster)
         self._shipping = open_shipping(families, is_cluster=address is not None)
         self._constructor |= {
@@ -337,9 +346,6 @@ class _ScoringPass(_Pass):
     ) -> ray.data.Dataset:
         """Return the pipeline of some pieces."""
         n_actors = min(self._layout.n_actors, len(pieces))
-        environment = self._layout.environment
-        if environment:
-            ray_options = {**ray_options, "runtime_env": {"env_vars": environment}}
         return pieces_dataset(pieces).map_batches(
             named(ScorePieces, self.title),
             batch_size=1,
