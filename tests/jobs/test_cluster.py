@@ -31,6 +31,7 @@ from helpers import (
 )
 from qaeval.on_ray import pipeline
 from qaeval.on_ray.actors import ScorePieces
+from qaeval.on_ray.local_ray import MEMORY
 from qaeval_core.configure import load_config
 from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.piece_worker import PieceWorker
@@ -106,15 +107,17 @@ def test_two_cpu_cluster_scores_as_one_process_does(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", [None, "3"])
-def test_workers_of_a_cluster_have_two_arenas_unless_told_otherwise(
+@pytest.mark.parametrize(("given", "expected"), [(None, "2"), ("3", None)])
+def test_workers_of_a_cluster_have_two_arenas_and_one_allocator(
     head: tuple[subprocess.Popen[bytes], str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     given: str | None,
+    expected: str | None,
 ) -> None:
     """With an arena for each of many threads the memory of workers grew for seven minutes."""
-    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    for name in MEMORY:
+        monkeypatch.delenv(name, raising=False)
     if given:  # As a job finds it that was submitted with this variable.
         monkeypatch.setenv("MALLOC_ARENA_MAX", given)
     node, address = head
@@ -130,7 +133,8 @@ def test_workers_of_a_cluster_have_two_arenas_unless_told_otherwise(
     process.terminate()
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 1, output
-    assert {one.get("MALLOC_ARENA_MAX") for one in seen} == {None if given else "2"}
+    assert {one.get("MALLOC_ARENA_MAX") for one in seen} == {expected}
+    assert {one.get("ARROW_DEFAULT_MEMORY_POOL") for one in seen} == {"system"}
 
 
 _TWO_CLUSTERS = """

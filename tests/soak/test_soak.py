@@ -121,7 +121,7 @@ def test_nothing_grows_in_twenty_minutes_of_kills(run: Run) -> None:
     run.driver = run.start()
     assert run.until_work(300), run.said()
     kept = run.cluster.workers()[0].pid  # Never killed: it shows the growth of the whole time.
-    seen: dict[tuple[str, int], Watched] = defaultdict(Watched)
+    seen: dict[tuple[str, psutil.Process], Watched] = defaultdict(Watched)
     tmp, rays = Series(), Series()
     n_killed, kill_at_s = 0, _KILL_EVERY_S
     began = time.monotonic()
@@ -133,7 +133,7 @@ def test_nothing_grows_in_twenty_minutes_of_kills(run: Run) -> None:
         ours["worker"] = run.cluster.workers()
         for kind, processes in ours.items():
             for one in processes:
-                seen[kind, one.pid].look(one, at_s)
+                seen[kind, one].look(one, at_s)
         known = {one.pid for processes in ours.values() for one in processes}
         rays.add(at_s, sum(_mb(one) for one in run.cluster.all() if one.pid not in known))
         tmp.add(at_s, sum(1 for _ in out.rglob("*.tmp")))
@@ -159,7 +159,7 @@ def test_nothing_grows_in_twenty_minutes_of_kills(run: Run) -> None:
     assert not wrong, wrong
 
 
-def wrong_of(seen: Mapping[tuple[str, int], Watched]) -> list[str]:
+def wrong_of(seen: Mapping[tuple[str, psutil.Process], Watched]) -> list[str]:
     """Print what each process had; return what grew, and what did not last."""
     wrong, lasting = [], Counter[str]()
     for (kind, _), own in seen.items():

@@ -23,7 +23,7 @@ from qaeval.on_ray.actors import (
     pieces_dataset,
 )
 from qaeval.on_ray.address import given_address
-from qaeval.on_ray.cluster import ActorLayout, arena_environment, has_room
+from qaeval.on_ray.cluster import ActorLayout, has_room, memory_environment
 from qaeval.on_ray.governor import leave_governor, ray_governor
 from qaeval.on_ray.news import News
 from qaeval.on_ray.nodes import Nodes
@@ -240,7 +240,7 @@ class _Pass(ABC):
             "sample": job.sample,
         }
         self.title = title
-        self.environment = arena_environment()  # of workers
+        self.environment = memory_environment()  # of workers
         self.accounts: set[str] = set()
         self.run_name = uuid.uuid4().hex
 
