@@ -113,7 +113,7 @@ class RayExecutor:
             else _ScoringPass(self, job, families, coordinator)
         )
         self.nodes.look_around()
-        dataset = self._dataset(work, pieces)
+        dataset = work.dataset(pieces, ray_options=self.nodes.ray_options())
         n_rows_total = sum(piece.n_rows for piece in pieces)
 
         def run() -> None:
@@ -132,13 +132,6 @@ class RayExecutor:
             self._look()
 
         return run
-
-    def _dataset(self, work: _Pass, pieces: Sequence[Piece]) -> ray.data.Dataset:
-        """Return the pipeline of some pieces, on nodes that see all."""
-        options = self.nodes.ray_options()
-        if work.environment:
-            options["runtime_env"] = {"env_vars": dict(work.environment)}
-        return work.dataset(pieces, ray_options=options)
 
     def _run_rounds(
         self,
@@ -166,7 +159,7 @@ class RayExecutor:
             # Not asked again before the next pass: it may lack one file, which its worker knows.
             self.nodes.leave_out(news.blind())
             news.begin_pipeline()
-            dataset = self._dataset(work, pieces)
+            dataset = work.dataset(pieces, ray_options=self.nodes.ray_options())
 
 
 class _Results:
@@ -244,11 +237,18 @@ class _Pass(ABC):
         self.accounts: set[str] = set()
         self.run_name = uuid.uuid4().hex
 
-    @abstractmethod
     def dataset(
         self, pieces: Sequence[Piece], *, ray_options: Mapping[str, Any]
     ) -> ray.data.Dataset:
         """Return the pipeline of some pieces; built in the main thread."""
+        own = {"runtime_env": {"env_vars": self.environment}} if self.environment else {}
+        return self._make_dataset(pieces, {**ray_options, **own})
+
+    @abstractmethod
+    def _make_dataset(
+        self, pieces: Sequence[Piece], ray_options: Mapping[str, Any]
+    ) -> ray.data.Dataset:
+        """Return the pipeline of some pieces, with what Ray is told of its workers."""
 
     def consume(
         self, dataset: ray.data.Dataset, pieces: Sequence[Piece], news: News, on_shard: OnShard
@@ -341,8 +341,8 @@ class _ScoringPass(_Pass):
             "others": job.commits.with_other_samples(family.key for family in families),
         }
 
-    def dataset(
-        self, pieces: Sequence[Piece], *, ray_options: Mapping[str, Any]
+    def _make_dataset(
+        self, pieces: Sequence[Piece], ray_options: Mapping[str, Any]
     ) -> ray.data.Dataset:
         """Return the pipeline of some pieces."""
         n_actors = min(self._layout.n_actors, len(pieces))
@@ -422,8 +422,8 @@ class _CallPass(_Pass):
         self._most_actors = min(job.config.cluster.llm_actors, family.settings.max_concurrent)
         self._constructor |= {"plan": family, "run": self.run_name}
 
-    def dataset(
-        self, pieces: Sequence[Piece], *, ray_options: Mapping[str, Any]
+    def _make_dataset(
+        self, pieces: Sequence[Piece], ray_options: Mapping[str, Any]
     ) -> ray.data.Dataset:
         """Return the pipeline that asks for some pieces."""
         n_actors = min(self._most_actors, len(pieces))
