@@ -74,7 +74,8 @@ def connected(cluster: ClusterSection, metadata: Mapping[str, str] | None = None
     if ray.is_initialized():
         yield
         return
-    pa.set_memory_pool(pa.system_memory_pool())  # As `MEMORY` says, for this process.
+    if "ARROW_DEFAULT_MEMORY_POOL" not in os.environ:  # As `MEMORY` says, for this process.
+        pa.set_memory_pool(pa.system_memory_pool())
     # Ray's core logs an error for every actor pool of Ray Data (its issue 53727); what fails here
     # comes back as an exception.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
