@@ -26,7 +26,7 @@ from helpers import REPOSITORY
 pytestmark = [pytest.mark.long, pytest.mark.ray, pytest.mark.timeout(2400)]
 SOAK_S = 20 * 60
 WARM_S = 120
-_EVERY_S = 5
+_EVERY_S = 1  # A killed worker's sockets are gone for three seconds: each quarter must see some.
 _KILL_EVERY_S = 40
 MOST_MB = 10
 # Of words 9,000 rows a second were scored on two cores, by the model 260 beside other work.
@@ -178,7 +178,8 @@ def wrong_of(seen: Mapping[tuple[str, psutil.Process], Watched]) -> list[str]:
                 is_good &= last <= first
             first, last = own.pooled.floors()
             line += f", of gRPC's pool {first:g} to {last:g}"
-            line += f"; MB by minutes: {' '.join(f'{mb:.0f}' for mb in own.mb.values[::12])}"
+            minutes = own.mb.values[:: 60 // _EVERY_S]
+            line += f"; MB by minutes: {' '.join(f'{mb:.0f}' for mb in minutes)}"
         print(line)
         wrong += [] if is_good else [line]
     if not lasting >= Counter(("command", "driver", "coordinator", "worker")):
