@@ -44,7 +44,8 @@ _MAX_OWN_WAIT_S = 300.0  # A server that is back sooner than it said is used.
 class Answer:
     """The journaled reply, or the reason why there is none; and the failures on the way.
 
-    ``notes`` name what is odd about a reply that was paid for now (``CallAccounting``).
+    ``notes`` name what is odd about a reply that was paid for now (``CallAccounting``). Of one that
+    ``is_new``, what is ``parsed`` was read by this very program.
     """
 
     entry: JournalEntry | None
@@ -53,6 +54,7 @@ class Answer:
     failures: tuple[str, ...] = ()
     is_from_journal: bool = False
     notes: tuple[str, ...] = ()
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +166,7 @@ class CallAccounting:
     def _store(self, entry: JournalEntry, request: Request) -> tuple[JournalEntry, Future[None]]:
         """Journal a reply with what is read of it, or without; runs in a thread.
 
-        Both take as long as the text is long, and the disk may be slow. An object store gets it
-        with others: the result is there when it has.
+        Texts are long, and disks slow. An object store gets it with others, and then says so.
         """
         try:
             if self._parse is not None and entry.text is not None:
@@ -314,8 +315,7 @@ class Asker:
         BudgetExhaustedError
             If the call might cost more than is left, and no open call can change that.
         QAEvalError
-            Whatever ``stop`` was given, and what the disk or the governor refused. Each of them is
-            raised by every later call too.
+            What ``stop`` was given, the disk or the governor refused; every later call raises it.
         """
         key = self._client.endpoint.request_key(messages, run_index=run_index)
         request = Request(key, messages, n_prompt_tokens, run_index, self._queue.next_place())
@@ -324,13 +324,12 @@ class Asker:
             self._breaker.replied()
             return Answer(known, is_from_journal=True)
         task = self._in_flight.get(key)
-        # Shielded: one of several callers that is cancelled must not cancel the others' call.
+        # Shielded: a caller that is cancelled must not cancel the others' call.
         if task is not None:
-            # As if from the journal: the call and its failures are the first caller's to count.
+            # As if from the journal: the call and its failures are the first caller's.
             answer = await asyncio.shield(task)
             return replace(answer, failures=(), notes=(), is_from_journal=True)
-        task = asyncio.create_task(self._ask_until_done(request))
-        self._in_flight[key] = task
+        self._in_flight[key] = task = asyncio.create_task(self._ask_until_done(request))
         task.add_done_callback(lambda done: self._forget(key, done))
         return await asyncio.shield(task)
 
@@ -410,7 +409,8 @@ class Asker:
                 continue
             if isinstance(outcome, JournalEntry):
                 self._breaker.replied()
-                return Answer(outcome, failures=request.reasons, notes=tuple(request.notes))
+                notes = tuple(request.notes)
+                return Answer(outcome, failures=request.reasons, notes=notes, is_new=True)
             request.failures.append(outcome)
             is_outage = self._breaker.is_outage(request.key, outcome)
             if not is_outage:
@@ -468,7 +468,7 @@ class Asker:
             raise
         finally:
             self._n_in_flight -= 1
-        # Shielded: a reply that was paid for is kept, whatever becomes of who asked.
+        # Shielded: a paid reply is kept, whatever becomes of who asked.
         end = asyncio.create_task(self._end(slot.call_id or "", request, outcome))
         self._ending.add(end)
         end.add_done_callback(self._ending.discard)

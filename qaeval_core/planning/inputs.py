@@ -14,7 +14,7 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -117,6 +117,8 @@ class InputFile:
     ----------
     schema, written : pyarrow.Schema
         Of its columns as they are read, and as the file has them.
+    file_id : str
+        Short hash of relative path and identity: the same name elsewhere is another file.
     """
 
     relative: str
@@ -125,6 +127,14 @@ class InputFile:
     schema: pa.Schema
     written: pa.Schema
     read_as: ReadAs
+    file_id: str = field(init=False)  # asked for once a piece and row group: made once a file
+
+    def __post_init__(self) -> None:
+        version = self.version
+        parts = (self.relative, version.uri, version.size_bytes, version.mtime_ns, version.footer)
+        # Read so, the same bytes are other rows.
+        read = ("no answers",) if self.read_as.has_no_answers else ()
+        object.__setattr__(self, "file_id", hash_text("|".join(map(str, (*parts, *read)))))
 
     def type_of(self, name: str) -> pa.DataType | None:
         """Return the type of a column, or of what a path such as ``answers.text`` leads to."""
@@ -139,15 +149,6 @@ class InputFile:
     def n_rows(self) -> int:
         """Rows of the file, by its footer."""
         return sum(group.n_rows for group in self.row_groups)
-
-    @property
-    def file_id(self) -> str:
-        """Short hash of relative path and identity: the same name elsewhere is another file."""
-        version = self.version
-        parts = (self.relative, version.uri, version.size_bytes, version.mtime_ns, version.footer)
-        # Read so, the same bytes are other rows.
-        read = ("no answers",) if self.read_as.has_no_answers else ()
-        return hash_text("|".join(map(str, (*parts, *read))))
 
     @property
     def old_file_id(self) -> str:

@@ -69,6 +69,7 @@ def endpoint_of(plan: ChatFamilyPlan) -> Endpoint:
         timeout_s=settings.timeout_s,
         query=settings.query or {},
         header_names=plan.header_names,
+        api=settings.api,
     )
 
 
@@ -260,7 +261,7 @@ async def _ask_once(
         message = _end_message(ended, answer.entry, section=plan.section)
         return Reading(reply=None, problem=ended, message=message, key=answer.entry.key)
     try:
-        reply = await _read_entry(plan.family, answer.entry)
+        reply = await _read_answer(plan.family, answer.entry, is_new=answer.is_new)
     except Exception as error:  # An error of this program: this reply's, and no other's.
         stats.count(f"given_up:{UNEXPECTED}")
         message = f"the reply could not be read: {type(error).__name__}: {error}"
@@ -295,11 +296,14 @@ def _end_message(ended: str, entry: JournalEntry, *, section: str) -> str:
     return f"the reply ended by {how}{said}"
 
 
-async def _read_entry(family: ChatFamily, entry: JournalEntry) -> ParsedReply:
-    """Return what a journaled reply says; a long one is read beside the event loop.
+async def _read_answer(family: ChatFamily, entry: JournalEntry, *, is_new: bool) -> ParsedReply:
+    """Return what a reply says; a new one was read for the journal, and is not read again.
 
-    4,000 characters take 30 ms at most, 64 kB half a second: all other calls would wait for it.
+    A long one is read beside the event loop. 4,000 characters take 30 ms at most, 64 kB half a
+    second: all other calls would wait for it.
     """
+    if is_new and entry.parsed is not None:
+        return family.reply_of(entry.parsed)
     if len(entry.text or "") <= _MAX_CHARS_AT_ONCE:
         return read_entry(family, entry)
     return await asyncio.to_thread(read_entry, family, entry)

@@ -22,8 +22,9 @@ from llm_server import LlmServer, reply_text
 from naco_jobs import CONTEXT, TWO_STEPS, calls, many, settings, table
 from qaeval_core import Scorer
 from qaeval_core.errors import ConfigError
+from qaeval_core.families.chat.naco_family import NacoFamily
 from qaeval_core.families.chat.naco_prompt import make_prompt
-from qaeval_core.families.chat.naco_reply import parse_reply
+from qaeval_core.families.chat.naco_reply import Reply, parse_reply
 from qaeval_core.llm.journal import Journal
 
 REPLIES = {
@@ -130,6 +131,22 @@ def test_equal_questions_are_asked_once_and_paid_replies_never_again(
     assert server.stats()["n_calls"] - before == n_calls
     assert calls(second)["paid"] == 0
     assert_same_scores(read_scores(tmp_path / "out"), read_scores(tmp_path / "other"))
+
+
+def test_each_reply_is_read_once(
+    server: LlmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was read for the journal, and once more for the score."""
+    read: list[str] = []
+    own = NacoFamily.read_reply
+
+    def counted(family: NacoFamily, text: str) -> Reply:
+        read.append(text)
+        return own(family, text)
+
+    monkeypatch.setattr(NacoFamily, "read_reply", counted)
+    outcome, _ = run_locally(settings(server, tmp_path, many(20)))
+    assert len(read) == calls(outcome)["paid"] >= 20
 
 
 def test_replies_can_be_left_out_of_the_journal(server: LlmServer, tmp_path: Path) -> None:
