@@ -8,15 +8,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, SerializeAsAny, ValidationError
+from pydantic import ConfigDict, Field, SerializeAsAny, ValidationError
 
-from qaeval_core.errors import ConfigError, nearest
-from qaeval_core.metrics.base import Section, Settings
+from qaeval_core.errors import ConfigError, UnknownMetricError, nearest
+from qaeval_core.metrics.base import AnyMetric, Metric, Section, Settings
 from qaeval_core.metrics.catalog import METRICS, metric_name
 from qaeval_core.metrics.chat import SENT_FILES
-from qaeval_core.yaml_files import StrictYamlError, load_yaml, read_yaml
+from qaeval_core.metrics.function import FunctionMetric
+from qaeval_core.metrics.unknown import UnknownMetric
+from qaeval_core.models.record import GRAPHS
+from qaeval_core.yaml_files import StrictYamlError, explained, load_yaml, read_yaml
 
 INSTANCE_NAME = r"^[a-z][a-z0-9_]{0,62}$"
 DEFAULT_METRIC = "qrelscore"
@@ -62,7 +65,13 @@ class ModelSettings(Section):
 
 
 class ModelsSection(Section):
-    """Models by role, and where their artifacts lie (``models``)."""
+    """Models by role, and where their artifacts lie (``models``).
+
+    Roles are those of graphs: a plugin's graph may bring one of its own.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    __pydantic_extra__: dict[str, ModelSettings]
 
     encoder: ModelSettings = ModelSettings()
     causal_lm: ModelSettings = ModelSettings()
@@ -74,6 +83,11 @@ class ModelsSection(Section):
     )
     build: bool = Field(True, description="export a missing model on first use")
     check_device: bool = Field(True, description="compare 40 rows with a CPU before using a GPU")
+
+    def of(self, role: str) -> ModelSettings:
+        """Return how the models of a role run."""
+        settings: ModelSettings | None = getattr(self, role, None)
+        return settings or ModelSettings()
 
 
 class InputSection(Section):
@@ -294,10 +308,24 @@ def _check_sent_files(
             )
 
 
-def make_config(tree: Mapping[str, Any]) -> RunConfig:
-    """Return the checked configuration of a plain tree of sections."""
+def make_config(tree: Mapping[str, Any], *, packages: Mapping[str, str] | None = None) -> RunConfig:
+    """Return the checked configuration of a plain tree of sections.
+
+    Parameters
+    ----------
+    tree : mapping
+    packages : mapping of metric to package, optional
+        Of a finished run, whose metrics need not be known here.
+
+    Raises
+    ------
+    ConfigError
+        If a key is unknown, or a value not allowed.
+    """
     tree = dict(tree)
     problems: list[str] = []
+    if packages is None:
+        problems += _unknown_roles(tree.get("models"))
     if tree.get("metrics") is not None:
         if not isinstance(tree["metrics"], Mapping):
             raise ConfigError("metrics must map instance names to settings")
@@ -305,16 +333,17 @@ def make_config(tree: Mapping[str, Any]) -> RunConfig:
             str(name): {"metric": name, **_settings_of(str(name), settings)}
             for name, settings in tree["metrics"].items()
         }
-        for name, settings in given.items():
-            settings["metric"] = metric_name(str(settings["metric"]))
-            _check_metric(name, settings["metric"])
+        kinds = {
+            name: _kind_of(name, settings["metric"], packages) for name, settings in given.items()
+        }
         metrics: dict[str, Settings] = {}
         for name, settings in given.items():
-            kind = METRICS[str(settings["metric"])].settings
+            metric, is_ours = kinds[name]
             try:
-                metrics[name] = kind.model_validate(settings)
+                own = metric.settings.model_validate({**settings, "metric": metric.name})
+                metrics[name] = own if is_ours else own.of(metric)
             except ValidationError as error:
-                problems += explained(error, kind, where=("metrics", name))
+                problems += explained(error, metric.settings, where=("metrics", name))
         tree["metrics"] = metrics
     else:
         tree.pop("metrics", None)
@@ -327,6 +356,48 @@ def make_config(tree: Mapping[str, Any]) -> RunConfig:
     if not config.metrics:
         raise ConfigError(f"no metric is asked for; choose from: {', '.join(METRICS)}")
     return config
+
+
+def _unknown_roles(models: object) -> list[str]:
+    """Return a line for each key of ``models`` that is no setting and no role of a graph."""
+    fields = ModelsSection.model_fields
+    given = [str(key) for key in models] if isinstance(models, Mapping) else []
+    unknown = [key for key in given if key not in fields]
+    if not unknown:
+        return []
+    known = dict.fromkeys([*fields, *(facts.role for facts in GRAPHS.values())])
+    return [
+        f"unknown key 'models.{key}'{nearest(key, known)}" for key in unknown if key not in known
+    ]
+
+
+def _kind_of(
+    instance: str, given: object, packages: Mapping[str, str] | None
+) -> tuple[AnyMetric, bool]:
+    """Return the metric of an instance, and whether it is one of the catalog.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of that name, or the instance has the name of another one.
+    """
+    own: AnyMetric | None = given if isinstance(given, Metric) else None
+    if own is None and callable(given):
+        own = FunctionMetric(given)
+    if isinstance(own, FunctionMetric) and METRICS.is_own(own.name):
+        raise ConfigError(f"{own.shown_function}: qaeval has a metric {own.name}: rename it")
+    name = metric_name(str(given)) if own is None else own.name
+    if own is None and name not in METRICS:
+        if packages is not None:
+            return UnknownMetric(name, packages.get(name, "a package that it does not name")), False
+        where = "" if instance == name else f"metrics.{instance}.metric: "
+        raise UnknownMetricError(f"{where}unknown metric {name!r}{nearest(name, METRICS)}", name)
+    if instance in METRICS and instance != name:
+        raise ConfigError(
+            f"metrics.{instance}.metric is {name!r}: a column {instance!r} would hold another "
+            f"metric than {instance}; choose a name that is no metric's"
+        )
+    return METRICS[name] if own is None else own, own is None
 
 
 def _with_own_names(metrics: object) -> object:
@@ -357,17 +428,6 @@ def _settings_of(name: str, settings: object) -> Mapping[str, Any]:
         kind = type(settings).__name__
         raise ConfigError(f"metrics.{name} must be a mapping of settings, not of type {kind}")
     return settings
-
-
-def _check_metric(instance: str, metric: str) -> None:
-    if metric not in METRICS:
-        where = "" if instance == metric else f"metrics.{instance}.metric: "
-        raise ConfigError(f"{where}unknown metric {metric!r}{nearest(metric, METRICS)}")
-    if instance in METRICS and instance != metric:
-        raise ConfigError(
-            f"metrics.{instance}.metric is {metric!r}: a column {instance!r} would hold another "
-            f"metric than {instance}; choose a name that is no metric's"
-        )
 
 
 def parse_setting(text: str) -> tuple[str, object]:
@@ -413,40 +473,3 @@ def _put(tree: dict[str, Any], parts: Sequence[str], value: object) -> None:
         tree[part] = child
         tree = child
     tree[parts[-1]] = value
-
-
-def explained(
-    error: ValidationError, section: type[BaseModel], *, where: Sequence[str] = ()
-) -> list[str]:
-    """Return what is wrong with a section, a line a setting."""
-    lines = []
-    items = error.errors(include_url=False)
-    for item in items:
-        if item["loc"][-1:] == ("str",) and len(items) > 1:
-            continue  # The other branch of a union says what is wrong.
-        full = [str(part) for part in item["loc"]]
-        place = [*where, *(part for part in full if not _is_branch(part, section))]
-        if item["type"] == "extra_forbidden":
-            known = _fields_at(section, full[:-1])
-            lines.append(f"unknown key {'.'.join(place)!r}{nearest(place[-1], known)}")
-        else:
-            message = item["msg"].removeprefix("Value error, ")
-            lines.append(f"{'.'.join(place)}: {message}" if place else message)
-    return lines
-
-
-def _is_branch(part: str, section: type[BaseModel]) -> bool:
-    """Whether a part of an error's place is no key: pydantic's name of a branch of a union."""
-    is_class = section is not RunConfig and part[:1].isupper()  # There, instances have any name.
-    return is_class or part in ("str", "[key]")
-
-
-def _fields_at(model: type[BaseModel], parts: Sequence[str]) -> list[str]:
-    for part in parts:
-        field = model.model_fields.get(part)
-        if field is None:
-            continue  # The instance name below metrics, or a branch of a union.
-        for kind in (field.annotation, *get_args(field.annotation)):
-            if isinstance(kind, type) and issubclass(kind, BaseModel):
-                model = kind
-    return list(model.model_fields)

@@ -6,6 +6,7 @@
     . UnreadableFileError   a file is not Parquet, or damaged
   x ConfigError             the request is wrong: unknown key, metric or model, options that clash
     . PackagesMissingError  packages that a run needs are not installed; all are named
+    . UnknownMetricError    a metric is of a package that is not installed, or of none
     . CallTooLargeError     one call to a language model holds more tokens than a window may
     . OutRefusedError       OUT cannot be written as asked: no bucket, no key, no conditions
   x ModelError              the model or its artifact is wrong
@@ -23,6 +24,7 @@
     . BlindNodeError        a node does not see OUT, the journal, a given file or the input
     . ReconcileError        shards or rows are missing or repeated
     . TooManyQuarantinedError  more rows quarantined than allowed
+    . RowFailedError        a function that scores rows failed on one
     . RunStoppedError       asked to stop (SIGTERM, Ctrl-C); what is whole is committed
     . LanguageModelError    calls to a language model cannot go on; other families can
       - EndpointRefusedError  the server will answer no call
@@ -61,6 +63,17 @@ class ConfigError(QAEvalError):
 
 class PackagesMissingError(ConfigError):
     """Packages that a run needs are not installed."""
+
+
+class UnknownMetricError(ConfigError):
+    """No metric of that name is installed here."""
+
+    def __init__(self, message: str, metric: str = "") -> None:
+        super().__init__(message, metric)
+        self.metric = metric
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class CallTooLargeError(ConfigError):
@@ -129,6 +142,32 @@ class ReconcileError(RunError):
 
 class TooManyQuarantinedError(RunError):
     """More rows were quarantined than the run allows."""
+
+
+class RowFailedError(RunError):
+    """A function that scores rows failed on one.
+
+    Parameters
+    ----------
+    what : str
+        Function and its error.
+    row : int
+        Which row of what was scored at once, from 0.
+    place : str, default ""
+        Of the row, where files are read.
+    """
+
+    def __init__(self, what: str, row: int, place: str = "") -> None:
+        # All of them: it is pickled on its way from a worker.
+        super().__init__(what, row, place)
+        self.what, self.row, self.place = what, row, place
+
+    def at(self, file: str, first_row: int) -> RowFailedError:
+        """Return the error with the row's place in its file."""
+        return RowFailedError(self.what, self.row, f"{file}:{first_row + self.row}")
+
+    def __str__(self) -> str:
+        return f"{self.what}, on row {self.place or self.row}"
 
 
 class RunStoppedError(RunError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,7 +26,9 @@ from qaeval_core.families.words.frequencies import (
     read_frequencies,
 )
 from qaeval_core.families.words.rows import Tokenizers, WordTables
-from qaeval_core.metrics.catalog import METRICS
+from qaeval_core.metrics.base import AnyMetric, Metric
+from qaeval_core.metrics.catalog import METRICS, metric_name
+from qaeval_core.metrics.function import FunctionMetric
 from qaeval_core.models.artifact import artifact_root, ensure_artifact
 from qaeval_core.models.session import Device
 from qaeval_core.planning.columns import check_type, field_of, optional_columns, role_column
@@ -50,6 +52,7 @@ from qaeval_core.text.plain_columns import (
 )
 from qaeval_core.text.text_notes import MAX_LOOKED_AT, printed_note
 
+MetricLike: TypeAlias = str | AnyMetric | Callable[..., Any]
 Rows: TypeAlias = pa.Table | pl.DataFrame | Sequence[Mapping[str, object]]
 
 
@@ -58,8 +61,10 @@ class Scorer:
 
     Parameters
     ----------
-    metrics : sequence of str or mapping of str to settings
-        Metric names, or instances with settings as under ``metrics:`` of a configuration.
+    metrics : sequence of str, Metric or function, or mapping of str to settings
+        Names, `Metric` objects or plain functions such as ``score(candidate, references)``. Or
+        instances with settings as under ``metrics:`` of a configuration; the setting ``metric``
+        may be an object or a function, too.
     columns : mapping of role to column name, optional
         Default: columns named like the roles; ``candidate`` falls back to ``question``.
     config : RunConfig, optional
@@ -82,16 +87,14 @@ class Scorer:
 
     def __init__(
         self,
-        metrics: Sequence[str] | Mapping[str, Mapping[str, object]],
+        metrics: str | Sequence[MetricLike] | Mapping[str, Mapping[str, object]],
         *,
         columns: Mapping[str, str] | None = None,
         config: RunConfig | None = None,
         device: Device = "cpu",
         n_threads: int | None = None,
     ) -> None:
-        if isinstance(metrics, str):
-            metrics = (metrics,)
-        settings = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
+        settings = metrics if isinstance(metrics, Mapping) else _instances(metrics)
         if not settings:
             raise ConfigError(f"no metric is asked for; choose from: {', '.join(METRICS)}")
         own = load_config(
@@ -219,13 +222,31 @@ class Scorer:
         return self._runners[plan.key]
 
 
+def _instances(metrics: str | Sequence[MetricLike]) -> dict[str, Mapping[str, object]]:
+    """Return an instance for each metric, under its name.
+
+    Raises
+    ------
+    ConfigError
+        If two have one name, or one is no metric.
+    """
+    found: dict[str, Mapping[str, object]] = {}
+    for given in (metrics,) if isinstance(metrics, str) else metrics:
+        own = given if isinstance(given, str | Metric) else FunctionMetric(given)
+        name = metric_name(own) if isinstance(own, str) else own.name
+        if name in found and not (isinstance(own, str) and not found[name]):
+            raise ConfigError(f"two metrics have the name {name}: give one another instance's name")
+        found[name] = {} if isinstance(own, str) else {"metric": own}
+    return found
+
+
 def score_table(rows: Rows, metrics: Any, **options: Any) -> Any:
     """Score rows once; see `Scorer` for the options, and use it where more calls follow.
 
     Parameters
     ----------
     rows : pyarrow.Table, polars.DataFrame, or sequence of mappings
-    metrics : sequence of str or mapping of str to settings
+    metrics : sequence of str, Metric or function, or mapping of str to settings
     **options
         Of `Scorer`.
 

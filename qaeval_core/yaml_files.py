@@ -1,17 +1,18 @@
-"""YAML files: sections of a file as plain values; what is ambiguous is refused.
+"""YAML files: sections of a file as plain values, and what is wrong with them.
 
 An alias, a key that stands twice and a value that cannot be held are errors with their line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
+from pydantic import BaseModel, ValidationError
 
-from qaeval_core.errors import ConfigError
+from qaeval_core.errors import ConfigError, nearest
 from qaeval_core.storage.wary import read_given
 
 _MERGE = "tag:yaml.org,2002:merge"
@@ -105,3 +106,40 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} must hold a mapping of sections")
     return tree
+
+
+def explained(
+    error: ValidationError, section: type[BaseModel], *, where: Sequence[str] = ()
+) -> list[str]:
+    """Return what is wrong with a section, a line a setting."""
+    lines = []
+    items = error.errors(include_url=False)
+    for item in items:
+        if item["loc"][-1:] == ("str",) and len(items) > 1:
+            continue  # The other branch of a union says what is wrong.
+        full = [str(part) for part in item["loc"]]
+        place = [*where, *(part for part in full if not _is_branch(part, section))]
+        if item["type"] == "extra_forbidden":
+            known = _fields_at(section, full[:-1])
+            lines.append(f"unknown key {'.'.join(place)!r}{nearest(place[-1], known)}")
+        else:
+            message = item["msg"].removeprefix("Value error, ")
+            lines.append(f"{'.'.join(place)}: {message}" if place else message)
+    return lines
+
+
+def _is_branch(part: str, section: type[BaseModel]) -> bool:
+    """Whether a part of an error's place is no key: pydantic's name of a branch of a union."""
+    is_class = "metrics" not in section.model_fields and part[:1].isupper()  # Else any name.
+    return is_class or part in ("str", "[key]")
+
+
+def _fields_at(model: type[BaseModel], parts: Sequence[str]) -> list[str]:
+    for part in parts:
+        field = model.model_fields.get(part)
+        if field is None:
+            continue  # The instance name below metrics, or a branch of a union.
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                model = kind
+    return list(model.model_fields)

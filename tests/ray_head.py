@@ -163,13 +163,14 @@ def _end_tree(process: subprocess.Popen[bytes]) -> None:
     process.wait(timeout=15)
 
 
-def _start_words(folder: Path, *, port: int, dashboard_port: int) -> list[str | Path]:
+def _start_words(folder: Path, *, python: Path, port: int, dashboard_port: int) -> list[str | Path]:
     # Ports of its own for all that has a fixed default, or that Ray looks for before it is taken.
     names = ("ray-client-server", "dashboard-agent-listen", "dashboard-agent-grpc",
              "runtime-env-agent", "metrics-export")  # fmt: skip
     ports = zip(names, free_ports(len(names)), strict=True)
     return [
-        *(BIN / "ray", "start", "--head", "--block", "--disable-usage-stats"),
+        *(python, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+        "--disable-usage-stats",
         *("--num-cpus=4", "--num-gpus=0", "--node-ip-address=127.0.0.1"),
         *("--include-dashboard=true", "--dashboard-host=127.0.0.1"),
         *(f"--port={port}", f"--dashboard-port={dashboard_port}"),
@@ -180,7 +181,9 @@ def _start_words(folder: Path, *, port: int, dashboard_port: int) -> list[str | 
 
 
 @contextlib.contextmanager
-def running_head(mode: str, *, variables: Mapping[str, str] | None = None) -> Iterator[Head]:
+def running_head(
+    mode: str, *, variables: Mapping[str, str] | None = None, python: Path = BIN / "python"
+) -> Iterator[Head]:
     """Start a head that listens on this machine alone, and end it and nothing else.
 
     Parameters
@@ -189,6 +192,8 @@ def running_head(mode: str, *, variables: Mapping[str, str] | None = None) -> It
         Of authentication.
     variables : mapping, optional
         More variables of its environment, and so of its workers'.
+    python : Path, optional
+        Of the environment that its workers have; default this one.
     """
     # Not pytest's folder: the path of a Unix socket holds 107 characters at most.
     folder = Path(tempfile.mkdtemp(prefix="qr", dir="/tmp"))
@@ -197,7 +202,7 @@ def running_head(mode: str, *, variables: Mapping[str, str] | None = None) -> It
     # The `python` of a job is the one that has the project, as a cluster's set-up arranges it.
     environment["PATH"] = f"{BIN}{os.pathsep}{environment['PATH']}"
     port, dashboard_port = free_ports(2)
-    words = _start_words(folder, port=port, dashboard_port=dashboard_port)
+    words = _start_words(folder, python=python, port=port, dashboard_port=dashboard_port)
     process = ray_start(words, environment=environment, log=folder / "head.log")
     try:
         dashboard = f"http://127.0.0.1:{dashboard_port}"

@@ -9,12 +9,14 @@ import sys
 import warnings
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ConfigError, QAEvalError
-from qaeval_core.models.artifact import Artifact, default_root, find_artifact
 from qaeval_core.models.record import GRAPHS, ArtifactRequest
-from qaeval_core.storage.path import check_lasting
 from qaeval_core.terminal import say_error, show
+
+if TYPE_CHECKING:
+    from qaeval_core.models.artifact import Artifact
 
 _EPILOG = """\
 Examples:
@@ -47,6 +49,10 @@ _MAX_LISTED = 8
 def main(arguments: list[str] | None = None) -> int:
     """Build one artifact and print its folder and parity."""
     args = make_parser().parse_args(arguments)
+    # Imported here: --help needs none of it.
+    from qaeval_core.models.artifact import default_root
+    from qaeval_core.storage.path import check_lasting
+
     options = {name: value for name in _OPTIONS if (value := getattr(args, name)) is not None}
     try:
         request = ArtifactRequest(
@@ -96,6 +102,8 @@ def parity_line(artifact: Artifact) -> str:
 def _build(
     request: ArtifactRequest, *, root: Path, force: bool, max_memory_gb: float | None
 ) -> Artifact:
+    from qaeval_core.models.artifact import find_artifact
+
     if not force:
         try:
             return find_artifact(root, request)

@@ -5,7 +5,7 @@ The oracles of ``qaeval_export.parity``; they share no code with ``qaeval_export
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,19 @@ import torch
 
 from qaeval_core.models.record import MAX_ANSWER_TOKENS, N_ANSWER_SPANS, ArtifactRequest
 from qaeval_export.loading import LoadedModel, in_span_label, wanted_layer
-from qaeval_export.parity import ParityRow, Values
+from qaeval_export.parity import Oracle, ParityRow, Values
 from qaeval_export.sentence_files import SentenceFiles
 
 
 def eager_values(
-    loaded: LoadedModel, request: ArtifactRequest, rows: Sequence[ParityRow]
+    loaded: LoadedModel,
+    request: ArtifactRequest,
+    rows: Sequence[ParityRow],
+    *,
+    oracle: Oracle | None = None,
 ) -> list[Values]:
-    """Compute each row's values."""
-    compute = ORACLES[request.graph]
+    """Compute each row's values, by the oracle of a plugin's graph or by ours."""
+    compute = oracle or ORACLES[request.graph]
     with torch.no_grad():
         return [compute(loaded, request, row) for row in rows]
 
@@ -113,7 +117,7 @@ def _answer_spans(loaded: LoadedModel, _: ArtifactRequest, row: ParityRow) -> Va
     return np.asarray([float(total), float(first[0] + last[0]), *best[:N_ANSWER_SPANS].tolist()])
 
 
-ORACLES: Mapping[str, Callable[[LoadedModel, ArtifactRequest, ParityRow], Values]] = {
+ORACLES: Mapping[str, Oracle] = {
     "relevance_matching": _precision,
     "token_logprobs": _logprobs,
     "pair_score": _pair_score,

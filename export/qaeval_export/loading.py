@@ -79,8 +79,21 @@ def for_graph(loaded: LoadedModel, request: ArtifactRequest) -> LoadedModel:
     return replace(loaded, tokenizer=tokenizer)
 
 
-def load_model(source: ModelSource, *, role: str) -> LoadedModel:
+def load_for_graph(source: ModelSource, request: ArtifactRequest) -> LoadedModel:
+    """Load a model as the graph of a request needs it: `load_model`, and `for_graph`."""
+    loads_as = GRAPHS[request.graph].loads_as
+    return for_graph(load_model(source, role=request.role, loads_as=loads_as), request)
+
+
+def load_model(source: ModelSource, *, role: str, loads_as: str = "") -> LoadedModel:
     """Load a model in fp32 with attention that shows its probabilities.
+
+    Parameters
+    ----------
+    source : ModelSource
+    role : str
+    loads_as : str, default ""
+        Task that it is loaded for; "" is that of the role.
 
     Raises
     ------
@@ -95,9 +108,8 @@ def load_model(source: ModelSource, *, role: str) -> LoadedModel:
         )
         _check_supported(config, source=source, role=role)
         files |= {"use_safetensors": True, "config": config}
-    kind = TasksManager.get_model_class_for_task(
-        _TASKS[role], framework="pt", library="transformers"
-    )
+    task = loads_as or _TASKS[role]
+    kind = TasksManager.get_model_class_for_task(task, framework="pt", library="transformers")
     model, loading = kind.from_pretrained(
         source.folder,
         dtype=torch.float32,
@@ -112,7 +124,7 @@ def load_model(source: ModelSource, *, role: str) -> LoadedModel:
     if source.adapter is not None:
         model, given = _merge_adapter(model, source)
         missing -= given
-    if role == "encoder":
+    if task == _TASKS["encoder"]:
         missing = {key for key in missing if not key.startswith("pooler.")}
     if missing:
         raise ExportError(

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from tokenizers import Tokenizer
 
+from qaeval_core.models.record import ArtifactRequest
 from qaeval_export.facts import ModelFacts
 
 # Ranks of the fixed pairs by their mean value; below this, metrics would order texts differently.
@@ -93,6 +95,8 @@ class ParityRow:
 
 
 RowMaker = Callable[[Tokenizer, ModelFacts, TextPairs], list[ParityRow]]
+# (loaded model, request, row) -> the row's values, in torch fp32.
+Oracle = Callable[[Any, ArtifactRequest, ParityRow], Values]
 
 
 def pair_rows(tokenizer: Tokenizer, facts: ModelFacts, pairs: TextPairs) -> list[ParityRow]:

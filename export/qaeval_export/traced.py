@@ -19,8 +19,8 @@ from qaeval_export.batch_mates import FP32_LIMIT, difference_by_batch_mates
 from qaeval_export.eager import eager_values
 from qaeval_export.facts import Made, ModelFacts
 from qaeval_export.graph_files import open_graph, save_graph
-from qaeval_export.graphs import EXPORTS
-from qaeval_export.loading import LoadedModel, for_graph, load_model, make_facts
+from qaeval_export.graphs import graph_export
+from qaeval_export.loading import LoadedModel, load_for_graph, make_facts
 from qaeval_export.parity import MIN_SPEARMAN, Parity, compare, parity_pairs
 from qaeval_export.precision import convert, rounded
 from qaeval_export.tracing import trace
@@ -37,7 +37,7 @@ def make_traced(source: ModelSource, request: ArtifactRequest, folder: Path) -> 
     ExportError
         If the model is not supported, or the fp32 graph differs from torch.
     """
-    loaded = for_graph(load_model(source, role=request.role), request)
+    loaded = load_for_graph(source, request)
     facts = make_facts(loaded, request)
     proto, parity, apart = _gate(trace(loaded, request), loaded, facts, request, folder)
     return Made(proto, facts, loaded.tokenizer, parity.precision, parity, apart)
@@ -52,7 +52,7 @@ def describe(
     batch_difference: float | None,
 ) -> Made:
     """Return what a graph that was traced before is made of today."""
-    loaded = for_graph(load_model(source, role=request.role), request)
+    loaded = load_for_graph(source, request)
     precision = parity.precision if parity is not None else "fp32"
     facts = make_facts(loaded, request)
     return Made(proto, facts, loaded.tokenizer, precision, parity, batch_difference)
@@ -68,11 +68,13 @@ def compare_with_weights(
     ExportError
         If it is too far.
     """
-    graph = EXPORTS[request.graph]
-    loaded = for_graph(load_model(source, role=request.role), request)
+    graph = graph_export(request.graph)
+    loaded = load_for_graph(source, request)
     facts = make_facts(loaded, request)
     rows = graph.make_rows(loaded.tokenizer, facts, parity_pairs())
-    parity = compare(graph.run(open_graph(path), rows), eager_values(loaded, request, rows))
+    parity = compare(
+        graph.run(open_graph(path), rows), eager_values(loaded, request, rows, oracle=graph.oracle)
+    )
     attempt = _judge(parity, tolerance=graph.tolerance[precision], precision=precision)
     if not attempt.passed:
         raise ExportError(
@@ -113,9 +115,9 @@ def _gate(
     ExportError
         If fp32 fails, too: then the graph is wrong.
     """
-    graph = EXPORTS[request.graph]
+    graph = graph_export(request.graph)
     rows = graph.make_rows(loaded.tokenizer, facts, parity_pairs())
-    expected = eager_values(loaded, request, rows)
+    expected = eager_values(loaded, request, rows, oracle=graph.oracle)
     attempts: list[ParityAttempt] = []
     for precision in dict.fromkeys([request.precision, "fp32"]):
         converted = convert(proto, precision=precision)

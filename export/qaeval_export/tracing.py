@@ -20,7 +20,7 @@ from onnx_ir.passes import common
 from qaeval_core.errors import ExportError
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_export.graph_files import tensor_records
-from qaeval_export.graphs import EXPORTS
+from qaeval_export.graphs import graph_export
 from qaeval_export.graphs.operators import OPSET
 from qaeval_export.loading import LoadedModel
 
@@ -36,7 +36,7 @@ def trace(loaded: LoadedModel, request: ArtifactRequest) -> onnx.ModelProto:
     ExportError
         If the exporter failed, or fixed an axis that has to vary.
     """
-    graph = EXPORTS[request.graph]
+    graph = graph_export(request.graph)
     module, output_axes = graph.make(loaded, request)
     axes = tuple(given.axes for given in graph.inputs.values())
     names = sorted({axis for own in axes for axis in own if isinstance(axis, str)})

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qaeval_core.metrics.catalog import METRICS as METRIC_SPECS
-from qaeval_core.pages.example_rows import MAX_EXAMPLES
+from qaeval_core.pages import MAX_EXAMPLES
 
 INPUT = "Input"
 OUTPUT = "Output"
@@ -60,8 +59,11 @@ def complete_metrics(incomplete: str) -> list[str]:
     >>> complete_metrics("f1,bleu_")
     ['f1,bleu_1', 'f1,bleu_2', 'f1,bleu_3', 'f1,bleu_4']
     """
+    # Imported here: whoever presses TAB may wait, --help may not.
+    from qaeval_core.metrics.catalog import METRICS as KNOWN
+
     before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in METRIC_SPECS if name.startswith(last)]
+    return [f"{before}{comma}{name}" for name in KNOWN if name.startswith(last)]
 
 
 def address(default: str) -> Any:
@@ -110,6 +112,15 @@ MetricsOption = Annotated[
         metavar="NAMES",
         text="Comma-separated metrics, e.g. f1,sas. The command qaeval metrics lists them.",
         autocompletion=complete_metrics,
+    ),
+]
+PluginOption = Annotated[
+    list[str] | None,
+    option(
+        "--plugin",
+        group=METRICS,
+        metavar="MODULE",
+        text="Python module whose functions or classes are metrics too. Repeatable.",
     ),
 ]
 ConfigOption = Annotated[

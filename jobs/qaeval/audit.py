@@ -6,8 +6,6 @@ reference, or the run broke; 2 bad request.
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from typing import Annotated
 
 import typer
@@ -24,21 +22,7 @@ from qaeval.arguments import (
     flag,
     option,
 )
-from qaeval.on_ray.address import announce, job_metadata
-from qaeval_core.audit.output import dry_run_lines, outcome_lines, write_report
-from qaeval_core.audit.request import AuditRequest, load_settings
-from qaeval_core.audit.run import AuditOutcome, prepare_audit, run_audit
-from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import ConfigError, QAEvalError
-from qaeval_core.models.session import available_cpus
-from qaeval_core.pages.example_rows import RunExamples
-from qaeval_core.running.progress import LabelProgress
-from qaeval_core.scoring.rewrite_page import run_examples
-from qaeval_core.storage.path import StoragePath, open_out
-from qaeval_core.storage.probe import probe
-from qaeval_core.storage.retry import Outages
-from qaeval_core.store.store import Store
-from qaeval_core.tables.executor import RETRY_S, LocalRangeExecutor
 
 EPILOG = """Examples:
 
@@ -65,9 +49,6 @@ Exit codes: 0 no alert; 3 alert; 1 no verdict; 2 bad request. There is no
 verdict of fewer than 30 contexts, of an OUT that is not complete, and of a
 first run without --pin.
 """
-
-EXIT_ALERT = 3
-_PROGRESS_S = 5.0
 
 
 def audit_run(
@@ -155,6 +136,10 @@ def audit_run(
 
     It alerts only if scores changed by more than chance explains.
     """
+    # Imported here: --help needs none of it.
+    from qaeval.work.audit import audit_out
+    from qaeval_core.audit.request import AuditRequest, load_settings
+
     try:
         request = AuditRequest(
             reference=reference,
@@ -168,56 +153,18 @@ def audit_run(
         )
         if no_texts and texts is not None:
             raise ConfigError("--texts and --no-texts: one of them")
-        folder = open_out(history, "--history")
-        if dry_run:
-            for line in dry_run_lines(prepare_audit(out, request, history=folder)):
-                options.show(line)
-            return
-        if to is None:
-            raise ConfigError("no folder for the report: give --to REPORT")
-        report = Store(open_out(to, "--to"), outages=Outages(retry_s=RETRY_S))
-        probe(report.out, report.outages, is_locked=False, option="--to")
-        outcome = _run(out, request, folder, address=address)
-        write_report(
-            outcome, report, name=folder.name, examples=_examples(outcome, texts, no_texts=no_texts)
-        )
-        for line in outcome_lines(outcome, report.out):
-            options.show(line)
     except QAEvalError as error:
         options.fail(error)
-    sys.exit(_exit_code(outcome, warn_only=warn_only))
-
-
-def _examples(outcome: AuditOutcome, n: int | None, *, no_texts: bool) -> RunExamples | None:
-    if outcome.profile is None:
-        return None
-    n_texts = 0 if no_texts else n
-    return run_examples(outcome.out, n_texts=n_texts, inputs=outcome.request.inputs)
-
-
-def _exit_code(outcome: AuditOutcome, *, warn_only: bool) -> int:
-    if outcome.status == "alert":
-        return 0 if warn_only else EXIT_ALERT
-    is_done = outcome.status == "ok" or (outcome.status == "first_run" and outcome.request.pin)
-    return 0 if is_done else options.EXIT_INCOMPLETE
-
-
-def _run(
-    out: str, request: AuditRequest, history: StoragePath, *, address: str | None
-) -> AuditOutcome:
-    if address is None:
-        with LabelProgress(_PROGRESS_S) as tell:
-            executor = LocalRangeExecutor(tell, n_processes=available_cpus())
-            with contextlib.closing(executor):
-                return run_audit(out, request, executor, history=history)
-    cluster = ClusterSection(address=address)
-    announce(cluster)
-    # Imported here: Ray takes half a second that others need not pay.
-    from qaeval.on_ray.cluster import connected
-    from qaeval.on_ray.tasks import RayTasks
-
-    with connected(cluster, job_metadata("audit", out)), LabelProgress(_PROGRESS_S) as tell:
-        return run_audit(out, request, RayTasks(tell, options.say), history=history)
+    audit_out(
+        out,
+        request,
+        history=history,
+        to=to,
+        n_texts=0 if no_texts else texts,
+        warn_only=warn_only,
+        dry_run=dry_run,
+        address=address,
+    )
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Command: what all verbs share: words to a configuration, exit codes, errors as one line.
+"""Command: what all verbs share: exit codes, and errors as one line.
 
 A full disk, a damaged file or a model that cannot run are no faults of this program. What is one
 still ends in a traceback: it should be reported.
@@ -9,17 +9,10 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import NoReturn, ParamSpec, TypeVar
 
-import pyarrow as pa
-from polars.exceptions import PolarsError
-
-from qaeval_core.configure import RunConfig, load_config, parse_setting
-from qaeval_core.errors import ConfigError, QAEvalError, RunError, nearest
-from qaeval_core.metrics.catalog import METRICS, metric_name
-from qaeval_core.schema import ROLES
+from qaeval_core.errors import QAEvalError, RunError
 from qaeval_core.terminal import say, say_error, show, show_lines
 
 # Set by --debug, and by whoever runs a command where options cannot be given.
@@ -28,20 +21,19 @@ _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 _OUTSIDE = (
     OSError,
-    pa.ArrowException,
-    PolarsError,
     RecursionError,
     UnicodeError,
     MemoryError,
     QAEvalError,
 )
+# Where nobody has loaded a library, an error is none of its own.
+_OUTSIDE_OF = {"pyarrow": "ArrowException", "polars.exceptions": "PolarsError"}
 _MAX_CHARS = 500
 
 __all__ = [
     "EXIT_BAD_REQUEST",
     "EXIT_INCOMPLETE",
     "fail",
-    "make_config",
     "say",
     "say_error",
     "show",
@@ -64,42 +56,6 @@ def fail(error: QAEvalError, *, code: int | None = None) -> NoReturn:
     say_error(error)
     usual = EXIT_INCOMPLETE if isinstance(error, RunError) else EXIT_BAD_REQUEST
     sys.exit(usual if code is None else code)
-
-
-def make_config(
-    *,
-    inputs: Sequence[str],
-    config_path: Path | None,
-    settings: Sequence[str],
-    metrics: str | None,
-    columns: Sequence[str],
-    extra: dict[str, object],
-) -> RunConfig:
-    """Return the configuration of a command line.
-
-    Later words win: the file, then ``--metrics``, ``--set``, and the options of their own.
-
-    Parameters
-    ----------
-    extra : dict of dotted key to value
-        Options of their own; None means not given.
-    """
-    overrides: dict[str, object] = {}
-    if metrics:
-        for name in (metric_name(part.strip()) for part in metrics.split(",")):
-            if name not in METRICS:
-                raise ConfigError(f"unknown metric {name!r}{nearest(name, METRICS)}")
-            overrides[f"metrics.{name}.metric"] = name
-    overrides.update(parse_setting(text) for text in settings)
-    for text in columns:
-        role, separator, column = text.partition("=")
-        if not separator or role not in ROLES:
-            raise ConfigError(f"--column takes role=name, not {text!r}{nearest(role, ROLES)}")
-        overrides[f"input.columns.{role}"] = column
-    if inputs:
-        overrides["input.paths"] = list(inputs)
-    overrides.update({key: value for key, value in extra.items() if value is not None})
-    return load_config(path=config_path, overrides=overrides)
 
 
 def caught(command: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
@@ -126,8 +82,11 @@ def caught(command: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
 
 
 def _is_outside(error: Exception) -> bool:
+    loaded = {name: sys.modules[name] for name in _OUTSIDE_OF if name in sys.modules}
+    kinds = tuple(getattr(module, _OUTSIDE_OF[name]) for name, module in loaded.items())
     # ONNX Runtime's exceptions have no base of their own, and need not be installed.
-    return isinstance(error, _OUTSIDE) or type(error).__module__.startswith("onnxruntime")
+    is_of_engine = type(error).__module__.startswith("onnxruntime")
+    return isinstance(error, (*_OUTSIDE, *kinds)) or is_of_engine
 
 
 def explained(error: BaseException) -> str:

@@ -13,10 +13,6 @@ from qaeval import arguments
 from qaeval import command as options
 from qaeval.arguments import MovedInputOption, SeedOption, flag, option
 from qaeval_core.errors import ConfigError, QAEvalError
-from qaeval_core.storage.path import open_out
-from qaeval_core.study.output import check_out, study_lines, write_study
-from qaeval_core.study.records import StudyRequest
-from qaeval_core.study.run import run_study
 
 EPILOG = """Examples:
 
@@ -214,6 +210,12 @@ def correlate(
     It shows Pearson, Spearman and Kendall coefficients with confidence
     intervals. It can also compare metrics, and correlate subsets and systems.
     """
+    # Imported here: --help needs none of it.
+    from qaeval_core.storage.path import open_out
+    from qaeval_core.study.output import check_out, study_lines, write_study
+    from qaeval_core.study.records import StudyRequest
+    from qaeval_core.study.run import run_study
+
     try:
         if labels is not None and (ratings is not None or on is not None):
             raise ConfigError("--labels FILE is --with FILE --on id: give one of them")

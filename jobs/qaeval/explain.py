@@ -12,10 +12,8 @@ import typer
 
 from qaeval import arguments
 from qaeval import command as options
-from qaeval.arguments import MovedInputOption, RunArgument, option
+from qaeval.arguments import MovedInputOption, PluginOption, RunArgument, option
 from qaeval_core.errors import QAEvalError
-from qaeval_core.storage.files import write, write_json
-from qaeval_core.storage.path import check_lasting
 
 EPILOG = """Examples:
 
@@ -72,6 +70,7 @@ def explain(
             show_default="all",
         ),
     ] = None,
+    plugin: PluginOption = None,
     artifacts: Annotated[
         Path | None,
         option(
@@ -87,12 +86,16 @@ def explain(
     The scores are computed again, and traced back to tokens, matches or LLM
     replies.
     """
-    # Imported here: other verbs need none of it.
+    # Imported here: --help needs none of it.
     from qaeval_core.explain.page import explanation_lines, explanation_page
     from qaeval_core.explain.parts import explanation_content
     from qaeval_core.explain.row import explain_row
+    from qaeval_core.families.catalog import add_modules
+    from qaeval_core.storage.files import write, write_json
+    from qaeval_core.storage.path import check_lasting
 
     try:
+        add_modules(plugin or ())
         check_lasting(html, "--html")
         check_lasting(json, "--json")
         explanation = explain_row(

@@ -5,8 +5,6 @@ Exit codes: 0 done, 1 not certified, or OUT is not complete, or the disk refused
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from typing import Annotated
 
 import typer
@@ -22,19 +20,7 @@ from qaeval.arguments import (
     flag,
     option,
 )
-from qaeval.on_ray.address import announce, is_named, job_metadata
-from qaeval_core.configure import ClusterSection
-from qaeval_core.errors import ConfigError, QAEvalError, nearest
-from qaeval_core.filter.plan import FilterPlan, make_plan
-from qaeval_core.filter.request import FilterRequest
-from qaeval_core.filter.result import FilterResult, dry_run_lines, result_lines
-from qaeval_core.filter.run import run_filter
-from qaeval_core.models.session import available_cpus
-from qaeval_core.running.progress import LabelProgress
-from qaeval_core.storage.path import StoragePath, open_out
-from qaeval_core.tables.corpus import ROLE_NAMES
-from qaeval_core.tables.executor import LocalRangeExecutor
-from qaeval_core.tables.open_corpus import open_corpus
+from qaeval_core.errors import ConfigError, QAEvalError
 
 EPILOG = """Examples:
 
@@ -62,8 +48,6 @@ KEPT/decisions has every input row, and the one reason that dropped it.
 Exit codes: 0 done; 1 not certified, OUT not complete, or a disk failed;
 2 bad request.
 """
-
-_PROGRESS_S = 5.0
 
 
 def filter_rows(
@@ -249,6 +233,10 @@ def filter_rows(
     It records why each other row was dropped. Results do not depend on file
     layout or workers.
     """
+    # Imported here: --help needs none of it.
+    from qaeval.work.filter import filter_out, role_columns, whole_numbers
+    from qaeval_core.filter.request import FilterRequest
+
     try:
         if local and address is not None:
             raise ConfigError("--local takes no cluster: leave --address out")
@@ -267,69 +255,26 @@ def filter_rows(
             labels=labels,
             label=label,
             blank=blank,
-            looks=_numbers(looks),
+            looks=whole_numbers(looks),
             within_best=within_best,
             confidence=confidence,
             learn=tuple(name.strip() for name in (learn or "").split(",") if name.strip()),
             label_sheet=label_sheet,
             seed=seed,
             partial=partial,
-            columns=_columns(column or ()),
+            columns=role_columns(column or ()),
         )
-        if to is None and not dry_run:
-            raise ConfigError("no folder for what is kept: give --to KEPT")
-        folder = open_out(to, "--to") if to is not None else None
-        corpus = open_corpus(out, columns=request.columns, partial=partial, inputs=inputs or ())
-        plan = make_plan(request, corpus)
-        if dry_run or folder is None or to is None:
-            for line in dry_run_lines(plan):
-                options.show(line)
-            return
-        result = _run(plan, folder, address=address, local=local)
-        for line in result_lines(result.content, to):
-            options.show(line)
     except QAEvalError as error:
         options.fail(error)
-    if not result.is_certified:
-        sys.exit(options.EXIT_INCOMPLETE)
-
-
-def _numbers(text: str | None) -> tuple[int, ...]:
-    words = [word.strip() for word in (text or "").split(",") if word.strip()]
-    for word in words:
-        if not word.isdecimal():
-            raise ConfigError(f"--looks is {text!r}, needs numbers of labels, such as 200,400")
-    return tuple(map(int, words))
-
-
-def _columns(words: list[str] | tuple[str, ...]) -> dict[str, str]:
-    columns = {}
-    for text in words:
-        role, separator, name = text.partition("=")
-        if not separator or role not in ROLE_NAMES:
-            hint = "" if role in ROLE_NAMES else nearest(role, ROLE_NAMES)
-            raise ConfigError(f"--column takes role=name, not {text!r}{hint}")
-        columns[role] = name
-    return columns
-
-
-def _run(
-    plan: FilterPlan, folder: StoragePath, *, address: str | None, local: bool | None
-) -> FilterResult:
-    cluster = ClusterSection(address=address)
-    if not is_named(cluster) if local is None else local:
-        with LabelProgress(_PROGRESS_S) as tell:
-            executor = LocalRangeExecutor(tell, n_processes=available_cpus())
-            with contextlib.closing(executor):
-                return run_filter(plan, folder, executor, say=options.say)
-    announce(cluster)
-    # Imported here: Ray takes half a second that --help, --dry-run and --local need not pay.
-    from qaeval.on_ray.cluster import connected
-    from qaeval.on_ray.tasks import RayTasks
-
-    metadata = job_metadata("filter", str(folder))
-    with connected(cluster, metadata), LabelProgress(_PROGRESS_S) as tell:
-        return run_filter(plan, folder, RayTasks(tell, options.say), say=options.say)
+    filter_out(
+        out,
+        request,
+        to=to,
+        inputs=inputs or (),
+        dry_run=dry_run,
+        address=address,
+        local=local,
+    )
 
 
 def main() -> None:

@@ -9,10 +9,8 @@ import typer
 
 from qaeval import arguments
 from qaeval import command as options
-from qaeval.arguments import flag
+from qaeval.arguments import PluginOption, flag
 from qaeval_core.errors import QAEvalError
-from qaeval_core.metrics.catalog import metric_name
-from qaeval_core.scoring.describe_metrics import metric_lines, metric_records
 
 EPILOG = """Examples:
 
@@ -41,19 +39,26 @@ def metrics(
     as_json: Annotated[
         bool, flag("--json", group=arguments.OUTPUT, text="Print JSON instead of text.")
     ] = False,
+    plugin: PluginOption = None,
 ) -> None:
     """List the metrics, or describe one.
 
     The list shows range, direction, roles and paper. The description of one
     metric adds its settings, definition and signature.
     """
-    records = metric_records()
+    # Imported here: --help needs none of it.
+    from qaeval_core.families.catalog import add_modules
+    from qaeval_core.metrics.catalog import metric_name
+    from qaeval_core.scoring.describe_metrics import metric_lines, metric_records
+
+    try:
+        add_modules(plugin or ())
+        name = None if name is None else metric_name(name)
+        lines = [] if name is None else list(metric_lines(name))
+        records = metric_records()
+    except QAEvalError as error:
+        options.fail(error)
     if name is not None:
-        name = metric_name(name)
-        try:
-            lines = list(metric_lines(name))
-        except QAEvalError as error:
-            options.fail(error)
         records = [record for record in records if record["metric"] == name]
         if not as_json:
             options.show_lines("\n".join(lines))

@@ -13,7 +13,6 @@ from qaeval import arguments
 from qaeval import command as options
 from qaeval.arguments import MovedInputOption, NoTextsOption, RunArgument, TextsOption, option
 from qaeval_core.errors import ConfigError, QAEvalError, RunError
-from qaeval_core.storage.path import as_path, check_lasting
 
 EPILOG = """Examples:
 
@@ -49,9 +48,10 @@ def report(
     OUT/report.html shows distributions, means by slice, and the lowest and
     highest rows.
     """
-    # Imported here: other verbs need none of it.
+    # Imported here: --help needs none of it.
     from qaeval_core.profile.run_profile import PAGE
     from qaeval_core.scoring.rewrite_page import page_again
+    from qaeval_core.storage.path import as_path, check_lasting
 
     try:
         if no_texts and texts is not None:

@@ -5,15 +5,11 @@ Exit codes: 0 complete, 1 incomplete (run it again to go on) or without one scor
 
 from __future__ import annotations
 
-import signal
-import sys
-import threading
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from qaeval import arguments, packages
-from qaeval import command as options
+from qaeval import arguments
 from qaeval.arguments import (
     ColumnOption,
     ConfigOption,
@@ -22,28 +18,11 @@ from qaeval.arguments import (
     LocalOrRayOption,
     MetricsOption,
     NoTextsOption,
+    PluginOption,
     SetOption,
     flag,
     option,
 )
-from qaeval.on_ray.address import announce, check_runs_data, is_named, job_metadata
-from qaeval_core.configure import RunConfig
-from qaeval_core.errors import (
-    ArtifactMissingError,
-    ConfigError,
-    OutRefusedError,
-    PackagesMissingError,
-    QAEvalError,
-)
-from qaeval_core.planning.compile import check_chat, check_key_use
-from qaeval_core.planning.default_metrics import with_default_metrics
-from qaeval_core.planning.job import Inputs, check_columns, count_rows, find_files, make_job
-from qaeval_core.planning.packages import check_packages
-from qaeval_core.running.local_executor import LocalPieceExecutor, local_device
-from qaeval_core.running.sampling import with_sample
-from qaeval_core.scoring.dry_run import dry_run_lines, input_lines
-from qaeval_core.scoring.report import no_score_line, summary_lines
-from qaeval_core.scoring.run import RunOutcome, run_job
 
 EPILOG = """Examples:
 
@@ -54,6 +33,8 @@ EPILOG = """Examples:
   qaeval score s3://bucket/data/ --out s3://bucket/out --metrics qrelscore
 
   qaeval score q.parquet --out out --set f1.language=de --limit 1000
+
+  qaeval score q.parquet --out out --plugin my_metrics --metrics my_score
 
   qaeval score q.parquet --out out --dry-run --set naco.base_url=$URL \\
     --set naco.model=NAME --set naco.expected_complexity=3
@@ -118,6 +99,7 @@ def score(
     ] = False,
     no_texts: NoTextsOption = False,
     metrics: MetricsOption = None,
+    plugin: PluginOption = None,
     config: ConfigOption = None,
     setting: SetOption = None,
     rows_per_shard: Annotated[
@@ -168,6 +150,9 @@ def score(
     Interrupted runs resume with the same command. Nothing is computed or paid
     for twice.
     """
+    # Imported here, as in every verb: --help needs none of it.
+    from qaeval.work.score import score_rows
+
     extra: dict[str, object] = {
         "output.path": out,
         "output.carry": carry.split(",") if carry else None,
@@ -182,153 +167,17 @@ def score(
         "scoring.retry_quarantined": retry_quarantined or None,
         "cluster.address": address,
     }
-    try:
-        if local and address is not None:
-            raise ConfigError("--local takes no cluster: leave --address out")
-        resolved = options.make_config(
-            inputs=inputs or (),
-            config_path=config,
-            settings=setting or (),
-            metrics=metrics,
-            columns=column or (),
-            extra=extra,
-        )
-        packages.check_before_input(resolved)
-        files = find_files(resolved, needs_out=not dry_run)
-        resolved, chosen = with_default_metrics(
-            resolved, files, device=local_device(resolved.cluster), may_guess=not setting
-        )
-        found = check_columns(resolved, files)
-        check_chat(resolved)
-        key_lines = [*filter(None, [chosen]), *check_key_use(resolved)]
-        if not dry_run:
-            packages.check_before_rows(resolved, is_local=bool(local))
-    except QAEvalError as error:
-        options.fail(error)
-    for line in key_lines:
-        options.say(f"note: {line}")
-    try:
-        found = with_sample(resolved, found)
-        is_local = _is_local(resolved, found) if local is None else local
-        if not (is_local or dry_run):
-            check_runs_data(resolved.cluster)
-    except QAEvalError as error:
-        options.fail(error)
-    if dry_run:
-        show_plan(resolved, found)
-    elif is_local:
-        run_local(resolved, found)
-    else:
-        run_on_ray(resolved, found)
-
-
-def _is_local(config: RunConfig, inputs: Inputs) -> bool:
-    """Return whether a run for which nothing is said is better off without Ray; say so."""
-    n_rows = sum(count_rows(inputs.files, config.input.limit).values())
-    if n_rows > arguments.MOST_LOCAL_ROWS or is_named(config.cluster):
-        return False
-    options.say(f"note: {n_rows:,} rows are scored in this process, without Ray; --ray uses Ray")
-    return True
-
-
-def show_plan(config: RunConfig, inputs: Inputs) -> None:
-    """Print what a run would do; writes nothing, builds nothing."""
-    for line in input_lines(inputs, config):
-        options.show(line)
-    try:
-        missing = packages.missing_lines(config)
-        if missing:
-            options.show_lines(f"{missing}\n")
-        no_build = config.models.model_copy(update={"build": False})
-        job = make_job(
-            config.model_copy(update={"models": no_build}),
-            inputs,
-            device=local_device(config.cluster),
-        )
-    except ArtifactMissingError as error:
-        options.show(f"units and tokens are known once the models are exported: {error}")
-        return
-    except PackagesMissingError as error:
-        options.show(f"units and tokens are known once all is installed: {error}")
-        return
-    except QAEvalError as error:
-        options.fail(error)
-    for line in dry_run_lines(job):
-        options.show(line)
-
-
-def run_local(config: RunConfig, inputs: Inputs) -> RunOutcome:
-    """Run in this process."""
-    executor = LocalPieceExecutor()
-    return _run(config, inputs, executor, device=local_device(config.cluster))
-
-
-def run_on_ray(config: RunConfig, inputs: Inputs) -> RunOutcome:
-    """Run on the cluster at ``cluster.address``, or on a local one."""
-    try:
-        announce(config.cluster)
-        # Imported here: Ray takes a second that --help and --local need not pay.
-        from qaeval.on_ray.cluster import cluster_device, connected, layout, words_layout
-        from qaeval.on_ray.pipeline import RayExecutor
-
-        metadata = job_metadata("score", config.output.path, metrics=",".join(config.metrics))
-        with connected(config.cluster, metadata):
-            device = cluster_device(config.cluster)
-            executor = RayExecutor(
-                layout(config.cluster, device),
-                words=words_layout(config.cluster, device),
-                say=options.say,
-                may_leave_out=config.cluster.blind_nodes == "leave_out",
-            )
-            on_cluster = packages.has_cluster(config)
-            return _run(config, inputs, executor, device=device, on_cluster=on_cluster)
-    except QAEvalError as error:
-        options.fail(error, code=options.EXIT_INCOMPLETE)
-
-
-def _run(
-    config: RunConfig, inputs: Inputs, executor: Any, *, device: Any, on_cluster: bool = False
-) -> RunOutcome:
-    try:
-        check_packages(config, device=device, on_cluster=on_cluster)
-        job = make_job(config, inputs, device=device)
-    except QAEvalError as error:
-        options.fail(error)
-    for note in job.notes:
-        options.say(f"note: {note}")
-    stop_on_signals(executor.stop)
-    try:
-        outcome = run_job(job, executor, say=options.say)
-    except OutRefusedError as error:
-        options.fail(error)
-    except QAEvalError as error:
-        options.fail(error, code=options.EXIT_INCOMPLETE)
-    if outcome.report is not None:
-        for line in summary_lines(outcome.report, job.store.out):
-            options.show(line)
-    if outcome.stopped:
-        options.say("incomplete: run the same command again to go on")
-        sys.exit(options.EXIT_INCOMPLETE)
-    if outcome.is_new and outcome.report is not None:
-        why = no_score_line(outcome.report)
-        if why is not None:
-            options.say_error(why)
-            sys.exit(options.EXIT_INCOMPLETE)
-    return outcome
-
-
-def stop_on_signals(stop: threading.Event) -> None:
-    """Let SIGTERM and Ctrl-C finish the batch in hand; a second Ctrl-C ends at once."""
-
-    def ask(number: int, _: object) -> None:
-        # By the kernel: Python's own handler waits for the batch.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        stop.set()
-        name = signal.Signals(number).name
-        options.say(f"{name}: stopping after the batch in hand; press Ctrl-C to stop at once")
-
-    signal.signal(signal.SIGTERM, ask)
-    signal.signal(signal.SIGINT, ask)
+    score_rows(
+        inputs=inputs or (),
+        config_path=config,
+        settings=setting or (),
+        metrics=metrics,
+        plugins=plugin or (),
+        columns=column or (),
+        extra=extra,
+        dry_run=dry_run,
+        local=local,
+    )
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ import sys
 import typer
 
 from qaeval import command as options
+from qaeval.last_words import has_said
 from qaeval_core.distribution import requirement
-from qaeval_core.models.export_process import python_path
 
 EPILOG = """Examples:
 
@@ -34,7 +34,11 @@ def train(context: typer.Context) -> None:
         needed = ", ".join(missing)
         options.say(f"error: training needs {needed}: pip install {requirement('models')}")
         sys.exit(options.EXIT_BAD_REQUEST)
-    # The process becomes the training: signals and the exit status need no passing on.
+    from qaeval_core.models.export_process import python_path
+
+    # The process becomes the training: signals and the exit status need no passing on. What it
+    # says of its end nobody of ours need repeat.
+    has_said()
     os.execve(
         sys.executable,
         [sys.executable, "-m", "qaeval_export.training", *context.args],

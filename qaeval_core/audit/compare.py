@@ -12,7 +12,9 @@ from dataclasses import astuple, dataclass, field, fields
 
 import pyarrow as pa
 
-from qaeval_core.audit.drift import Pair, Test, adjusted, moments_of, tail_factor
+from qaeval_core.audit.drift import Pair, Test, moments_of, tail_factor
+from qaeval_core.audit.p_values import adjusted
+from qaeval_core.audit.plugin_statistics import plugin_tests
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.audit.unusual_runs import RunMeans, unusual
 from qaeval_core.profile.column_profile import Profile
@@ -234,6 +236,8 @@ class _Comparison:
             )
         for name in self._names:
             self._tests += self._pair.column(name, codes, label, is_few=is_few, factor=factor)
+            blank = Test(name, label, "", math.nan, math.nan, math.nan, is_few=is_few)
+            self._tests += plugin_tests(self._pair, name, codes, blank)
 
     def _missing(self, own: Slice, code: int, n_rows: int) -> None:
         text = f"{own} had {n_rows:,} rows and has none now"
@@ -339,11 +343,13 @@ _MEASURES: Mapping[str, str] = {
     ),
     "rows": "rows {moved} from {reference:,.0f} to {current:,.0f}",
 }
+_OF_PLUGIN = "{statistic} of {column}{where} is {effect:.3g}"
 _SHARE = "{statistic} rows{of}{where} {moved} from {reference:.1%} to {current:.1%}"
 
 
 def _sentence(test: Test, p_adjusted: float) -> str:
-    text = _MEASURES.get(test.statistic, _SHARE).format(
+    usual = _SHARE if math.isnan(test.given_p) else _OF_PLUGIN
+    text = _MEASURES.get(test.statistic, usual).format(
         column=test.column,
         statistic=test.statistic,
         of=f" of {test.column}" if test.column else "",

@@ -48,10 +48,8 @@ MIN_CLUSTERS = 30
 # 30 clusters fill 28 buckets on average, and fewer than 20 never: values of fewer are of so few.
 _MIN_BUCKETS = 20
 # What is left of 0 where numbers were rounded.
-_ROUNDED = 1e-12
+ROUNDED = 1e-12
 _TAIL = 0.995
-# The share of a test's draws whose mean is its unit.
-_LARGEST = 0.05
 # Below this share of half the range a standard deviation is what sums were rounded by.
 _NO_SPREAD = 2.0**-14
 # Never an alert of their own: tests of these columns are for people to see.
@@ -78,6 +76,8 @@ class Test:
         T*; NaN where a draw has no values; None where nothing is tested.
     is_few : bool
         Whether there are too few clusters for a verdict.
+    given_p : float
+        p of a statistic that brings its own; NaN where draws say it.
     """
 
     __test__ = False  # no test of pytest's
@@ -93,14 +93,15 @@ class Test:
     observed: float = float("nan")
     null: FloatArray | None = None
     is_few: bool = False
+    given_p: float = float("nan")
 
     @property
     def p(self) -> float:
         """The chance of such a T where nothing moved, in (0, 1]; NaN where nothing is tested."""
         if self.null is None or np.isnan(self.observed):
-            return float("nan")
+            return self.given_p
         # A draw without values speaks for chance.
-        n_as_large = int(np.count_nonzero(~(self.null < self.observed - _ROUNDED)))
+        n_as_large = int(np.count_nonzero(~(self.null < self.observed - ROUNDED)))
         return (1 + n_as_large) / (1 + len(self.null))
 
 
@@ -451,49 +452,3 @@ def _psi(
         observed=math.sqrt(observed),
         null=np.sqrt(null),
     )
-
-
-def adjusted(tests: Sequence[Test]) -> list[float]:
-    """Return p-values for all tests together, by max-T; NaN where there is no verdict.
-
-    Tests of too few clusters and those that are shown alone are not in the family.
-
-    Returns
-    -------
-    list of float
-        Of each test, in (0, 1], and never below its own p.
-    """
-    is_in = [
-        test.null is not None and not test.is_few and test.statistic not in SHOWN for test in tests
-    ]
-    largest: FloatArray | None = None
-    measured: list[float] = []
-    for test, own in zip(tests, is_in, strict=True):
-        measured.append(float("nan"))
-        if not own or test.null is None:
-            continue
-        unit = _unit(test.null)
-        if unit <= _ROUNDED:
-            measured[-1] = np.inf if test.observed > _ROUNDED else -np.inf
-            continue
-        measured[-1] = test.observed / unit
-        each = np.nan_to_num(test.null / unit, nan=-np.inf)
-        largest = each if largest is None else np.maximum(largest, each)
-    return [
-        _adjusted(test, value, largest) if own else float("nan")
-        for test, value, own in zip(tests, measured, is_in, strict=True)
-    ]
-
-
-def _unit(null: FloatArray) -> float:
-    """Return the mean of the largest twentieth of draws, at least one; 0 of none."""
-    defined = np.sort(null[~np.isnan(null)])
-    n = max(round(_LARGEST * len(defined)), 1)
-    return float(defined[-n:].mean()) if len(defined) else 0.0
-
-
-def _adjusted(test: Test, value: float, largest: FloatArray | None) -> float:
-    if largest is None:
-        return test.p
-    n_as_large = int(np.count_nonzero(largest >= value - _ROUNDED))
-    return max(test.p, (1 + n_as_large) / (1 + len(largest)))

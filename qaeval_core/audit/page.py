@@ -12,6 +12,7 @@ from itertools import islice
 
 from qaeval_core.audit.compare import Row
 from qaeval_core.audit.paired import PairedColumn
+from qaeval_core.audit.plugin_statistics import own_statistics
 from qaeval_core.audit.profile_folder import time_of
 from qaeval_core.audit.run import AuditOutcome, column_summary, run_summary, signatures
 from qaeval_core.audit.settings import TOLERANCES
@@ -476,8 +477,9 @@ def _origin(own: _Page) -> Iterator[str]:
         ("fewest clusters", f"{settings.min_clusters}"),
         ("earlier runs", f"{len(outcome.earlier):,}"),
     ]
-    tolerances = {name: settings.tolerance("", name) for name in TOLERANCES}
-    made.append(("tolerances", ", ".join(f"{name} {own:g}" for name, own in tolerances.items())))
+    names = [*TOLERANCES, *own_statistics()]
+    known = {name: settings.tolerance("", name) for name in names}
+    made.append(("tolerances", ", ".join(f"{k} {v:g}" for k, v in known.items() if v is not None)))
     for name, given in settings.columns.items():
         told = ", ".join(f"{statistic} {value:g}" for statistic, value in given.items())
         made.append((f"tolerances of {name}", told))

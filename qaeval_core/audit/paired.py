@@ -17,7 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from qaeval_core.audit.compare import Alert
-from qaeval_core.audit.drift import Drawn, Test, adjusted, shift
+from qaeval_core.audit.drift import Drawn, Test, shift
+from qaeval_core.audit.p_values import adjusted
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.profile.column_profile import N_BUCKETS, FloatArray
 from qaeval_core.stats.bootstrap import resample_weights

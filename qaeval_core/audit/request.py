@@ -8,10 +8,9 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from qaeval_core.audit.settings import AuditSettings
-from qaeval_core.configure import explained
 from qaeval_core.errors import ConfigError
 from qaeval_core.metrics.base import Section
-from qaeval_core.yaml_files import read_yaml
+from qaeval_core.yaml_files import explained, read_yaml
 
 REFERENCES = ("last", "pinned")
 # Slices share the evidence: of more columns no test would ever be an alert.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from qaeval_core.audit.drift import MIN_CLUSTERS, N_DRAWS
 from qaeval_core.errors import ConfigError, nearest
+from qaeval_core.plugins import Catalog, instance_maker
 
 # In standard deviations of the reference, PSI, shares, and a share of the reference's rows.
 TOLERANCES: Mapping[str, float] = MappingProxyType(
@@ -21,6 +23,28 @@ TOLERANCES: Mapping[str, float] = MappingProxyType(
         "kept": 0.05,
         "rows": 0.2,
     }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditStatistic:
+    """A statistic that a plugin adds to audits.
+
+    Attributes
+    ----------
+    measure : callable
+        (reference, current) -> (effect, p): two `plugin_statistics.ColumnView`, a finite number
+        that is 0 where nothing moved, and the chance in [0, 1] of such an effect then.
+    tolerance : float or None
+        Smallest effect of an alert, where settings give none; None shows it alone.
+    """
+
+    measure: Callable[[Any, Any], tuple[float, float]]
+    tolerance: float | None = None
+
+
+STATISTICS: Catalog[AuditStatistic] = Catalog(
+    "qaeval.audit_statistics", {}, instance_maker(AuditStatistic)
 )
 
 
@@ -63,8 +87,9 @@ class AuditSettings:
     def __post_init__(self) -> None:
         for given in (self.tolerances, *self.columns.values()):
             for name, value in given.items():
-                if name not in TOLERANCES:
-                    raise ConfigError(f"no tolerance of {name!r}{nearest(name, list(TOLERANCES))}")
+                known = [*TOLERANCES, *STATISTICS]
+                if name not in known:
+                    raise ConfigError(f"no tolerance of {name!r}{nearest(name, known)}")
                 if not value >= 0:
                     raise ConfigError(f"the tolerance of {name} is {value}, not at least 0")
         if not 1 / (self.n_draws + 1) <= self.alpha < 1:
@@ -77,5 +102,7 @@ class AuditSettings:
 
     def tolerance(self, column: str, statistic: str) -> float | None:
         """Return the tolerance of a statistic; None where it is only shown."""
-        own = self.columns.get(column, {})
-        return own.get(statistic, self.tolerances.get(statistic, TOLERANCES.get(statistic)))
+        own = {**self.tolerances, **self.columns.get(column, {})}
+        if statistic in own or statistic in TOLERANCES:
+            return own.get(statistic, TOLERANCES.get(statistic))
+        return STATISTICS[statistic].tolerance if statistic in STATISTICS else None

@@ -28,7 +28,8 @@ from qaeval_core.audit.paired import Matched, PairedColumn, match_rows, pair_col
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.audit.source import ROW_ID, Source, instance_of
 from qaeval_core.errors import QAEvalError, SchemaError
-from qaeval_core.metrics.catalog import METRICS
+from qaeval_core.metrics.catalog import metric_of
+from qaeval_core.metrics.unknown import is_known
 from qaeval_core.profile.column_profile import FloatArray
 from qaeval_core.profile.run_profile import UInt64
 from qaeval_core.schema import QUARANTINE_REASON
@@ -262,7 +263,9 @@ def _why_not(sides: Sequence[Side], name: str) -> str:
         settings = side.run.config.metrics.get(instance_of(name, own))
         if settings is None or not own.signature:
             return "it is no score of these runs"
-        needs = METRICS[settings.metric].needs
+        if not is_known(settings):
+            return "its metric is not installed here"
+        needs = metric_of(settings).needs
         if "endpoint" in needs:
             return "a language model may reply otherwise"
         if side.run.device == "cuda" and needs != ("words",):
@@ -273,7 +276,7 @@ def _why_not(sides: Sequence[Side], name: str) -> str:
 def _roles_of(side: Side, name: str) -> Roles:
     """Return the roles that a column of scores is made of."""
     settings = side.run.config.metrics[instance_of(name, side.source.rows.watch[name])]
-    metric = METRICS[settings.metric]
+    metric = metric_of(settings)
     return (*metric.roles_of(settings), *metric.optional_roles)
 
 

@@ -18,7 +18,6 @@ from qaeval_core.families.model_family import ModelFamilyPlan, is_model
 from qaeval_core.families.validate import IntArray, validate_rows
 from qaeval_core.metrics.bleu import bleu_1
 from qaeval_core.metrics.calibrated import BaselineFile, BaselineRecord
-from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.metrics.targets import Targets
 from qaeval_core.planning.job import Job
 from qaeval_core.planning.run_plan import InstancePlan
@@ -111,7 +110,7 @@ def calibrate(
         runner = family.open_runner(engine)
         table = runner.score({"candidate": pairs.questions, "context": pairs.contexts})
         for plan in instances:
-            found = METRICS[plan.settings.metric].calibrate(
+            found = plan.metric.calibrate(
                 plan.settings, family.name, Targets(ArrowStatistics(table)), family.facts
             )
             assert found.raw is not None, "a baseline is a mean of scores"
@@ -146,7 +145,7 @@ def _families(job: Job) -> Iterator[tuple[ModelFamilyPlan, list[InstancePlan]]]:
             plan
             for plan in job.run.instances
             if family in plan.families.values()
-            and family.name in METRICS[plan.settings.metric].calibrated_parts(plan.settings)
+            and family.name in plan.metric.calibrated_parts(plan.settings)
         ]
         if own:
             yield family, own

@@ -13,7 +13,7 @@ from qaeval_core.errors import ConfigError
 from qaeval_core.families.contract import OnBatch
 from qaeval_core.metrics.base import Settings
 from qaeval_core.metrics.calibrated import ComplexityRecord
-from qaeval_core.metrics.catalog import METRICS
+from qaeval_core.metrics.catalog import metric_of
 from qaeval_core.metrics.targets import Targets
 from qaeval_core.planning.compile import plan_chat
 from qaeval_core.planning.job import Inputs, count_rows
@@ -101,7 +101,7 @@ def calibrate_complexity(
     prepared = runner.layout.prepare(rows)
     runner.run(prepared, on_batch)
     read = Targets(ArrowStatistics(pa.table(dict(prepared.work.statistics()))))
-    found = METRICS[settings.metric].calibrate(settings, plan.name, read, plan.facts)
+    found = metric_of(settings).calibrate(settings, plan.name, read, plan.facts)
     return ComplexityRecord(key=found.key, **found.record)
 
 

@@ -42,7 +42,8 @@ from qaeval_core.explain.stored_row import (
     quarantine_message,
     read_row,
 )
-from qaeval_core.metrics.catalog import METRICS
+from qaeval_core.metrics.catalog import metric_of
+from qaeval_core.metrics.unknown import is_known
 from qaeval_core.running.score_rows import score_rows
 from qaeval_core.schema import POSITION, QUARANTINE_REASON
 from qaeval_core.signature import environment
@@ -107,7 +108,8 @@ def explain_row(
     row = read_row(run, job, place_of_row)
     quarantine_reason = _text(row.scores[QUARANTINE_REASON])
     is_scored = quarantine_reason is None
-    again = _compute_again(row, n_threads) if is_scored else _NOTHING
+    is_computed = is_scored and bool(job.run.instances)
+    again = _compute_again(row, n_threads) if is_computed else _NOTHING
     own = tuple(_instances(row, again.scores))
     places, notes = standings(run.out, own)
     return Explanation(
@@ -120,11 +122,11 @@ def explain_row(
         families=tuple(again.families),
         quarantine_reason=quarantine_reason,
         quarantine_message=quarantine_message(run, row.place),
-        is_equal=True if is_scored else None,
+        is_equal=True if is_computed else None,
         n_compared=again.compared.n_values,
         max_difference=again.compared.max_difference,
         tolerance=again.compared.tolerance,
-        notes=(*again.notes, *notes),
+        notes=(*again.notes, *_not_installed(run), *notes),
         environment=environment(),
         standings=places,
     )
@@ -204,6 +206,15 @@ def _changed_packages(run: FinishedRun) -> list[str]:
     ]
 
 
+def _not_installed(run: FinishedRun) -> list[str]:
+    """Say which metrics are not computed again, as nothing here can."""
+    return [
+        f"{name} is not computed again: its metric is not installed here"
+        for name, settings in run.config.metrics.items()
+        if not is_known(settings)
+    ]
+
+
 def _notes(row: StoredRow) -> list[str]:
     notes = []
     if row.place.relative in changed_files(row.run, row.job):
@@ -221,8 +232,11 @@ def _instances(row: StoredRow, now: Mapping[str, object]) -> list[InstanceExplan
     run, stored = row.run, row.scores
     found = []
     for name, settings in run.config.metrics.items():
-        outputs = [column.name for column in METRICS[settings.metric].columns]
-        columns = [f"{name}_{output}" if output else name for output in outputs]
+        if is_known(settings):
+            outputs = [column.name for column in metric_of(settings).columns]
+            columns = [f"{name}_{output}" if output else name for output in outputs]
+        else:
+            columns = row.columns_of(name)
         found.append(
             InstanceExplanation(
                 name=name,

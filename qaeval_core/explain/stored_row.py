@@ -23,15 +23,19 @@ from qaeval_core.errors import (
     ReconcileError,
     nearest,
 )
+from qaeval_core.metrics.catalog import metric_of
+from qaeval_core.metrics.unknown import is_known
 from qaeval_core.models.artifact import Artifact, default_root, find_artifact
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.planning.job import Job, make_job, read_inputs
 from qaeval_core.planning.packages import check_packages
 from qaeval_core.planning.sample import chosen_values
 from qaeval_core.running.reader import ShardReader, batches
+from qaeval_core.schema import COLUMNS_METADATA
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.tables.finished_run import FinishedRun
+from qaeval_core.tables.score_tables import described_columns
 
 _BATCH_ROWS = 65_536
 _N_NEAREST = 3
@@ -87,9 +91,11 @@ def make_same_job(
     for name in instances:
         if name not in config.metrics:
             raise ConfigError(f"no instance {name!r} in {run.out}{nearest(name, config.metrics)}")
-    if instances:
-        chosen = {name: config.metrics[name] for name in instances}
-        config = config.model_copy(update={"metrics": chosen})
+    chosen = {name: config.metrics[name] for name in instances}
+    for own in chosen.values():
+        metric_of(own).reads(own)  # One that is not installed says so.
+    chosen = chosen or {name: own for name, own in config.metrics.items() if is_known(own)}
+    config = config.model_copy(update={"metrics": chosen})
     config = _with_own_places(config, out=run.out, artifacts=artifacts, inputs=inputs)
     try:
         found = replace(read_inputs(config), sample=run.sample)
@@ -190,6 +196,17 @@ class StoredRow:
     place: RowPlace
     values: Mapping[str, Sequence[object]]
     scores: Mapping[str, object]
+
+    def columns_of(self, instance: str) -> list[str]:
+        """Return the columns of an instance in the score file, as the file describes them."""
+        path = self.run.out / "scores" / self.place.relative
+        metadata = pq.read_schema(path.source()).metadata or {}
+        described = described_columns(metadata.get(COLUMNS_METADATA), path)
+        return [
+            name
+            for name, own in described.items()
+            if name == (f"{instance}_{own.output}" if own.output else instance)
+        ]
 
     def statistics(self, key: str) -> pa.Table:
         """Return what is committed of the row in one family: a table of one row.

@@ -82,7 +82,7 @@ class ModelFamilyPlan(FamilyPlan):
 
     def open_runner(self, engine: Engine) -> FamilyRunner:
         """Return what runs the model."""
-        settings: ModelSettings = getattr(engine.models, self.family.model_role)
+        settings = engine.models.of(self.family.model_role)
         return FamilyRunner(
             self,
             device=engine.device,
@@ -158,8 +158,7 @@ class ModelFamily(Family):
 
     def model_settings(self, config: RunConfig) -> ModelSettings:
         """Return how its model runs."""
-        settings: ModelSettings = getattr(config.models, self.model_role)
-        return settings
+        return config.models.of(self.model_role)
 
     def requests(self, read: Read, config: RunConfig, *, device: str) -> list[ArtifactRequest]:
         """Return the artifact that it runs."""

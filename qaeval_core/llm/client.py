@@ -27,6 +27,7 @@ import anyio
 import httpx
 
 from qaeval_core.errors import ConfigError
+from qaeval_core.llm.chat_api import CHAT_APIS, DEFAULT_API
 from qaeval_core.llm.key import ApiKey, account_name
 from qaeval_core.llm.limits import Message
 from qaeval_core.llm.reply_body import ChatReply
@@ -56,7 +57,7 @@ class Endpoint:
     Parameters
     ----------
     base_url : str
-        Up to and without ``/chat/completions``.
+        Up to and without the API's path, such as ``/chat/completions``.
     model : str
         The server's name for the model.
     parameters : mapping
@@ -67,6 +68,8 @@ class Endpoint:
         Of the URL of each request.
     header_names : sequence of str
         Further headers that are sent, less those whose values are secrets.
+    api : str, default "openai"
+        Kind of the server, a key of `chat_api.CHAT_APIS`.
 
     Raises
     ------
@@ -80,6 +83,7 @@ class Endpoint:
     timeout_s: float = 120.0
     query: Mapping[str, str] = field(default_factory=dict)
     header_names: Sequence[str] = ()
+    api: str = DEFAULT_API
 
     def __post_init__(self) -> None:
         try:
@@ -123,6 +127,7 @@ class Endpoint:
         # Only where they are given: a key is the same name for ever.
         request |= {"query": dict(self.query)} if self.query else {}
         request |= {"headers": list(self.header_names)} if self.header_names else {}
+        request |= {"api": self.api} if self.api != DEFAULT_API else {}
         text = json.dumps(request, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -159,7 +164,8 @@ class ChatClient:
         self._patience = patience or Patience()
         self._key = key
         self._proxy = proxy
-        self._url = endpoint.base_url.rstrip("/") + "/chat/completions"
+        self._api = CHAT_APIS[endpoint.api]
+        self._url = endpoint.base_url.rstrip("/") + self._api.path
         if endpoint.query:
             self._url += f"?{urlencode(endpoint.query)}"
         self._is_open = False
@@ -194,7 +200,7 @@ class ChatClient:
             raises comes out of here, and nothing was sent. It may take as long as it likes.
         """
         endpoint = self.endpoint
-        body = {"model": endpoint.model, "messages": list(messages), **endpoint.parameters}
+        body = self._api.request(endpoint.model, messages, endpoint.parameters)
         # Escaped: half a surrogate pair in a text is the server's to refuse, not an error here.
         content = json.dumps(body, default=dict).encode("ascii")
         headers = {"X-Client-Request-Id": request_id}
@@ -250,6 +256,7 @@ class ChatClient:
             url=self._url,
             model=self.endpoint.model,
             key=self._key,
+            completion=self._api.completion,
             max_tokens=self.endpoint.max_completion_tokens,
             patience=self._patience,
         )

@@ -41,7 +41,7 @@ import re
 import ssl
 import time
 import zlib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -231,10 +231,17 @@ def outcome_of(
     url: str,
     model: str,
     key: ApiKey | None,
+    completion: Callable[[Any], Any] | None = None,
     max_tokens: int | None = None,
     patience: Patience | None = None,
 ) -> ChatReply | ChatFailure:
-    """Return what a response means; model and key are for its message."""
+    """Return what a response means; model and key are for its message.
+
+    Parameters
+    ----------
+    completion : callable, optional
+        Of a `chat_api.ChatApi`: makes a chat completion of what the server answers.
+    """
     waits = waits_of(received.headers, now=time.time(), patience=patience or Patience())
     if received.status != 200:
         return _failure_of_status(received, url=url, model=model, key=key, waits=waits)
@@ -248,6 +255,7 @@ def outcome_of(
     except _NO_JSON:
         return _failure_of_text(received, text, url=url, model=model, key=key, waits=waits)
     try:
+        body = body if completion is None else _completed(body, completion)
         outcome = read_reply(body, key=key, pause_s=waits.pause_s, max_tokens=max_tokens)
     except NoReplyError as error:
         said = _scrubbed(str(error), key)
@@ -255,6 +263,14 @@ def outcome_of(
     if isinstance(outcome, ChatReply):
         return outcome
     return _failure(received, outcome, url=url, model=model, key=key, waits=waits)
+
+
+def _completed(body: Any, completion: Callable[[Any], Any]) -> Any:
+    try:
+        return completion(body)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise NoReplyError(f"its API does not read this answer: {why}") from error
 
 
 def _failure_of_text(

@@ -6,14 +6,16 @@ joined. It sees numbers and settings alone: no file, model or row.
 
 from __future__ import annotations
 
+import inspect
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.metrics.targets import Targets
@@ -36,6 +38,19 @@ class Settings(Section):
     """Settings of one metric instance (``metrics.<instance>``)."""
 
     metric: str = Field(description="name of the metric; default: the name of the instance")
+    # Whose settings they are, where that is no metric of the catalog: a function or an object.
+    _metric: Metric[Any] | None = PrivateAttr(None)
+
+    @property
+    def own_metric(self) -> Metric[Any] | None:
+        """The metric itself, where it was given as an object; None of one in the catalog."""
+        return self._metric
+
+    def of(self, metric: Metric[Any]) -> Self:
+        """Return the same settings, of a metric that is no catalog's."""
+        own = self.model_copy()
+        own._metric = metric
+        return own
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,24 +181,29 @@ S = TypeVar("S", bound=Settings)
 
 
 class Metric(ABC, Generic[S]):
-    """One metric of the catalog; its module's docstring is its definition."""
+    """One metric; its module's docstring is its definition."""
 
     name: str
     title: str
-    source: ClassVar[str]  # citation, with section
-    version: ClassVar[str] = "1"  # of the formula: raise it when numbers change
+    source: str  # citation, with section
+    version: str = "1"  # of the formula: raise it when numbers change
     settings: type[S]
     needs: ClassVar[tuple[str, ...]]  # "words", roles of models, or "endpoint"
-    roles: ClassVar[tuple[str, ...]] = ("candidate", "references")  # input roles read
-    optional_roles: ClassVar[tuple[str, ...]] = ()  # read where there is such a column
+    roles: tuple[str, ...] = ("candidate", "references")  # input roles read
+    optional_roles: tuple[str, ...] = ()  # read where there is such a column
     columns: ClassVar[tuple[Column, ...]]
-    low: ClassVar[float] = 0.0
-    high: ClassVar[float] = 1.0
-    higher_is_better: ClassVar[bool] = True
+    low: float = 0.0
+    high: float = 1.0
+    higher_is_better: bool = True
     is_symmetric: ClassVar[bool] = False  # f(candidate, reference) == f(reference, candidate)
     over_references: ClassVar[str] = "max"  # "none", "max", "clip", "mean", "max of each part"
     calibrated: ClassVar[str] = ""  # the setting that ``qaeval calibrate`` finds for a corpus
     over_examples: ClassVar[str] = "mean"  # or "sum_of_statistics", and `corpus` is there
+
+    @property
+    def definition(self) -> str:
+        """What the metric is, for people: the docstring of its module."""
+        return inspect.getdoc(sys.modules[type(self).__module__]) or ""
 
     def roles_of(self, settings: S) -> tuple[str, ...]:
         """Return the input roles that an instance reads."""

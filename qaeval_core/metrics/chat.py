@@ -11,7 +11,15 @@ from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from qaeval_core.metrics.base import Read, Section, Settings
 from qaeval_core.metrics.targets import BoolArray, FloatArray, Targets
@@ -38,6 +46,8 @@ _OWN_FIELDS = {
     "stream_options": "nothing: replies are read whole",
 }
 
+_DEFAULT_API = "openai"
+
 UNPARSABLE = "unparsable_reply"  # Of a run without a readable reply.
 PENDING = "pending"  # Of a row that was not asked: its family ended early.
 
@@ -59,6 +69,9 @@ class ChatSettings(Settings):
         None, description="URL of an OpenAI-compatible endpoint, up to /v1; required"
     )
     model: str | None = Field(None, description="name of the model at the endpoint; required")
+    api: str = Field(
+        _DEFAULT_API, description="kind of the endpoint: openai, or one that a plugin brings"
+    )
     api_key_file: str | None = Field(
         None,
         description="file with the API key; null: OPENAI_API_KEY of each node, or no key",
@@ -235,6 +248,14 @@ class ChatSettings(Settings):
                 "budget_usd needs prices: {prompt: USD, completion: USD} per million tokens"
             )
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_usual_api(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave the usual API out: signatures of scores are those of before there were others."""
+        found: dict[str, Any] = dump(self)
+        if found.get("api") == _DEFAULT_API:
+            del found["api"]
+        return found
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -286,7 +286,7 @@ class QRelScore(Metric[QRelScoreSettings]):
     settings = QRelScoreSettings
     needs = ("encoder", "causal_lm")
     calibrated = "baseline"
-    roles: ClassVar[tuple[str, ...]] = ("candidate", "context")
+    roles: tuple[str, ...] = ("candidate", "context")
     columns: ClassVar[tuple[Column, ...]] = (
         Column(""),
         Column("lrm"),

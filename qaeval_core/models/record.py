@@ -12,13 +12,13 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.models.registry import model_slug
+from qaeval_core.plugins import Catalog, instance_maker
 
 FORMAT_VERSION = 1
 
@@ -48,6 +48,11 @@ class GraphFacts:
     model_fields : tuple of str
         Which of `MODEL_FIELDS` the record of its artifact has; it must not have the others.
     options : mapping of str to GraphOption
+    loads_as : str
+        Task that transformers loads the model for, such as ``feature-extraction``; "" is that of
+        the role, where the role is one of ours.
+    export : str
+        Where the graph's `GraphExport` is, as ``package.module:NAME``; "" of ours.
     """
 
     version: int
@@ -56,6 +61,8 @@ class GraphFacts:
     options: Mapping[str, GraphOption] = field(default_factory=dict)
     takes_onnx: bool = False  # whether a model's own ONNX file can become it
     onnx_version: int = 2  # 2: compared with itself in other batches
+    loads_as: str = ""
+    export: str = ""
 
     def version_of(self, source: str) -> int:
         """Return the version of graphs that were traced from torch, or taken as they are."""
@@ -79,7 +86,8 @@ _LAYERS = GraphOption(
 )
 
 # Version 2: attention, RMS norm and rotary positions are operators; fp16 keeps other parts in fp32.
-GRAPHS: Mapping[str, GraphFacts] = MappingProxyType(
+GRAPHS: Catalog[GraphFacts] = Catalog(
+    "qaeval.graphs",
     {
         "relevance_matching": GraphFacts(2, "encoder", ("template",), _MATCHING),
         "token_logprobs": GraphFacts(2, "causal_lm", ("bos_id",)),
@@ -90,7 +98,8 @@ GRAPHS: Mapping[str, GraphFacts] = MappingProxyType(
         # A graph of its own, not an option: artifacts of scores keep their names and hashes.
         "relevance_matches": GraphFacts(2, "encoder", ("template",), _MATCHING),
         "answer_span": GraphFacts(2, "reader", ("template",)),
-    }
+    },
+    instance_maker(GraphFacts),
 )
 
 # Of ``answer_span``: tokens of the longest answer, how many of the best ones leave the graph, and

@@ -57,9 +57,6 @@ _CODE_FILES = ("config.json", "tokenizer_config.json")
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?")
 
 
-ROLES = ("encoder", "causal_lm", "cross_encoder", "keyphrase_classifier", "reader")
-
-
 def resolve_model(
     name: str, *, role: str, onnx_file: str = "", ask_hub: bool = True
 ) -> ModelSource:
@@ -70,7 +67,7 @@ def resolve_model(
     name : str
         Embedded name, path of a folder, or hub id with an optional ``@revision``.
     role : str
-        One of ``ROLES``: what the model is needed for.
+        What the model is needed for: the role of a graph.
     onnx_file : str, default ""
         File of the model to take as it is; "" takes one where there are no safetensors.
     ask_hub : bool, default True
@@ -83,14 +80,12 @@ def resolve_model(
     Raises
     ------
     ConfigError
-        If the role is unknown, an embedded model has another role, or a model brings code.
+        If an embedded model has another role, or a model brings code.
     ModelUnavailableError
         If no package, folder or hub has the model, or it ships pickled weights only.
     ArtifactHashError
         If a file of an embedded model differs from its pinned hash.
     """
-    if role not in ROLES:
-        raise ConfigError(f"model role {role!r} is unknown; roles: {', '.join(ROLES)}")
     if name in EMBEDDED:
         if onnx_file:
             raise ConfigError(f"model {name!r} is embedded and has no ONNX file {onnx_file!r}")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from qaeval_core.errors import ConfigError, UnreadableFileError, nearest
+from qaeval_core.pages import MAX_EXAMPLES
 from qaeval_core.pages.html import (
     Table,
     block_html,
@@ -22,7 +23,6 @@ from qaeval_core.running.reader import read_rows
 from qaeval_core.storage.retry import Outages
 
 MAX_BYTES = 300_000
-MAX_EXAMPLES = 20  # rows kept at each end of a column
 
 N_EXAMPLES = 5  # rows shown at each end of a metric's main column
 

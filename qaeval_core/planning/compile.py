@@ -10,14 +10,14 @@ import os
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
-from qaeval_core.configure import ModelSettings, ModelsSection, RunConfig
+from qaeval_core.configure import ModelsSection, RunConfig
 from qaeval_core.errors import ConfigError
-from qaeval_core.families.catalog import CHAT_FAMILIES, FAMILIES
+from qaeval_core.families.catalog import FAMILIES, chat_family, pass_order
 from qaeval_core.families.chat.family import ChatFamilyPlan, check_agreement, header_names
 from qaeval_core.families.contract import Context, FamilyPlan, ResolveArtifact
 from qaeval_core.llm.key import KEY_VARIABLE, check_address, check_key_file, is_loopback
 from qaeval_core.metrics.base import AnyMetric, Settings
-from qaeval_core.metrics.catalog import METRICS
+from qaeval_core.metrics.catalog import metric_of
 from qaeval_core.metrics.chat import ChatSettings, chat_settings
 from qaeval_core.models.artifact import Artifact
 from qaeval_core.models.export_process import ExportLimits
@@ -29,15 +29,13 @@ from qaeval_core.signature import Signature
 
 def needed_roles(config: RunConfig) -> tuple[str, ...]:
     """Return the input roles that the configured metrics need, each once."""
-    roles = [
-        role for item in config.metrics.values() for role in METRICS[item.metric].roles_of(item)
-    ]
+    roles = [role for item in config.metrics.values() for role in metric_of(item).roles_of(item)]
     return tuple(dict.fromkeys(roles))
 
 
 def optional_roles(config: RunConfig) -> tuple[str, ...]:
     """Return the input roles that the configured metrics read where there is such a column."""
-    given = (METRICS[item.metric].optional_roles for item in config.metrics.values())
+    given = (metric_of(item).optional_roles for item in config.metrics.values())
     return tuple(dict.fromkeys(role for roles in given for role in roles))
 
 
@@ -46,7 +44,7 @@ def needed_requests(config: RunConfig, *, device: str) -> list[ArtifactRequest]:
     requests = [
         request
         for settings in config.metrics.values()
-        for read in METRICS[settings.metric].reads(settings)
+        for read in metric_of(settings).reads(settings)
         for request in FAMILIES[read.family].requests(read, config, device=device)
     ]
     return list({request.folder_name: request for request in requests}.values())
@@ -54,7 +52,7 @@ def needed_requests(config: RunConfig, *, device: str) -> list[ArtifactRequest]:
 
 def export_limits(models: ModelsSection, request: ArtifactRequest) -> ExportLimits:
     """Return what the export of a request may take."""
-    own: ModelSettings = getattr(models, request.role)
+    own = models.of(request.role)
     return ExportLimits(own.max_export_s, own.max_export_gb)
 
 
@@ -98,13 +96,12 @@ def compile_run(
             resolve_artifact=resolve_artifact,
             corpus=corpus,
         )
-        plans, read = _plan_families(METRICS[settings.metric], settings, context)
+        plans, read = _plan_families(metric_of(settings), settings, context)
         for plan in plans:
             families.setdefault(plan.key, plan)
         keys = ",".join(plan.key for plan in plans)
-        instances.append(_instance(name, METRICS[settings.metric], settings, read, keys))
-    order = list(dict.fromkeys(family.name for family in FAMILIES.values()))
-    ordered = sorted(families.values(), key=lambda plan: order.index(plan.name))
+        instances.append(_instance(name, metric_of(settings), settings, read, keys))
+    ordered = sorted(families.values(), key=lambda plan: pass_order(plan.name))
     return CompiledRun(tuple(ordered), tuple(instances))
 
 
@@ -143,7 +140,7 @@ def check_chat(config: RunConfig) -> None:
     """
     plans: list[ChatFamilyPlan] = []
     for name, settings in config.metrics.items():
-        metric = METRICS[settings.metric]
+        metric = metric_of(settings)
         own = plan_chat(name, config, columns={})
         if own and len(own) == len(metric.reads(settings)):
             _instance(name, metric, settings, own, "")
@@ -165,9 +162,9 @@ def plan_chat(
         corpus="",
     )
     return {
-        read.family: CHAT_FAMILIES[read.family].plan(read, context)[0]
-        for read in METRICS[settings.metric].reads(settings)
-        if read.family in CHAT_FAMILIES
+        read.family: family.plan(read, context)[0]
+        for read in metric_of(settings).reads(settings)
+        if (family := chat_family(read.family)) is not None
     }
 
 
@@ -191,8 +188,8 @@ def check_key_use(config: RunConfig) -> list[str]:
     asking = [
         (f"{name}.", chat_settings(read))
         for name, settings in config.metrics.items()
-        if "endpoint" in METRICS[settings.metric].needs
-        for read in METRICS[settings.metric].reads(settings)
+        if "endpoint" in metric_of(settings).needs
+        for read in metric_of(settings).reads(settings)
     ]
     for section, settings in asking:
         if settings.base_url is None:

@@ -12,7 +12,7 @@ from typing import Literal, get_origin
 from qaeval_core.configure import RunConfig, make_config
 from qaeval_core.errors import ConfigError
 from qaeval_core.metrics.base import Settings
-from qaeval_core.metrics.catalog import METRICS
+from qaeval_core.metrics.catalog import METRICS, metric_of
 from qaeval_core.models.session import Device
 from qaeval_core.planning.columns import present_roles, resolve_columns
 from qaeval_core.planning.job import FoundFiles
@@ -73,14 +73,22 @@ def _metrics_of_out(config: RunConfig, found: FoundFiles) -> dict[str, Settings]
     written = content.get("config")
     if not isinstance(written, Mapping) or not written.get("metrics"):
         return {}
-    kept = make_config({"metrics": written["metrics"]}).metrics
+    kept = make_config({"metrics": written["metrics"]}, packages=packages_of_out(content)).metrics
     for name, settings in kept.items():
+        metric_of(settings).reads(settings)  # One that is not installed says so.
         for key in _named_outside(settings):
             raise ConfigError(
                 f"{found.store.out} was scored with {name}.{key} of its own: name its metrics and "
                 f"their settings again, with --metrics {','.join(kept)} and --set"
             )
     return kept
+
+
+def packages_of_out(content: Mapping[str, object]) -> dict[str, str]:
+    """Return which package brought each metric of a run, as its run.json says."""
+    written = content.get("packages")
+    given = written.items() if isinstance(written, Mapping) else ()
+    return {str(metric): str(package) for metric, package in given}
 
 
 def _named_outside(settings: Settings) -> list[str]:

@@ -17,10 +17,10 @@ from pyarrow import fs
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.storage.arrow import open_as_filesystem
-from qaeval_core.storage.open_uri import check_endpoint
+from qaeval_core.storage.open_uri import STORES, check_endpoint
 
-# What PyArrow has no name for; its own are its own clients.
-_STORAGE_SCHEMES = ("az://", "memory://")
+# What PyArrow has no name for, as it has none for those of plugins; its own are its own clients.
+_STORAGE_SCHEMES = ("az", "memory")
 
 
 def open_filesystem(uri: str) -> tuple[fs.FileSystem, str]:
@@ -34,7 +34,8 @@ def open_filesystem(uri: str) -> tuple[fs.FileSystem, str]:
     if "://" not in uri:
         return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(uri))
     try:
-        if uri.startswith(_STORAGE_SCHEMES):
+        scheme = uri.partition("://")[0]
+        if scheme in _STORAGE_SCHEMES or STORES.package_of(scheme) is not None:
             return open_as_filesystem(uri)
         check_endpoint(uri)
     except ConfigError as error:

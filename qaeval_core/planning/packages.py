@@ -16,9 +16,9 @@ from qaeval_core.configure import RunConfig
 from qaeval_core.distribution import requirement
 from qaeval_core.errors import ArtifactMissingError, PackagesMissingError
 from qaeval_core.families.catalog import FAMILIES
-from qaeval_core.families.models import MODEL_FAMILIES
+from qaeval_core.families.model_family import ModelFamily
 from qaeval_core.metrics.base import Read
-from qaeval_core.metrics.catalog import METRICS
+from qaeval_core.metrics.catalog import metric_of
 from qaeval_core.metrics.chat import chat_settings
 from qaeval_core.models.artifact import artifact_root, find_artifact
 from qaeval_core.models.embedded import EMBEDDED
@@ -199,8 +199,8 @@ def _paths(config: RunConfig) -> Iterator[tuple[str, Sequence[str]]]:
     if config.output.path is not None:
         yield config.output.path, BUCKET_SCHEMES
     for settings in config.metrics.values():
-        if "endpoint" in METRICS[settings.metric].needs:
-            for read in METRICS[settings.metric].reads(settings):
+        if "endpoint" in metric_of(settings).needs:
+            for read in metric_of(settings).reads(settings):
                 yield chat_settings(read).journal_path or "", BUCKET_SCHEMES
 
 
@@ -217,7 +217,8 @@ def _of_metrics(
             continue
         if read.options.get("synonyms") == "wordnet" and wordnet_folder() is None:
             yield Missing("wn", (name,), requirement=WORDNET)
-        if read.family in MODEL_FAMILIES and _is_missing("onnxruntime"):
+        is_model = isinstance(FAMILIES[read.family], ModelFamily)
+        if is_model and _is_missing("onnxruntime"):
             yield Missing(_ENGINES[device], (name,), extra=extra)
         is_mover = read.graph_options.get("aggregate") == "mover"
         if (is_mover or read.family == "token_transport") and _is_missing("ot"):
@@ -283,7 +284,7 @@ def _is_artifact(root: Path, request: ArtifactRequest) -> bool:
 def _reads(config: RunConfig) -> Iterator[tuple[str, Read]]:
     """Yield the families that each instance reads."""
     for name, settings in config.metrics.items():
-        for read in METRICS[settings.metric].reads(settings):
+        for read in metric_of(settings).reads(settings):
             yield name, read
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from qaeval_core.errors import UnreadableFileError
+from qaeval_core.errors import RowFailedError, UnreadableFileError
 from qaeval_core.families.contract import Prepared, Runner, statistics_table
 from qaeval_core.families.words.rows import Tokenizers, WordTables
 from qaeval_core.planning.sample import chosen_values, sampled_rows
@@ -227,7 +227,10 @@ class PieceWorker:
             done += fraction * share
             self._supervisor.report(fraction * share, n_tokens, n_padded_tokens)
 
-        self._runners[family].run(prepared, on_batch)
+        try:
+            self._runners[family].run(prepared, on_batch)
+        except RowFailedError as error:
+            raise error.at(job.piece.relative, job.rows.start) from error.__cause__
         started = time.perf_counter()
         table = statistics_table(prepared, first_position=job.rows.start)
         known = job.known.get(family)

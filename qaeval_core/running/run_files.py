@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from qaeval_core.families.contract import FamilyPlan
+from qaeval_core.metrics.catalog import packages_of
 from qaeval_core.planning.job import Job
 from qaeval_core.signature import environment
 from qaeval_core.storage.path import read_json
@@ -118,6 +119,7 @@ def write_run_files(job: Job, *, n_actors: int) -> None:
             "families": {plan.key: str(plan.signature) for plan in job.run.families},
             "sample": asdict(job.sample) if job.sample is not None else None,
             "device": job.device,
+            "packages": packages_of(job.config.metrics),
             "environment": environment(),
         },
     )

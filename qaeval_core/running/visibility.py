@@ -11,8 +11,8 @@ import contextlib
 import re
 import time
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 from pyarrow import fs
@@ -20,6 +20,7 @@ from pyarrow import fs
 from qaeval_core.planning.filesystems import open_filesystem, store_of
 from qaeval_core.planning.job import Job
 from qaeval_core.planning.listing import one_a_folder
+from qaeval_core.plugins import other_versions, versions
 from qaeval_core.storage import files
 from qaeval_core.storage.files import expanded
 from qaeval_core.storage.path import StoragePath
@@ -50,6 +51,8 @@ class Sight:
         One input file of each folder.
     retry_s : float, default 0
         How long a store that does not answer is tried by who looks before any work.
+    versions : mapping of package to version, optional
+        Of the driver's qaeval and plugins: numbers of others are not to stand beside its own.
     """
 
     mark: Mark
@@ -57,6 +60,7 @@ class Sight:
     given: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     retry_s: float = 0.0
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     def problem(self, outages: Outages | None = None) -> str | None:
         """Return what cannot be seen from this process, or None.
@@ -84,6 +88,9 @@ class Sight:
         return None
 
     def _look(self, outages: Outages | None) -> str | None:
+        differing = other_versions(self.versions)
+        if differing:
+            return f"the driver's {differing}"
         looks = [(folder, partial(self._folder_problem, folder)) for folder in self.folders]
         looks += [(path, partial(_given_problem, path)) for path in self.given]
         for name, look in looks:
@@ -172,6 +179,7 @@ def marked(job: Job, outages: Outages) -> Iterator[tuple[Job, Sight]]:
         tuple(_given_files(job)),
         tuple(one_a_folder([file.uri for file in job.files])),
         job.config.scoring.retry_storage_s,
+        versions(),
     )
     try:
         store = Store(out, mark=mark, outages=outages, sample=job.sample, guard=job.store.guard)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-import sys
 from collections.abc import Iterator, Mapping
 
 from pydantic.fields import FieldInfo
 
 from qaeval_core.configure import load_config
-from qaeval_core.errors import ConfigError, QAEvalError, nearest
+from qaeval_core.errors import ConfigError, QAEvalError, UnknownMetricError, nearest
 from qaeval_core.metrics.advice import advice_for
 from qaeval_core.metrics.base import AnyMetric
 from qaeval_core.metrics.catalog import METRICS
@@ -49,7 +47,7 @@ def metric_lines(name: str) -> Iterator[str]:
         If there is no such metric; names the nearest.
     """
     if name not in METRICS:
-        raise ConfigError(f"unknown metric {name!r}{nearest(name, METRICS)}")
+        raise UnknownMetricError(f"unknown metric {name!r}{nearest(name, METRICS)}", name)
     return _lines(METRICS[name])
 
 
@@ -79,8 +77,7 @@ def _lines(spec: AnyMetric) -> Iterator[str]:
             yield from _option_lines(spec.name, key, field)
     yield ""
     yield "Definition"
-    definition = inspect.getdoc(sys.modules[type(spec).__module__]) or ""
-    yield from (f"  {line}".rstrip() for line in definition.split("\n"))
+    yield from (f"  {line}".rstrip() for line in spec.definition.split("\n"))
     yield ""
     yield f"Signature  {_signature(spec)}"
 

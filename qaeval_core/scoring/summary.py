@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from qaeval_core.pages.example_rows import MAX_EXAMPLES
+from qaeval_core.pages import MAX_EXAMPLES
 from qaeval_core.planning.columns import ROWS
 from qaeval_core.planning.run_plan import CompiledRun
 from qaeval_core.profile.cells import N_EQUAL, Cells

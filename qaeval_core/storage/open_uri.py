@@ -19,6 +19,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from qaeval_core.distribution import requirement
 from qaeval_core.errors import ConfigError, nearest
+from qaeval_core.plugins import Catalog, instance_maker
 
 if TYPE_CHECKING:
     from qaeval_core.storage.base import Storage
@@ -87,6 +88,25 @@ class Bucket:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class StoreKind:
+    """How URIs of one scheme are opened.
+
+    Attributes
+    ----------
+    open : callable
+        (bucket, query of the URI) -> Storage.
+    options : tuple of str
+        What a URI's query may hold.
+    needs_cloud : bool
+        Whether the extra ``cloud`` must be installed.
+    """
+
+    open: Callable[[Bucket, str], Storage]
+    options: tuple[str, ...] = ()
+    needs_cloud: bool = False
+
+
 _opened: dict[str, Storage] = {}
 _opening = threading.Lock()
 
@@ -112,24 +132,23 @@ def open_bucket(uri: str) -> tuple[Storage, str]:
             f"{parts.scheme}://{parts.netloc}{parts.path}: what follows # would be left out; in a "
             "name, write %23"
         )
-    if parts.scheme not in _OPENERS:
+    if parts.scheme not in STORES:
         raise ConfigError(
             f"{parts.scheme}://{parts.netloc}: no such kind of store"
-            f"{nearest(parts.scheme, list(_OPENERS))} or a path"
+            f"{nearest(parts.scheme, list(STORES))} or a path"
         )
     if not parts.netloc:
         raise ConfigError(
             f"{parts.scheme}://{parts.path}: name a bucket, {parts.scheme}://BUCKET/PREFIX"
         )
-    opener, known = _OPENERS[parts.scheme]
+    kind = STORES[parts.scheme]
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in options:
-        if name not in known:
+        if name not in kind.options:
             # Its value may be a secret.
-            raise ConfigError(
-                f"{parts.scheme}://{parts.netloc}: unknown option {name}{nearest(name, known)}"
-            )
-    if find_spec("obstore") is None:
+            hint = nearest(name, kind.options)
+            raise ConfigError(f"{parts.scheme}://{parts.netloc}: unknown option {name}{hint}")
+    if kind.needs_cloud and find_spec("obstore") is None:
         raise ConfigError(
             f"{parts.scheme}://{parts.netloc}: object stores need a package that is not installed: "
             f"pip install {requirement('cloud')}"
@@ -140,7 +159,7 @@ def open_bucket(uri: str) -> tuple[Storage, str]:
     root = f"{parts.scheme}://{parts.netloc}?{parts.query}"
     with _opening:
         if root not in _opened:
-            _opened[root] = opener(Bucket(parts.scheme, parts.netloc, options), parts.query)
+            _opened[root] = kind.open(Bucket(parts.scheme, parts.netloc, options), parts.query)
         return _opened[root], name
 
 
@@ -259,11 +278,12 @@ def _made(
 
 
 _COMMON = ("endpoint_override", "scheme")
-_OPENERS: Mapping[str, tuple[Callable[[Bucket, str], Storage], tuple[str, ...]]] = {
-    "s3": (_s3, (*_COMMON, "region")),
-    "gs": (_gcs, _COMMON),
-    "az": (_azure, (*_COMMON, "account")),
+_OWN = {
+    "s3": StoreKind(_s3, (*_COMMON, "region"), needs_cloud=True),
+    "gs": StoreKind(_gcs, _COMMON, needs_cloud=True),
+    "az": StoreKind(_azure, (*_COMMON, "account"), needs_cloud=True),
     # Of one process: for tests, and for work that is read where it is written.
-    "memory": (_memory, ()),
+    "memory": StoreKind(_memory, needs_cloud=True),
 }
-BUCKET_SCHEMES = tuple(_OPENERS)
+BUCKET_SCHEMES = tuple(_OWN)
+STORES: Catalog[StoreKind] = Catalog("qaeval.stores", _OWN, instance_maker(StoreKind))

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from qaeval_core.metrics.catalog import corpus_score
+from qaeval_core.metrics.catalog import METRICS, corpus_score
 from qaeval_core.stats.bootstrap import (
     MaxT,
     paired_comparison,
@@ -300,7 +300,7 @@ def make_systems(rated: RatedRows, system: str) -> Systems:
     score: dict[str, ScoreOfSums] = {}
     for name, column in rated.columns.items():
         kept = None
-        if column.over_examples == "sum_of_statistics":
+        if column.over_examples == "sum_of_statistics" and column.metric in METRICS:
             kept = inputs.statistics_of(rated.frame, name)
         if kept is None:
             aggregation[name], score[name] = "mean", mean_of_sums

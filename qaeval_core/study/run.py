@@ -15,6 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError, nearest
+from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.stats.bootstrap import percentile_interval, scaled_bootstrap
 from qaeval_core.stats.correlation import CONSTANT_METRIC
 from qaeval_core.stats.ranking import (
@@ -129,7 +130,11 @@ def _levels(study: Study, subset: Subset, human: str) -> Iterator[Level]:
     systems = make_systems(rated_rows(request, keyed, human, cluster=cluster), request.system)
     summed = [name for name, column in subset.columns.items() if column.over_examples != "mean"]
     if means := [name for name in summed if systems.aggregation[name] == "mean"]:
-        _note(study, f"no statistics to sum, so systems have means of rows: {', '.join(means)}")
+        known = [name for name in means if subset.columns[name].metric in METRICS]
+        unknown = [name for name in means if name not in known]
+        for own, why in ((known, "no statistics to sum"), (unknown, "metrics not installed here")):
+            if own:
+                _note(study, f"{why}, so systems have means of rows: {', '.join(own)}")
     yield systems.level()
     if request.n_draws:
         draws, note = make_draws(systems)

@@ -77,7 +77,8 @@ def read_run(out: AnyPath, *, is_partial: bool = False) -> FinishedRun:
             raise ConfigError(f"{out / 'run.json'} is damaged: {key} is no mapping")
     if content.get("device") not in ("cpu", "cuda"):
         raise ConfigError(f"{out / 'run.json'} is damaged: device is {content.get('device')!r}")
-    config, sample = make_config(content["config"]), read_sample(content.get("sample"))
+    config = make_config(content["config"], packages=_texts(content.get("packages")))
+    sample = read_sample(content.get("sample"))
     if (sample is None) != (config.input.sample_groups is None):
         raise ConfigError(f"{out / 'run.json'} is damaged: it does not say which rows are sampled")
     return FinishedRun(

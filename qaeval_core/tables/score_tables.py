@@ -46,6 +46,7 @@ class ScoreColumn:
     higher_is_better: bool = True
     over_examples: str = "mean"
     signature: str = ""
+    output: str = ""  # "" of an instance's own score
 
 
 _COLUMNS = TypeAdapter(dict[str, ScoreColumn])

@@ -12,7 +12,8 @@ from scipy import stats
 from audit_runs import cells_of, clustered, hashes_of, run_of
 from qaeval_core import audit_tables
 from qaeval_core.audit.compare import compare
-from qaeval_core.audit.drift import Pair, Test, adjusted, tail_factor
+from qaeval_core.audit.drift import Pair, Test, tail_factor
+from qaeval_core.audit.p_values import adjusted
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.profile.column_profile import N_BUCKETS
 

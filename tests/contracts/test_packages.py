@@ -95,8 +95,19 @@ def test_the_wheel_holds_three_packages_and_their_data(wheel: Path) -> None:
         for path in (root / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert len(wanted) > 200 and "qaeval_core/py.typed" in wanted
+    assert len(wanted) > 200 and {"qaeval_core/py.typed", "qaeval/py.typed"} <= wanted
     assert wanted == {name for name in names if ".dist-info/" not in name}
+
+
+def test_import_qaeval_loads_nothing_and_scores(of_wheel: Path, project: Path) -> None:
+    """The first lines that users write: one import, and a score."""
+    code = (
+        "import qaeval, sys\n"
+        "print([name for name in ('numpy', 'pyarrow', 'polars', 'ray') if name in sys.modules])\n"
+        "rows = [{'candidate': 'in Oslo', 'references': ['Oslo, in 1987']}]\n"
+        "print(qaeval.score_table(rows, ['f1'])['f1'][0], 'ray' in sys.modules)\n"
+    )
+    assert run(project, of_wheel / "python", "-c", code) == "[]\n0.8 False\n"
 
 
 @pytest.mark.parametrize("install", ["wheel", "editable"])
@@ -108,8 +119,8 @@ def test_a_project_with_folders_of_these_names_is_no_hindrance(
     programs = programs_of(install, request)
     program, *words = command.split()
     assert "qrelscore" in run(project, programs / program, *words, "metrics")
-    shown = run(project, programs / program, *words, "export", "--help")
-    assert "qaeval export --graph" in shown
+    for verb in ("export", "train"):  # They hand over to another process.
+        assert f"qaeval {verb} " in run(project, programs / program, *words, verb, "--help")
     (where,) = run(
         project, programs / "python", "-c", "import qaeval; print(qaeval.__file__)"
     ).splitlines()

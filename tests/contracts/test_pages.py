@@ -21,7 +21,7 @@ from llm_server import LlmServer
 RUN = (
     *(DOCS / f"{name}.md" for name in ("scoring", "filter", "audit", "metrics", "correlation")),
     DOCS / "language-models.md",
-    *(DOCS / f"{name}.md" for name in ("training", "settings", "cluster")),
+    *(DOCS / f"{name}.md" for name in ("extending", "training", "settings", "cluster")),
 )
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -156,7 +156,7 @@ def test_the_metric_of_the_map_can_be_added(tmp_path: Path) -> None:
         text.replace("\nfrom qaeval", f"\n{added}\nfrom qaeval", 1), encoding="utf-8"
     )
     score = (
-        "from qaeval_core import Scorer\n"
+        "from qaeval import Scorer\n"
         "rows = [{'candidate': 'a dog', 'references': ['the big red dog', 'a dog or two']}]\n"
         "print(Scorer(['length_ratio', 'rouge_l']).score(rows)['length_ratio'].to_pylist())"
     )

@@ -141,7 +141,7 @@ def test_an_fp32_graph_that_differs_from_torch_is_not_written(
 ) -> None:
     """Without the gate a wrong graph would be used for every score from then on."""
     strict = replace(EXPORTS["token_logprobs"], tolerance={"fp32": 0.0, "fp16": 0.0})
-    monkeypatch.setattr(traced, "EXPORTS", {"token_logprobs": strict})
+    monkeypatch.setattr(traced, "graph_export", {"token_logprobs": strict}.__getitem__)
     proto = onnx.load(workshop.artifact("token_logprobs", "gpt2").model_path)
     monkeypatch.setattr(traced, "trace", lambda *_: proto)
     request = ArtifactRequest("token_logprobs", workshop.model("gpt2"), "fp32")

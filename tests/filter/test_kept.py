@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from filter_corpora import files_of, filtered, questions
 from helpers import REPOSITORY, full_disk, run_locally
-from qaeval import filter as command
 from qaeval.cli import app
+from qaeval.work import filter as command
 from qaeval_core.errors import SchemaError
 from qaeval_core.planning.shards import ReadLimits
 from qaeval_core.running import carried_columns as copied

@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from helpers import REPOSITORY, full_disk, run_locally, write_parquet
-from qaeval import score as score_verb
 from qaeval.cli import app
 from qaeval.command import caught, explained
+from qaeval.work import score as score_verb
 from qaeval_core.configure import load_config, parse_setting
 from qaeval_core.errors import ConfigError
 from qaeval_core.storage import files

@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from qaeval.demo import next_steps
+from qaeval.work.demo import next_steps
 from qaeval_core.sample import hard_table, natural_table
 from tools.picture import PICTURE, page_hash, source_of
 from wall_clock import Report

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from helpers import short_sample, wait_until, write_parquet
 from qaeval import arguments
-from qaeval import score as score_verb
 from qaeval.cli import app
+from qaeval.work import score as score_verb
 from qaeval_core.running.progress import Counts, LabelProgress, ProgressPrinter
 
 

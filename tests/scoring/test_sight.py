@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from qaeval_core.errors import StorageError
+from qaeval_core.plugins import versions
 from qaeval_core.running.visibility import Sight
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.store import Mark
@@ -35,6 +37,16 @@ class Refusing:
         self.n_left -= 1
         if self.n_left >= 0:
             raise self.error
+
+
+@pytest.mark.parametrize(("version", "what"), [("0", "(it has "), ("", "unknown (it has ")])
+def test_other_versions_are_not_seen(sight: Sight, version: str, what: str) -> None:
+    """Rows of one table, half of them scored by another version, would look alike."""
+    found = replace(sight, versions={"qaeval-bulk": version}).problem()
+    assert found is not None and found.startswith("the driver's qaeval-bulk ") and what in found
+    found = replace(sight, versions={**versions(), "a-plugin": "1.2"}).problem()
+    assert found == "the driver's a-plugin 1.2 (it has none)"
+    assert replace(sight, versions=versions()).problem() is None
 
 
 def test_what_is_there_is_seen(sight: Sight) -> None:

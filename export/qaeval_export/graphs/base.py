@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_export.loading import LoadedModel
-from qaeval_export.parity import ParityRow, RowMaker, Values
+from qaeval_export.parity import Oracle, ParityRow, RowMaker, Values
 
 # Rows of one batch; texts of unlike length stand together, so padding is exercised.
 _N_BATCH = 8
@@ -61,6 +61,9 @@ class GraphExport:
         The output for a batch -> the values of each row, in the form of the oracle's.
     tolerance : mapping of str to float
         Largest allowed difference of one value from torch fp32, by precision.
+    oracle : callable, optional
+        Of a plugin's graph: loaded model, request, row -> the row's values, in torch fp32, by code
+        that shares nothing with the graph. Those of ours are in ``qaeval_export.eager``.
     """
 
     make: Callable[[LoadedModel, ArtifactRequest], tuple[nn.Module, Axes]]
@@ -69,6 +72,7 @@ class GraphExport:
     make_rows: RowMaker
     values: Callable[[Output, GraphRows], list[Values]]
     tolerance: Mapping[str, float]
+    oracle: Oracle | None = None
 
     def run(self, session: ort.InferenceSession, rows: GraphRows) -> list[Values]:
         """Run the graph on padded batches and return each row's values."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import ray
+from ray import cloudpickle
 from ray._private.state import available_resources_per_node
 from ray.autoscaler.sdk import request_resources
 from ray.job_config import JobConfig
@@ -24,6 +25,7 @@ from qaeval.on_ray.local_ray import MEMORY, init_ray, requiring_token, start_her
 from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import RunError
 from qaeval_core.models.session import Device, available_cpus
+from qaeval_core.plugins import MODULES
 
 _CPUS_PER_ACTOR = 4
 _DOOR_TIMEOUT_S = 5.0
@@ -71,6 +73,8 @@ def connected(cluster: ClusterSection, metadata: Mapping[str, str] | None = None
     metadata : mapping, optional
         What Ray's lists of jobs show of this one; everybody who sees the cluster reads it.
     """
+    for module in MODULES:  # Of --plugin: nodes need not have them.
+        cloudpickle.register_pickle_by_value(module)
     if ray.is_initialized():
         yield
         return

@@ -83,7 +83,7 @@ class Nodes:
             lines = [f"node {_address(node)} does not see {what}" for node, what in blind.items()]
             raise BlindNodeError(
                 "\n".join(lines) + "\nmount it there under the same path, or take the node away; "
-                "nothing was computed"
+                "install what is of another version; nothing was computed"
             )
         self.leave_out(blind)
 

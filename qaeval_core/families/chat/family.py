@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, TypeGuard
 
 import pyarrow as pa
 
-from qaeval_core.errors import ConfigError
+from qaeval_core.errors import ConfigError, nearest
 from qaeval_core.families.contract import (
     Context,
     DocumentFrequencies,
@@ -22,6 +22,7 @@ from qaeval_core.families.contract import (
     Runner,
     ShardTexts,
 )
+from qaeval_core.llm.chat_api import CHAT_APIS, DEFAULT_API
 from qaeval_core.llm.key import read_headers
 from qaeval_core.llm.limits import Message
 from qaeval_core.llm.thoughts import without_thoughts
@@ -309,6 +310,11 @@ class ChatFamily(Family):
             if getattr(settings, key) is None:
                 name = context.instance
                 raise ConfigError(f"metrics.{name}.{key} is missing: --set {name}.{key}=...")
+        if settings.api not in CHAT_APIS:
+            where = f"metrics.{context.instance}.api"
+            raise ConfigError(
+                f"{where}: unknown {settings.api!r}{nearest(settings.api, CHAT_APIS)}"
+            )
         family = self.bound(settings)
         columns = context.columns_of(family.roles)
         options: dict[str, object] = {
@@ -320,6 +326,8 @@ class ChatFamily(Family):
         # Only where they are given: scores of runs without them stay comparable.
         if settings.query:
             options["query"] = settings.query
+        if settings.api != DEFAULT_API:
+            options["api"] = settings.api
         # In one order; names of secrets are left out, for keys change and scores do not.
         given = header_names(settings, section=f"{context.instance}.")
         names = tuple(sorted(name for name in given if not is_secret_header(name)))

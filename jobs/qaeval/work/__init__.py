@@ -1,0 +1,1 @@
+"""Work: what the verbs do once their words are read; loaded then, not for ``--help``."""

@@ -1,0 +1,1 @@
+"""An entry in each of qaeval's groups."""
