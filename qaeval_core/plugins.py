@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from qaeval_core.distribution import NAME
-from qaeval_core.errors import ConfigError, nearest
+from qaeval_core.errors import ConfigError
 
 GROUPS = (
     "qaeval.metrics",
@@ -44,8 +44,9 @@ class Package:
 def _entries() -> Mapping[str, Mapping[str, list[tuple[Package, metadata.EntryPoint]]]]:
     """Return the entries of our groups by group and name, each with its package."""
     found: dict[str, dict[str, list[tuple[Package, metadata.EntryPoint]]]] = {}
+    installed = metadata.entry_points()  # Once: each look reads what all packages have.
     for group in GROUPS:
-        for entry in metadata.entry_points(group=group):
+        for entry in installed.select(group=group):
             package = Package("unknown package")
             if entry.dist is not None:
                 package = Package(entry.dist.name, entry.dist.version)
@@ -199,8 +200,3 @@ def instance_maker(kind: type[T]) -> Callable[[str, Any, Package], T]:
         return own
 
     return make
-
-
-def unknown(what: str, name: str, known: Mapping[str, object]) -> ConfigError:
-    """Return the error for a name that a catalog does not have."""
-    return ConfigError(f"unknown {what} {name!r}{nearest(name, known)}")
