@@ -120,10 +120,11 @@ class Catalog(Mapping[str, T]):
         ConfigError
             If the name is taken: whoever names a module would be given something else.
         """
-        if name in self._own:
+        if self.is_own(name):
             raise ConfigError(f"{package}: {name} is a name of qaeval's own: rename it")
-        if name in self._added and self._added[name][1] != package:
-            raise ConfigError(f"{name} is added by {self._added[name][1]} and by {package}")
+        other = self.package_of(name)
+        if other not in (None, package):
+            raise ConfigError(f"{name} is added by {other} and by {package}: rename one of them")
         self._added[name] = (value, package)
 
     def refuse(self, name: str, why: str) -> None:

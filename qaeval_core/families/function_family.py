@@ -107,16 +107,11 @@ class FunctionWork:
         One value per good row.
     """
 
-    n_units_unshared = n_truncated = 0
+    n_units = n_units_unshared = n_truncated = 0  # Calls are not shared, so none are counted.
 
     def __init__(self, values: Mapping[str, Sequence[Any]]) -> None:
         self.values = values
         self.scores: list[float] = []
-
-    @property
-    def n_units(self) -> int:
-        """Calls to make: none are shared."""
-        return 0
 
     def statistics(self) -> Mapping[str, pa.Array]:
         """Return the scores; NaN where the function has none."""

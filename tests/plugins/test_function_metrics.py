@@ -280,6 +280,16 @@ def test_wrong_words_are_told(project: Path, words: tuple[str, ...], why: str) -
     assert why in said
 
 
+def test_a_name_of_another_module_or_of_ours_is_told(project: Path) -> None:
+    """Whoever names a module would be given something else."""
+    (project / "again.py").write_text("def coverage(candidate):\n    return 1.0\n")
+    words = ("score", "rows.parquet", "--out", "o", "--plugin", "own_metrics", "--plugin", "again")
+    said = cli(project, *words, expect=2)
+    assert "coverage is added by module own_metrics and by module again" in said
+    (project / "again.py").write_text("def f1(candidate):\n    return 1.0\n")
+    assert "module again: f1 is a name of qaeval's own" in cli(project, *words, expect=2)
+
+
 def test_a_settings_file_names_no_module(project: Path) -> None:
     (project / "run.yaml").write_text("plugin: own_metrics\nmetrics: {coverage: {}}\n")
     said = cli(project, "score", "rows.parquet", "--out", "o", "--config", "run.yaml", expect=2)
