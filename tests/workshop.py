@@ -256,10 +256,10 @@ class Workshop:
         """Return a model as transformers has it, loaded once: SmolLM2 takes 15 s."""
         return self._load(resolve_model(self.model(kind), role=role), role=role)
 
-    def _load(self, source: ModelSource, *, role: str) -> LoadedModel:
+    def _load(self, source: ModelSource, *, role: str, loads_as: str = "") -> LoadedModel:
         key = f"{role} {source.folder} {source.adapter}"
         if key not in self._loaded:
-            self._loaded[key] = load_model(source, role=role)
+            self._loaded[key] = load_model(source, role=role, loads_as=loads_as)
         return self._loaded[key]
 
     def _build(self, request: ArtifactRequest) -> Artifact:

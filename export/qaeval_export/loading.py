@@ -79,12 +79,6 @@ def for_graph(loaded: LoadedModel, request: ArtifactRequest) -> LoadedModel:
     return replace(loaded, tokenizer=tokenizer)
 
 
-def load_for_graph(source: ModelSource, request: ArtifactRequest) -> LoadedModel:
-    """Load a model as the graph of a request needs it: `load_model`, and `for_graph`."""
-    loads_as = GRAPHS[request.graph].loads_as
-    return for_graph(load_model(source, role=request.role, loads_as=loads_as), request)
-
-
 def load_model(source: ModelSource, *, role: str, loads_as: str = "") -> LoadedModel:
     """Load a model in fp32 with attention that shows its probabilities.
 

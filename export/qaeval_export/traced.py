@@ -12,7 +12,7 @@ import onnx
 import onnxruntime as ort
 
 from qaeval_core.errors import ExportError
-from qaeval_core.models.record import ArtifactRequest, ParityAttempt, ParityRecord
+from qaeval_core.models.record import GRAPHS, ArtifactRequest, ParityAttempt, ParityRecord
 from qaeval_core.models.source import ModelSource
 from qaeval_core.terminal import say
 from qaeval_export.batch_mates import FP32_LIMIT, difference_by_batch_mates
@@ -20,7 +20,7 @@ from qaeval_export.eager import eager_values
 from qaeval_export.facts import Made, ModelFacts
 from qaeval_export.graph_files import open_graph, save_graph
 from qaeval_export.graphs import graph_export
-from qaeval_export.loading import LoadedModel, load_for_graph, make_facts
+from qaeval_export.loading import LoadedModel, for_graph, load_model, make_facts
 from qaeval_export.parity import MIN_SPEARMAN, Parity, compare, parity_pairs
 from qaeval_export.precision import convert, rounded
 from qaeval_export.tracing import trace
@@ -37,10 +37,15 @@ def make_traced(source: ModelSource, request: ArtifactRequest, folder: Path) -> 
     ExportError
         If the model is not supported, or the fp32 graph differs from torch.
     """
-    loaded = load_for_graph(source, request)
+    loaded = _load(source, request)
     facts = make_facts(loaded, request)
     proto, parity, apart = _gate(trace(loaded, request), loaded, facts, request, folder)
     return Made(proto, facts, loaded.tokenizer, parity.precision, parity, apart)
+
+
+def _load(source: ModelSource, request: ArtifactRequest) -> LoadedModel:
+    loads_as = GRAPHS[request.graph].loads_as
+    return for_graph(load_model(source, role=request.role, loads_as=loads_as), request)
 
 
 def describe(
@@ -52,7 +57,7 @@ def describe(
     batch_difference: float | None,
 ) -> Made:
     """Return what a graph that was traced before is made of today."""
-    loaded = load_for_graph(source, request)
+    loaded = _load(source, request)
     precision = parity.precision if parity is not None else "fp32"
     facts = make_facts(loaded, request)
     return Made(proto, facts, loaded.tokenizer, precision, parity, batch_difference)
@@ -69,7 +74,7 @@ def compare_with_weights(
         If it is too far.
     """
     graph = graph_export(request.graph)
-    loaded = load_for_graph(source, request)
+    loaded = _load(source, request)
     facts = make_facts(loaded, request)
     rows = graph.make_rows(loaded.tokenizer, facts, parity_pairs())
     parity = compare(

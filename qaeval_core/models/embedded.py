@@ -5,7 +5,9 @@ Every file has a pinned hash: a package and the hub's repository give the same m
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +22,7 @@ from qaeval_core.models.source import (
     files_from_hub,
     has_hub_client,
 )
+from qaeval_core.storage.files import expanded
 
 _ADAPTERS = Path(__file__).resolve().parents[1] / "adapters"
 
@@ -226,3 +229,26 @@ def _check_pinned(folder: Path, pinned: Mapping[str, str], *, owner: str, remedy
         found = file_sha256(folder / file)
         if found != expected:
             raise ArtifactHashError(f"{folder / file} has SHA-256 {found}, {owner} has {expected}")
+
+
+def model_slug(name: str) -> str:
+    """Return a model's name as one file-name part, different for different models.
+
+    Examples
+    --------
+    >>> model_slug("minilm"), model_slug("gpt2")
+    ('minilm', 'gpt2')
+    >>> model_slug("cross-encoder/stsb-roberta-large")
+    'cross-encoder--stsb-roberta-large-1f228ebd'
+    """
+    path = expanded(name)
+    if name in EMBEDDED:
+        return name
+    if path.is_dir():
+        name, plain = str(path.resolve()), path.resolve().name
+    else:
+        plain = name.replace("/", "--")
+        if re.fullmatch(r"[a-z0-9._-]+", name):
+            return name
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", plain)[-80:]
+    return f"{safe}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

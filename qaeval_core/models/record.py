@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from qaeval_core.errors import ConfigError
-from qaeval_core.models.registry import model_slug
+from qaeval_core.models.embedded import model_slug
 from qaeval_core.plugins import Catalog, instance_maker
 
 FORMAT_VERSION = 1

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import difflib
 import errno
-import hashlib
 import json
 import os
 import re
@@ -23,6 +22,7 @@ from pathlib import Path
 
 from qaeval_core.errors import ConfigError, ModelUnavailableError, nearest
 from qaeval_core.models.embedded import EMBEDDED, embedded_models, find_embedded
+from qaeval_core.models.record import GRAPHS
 from qaeval_core.models.source import ModelSource, file_sha256, has_hub_client, snapshot_from_hub
 from qaeval_core.storage.files import expanded
 
@@ -80,12 +80,15 @@ def resolve_model(
     Raises
     ------
     ConfigError
-        If an embedded model has another role, or a model brings code.
+        If the role is unknown, an embedded model has another role, or a model brings code.
     ModelUnavailableError
         If no package, folder or hub has the model, or it ships pickled weights only.
     ArtifactHashError
         If a file of an embedded model differs from its pinned hash.
     """
+    if not any(facts.role == role for facts in GRAPHS.values()):
+        known = dict.fromkeys(facts.role for facts in GRAPHS.values())
+        raise ConfigError(f"model role {role!r} is unknown; roles: {', '.join(known)}")
     if name in EMBEDDED:
         if onnx_file:
             raise ConfigError(f"model {name!r} is embedded and has no ONNX file {onnx_file!r}")
@@ -97,29 +100,6 @@ def resolve_model(
     if not ask_hub:
         raise ModelUnavailableError(f"model {name!r} is on the model hub, which is not asked here")
     return _from_hub(name, onnx_file)
-
-
-def model_slug(name: str) -> str:
-    """Return a model's name as one file-name part, different for different models.
-
-    Examples
-    --------
-    >>> model_slug("minilm"), model_slug("gpt2")
-    ('minilm', 'gpt2')
-    >>> model_slug("cross-encoder/stsb-roberta-large")
-    'cross-encoder--stsb-roberta-large-1f228ebd'
-    """
-    path = expanded(name)
-    if name in EMBEDDED:
-        return name
-    if path.is_dir():
-        name, plain = str(path.resolve()), path.resolve().name
-    else:
-        plain = name.replace("/", "--")
-        if re.fullmatch(r"[a-z0-9._-]+", name):
-            return name
-    safe = re.sub(r"[^A-Za-z0-9._-]", "_", plain)[-80:]
-    return f"{safe}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _from_folder(folder: Path, onnx_file: str) -> ModelSource:

@@ -15,8 +15,8 @@ import pytest
 
 from qaeval_core.errors import ArtifactHashError, ConfigError, ModelUnavailableError
 from qaeval_core.models import embedded, registry
-from qaeval_core.models.embedded import EMBEDDED, embedded_models
-from qaeval_core.models.registry import model_slug, resolve_model
+from qaeval_core.models.embedded import EMBEDDED, embedded_models, model_slug
+from qaeval_core.models.registry import resolve_model
 from qaeval_core.models.source import file_sha256
 
 _SOURCE = Path(registry.__file__).parents[2]
