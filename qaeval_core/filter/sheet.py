@@ -29,6 +29,7 @@ from qaeval_core.filter.result import FilterResult, outlook_of
 from qaeval_core.filter.scan import ScanPlan
 from qaeval_core.filter.shares import make_shares, smallest_shares
 from qaeval_core.stats.label_plan import best_part
+from qaeval_core.storage.path import StoragePath
 from qaeval_core.tables.corpus import RangeTask
 from qaeval_core.tables.range_reader import RangeReader
 
@@ -50,41 +51,10 @@ def write_sheet(run: Filtering) -> FilterResult:
         If an id of the sheet is of several rows: a label of it would say of none of them.
     """
     request = run.plan.request
-    assert request.label_sheet is not None
-    pilot = None
-    if request.labels is not None and request.label is not None:
-        pilot = read_labels(request.labels, request.label)
     with run.working():
-        rows, labeled = scan(run, pilot)
-        if not request.learn:
-            decide_early(run, rows)
-        n_before = rows.counts()[""]
-        part = _Part(rows.is_eligible, n_before)
-        if request.within_best is not None and n_before:
-            part = _best_part(run, rows, labeled)
-        order = SheetOrder(rows, part.is_member, is_second=part.share is not None)
-        chosen = order.first(request.label_sheet)
-        if request.learn:  # For the number that is left, much the same whatever the rank.
-            decide_early(run, rows)
-        n_left = rows.counts()[""]
-        ascending = np.sort(chosen)
-        own = [_rows_of(task, ascending) for task in run.tasks]
-        wanted = [pair for pair in zip(run.tasks, own, strict=True) if pair[1]]
-        read = partial(_read_texts, plan=run.scan_plan(), roles=dict(run.plan.corpus.roles))
-        n_rows = [task.rows.n_rows for task, _ in wanted]
-        found = run.executor.map(read, wanted, label="sheet", n_rows=n_rows)
-        texts = [row for part_of_rows in found for row in part_of_rows]
-        _check_ids(rows, ascending, [str(row["id"]) for row in texts])
-    places = np.searchsorted(ascending, chosen)
-    content = sheet_text([texts[place] for place in places])
+        texts, part, n_before, n_left = _drawn(run)
     path = run.folder / (SHEET_NAME if part.share is None else SECOND_SHEET_NAME)
-    run.store.check_inside(path)
-    # Never over one that somebody may have labeled meanwhile.
-    # With a mark: without it, spreadsheets take UTF-8 for something else.
-    put = partial(path.put_new, content.encode("utf-8-sig"))
-    if run.store.call(put, f"cannot write {path}") is None:
-        check = partial(check_same_sheet, path, content)
-        run.store.call(check, f"cannot read {path}")
+    _put_sheet(run, path, sheet_text(texts))
     # Of a learned rank two thirds of the labels certify, and of them what reaches the last stage.
     n_certifying = len(texts)
     if request.learn:
@@ -100,6 +70,50 @@ def write_sheet(run: Filtering) -> FilterResult:
             "outlook": outlook_of(request, n_certifying, n_rows=part.n_rows),
         }
     )
+
+
+def _drawn(run: Filtering) -> tuple[list[dict[str, object]], _Part, int, int]:
+    """Return rows of the sample, what they are of, and how many rows reach it and the last stage.
+
+    Rows stand in the order of the sheet.
+    """
+    request = run.plan.request
+    assert request.label_sheet is not None
+    pilot = None
+    if request.labels is not None and request.label is not None:
+        pilot = read_labels(request.labels, request.label)
+    rows, labeled = scan(run, pilot)
+    if not request.learn:
+        decide_early(run, rows)
+    n_before = rows.counts()[""]
+    part = _Part(rows.is_eligible, n_before)
+    if request.within_best is not None and n_before:
+        part = _best_part(run, rows, labeled)
+    order = SheetOrder(rows, part.is_member, is_second=part.share is not None)
+    chosen = order.first(request.label_sheet)
+    if request.learn:  # For the number that is left, much the same whatever the rank.
+        decide_early(run, rows)
+    n_left = rows.counts()[""]
+    ascending = np.sort(chosen)
+    own = [_rows_of(task, ascending) for task in run.tasks]
+    wanted = [pair for pair in zip(run.tasks, own, strict=True) if pair[1]]
+    read = partial(_read_texts, plan=run.scan_plan(), roles=dict(run.plan.corpus.roles))
+    n_rows = [task.rows.n_rows for task, _ in wanted]
+    found = run.executor.map(read, wanted, label="sheet", n_rows=n_rows)
+    texts = [row for part_of_rows in found for row in part_of_rows]
+    _check_ids(rows, ascending, [str(row["id"]) for row in texts])
+    places = np.searchsorted(ascending, chosen)
+    return [texts[place] for place in places], part, n_before, n_left
+
+
+def _put_sheet(run: Filtering, path: StoragePath, content: str) -> None:
+    """Write a sheet, and never over one that somebody may have labeled meanwhile."""
+    run.store.check_inside(path)
+    # With a mark: without it, spreadsheets take UTF-8 for something else.
+    put = partial(path.put_new, content.encode("utf-8-sig"))
+    if run.store.call(put, f"cannot write {path}") is None:
+        check = partial(check_same_sheet, path, content)
+        run.store.call(check, f"cannot read {path}")
 
 
 @dataclass(frozen=True, slots=True)

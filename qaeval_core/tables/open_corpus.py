@@ -113,27 +113,8 @@ def _open_table(path: StoragePath, columns: Mapping[str, str]) -> Corpus:
 def _open_run(
     run: FinishedRun, *, columns: Mapping[str, str], partial: bool, inputs: Sequence[str]
 ) -> Corpus:
-    remote = [path for path in run.config.input.paths if "://" in path]
-    if remote and not inputs:
-        raise ConfigError(
-            f"the run read its input from {remote[0]}: filter goes to no server that a file names; "
-            "if it is yours, name it with --input"
-        )
     paths = list(inputs or run.config.input.paths)
-    try:
-        sources, problems = find_inputs(
-            paths,
-            skip_unreadable=run.config.input.skip_unreadable,
-            read_as=ReadAs.of(run.config.input),
-        )
-    except InputError as error:
-        raise InputError(
-            f"the input of this run: {error} (relative paths start from where it ran; --input PATH "
-            "names another place)"
-        ) from None
-    sources = with_carried(sources, run.config.output.carry)
-    notes = list(problems)
-    files: list[CorpusFile] = []
+    sources, notes = _sources(run, paths, is_named=bool(inputs))
     id_column = run.columns.get("id")
     if columns.get("id", id_column) != id_column:
         raise ConfigError(
@@ -141,22 +122,7 @@ def _open_run(
             f"{id_column or 'files and row numbers'}; score with that column to change it"
         )
     _check_known(run, sources)
-    for source in sources:
-        # Elsewhere a file has another place and time: its ids tell whether it is the same.
-        before = run.file_ids.get(source.relative, source.file_id)
-        is_moved = bool(inputs) and before != source.file_id
-        compares_ids = is_moved and id_column is not None
-        _check_unchanged(run, source, compares_ids=compares_ids)
-        scores = _scores_of(run.out, source)
-        if scores is None:
-            if not partial:
-                raise InputError(f"{source.relative} has no scores in {run.out}")
-            notes.append(f"{source.relative} has no scores yet: left out")
-            continue
-        start = files[-1].start + files[-1].n_rows if files else 0
-        files.append(CorpusFile(source, scores, scores.n_rows, start, compares_ids))
-    if not files:
-        raise InputError(f"{run.out} has no scores of any input file")
+    files, unscored = _with_scores(run, sources, partial=partial, is_named=bool(inputs))
     scored = [file.scores for file in files if file.scores is not None]
     given = set(run.config.output.carry)
     score_names = tuple(
@@ -167,6 +133,7 @@ def _open_run(
     _check_names(own, score_names)
     roles = _roles(run, columns, _common_names(own))
     _check_roles(own, {**roles, **({"id": id_column} if id_column else {})})
+    notes += unscored
     question = roles.get("question")
     if question != "question" and "question" not in columns and "question" in _common_names(own):
         notes.append(
@@ -188,6 +155,54 @@ def _open_run(
         notes=tuple(notes),
         folders=tuple(own for own in map(_place_of, paths) if own is not None and own.is_dir()),
     )
+
+
+def _sources(
+    run: FinishedRun, paths: Sequence[str], *, is_named: bool
+) -> tuple[list[InputFile], list[str]]:
+    """Return the input files of a run, and notes on them; ``is_named``: by whoever asks now."""
+    remote = [path for path in run.config.input.paths if "://" in path]
+    if remote and not is_named:
+        raise ConfigError(
+            f"the run read its input from {remote[0]}: filter goes to no server that a file names; "
+            "if it is yours, name it with --input"
+        )
+    try:
+        sources, problems = find_inputs(
+            paths,
+            skip_unreadable=run.config.input.skip_unreadable,
+            read_as=ReadAs.of(run.config.input),
+        )
+    except InputError as error:
+        raise InputError(
+            f"the input of this run: {error} (relative paths start from where it ran; --input PATH "
+            "names another place)"
+        ) from None
+    return list(with_carried(sources, run.config.output.carry)), list(problems)
+
+
+def _with_scores(
+    run: FinishedRun, sources: Sequence[InputFile], *, partial: bool, is_named: bool
+) -> tuple[list[CorpusFile], list[str]]:
+    """Return the files that have scores, at least one, and notes on those that have none yet."""
+    files: list[CorpusFile] = []
+    notes = []
+    for source in sources:
+        # Elsewhere a file has another place and time: its ids tell whether it is the same.
+        before = run.file_ids.get(source.relative, source.file_id)
+        compares_ids = is_named and before != source.file_id and "id" in run.columns
+        _check_unchanged(run, source, compares_ids=compares_ids)
+        scores = _scores_of(run.out, source)
+        if scores is not None:
+            start = files[-1].start + files[-1].n_rows if files else 0
+            files.append(CorpusFile(source, scores, scores.n_rows, start, compares_ids))
+        elif partial:
+            notes.append(f"{source.relative} has no scores yet: left out")
+        else:
+            raise InputError(f"{source.relative} has no scores in {run.out}")
+    if not files:
+        raise InputError(f"{run.out} has no scores of any input file")
+    return files, notes
 
 
 def _place_of(path: str) -> StoragePath | None:

@@ -306,33 +306,13 @@ class ChatFamily(Family):
             If there is no endpoint or no model.
         """
         settings, config = chat_settings(read), context.config
-        for key in self.required:
-            if getattr(settings, key) is None:
-                name = context.instance
-                raise ConfigError(f"metrics.{name}.{key} is missing: --set {name}.{key}=...")
-        if settings.api not in CHAT_APIS:
-            where = f"metrics.{context.instance}.api"
-            raise ConfigError(
-                f"{where}: unknown {settings.api!r}{nearest(settings.api, CHAT_APIS)}"
-            )
+        _check_given(settings, self.required, instance=context.instance)
         family = self.bound(settings)
         columns = context.columns_of(family.roles)
-        options: dict[str, object] = {
-            "base_url": settings.base_url,
-            "model": settings.model,
-            "parameters": settings.parameters,
-            **family.asked(settings),
-        }
-        # Only where they are given: scores of runs without them stay comparable.
-        if settings.query:
-            options["query"] = settings.query
-        if settings.api != DEFAULT_API:
-            options["api"] = settings.api
         # In one order; names of secrets are left out, for keys change and scores do not.
         given = header_names(settings, section=f"{context.instance}.")
         names = tuple(sorted(name for name in given if not is_secret_header(name)))
-        if names:
-            options["headers"] = ",".join(names)
+        options = {**_asked(settings, names), **family.asked(settings)}
         journal_path = settings.journal_path
         if journal_path is None and config.output.path is not None:
             journal_path = str(open_out(config.output.path) / "journal")
@@ -359,6 +339,36 @@ class ChatFamily(Family):
             header_names=names,
         )
         return (plan,)
+
+
+def _check_given(settings: ChatSettings, required: Sequence[str], *, instance: str) -> None:
+    """Raise ConfigError where a setting is missing, or no API has the name that is given."""
+    for key in required:
+        if getattr(settings, key) is None:
+            name = instance
+            raise ConfigError(f"metrics.{name}.{key} is missing: --set {name}.{key}=...")
+    if settings.api not in CHAT_APIS:
+        hint = nearest(settings.api, CHAT_APIS)
+        raise ConfigError(f"metrics.{instance}.api: unknown {settings.api!r}{hint}")
+
+
+def _asked(settings: ChatSettings, headers: Sequence[str]) -> dict[str, object]:
+    """Return what decides replies besides the prompt.
+
+    What is rare stands there only where it is given: scores of runs without it stay comparable.
+    """
+    options: dict[str, object] = {
+        "base_url": settings.base_url,
+        "model": settings.model,
+        "parameters": settings.parameters,
+    }
+    if settings.query:
+        options["query"] = settings.query
+    if settings.api != DEFAULT_API:
+        options["api"] = settings.api
+    if headers:
+        options["headers"] = ",".join(headers)
+    return options
 
 
 def header_names(settings: ChatSettings, *, section: str) -> tuple[str, ...]:
