@@ -115,11 +115,6 @@ class InputSection(Section):
     skip_unreadable: bool = Field(
         False, description="skip files that are not readable Parquet, instead of stopping"
     )
-    accept_old_commits: bool = Field(
-        False,
-        description="use commits of old versions, which identified files only by name, size and "
-        "time; use it only if the files are unchanged",
-    )
 
 
 class OutputSection(Section):

@@ -16,7 +16,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-import onnx
 import onnxruntime
 from pydantic import ValidationError
 
@@ -26,10 +25,8 @@ from qaeval_core.models.artifact import (
     SEAL,
     Artifact,
     build_lock,
-    check_files,
     find_artifact,
     load_artifact,
-    read_record,
     seal_of,
 )
 from qaeval_core.models.record import (
@@ -41,7 +38,6 @@ from qaeval_core.models.record import (
 )
 from qaeval_core.models.registry import resolve_model
 from qaeval_core.models.source import ModelSource, file_sha256
-from qaeval_core.terminal import say
 from qaeval_export.facts import Made
 from qaeval_export.graph_files import tensor_records
 
@@ -80,8 +76,6 @@ def build_artifact(
                 return find_artifact(root, request)
             except (ArtifactMissingError, ArtifactHashError):
                 pass
-            if _seal_old(folder, request):
-                return find_artifact(root, request)
         _remove_leftovers(folder)
         temporary = folder.parent / f".building-{folder.name}-{os.getpid()}"
         temporary.mkdir(parents=True)
@@ -168,43 +162,6 @@ def _make_record(
         one_row_batches=made.one_row_batches,
         **asdict(made.facts),
     )
-
-
-def _seal_old(folder: Path, request: ArtifactRequest) -> bool:
-    """Seal an artifact that was built before records had a checksum, if all of it is right.
-
-    Its hash is in the signatures of finished runs, and another version of torch would not give
-    the same bytes again: it is kept where its record is what this model's would be today.
-    """
-    if not (folder / RECORD).is_file() or (folder / SEAL).exists():
-        return False
-    from qaeval_export.traced import describe
-
-    try:
-        record = read_record(folder, is_sealed=False)
-        check_files(folder, record)
-        source = resolve_model(request.model, role=request.role)
-        now = _make_record(
-            source=source,
-            request=request,
-            made=describe(
-                source,
-                request,
-                proto=onnx.load(folder / "model.onnx", load_external_data=False),
-                parity=record.parity,
-                batch_difference=record.batch_difference,
-            ),
-            files=record.files,
-        )
-    except (ArtifactMissingError, ArtifactHashError):
-        return False
-    if now.model_copy(update={"versions": record.versions}) != record:
-        return False
-    seal = folder.parent / f".{folder.name}-{os.getpid()}.sha256"
-    seal.write_text(seal_of((folder / RECORD).read_bytes()), encoding="utf-8")
-    os.replace(seal, folder / SEAL)
-    say(f"{folder.name}: compared with its model and kept")
-    return True
 
 
 def _versions() -> dict[str, str]:

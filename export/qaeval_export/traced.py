@@ -48,21 +48,6 @@ def _load(source: ModelSource, request: ArtifactRequest) -> LoadedModel:
     return for_graph(load_model(source, role=request.role, loads_as=loads_as), request)
 
 
-def describe(
-    source: ModelSource,
-    request: ArtifactRequest,
-    *,
-    proto: onnx.ModelProto,
-    parity: ParityRecord | None,
-    batch_difference: float | None,
-) -> Made:
-    """Return what a graph that was traced before is made of today."""
-    loaded = _load(source, request)
-    precision = parity.precision if parity is not None else "fp32"
-    facts = make_facts(loaded, request)
-    return Made(proto, facts, loaded.tokenizer, precision, parity, batch_difference)
-
-
 def compare_with_weights(
     source: ModelSource, request: ArtifactRequest, *, precision: str, path: Path
 ) -> ParityRecord:

@@ -36,7 +36,7 @@ import psutil
 from qaeval_core.errors import RunError, StoreLockedError
 from qaeval_core.llm.budget import Money
 from qaeval_core.llm.limits import NANO
-from qaeval_core.llm.sealed_lines import Line, fields_of, is_sealed, lines_of, sealed
+from qaeval_core.llm.sealed_lines import Line, fields_of, lines_of, sealed
 from qaeval_core.llm.throttle import Kept
 from qaeval_core.storage.files import AppendFile, expanded, make_folder, open_lock, read_own
 
@@ -415,9 +415,9 @@ class Ledger:
         for number, line in enumerate(self._lines(), start=1):
             try:
                 state.take(fields_of(line), now=now)
-            except (ValueError, LookupError) as error:
-                if isinstance(error, LookupError) and is_sealed(line.content):
-                    continue  # A fact that a newer version wrote: whole, and none of ours.
+            except LookupError:
+                continue  # A fact that a newer version wrote: whole, and none of ours.
+            except ValueError:
                 has_damage = True
                 self._note(f"line {number} is {'torn' if line.is_torn else 'damaged'}, ignored")
         state.is_after_crash = has_damage or not (state.is_closed or state.machine == _machine())
@@ -431,15 +431,9 @@ class Ledger:
         return state
 
     def _lines(self) -> Iterator[Line]:
-        """Yield the lines; one without a checksum after one with it is damaged."""
-        if not os.path.lexists(self.path):
-            return
-        has_seals = False
-        with read_own(self.path) as file:
-            for line in lines_of(file):
-                is_whole = is_sealed(line.content) or not has_seals
-                has_seals = has_seals or is_sealed(line.content)
-                yield line if is_whole or line.is_torn else Line(b"\n", line.n_bytes)
+        if os.path.lexists(self.path):
+            with read_own(self.path) as file:
+                yield from lines_of(file)
 
     def _note(self, what: str) -> None:
         if len(self.notes) < _MAX_NOTES:

@@ -1,7 +1,6 @@
 """Sealed lines: lines of JSON that say so when a bit of them has turned.
 
 A line ends with the CRC-32 of what stands before it: no single bit turns unseen, and no run of 32.
-Lines of older versions have none and are read as they are.
 
 But: who can write a line can also seal it. This is for disks, not for forgers.
 """
@@ -41,8 +40,8 @@ def sealed(fields: Mapping[str, object]) -> str:
     >>> line = sealed({"sent": "a-1"}).encode()
     >>> line
     b'{"sent":"a-1","crc32":"ac068dc1"}\n'
-    >>> fields_of(Line(line, len(line)))["sent"], is_sealed(line)
-    ('a-1', True)
+    >>> fields_of(Line(line, len(line)))["sent"]
+    'a-1'
     >>> fields_of(Line(line.replace(b"a-1", b"a-3"), len(line)))
     Traceback (most recent call last):
     ...
@@ -52,26 +51,22 @@ def sealed(fields: Mapping[str, object]) -> str:
     return f'{body},"crc32":"{zlib.crc32(body.encode()):08x}"}}\n'
 
 
-def is_sealed(content: bytes) -> bool:
-    """Return whether a line has a checksum, right or wrong."""
-    return content.startswith(_MARK, max(len(content) - _SEAL_BYTES, 0))
-
-
 def fields_of(line: Line) -> dict[str, Any]:
     """Return what a line says.
 
     Raises
     ------
     ValueError
-        If it is torn, damaged, longer than ``MAX_LINE_BYTES``, or no object of JSON.
+        If it is torn, damaged, without a checksum, or longer than ``MAX_LINE_BYTES``.
     """
     content = line.content
     if line.is_torn or line.n_bytes > MAX_LINE_BYTES:
         raise ValueError(f"the line of {line.n_bytes:,} bytes is torn or too long")
-    if is_sealed(content):
-        body, told = content[:-_SEAL_BYTES], content[-_SEAL_BYTES + len(_MARK) : -len(_END)]
-        if b"%08x" % zlib.crc32(body) != told:
-            raise ValueError("the line's checksum is another one")
+    body, seal = content[:-_SEAL_BYTES], content[-_SEAL_BYTES:]
+    if not seal.startswith(_MARK):
+        raise ValueError("the line has no checksum")
+    if b"%08x" % zlib.crc32(body) != seal[len(_MARK) : -len(_END)]:
+        raise ValueError("the line's checksum is another one")
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):

@@ -256,13 +256,8 @@ def build_lock(folder: Path) -> Iterator[None]:
         os.close(file)
 
 
-def read_record(folder: Path, *, is_sealed: bool = True) -> ArtifactRecord:
+def read_record(folder: Path) -> ArtifactRecord:
     """Read the record of an artifact folder, and no file beside it.
-
-    Parameters
-    ----------
-    is_sealed : bool, default True
-        Compare the record with its own checksum; False is for whoever writes that one.
 
     Raises
     ------
@@ -280,8 +275,7 @@ def read_record(folder: Path, *, is_sealed: bool = True) -> ArtifactRecord:
             f"{folder} holds no {RECORD}; build one with: qaeval export "
             f"--graph GRAPH --model MODEL --precision PRECISION --root {folder.parent}"
         ) from None
-    if is_sealed:
-        _check_seal(folder, content)
+    _check_seal(folder, content)
     try:
         fields = json.loads(content)
     except (ValueError, RecursionError):

@@ -150,11 +150,6 @@ class InputFile:
         """Rows of the file, by its footer."""
         return sum(group.n_rows for group in self.row_groups)
 
-    @property
-    def old_file_id(self) -> str:
-        """What commits were named by before identity held place and footer."""
-        return hash_text(f"{self.relative}|{self.version.size_bytes}|{self.version.mtime_ns}")
-
 
 @dataclass(frozen=True, slots=True)
 class _Found:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -40,11 +40,10 @@ def changes(job: Job) -> list[str]:
     planned = planned.group_by(["relative", "file_id"], use_threads=False).aggregate([])
     before = dict(zip(planned["relative"].to_pylist(), planned["file_id"].to_pylist(), strict=True))
     now = {file.relative: file.file_id for file in job.files}
-    old = {file.relative: file.old_file_id for file in job.files}
     lines = [
         f"{name} has changed since the last run and is scored anew"
         for name, file_id in now.items()
-        if before.get(name, file_id) not in (file_id, old[name])
+        if before.get(name, file_id) != file_id
     ]
     gone = [name for name in before if name not in now]
     if gone:
@@ -78,34 +77,6 @@ def _why_anew(before: str, now: str) -> str:
                 f"was {version}"
             )
     return "a model, option or input has changed"
-
-
-def take_over_old_commits(job: Job, say: Callable[[str], None]) -> None:
-    """Use commits that were named before identity held place and footer, if the user says so.
-
-    What they were computed from is known by relative path, size and modification time alone.
-    """
-    old = [
-        (family.key, file, rows)
-        for family in job.run.families
-        for file in job.files
-        for rows in job.commits.of(family.key).ranges(file.old_file_id)
-    ]
-    if not old:
-        return
-    if not job.config.input.accept_old_commits:
-        say(
-            f"{len(old):,} commits of an older version are not used: they know their files by "
-            "name, size and time alone. If these are the same files, run once with --set "
-            "input.accept_old_commits=true"
-        )
-        return
-    for key, file, rows in old:
-        ids = {"old_file_id": file.old_file_id, "file_id": file.file_id}
-        job.commits.note([job.store.adopt(key, rows, **ids)])
-    for key in {key for key, _, _ in old}:
-        job.commits.of(key).list_again()
-    say(f"{len(old):,} commits of an older version are used from now on, as you said")
 
 
 def write_run_files(job: Job, *, n_actors: int) -> None:

@@ -32,7 +32,7 @@ from qaeval_core.planning.job import Job
 from qaeval_core.profile.run_profile import PAGE, PROFILE
 from qaeval_core.running.passes import PieceExecutor, RunCosts, check_quarantined, run_passes
 from qaeval_core.running.reader import first_texts
-from qaeval_core.running.run_files import changes, take_over_old_commits, write_run_files
+from qaeval_core.running.run_files import changes, write_run_files
 from qaeval_core.running.totals import Totals
 from qaeval_core.running.visibility import marked
 from qaeval_core.schema import is_text, is_texts
@@ -122,7 +122,6 @@ def _run_locked(
         say(job.sample.line(job.n_rows_total))
     with marked(job, outages) as (marked_job, sight):
         executor.begin(sight)
-        take_over_old_commits(marked_job, say)
         marked_job.store.delete(success)
         write_run_files(marked_job, n_actors=executor.n_actors)
         _journals(job)  # What a killed run left is read here once, and not by each worker.
@@ -222,25 +221,7 @@ def _finish(job: Job, done: RunCosts) -> RunOutcome:
         )
     for file in job.files:
         job.store.check_scores(join.path(file))
-    read = partial(_read_scores, job.store, [join.path(file) for file in job.files])
-    columns = report_columns(job.run, totals, overview, read_scores=read)
-    journals = _journals(job)
-    report = make_report(
-        job.run,
-        totals,
-        columns=columns,
-        committed=committed,
-        this_run=done.this_run,
-        wall_s=done.wall_s,
-        stopped=done.stopped,
-        journals=journals,
-        notes=[*job.notes, *join.notes, *{note for own in journals.values() for note in own.notes}],
-    )
-    if job.sample is not None:
-        report["sample"] = sample_content(job.sample)
-    report |= overview.content()
-    check_report(report, n_rows=job.n_rows_total)
-    check_quarantined(job, report["quarantined"])
+    report = _report(job, done, join, totals, overview, committed=committed)
     shown = _page(job, report, overview)
     job.store.write(job.store.out / PROFILE, _bytes(overview.profile.to_table()))
     job.store.write_json(job.store.out / "report.json", report)
@@ -254,6 +235,37 @@ def _finish(job: Job, done: RunCosts) -> RunOutcome:
         job.store.write(job.store.out / "_SUCCESS", json.dumps(marker).encode())
     n_shards = sum(stats.n_batches > 0 or stats.n_rows > 0 for stats in done.this_run.values())
     return RunOutcome(report, n_shards, is_new=True, stopped=done.stopped)
+
+
+def _report(
+    job: Job,
+    done: RunCosts,
+    join: FileJoin,
+    totals: Totals,
+    overview: Overview,
+    *,
+    committed: Mapping[str, PassStats],
+) -> dict[str, Any]:
+    """Return what a run says of itself once its rows are joined."""
+    read = partial(_read_scores, job.store, [join.path(file) for file in job.files])
+    journals = _journals(job)
+    report = make_report(
+        job.run,
+        totals,
+        columns=report_columns(job.run, totals, overview, read_scores=read),
+        committed=committed,
+        this_run=done.this_run,
+        wall_s=done.wall_s,
+        stopped=done.stopped,
+        journals=journals,
+        notes=[*job.notes, *join.notes, *{note for own in journals.values() for note in own.notes}],
+    )
+    if job.sample is not None:
+        report["sample"] = sample_content(job.sample)
+    report |= overview.content()
+    check_report(report, n_rows=job.n_rows_total)
+    check_quarantined(job, report["quarantined"])
+    return report
 
 
 def _slicing_columns(job: Job) -> list[str]:

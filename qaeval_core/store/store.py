@@ -350,29 +350,6 @@ class Store:
                 raise _damaged(path, error) from None
         return self._check_footer(path, family, rows, footer.metadata or {}, footer.num_rows), tag
 
-    def adopt(self, family: str, rows: RowRange, *, old_file_id: str, file_id: str) -> Commit:
-        """Give a commit of an older version, without a checksum, the name and form of now.
-
-        Raises
-        ------
-        ReconcileError, StorageError
-            As `read` does, but for the checksum.
-        """
-        path = self.commit_path(family, old_file_id, rows)
-        content = self.call(path.read_bytes, f"cannot read {path}")
-        try:
-            table = table_of(content)
-        except (OSError, pa.ArrowException) as error:
-            raise _damaged(path, error) from None
-        metadata = table.schema.metadata or {}
-        stats = self._check_footer(path, family, rows, metadata, table.num_rows)
-        if not _has_positions(table, rows):
-            raise _damaged(path, "it holds other rows")
-        signature = metadata[_SIGNATURE].decode()
-        adopted = self.commit(family, file_id, rows, table, signature=signature, stats=stats)
-        self.delete(path)
-        return adopted
-
     def _check_intact(self, path: AnyPath, is_intact: bool | None) -> None:
         if is_intact is None:
             raise _damaged(path, "it holds no checksum")

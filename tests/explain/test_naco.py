@@ -16,6 +16,7 @@ import pytest
 
 import naco_jobs
 from helpers import build_matches, qaeval, read_scores, run_locally, write_parquet
+from journals import sealed_text
 from llm_server import LlmServer
 from naco_jobs import CONTEXT
 from qaeval_core.configure import load_config
@@ -232,9 +233,10 @@ def test_a_journal_that_is_gone_leaves_what_is_committed(own: Path) -> None:
 
 
 def edited(path: Path) -> str:
-    """Return a segment with another text of a reply, as an older version wrote lines."""
+    """Return a segment with another text of a reply."""
     lines = re.sub(r',"crc32":"[0-9a-f]{8}"}', "}", path.read_text())
-    return lines.replace("2. That is all.", "2. That.\\n3. Is all.")
+    lines = lines.replace("2. That is all.", "2. That.\\n3. Is all.")
+    return "".join(map(sealed_text, lines.splitlines()))
 
 
 def test_another_reading_of_a_kept_reply_is_a_note(own: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -180,27 +179,16 @@ def test_changed_model_files_ask_for_a_new_artifact(workshop: Any, tmp_path: Pat
         find_artifact(tmp_path, request)
 
 
-@pytest.mark.parametrize("max_positions", [512, 511])
-def test_an_artifact_without_a_checksum_is_compared_with_its_model(
-    workshop: Any, tmp_path: Path, capsys: Any, max_positions: int
-) -> None:
-    """Its hash names finished scores, and other versions of torch would give it another one."""
+def test_an_artifact_without_a_checksum_is_built_again(workshop: Any, tmp_path: Path) -> None:
+    """Nobody knows whether its record is what was written."""
     request = ArtifactRequest("token_vectors", workshop.model("bert"), "fp32")
     built = workshop.artifact("token_vectors", "bert")
     folder = Path(shutil.copytree(built.folder, tmp_path / request.folder_name))
     (folder / "artifact.sha256").unlink()
-    fields = json.loads((folder / "artifact.json").read_text())
-    fields |= {"max_positions": max_positions, "versions": {"torch": "2.0"}}
-    (folder / "artifact.json").write_text(json.dumps(fields))
     with pytest.raises(ArtifactMissingError, match="qaeval export .*--graph token_vectors"):
         find_artifact(tmp_path, request)
     build.build_artifact(request, tmp_path)
-    found = find_artifact(tmp_path, request)
-    assert (found.hash, found.record.max_positions) == (built.hash, 512)
-    # Where the record is wrong, it is built anew.
-    is_kept = max_positions == 512
-    assert (found.record.versions == {"torch": "2.0"}) == is_kept
-    assert ("compared with its model and kept" in capsys.readouterr().err) == is_kept
+    assert find_artifact(tmp_path, request).hash == built.hash
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from journals import ASKED, entry
+from journals import ASKED, entry, sealed_text
 from llm_runs import Run
 from llm_server import LlmServer
 from qaeval_core.errors import RunError
@@ -27,9 +27,9 @@ SOMEBODY = 12_345  # a user who is not us
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
 
 
-def old_line(of: JournalEntry, **changes: Any) -> bytes:
-    """Return a line as it was written before lines had checksums."""
-    return (json.dumps(asdict(of) | changes, separators=(",", ":")) + "\n").encode()
+def foreign_line(of: JournalEntry, **changes: Any) -> bytes:
+    """Return a line of somebody who can also seal it."""
+    return sealed_text(json.dumps(asdict(of) | changes, separators=(",", ":"))).encode()
 
 
 def segment(folder: Path, name: str, *lines: bytes) -> Path:
@@ -39,12 +39,14 @@ def segment(folder: Path, name: str, *lines: bytes) -> Path:
     return path
 
 
-def test_lines_of_an_older_version_are_read(tmp_path: Path) -> None:
-    """Replies of an old OUT were paid for."""
-    segment(tmp_path, "old", old_line(entry(1)), old_line(entry(2)))
+def test_a_line_without_a_checksum_is_damaged(tmp_path: Path) -> None:
+    """Its money counts; whether its text is what the server said nobody knows."""
+    line = (json.dumps(asdict(entry(1)), separators=(",", ":")) + "\n").encode()
+    segment(tmp_path, "x", line, foreign_line(entry(2)))
     journal = Journal(tmp_path)
-    assert [journal.get(entry(n).key, ASKED) for n in (1, 2)] == [entry(1), entry(2)]
-    assert (journal.notes, journal.spent_usd()) == ([], 0.005)
+    assert [journal.get(entry(n).key, ASKED) for n in (1, 2)] == [None, entry(2)]
+    assert "no checksum" in journal.notes[0]
+    assert journal.spent_usd() == 0.005
 
 
 N_FLIPS = 1_000
@@ -117,7 +119,7 @@ def test_the_money_of_a_damaged_line_counts(tmp_path: Path) -> None:
 )
 def test_a_line_that_cannot_be_is_refused_by_name(tmp_path: Path, changes: dict[str, Any]) -> None:
     """A budget that was gone for ever, a sum of -$299.98, or a trace after all was paid."""
-    path = segment(tmp_path, "x", old_line(entry(1), **changes), old_line(entry(2)))
+    path = segment(tmp_path, "x", foreign_line(entry(1), **changes), foreign_line(entry(2)))
     journal = Journal(tmp_path)
     assert [found.call_id for found in journal.entries()] == ["a-2"]
     assert journal.get(entry(2).key, ASKED) == entry(2)
@@ -135,8 +137,8 @@ def test_a_reply_of_another_server_or_model_is_none(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     """A forged line under the key of a request took a score from 0.72 to 0."""
-    segment(tmp_path, "0-forged", old_line(entry(1), **changes, text="Not a question."))
-    segment(tmp_path, "1-own", old_line(entry(1)))
+    segment(tmp_path, "0-forged", foreign_line(entry(1), **changes, text="Not a question."))
+    segment(tmp_path, "1-own", foreign_line(entry(1)))
     journal = Journal(tmp_path)
     assert journal.get(entry(1).key, ASKED) == entry(1)
     assert "names another server, model or run than its key" in journal.notes[0]
@@ -149,9 +151,9 @@ def test_a_reply_of_another_server_or_model_is_none(
 
 def test_a_line_that_changed_since_it_was_read_is_none(tmp_path: Path) -> None:
     """The reply to another request stood at its place."""
-    path = segment(tmp_path, "x", old_line(entry(1)))
+    path = segment(tmp_path, "x", foreign_line(entry(1)))
     journal = Journal(tmp_path)
-    path.write_bytes(old_line(entry(2)))
+    path.write_bytes(foreign_line(entry(2)))
     assert journal.get(entry(1).key) is None
     assert "is to another request by now" in journal.notes[0]
     path.write_bytes(b"{}\n")
@@ -165,7 +167,7 @@ def a_pipe(path: Path) -> None:
 
 def a_link(path: Path) -> None:
     victim = path.parent.parent / "secret.jsonl"
-    victim.write_bytes(old_line(entry(1)))
+    victim.write_bytes(foreign_line(entry(1)))
     path.symlink_to(victim)
 
 
@@ -174,7 +176,7 @@ def a_device(path: Path) -> None:
 
 
 def of_somebody(path: Path) -> None:
-    path.write_bytes(old_line(entry(1)))
+    path.write_bytes(foreign_line(entry(1)))
     os.chown(path, SOMEBODY, SOMEBODY)
 
 
@@ -187,7 +189,7 @@ def test_only_regular_files_of_ones_own_are_read(
 ) -> None:
     """A pipe kept the run waiting for ever, /dev/zero took all memory, replies were forged."""
     folder = tmp_path / "journal"
-    segment(folder, "own", old_line(entry(2)))
+    segment(folder, "own", foreign_line(entry(2)))
     put(folder / "replies-evil.jsonl")
     journal = Journal(folder)
     assert [found.call_id for found in journal.entries()] == ["a-2"]
@@ -206,7 +208,7 @@ def test_replies_of_somebody_can_be_shown(tmp_path: Path) -> None:
 
 def test_a_line_without_end_takes_no_memory(tmp_path: Path) -> None:
     """3 GB for a line of zeros."""
-    path = segment(tmp_path, "x", b"0" * (3 * MAX_LINE_BYTES) + b"\n", old_line(entry(2)))
+    path = segment(tmp_path, "x", b"0" * (3 * MAX_LINE_BYTES) + b"\n", foreign_line(entry(2)))
     journal = Journal(tmp_path)
     assert journal.get(entry(2).key) == entry(2)
     assert journal.notes[0].startswith(f"{path.name}: the line at byte 0 is damaged")
@@ -243,7 +245,7 @@ def test_a_forged_reply_is_asked_again(tmp_path: Path) -> None:
         with Run(server, tmp_path) as run:
             (first,) = asyncio.run(run.ask([1]))
         (path,) = tmp_path.glob("replies-*")
-        path.write_bytes(old_line(replace(first.entry, model="cheap", text="Not a question.")))
+        path.write_bytes(foreign_line(replace(first.entry, model="cheap", text="Not a question.")))
         with Run(server, tmp_path) as run:
             (again,) = asyncio.run(run.ask([1]))
     assert not again.is_from_journal
@@ -272,7 +274,7 @@ def test_a_full_note_book_takes_no_memory(tmp_path: Path) -> None:
 
 def test_a_pipe_in_the_place_of_a_known_segment_is_an_error(tmp_path: Path) -> None:
     """Somebody replaces a file between two looks."""
-    path = segment(tmp_path, "x", old_line(entry(1)))
+    path = segment(tmp_path, "x", foreign_line(entry(1)))
     journal = Journal(tmp_path)
     path.unlink()
     os.mkfifo(path)

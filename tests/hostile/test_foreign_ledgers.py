@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from journals import sealed_text
 from qaeval_core.errors import QAEvalError, RunError, StoreLockedError
 from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.governor import Governor
@@ -50,24 +52,27 @@ def kept(folder: Path) -> Path:
     return folder / "ledger-main.jsonl"
 
 
-def old_ledger(folder: Path, *lines: str) -> Path:
-    """Write a ledger as it was before lines had checksums."""
+def foreign_ledger(folder: Path, *lines: str) -> Path:
+    """Write a ledger of somebody who can also seal its lines."""
     folder.mkdir(exist_ok=True)
     path = folder / "ledger-main.jsonl"
     first = json.dumps({"totals": {**dict.fromkeys(TOTALS, 0), "spent": 900}, "purse": "main"})
-    path.write_text("".join(f"{line}\n" for line in (first, *lines)))
+    given = (sealed_text(line) if line.startswith("{") else f"{line}\n" for line in (first, *lines))
+    path.write_text("".join(given))
     return path
 
 
 TOTALS = ("spent", "n_settled", "n_billed_failures", "n_tokens")
 
 
-def test_a_ledger_of_an_older_version_is_read(tmp_path: Path) -> None:
-    """Money of an old OUT was spent."""
-    old_ledger(tmp_path, '{"spent": 100, "purse": "main"}')
+def test_a_line_without_a_checksum_is_damaged(tmp_path: Path) -> None:
+    """A bit that turns in the mark of a checksum must not make the line one of trust."""
+    path = kept(tmp_path)
+    content = path.read_text()
+    path.write_text(re.sub(r',"crc32":"[0-9a-f]{8}"}', "}", content, count=1))
     ledger = opened(tmp_path)
-    assert (ledger.found.of("main").spent, ledger.notes) == (1_000, [])
-    assert not ledger.found.is_after_crash
+    assert ledger.notes[0] == "ledger-main.jsonl: line 1 is damaged, ignored"
+    assert ledger.found.is_after_crash
 
 
 @pytest.mark.parametrize("is_rewritten", [False, True])
@@ -126,7 +131,7 @@ def test_no_bit_of_a_ledger_turns_in_silence(tmp_path: Path, is_rewritten: bool)
 )
 def test_a_line_that_cannot_be_is_left_out_by_name(tmp_path: Path, line: str) -> None:
     """A trace at each start, or a budget of somebody's choosing."""
-    old_ledger(tmp_path, '{"machine": "gone"}', line, '{"closed": true}')
+    foreign_ledger(tmp_path, '{"machine": "gone"}', line, '{"closed": true}')
     ledger = opened(tmp_path)
     assert ledger.found.of("main").committed == 900
     assert ledger.notes[0] == "ledger-main.jsonl: line 3 is damaged, ignored"

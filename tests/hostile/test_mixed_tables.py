@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from helpers import read_scores, write_parquet
@@ -19,7 +17,6 @@ from qaeval_core.configure import load_config
 from qaeval_core.errors import InputChangedError, ReconcileError, UnreadableFileError
 from qaeval_core.planning.job import read_inputs
 from qaeval_core.running.reader import check_unchanged
-from qaeval_core.signature import hash_text
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.store import Store
 from qaeval_core.tables.score_tables import _read
@@ -138,41 +135,6 @@ def put_and_request(
     """Put a table in the place of the last one; return the settings of a job on it."""
     uri = store.put(table, "swaps/input.parquet", row_group_size=ROWS_PER_GROUP, **options)
     return request(uri, tmp_path / "out")
-
-
-def as_old_version(out: Path, source: Path) -> None:
-    """Make of an OUT what the version before identity held place and footer left."""
-    old_id = hash_text(f"{source.name}|{source.stat().st_size}|{source.stat().st_mtime_ns}")
-    for path in out.glob("families/*/*.parquet"):
-        table = pq.read_table(path, partitioning=None)
-        metadata = {
-            key: value for key, value in table.schema.metadata.items() if b"checksum" not in key
-        }
-        _, _, rows_part = path.name.partition("-")
-        pq.write_table(
-            table.replace_schema_metadata(metadata), path.with_name(f"{old_id}-{rows_part}")
-        )
-        path.unlink()
-    (out / "_SUCCESS").unlink()
-    plan = pq.read_table(out / "plan.parquet")
-    plan = plan.set_column(2, "file_id", pa.array([old_id] * len(plan)))
-    pq.write_table(plan, out / "plan.parquet")
-
-
-def test_commits_of_older_versions_are_used_if_the_user_says_so(tmp_path: Path) -> None:
-    """Days of work must not be lost to an upgrade, nor trusted to a name and a time in silence."""
-    source = write_parquet(tmp_path / "input.parquet", rows())
-    run(request(source, tmp_path / "out"))
-    as_old_version(tmp_path / "out", source)
-    kept = shutil.copytree(tmp_path / "out", tmp_path / "kept")
-    _, said = run(request(source, tmp_path / "out"))
-    assert any("8 commits of an older version are not used" in line for line in said)
-    assert not any("has changed since the last run" in line for line in said)
-    assert is_whole(tmp_path / "out")
-    outcome, said = run(request(source, kept, input__accept_old_commits=True))
-    assert any("8 commits of an older version are used" in line for line in said)
-    assert outcome.n_shards_run == 0
-    assert is_whole(kept)
 
 
 N_FLIPS = 1_000

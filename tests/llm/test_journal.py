@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from qaeval_core.errors import RunError
 from qaeval_core.llm.journal import Journal, JournalTotals, journal_totals
 from qaeval_core.llm.journal_entry import JournalEntry
+from qaeval_core.llm.sealed_lines import sealed
 
 ENTRY = JournalEntry(
     key="00" * 32,
@@ -243,7 +244,7 @@ def test_a_journal_is_lines_of_json(tmp_path: Path) -> None:
 def test_lines_of_a_newer_version_are_read(tmp_path: Path) -> None:
     """A field that this version does not know is no reason to pay for the reply again."""
     fields = asdict(entry(1)) | {"n_cached_tokens": 7}
-    (tmp_path / "replies-host-1-x.jsonl").write_text(json.dumps(fields) + "\n")
+    (tmp_path / "replies-host-1-x.jsonl").write_text(sealed(fields))
     journal = Journal(tmp_path)
     assert (journal.get(entry(1).key), journal.notes) == (entry(1), [])
 

@@ -23,6 +23,7 @@ from qaeval_core.llm.budget import Budget
 from qaeval_core.llm.governor import Governor
 from qaeval_core.llm.ledger import Ledger, LedgerState, SentCall
 from qaeval_core.llm.limits import Limits
+from qaeval_core.llm.sealed_lines import sealed
 from qaeval_core.storage.files import AppendFile
 
 # Tells of each call after the governor answered, as a caller would act on it.
@@ -99,7 +100,8 @@ def die(folder: Path, to: Path, *, n_lines_lost: int = 0, is_machine: bool = Fal
     lines = (folder / "ledger-main.jsonl").read_bytes().splitlines(keepends=True)
     if is_machine:
         first = json.loads(lines[0]) | {"machine": "another, or before its last start"}
-        lines[0] = json.dumps(first).encode() + b"\n"
+        del first["crc32"]
+        lines[0] = sealed(first).encode()
     (to / "ledger-main.jsonl").write_bytes(b"".join(lines[: len(lines) - n_lines_lost]))
     return to
 
