@@ -85,19 +85,18 @@ def calibrate(
     """
     # Imported here: --help needs none of it.
     from qaeval.work.calibrate import calibrate_corpus
+    from qaeval.work.config import Words
 
-    calibrate_corpus(
-        inputs=inputs or (),
-        config_path=config,
-        settings=setting or (),
+    words = Words(
+        inputs=inputs,
+        config=config,
+        settings=setting,
         metrics=metrics,
-        plugins=plugin or (),
-        columns=column or (),
-        corpus=corpus,
-        out=out,
-        n_pairs=n_pairs,
-        n_questions=n_questions,
-        seed=seed,
+        plugins=plugin,
+        columns=column,
+    )
+    calibrate_corpus(
+        words, corpus=corpus, out=out, n_pairs=n_pairs, n_questions=n_questions, seed=seed
     )
 
 

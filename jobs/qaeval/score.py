@@ -151,6 +151,7 @@ def score(
     for twice.
     """
     # Imported here, as in every verb: --help needs none of it.
+    from qaeval.work.config import Words
     from qaeval.work.score import score_rows
 
     extra: dict[str, object] = {
@@ -167,17 +168,15 @@ def score(
         "scoring.retry_quarantined": retry_quarantined or None,
         "cluster.address": address,
     }
-    score_rows(
-        inputs=inputs or (),
-        config_path=config,
-        settings=setting or (),
+    words = Words(
+        inputs=inputs,
+        config=config,
+        settings=setting,
         metrics=metrics,
-        plugins=plugin or (),
-        columns=column or (),
-        extra=extra,
-        dry_run=dry_run,
-        local=local,
+        plugins=plugin,
+        columns=column,
     )
+    score_rows(words, extra, dry_run=dry_run, local=local)
 
 
 def main() -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 from qaeval import command as options
 from qaeval.packages import check_before_input, check_before_rows
-from qaeval.work.config import make_config
+from qaeval.work.config import Words
 from qaeval.work.score import stop_on_signals
 from qaeval_core.calibration.baselines import calibrate as calibrate_job
 from qaeval_core.configure import RunConfig
@@ -24,13 +23,8 @@ from qaeval_core.storage.path import check_lasting
 
 
 def calibrate_corpus(
+    words: Words,
     *,
-    inputs: Sequence[str],
-    config_path: Path | None,
-    settings: Sequence[str],
-    metrics: str | None,
-    plugins: Sequence[str],
-    columns: Sequence[str],
     corpus: str | None,
     out: Path | None,
     n_pairs: int,
@@ -41,15 +35,7 @@ def calibrate_corpus(
     try:
         if not corpus:
             raise ConfigError("name the corpus: --corpus NAME")
-        resolved = make_config(
-            inputs=inputs,
-            config_path=config_path,
-            settings=settings,
-            metrics=metrics,
-            columns=columns,
-            extra={},
-            plugins=plugins,
-        )
+        resolved = words.checked({})
     except QAEvalError as error:
         options.fail(error)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from qaeval_core.configure import RunConfig, load_config, parse_setting
@@ -12,41 +13,57 @@ from qaeval_core.metrics.catalog import METRICS, metric_name
 from qaeval_core.schema import ROLES
 
 
-def make_config(
-    *,
-    inputs: Sequence[str],
-    config_path: Path | None,
-    settings: Sequence[str],
-    metrics: str | None,
-    columns: Sequence[str],
-    extra: Mapping[str, object],
-    plugins: Sequence[str] = (),
-) -> RunConfig:
-    """Return the configuration of a command line.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """What a command line says of what to compute; None where it says nothing.
 
-    Later words win: the file, then ``--metrics``, ``--set``, and the options of their own.
-
-    Parameters
+    Attributes
     ----------
-    plugins : sequence of str, default ()
+    plugins : sequence of str
         Modules that bring metrics; no file names one.
-    extra : dict of dotted key to value
-        Options of their own; None means not given.
     """
-    add_modules(plugins)
-    overrides: dict[str, object] = {}
-    if metrics:
-        for name in (metric_name(part.strip()) for part in metrics.split(",")):
+
+    inputs: Sequence[str] | None
+    config: Path | None
+    settings: Sequence[str] | None
+    metrics: str | None
+    plugins: Sequence[str] | None
+    columns: Sequence[str] | None
+
+    def checked(self, extra: Mapping[str, object]) -> RunConfig:
+        """Return the configuration.
+
+        Later words win: the file, then ``--metrics``, ``--set``, and the options of their own.
+
+        Parameters
+        ----------
+        extra : mapping of dotted key to value
+            Options of their own; None means not given.
+
+        Raises
+        ------
+        ConfigError
+            If a word is wrong.
+        """
+        add_modules(self.plugins or ())
+        overrides: dict[str, object] = {}
+        for name in self._metrics():
+            overrides[f"metrics.{name}.metric"] = name
+        overrides.update(parse_setting(text) for text in self.settings or ())
+        for text in self.columns or ():
+            role, separator, column = text.partition("=")
+            if not separator or role not in ROLES:
+                raise ConfigError(f"--column takes role=name, not {text!r}{nearest(role, ROLES)}")
+            overrides[f"input.columns.{role}"] = column
+        if self.inputs:
+            overrides["input.paths"] = list(self.inputs)
+        overrides.update({key: value for key, value in extra.items() if value is not None})
+        return load_config(path=self.config, overrides=overrides)
+
+    def _metrics(self) -> list[str]:
+        given = self.metrics.split(",") if self.metrics else []
+        names = [metric_name(part.strip()) for part in given]
+        for name in names:
             if name not in METRICS:
                 raise UnknownMetricError(f"unknown metric {name!r}{nearest(name, METRICS)}", name)
-            overrides[f"metrics.{name}.metric"] = name
-    overrides.update(parse_setting(text) for text in settings)
-    for text in columns:
-        role, separator, column = text.partition("=")
-        if not separator or role not in ROLES:
-            raise ConfigError(f"--column takes role=name, not {text!r}{nearest(role, ROLES)}")
-        overrides[f"input.columns.{role}"] = column
-    if inputs:
-        overrides["input.paths"] = list(inputs)
-    overrides.update({key: value for key, value in extra.items() if value is not None})
-    return load_config(path=config_path, overrides=overrides)
+        return names

@@ -5,14 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from qaeval import arguments, packages
 from qaeval import command as options
 from qaeval.on_ray.address import announce, check_runs_data, is_named, job_metadata
-from qaeval.work.config import make_config
+from qaeval.work.config import Words
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import (
     ArtifactMissingError,
@@ -35,34 +34,17 @@ from qaeval_core.storage.path import as_path, read_json
 
 
 def score_rows(
-    *,
-    inputs: Sequence[str],
-    config_path: Path | None,
-    settings: Sequence[str],
-    metrics: str | None,
-    plugins: Sequence[str],
-    columns: Sequence[str],
-    extra: Mapping[str, object],
-    dry_run: bool,
-    local: bool | None,
+    words: Words, extra: Mapping[str, object], *, dry_run: bool, local: bool | None
 ) -> None:
     """Check a request and carry it out, or show its plan; ends the process where it cannot."""
     try:
         if local and extra["cluster.address"] is not None:
             raise ConfigError("--local takes no cluster: leave --address out")
-        resolved = make_config(
-            inputs=inputs,
-            config_path=config_path,
-            settings=settings,
-            metrics=metrics,
-            columns=columns,
-            extra=extra,
-            plugins=plugins,
-        )
+        resolved = words.checked(extra)
         packages.check_before_input(resolved)
         files = find_files(resolved, needs_out=not dry_run)
         resolved, chosen = with_default_metrics(
-            resolved, files, device=local_device(resolved.cluster), may_guess=not settings
+            resolved, files, device=local_device(resolved.cluster), may_guess=not words.settings
         )
         found = check_columns(resolved, files)
         check_chat(resolved)
