@@ -20,7 +20,7 @@ from qaeval_core.models.session import pad
 from qaeval_core.text.encode import TextEncoder, TokenIds
 from qaeval_core.text.ngrams import concat_ranges
 
-# Fixed per model, so that a context's windows are the same for every candidate (METRICS.md 1).
+# Fixed per model, so that a context's windows are the same for every candidate.
 CANDIDATE_RESERVE_TOKENS = 64
 MIN_CONTEXT_TOKENS = 32
 

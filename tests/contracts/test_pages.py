@@ -52,6 +52,21 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
+def test_no_document_is_cited_that_is_not_here() -> None:
+    """A reader would look for it in vain."""
+    here = {path.name for folder in (REPOSITORY, DOCS) for path in folder.glob("*.md")}
+    texts = [*PAGES, CONTRIBUTING, REPOSITORY / "DECISIONS.md", REPOSITORY / "CHANGELOG.md"]
+    for folder in ("qaeval_core", "jobs", "export", "benchmarks", "tests", "tools"):
+        texts += (REPOSITORY / folder).rglob("*.py")
+    cited = {
+        f"{path.name}: {name}"
+        for path in texts
+        for name in re.findall(r"\b([A-Z][A-Z_]+\.md)\b", path.read_text(encoding="utf-8"))
+        if name not in here
+    }
+    assert not cited
+
+
 def map_of_folders() -> tuple[set[str], set[str], list[set[str]]]:
     """Return the folders of the map, the modules it names, and its groups below the library."""
     ((_, tree),) = blocks(DOCS / "ARCHITECTURE.md", "text")
