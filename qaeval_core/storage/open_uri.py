@@ -120,6 +120,26 @@ def open_bucket(uri: str) -> tuple[Storage, str]:
         If the scheme or an option is unknown, no bucket is named, the URI holds a secret, or has a
         part that would be left out; if the extra ``cloud`` is not installed.
     """
+    parts = _parts_of(uri)
+    kind = STORES[parts.scheme]
+    options = _options_of(parts, kind)
+    if kind.needs_cloud and find_spec("obstore") is None:
+        raise ConfigError(
+            f"{parts.scheme}://{parts.netloc}: object stores need a package that is not installed: "
+            f"pip install {requirement('cloud')}"
+        )
+    name = "/".join(part for part in unquote(parts.path).split("/") if part)
+    if {".", ".."} & set(name.split("/")):
+        raise ConfigError(f"{parts.scheme}://{parts.netloc}/{name}: a bucket has no folder . or ..")
+    root = f"{parts.scheme}://{parts.netloc}?{parts.query}"
+    with _opening:
+        if root not in _opened:
+            _opened[root] = kind.open(Bucket(parts.scheme, parts.netloc, options), parts.query)
+        return _opened[root], name
+
+
+def _parts_of(uri: str) -> SplitResult:
+    """Return the parts of a URI that names a bucket of a known kind, and nothing that is secret."""
     parts = _split(uri, f"{uri.partition('://')[0]}://...")
     if "@" in parts.netloc:
         # It would go to every worker, into OUT and into messages.
@@ -141,26 +161,18 @@ def open_bucket(uri: str) -> tuple[Storage, str]:
         raise ConfigError(
             f"{parts.scheme}://{parts.path}: name a bucket, {parts.scheme}://BUCKET/PREFIX"
         )
-    kind = STORES[parts.scheme]
+    return parts
+
+
+def _options_of(parts: SplitResult, kind: StoreKind) -> dict[str, str]:
+    """Return what the query of a URI says."""
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in options:
         if name not in kind.options:
             # Its value may be a secret.
             hint = nearest(name, kind.options)
             raise ConfigError(f"{parts.scheme}://{parts.netloc}: unknown option {name}{hint}")
-    if kind.needs_cloud and find_spec("obstore") is None:
-        raise ConfigError(
-            f"{parts.scheme}://{parts.netloc}: object stores need a package that is not installed: "
-            f"pip install {requirement('cloud')}"
-        )
-    name = "/".join(part for part in unquote(parts.path).split("/") if part)
-    if {".", ".."} & set(name.split("/")):
-        raise ConfigError(f"{parts.scheme}://{parts.netloc}/{name}: a bucket has no folder . or ..")
-    root = f"{parts.scheme}://{parts.netloc}?{parts.query}"
-    with _opening:
-        if root not in _opened:
-            _opened[root] = kind.open(Bucket(parts.scheme, parts.netloc, options), parts.query)
-        return _opened[root], name
+    return options
 
 
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")

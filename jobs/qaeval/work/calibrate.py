@@ -12,7 +12,7 @@ from qaeval.work.score import stop_on_signals
 from qaeval_core.calibration.baselines import calibrate as calibrate_job
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError, QAEvalError
-from qaeval_core.metrics.calibrated import write_baselines, write_complexity
+from qaeval_core.metrics.calibrated import ComplexityRecord, write_baselines, write_complexity
 from qaeval_core.metrics.catalog import METRICS, metric_of
 from qaeval_core.planning.compile import check_key_use
 from qaeval_core.planning.job import make_job, read_inputs
@@ -141,6 +141,10 @@ def _calibrate_complexity(
         options.fail(error)
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_INCOMPLETE)
+    _show_complexity(record, path)
+
+
+def _show_complexity(record: ComplexityRecord, path: Path) -> None:
     taken = ", ".join(f"{n:,} took {steps}" for steps, n in record.n_steps.items())
     options.show(
         f"e = {record.paper:g} (profile paper), {record.authors:.4g} (authors), {record.n_runs:,} "
