@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from doc_blocks import DOCS, blocks
 from plugin_packages import python, write_package
+from qaeval_core.plugins import GROUPS
 
 METRICS = "qaeval.metrics"
+PACKAGE = Path(__file__).parents[1] / "plugin_package" / "pyproject.toml"
 LENGTH = """
 def length(candidate):
     'Signs of the candidate.'
@@ -136,3 +140,14 @@ def test_stores_chat_apis_families_graphs_and_statistics_are_found(tmp_path: Pat
     assert said[5] == "2"
     assert "precision='fp16'" in said[6]
     assert said[7] == "ConfigError unknown key 'models.own_rule'; did you mean 'own_role'?"
+
+
+def test_the_page_and_the_package_of_the_tests_have_all_groups() -> None:
+    """What the page shows of a package is what an installed one has."""
+    ((_, shown),) = blocks(DOCS / "extending.md", "toml")
+    written = [tomllib.loads(shown), tomllib.loads(PACKAGE.read_text(encoding="utf-8"))]
+    found = [own["project"]["entry-points"] for own in written]
+    assert all(own.keys() == set(GROUPS) for own in found)
+    for group, entries in found[0].items():
+        assert entries.keys() & found[1][group].keys() or group == "qaeval.families"
+        assert all(value.count(":") == 1 for value in entries.values())
