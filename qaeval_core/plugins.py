@@ -177,15 +177,13 @@ class Catalog(Mapping[str, T]):
             )
         where = f"{name} of {package} ({entry.value})"
         try:
-            found = entry.load()
+            return self._make(name, entry.load(), package), package
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error
         except Exception as error:
             raise ConfigError(
                 f"{where} cannot be loaded: {type(error).__name__}: {error}"
             ) from error
-        try:
-            return self._make(name, found, package), package
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from error
 
 
 def instance_maker(kind: type[T]) -> Callable[[str, Any, Package], T]:

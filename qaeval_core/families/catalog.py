@@ -75,7 +75,10 @@ def add_modules(names: Sequence[str]) -> None:
     for name in names:
         module = _imported(name)
         if module not in MODULES:
-            _add(module)
+            try:
+                _add(module)
+            except (OSError, TypeError) as error:  # No source; a class that takes arguments.
+                raise ConfigError(f"--plugin {name}: {type(error).__name__}: {error}") from error
             MODULES.append(module)
 
 

@@ -290,6 +290,14 @@ def test_a_name_of_another_module_or_of_ours_is_told(project: Path) -> None:
     assert "module again: f1 is a name of qaeval's own" in cli(project, *words, expect=2)
 
 
+def test_a_class_that_takes_arguments_is_told(project: Path) -> None:
+    (project / "again.py").write_text(
+        "from qaeval_core.metrics.bleu import Bleu\nclass Mine(Bleu):\n    pass\n"
+    )
+    said = cli(project, "score", "rows.parquet", "--out", "o", "--plugin", "again", expect=2)
+    assert "--plugin again: TypeError: Bleu.__init__() missing 1 required" in said
+
+
 def test_a_settings_file_names_no_module(project: Path) -> None:
     (project / "run.yaml").write_text("plugin: own_metrics\nmetrics: {coverage: {}}\n")
     said = cli(project, "score", "rows.parquet", "--out", "o", "--config", "run.yaml", expect=2)
