@@ -32,6 +32,7 @@ from qaeval_core.planning.packages import check_packages
 from qaeval_core.planning.sample import chosen_values
 from qaeval_core.running.reader import ShardReader, batches
 from qaeval_core.schema import COLUMNS_METADATA
+from qaeval_core.storage.arrow import table_at
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.tables.finished_run import FinishedRun
@@ -264,7 +265,8 @@ def quarantine_message(run: FinishedRun, place: RowPlace) -> str | None:
     path = run.out / "quarantine" / place.relative
     if not path.is_file():
         return None
-    rows = pq.read_table(path.source(), filters=[("position", "=", place.row)]).to_pylist()
+    table = table_at(path)
+    rows = table.filter(pc.equal(table["position"], place.row)).to_pylist()
     return str(rows[0]["message"]) if rows and rows[0]["message"] is not None else None
 
 

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.profile.cells import Cells
 from qaeval_core.profile.column_profile import N_BUCKETS, IntArray, Places, Profile
 from qaeval_core.profile.slices import MAX_VALUES, Slices
+from qaeval_core.storage.arrow import table_at
 from qaeval_core.storage.path import AnyPath, as_path
 
 PAGE, PROFILE = "report.html", "profile.parquet"
@@ -441,6 +441,6 @@ def read_profile(path: AnyPath) -> RunProfile | None:
     if not path.is_file():  # OUT is of a version that kept none.
         return None
     try:
-        return RunProfile.from_table(pq.read_table(path.source(), partitioning=None), path.name)
+        return RunProfile.from_table(table_at(path), path.name)
     except (OSError, pa.ArrowException) as error:
         raise UnreadableFileError(f"{path} is damaged: {error}") from None

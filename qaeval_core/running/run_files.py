@@ -14,6 +14,7 @@ from qaeval_core.families.contract import FamilyPlan
 from qaeval_core.metrics.catalog import packages_of
 from qaeval_core.planning.job import Job
 from qaeval_core.signature import environment
+from qaeval_core.storage.arrow import table_at
 from qaeval_core.storage.path import read_json
 from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.store.sample import read_sample
@@ -33,8 +34,7 @@ _PLAN_SCHEMA = pa.schema(
 def changes(job: Job) -> list[str]:
     """Return what differs from the run that wrote to this OUT before."""
     try:
-        source = (job.store.out / "plan.parquet").source()
-        planned = pq.read_table(source, columns=["relative", "file_id"])
+        planned = table_at(job.store.out / "plan.parquet", ["relative", "file_id"])
     except (OSError, pa.ArrowException):
         return []
     planned = planned.group_by(["relative", "file_id"], use_threads=False).aggregate([])

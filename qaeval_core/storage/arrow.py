@@ -31,6 +31,23 @@ def table_of(content: bytes, columns: Sequence[str] | None = None) -> pa.Table:
         return file.read(None if columns is None else list(columns), use_threads=False)
 
 
+def table_at(path: StoragePath, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return the table of a Parquet file; of one that is no local file by this thread alone.
+
+    Such a file is read by way of Python, so that what `table_of` says of its threads holds.
+
+    Raises
+    ------
+    OSError, pa.ArrowException
+        If it cannot be read, or is no Parquet file.
+    """
+    source = path.source()
+    with pq.ParquetFile(source, pre_buffer=False) as file:
+        return file.read(
+            None if columns is None else list(columns), use_threads=isinstance(source, str)
+        )
+
+
 def open_as_filesystem(uri: str) -> tuple[fs.FileSystem, str]:
     """Return a filesystem of the bucket of a URI, and the path there: ``bucket/name``.
 

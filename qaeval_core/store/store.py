@@ -23,7 +23,7 @@ from qaeval_core.errors import ReconcileError, RunError
 from qaeval_core.schema import POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
 from qaeval_core.signature import hash_text
 from qaeval_core.storage import checksums
-from qaeval_core.storage.arrow import table_of
+from qaeval_core.storage.arrow import table_at, table_of
 from qaeval_core.storage.base import Found, Tag
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.storage.retry import Outages
@@ -314,8 +314,7 @@ class Store:
         """
 
         def decode() -> pa.ChunkedArray:
-            source = as_path(path).source()
-            return pq.read_table(source, columns=[column], partitioning=None).column(column)
+            return table_at(as_path(path), [column]).column(column)
 
         try:
             return self.call(decode, f"cannot read {path}")

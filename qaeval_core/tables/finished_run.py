@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from qaeval_core.configure import RunConfig, make_config
 from qaeval_core.errors import ConfigError
 from qaeval_core.models.session import Device
+from qaeval_core.storage.arrow import table_at
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path, near_folders, read_json
 from qaeval_core.store.sample import Sample, read_sample
 
@@ -106,7 +106,7 @@ def _near(out: StoragePath) -> str:
 
 def _planned_files(path: StoragePath) -> dict[str, str]:
     try:
-        planned = pq.read_table(path.source(), columns=["relative", "file_id"])
+        planned = table_at(path, ["relative", "file_id"])
     except (OSError, pa.ArrowException) as error:
         raise ConfigError(f"{path} is damaged: {error}") from None
     pairs = zip(planned["relative"].to_pylist(), planned["file_id"].to_pylist(), strict=True)

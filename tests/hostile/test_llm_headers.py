@@ -153,7 +153,7 @@ def test_values_of_headers_are_not_in_what_ray_is_told(tmp_path: Path) -> None:
         code = (
             "import glob, json, sys\n"
             "import qaeval.on_ray.cluster as cluster\n"
-            "from qaeval.score import run_on_ray\n"
+            "from qaeval.work.score import run_on_ray\n"
             "from qaeval_core.configure import load_config\n"
             "from qaeval_core.planning.job import read_inputs\n"
             "import qaeval_core.scoring.run as run\n"

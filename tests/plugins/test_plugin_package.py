@@ -29,6 +29,12 @@ REPLY = "Verdict: natural\nSteps:\n1. a\n2. b\nAnswer: <ans>Ann</ans>"
 N_ROWS = 120
 
 
+def pip(*words: str | Path) -> None:
+    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 class Environment:
     """The programs of an environment with a wheel of this checkout and the package."""
 
@@ -38,18 +44,21 @@ class Environment:
         venv.create(folder / "env", with_pip=False)
         (self.site,) = (folder / "env").glob("lib/python*/site-packages")
         for source in (REPOSITORY, PACKAGE):
-            # Built beside: a build leaves nothing in the checkout.
-            copy = folder / f"source-{source.name}"
-            ignored = shutil.ignore_patterns(".venv", ".git", "tests", "__pycache__", ".*_cache")
-            shutil.copytree(source, copy, ignore=ignored)
-            self.pip("install", "--no-deps", "--no-index", "--no-build-isolation", copy)
+            wheels = (
+                "wheel",
+                "--no-deps",
+                "--no-build-isolation",
+                "--wheel-dir",
+                folder / "wheels",
+            )
+            pip(*wheels, source)
+        self.install("qaeval-bulk", "qaeval-words")
         # The other packages are those of this environment; its links to checkouts are not followed.
         (self.site / "others.pth").write_text(sysconfig.get_path("purelib"))
 
-    def pip(self, *words: str | Path) -> None:
-        command = [sys.executable, "-m", "pip", "--quiet", "--python", self.python, *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+    def install(self, *names: str) -> None:
+        found = ("--no-deps", "--no-index", "--find-links", self.folder / "wheels")
+        pip("--python", self.python, "install", *found, *names)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -88,12 +97,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Environment:
             "question": f"what is {words[i % 5]} {i}",
             "candidate": f"{words[i % 12]} is {words[i % 5]}",
             "references": [f"{words[i % 12]} in {words[i % 3]}", "a king"],
+            "answer": "Ann",
             "rating": i % 4,
         }
         for i in range(N_ROWS)
     ]
     write_parquet(own.folder / "rows.parquet", pa.Table.from_pylist(rows))
-    changed = [{**row, "candidate": "oslo is the city of a queen"} for row in rows]
+    changed = [{**row, "candidate": row["references"][0]} for row in rows]
     write_parquet(own.folder / "changed.parquet", pa.Table.from_pylist(changed))
     return own
 
@@ -112,7 +122,7 @@ def scores_of(out: Path, name: str = "rows.parquet") -> pl.DataFrame:
 
 
 def check_scores(scores: pl.DataFrame) -> None:
-    assert scores["coverage"].to_list()[0] == pytest.approx(1 / 3)
+    assert scores["coverage"].to_list()[0] == pytest.approx(2 / 3)
     assert scores["capped_ratio"].max() == 0.5
     assert scores["first_cosine"].null_count() == 0
     assert -1 <= scores["first_cosine"].min() <= scores["first_cosine"].max() <= 1
@@ -161,7 +171,7 @@ def test_a_statistic_of_its_own_alerts(installed: Environment, scored: Path) -> 
     history = ("--history", "moved", "--cluster", "id")
     installed.qaeval("audit", "out", *history, "--to", "moved_1", "--pin")
     said = installed.qaeval("audit", "changed", *history, "--to", "moved_2", expect=3)
-    assert "median_shift of capped_ratio is " in said or "median_shift of coverage is " in said
+    assert "median_shift of coverage is 0." in said
     tests = pl.read_parquet(installed.folder / "moved_2" / "audit.parquet")
     own = tests.filter(pl.col("statistic") == "median_shift")
     assert own.height >= 4 and own["p_adjusted"].is_between(0, 1).all()
@@ -176,10 +186,11 @@ def test_its_store_takes_input_and_out(installed: Environment, scored: Path) -> 
     installed.qaeval(*score("shelf://top/data", "--out", "shelf://top/out", "--local"))
     check_scores(scores_of(shelf / "out"))
     installed.qaeval("filter", "shelf://top/out", "--to", "shelf://top/kept", "--rank-by", "f1",
-                     "--share", "0.5", "--rules", "none", "--local")  # fmt: skip
+                     "--share", "0.5", "--rules", "none", "--input", "shelf://top/data",
+                     "--local")  # fmt: skip
     assert (shelf / "kept" / "filter.json").is_file()
-    said = installed.qaeval("score", "shelv://top/data", "--out", "o", expect=2)
-    assert "shelf" in said
+    said = installed.qaeval("score", "rows.parquet", "--out", "shelv://top/o", expect=2)
+    assert "did you mean 'shelf'?" in said
 
 
 class _Plain(BaseHTTPRequestHandler):
@@ -250,7 +261,8 @@ def test_all_of_it_works_on_ray(installed: Environment, scored: Path, server: st
         installed.qaeval(*chat(server, "chat_ray"), *address)
         assert scores_of(installed.folder / "chat_ray")["naco"].null_count() == 0
         installed.qaeval("filter", "shelf://ray/out", "--to", "shelf://ray/kept", "--rank-by",
-                         "coverage", "--share", "0.5", "--rules", "none", *address)  # fmt: skip
+                         "coverage", "--share", "0.5", "--rules", "none",
+                         "--input", "shelf://ray/data", *address)  # fmt: skip
         history = ("--history", "ray_history", "--cluster", "id")
         installed.qaeval("audit", "out", *history, "--to", "ray_1", "--pin", *address)
         installed.qaeval(*score("changed.parquet", "--out", "changed_ray", "--local"))
@@ -273,7 +285,7 @@ def test_workers_without_the_package_are_refused_by_name(installed: Environment)
 
 def test_without_it_all_but_score_goes_on(installed: Environment, scored: Path) -> None:
     """The package is uninstalled for it, and put back for whatever test comes next."""
-    installed.pip("uninstall", "--yes", "qaeval-words")
+    pip("--python", installed.python, "uninstall", "--yes", "qaeval-words")
     try:
         use_all_verbs(installed, "without")
         shown = installed.qaeval("explain", "out", "--id", "q7")
@@ -284,5 +296,4 @@ def test_without_it_all_but_score_goes_on(installed: Environment, scored: Path) 
         said = installed.qaeval("explain", "out", "--id", "q7", "--instance", "coverage", expect=2)
         assert "coverage is of qaeval-words 1.2, which is not installed here" in said
     finally:
-        source = installed.folder / f"source-{PACKAGE.name}"
-        installed.pip("install", "--no-deps", "--no-index", "--no-build-isolation", source)
+        installed.install("qaeval-words")

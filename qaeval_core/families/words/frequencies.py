@@ -27,6 +27,7 @@ from qaeval_core.families.words.rows import (
     numbers,
 )
 from qaeval_core.metrics.cider import idf, similarity
+from qaeval_core.storage.arrow import table_at
 from qaeval_core.storage.path import AnyPath, as_path
 from qaeval_core.storage.retry import Outages
 from qaeval_core.text.ngrams import GramCounts, HashArray, gram_hashes, word_hashes
@@ -151,7 +152,7 @@ def read_frequencies(
     path = as_path(path)
 
     def read() -> pa.Table | None:
-        return pq.read_table(path.source()) if path.is_file() else None
+        return table_at(path) if path.is_file() else None
 
     what = f"cannot read document frequencies {path}"
     try:
