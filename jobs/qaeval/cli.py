@@ -1,18 +1,20 @@
-"""cli: ``qaeval <verb>``, all verbs under one command."""
+"""cli: ``qaeval <verb>``, all verbs under one command, of which a process loads its own."""
 
 from __future__ import annotations
 
+import functools
+import gc
+import importlib
 import os
-from importlib import metadata
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from qaeval import audit, calibrate, correlate, demo, explain, export, metrics, report, score, train
 from qaeval import command as options
-from qaeval import filter as filter_verb
 from qaeval.command import DEBUG, caught
-from qaeval_core.distribution import NAME
+from qaeval_core.distribution import NAME, PASSED_ON
 
 EPILOG = """Examples:
 
@@ -25,38 +27,68 @@ Run qaeval VERB --help for the options of a verb, and examples.
 Documentation: README.md and the folder docs/ of the source.
 """
 
-app = typer.Typer(
-    name="qaeval",
-    epilog=EPILOG,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-# Their options are those of another process, which also prints the help.
-_PASSED_ON: dict[str, Any] = {
+# In the order in which a newcomer meets them: module and function of each verb.
+VERBS = {
+    "demo": ("demo", "demo"),
+    "metrics": ("metrics", "metrics"),
+    "score": ("score", "score"),
+    "report": ("report", "report"),
+    "explain": ("explain", "explain"),
+    "correlate": ("correlate", "correlate"),
+    "filter": ("filter", "filter_rows"),
+    "audit": ("audit", "audit_run"),
+    "calibrate": ("calibrate", "calibrate"),
+    "train": ("train", "train"),
+    "export": ("export", "export"),
+}
+# The options of `PASSED_ON` are those of another process, which also prints the help.
+_TO_ANOTHER: dict[str, Any] = {
     "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
     "add_help_option": False,
 }
-# In the order in which a newcomer meets them.
-app.command(epilog=demo.EPILOG)(caught(demo.demo))
-app.command(epilog=metrics.EPILOG)(caught(metrics.metrics))
-app.command(epilog=score.EPILOG)(caught(score.score))
-app.command(epilog=report.EPILOG)(caught(report.report))
-app.command(epilog=explain.EPILOG)(caught(explain.explain))
-app.command(epilog=correlate.EPILOG)(caught(correlate.correlate))
-app.command("filter", epilog=filter_verb.EPILOG)(caught(filter_verb.filter_rows))
-app.command("audit", epilog=audit.EPILOG)(caught(audit.audit_run))
-app.command(epilog=calibrate.EPILOG)(caught(calibrate.calibrate))
-app.command(epilog=train.EPILOG, **_PASSED_ON)(caught(train.train))
-app.command(epilog=export.EPILOG, **_PASSED_ON)(caught(export.export))
+
+
+def make_app(verbs: Iterable[str] = VERBS) -> typer.Typer:
+    """Return the command line of some verbs; the others are not loaded."""
+    own = typer.Typer(
+        name="qaeval", epilog=EPILOG, no_args_is_help=True, pretty_exceptions_enable=False
+    )
+    own.callback()(_root)
+    for verb in verbs:
+        name, function = VERBS[verb]
+        module = importlib.import_module(f"qaeval.{name}")
+        run, more = getattr(module, function), {}
+        if verb in PASSED_ON:
+            run, more = _handing_over(run), _TO_ANOTHER
+        own.command(verb, epilog=module.EPILOG, **more)(caught(run))
+    return own
+
+
+def _handing_over(run: Callable[[Sequence[str]], None]) -> Callable[[typer.Context], None]:
+    @functools.wraps(run)
+    def hand_over(context: typer.Context) -> None:
+        run(context.args)
+
+    del hand_over.__wrapped__  # Its words are no options of this command.
+    hand_over.__annotations__ = {"context": typer.Context, "return": None}
+    return hand_over
+
+
+def __getattr__(name: str) -> typer.Typer:
+    if name == "app":  # With all verbs, for who looks at them.
+        return make_app()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _show_version(value: bool) -> None:
     if value:
+        # Imported here: it reads packages of mail.
+        from importlib import metadata
+
         options.show(f"qaeval {metadata.version(NAME)}")
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[
         bool,
@@ -79,7 +111,10 @@ def _root(
 
 def main() -> None:
     """Run the command line."""
-    app()
+    asked = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    # What is loaded stays: looking for cycles in it took a tenth of the start. A verb turns it on.
+    gc.disable()
+    make_app([asked] if asked in VERBS else VERBS)()
 
 
 if __name__ == "__main__":

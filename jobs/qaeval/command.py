@@ -7,6 +7,7 @@ still ends in a traceback: it should be reported.
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -66,6 +67,7 @@ def caught(command: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
 
     @functools.wraps(command)
     def run(*args: _Given.args, **given: _Given.kwargs) -> _Result:
+        gc.enable()
         try:
             return command(*args, **given)
         except BrokenPipeError:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-
-import typer
+from collections.abc import Sequence
 
 from qaeval import command as options
 from qaeval_core.distribution import requirement
@@ -19,13 +18,13 @@ EPILOG = """Examples:
 """
 
 
-def export(context: typer.Context) -> None:
+def export(words: Sequence[str]) -> None:
     """Export a model to ONNX ahead of a run."""
     if importlib.util.find_spec("torch") is None:
         options.say(f"error: exporting needs torch: pip install {requirement('models')}")
         sys.exit(options.EXIT_BAD_REQUEST)
     done = subprocess.run(
-        [sys.executable, "-m", "qaeval_export", *context.args],
+        [sys.executable, "-m", "qaeval_export", *words],
         stdin=subprocess.DEVNULL,
         check=False,
     )

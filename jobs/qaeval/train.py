@@ -8,12 +8,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-
-import typer
+from collections.abc import Sequence
 
 from qaeval import command as options
 from qaeval.last_words import has_said
-from qaeval_core.distribution import requirement
+from qaeval_core.distribution import python_path, requirement
 
 EPILOG = """Examples:
 
@@ -27,20 +26,18 @@ EPILOG = """Examples:
 _NEEDED = ("torch", "peft", "spacy")
 
 
-def train(context: typer.Context) -> None:
+def train(words: Sequence[str]) -> None:
     """Train your own model for sas, kpqa or roundtrip."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         needed = ", ".join(missing)
         options.say(f"error: training needs {needed}: pip install {requirement('models')}")
         sys.exit(options.EXIT_BAD_REQUEST)
-    from qaeval_core.models.export_process import python_path
-
     # The process becomes the training: signals and the exit status need no passing on. What it
     # says of its end nobody of ours need repeat.
     has_said()
     os.execve(
         sys.executable,
-        [sys.executable, "-m", "qaeval_export.training", *context.args],
+        [sys.executable, "-m", "qaeval_export.training", *words],
         {**os.environ, "PYTHONPATH": python_path()},
     )

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qaeval_core.distribution import requirement
+from qaeval_core.distribution import python_path, requirement
 from qaeval_core.errors import ArtifactMissingError, ExportError
 from qaeval_core.models.record import GRAPHS, ArtifactRequest, export_arguments
 from qaeval_core.terminal import say
@@ -115,11 +115,3 @@ def _said(text: str) -> str:
 def _environment() -> dict[str, str]:
     # Threads that wait must not spin: beside another process it took eight times the CPU seconds.
     return {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "PYTHONPATH": python_path()}
-
-
-def python_path() -> str:
-    """Return a ``PYTHONPATH`` by which another process finds this library and ``qaeval_export``."""
-    specs = map(importlib.util.find_spec, ("qaeval_core", "qaeval_export"))
-    folders = [str(Path(spec.origin).parents[1]) for spec in specs if spec and spec.origin]
-    given = filter(None, [os.environ.get("PYTHONPATH")])
-    return os.pathsep.join(dict.fromkeys([*folders, *given]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import warnings
@@ -14,7 +15,9 @@ from qaeval_export.training.options import parse_options
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one training job; returns the exit status."""
+    gc.disable()  # What is loaded for words stays: looking for cycles in it takes a tenth.
     options = parse_options(arguments)
+    gc.enable()
     _be_quiet()
     from qaeval_export.training.job import (
         run_job,  # Loads torch: not for --help and not for a wrong word.
