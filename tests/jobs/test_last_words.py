@@ -63,7 +63,7 @@ def test_signals_reach_the_command_once_and_it_ends_with_its_parent() -> None:
     assert process.stdout.readline() == "1\n"
     process.send_signal(signal.SIGTSTP)
     wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
-    assert child.status() == psutil.STATUS_STOPPED
+    wait_until(lambda: child.status() == psutil.STATUS_STOPPED)
     process.send_signal(signal.SIGCONT)
     wait_until(lambda: child.status() != psutil.STATUS_STOPPED)
     process.kill()
