@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import importlib
 import os
@@ -65,12 +64,10 @@ def make_app(verbs: Iterable[str] = VERBS) -> typer.Typer:
 
 
 def _handing_over(run: Callable[[Sequence[str]], None]) -> Callable[[typer.Context], None]:
-    @functools.wraps(run)
     def hand_over(context: typer.Context) -> None:
         run(context.args)
 
-    del hand_over.__wrapped__  # Its words are no options of this command.
-    hand_over.__annotations__ = {"context": typer.Context, "return": None}
+    hand_over.__doc__ = run.__doc__
     return hand_over
 
 

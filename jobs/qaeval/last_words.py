@@ -32,10 +32,22 @@ class _Note:
     pid = 0
 
 
+_SAID, _HANDED_OVER = b".", b">"
+
+
 def has_said() -> None:
     """Note that all was said of how this process ends."""
+    _note(_SAID)
+
+
+def hands_over() -> None:
+    """Note that this process becomes another program, which says itself why it exits."""
+    _note(_HANDED_OVER)
+
+
+def _note(what: bytes) -> None:
     if _Note.pipe is not None and os.getpid() == _Note.pid:  # Of forks, the first one alone.
-        os.write(_Note.pipe, b".")
+        os.write(_Note.pipe, what)
 
 
 def run(command: Callable[[], None]) -> None:
@@ -62,9 +74,11 @@ def run(command: Callable[[], None]) -> None:
     _, status = os.waitpid(child, 0)
     os.set_blocking(reading, False)  # A process that outlives the child may hold the other end.
     try:
-        is_told = bool(os.read(reading, 1))
+        noted = os.read(reading, 1)
     except BlockingIOError:
-        is_told = False
+        noted = b""
+    # Nobody can say by which signal it is killed.
+    is_told = noted == _SAID or (noted == _HANDED_OVER and os.WIFEXITED(status))
     _end_as(status, is_told=is_told)
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from qaeval import command as options
-from qaeval.last_words import has_said
+from qaeval.last_words import hands_over
 from qaeval_core.distribution import python_path, requirement
 
 EPILOG = """Examples:
@@ -33,9 +33,8 @@ def train(words: Sequence[str]) -> None:
         needed = ", ".join(missing)
         options.say(f"error: training needs {needed}: pip install {requirement('models')}")
         sys.exit(options.EXIT_BAD_REQUEST)
-    # The process becomes the training: signals and the exit status need no passing on. What it
-    # says of its end nobody of ours need repeat.
-    has_said()
+    # The process becomes the training: signals and the exit status need no passing on.
+    hands_over()
     os.execve(
         sys.executable,
         [sys.executable, "-m", "qaeval_export.training", *words],

@@ -265,7 +265,7 @@ def quarantine_message(run: FinishedRun, place: RowPlace) -> str | None:
     path = run.out / "quarantine" / place.relative
     if not path.is_file():
         return None
-    table = table_at(path)
+    table = table_at(path, ["position", "message"])
     rows = table.filter(pc.equal(table["position"], place.row)).to_pylist()
     return str(rows[0]["message"]) if rows and rows[0]["message"] is not None else None
 

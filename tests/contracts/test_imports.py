@@ -69,7 +69,7 @@ VERBS = (
     ],
 )
 def test_the_command_line_loads_no_library_for_its_help(statement: str) -> None:
-    """``--help`` took 1.7 s of CPU: most of it were imports that it had no use for."""
+    """``--help`` took 1.35 s of CPU: most of it were imports that it had no use for."""
     code = (
         "import contextlib, io, sys\n"
         "from qaeval.cli import main\n"

@@ -13,7 +13,7 @@ import pytest
 
 from helpers import REPOSITORY, wait_until
 
-_RUN = "import os, signal, sys, time\nfrom qaeval.last_words import run\n"
+_RUN = "import os, signal, sys, time\nfrom qaeval.last_words import hands_over, run\n"
 _AGAIN = "; what is committed stays: run the same command again\n"
 
 
@@ -37,6 +37,13 @@ def start(command: str) -> subprocess.Popen[str]:
         ("os.kill(os.getpid(), 9)", -9, "the process was killed (SIGKILL)"),
         ("os.kill(os.getpid(), 11)", -11, "the process has crashed (SIGSEGV)"),
         ("sys.exit(2)", 2, ""),
+        # As training does, which becomes another program.
+        ("hands_over(); os.execv('/bin/sh', ['sh', '-c', 'exit 3'])", 3, ""),
+        (
+            "hands_over(); os.execv('/bin/sh', ['sh', '-c', 'kill -9 $$'])",
+            -9,
+            "the process was killed (SIGKILL)",
+        ),
         ("pass", 0, ""),
         ("os.kill(os.getpid(), signal.SIGTERM)", -15, ""),
         ("os.kill(os.getppid(), signal.SIGINT); time.sleep(60)", -2, "KeyboardInterrupt"),

@@ -16,7 +16,6 @@ from plugin_packages import run
 from qaeval import QAEvalError, Scorer, metric
 from qaeval_core.errors import ConfigError, RowFailedError
 from qaeval_core.metrics.function import FunctionMetric
-from qaeval_core.metrics.words import WordSettings
 from qaeval_core.plugins import Package
 
 ROWS = [
@@ -237,7 +236,7 @@ def test_a_module_of_the_command_line_scores_and_is_listed(project: Path) -> Non
     shown = cli(project, "metrics", "surplus", "--plugin", "own_metrics")
     assert "lower is better" in shown and "references           list of texts" in shown
     again = cli(project, *SCORE, "--metrics", "coverage,surplus,f1")
-    assert "scored before" in again or "nothing" in again or "complete" in again
+    assert "nothing to do: " in again
     shown = cli(project, "explain", "out", "--id", "q3", "--plugin", "own_metrics")
     assert "coverage" in shown
 
@@ -245,9 +244,7 @@ def test_a_module_of_the_command_line_scores_and_is_listed(project: Path) -> Non
 def test_an_error_of_a_function_names_file_and_row(project: Path) -> None:
     said = cli(project, *SCORE, "--metrics", "explode", expect=1)
     assert "function explode of module own_metrics failed: ZeroDivisionError" in said
-    assert said.rstrip().splitlines()[-1].endswith("on row rows.parquet:4") or (
-        "on row rows.parquet:4" in said
-    )
+    assert "on row rows.parquet:4" in said
     assert "Traceback" not in said
 
 
@@ -335,8 +332,3 @@ def test_modules_go_to_workers(project: Path) -> None:
     assert scores["coverage"].to_list() == [None, 0.5, *[0.5] * 6]
     said = cli(project, *words, "--ray", "--metrics", "explode", expect=1)
     assert "on row rows.parquet:4" in said
-
-
-def test_settings_of_words_are_those_of_a_metric() -> None:
-    """The base classes that the pages name are there."""
-    assert WordSettings(metric="x").tokenizer == "13a"
