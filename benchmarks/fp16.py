@@ -24,12 +24,12 @@ from scipy.stats import spearmanr
 from tokenizers import Tokenizer
 
 from benchmarks.data import load_rows
-from benchmarks.graphs import open_graph
 from benchmarks.measure import environment
 from benchmarks.roofline import BERT, MINILM, axes, bound, traced_graph
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_export.facts import ModelFacts
+from qaeval_export.graph_files import open_graph
 from qaeval_export.graphs import EXPORTS
 from qaeval_export.graphs.base import GraphExport, GraphRows
 from qaeval_export.parity import TextPairs, Values, parity_pairs

@@ -27,12 +27,13 @@ def save_graph(proto: onnx.ModelProto, folder: Path) -> None:
     onnx.save(copy, folder / "model.onnx", save_as_external_data=True, location="model.onnx.data")
 
 
-def open_graph(path: Path) -> ort.InferenceSession:
-    """Open a graph on the CPU."""
+def open_graph(model: Path | bytes) -> ort.InferenceSession:
+    """Open a graph, a file or its bytes, on the CPU."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    given = model if isinstance(model, bytes) else str(model)
+    return ort.InferenceSession(given, options, providers=["CPUExecutionProvider"])
 
 
 def tensor_records(
