@@ -134,7 +134,16 @@ def _columns(rng: np.random.Generator, first: int, n: int, week: int) -> dict[st
 
 def run_verb(out: Path, folder: Path, name: str, *words: str) -> tuple[float, PeakMemory]:
     """Run the command; return its seconds and memory."""
-    command = [sys.executable, "-m", "qaeval", "audit", str(out), "--cluster", "passage", *words]
+    command = [
+        sys.executable,
+        "-m",
+        "qaeval.cli",
+        "audit",
+        str(out),
+        "--cluster",
+        "passage",
+        *words,
+    ]
     command += ["--history", str(folder / name), "--to", str(folder / f"report-{name}")]
     started = time.perf_counter()
     process = subprocess.Popen(

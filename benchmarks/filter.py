@@ -143,7 +143,7 @@ class PeakMemory:
 def run_filter(source: Path, kept: Path, words: Sequence[str]) -> tuple[float, PeakMemory]:
     """Run the command; return its seconds and memory."""
     shutil.rmtree(kept, ignore_errors=True)
-    command = [sys.executable, "-m", "qaeval", "filter", str(source), "--to", str(kept), *words]
+    command = [sys.executable, "-m", "qaeval.cli", "filter", str(source), "--to", str(kept), *words]
     command.append("--local")
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

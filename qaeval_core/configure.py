@@ -297,9 +297,9 @@ def _check_sent_files(
             continue
         if not Path(os.path.realpath(os.path.expanduser(file))).is_relative_to(folder):
             raise ConfigError(
-                f"metrics.{name}.{setting} of {path} is not below {folder}, so it may be "
-                "another's secret that goes to this file's server. Name it yourself: "
-                f"--set {name}.{setting}=FILE"
+                f"metrics.{name}.{setting} of {path} is not below {folder}. It could be somebody "
+                "else's secret, and would go to this file's server. Name it yourself: --set "
+                f"{name}.{setting}=FILE [QA0210]"
             )
 
 
@@ -323,7 +323,7 @@ def make_config(tree: Mapping[str, Any], *, packages: Mapping[str, str] | None =
         problems += _unknown_roles(tree.get("models"))
     if tree.get("metrics") is not None:
         if not isinstance(tree["metrics"], Mapping):
-            raise ConfigError("metrics must map instance names to settings")
+            raise ConfigError("metrics must be a mapping of instance names to settings [QA0202]")
         given = {
             str(name): {"metric": name, **_settings_of(str(name), settings)}
             for name, settings in tree["metrics"].items()
@@ -349,7 +349,7 @@ def make_config(tree: Mapping[str, Any], *, packages: Mapping[str, str] | None =
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
     if not config.metrics:
-        raise ConfigError(f"no metric is asked for; choose from: {', '.join(METRICS)}")
+        raise ConfigError(f"no metric is named; choose from: {', '.join(METRICS)} [QA0206]")
     return config
 
 
@@ -362,7 +362,9 @@ def _unknown_roles(models: object) -> list[str]:
         return []
     known = dict.fromkeys([*fields, *(facts.role for facts in GRAPHS.values())])
     return [
-        f"unknown key 'models.{key}'{nearest(key, known)}" for key in unknown if key not in known
+        f"unknown key 'models.{key}'{nearest(key, known)} [QA0203]"
+        for key in unknown
+        if key not in known
     ]
 
 
@@ -380,17 +382,20 @@ def _kind_of(
     if own is None and callable(given):
         own = FunctionMetric(given)
     if isinstance(own, FunctionMetric) and METRICS.is_own(own.name):
-        raise ConfigError(f"{own.shown_function}: qaeval has a metric {own.name}: rename it")
+        raise ConfigError(
+            f"{own.shown_function} has the name of qaeval's metric {own.name}; rename it [QA0208]"
+        )
     name = metric_name(str(given)) if own is None else own.name
     if own is None and name not in METRICS:
         if packages is not None:
             return UnknownMetric(name, packages.get(name, "a package that it does not name")), False
         where = "" if instance == name else f"metrics.{instance}.metric: "
-        raise UnknownMetricError(f"{where}unknown metric {name!r}{nearest(name, METRICS)}", name)
+        hint = nearest(name, METRICS)
+        raise UnknownMetricError(f"{where}unknown metric {name!r}{hint} [QA0204]", name)
     if instance in METRICS and instance != name:
         raise ConfigError(
-            f"metrics.{instance}.metric is {name!r}: a column {instance!r} would hold another "
-            f"metric than {instance}; choose a name that is no metric's"
+            f"metrics.{instance}.metric is {name!r}, but {instance!r} is the name of another "
+            "metric; choose a name that is not a metric [QA0208]"
         )
     return METRICS[name] if own is None else own, own is None
 
@@ -411,7 +416,9 @@ def _with_own_names(metrics: object) -> object:
     for given, settings in metrics.items():
         name = metric_name(str(given))
         if name in named:
-            raise ConfigError(f"metrics.{given}: {name} is given twice, under two names")
+            raise ConfigError(
+                f"metrics.{given}: {name} is given twice, under two of its names [QA0208]"
+            )
         named[name] = settings
     return named
 
@@ -421,7 +428,7 @@ def _settings_of(name: str, settings: object) -> Mapping[str, Any]:
         return {}
     if not isinstance(settings, Mapping):
         kind = type(settings).__name__
-        raise ConfigError(f"metrics.{name} must be a mapping of settings, not of type {kind}")
+        raise ConfigError(f"metrics.{name} must be a mapping of settings, not {kind} [QA0202]")
     return settings
 
 
@@ -435,15 +442,15 @@ def parse_setting(text: str) -> tuple[str, object]:
     """
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
-        raise ConfigError(f"--set takes key=value, not {text[:_N_SHOWN]!r}")
+        raise ConfigError(f"--set takes key=value, not {text[:_N_SHOWN]!r} [QA0104]")
     if len(value) > _MAX_VALUE_CHARS:
-        raise ConfigError(f"--set {key.strip()}: its value has {len(value):,} characters")
+        raise ConfigError(f"--set {key.strip()}: its value has {len(value):,} characters [QA0104]")
     try:
         return key.strip(), load_yaml(value) if value.strip() else value
     except StrictYamlError as error:
         # Globs and the like are no YAML; what cannot be held is not what was meant.
         if error.is_beyond:
-            raise ConfigError(f"--set {key.strip()}: {error}") from None
+            raise ConfigError(f"--set {key.strip()}: {error} [QA0104]") from None
         return key.strip(), value
 
 
@@ -457,7 +464,9 @@ def _full_key(key: str, tree: Mapping[str, Any]) -> list[str]:
     parts[0] = metric_name(parts[0])
     if parts[0] in known:
         return ["metrics", *parts]
-    raise ConfigError(f"unknown key {key!r}{nearest(parts[0], [*RunConfig.model_fields, *known])}")
+    raise ConfigError(
+        f"unknown key {key!r}{nearest(parts[0], [*RunConfig.model_fields, *known])} [QA0203]"
+    )
 
 
 def _put(tree: dict[str, Any], parts: Sequence[str], value: object) -> None:

@@ -71,7 +71,7 @@ def main() -> None:
     """Run the command line, unless its package may be another project's."""
     line = clash_line()
     if line:
-        sys.stderr.write(f"error: {line}\n")
+        sys.stderr.write(f"error: {line} [QA0004]\n")
         sys.exit(2)
     importlib.import_module("qaeval.last_words").run(_command)
 

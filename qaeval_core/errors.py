@@ -31,18 +31,48 @@
       - BudgetExhaustedError  the next call might cost more than is left
 
 Row-level trouble is not an exception: it is a quarantined row or an undefined score with a reason.
+
+Each message ends its first line with a code, as ``[QA0305]``; ``codes.toml`` says what to do.
+Plugins have a prefix of their own.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from qaeval_core.terminal import visible
+from qaeval_core.terminal import CODE, visible
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class QAEvalError(Exception):
     """Base of every exception raised on purpose; its message is for the user."""
+
+    @property
+    def code(self) -> str:
+        """The code that the message has, the first one of several; "" without."""
+        found = CODE.search(str(self))
+        return found[1] if found else ""
+
+    @property
+    def text(self) -> str:
+        """The message without its codes."""
+        return CODE.sub("", str(self))
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return the first thing that pydantic found wrong, behind its place in what was read."""
+    first = error.errors(include_url=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return ": ".join(filter(None, [place, first["msg"].removeprefix("Value error, ")]))
+
+
+def with_code(message: str, code: str) -> str:
+    """Return a message with a code, unless it has one."""
+    return message if CODE.search(message) else f"{message} [{code}]"
 
 
 class InputError(QAEvalError):
@@ -167,7 +197,7 @@ class RowFailedError(RunError):
         return RowFailedError(self.what, self.row, f"{file}:{first_row + self.row}")
 
     def __str__(self) -> str:
-        return f"{self.what}, on row {self.place or self.row}"
+        return f"{self.what}, on row {self.place or self.row} [QA0213]"
 
 
 class RunStoppedError(RunError):

@@ -121,10 +121,12 @@ class Catalog(Mapping[str, T]):
             If the name is taken: whoever names a module would be given something else.
         """
         if self.is_own(name):
-            raise ConfigError(f"{package}: {name} is a name of qaeval's own: rename it")
+            raise ConfigError(
+                f"{package}: {name} is the name of one of qaeval's own; rename it [QA0208]"
+            )
         other = self.package_of(name)
         if other not in (None, package):
-            raise ConfigError(f"{name} is added by {other} and by {package}: rename one of them")
+            raise ConfigError(f"{other} and {package} both add {name}; rename one of them [QA0208]")
         self._added[name] = (value, package)
 
     def refuse(self, name: str, why: str) -> None:
@@ -172,8 +174,8 @@ class Catalog(Mapping[str, T]):
         (package, entry), *others = given
         if others:
             raise ConfigError(
-                f"{name} of {self._group} is added by two packages, {package} and {others[0][0]}: "
-                "uninstall one of them"
+                f"two packages add {name} of {self._group}, {package} and {others[0][0]}; "
+                "uninstall one of them [QA0208]"
             )
         where = f"{name} of {package} ({entry.value})"
         try:
@@ -182,7 +184,7 @@ class Catalog(Mapping[str, T]):
             raise ConfigError(f"{where}: {error}") from error
         except Exception as error:
             raise ConfigError(
-                f"{where} cannot be loaded: {type(error).__name__}: {error}"
+                f"{where} cannot be loaded: {type(error).__name__}: {error} [QA0211]"
             ) from error
 
 
@@ -192,10 +194,13 @@ def instance_maker(kind: type[T]) -> Callable[[str, Any, Package], T]:
     def make(name: str, found: Any, package: Package) -> T:
         own = found() if isinstance(found, type) and issubclass(found, kind) else found
         if not isinstance(own, kind):
-            raise ConfigError(f"it is no {kind.__name__}, but of type {type(own).__name__}")
+            found_kind = type(own).__name__
+            raise ConfigError(f"it is of type {found_kind}, and must be a {kind.__name__} [QA0211]")
         own_name = getattr(own, "name", name)
         if own_name != name:
-            raise ConfigError(f"its entry point is named {name!r}, but its name is {own_name!r}")
+            raise ConfigError(
+                f"its entry point is named {name!r}, and its own name is {own_name!r} [QA0211]"
+            )
         return own
 
     return make

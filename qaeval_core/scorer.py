@@ -96,7 +96,7 @@ class Scorer:
     ) -> None:
         settings = metrics if isinstance(metrics, Mapping) else _instances(metrics)
         if not settings:
-            raise ConfigError(f"no metric is asked for; choose from: {', '.join(METRICS)}")
+            raise ConfigError(f"no metric is named; choose from: {', '.join(METRICS)} [QA0206]")
         own = load_config(
             overrides={f"metrics.{name}": dict(settings[name] or {}) for name in settings}
         )
@@ -105,7 +105,7 @@ class Scorer:
         self._mapping = dict(columns or base.input.columns)
         for role in self._mapping:
             if role not in ROLES:
-                raise ConfigError(f"unknown role {role!r}{nearest(role, ROLES)}")
+                raise ConfigError(f"no role {role!r}{nearest(role, ROLES)} [QA0105]")
         self._device: Device = device
         self._n_threads = n_threads
         self._runners: dict[str, Runner] = {}
@@ -235,7 +235,9 @@ def _instances(metrics: str | Sequence[MetricLike]) -> dict[str, Mapping[str, ob
         own = given if isinstance(given, str | Metric) else FunctionMetric(given)
         name = metric_name(own) if isinstance(own, str) else own.name
         if name in found and not (isinstance(own, str) and not found[name]):
-            raise ConfigError(f"two metrics have the name {name}: give one another instance's name")
+            raise ConfigError(
+                f"two metrics have the name {name}; give one of them another name [QA0208]"
+            )
         found[name] = {} if isinstance(own, str) else {"metric": own}
     return found
 
@@ -274,7 +276,9 @@ def _names(rows: Rows) -> list[str]:
 def _records(rows: Rows) -> Sequence[Mapping[str, object]]:
     if isinstance(rows, Sequence) and all(isinstance(record, Mapping) for record in rows):
         return rows
-    raise SchemaError(f"rows must be a table or a list of mappings, not {type(rows).__name__}")
+    raise SchemaError(
+        f"rows must be a table or a list of mappings, not {type(rows).__name__} [QA0320]"
+    )
 
 
 def _role_values(
@@ -325,7 +329,7 @@ def _check_there(rows: Rows, table: pa.Table | None, column: str) -> None:
         is_there = not _records(rows) or column in known
         is_there = is_there or any(_of_record(row, column) is not None for row in _records(rows))
     if not is_there:
-        raise SchemaError(f"no column {column!r}{nearest(column, known)}")
+        raise SchemaError(f"no column {column!r}{nearest(column, known)} [QA0305]")
 
 
 def _ids(rows: Rows, table: pa.Table | None, column: str) -> pa.Array | pa.ChunkedArray:

@@ -13,6 +13,9 @@ import re
 import sys
 from typing import TextIO
 
+# What a message has at the end of its line, such as " [QA0305]".
+CODE = re.compile(r" \[([A-Z]{2,}\d{4})\]$", re.MULTILINE)
+
 # C0 and DEL have pictures in Unicode. The others have none: C1 controls, marks that turn the
 # direction of reading, ends of lines and paragraphs, tags, halves of surrogate pairs.
 _PICTURES = {code: chr(0x2400 + code) for code in range(0x20)} | {0x7F: "\u2421"}
@@ -60,8 +63,15 @@ def say(line: str, *, stream: TextIO | None = None) -> None:
 
 
 def say_error(error: BaseException | str) -> None:
-    """Print what went wrong; lines after the first stand further in, so none looks like another."""
-    first, *others = str(error).split("\n")
+    """Print what went wrong; lines after the first stand further in, so none looks like another.
+
+    The first line ends with the code, also where a library's words of several lines come before.
+    """
+    text = str(error)
+    first, *others = text.split("\n")
+    if (found := CODE.search(text)) and not CODE.search(first):
+        first += found[0]
+        others = [line.removesuffix(found[0]) for line in others]
     say(f"error: {first}")
     for line in others:
         say(f"  {line}")

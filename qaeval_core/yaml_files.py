@@ -12,7 +12,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from qaeval_core.errors import ConfigError, nearest
+from qaeval_core.errors import ConfigError, nearest, with_code
 from qaeval_core.storage.wary import read_given
 
 _MERGE = "tag:yaml.org,2002:merge"
@@ -34,7 +34,7 @@ class _Loader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.composer.ComposerError(
-                None, None, "aliases (*name) are not taken: write the value", event.start_mark
+                None, None, "aliases (*name) are not allowed: write the value", event.start_mark
             )
         return super().compose_node(parent, index)
 
@@ -47,7 +47,7 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, Hashable):
                 if key in seen:
                     raise yaml.constructor.ConstructorError(
-                        None, None, "a key stands there twice", key_node.start_mark
+                        None, None, "a key is given twice", key_node.start_mark
                     )
                 seen.add(key)
         return super().construct_mapping(node, deep=deep)
@@ -68,7 +68,7 @@ def load_yaml(text: str) -> Any:
     >>> load_yaml("a: &x 1\nb: *x")
     Traceback (most recent call last):
     ...
-    qaeval_core.yaml_files.StrictYamlError: line 2, column 4: aliases (*name) are not taken: ...
+    qaeval_core.yaml_files.StrictYamlError: line 2, column 4: aliases (*name) are not allowed: ...
     """
     try:
         return yaml.load(text, Loader=_Loader)
@@ -77,12 +77,12 @@ def load_yaml(text: str) -> Any:
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
         raise StrictYamlError(f"{where}{error.problem or 'it cannot be read'}") from None
     except yaml.YAMLError:
-        raise StrictYamlError("it holds characters that YAML does not know") from None
+        raise StrictYamlError("it holds characters that YAML does not allow") from None
     except RecursionError:
         raise StrictYamlError("it is nested too deep", is_beyond=True) from None
     except (ValueError, TypeError, OverflowError):
         # A number of 5,000 digits, a 31st of February: what Python says may quote it.
-        raise StrictYamlError("it holds a number or date that cannot be", is_beyond=True) from None
+        raise StrictYamlError("it holds an impossible number or date", is_beyond=True) from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -96,15 +96,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         tree = load_yaml(read_given(path))
     except OSError as error:
-        raise ConfigError(f"cannot read configuration {path}: {error.strerror}") from None
+        raise ConfigError(f"cannot read configuration {path}: {error.strerror} [QA0201]") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not YAML: it is not UTF-8") from None
+        raise ConfigError(f"{path} is not YAML: it is not UTF-8 [QA0201]") from None
     except StrictYamlError as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from None
+        raise ConfigError(f"{path} is not YAML: {error} [QA0201]") from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
-        raise ConfigError(f"{path} must hold a mapping of sections")
+        raise ConfigError(f"{path} must hold a mapping of sections [QA0201]")
     return tree
 
 
@@ -121,10 +121,10 @@ def explained(
         place = [*where, *(part for part in full if not _is_branch(part, section))]
         if item["type"] == "extra_forbidden":
             known = _fields_at(section, full[:-1])
-            lines.append(f"unknown key {'.'.join(place)!r}{nearest(place[-1], known)}")
+            lines.append(f"unknown key {'.'.join(place)!r}{nearest(place[-1], known)} [QA0203]")
         else:
             message = item["msg"].removeprefix("Value error, ")
-            lines.append(f"{'.'.join(place)}: {message}" if place else message)
+            lines.append(with_code(f"{'.'.join(place)}: {message}" if place else message, "QA0202"))
     return lines
 
 

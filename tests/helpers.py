@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import io
 import os
+import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -20,7 +24,9 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from qaeval import cli
 from qaeval_core.configure import RunConfig, load_config
+from qaeval_core.distribution import PASSED_ON
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.planning.compile import needed_requests
 from qaeval_core.planning.job import make_job, read_inputs
@@ -30,6 +36,7 @@ from qaeval_core.sample import sample_table
 from qaeval_core.scoring.run import RunOutcome, run_job
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+_CODE = re.compile(r" \[[A-Z]{2,}\d{4}\]$")
 
 
 def short_sample(n_rows: int) -> pa.Table:
@@ -58,13 +65,57 @@ def start_qaeval(*words: str | Path) -> subprocess.Popen[str]:
     )
 
 
-def qaeval(*words: str | Path, expect: int = 0, timeout_s: float = 300) -> str:
-    """Run a command of qaeval and return what it printed."""
-    process = start_qaeval(*words)
-    output, _ = process.communicate(timeout=timeout_s)
-    assert process.returncode == expect, f"exit {process.returncode}, expected {expect}:\n{output}"
+def qaeval(*words: str | Path, expect: int = 0, apart: bool = False) -> str:
+    """Run a command of qaeval and return what it printed.
+
+    In this process, which has what each command would load for seconds; a command that names a Ray
+    cluster, becomes another program or is to be ``apart``, in one of its own.
+    """
+    is_apart = apart or words[0] in PASSED_ON or "RAY_ADDRESS" in os.environ
+    if is_apart or {"--ray", "--address"} & set(words):
+        process = start_qaeval(*words)
+        output, _ = process.communicate(timeout=300)
+        code = process.returncode
+    else:
+        code, output = _called([str(word) for word in words])
+    assert code == expect, f"exit {code}, expected {expect}:\n{output}"
     assert "Traceback" not in output, output
+    assert_codes(output)
     return output
+
+
+def _called(words: list[str]) -> tuple[int, str]:
+    """Call the command line; return its exit code and what it printed, both streams as one."""
+    printed = io.StringIO()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    own, sys.argv = sys.argv, ["qaeval", *words]
+    try:
+        with (
+            contextlib.chdir(REPOSITORY),
+            contextlib.redirect_stdout(printed),
+            contextlib.redirect_stderr(printed),
+        ):
+            cli.main()
+    except SystemExit as end:
+        return int(end.code or 0), printed.getvalue()
+    finally:
+        sys.argv = own
+        gc.enable()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    raise AssertionError("the command line returned")
+
+
+def assert_codes(output: str) -> None:
+    """Assert that each error in what a command printed ends its line with a code."""
+    for line in output.splitlines():
+        assert not line.startswith("error: ") or _CODE.search(line), line
+
+
+def tells(text: str, expected: str) -> bool:
+    """Return whether a message has the parts of ``expected``, split at `` ... ``, in order."""
+    pattern = ".*".join(map(re.escape, expected.split(" ... ")))
+    return re.search(pattern, text, re.DOTALL) is not None
 
 
 def read_scores(out: Path, name: str = "input.parquet") -> pl.DataFrame:

@@ -9,7 +9,7 @@ import sys
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ConfigError, QAEvalError
 from qaeval_core.models.record import GRAPHS, ArtifactRequest
@@ -131,9 +131,16 @@ def _be_quiet() -> None:
     logging.disable_progress_bar()
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong in one line, as the other verbs do."""
+        say_error(f"{message} ({self.prog} --help shows examples) [QA0101]")
+        self.exit(2)
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="qaeval export",
         usage="%(prog)s --graph GRAPH --model MODEL [OPTIONS]",
         description="Export a model to ONNX ahead of a run. The graph is compared with torch.",

@@ -58,8 +58,8 @@ def adopt(source: ModelSource, request: ArtifactRequest, folder: Path) -> Made:
     """
     if not GRAPHS[request.graph].takes_onnx:
         raise ExportError(
-            f"{request.graph} of {source.name}: it is traced from safetensors, and there is only "
-            f"{source.onnx_file}"
+            f"{request.graph} needs safetensors, and {source.name} has only {source.onnx_file} "
+            "[QA0411]"
         )
     proto = _load(source)
     config = SimpleNamespace(**json.loads((source.folder / "config.json").read_text("utf-8")))
@@ -99,26 +99,29 @@ def _load(source: ModelSource) -> onnx.ModelProto:
     try:
         proto = onnx.load(path, load_external_data=False)
     except Exception as error:  # Protobuf's errors have no common base.
-        raise ExportError(f"{path} is no ONNX file: {type(error).__name__}") from None
+        raise ExportError(f"{path} is not an ONNX file: {type(error).__name__} [QA0411]") from None
     for tensor in tensors_of(proto):
         for entry in tensor.external_data:
             inside = str(Path(str(source.onnx_file)).parent / entry.value)
             if entry.key == "location" and inside not in source.files:
                 raise ExportError(
-                    f"{path} has weights in {entry.value!r}, which is none of its files"
+                    f"{path} keeps weights in {entry.value!r}, which is not one of its files "
+                    "[QA0411]"
                 )
     known = [proto, *proto.functions]
     foreign = {own.domain for one in known for own in one.opset_import} - set(_DOMAINS)
     if foreign:
-        raise ExportError(f"{path} has operators of {min(foreign)!r}, which are code of others")
+        raise ExportError(
+            f"{path} has custom operators of {min(foreign)!r}; qaeval runs none [QA0411]"
+        )
     opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
     if opset < _MIN_OPSET:
-        raise ExportError(f"{path} has opset {opset}; {_MIN_OPSET} or newer is needed")
+        raise ExportError(f"{path} has opset {opset}; at least {_MIN_OPSET} is needed [QA0411]")
     check_sizes(proto, source)
     try:
         load_external_data_for_model(proto, str(path.parent))
     except Exception as error:  # onnx's have no common base.
-        raise ExportError(f"{path}: {str(error).splitlines()[0]}") from None
+        raise ExportError(f"{path}: {str(error).splitlines()[0]} [QA0411]") from None
     return proto
 
 
@@ -149,7 +152,9 @@ def _facts(
             n_positions = min(n_positions, files.max_tokens(config))
         sizes = (int(config.num_hidden_layers), int(config.hidden_size), int(config.vocab_size))
     except (AttributeError, TypeError, ValueError) as error:
-        raise ExportError(f"{source.name}: its config.json lacks a size: {error}") from None
+        raise ExportError(
+            f"{source.name}: its config.json lacks a size: {error} [QA0411]"
+        ) from None
     n_layers, dim, vocab = sizes
     read = {
         name
@@ -187,8 +192,8 @@ def _wrapped(
     unknown = [name for name in reads if name not in _READS]
     if unknown or "input_ids" not in reads:
         raise ExportError(
-            f"{source.onnx_file} of {source.name} reads {', '.join(unknown or reads)}; only "
-            f"{', '.join(_READS)} are known"
+            f"{source.onnx_file} of {source.name} reads {', '.join(unknown or reads)}; qaeval "
+            f"knows only {', '.join(_READS)} [QA0411]"
         )
     is_pair = request.graph == "pair_score"
     returned = [own.name for own in proto.graph.output]
@@ -196,8 +201,8 @@ def _wrapped(
     output = next((name for name in wanted if name in returned), None)
     if output is None:
         raise ExportError(
-            f"{source.onnx_file} of {source.name} returns {', '.join(returned)}; "
-            f"{' or '.join(wanted)} is needed for {request.graph}"
+            f"{source.onnx_file} of {source.name} returns {', '.join(returned)}; {request.graph} "
+            f"needs {' or '.join(wanted)} [QA0411]"
         )
     made = onnx.ModelProto()
     made.CopyFrom(proto)
@@ -343,8 +348,8 @@ def _check_runs(
         wanted = (len(batch),) if is_pair else (len(batch), dim)
         if found.shape != wanted or not np.isfinite(found).all():
             raise ExportError(
-                f"{source.onnx_file} of {source.name} returns an array of shape {found.shape}, "
-                f"{wanted} is needed, of finite numbers"
+                f"{source.onnx_file} of {source.name} returns shape {found.shape} or a value that "
+                f"is not finite; shape {wanted} is needed [QA0411]"
             )
         return list(found)
 
@@ -357,20 +362,20 @@ def _check_runs(
     except Exception as error:  # ONNX Runtime's errors have no common base.
         first = next(iter(str(error).splitlines()), "")
         raise ExportError(
-            f"{source.onnx_file} of {source.name} does not run: {first[:300]}"
+            f"{source.onnx_file} of {source.name} does not run: {first[:300]} [QA0411]"
         ) from None
     most = FP32_LIMIT if precision == "fp32" else FP16_LIMITS[request.graph]
     if anew <= most:
         return apart
     if request.one_row_batches:
         raise ExportError(
-            f"{source.onnx_file} of {source.name} gives a row another value each time, {anew:.1e} "
-            f"apart (at most {most:g})"
+            f"{source.onnx_file} of {source.name} scores one row differently each time, by "
+            f"{anew:.1e} (at most {most:g} is allowed) [QA0411]"
         )
     raise ExportError(
-        f"{source.onnx_file} of {source.name} gives a row other values beside other rows, "
-        f"{anew:.1e} apart (at most {most:g}), as dynamic quantization does. Use another file, or "
-        f"--set models.{request.role}.one_row_batches=true, which is slower"
+        f"{source.onnx_file} of {source.name} scores a row differently beside other rows, by "
+        f"{anew:.1e} (at most {most:g} is allowed). Dynamic quantization does that. Use another "
+        f"file, or --set models.{request.role}.one_row_batches=true, which is slower [QA0411]"
     )
 
 

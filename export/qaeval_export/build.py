@@ -19,7 +19,7 @@ from typing import Literal
 import onnxruntime
 from pydantic import ValidationError
 
-from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ExportError
+from qaeval_core.errors import ArtifactHashError, ArtifactMissingError, ExportError, first_problem
 from qaeval_core.models.artifact import (
     RECORD,
     SEAL,
@@ -115,9 +115,7 @@ def _write(
     try:
         record = _make_record(source=source, request=request, made=made, files=files)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "its record"
-        raise ExportError(f"{source.name}: {where}: {first['msg']}") from None
+        raise ExportError(f"{source.name}: {first_problem(error)} [QA0411]") from None
     content = (json.dumps(record.model_dump(mode="json"), indent=2) + "\n").encode()
     (folder / RECORD).write_bytes(content)
     (folder / SEAL).write_text(seal_of(content), encoding="utf-8")

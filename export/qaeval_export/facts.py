@@ -72,10 +72,12 @@ def read_tokenizer(source: ModelSource) -> Tokenizer:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         said = " ".join(str(error).split())[:_MAX_CHARS]
-        raise ExportError(f"{path} cannot be used: {said}") from None
+        raise ExportError(f"{path} cannot be used: {said} [QA0418]") from None
     for n_tokens, n_chars in sizes:
         if n_tokens > _MOST_TOKENS_PER_CHAR * (n_chars + 1):
-            raise ExportError(f"{path} makes {n_tokens:,} tokens of {n_chars} characters")
+            raise ExportError(
+                f"{path} splits {n_chars} characters into {n_tokens:,} tokens [QA0418]"
+            )
     return tokenizer
 
 
@@ -101,13 +103,13 @@ def pair_template(source: ModelSource, tokenizer: Tokenizer) -> TemplateRecord:
     n_alone = sum(text is not None for text in alone.sequence_ids)
     if [*alone.ids[:1], *alone.ids[1 + n_alone :]] != [*prefix, *suffix]:
         raise ExportError(
-            f"{source.name}: its tokenizer.json frames one text as {alone.tokens}, not with "
-            "the ends of a pair"
+            f"{source.name}: its tokenizer.json adds {alone.tokens} to one text, not the ends of a "
+            "pair [QA0418]"
         )
     if n_texts != 2 or len(prefix) != 1 or not middle or not suffix:
         raise ExportError(
-            f"{source.name}: its tokenizer.json frames a pair as {encoding.tokens}, not as "
-            "[CLS] a [SEP] a [SEP]"
+            f"{source.name}: its tokenizer.json adds {encoding.tokens} to a pair, not [CLS] a "
+            "[SEP] b [SEP] [QA0418]"
         )
     return TemplateRecord(
         prefix_ids=tuple(prefix), middle_ids=tuple(middle), suffix_ids=tuple(suffix)

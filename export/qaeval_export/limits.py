@@ -63,8 +63,8 @@ def check_sizes(proto: onnx.ModelProto, source: ModelSource) -> None:
     n_bytes = sum(map(_n_bytes, tensors_of(proto)))
     if n_bytes > _MOST_PER_FILE_BYTE * n_file_bytes:
         raise ExportError(
-            f"{source.onnx_file} of {source.name} has tensors of {n_bytes / 1e9:,.1f} GB in files "
-            f"of {n_file_bytes / 1e9:,.1f} GB"
+            f"{source.onnx_file} of {source.name} declares tensors of {n_bytes / 1e9:,.1f} GB, and "
+            f"its files have {n_file_bytes / 1e9:,.1f} GB [QA0411]"
         )
 
 

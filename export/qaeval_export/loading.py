@@ -122,7 +122,8 @@ def load_model(source: ModelSource, *, role: str, loads_as: str = "") -> LoadedM
         missing = {key for key in missing if not key.startswith("pooler.")}
     if missing:
         raise ExportError(
-            f"{source.name} has no weights for {len(missing)} parameters, first {min(missing)}"
+            f"{source.name} has no weights for {len(missing)} parameters, first {min(missing)} "
+            "[QA0403]"
         )
     is_plain = not source.gguf_file and (source.folder / "tokenizer.json").is_file()
     auto = None if is_plain else _auto_tokenizer(source)
@@ -151,7 +152,9 @@ def _merge_adapter(model: nn.Module, source: ModelSource) -> tuple[nn.Module, se
     known = get_peft_model_state_dict(wrapped, save_embedding_layers=False)
     unknown = sorted(stored - set(known))
     if unknown:
-        raise ExportError(f"{source.name}: its adapter has an unknown weight {unknown[0]}")
+        raise ExportError(
+            f"{source.name}: its adapter has an unknown weight, {unknown[0]} [QA0403]"
+        )
     prefix = "base_model.model."
     whole = {key.removeprefix(prefix) for key in stored if ".lora_" not in key}
     return wrapped.merge_and_unload(), whole
@@ -162,27 +165,31 @@ def _check_supported(config: Any, *, source: ModelSource, role: str) -> None:
     if config.model_type not in types:
         raise ExportError(
             f"{source.name} is of type {config.model_type!r}; for {role} it must be one of "
-            f"{', '.join(types)}"
+            f"{', '.join(types)} [QA0408]"
         )
     if role != "causal_lm":
         kind = getattr(config, "position_embedding_type", "absolute") or "absolute"
         if kind != "absolute" or getattr(config, "is_decoder", False):
-            raise ExportError(f"{source.name}: only encoders with absolute positions are supported")
+            raise ExportError(
+                f"{source.name} is a decoder or has other than absolute positions; encoders with "
+                "absolute positions are supported [QA0408]"
+            )
         if role == "cross_encoder" and config.num_labels != 1:
             raise ExportError(
-                f"{source.name} has {config.num_labels} outputs; a cross-encoder that scores a "
-                "pair has one"
+                f"{source.name} has {config.num_labels} outputs; a cross-encoder needs one [QA0408]"
             )
         return
     uses_window = getattr(config, "use_sliding_window", config.model_type == "mistral")
     window = getattr(config, "sliding_window", None)
     if uses_window and window is not None and window < config.max_position_embeddings:
-        raise ExportError(f"{source.name} attends in windows of {window} tokens: not supported")
+        raise ExportError(
+            f"{source.name} attends in windows of {window} tokens, which is not supported [QA0408]"
+        )
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rope not in _FIXED_ROPE_TYPES:
         raise ExportError(
             f"{source.name} has rotary positions of type {rope!r}; supported: "
-            f"{', '.join(_FIXED_ROPE_TYPES)}"
+            f"{', '.join(_FIXED_ROPE_TYPES)} [QA0408]"
         )
 
 
@@ -218,7 +225,9 @@ def _text_ends(
         ids[end] = found if in_use and found < config.vocab_size else None
     begin = ids["bos"] if ids["bos"] is not None else ids["eos"]
     if begin is None:
-        raise ExportError(f"{source.name}: its tokenizer has neither a begin nor an end of text")
+        raise ExportError(
+            f"{source.name}: its tokenizer has no token for the begin or end of a text [QA0408]"
+        )
     return begin, ids["eos"]
 
 
@@ -280,7 +289,9 @@ def wanted_layer(loaded: LoadedModel, request: ArtifactRequest) -> int:
     asked = request.options.get("layer", "last")
     layer = n_layers if asked == "last" else int(asked)
     if layer > n_layers:
-        raise ExportError(f"{loaded.source.name} has {n_layers} layers, layer {layer} was asked")
+        raise ExportError(
+            f"{loaded.source.name} has {n_layers} layers, and layer {layer} was asked for [QA0408]"
+        )
     return layer
 
 
@@ -298,7 +309,7 @@ def in_span_label(config: Any) -> int:
         return named[0]
     if len(labels) == 2:
         return 1
-    raise ExportError(f"none of the labels {list(labels.values())} is ANSWER")
+    raise ExportError(f"none of the labels {list(labels.values())} is called ANSWER [QA0408]")
 
 
 def first_position(loaded: LoadedModel) -> int:

@@ -119,7 +119,7 @@ class SentenceFiles:
         return json.loads(path.read_text(encoding="utf-8"))
 
     def _refuse(self, what: str) -> ExportError:
-        return ExportError(f"{self._source.name} {what}: not supported")
+        return ExportError(f"{self._source.name} {what}: not supported [QA0408]")
 
     def _check(self, settings_file: str) -> None:
         main, kind = self._main, self._kind
@@ -189,7 +189,9 @@ class SentenceFiles:
         named = str(named or "torch.nn.Sigmoid")
         last = _class_name(named)
         if last not in ("Sigmoid", "Identity") or not named.startswith("torch."):
-            raise ExportError(f"activation {named} is not supported; Sigmoid or Identity is")
+            raise ExportError(
+                f"activation {named} is not supported; use Sigmoid or Identity [QA0408]"
+            )
         return "sigmoid" if last == "Sigmoid" else "identity"
 
     def pooling(self) -> Literal["mean", "cls", "max"]:
@@ -218,7 +220,7 @@ class SentenceFiles:
         on -= {"include_prompt"}
         found = [_POOLINGS[key] for key in on if key in _POOLINGS]
         if len(folders) > 1 or len(on) != 1 or not found:
-            raise ExportError(f"{self._source.name} pools by {sorted(on)}: not supported")
+            raise ExportError(f"{self._source.name} pools by {sorted(on)}: not supported [QA0408]")
         return found[0]
 
     def max_tokens(self, config: Any) -> int:

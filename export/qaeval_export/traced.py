@@ -68,7 +68,8 @@ def compare_with_weights(
     attempt = _judge(parity, tolerance=graph.tolerance[precision], precision=precision)
     if not attempt.passed:
         raise ExportError(
-            f"{source.onnx_file} of {request.model} differs from its safetensors: {_shown(attempt)}"
+            f"{source.onnx_file} of {request.model} differs from its safetensors: "
+            f"{_shown(attempt)} [QA0410]"
         )
     return _record(attempt, parity, n_rows=len(rows), attempts=[attempt])
 
@@ -129,7 +130,7 @@ def _gate(
             record = _record(attempt, parity, n_rows=len(rows), attempts=attempts)
             return converted, record, apart
         say(f"{precision}: {why}")
-    raise ExportError(f"{request.graph} of {request.model} differs from torch: {why}")
+    raise ExportError(f"{request.graph} of {request.model} differs from torch: {why} [QA0410]")
 
 
 @contextmanager

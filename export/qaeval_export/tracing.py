@@ -60,7 +60,7 @@ def trace(loaded: LoadedModel, request: ArtifactRequest) -> onnx.ModelProto:
             first = str(error).strip().splitlines() or [""]
             raise ExportError(
                 f"{request.graph} of {request.model} could not be exported: "
-                f"{type(error).__name__}: {first[0]}"
+                f"{type(error).__name__}: {first[0]} [QA0409]"
             ) from error
     # The tracer's notes hold file names of this machine: two machines would make two hashes.
     common.ClearMetadataAndDocStringPass()(program.model)
@@ -107,7 +107,8 @@ def check_dynamic(
     for record, axes in zip((*records[0], *records[1]), (*inputs, *outputs), strict=True):
         if tuple(record.shape) != tuple(axes):
             raise ExportError(
-                f"the exporter made {record.name} of shape {record.shape}, declared {axes}"
+                f"the exporter made {record.name} with shape {record.shape}; the graph declares "
+                f"{axes} [QA0409]"
             )
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from qaeval import arguments
 from qaeval import command as options
 from qaeval.arguments import (
@@ -152,7 +150,7 @@ def audit_run(
             settings=load_settings(config),
         )
         if no_texts and texts is not None:
-            raise ConfigError("--texts and --no-texts: one of them")
+            raise ConfigError("give --texts or --no-texts, not both [QA0102]")
     except QAEvalError as error:
         options.fail(error)
     audit_out(
@@ -165,14 +163,3 @@ def audit_run(
         dry_run=dry_run,
         address=address,
     )
-
-
-def main() -> None:
-    """Run ``python -m qaeval.audit``."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=EPILOG)(audit_run)
-    app()
-
-
-if __name__ == "__main__":
-    main()

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from qaeval import arguments
 from qaeval.arguments import (
     ColumnOption,
@@ -98,14 +96,3 @@ def calibrate(
     calibrate_corpus(
         words, corpus=corpus, out=out, n_pairs=n_pairs, n_questions=n_questions, seed=seed
     )
-
-
-def main() -> None:
-    """Run ``python -m qaeval.calibrate``."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=EPILOG)(calibrate)
-    app()
-
-
-if __name__ == "__main__":
-    main()

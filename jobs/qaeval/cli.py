@@ -111,7 +111,7 @@ def main() -> None:
     asked = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     # What is loaded stays: looking for cycles in it took a tenth of the start. A verb turns it on.
     gc.disable()
-    make_app([asked] if asked in VERBS else VERBS)()
+    options.run_words(make_app([asked] if asked in VERBS else VERBS), "qaeval")
 
 
 if __name__ == "__main__":

@@ -11,10 +11,13 @@ import gc
 import os
 import sys
 from collections.abc import Callable
-from typing import NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar, cast
 
 from qaeval_core.errors import QAEvalError, RunError
 from qaeval_core.terminal import say, say_error, show, show_lines
+
+if TYPE_CHECKING:
+    import typer
 
 # Set by --debug, and by whoever runs a command where options cannot be given.
 DEBUG = "QAEVAL_DEBUG"
@@ -77,7 +80,8 @@ def caught(command: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
         except Exception as error:
             if os.environ.get(DEBUG) or not _is_outside(error):
                 raise
-            say_error(f"{explained(error)} ({DEBUG}=1 shows where)")
+            cause = _cause(error)
+            say_error(f"{explained(cause)} ({DEBUG}=1 shows where) [{_code_of(cause)}]")
             sys.exit(EXIT_INCOMPLETE)
 
     return run
@@ -91,6 +95,21 @@ def _is_outside(error: Exception) -> bool:
     return isinstance(error, (*_OUTSIDE, *kinds)) or is_of_engine
 
 
+def _cause(error: BaseException) -> BaseException:
+    """Return what went wrong in a task of a cluster: the text beside it is another machine's."""
+    cause = getattr(error, "cause", None)
+    return _cause(cause) if isinstance(cause, BaseException) else error
+
+
+def _code_of(error: BaseException) -> str:
+    """Return the code of an error that is none of ours, or was not expected where it came from."""
+    if isinstance(error, QAEvalError) and error.code:
+        return error.code
+    if isinstance(error, OSError):
+        return "QA0001"
+    return "QA0003" if isinstance(error, MemoryError | RecursionError) else "QA0002"
+
+
 def explained(error: BaseException) -> str:
     """Return what failed, on which file, and why, in one line.
 
@@ -101,12 +120,24 @@ def explained(error: BaseException) -> str:
     >>> explained(UnicodeDecodeError("utf-8", b"a", 0, 1, "invalid start byte"))
     "UnicodeDecodeError: 'utf-8' codec can't decode byte 0x61 in position 0: invalid start byte"
     """
-    # Of a task of a cluster: its own text is the trace of another machine.
-    cause = getattr(error, "cause", None)
-    if isinstance(cause, BaseException):
-        return explained(cause)
     if isinstance(error, OSError) and error.strerror:
         names = [str(name) for name in (error.filename, error.filename2) if name is not None]
         return f"{' and '.join(names) or 'the disk or network'}: {error.strerror}"
-    text = " ".join(str(error).split())
+    text = " ".join((error.text if isinstance(error, QAEvalError) else str(error)).split())
     return f"{type(error).__name__}: {text[:_MAX_CHARS]}" if text else type(error).__name__
+
+
+def run_words(app: typer.Typer, name: str) -> NoReturn:
+    """Run the words of the command line; those that it does not know are an error in one line."""
+    # Imported here: some commands load no typer.
+    import typer
+
+    usage_error = cast(type[typer.BadParameter], typer.BadParameter.__base__)
+    try:
+        status = typer.main.get_command(app).main(prog_name=name, standalone_mode=False)
+    except usage_error as error:
+        path = error.ctx.command_path if error.ctx is not None else name
+        if message := error.format_message():  # Without words the help has been shown.
+            say_error(f"{message} ({path} --help shows examples) [QA0101]")
+        sys.exit(EXIT_BAD_REQUEST)
+    sys.exit(status)

@@ -218,7 +218,7 @@ def correlate(
 
     try:
         if labels is not None and (ratings is not None or on is not None):
-            raise ConfigError("--labels FILE is --with FILE --on id: give one of them")
+            raise ConfigError("--labels FILE means --with FILE --on id; give one of them [QA0102]")
         request = StudyRequest(
             scores=tuple(scores),
             human=_words(human),
@@ -256,14 +256,3 @@ def correlate(
 
 def _words(text: str | None) -> tuple[str, ...]:
     return tuple(word.strip() for word in (text or "").split(",") if word.strip())
-
-
-def main() -> None:
-    """Run ``python -m qaeval.correlate``."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=EPILOG)(correlate)
-    app()
-
-
-if __name__ == "__main__":
-    main()

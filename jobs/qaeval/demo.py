@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from qaeval import arguments
 
 EPILOG = """Examples:
@@ -37,14 +35,3 @@ def demo(
     from qaeval.work.demo import run_demo
 
     run_demo(out)
-
-
-def main() -> None:
-    """Run ``python -m qaeval.demo``."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=EPILOG)(demo)
-    app()
-
-
-if __name__ == "__main__":
-    main()

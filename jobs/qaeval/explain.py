@@ -8,8 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from qaeval import arguments
 from qaeval import command as options
 from qaeval.arguments import MovedInputOption, PluginOption, RunArgument, option
@@ -116,14 +114,3 @@ def explain(
     if json is not None:
         write_json(json, explanation_content(explanation))
         options.show(f"JSON: {json}")
-
-
-def main() -> None:
-    """Run ``python -m qaeval.explain``."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=EPILOG)(explain)
-    app()
-
-
-if __name__ == "__main__":
-    main()

@@ -21,7 +21,7 @@ EPILOG = """Examples:
 def export(words: Sequence[str]) -> None:
     """Export a model to ONNX ahead of a run."""
     if importlib.util.find_spec("torch") is None:
-        options.say(f"error: exporting needs torch: pip install {requirement('models')}")
+        options.say_error(f"exporting needs torch: pip install {requirement('models')} [QA0004]")
         sys.exit(options.EXIT_BAD_REQUEST)
     done = subprocess.run(
         [sys.executable, "-m", "qaeval_export", *words],

@@ -239,7 +239,7 @@ def filter_rows(
 
     try:
         if local and address is not None:
-            raise ConfigError("--local takes no cluster: leave --address out")
+            raise ConfigError("--local uses no cluster; leave --address out [QA0102]")
         request = FilterRequest(
             rules=rules,
             keep=tuple(keep or ()),
@@ -275,14 +275,3 @@ def filter_rows(
         address=address,
         local=local,
     )
-
-
-def main() -> None:
-    """Run ``python -m qaeval.filter``."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=EPILOG)(filter_rows)
-    app()
-
-
-if __name__ == "__main__":
-    main()

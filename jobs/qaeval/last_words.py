@@ -21,7 +21,7 @@ from types import FrameType
 # Whoever sends these knows why it ends.
 _WANTED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE}
 _PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP}
-_AGAIN = "what is committed stays: run the same command again"
+_AGAIN = "committed work is kept; run the same command again"
 _WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl
 
 
@@ -121,16 +121,16 @@ def _end_as(status: int, *, is_told: bool) -> None:
         os.kill(os.getpid(), number)
     code = os.waitstatus_to_exitcode(status)
     if not is_told:
-        _say("the process has ended without a word, as it does where Ray is gone")
+        _say("the process ended without a message, as it does when Ray is gone")
     sys.exit(code or not is_told)
 
 
 def _of_signal(number: int) -> str:
     if number == signal.SIGKILL:
-        return "the process was killed (SIGKILL), as one is that takes too much memory"
-    return f"the process has crashed ({signal.Signals(number).name}): please report it"
+        return "the process was killed (SIGKILL), often for lack of memory"
+    return f"the process crashed ({signal.Signals(number).name}); please report it"
 
 
 def _say(what: str) -> None:
-    sys.stderr.write(f"error: {what}; {_AGAIN}\n")
+    sys.stderr.write(f"error: {what}; {_AGAIN} [QA0006]\n")
     sys.stderr.flush()

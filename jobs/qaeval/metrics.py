@@ -71,14 +71,3 @@ def metrics(
         options.show("  ".join(record[key].ljust(widths.get(key, 0)) for key in _COLUMNS))
         options.show(f"    {record['what']}")
         options.show(f"    {record['source']}")
-
-
-def main() -> None:
-    """Run ``python -m qaeval.metrics``."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=EPILOG)(metrics)
-    app()
-
-
-if __name__ == "__main__":
-    main()

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from qaeval import arguments
 from qaeval import command as options
 from qaeval.arguments import MovedInputOption, NoTextsOption, RunArgument, TextsOption, option
@@ -55,27 +53,16 @@ def report(
 
     try:
         if no_texts and texts is not None:
-            raise ConfigError("--texts and --no-texts: one of them")
+            raise ConfigError("give --texts or --no-texts, not both [QA0102]")
         check_lasting(out, "OUT")
         page = as_path(out) / PAGE
         shown = page_again(out, by=by or (), n_texts=0 if no_texts else texts, inputs=source or ())
         page.put(shown.encode())
     except (RunError, OSError) as error:
         options.fail(
-            error if isinstance(error, QAEvalError) else RunError(str(error)),
+            error if isinstance(error, QAEvalError) else RunError(f"{error} [QA0001]"),
             code=options.EXIT_INCOMPLETE,
         )
     except QAEvalError as error:
         options.fail(error)
     options.show(f"page: {page}")
-
-
-def main() -> None:
-    """Run ``python -m qaeval.report``."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=EPILOG)(report)
-    app()
-
-
-if __name__ == "__main__":
-    main()

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from qaeval import arguments
 from qaeval.arguments import (
     ColumnOption,
@@ -177,14 +175,3 @@ def score(
         columns=column,
     )
     score_rows(words, extra, dry_run=dry_run, local=local)
-
-
-def main() -> None:
-    """Run ``python -m qaeval.score``."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=EPILOG)(score)
-    app()
-
-
-if __name__ == "__main__":
-    main()

@@ -31,7 +31,7 @@ def train(words: Sequence[str]) -> None:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         needed = ", ".join(missing)
-        options.say(f"error: training needs {needed}: pip install {requirement('models')}")
+        options.say_error(f"training needs {needed}: pip install {requirement('models')} [QA0004]")
         sys.exit(options.EXIT_BAD_REQUEST)
     # The process becomes the training: signals and the exit status need no passing on.
     hands_over()

@@ -195,9 +195,11 @@ def watched_columns(
         if not names:
             raise SchemaError(
                 f"no column is described as a score; name some with {option}. Numeric columns: "
-                f"{', '.join(numeric) or 'none'}"
+                f"{', '.join(numeric) or 'none'} [QA0314]"
             )
     for name in names:
         if name not in numeric:
-            raise SchemaError(f"{option}: no column {name!r} of numbers{nearest(name, numeric)}")
+            raise SchemaError(
+                f"{option}: no numeric column {name!r}{nearest(name, numeric)} [QA0305]"
+            )
     return {name: said.get(name, Watched()) for name in names}

@@ -171,12 +171,12 @@ class _Comparison:
         before, now = (run.columns for run in self._runs)
         for name in before:
             if name not in now:
-                self._alert("column_missing", name, "", f"{name} is not there any more")
+                self._alert("column_missing", name, "", f"{name} no longer exists")
         for name, own in now.items():
             if name not in before:
-                self._notes.append(f"{name} is new: there is nothing to compare it with")
+                self._notes.append(f"{name} is new, so there is nothing to compare it with")
             elif before[name].signature != own.signature:
-                text = f"{name} was made in another way: {_means(before[name], own)}"
+                text = f"{name} was scored with other settings: {_means(before[name], own)}"
                 self._side_by_side(name, "signature_changed", text)
             elif before[name].cells != own.cells:
                 text = f"{name} was counted in other cells: {_means(before[name], own)}"
@@ -194,7 +194,7 @@ class _Comparison:
         """Test rates and columns in all slices that both runs have."""
         before, now = (run.rates.keys() for run in self._runs)
         for name in sorted(before ^ now):
-            text = f"{name} is of one of the two runs alone, and not compared"
+            text = f"only one of the two runs has {name}, so it is not compared"
             self._notes.append(text)
         places = [{own: code for code, own in enumerate(run.slices.all)} for run in self._runs]
         for own in dict.fromkeys([*places[0], *places[1]]):
@@ -208,7 +208,7 @@ class _Comparison:
             elif n_rows[0]:
                 self._missing(own, codes[0], n_rows[0])
             elif n_rows[1]:
-                self._notes.append(f"{own} is new: there is nothing to compare it with")
+                self._notes.append(f"{own} is new, so there is nothing to compare it with")
 
     def _test(self, own: Slice, codes: tuple[int, int], n_rows: Sequence[int]) -> None:
         if own.is_other and len({tuple(run.slices.values[own.by]) for run in self._runs}) > 1:
@@ -240,7 +240,7 @@ class _Comparison:
             self._tests += plugin_tests(self._pair, name, codes, blank)
 
     def _missing(self, own: Slice, code: int, n_rows: int) -> None:
-        text = f"{own} had {n_rows:,} rows and has none now"
+        text = f"{own} had {n_rows:,} rows, and has none now"
         if self._clusters[0][code] < self._settings.min_clusters:
             self._notes.append(text)
         else:
@@ -331,7 +331,7 @@ def _known(number: float) -> float | None:
 
 def _means(before: Profile, now: Profile) -> str:
     means = [moments_of(own, 0)[0] for own in (before, now)]
-    return f"its mean was {means[0]:.4g} and is {means[1]:.4g}, which says nothing"
+    return f"its mean was {means[0]:.4g} and is {means[1]:.4g}; they are not comparable"
 
 
 _MEASURES: Mapping[str, str] = {

@@ -41,7 +41,9 @@ class Survey:
         for name, counts in other.values.items():
             self.values.setdefault(name, Counter()).update(counts)
             if len(self.values[name]) > _MAX_VALUES:
-                raise ConfigError(f"--by {name}: it has more than {_MAX_VALUES:,} values")
+                raise ConfigError(
+                    f"--by {name}: it has more than {_MAX_VALUES:,} different values [QA0322]"
+                )
         for name, finder in other.finders.items():
             if name in self.finders:
                 self.finders[name].merge(finder)

@@ -79,7 +79,12 @@ def _measured(
     try:
         effect, p = map(float, STATISTICS[statistic].measure(before, now))
     except Exception as error:
-        raise RunError(f"{where} failed on {column}: {type(error).__name__}: {error}") from error
+        raise RunError(
+            f"{where} failed on {column}: {type(error).__name__}: {error} [QA0803]"
+        ) from error
     if not (math.isfinite(effect) and 0 <= p <= 1):
-        raise RunError(f"{where} returned effect {effect:g} and p {p:g} of {column}: no test")
+        raise RunError(
+            f"{where} returned effect {effect:g} and p {p:g} for {column}, which is not a test "
+            "[QA0803]"
+        )
     return effect, p

@@ -214,12 +214,12 @@ class Runs:
         told = read_json(path) or {}
         run = told.get("run")
         if not isinstance(run, str) or not _ID.match(run):
-            raise UnreadableFileError(f"{path} is damaged")
+            raise UnreadableFileError(f"{path} is damaged [QA0801]")
         if not self.path(run).is_file():
-            raise RunError(f"{path} names {run}, whose profile is not there")
+            raise RunError(f"{path} names {run}, and its profile is missing [QA0801]")
         if told.get("sha256") != self._sha256(run):
             raise UnreadableFileError(
-                f"{self.path(run)} is damaged, or another file than was pinned"
+                f"{self.path(run)} is damaged, or not the file that was pinned [QA0801]"
             )
         return run
 
@@ -276,18 +276,22 @@ def read_profile(path: AnyPath, store: Store, *, run: str | None = None) -> RunP
     """
     path = as_path(path)
     if not store.call(path.is_file, f"cannot look at {path}"):
-        raise ConfigError(f"no profile {path}")
+        raise ConfigError(f"no such profile: {path} [QA0801]")
     content = _content(path, store)
     if checksums.is_intact(content) is False:
-        raise UnreadableFileError(f"{path} is damaged: its checksum is another one")
+        raise UnreadableFileError(f"{path} is damaged: its checksum differs [QA0801]")
     try:
         table = table_of(content)
     except (OSError, pa.ArrowException) as error:
-        raise UnreadableFileError(f"{path} is no profile, or damaged: {error}") from None
+        raise UnreadableFileError(
+            f"{path} is not a profile, or damaged: {error} [QA0801]"
+        ) from None
     profile = RunProfile.from_table(table, str(path))
     told = (table.schema.metadata or {}).get(_RUN, b"").decode(errors="replace")
     if run is not None and told != run:
-        raise UnreadableFileError(f"{path} is the profile of another run ({told or 'unknown'})")
+        raise UnreadableFileError(
+            f"{path} is the profile of another run ({told or 'unknown'}) [QA0801]"
+        )
     return profile
 
 
@@ -296,6 +300,8 @@ def _content(path: StoragePath, store: Store) -> bytes:
         try:
             return path.read_bytes(most_bytes=_MOST_BYTES)
         except UnfitFileError as error:
-            raise UnreadableFileError(f"{path} is no profile: {error.strerror}") from None
+            raise UnreadableFileError(
+                f"{path} is not a profile: {error.strerror} [QA0801]"
+            ) from None
 
     return store.call(read, f"cannot read {path}")

@@ -51,10 +51,12 @@ class AuditRequest:
 
     def __post_init__(self) -> None:
         if len(self.by) > MAX_BY:
-            raise ConfigError(f"--by names {len(self.by)} columns, at most {MAX_BY} are taken")
+            raise ConfigError(
+                f"--by names {len(self.by)} columns; at most {MAX_BY} are allowed [QA0104]"
+            )
         for option, names in (("--by", self.by), ("--watch", self.watch)):
             if twice := [name for name in names if names.count(name) > 1]:
-                raise ConfigError(f"{option} names {twice[0]!r} twice")
+                raise ConfigError(f"{option} names {twice[0]!r} twice [QA0106]")
 
 
 class AuditConfig(Section):

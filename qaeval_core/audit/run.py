@@ -159,7 +159,7 @@ class Audit:
         earlier, n_rows, unread = self._earlier()
         if self.reference.name != self.run and before.to_table().equals(profile.to_table()):
             unread.append(
-                f"the reference {self.reference.name} equals this run in all counts: is it a copy?"
+                f"the reference {self.reference.name} has the same counts as this run. A copy?"
             )
         if self.request.watch:  # What is not asked for has not vanished.
             before = before.only(self.request.watch)
@@ -249,7 +249,7 @@ class Audit:
             try:
                 profile = self.runs.read(run)
             except UnreadableFileError as error:
-                notes.append(f"left out of the history: {error}")
+                notes.append(f"skipped in the history: {error}")
                 continue
             found.append((run, run_means(profile)))
             n_rows = profile.n_rows
@@ -309,7 +309,8 @@ def prepare_audit(
 def _complete(out: StoragePath) -> FinishedRun:
     if (out / "run.json").is_file() and not (out / "_SUCCESS").is_file():
         raise RunError(
-            f"{out} is not complete: it has no _SUCCESS. Run the same qaeval score again to go on"
+            f"{out} has no _SUCCESS, so the run has not finished. Run the same qaeval score again "
+            "to complete it [QA0512]"
         )
     return read_run(out)
 
@@ -324,14 +325,14 @@ def _reference_or_none(
     try:
         return _find_reference(request, runs, run), ()
     except UnreadableFileError as error:
-        why = f"no reference: {error}"
+        why = RunError(f"no reference: {error}")
     except RunError as error:
-        why = str(error)
+        why = error
     if request.reference is not None:
-        raise RunError(why)
+        raise why
     if not request.pin:
-        raise RunError(f"{why}; --pin makes this run the reference")
-    return _Reference(), (why,)
+        raise RunError(f"{why.text}; --pin makes this run the reference [{why.code}]")
+    return _Reference(), (why.text,)
 
 
 def _find_reference(request: AuditRequest, runs: Runs, run: str) -> _Reference:
@@ -340,7 +341,7 @@ def _find_reference(request: AuditRequest, runs: Runs, run: str) -> _Reference:
         found = runs.reference(choice, run)
         if found is None and choice == "pinned" and set(runs.ids()) - {run}:
             raise RunError(
-                f"no reference: nothing is pinned in {runs.folder}; pin a run with --pin"
+                f"no reference: nothing is pinned in {runs.folder}; pin a run with --pin [QA0802]"
             )
         return _Reference() if found is None else _Reference(found, runs.read(found))
     path = as_path(choice)
@@ -353,8 +354,8 @@ def _find_reference(request: AuditRequest, runs: Runs, run: str) -> _Reference:
     if choice in runs.ids():
         return _Reference(choice, runs.read(choice))
     raise ConfigError(
-        f"--reference {choice}: neither an OUT nor a profile, nor a run of {runs.folder}"
-        f"{nearest(choice, [*REFERENCES, *runs.ids()])}"
+        f"--reference {choice}: not an OUT, a profile or a run of "
+        f"{runs.folder}{nearest(choice, [*REFERENCES, *runs.ids()])} [QA0802]"
     )
 
 
@@ -362,8 +363,8 @@ def _check_same_clusters(source: Source, reference: _Reference) -> None:
     like = reference.profile
     if like is not None and like.cluster != source.cluster:
         raise ConfigError(
-            f"--cluster {source.cluster}: the clusters of the reference {reference.name} are "
-            f"{like.cluster}; name that, or another reference"
+            f"--cluster {source.cluster}: the reference {reference.name} has the clusters "
+            f"{like.cluster}; name those, or another reference [QA0804]"
         )
 
 
@@ -374,7 +375,8 @@ def _check_tolerances(request: AuditRequest, source: Source, before: RunProfile 
     for name in request.settings.columns:
         if name not in known:
             raise ConfigError(
-                f"tolerances of {name!r}: no such column is audited{nearest(name, sorted(known))}"
+                f"tolerances of {name!r}: no such column is audited{nearest(name, sorted(known))} "
+                "[QA0105]"
             )
 
 

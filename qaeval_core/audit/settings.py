@@ -89,16 +89,20 @@ class AuditSettings:
             for name, value in given.items():
                 known = [*TOLERANCES, *STATISTICS]
                 if name not in known:
-                    raise ConfigError(f"no tolerance of {name!r}{nearest(name, known)}")
+                    raise ConfigError(
+                        f"tolerances: no statistic {name!r}{nearest(name, known)} [QA0105]"
+                    )
                 if not value >= 0:
-                    raise ConfigError(f"the tolerance of {name} is {value}, not at least 0")
+                    raise ConfigError(
+                        f"the tolerance of {name} is {value}; it must be 0 or more [QA0104]"
+                    )
         if not 1 / (self.n_draws + 1) <= self.alpha < 1:
             raise ConfigError(
-                f"alpha is {self.alpha}: with {self.n_draws} draws it is from "
-                f"{1 / (self.n_draws + 1):.2g} to below 1"
+                f"alpha is {self.alpha}; with {self.n_draws} draws it must be at least "
+                f"{1 / (self.n_draws + 1):.2g} and below 1 [QA0104]"
             )
         if self.seed < 0:
-            raise ConfigError(f"the seed is {self.seed}, not at least 0")
+            raise ConfigError(f"the seed is {self.seed}; it must be 0 or more [QA0104]")
 
     def tolerance(self, column: str, statistic: str) -> float | None:
         """Return the tolerance of a statistic; None where it is only shown."""

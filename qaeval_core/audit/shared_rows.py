@@ -238,7 +238,7 @@ def _same_inputs(
     left_out = {name: why for name in names if (why := _why_not(sides, name))}
     roles = {name: _roles_of(sides[1], name) for name in names if name not in left_out}
     notes = [
-        f"not_reproducible is not looked for in {', '.join(own)}: {why}"
+        f"not_reproducible is not checked in {', '.join(own)}: {why}"
         for why in sorted(set(left_out.values()))
         if (own := [name for name in left_out if left_out[name] == why])
     ]
@@ -249,7 +249,7 @@ def _same_inputs(
         try:
             found = _read_inputs(side, tuple(set(roles.values())), executor, retry_s=retry_s)
         except QAEvalError as error:
-            return {}, [*notes, f"not_reproducible is not looked for: {error}"]
+            return {}, [*notes, f"not_reproducible is not checked: {error}"]
         hashes.append({own: each[own_rows] for own, each in found.items()})
     before, now = hashes
     same = {own: before[own] == now[own] for own in before}
@@ -262,12 +262,12 @@ def _why_not(sides: Sequence[Side], name: str) -> str:
         own = side.source.rows.watch[name]
         settings = side.run.config.metrics.get(instance_of(name, own))
         if settings is None or not own.signature:
-            return "it is no score of these runs"
+            return "it is not a score of these runs"
         if not is_known(settings):
             return "its metric is not installed here"
         needs = metric_of(settings).needs
         if "endpoint" in needs:
-            return "a language model may reply otherwise"
+            return "a language model may give another reply"
         if side.run.device == "cuda" and needs != ("words",):
             return "on a GPU the last digits depend on the batch"
     return ""
@@ -290,7 +290,7 @@ def _read_inputs(
     columns = {role: run.columns[role] for own in wanted for role in own if role in run.columns}
     for column in columns.values():
         if column not in given.names:
-            raise SchemaError(f"the input has no column {column!r} any more")
+            raise SchemaError(f"the input no longer has the column {column!r} [QA0305]")
     shared = columns.get("context")
     source = Source(
         corpus=given,

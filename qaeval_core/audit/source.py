@@ -20,6 +20,7 @@ from qaeval_core.errors import (
     QAEvalError,
     SchemaError,
     UnreadableFileError,
+    first_problem,
     nearest,
 )
 from qaeval_core.planning.inputs import InputFile, find_inputs
@@ -134,7 +135,9 @@ def _score_files(run: FinishedRun) -> list[InputFile]:
     # Scores of files that are no input any more stay in OUT.
     own = [file for file in found if file.relative in run.file_ids]
     if gone := sorted(set(run.file_ids) - {file.relative for file in own}):
-        raise InputError(f"{run.out} has no scores of {gone[0]}: run the same qaeval score again")
+        raise InputError(
+            f"{run.out} has no scores of {gone[0]}; run the same qaeval score again [QA0515]"
+        )
     return own or found
 
 
@@ -146,13 +149,14 @@ def _ranges(files: Sequence[InputFile]) -> dict[str, ScoreRange]:
             own = _RANGES.validate_json(text) if text is not None else {}
         except ValidationError as error:
             raise UnreadableFileError(
-                f"{file.uri}: what it says of its columns is damaged: {error.errors()[0]['msg']}"
+                f"{file.uri}: the description of its columns is damaged: "
+                f"{first_problem(error)} [QA0514]"
             ) from None
         for name, each in own.items():
             if ranges.setdefault(name, each).signature != each.signature:
                 raise SchemaError(
-                    f"{file.relative}: {name} was made in another way than in the files before; "
-                    "run the same qaeval score again"
+                    f"{file.relative}: {name} was scored with other settings than in the files "
+                    "before; run the same qaeval score again [QA0515]"
                 )
     return ranges
 
@@ -162,10 +166,12 @@ def _watched(
 ) -> dict[str, Watched]:
     for name in names:
         if name not in schema.names:
-            raise ConfigError(f"--watch: no column {name!r}{nearest(name, schema.names)}")
+            raise ConfigError(f"--watch: no column {name!r}{nearest(name, schema.names)} [QA0305]")
         if not _is_number(schema.field(name).type):
             kind = schema.field(name).type
-            raise ConfigError(f"--watch: column {name!r} is {kind}, not a number")
+            raise ConfigError(
+                f"--watch: column {name!r} is {kind}, and a number is needed [QA0306]"
+            )
     described = [
         name
         for name in ranges
@@ -189,11 +195,13 @@ def _check_key(schema: pa.Schema, name: str, option: str) -> None:
     if name not in schema.names:
         raise ConfigError(
             f"{option}: the scores have no column {name!r}{nearest(name, schema.names)} (qaeval "
-            "score --carry copies columns of the input)"
+            "score --carry copies columns of the input) [QA0305]"
         )
     kind = schema.field(name).type
     if is_list(kind) or pa.types.is_struct(kind):
-        raise ConfigError(f"{option}: column {name!r} is {kind}, not one value a row")
+        raise ConfigError(
+            f"{option}: column {name!r} is {kind}, and one value for each row is needed [QA0306]"
+        )
 
 
 def _clusters(
@@ -209,7 +217,9 @@ def _clusters(
         return _of_scores(run.out, scores), column
     if cluster not in ROLES:
         known = list(dict.fromkeys(["id", *ROLES, *run.config.output.carry]))
-        raise ConfigError(f"--cluster: no role or column {cluster!r}{nearest(cluster, known)}")
+        raise ConfigError(
+            f"--cluster: no role or column {cluster!r}{nearest(cluster, known)} [QA0105]"
+        )
     try:
         corpus = open_corpus(run.out, columns={}, inputs=inputs)
     except QAEvalError as error:
@@ -219,8 +229,8 @@ def _clusters(
     names = corpus.files[0].source.schema.names
     if column not in names:
         raise ConfigError(
-            f"--cluster {cluster}: the input has no column {column!r}{nearest(column, names)}"
-            f"{_other(run)}"
+            f"--cluster {cluster}: the input has no column "
+            f"{column!r}{nearest(column, names)}{_other(run)} [QA0305]"
         )
     return corpus, column
 

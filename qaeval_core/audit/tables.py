@@ -100,7 +100,9 @@ def audit_tables(
     known = list(AuditSettings.__slots__)
     for name in options:
         if name not in known:
-            raise ConfigError(f"audit_tables takes no {name!r}{nearest(name, known)}")
+            raise ConfigError(
+                f"audit_tables has no argument {name!r}{nearest(name, known)} [QA0105]"
+            )
     settings = AuditSettings(**options)
     is_polars = isinstance(current, pl.DataFrame)
     tables = tuple(
@@ -136,7 +138,7 @@ def _columns(
     for option, own in [*(("by", one) for one in asked.by), ("cluster", cluster)]:
         if own is not None and own not in both:
             raise SchemaError(
-                f"{option}: no column {own!r} in both tables{nearest(own, sorted(both))}"
+                f"{option}: no column {own!r} in both tables{nearest(own, sorted(both))} [QA0305]"
             )
     found = next((one for one in _CLUSTERS if one in both), None) if cluster is None else cluster
     own_id = id_column if id_column in both else None

@@ -54,7 +54,7 @@ def draw_pairs(job: Job, *, n_pairs: int, seed: int) -> RandomPairs:
     chosen = draw_rows(job.n_rows_total, n_rows=4 * n_pairs, rng=rng, among=sampled)
     questions, contexts = _read_texts(job, chosen)
     if len(set(contexts)) < 2:
-        raise InputError("calibration needs rows with at least two different contexts")
+        raise InputError("calibration needs rows with at least two different contexts [QA0217]")
     left = rng.permutation(len(questions))
     right = rng.permutation(len(questions))
     kept: list[tuple[str, str]] = []
@@ -70,7 +70,9 @@ def draw_pairs(job: Job, *, n_pairs: int, seed: int) -> RandomPairs:
         else:
             kept.append((questions[i], contexts[j]))
     if not kept:
-        raise InputError(f"no random pair has BLEU-1 <= {MAX_BLEU_1}: {n_dropped} were dropped")
+        raise InputError(
+            f"no random pair has BLEU-1 <= {MAX_BLEU_1}; {n_dropped} were dropped [QA0217]"
+        )
     return RandomPairs([pair[0] for pair in kept], [pair[1] for pair in kept], n_dropped)
 
 
@@ -116,7 +118,7 @@ def calibrate(
             assert found.raw is not None, "a baseline is a mean of scores"
             raw = found.raw[~np.isnan(found.raw)].astype(np.float64)
             if not len(raw):
-                raise InputError(f"{family.key}: no random pair has a defined score")
+                raise InputError(f"{family.key}: no random pair has a defined score [QA0217]")
             records[found.key] = BaselineRecord(
                 part=family.name,
                 key=found.key,

@@ -109,7 +109,8 @@ def _only(config: RunConfig) -> tuple[str, Settings]:
     ((name, settings), *others) = config.metrics.items()
     if others:
         raise ConfigError(
-            f"expected complexity is calibrated for one instance of {settings.metric} alone"
+            f"expected complexity is calibrated for one instance of {settings.metric} at a time "
+            "[QA0217]"
         )
     return name, settings
 

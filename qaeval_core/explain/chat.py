@@ -175,9 +175,9 @@ class KeptReplies:
             others = self._other_readings(entry, reply)
         notes = []
         if entry.text is None:
-            notes.append("no reply to show: the run kept no texts of replies")
+            notes.append("no reply to show: the run did not keep the texts of replies")
         if others:
-            notes.append(f"the reply is read otherwise by now: {', '.join(others)}")
+            notes.append(f"this version reads the reply differently: {', '.join(others)}")
         return entry, tuple(notes)
 
     def _find(self, key: str) -> JournalEntry | None:

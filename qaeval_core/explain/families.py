@@ -63,7 +63,7 @@ def explain_family(run: FamilyRun) -> FamilyExplanation:
         try:
             parts = list(explain(run))
         except ArtifactMissingError as error:
-            explain, note = None, f"which tokens its numbers come from is not shown: {error}"
+            explain, note = None, f"the matches of tokens are not shown: {error}"
     return FamilyExplanation(
         key=plan.key,
         family=plan.name,
@@ -203,7 +203,9 @@ def _matches_session(run: FamilyRun) -> Session:
     )
     artifact = find_artifact(run.artifacts, request, compare_model=False)
     if artifact.record.tokenizer_hash != record.tokenizer_hash:
-        raise ReconcileError(f"{artifact.folder} has another tokenizer than {record.model.name}")
+        raise ReconcileError(
+            f"{artifact.folder} and {record.model.name} have different tokenizers [QA0518]"
+        )
     return Session(artifact, n_threads=run.n_threads)
 
 
@@ -212,8 +214,8 @@ def _check_matches(run: FamilyRun, precision: FloatArray, unit: UnitRun) -> None
     tolerance = _MATCHES_TOLERANCE[run.plan.artifact.record.precision]
     if distance > tolerance:
         raise ReconcileError(
-            f"{run.plan.key}: matches average to other precisions than were scored, by up to "
-            f"{distance:.2g} (tolerance {tolerance:g}): the model has changed"
+            f"{run.plan.key}: averages of matches differ from the scores by up to {distance:.2g} "
+            f"(tolerance {tolerance:g}): the model changed [QA0518]"
         )
 
 
@@ -322,7 +324,9 @@ def _matched_text(
     mean = float((cosine * own).sum() / own.sum()) if own.sum() > 0 else None
     now = cosine if keeps_tokens else np.array([mean])
     if not np.allclose(now, best, atol=_COSINE_TOLERANCE):
-        raise ReconcileError(f"{run.plan.key}: best cosines of tokens are not the stored ones")
+        raise ReconcileError(
+            f"{run.plan.key}: the best cosines of tokens differ from the stored ones [QA0518]"
+        )
     return MatchedText(pieces=pieces, matched=matched, cosine=cosine, weight=own, mean=mean)
 
 
@@ -345,7 +349,9 @@ def _weight_parts(run: FamilyRun) -> Iterator[tuple[Part, ...]]:
         for side, cut in texts.items() if i in scored else ():
             own, values = cut[i], weights[side][i]
             if len(values) != len(own):
-                raise ReconcileError(f"{run.plan.key}: {len(values)} weights of {len(own)} tokens")
+                raise ReconcileError(
+                    f"{run.plan.key}: {len(values)} weights for {len(own)} tokens [QA0518]"
+                )
             if side == "reference" or i == scored[0]:
                 parts.append(token_weights(side, own, values.tolist()))
         yield tuple(parts)

@@ -170,23 +170,23 @@ def _compare(
     if compared.differences:
         shown = "; ".join(compared.differences[:_N_SHOWN_DIFFERENCES])
         raise ReconcileError(
-            f"{row.place}: {len(compared.differences)} of {compared.n_values} values are not what "
-            f"is stored (tolerance {compared.tolerance:g}): {shown}. Likely reason: "
-            f"{_likely_reason(row)}"
+            f"{row.place}: {len(compared.differences)} of {compared.n_values} values differ from "
+            f"the stored ones (tolerance {compared.tolerance:g}): {shown}. Likely reason: "
+            f"{_likely_reason(row)} [QA0518]"
         )
     return compared
 
 
 def _likely_reason(row: StoredRow) -> str:
     if row.place.relative in changed_files(row.run, row.job):
-        return f"{row.place.relative} has changed since the run; score it again"
+        return f"{row.place.relative} changed since the run; score it again"
     otherwise = [
         plan.name
         for plan in row.job.run.instances
         if str(plan.signature) != row.run.instances.get(plan.name)
     ]
     if otherwise:
-        return f"a file that settings of {', '.join(otherwise)} name has changed since the run"
+        return f"a file that settings of {', '.join(otherwise)} name changed since the run"
     if row.run.stopped:
         return "the run was resumed, and killed before it wrote scores; run qaeval score again"
     changed = _changed_packages(row.run)
@@ -209,7 +209,7 @@ def _changed_packages(run: FinishedRun) -> list[str]:
 def _not_installed(run: FinishedRun) -> list[str]:
     """Say which metrics are not computed again, as nothing here can."""
     return [
-        f"{name} is not computed again: its metric is not installed here"
+        f"{name} is not recomputed: its metric is not installed here"
         for name, settings in run.config.metrics.items()
         if not is_known(settings)
     ]
@@ -218,7 +218,7 @@ def _not_installed(run: FinishedRun) -> list[str]:
 def _notes(row: StoredRow) -> list[str]:
     notes = []
     if row.place.relative in changed_files(row.run, row.job):
-        notes.append(f"{row.place.relative} was written anew since the run; this row is as it was")
+        notes.append(f"{row.place.relative} was rewritten since the run; this row is the same")
     if row.run.device != "cpu":
         notes.append(f"the run was on {row.run.device}, this explanation on the CPU")
     notes += [

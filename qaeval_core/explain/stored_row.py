@@ -35,7 +35,7 @@ from qaeval_core.schema import COLUMNS_METADATA
 from qaeval_core.storage.arrow import table_at
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.store.row_ranges import RowRange
-from qaeval_core.tables.finished_run import FinishedRun
+from qaeval_core.tables.finished_run import FinishedRun, check_address, not_found
 from qaeval_core.tables.score_tables import described_columns
 
 _BATCH_ROWS = 65_536
@@ -91,20 +91,20 @@ def make_same_job(
     config = run.config
     for name in instances:
         if name not in config.metrics:
-            raise ConfigError(f"no instance {name!r} in {run.out}{nearest(name, config.metrics)}")
+            raise ConfigError(
+                f"no instance {name!r} in {run.out}{nearest(name, config.metrics)} [QA0105]"
+            )
     chosen = {name: config.metrics[name] for name in instances}
     for own in chosen.values():
         metric_of(own).reads(own)  # One that is not installed says so.
     chosen = chosen or {name: own for name, own in config.metrics.items() if is_known(own)}
     config = config.model_copy(update={"metrics": chosen})
+    check_address(run, inputs)
     config = _with_own_places(config, out=run.out, artifacts=artifacts, inputs=inputs)
     try:
         found = replace(read_inputs(config), sample=run.sample)
     except InputError as error:
-        raise InputError(
-            f"the input of this run: {error} (relative paths start from where it ran; --input PATH "
-            "names another place)"
-        ) from None
+        raise not_found(error) from None
 
     def stored(request: ArtifactRequest) -> Artifact:
         return find_artifact(artifacts or default_root(), request, compare_model=False)
@@ -119,13 +119,15 @@ def make_same_job(
         hint = (
             f"; the run had its artifacts in {named}: --artifacts names a folder" if named else ""
         )
-        raise ArtifactMissingError(f"explain builds no model: {error}{hint}") from None
+        raise ArtifactMissingError(
+            f"explain builds no model: {error.text}{hint} [{error.code}]"
+        ) from None
     changed = changed_files(run, job)
     for family in job.run.families:
         if family.key not in run.families:
             raise ReconcileError(
-                f"{family.key} is not what the run computed: {_difference(run, family.key, job)}"
-                f"{_likely(changed)}"
+                f"{family.key} is not what the run computed: "
+                f"{_difference(run, family.key, job)}{_likely(changed)} [QA0518]"
             )
     return job
 
@@ -134,12 +136,6 @@ def _with_own_places(
     config: RunConfig, *, out: StoragePath, artifacts: Path | None, inputs: Sequence[str]
 ) -> RunConfig:
     """Return a run's configuration with the places that the user named."""
-    remote = [path for path in config.input.paths if "://" in path]
-    if remote and not inputs:
-        raise ConfigError(
-            f"for safety the input address stored in OUT is not used: {remote[0]}; pass it with "
-            "--input"
-        )
     update: dict[str, dict[str, object]] = {
         "output": {"path": str(out)},
         "models": {"artifacts_path": artifacts and str(artifacts), "build": False},
@@ -177,7 +173,7 @@ def changed_files(run: FinishedRun, job: Job) -> list[str]:
 def _likely(changed: Sequence[str]) -> str:
     if not changed:
         return ""
-    return f"; likely reason: {', '.join(changed[:3])} has changed since the run"
+    return f"; likely reason: {', '.join(changed[:3])} changed since the run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +217,9 @@ class StoredRow:
         for rows in self.job.store.committed(key).get(file_id, []):
             if rows.start <= row < rows.stop:
                 return self.job.store.read(key, file_id, rows).slice(row - rows.start, 1)
-        raise ReconcileError(f"{key}: no commit holds {self.place}; run qaeval score again")
+        raise ReconcileError(
+            f"{key}: no commit holds {self.place}; run the same qaeval score again [QA0509]"
+        )
 
 
 def read_row(run: FinishedRun, job: Job, place: RowPlace) -> StoredRow:
@@ -242,8 +240,8 @@ def _input_values(run: FinishedRun, job: Job, place: RowPlace) -> dict[str, list
     file = next((file for file in job.files if file.relative == place.relative), None)
     if file is None:
         raise ReconcileError(
-            f"{place.relative} is no input of the last run into {run.out}; its scores are of an "
-            "earlier one"
+            f"{place.relative} is not an input of the last run into {run.out}; its scores are of "
+            "an earlier run [QA0518]"
         )
     rows = RowRange(place.row, place.row + 1)
     for piece in job.file_pieces(file):
@@ -256,7 +254,8 @@ def _input_values(run: FinishedRun, job: Job, place: RowPlace) -> dict[str, list
             finally:
                 reader.close()
     raise ReconcileError(
-        f"{place}: the input has {file.n_rows:,} rows now{_likely(changed_files(run, job))}"
+        f"{place}: the input now has {file.n_rows:,} rows{_likely(changed_files(run, job))} "
+        "[QA0518]"
     )
 
 
@@ -280,7 +279,7 @@ def _row_at(path: StoragePath, row: int, *, columns: list[str] | None = None) ->
             found: dict[str, object] = group.slice(row - start, 1).to_pylist()[0]
             return found
         start += n_rows
-    raise ReconcileError(f"{path} has {start:,} rows, row {row} is wanted")
+    raise ReconcileError(f"{path} has {start:,} rows, and row {row} was asked for [QA0518]")
 
 
 def find_row(out: AnyPath, *, identity: str | None = None, place: str | None = None) -> RowPlace:
@@ -303,7 +302,7 @@ def find_row(out: AnyPath, *, identity: str | None = None, place: str | None = N
         If no row has the id (the nearest ids are named), or more than one (all are listed).
     """
     if (identity is None) == (place is None):
-        raise ConfigError("name one row: --id ID, or --row FILE:N")
+        raise ConfigError("name one row: --id ID or --row FILE:N [QA0103]")
     files = _score_files(out)
     if place is not None:
         return _place(files, place)
@@ -317,8 +316,12 @@ def find_row(out: AnyPath, *, identity: str | None = None, place: str | None = N
     if found:
         shown = ", ".join(f"--row {item}" for item in found[:_N_LISTED])
         more = "" if len(found) <= _N_LISTED else f" and {len(found) - _N_LISTED:,} more"
-        raise InputError(f"{len(found):,} rows have the id {identity!r}; choose: {shown}{more}")
-    raise InputError(f"no row of {out} has the id {identity!r}{_near(files, str(identity))}")
+        raise InputError(
+            f"{len(found):,} rows have the id {identity!r}; choose: {shown}{more} [QA0312]"
+        )
+    raise InputError(
+        f"no row of {out} has the id {identity!r}{_near(files, str(identity))} [QA0312]"
+    )
 
 
 def _score_files(out: AnyPath) -> dict[str, StoragePath]:
@@ -330,14 +333,16 @@ def _score_files(out: AnyPath) -> dict[str, StoragePath]:
 def _place(files: dict[str, StoragePath], place: str) -> RowPlace:
     relative, separator, number = place.rpartition(":")
     if not separator or not number.isdecimal():
-        raise ConfigError(f"--row takes FILE:N, row numbers from 0, not {place!r}")
+        raise ConfigError(f"--row takes FILE:N with row numbers from 0, not {place!r} [QA0104]")
     if relative not in files:
-        raise ConfigError(f"--row {place}: no scores of {relative!r}{nearest(relative, files)}")
+        raise ConfigError(
+            f"--row {place}: {relative!r} has no scores{nearest(relative, files)} [QA0312]"
+        )
     row = int(number)
     n_rows = pq.read_metadata(files[relative].source()).num_rows
     if row >= n_rows:
         raise ConfigError(
-            f"--row {place}: {relative} has {n_rows:,} rows, the last is {n_rows - 1}"
+            f"--row {place}: {relative} has {n_rows:,} rows, the last is {n_rows - 1} [QA0312]"
         )
     own_id = _row_at(files[relative], row, columns=["id"])["id"]
     return RowPlace(relative, row, None if own_id is None else str(own_id))

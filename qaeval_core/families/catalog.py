@@ -36,9 +36,11 @@ _ORDER = list(dict.fromkeys(family.name for family in _OWN.values()))
 def _make_family(name: str, found: Any, package: Package) -> Family:
     own = found() if isinstance(found, type) and issubclass(found, Family) else found
     if not isinstance(own, Family):
-        raise ConfigError(f"it is no Family, but of type {type(own).__name__}")
+        raise ConfigError(f"it is of type {type(own).__name__}, and must be a Family [QA0211]")
     if _key(own) != name:
-        raise ConfigError(f"its entry point is named {name!r}, but its name is {_key(own)!r}")
+        raise ConfigError(
+            f"its entry point is named {name!r}, and its own name is {_key(own)!r} [QA0211]"
+        )
     return own
 
 
@@ -78,7 +80,9 @@ def add_modules(names: Sequence[str]) -> None:
             try:
                 _add(module)
             except (OSError, TypeError) as error:  # No source; a class that takes arguments.
-                raise ConfigError(f"--plugin {name}: {type(error).__name__}: {error}") from error
+                raise ConfigError(
+                    f"--plugin {name}: {type(error).__name__}: {error} [QA0211]"
+                ) from error
             MODULES.append(module)
 
 
@@ -90,9 +94,9 @@ def _imported(name: str) -> ModuleType:
     except Exception as error:
         hint = ""
         if name.endswith(".py") or os.sep in name:
-            hint = "; give the name of a module, as import does, not its path"
+            hint = "; give the name of a module, as in an import, not its path"
         raise ConfigError(
-            f"--plugin {name} cannot be imported: {type(error).__name__}: {error}{hint}"
+            f"--plugin {name} cannot be imported: {type(error).__name__}: {error}{hint} [QA0211]"
         ) from error
 
 
@@ -107,7 +111,7 @@ def _add(module: ModuleType) -> None:
         if inspect.isfunction(value):
             why = why_no_metric(value)
             if why and not is_marked(value):
-                METRICS.refuse(name, f"{name} of {package} is no metric: {why}")
+                METRICS.refuse(name, f"{name} of {package} is no metric: {why} [QA0212]")
                 refused.append(why)
                 continue
             metric = FunctionMetric(value, package=package, source=source)
@@ -125,7 +129,7 @@ def _add(module: ModuleType) -> None:
         n_added += 1
     if not n_added:
         why = f": {'; '.join(refused)}" if refused else ""
-        raise ConfigError(f"--plugin {module.__name__} has no metric{why}")
+        raise ConfigError(f"--plugin {module.__name__} has no metric{why} [QA0211]")
 
 
 def _is_subclass(value: object, kind: type) -> bool:

@@ -48,7 +48,10 @@ class GrgScorer(ModelScorer):
         super().__init__(artifact, encoder, options)
         record = artifact.record
         if record.bos_id is None or record.eos_id is None:
-            raise ModelError(f"{artifact.folder.name} has no BOS and EOS: not a causal LM")
+            raise ModelError(
+                f"{artifact.folder.name} has no BOS or EOS token, so it is not a causal language "
+                "model [QA0408]"
+            )
         self._bos = np.array([record.bos_id], dtype=np.int64)
         self._eos = np.array([record.eos_id], dtype=np.int64)
         self._n_positions = min(record.max_positions, int(str(options["max_window_tokens"])))

@@ -178,7 +178,7 @@ class ModelFamily(Family):
             return (self._plan(artifact, read.options, context),)
         counts = self.counts
         if counts is None:
-            raise ConfigError(f"{self.name} counts nothing over a corpus")
+            raise ConfigError(f"{self.name} counts nothing over a corpus [QA0007]")
         words = f"tokens of {artifact.record.tokenizer_hash[:12]}"
         counted = counts._plan(artifact, {}, context, words=words)
         own = self._plan(artifact, read.options, context, words=words, counted=counted)
@@ -233,7 +233,8 @@ class ModelFamily(Family):
         if self.runs_model and given is not None and given < plan.max_unit_tokens:
             raise ConfigError(
                 f"models.{self.model_role}.max_batch_tokens is {given}, but one window of "
-                f"{plan.artifact.record.model.name} has up to {plan.max_unit_tokens} tokens"
+                f"{plan.artifact.record.model.name} has up to {plan.max_unit_tokens} tokens "
+                "[QA0419]"
             )
 
 
@@ -467,8 +468,8 @@ class FamilyRunner(Runner):
         except DeviceMemoryError as error:
             if len(batch) == 1:
                 raise DeviceMemoryError(
-                    f"{self.plan.key}: one input of {padded} tokens does not fit the device's "
-                    f"memory: {error}"
+                    f"{self.plan.key}: one input of {padded} tokens does not fit the memory of the "
+                    f"device: {error} [QA0413]"
                 ) from None
             log.warning("out of memory with %d padded tokens; halving the batch", padded)
             stats.n_halvings += 1

@@ -53,7 +53,10 @@ class PairTemplate:
         """
         record = artifact.record.template
         if record is None:
-            raise ModelError(f"{artifact.folder.name} has no pair template: not an encoder")
+            raise ModelError(
+                f"{artifact.folder.name} has no template for pairs, so it is not an encoder "
+                "[QA0408]"
+            )
         parts = (record.prefix_ids, record.middle_ids, record.suffix_ids)
         return cls(*(np.array(ids, dtype=np.int64) for ids in parts))
 

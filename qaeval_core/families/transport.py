@@ -146,7 +146,7 @@ def _solver() -> ModuleType:
         return importlib.import_module("ot")
     except ImportError as error:
         raise ConfigError(
-            "moverscore and aggregate=mover need POT (optimal transport): pip install pot"
+            "moverscore and aggregate=mover need POT (optimal transport): pip install pot [QA0004]"
         ) from error
     finally:
         for name, value in before.items():

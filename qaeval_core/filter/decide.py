@@ -91,7 +91,8 @@ class CorpusRows:
             codes = [self.values.setdefault(text, len(self.values)) for text in facts.values]
             if len(self.values) > MAX_VALUES:
                 raise ConfigError(
-                    f"--quota: {self.stages.quota} has more than {MAX_VALUES:,} values"
+                    f"--quota: {self.stages.quota} has more than {MAX_VALUES:,} different values "
+                    "[QA0322]"
                 )
             self.value[rows] = np.array(codes, np.uint16)[facts.value]
 
@@ -355,8 +356,8 @@ def _allowed(quota: Quota, size: Fraction | int | None, reaching: Sequence[int])
         each = budget // max(len(reaching), 1)
         if reaching and not each:
             raise ConfigError(
-                f"--quota {quota.column}=equal: {budget:,} rows are fewer than the "
-                f"{len(reaching):,} values of {quota.column}"
+                f"--quota {quota.column}=equal: the budget of {budget:,} rows is smaller than the "
+                f"{len(reaching):,} values of {quota.column} [QA0709]"
             )
         return [each] * len(reaching)
     if isinstance(size, Fraction):

@@ -101,20 +101,15 @@ def weigh(
 
     order = SheetOrder(rows, is_member, is_second=request.within is not None)
     if order.is_other_sheet(labeled.rows):
-        raise NoEvidenceError(_other_sheet(plan))
-    is_sheet = order.is_sheet(labeled.rows)
-    look = None
+        raise NoEvidenceError(f"{_other_sheet(plan)} [QA0701]")
+    is_sheet, look = order.is_sheet(labeled.rows), None
     if request.precision is not None:
-        n_due = _n_due(labeled, order) if is_sheet else len(labeled.rows)
-        planned = planned_look(request, n_due)
-        if is_sheet and planned is not None:
-            labeled = labeled.take(np.isin(labeled.rows, order.ordered(labeled.rows)[:planned]))
-        look, account = account.take(request, _look(plan, labeled, planned))
+        labeled, look, account = _look_at(plan, labeled, order if is_sheet else None, account)
     is_inside = share[labeled.rows] <= last
     inside, learns = labeled.take(is_inside), _learning_side(plan, labeled)[is_inside]
     groups = None if is_sheet else _shared_groups(rows, inside.rows)
     if groups is not None and learns.any():
-        raise NoEvidenceError(_shared_and_learned(plan))
+        raise NoEvidenceError(f"{_shared_and_learned(plan)} [QA0701]")
     teaching, certifying = inside.take(learns & ~inside.is_blank), inside.take(~learns)
     by_rule = {"bad": certifying, "ignore": certifying.take(~certifying.is_blank)}
 
@@ -124,7 +119,7 @@ def weigh(
 
     judged = by_rule.pop(request.blank)
     if (found_spread := spread(judged)).p_value < _LEAST_SPREAD:
-        raise NoEvidenceError(_not_spread(plan, found_spread))
+        raise NoEvidenceError(f"{_not_spread(plan, found_spread)} [QA0701]")
 
     def certified(own: LabeledRows) -> Certificate:
         return certify(
@@ -153,6 +148,21 @@ def weigh(
         account=account,
         needed=None if look is None or found.chosen else _needed(plan, found, look),
     )
+
+
+def _look_at(
+    plan: FilterPlan, labeled: LabeledRows, sheet: SheetOrder | None, account: Account
+) -> tuple[LabeledRows, Look, Account]:
+    """Return the labels that this look sees, the look, and the account after it.
+
+    ``sheet`` is the order of the sheet that the labels are; None where they are none.
+    """
+    n_due = len(labeled.rows) if sheet is None else _n_due(labeled, sheet)
+    planned = planned_look(plan.request, n_due)
+    if sheet is not None and planned is not None:
+        labeled = labeled.take(np.isin(labeled.rows, sheet.ordered(labeled.rows)[:planned]))
+    look, account = account.take(plan.request, _look(plan, labeled, planned))
+    return labeled, look, account
 
 
 def _learning_side(plan: FilterPlan, labeled: LabeledRows) -> NDArray[np.bool_]:
@@ -200,10 +210,10 @@ def _not_spread(plan: FilterPlan, spread: Spread) -> str:
     within = plan.request.within
     part = "the rows" if within is None else f"the best {within:.3g} of the rows"
     return (
-        f"{plan.request.labels}: labels are not spread over {part} as a random sample would be: "
-        f"half of them are among the best {spread.middle:.3g} (p {spread.p_value:.1g}). They say "
-        "nothing of rows below. Draw rows to label with --label-sheet; if these were drawn from "
-        "the best rows alone, say which: --within-best SHARE"
+        f"{plan.request.labels}: labels are not spread over {part} as a random sample would be. "
+        f"Half of them are among the best {spread.middle:.3g} (p {spread.p_value:.1g}), and say "
+        "nothing about rows below. Draw rows to label with --label-sheet. If these were drawn from "
+        "the best rows alone: --within-best SHARE"
     )
 
 
@@ -220,17 +230,16 @@ def _needed(plan: FilterPlan, found: Certificate, look: Look) -> int | None:
 def _other_sheet(plan: FilterPlan) -> str:
     request = plan.request
     said = (
-        f"{request.labels} is a label sheet that was drawn under another rank or other options, or "
-        "a part of one: rows that could be kept here had no chance to be on it, so that nothing "
-        "can be certified by it. Leave its blank rows in it, or draw one with --label-sheet under "
-        "these options"
+        f"{request.labels} is a label sheet of another rank or other options, or a part of one. "
+        "It is no random sample of the rows that could be kept here, so it certifies nothing. Keep "
+        "its blank rows in it, or draw a sheet with --label-sheet under these options"
     )
     return said + ("" if request.learn else ", or one for any rank with --learn COLUMNS")
 
 
 def _shared_and_learned(plan: FilterPlan) -> str:
     return (
-        f"{plan.request.labels} is no label sheet, and its labels share groups: those that the "
-        "rank was not learned from are no random sample. Draw rows with --label-sheet N --learn "
-        "COLUMNS, or certify combine.json by labels that it was not learned from"
+        f"{plan.request.labels} is not a label sheet, and its labels share groups. The labels that "
+        "the rank was not learned from are no random sample. Draw rows with --label-sheet N "
+        "--learn COLUMNS, or certify combine.json with labels that it was not learned from"
     )

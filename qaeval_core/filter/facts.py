@@ -267,7 +267,7 @@ def _conditions(frame: pl.DataFrame, stages: Stages, decided: _Decided) -> NDArr
         try:
             chosen = select_rows(frame, expression, "--keep")
         except pl.exceptions.PolarsError as error:
-            raise RunError(f"--keep {expression!r}: {error}") from None
+            raise RunError(f"--keep {expression!r}: {error} [QA0316]") from None
         is_unknown = chosen.is_null().to_numpy()
         for name in stages.keep_columns:
             own = [

@@ -121,7 +121,7 @@ class Filtering:
             for name in found:
                 path = self.folder / name
                 if path.local is not None and path.local.is_symlink():
-                    raise RunError(f"{path} is a link; remove it")
+                    raise RunError(f"{path} is a link; remove it [QA0508]")
                 path.delete_folder()
             local = self.folder.local
             if local is None:  # What was not sent whole is no object.
@@ -254,8 +254,8 @@ def _check_undefined(rows: CorpusRows, tasks: Sequence[RangeTask]) -> None:
     row = int(np.flatnonzero(rows.reason == rows.stages.code(reason))[0])
     task = next(task for task in reversed(tasks) if task.start <= row)
     raise SchemaError(
-        f"--undefined fail: {n:,} rows are {reason}, the first is row {row - task.file.start} of "
-        f"{task.file.relative}"
+        f"--undefined fail: {n:,} rows are {reason}; the first is row {row - task.file.start} of "
+        f"{task.file.relative} [QA0708]"
     )
 
 

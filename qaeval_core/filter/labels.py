@@ -93,7 +93,7 @@ def read_labels(path: str, expression: str) -> Labels:
     labeled = zip(ids, values, is_labeled, strict=True)
     good = {name: bool(value) for name, value, is_known in labeled if is_known}
     if not good:
-        raise ConfigError(f"{path}: no row has a label by {expression!r}")
+        raise ConfigError(f"{path}: no row has a label under {expression!r} [QA0315]")
     blank = (name for name, is_known in zip(ids, is_labeled, strict=True) if not is_known)
     return Labels(good, tuple(blank))
 
@@ -118,13 +118,13 @@ def labeled_rows(labels: Labels, found: Iterable[tuple[int, str]], path: str) ->
     n_ids = len(labels) + len(labels.blank)
     if missing := sorted({*labels.is_good, *labels.blank} - set(times)):
         raise SchemaError(
-            f"{path}: {len(missing):,} of {n_ids:,} ids are of no row, such as "
-            f"{', '.join(map(repr, missing[:N_SHOWN]))}"
+            f"{path}: {len(missing):,} of {n_ids:,} ids belong to no row, such as "
+            f"{', '.join(map(repr, missing[:N_SHOWN]))} [QA0313]"
         )
     if twice := sorted(name for name, n in times.items() if n > 1):
         raise SchemaError(
-            f"{path}: {len(twice):,} ids are of several rows, such as "
-            f"{', '.join(map(repr, twice[:N_SHOWN]))}"
+            f"{path}: {len(twice):,} ids belong to several rows, such as "
+            f"{', '.join(map(repr, twice[:N_SHOWN]))} [QA0313]"
         )
     return LabeledRows(
         np.array([row for row, _ in pairs], np.int64),
@@ -318,6 +318,4 @@ def check_same_sheet(path: StoragePath, content: str) -> None:
     """Raise ConfigError if the sheet that lies there is another one."""
     if path.read_text(encoding="utf-8-sig") == content:
         return
-    raise ConfigError(
-        f"{path} is there already, and may hold labels: move it, or name another --to"
-    )
+    raise ConfigError(f"{path} exists, and may hold labels; move it, or name another --to [QA0110]")

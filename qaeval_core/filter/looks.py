@@ -97,8 +97,8 @@ class Account:
                 look.planned
             ):
                 raise ConfigError(
-                    f"--looks {_listed(request)}: the look at {look.planned:,} labels was taken, "
-                    "of other rows or by another ranking"
+                    f"--looks {_listed(request)}: the look at {look.planned:,} labels was taken "
+                    "already, at other rows or with another ranking [QA0702]"
                 )
             parts = look_deltas(request.looks, request.delta)
             delta = min(delta, parts[request.looks.index(look.planned)])
@@ -106,8 +106,9 @@ class Account:
             n = sum(own.n_labels for own in others)
             raise ConfigError(
                 f"--precision: the {request.delta:.3g} by which certificates of these rows may be "
-                f"wrong is spent on earlier looks, at {n:,} labels. Plan looks before the first "
-                f"one: --looks N,M. Now --confidence {1 - spent - request.delta:.3g} would do"
+                f"wrong was spent on earlier looks, at {n:,} labels. Plan looks before the first "
+                f"one: --looks N,M. Now --confidence {1 - spent - request.delta:.3g} is possible "
+                "[QA0702]"
             )
         look = replace(look, delta=delta)
         recorded = replace(cover or look, delta=max(delta, *(own.delta for own in same), 0.0))
@@ -129,7 +130,8 @@ def planned_look(request: FilterRequest, n_labels: int) -> int | None:
     fit = [n for n in request.looks if n >= n_labels]
     if not fit:
         raise ConfigError(
-            f"--looks {_listed(request)}: no look at {n_labels:,} labels or more is planned"
+            f"--looks {_listed(request)}: no look at {n_labels:,} or more labels is planned "
+            "[QA0702]"
         )
     return min(fit)
 

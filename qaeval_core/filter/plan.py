@@ -202,11 +202,14 @@ def make_plan(request: FilterRequest, corpus: Corpus) -> FilterPlan:
         last=_last_stage(request),
     )
     if len(stages.reasons) > _MAX_REASONS:
-        raise ConfigError(f"--keep reads {len(keep_columns):,} columns, too many to name one a row")
+        raise ConfigError(
+            f"--keep reads {len(keep_columns):,} columns; fewer are needed to name one for each "
+            "dropped row [QA0316]"
+        )
     if corpus.id_column is None:
         notes.append(
-            "no id column: rows are named by file and row number, so what is kept depends on how "
-            "rows are laid out in files; --column id=NAME names one"
+            "no id column, so rows are named by file and row number. Which rows are kept then "
+            "depends on the files; --column id=NAME names an id"
         )
     deciding = dict.fromkeys((*rank.columns, *request.learn, *keep_columns))
     return FilterPlan(
@@ -224,8 +227,8 @@ def check_memory(plan: FilterPlan) -> None:
     free = int(min(psutil.virtual_memory().available, free_in_container()) * _MAX_MEMORY_SHARE)
     if plan.n_bytes > free:
         raise ConfigError(
-            f"{plan.corpus.n_rows:,} rows take {plan.n_bytes / 1e9:.1f} GB of memory here, of "
-            f"{free / 1e9:.1f} GB that are free: use a machine with more, or filter parts"
+            f"{plan.corpus.n_rows:,} rows need {plan.n_bytes / 1e9:.1f} GB of memory, and "
+            f"{free / 1e9:.1f} GB are free; use a larger machine, or filter parts [QA0705]"
         )
 
 
@@ -278,10 +281,12 @@ def _is_number(kind: pa.DataType) -> bool:
 
 def _check_number(corpus: Corpus, name: str, option: str) -> None:
     if name not in corpus.names:
-        raise SchemaError(f"{option}: no column {name!r}{nearest(name, corpus.names)}")
+        raise SchemaError(f"{option}: no column {name!r}{nearest(name, corpus.names)} [QA0305]")
     if (file := _other_file(corpus, name, _is_number)) is not None:
         kind = corpus.field(name, file).type
-        raise SchemaError(f"{option}: column {name!r} of {file.relative} is {kind}, not a number")
+        raise SchemaError(
+            f"{option}: column {name!r} of {file.relative} is {kind}, not a number [QA0306]"
+        )
 
 
 def _other_file(
@@ -327,8 +332,8 @@ def _only_score(corpus: Corpus) -> str:
         return choices[0]
     what = f"{len(names)} metrics" if len(names) > 1 else "no column that is the score"
     raise ConfigError(
-        f"{corpus.out} has {what}: name the rank with --rank-by; numbers are: "
-        f"{', '.join(choices) or 'none'}"
+        f"{corpus.out} has {what}; name the rank with --rank-by. Numeric columns: "
+        f"{', '.join(choices) or 'none'} [QA0704]"
     )
 
 
@@ -341,7 +346,7 @@ def _read_combination(path: str, corpus: Corpus) -> CombinedRank:
     try:
         learned = LearnedRank.from_json(json.loads(_read_given(path)))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--rank-by {path}: {error}") from None
+        raise ConfigError(f"--rank-by {path}: {error} [QA0703]") from None
     except ConfigError as error:
         raise ConfigError(f"--rank-by {path}: {error}") from None
     for column in learned.columns:
@@ -366,7 +371,7 @@ def _keep_columns(request: FilterRequest, corpus: Corpus) -> tuple[str, ...]:
             names += [name for text in request.keep for name in check_condition(text, fields)]
         except ConfigError as error:
             where = f" (in {file.relative})" if len(several) > 1 else ""
-            raise ConfigError(f"{error}{where}") from None
+            raise ConfigError(f"{error.text}{where} [{error.code}]") from None
     return tuple(dict.fromkeys(names))
 
 
@@ -382,8 +387,10 @@ def _duplicates(request: FilterRequest, corpus: Corpus, notes: list[str]) -> Nea
     said = f"no {lacks} column"
     way_out = "--group names one" if lacks == "context" else "--column question=NAME names one"
     if request.near_duplicates is not None:
-        raise ConfigError(f"--near-duplicates {request.near_duplicates}: {said}; {way_out}")
-    notes.append(f"{said}: duplicates are not looked for; {way_out}")
+        raise ConfigError(
+            f"--near-duplicates {request.near_duplicates}: {said}; {way_out} [QA0706]"
+        )
+    notes.append(f"{said}, so duplicates are not searched; {way_out}")
     return NearDuplicates("none")
 
 
@@ -393,13 +400,15 @@ def _group(request: FilterRequest, corpus: Corpus, duplicates: NearDuplicates) -
         column = corpus.roles.get(request.group, request.group)
         if column not in corpus.names:
             known = dict.fromkeys([*corpus.roles, *corpus.names])
-            raise SchemaError(f"--group: no column {column!r}{nearest(column, known)}")
+            raise SchemaError(f"--group: no column {column!r}{nearest(column, known)} [QA0305]")
         if column != corpus.roles.get("context"):
             _check_value_column(corpus, column, "--group")
         return column
     context = corpus.roles.get("context")
     if context is None and request.top_k is not None:
-        raise ConfigError("--top-k is of a group: no context column; --group names one")
+        raise ConfigError(
+            "--top-k needs groups, and there is no context column; name one with --group [QA0707]"
+        )
     is_needed = (
         duplicates.kind != "none"
         or request.top_k is not None
@@ -411,12 +420,12 @@ def _group(request: FilterRequest, corpus: Corpus, duplicates: NearDuplicates) -
 
 def _check_value_column(corpus: Corpus, name: str, option: str) -> None:
     if name not in corpus.names:
-        raise SchemaError(f"{option}: no column {name!r}{nearest(name, corpus.names)}")
+        raise SchemaError(f"{option}: no column {name!r}{nearest(name, corpus.names)} [QA0305]")
     file = _other_file(corpus, name, lambda kind: not pa.types.is_nested(kind))
     if file is not None:
         kind = corpus.field(name, file).type
         raise SchemaError(
-            f"{option}: column {name!r} of {file.relative} is {kind}, not one value a row"
+            f"{option}: column {name!r} of {file.relative} is {kind}, not one value a row [QA0306]"
         )
 
 
@@ -436,18 +445,19 @@ def _rules(request: FilterRequest, corpus: Corpus, notes: list[str]) -> tuple[st
         return ()
     if "question" not in corpus.roles:
         raise ConfigError(
-            f"--rules {request.rules}: no question column; --column question=NAME names one, "
-            "--rules none does without"
+            f"--rules {request.rules}: no question column; name one with --column question=NAME, "
+            "or use --rules none [QA0707]"
         )
     _note_unspaced(corpus, notes)
     if request.rules == "extractive":
         for role in ("answer", "context"):
             if role not in corpus.roles:
                 raise ConfigError(
-                    f"--rules extractive: no {role} column; --column {role}=NAME names one"
+                    f"--rules extractive: no {role} column; name one with --column {role}=NAME "
+                    "[QA0707]"
                 )
         return RULE_REASONS
     if "answer" not in corpus.roles:
-        notes.append("no answer column: whether a question holds its answer is not looked at")
+        notes.append("no answer column, so no question is checked for its answer")
         return RULE_REASONS[:2]
     return RULE_REASONS[:3]

@@ -92,14 +92,14 @@ class FilterRequest:
         _check_choice("--blank", self.blank, BLANK)
         for role in self.columns:
             if role not in ROLE_NAMES:
-                raise ConfigError(f"--column: no role {role!r}{nearest(role, ROLE_NAMES)}")
+                raise ConfigError(f"--column: no role {role!r}{nearest(role, ROLE_NAMES)} [QA0105]")
         for name, value in (("--top-k", self.top_k), ("--budget", self.budget)):
             if value is not None and value < 1:
-                raise ConfigError(f"{name} is {value}, needs 1 or more")
+                raise ConfigError(f"{name} is {value}; it must be 1 or more [QA0104]")
         if self.label_sheet is not None and self.label_sheet < 1:
-            raise ConfigError(f"--label-sheet is {self.label_sheet}, needs 1 or more")
+            raise ConfigError(f"--label-sheet is {self.label_sheet}; it must be 1 or more [QA0104]")
         if self.seed < 0:
-            raise ConfigError(f"--seed is {self.seed}, needs 0 or more")
+            raise ConfigError(f"--seed is {self.seed}; it must be 0 or more [QA0104]")
         self._check_sizes()
         self._check_labels()
         self._check_within()
@@ -117,56 +117,68 @@ class FilterRequest:
             if value is not None
         ]
         if len(given) > 1:
-            raise ConfigError(f"{' and '.join(given)}: give one of them")
+            raise ConfigError(
+                f"{' and '.join(given)} exclude each other; give one of them [QA0102]"
+            )
         if self.precision is not None and not 0 < self.precision < 1:
-            raise ConfigError(f"--precision is {self.precision:g}, needs a number between 0 and 1")
+            raise ConfigError(
+                f"--precision is {self.precision:g}; it must be between 0 and 1 [QA0104]"
+            )
         if not 0.5 < self.confidence < 1:
-            raise ConfigError(f"--confidence is {self.confidence:g}, needs more than 0.5, below 1")
+            raise ConfigError(
+                f"--confidence is {self.confidence:g}; it must be above 0.5 and below 1 [QA0104]"
+            )
         quota = self.quotas
         if quota is not None and quota.kind != "most" and self.n_or_share is None:
-            raise ConfigError(f"--quota {self.quota} needs --share or --budget to divide")
+            raise ConfigError(
+                f"--quota {self.quota} divides --share or --budget; give one of them [QA0103]"
+            )
 
     def _check_labels(self) -> None:
         if (self.labels is None) != (self.label is None):
-            raise ConfigError("--labels FILE and --label EXPR go together")
+            raise ConfigError("--labels FILE and --label EXPR belong together; give both [QA0103]")
         if self.precision is not None and self.labels is None and self.label_sheet is None:
-            raise ConfigError("--precision needs --labels FILE and --label EXPR")
+            raise ConfigError("--precision needs --labels FILE and --label EXPR [QA0103]")
         if self.learn and self.labels is None and self.label_sheet is None:
             raise ConfigError(
-                "--learn needs --labels FILE and --label EXPR; --label-sheet N draws rows to label"
+                "--learn needs --labels FILE and --label EXPR; --label-sheet N draws rows to label "
+                "[QA0103]"
             )
         if self.learn and self.rank_by is not None:
-            raise ConfigError("--learn is the rank: leave --rank-by out")
+            raise ConfigError("--learn makes the rank; leave --rank-by out [QA0102]")
         if len(set(self.learn)) < len(self.learn):
-            raise ConfigError(f"--learn names a column twice: {', '.join(self.learn)}")
+            raise ConfigError(f"--learn names a column twice: {', '.join(self.learn)} [QA0106]")
         if self.labels is not None and self.precision is None and not self.learn:
-            raise ConfigError("--labels is for --precision or --learn: give one of them")
+            raise ConfigError("--labels is for --precision or --learn; give one of them [QA0102]")
         if self.label_sheet is not None and self.labels is not None and not self.is_within_auto:
             raise ConfigError(
-                "--label-sheet is written before there are labels: leave --labels out, or draw a "
-                "second sheet where they say: --within-best auto"
+                "--label-sheet draws rows before there are labels; leave --labels out. For a "
+                "second sheet by the labels of the first one: --within-best auto [QA0102]"
             )
         if self.looks and self.precision is None:
-            raise ConfigError("--looks are at certificates: give --precision")
+            raise ConfigError("--looks plans certificates; give --precision [QA0103]")
         if any(n < 1 for n in self.looks):
-            raise ConfigError(f"--looks are numbers of labels: {min(self.looks)} is none")
+            raise ConfigError(
+                f"--looks are numbers of labels, and {min(self.looks)} is not one [QA0104]"
+            )
 
     def _check_within(self) -> None:
         if self.within_best is None:
             return
         if self.learn:
             raise ConfigError(
-                "--within-best is of a ranking that is known: learn first, then --rank-by "
-                "combine.json"
+                "--within-best needs a known ranking; learn first, then --rank-by combine.json "
+                "[QA0102]"
             )
         if self.precision is None:
-            raise ConfigError("--within-best needs --precision")
+            raise ConfigError("--within-best needs --precision [QA0103]")
         if not self.is_within_auto:
             _share_of(self.within_best, "--within-best")
         elif self.label_sheet is None or self.labels is None:
             raise ConfigError(
-                "--within-best auto draws a sheet by the labels of another one: it needs "
-                "--label-sheet N and --labels FILE; a certificate needs the share that it printed"
+                "--within-best auto draws a second sheet by the labels of the first; it needs "
+                "--label-sheet N and --labels FILE. A certificate needs the share that it printed "
+                "[QA0103]"
             )
 
     @property
@@ -200,13 +212,15 @@ class FilterRequest:
         name, _, value = text.partition("=")
         if name != "rouge_l":
             known = ("none", "exact", "rouge_l=0.7")
-            raise ConfigError(f"--near-duplicates: no {text!r}{nearest(text, known)}")
+            raise ConfigError(f"--near-duplicates: no {text!r}{nearest(text, known)} [QA0105]")
         try:
             threshold = _fraction(value)
         except (ValueError, ZeroDivisionError):
             threshold = Fraction(0)
         if not 0 < threshold <= 1:
-            raise ConfigError(f"--near-duplicates {text}: needs a number above 0, up to 1")
+            raise ConfigError(
+                f"--near-duplicates {text}: it must be above 0 and at most 1 [QA0104]"
+            )
         return NearDuplicates("rouge_l", threshold)
 
     @property
@@ -220,7 +234,8 @@ class FilterRequest:
         if separator and column and re.fullmatch(r"[0-9]+", value) and int(value) > 0:
             return Quota(column, "most", int(value))
         raise ConfigError(
-            f"--quota is {self.quota!r}, needs COLUMN=proportional, COLUMN=equal or COLUMN=N"
+            f"--quota is {self.quota!r}; give COLUMN=proportional, COLUMN=equal or COLUMN=N "
+            "[QA0104]"
         )
 
     @property
@@ -262,9 +277,11 @@ def _share_of(value: str | float, option: str) -> Fraction:
     try:
         share = _fraction(text[:-1]) / 100 if text.endswith("%") else _fraction(text)
     except (ValueError, ZeroDivisionError):
-        raise ConfigError(f"{option} is {text!r}, needs a number above 0, up to 1") from None
+        raise ConfigError(
+            f"{option} is {text!r}; it must be a number above 0 and at most 1 [QA0104]"
+        ) from None
     if not 0 < share <= 1:
-        raise ConfigError(f"{option} is {text}, needs a number above 0, up to 1")
+        raise ConfigError(f"{option} is {text}; it must be a number above 0 and at most 1 [QA0104]")
     return share
 
 
@@ -276,4 +293,4 @@ def _plain(value: object) -> object:
 
 def _check_choice(option: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise ConfigError(f"{option}: no {value!r}{nearest(value, known)}")
+        raise ConfigError(f"{option}: no {value!r}{nearest(value, known)} [QA0105]")

@@ -141,9 +141,8 @@ def _certificate(evidence: Evidence | None, request: FilterRequest) -> dict[str,
         "look": None if look is None else asdict(look),
         "labels_needed": evidence.needed,
         "holds_for": (
-            "rows of this corpus, ranked by columns of these signatures under the other options of "
-            "this request; labels must be a random sample of the rows that could be kept, looked "
-            "at as often as planned"
+            "rows of this corpus, ranked by columns of these signatures under the same options. "
+            "Labels must be a random sample of the rows that could be kept, looked at as planned"
         ),
         "says_nothing_of": (
             "another corpus, other options, scores of other signatures, other rankings by the same "
@@ -220,8 +219,8 @@ def _sheet_lines(content: Mapping[str, Any]) -> Iterator[str]:
     part = "rows that could be kept" if within is None else f"rows, the best {within:.1%}"
     yield f"{content['n_labels']:,} of {content['n_eligible']:,} {part}: {content['sheet']}"
     after = "" if within is None else f" --within-best {within:.4f}"
-    yield f"fill its column good with 1 and 0, then: --labels FILE --label 'good == 1'{after}"
-    yield "its order is random: to label a part, take the first rows, and leave the others in it"
+    yield f"fill its column good with 1 or 0, then: --labels FILE --label 'good == 1'{after}"
+    yield "its order is random: to label a part, label the first rows, and keep the others in it"
     found: Outlook | None = content["outlook"]
     n_certifying = content["n_certifying"]
     if n_certifying < content["n_labels"]:
@@ -261,7 +260,7 @@ def _certificate_lines(content: Mapping[str, Any]) -> Iterator[str]:
         return
     found = content["certificate"]
     if found is None or not found["n_labels"]:
-        yield "no label is of a row that could be kept: nothing is certified, and nothing is kept"
+        yield "no label is of a row that could be kept, so nothing is certified or kept"
         return
     confidence = f"{found['confidence']:.0%}"
     if content["certified"]:
@@ -344,8 +343,8 @@ def dry_run_lines(plan: FilterPlan) -> Iterator[str]:
         n_bytes = _column_bytes(plan, str(stages.question))
         yield (
             f"near-duplicates: questions are sorted by group in {n_buckets(corpus.n_rows):,} parts "
-            f"on disk, {n_bytes / 1e6:,.1f} MB of text and 32 bytes a row; each is compared with "
-            "the kept ones of its group: quadratic in a group's questions"
+            f"on disk, {n_bytes / 1e6:,.1f} MB of text and 32 bytes a row. Comparisons are "
+            "quadratic in a group's questions"
         )
     request = plan.request
     if request.precision is not None and request.labels is not None:

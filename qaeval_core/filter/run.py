@@ -110,19 +110,21 @@ def run_filter(
 def _check_folder(folder: StoragePath, corpus: Corpus) -> None:
     """Raise ConfigError unless a folder is a filter's own, or nobody's."""
     if folder.is_below(corpus.out) or corpus.out.is_below(folder):
-        raise ConfigError(f"--to {folder}: name a folder outside of {corpus.out}")
+        raise ConfigError(
+            f"--to {folder} lies inside {corpus.out}; choose a folder outside of it [QA0109]"
+        )
     for inside in corpus.folders:
         if folder.is_below(inside):
-            raise ConfigError(f"--to {folder} lies inside the input folder {inside}")
+            raise ConfigError(f"--to {folder} lies inside the input folder {inside} [QA0109]")
     for file in corpus.files:
         if _is_in(file.source.uri, folder):
-            raise ConfigError(f"--to {folder} holds the input {file.source.uri}")
+            raise ConfigError(f"--to {folder} holds the input {file.source.uri} [QA0109]")
     try:
         there = {found.name for found in folder.list()} | set(folder.folders())
     except (FileNotFoundError, PermissionError) as error:
         if folder.local is not None:
             raise
-        raise OutRefusedError(f"--to {folder}: {error.strerror}") from None
+        raise OutRefusedError(f"--to {folder}: {error.strerror} [QA0111]") from None
     # What begins with a dot is a lock, work, or what a killed writer left.
     names = {name for name in there if name[0] != "."} - {SHEET_NAME, SECOND_SHEET_NAME, PROBES}
     if not names:
@@ -131,7 +133,7 @@ def _check_folder(folder: StoragePath, corpus: Corpus) -> None:
     # Killed before the first one was finished.
     if not is_own and not names <= {*OUTPUTS, COMBINE_NAME, "yield.parquet", "filter.html"}:
         raise ConfigError(
-            f"--to {folder} holds other files, such as {min(names)}: name a new folder"
+            f"--to {folder} holds other files, such as {min(names)}; choose a new folder [QA0110]"
         )
 
 

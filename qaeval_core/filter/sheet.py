@@ -141,7 +141,7 @@ def _best_part(run: Filtering, rows: CorpusRows, labeled: LabeledRows | None) ->
         account = Account(run.plan.corpus_hash())
         pilot = weigh(whole, rows, labeled, shares=shares, share=share, account=account).found
         if not pilot.n_labels:
-            raise ConfigError(f"{request.labels}: no label is of a row that could be kept")
+            raise ConfigError(f"{request.labels}: no label is of a row that could be kept [QA0315]")
         last = best_part(pilot, request.label_sheet)
 
     def is_member(own: slice) -> NDArray[np.bool_]:
@@ -156,8 +156,8 @@ def _check_ids(rows: CorpusRows, chosen: NDArray[np.intp], ids: Sequence[str]) -
     n_empty = sum(not name for name in ids)
     if n_empty:
         raise SchemaError(
-            f"--label-sheet: {n_empty:,} of {len(ids):,} ids are empty: their labels would name no "
-            "row. Give rows ids; another --seed draws other rows"
+            f"--label-sheet: {n_empty:,} of {len(ids):,} ids are empty, so their labels would "
+            "belong to no row. Give each row an id; another --seed draws other rows [QA0313]"
         )
     wanted, numbers = np.unique(rows.tie[chosen], return_inverse=True)  # Hashes of ids.
     times = np.zeros(len(wanted), np.int64)
@@ -168,9 +168,9 @@ def _check_ids(rows: CorpusRows, chosen: NDArray[np.intp], ids: Sequence[str]) -
     twice = [name for name, n in zip(ids, times[numbers], strict=True) if n > 1]
     if twice:
         raise SchemaError(
-            f"--label-sheet: {len(twice):,} of {len(ids):,} ids are of several rows, such as "
-            f"{', '.join(map(repr, twice[:N_SHOWN]))}: their labels would name no row. Give rows "
-            "ids of their own; another --seed draws other rows"
+            f"--label-sheet: {len(twice):,} of {len(ids):,} ids belong to several rows, such as "
+            f"{', '.join(map(repr, twice[:N_SHOWN]))}. Give each row an id of its own; another "
+            "--seed draws other rows [QA0313]"
         )
 
 

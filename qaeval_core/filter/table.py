@@ -85,7 +85,9 @@ def filter_table(
     known = [name for name in FilterRequest.__slots__ if name not in ("label_sheet", "partial")]
     for name in options:
         if name not in known:
-            raise ConfigError(f"filter_table takes no {name!r}{nearest(name, known)}")
+            raise ConfigError(
+                f"filter_table has no argument {name!r}{nearest(name, known)} [QA0105]"
+            )
     request = FilterRequest(
         columns=dict(columns or {}),
         keep=(keep,) if isinstance(keep, str) else tuple(keep),

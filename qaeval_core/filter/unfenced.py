@@ -113,9 +113,9 @@ def check_declared(
             name = min(spoiled or changed, default="a file")
             raise StoreLockedError(
                 f"{folder}: another filter (process {told.get('pid')} on {told.get('host')}) was "
-                f"lost before it could {told.get('change', 'change')} {name}, and would still do "
-                f"so if it was frozen and wakes up. Choose another folder; or delete {path} if "
-                "that process has been gone for a quarter of an hour"
+                f"lost before it could {told.get('change', 'change')} {name}. If it was only "
+                "frozen, it would still do so when it wakes up. Choose another folder; or delete "
+                f"{path} if that process has been gone for 15 minutes [QA0505]"
             )
 
 

@@ -432,7 +432,7 @@ class Asker:
     def _error_after(self, failure: ChatFailure) -> EndpointRefusedError | None:
         """Return the error that stops the rest, where no other request will fare better."""
         if failure.kind == "fatal_family":
-            return EndpointRefusedError(failure.message)
+            return EndpointRefusedError(f"{failure.message} [QA0603]")
         return self._breaker.check_outage(failure)
 
     async def _ask_once_safely(self, request: Request) -> JournalEntry | ChatFailure:

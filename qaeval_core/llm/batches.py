@@ -146,7 +146,7 @@ class BatchLog(JournalLog):
         if not _BATCH.match(found.name):
             return False
         if not 0 < found.size <= _MAX_BATCH_BYTES + MAX_LINE_BYTES:
-            self.note(found.name, f"left out: no batch has {found.size:,} bytes")
+            self.note(found.name, f"skipped: no batch has {found.size:,} bytes")
             return False
         return True
 
@@ -256,7 +256,9 @@ class BatchLog(JournalLog):
         """Put a batch; one whose answer was lost is found to be there, and one's own."""
         tag = self._try(lambda: (self.folder / name).put_new(content))
         if tag is None:
-            raise RunError(f"cannot keep replies: another writer made {self.folder / name}")
+            raise RunError(
+                f"cannot keep replies: another process created {self.folder / name} [QA0606]"
+            )
 
     def _fail(self, batch: list[tuple[bytes, Future[Place]]], error: Exception) -> None:
         with self._turn:

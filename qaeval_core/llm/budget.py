@@ -40,7 +40,9 @@ class Budget:
 
     def __post_init__(self) -> None:
         if self.budget_usd is not None and not self.budget_usd >= 0:
-            raise ConfigError(f"budget_usd is {self.budget_usd}; it is 0 or more, or left out")
+            raise ConfigError(
+                f"budget_usd is {self.budget_usd}; it must be 0 or more, or left out [QA0609]"
+            )
 
 
 MAIN_BUDGET = Budget()
@@ -96,7 +98,7 @@ class Money:
         return BudgetExhaustedError(
             f"spent {dollars(self.spent / NANO)}, reserved {dollars(self.reserved / NANO)}: a call "
             f"of up to {dollars(nano / NANO)} does not fit {budget.section}budget_usd="
-            f"{budget_usd}; raise it and run the same command again",
+            f"{budget_usd}; raise it and run the same command again [QA0604]",
             may_free=may_free,
             n_waiting=n_waiting,
         )

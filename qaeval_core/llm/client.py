@@ -92,11 +92,15 @@ class Endpoint:
             url = httpx.URL()
         if url.userinfo or url.query or url.fragment:
             # It goes into the journal and into messages.
-            raise ConfigError("base_url must not hold a user, a password or a query")
+            raise ConfigError("base_url must not hold a user, a password or a query [QA0601]")
         if url.scheme not in ("http", "https") or not url.host:
-            raise ConfigError(f"base_url is {self.base_url!r}; it begins with http:// or https://")
+            raise ConfigError(
+                f"base_url is {self.base_url!r}; it must begin with http:// or https:// [QA0601]"
+            )
         if self.max_completion_tokens < 1:
-            raise ConfigError("parameters must hold max_tokens: without it no call's cost is known")
+            raise ConfigError(
+                "parameters must hold max_tokens; without it the cost of a call is unknown [QA0609]"
+            )
 
     @property
     def max_completion_tokens(self) -> int:

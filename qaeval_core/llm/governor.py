@@ -191,7 +191,7 @@ class Governor:
     >>> governor.reserve(tokens=900, usd=0.5, budget=budget)
     Traceback (most recent call last):
     qaeval_core.errors.BudgetExhaustedError: spent $0.25, reserved $0.50: a call of up to \
-$0.50 does not fit budget_usd=1.0; raise it and run the same command again
+$0.50 does not fit budget_usd=1.0; raise it and run the same command again [QA0604]
     """
 
     def __init__(

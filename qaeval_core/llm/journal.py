@@ -315,9 +315,9 @@ def open_log(
 def _why_none(found: JournalEntry, key: str, asked: Asked | None) -> str | None:
     """Return why an entry is no reply to what is asked; None if it is one."""
     if found.key != key:
-        return "it is to another request by now"
+        return "it replies to another request"
     if asked is not None and not found.answers(asked):
-        return "it names another server, model or run than its key"
+        return "its server, model or run is not that of its key"
     return None
 
 
@@ -401,5 +401,5 @@ def _told(damaged: Mapping[str, LineSums]) -> list[str]:
         n_damaged, nano_usd = sums.n_damaged, sums.damaged_nano_usd
         what = "1 line is" if n_damaged == 1 else f"{n_damaged:,} lines are"
         cost = f"; ${nano_usd / 1e9:g} of them count as spent" if nano_usd else ""
-        notes.append(f"{name}: {what} torn or damaged, left out{cost}")
+        notes.append(f"{name}: {what} torn or damaged, and skipped{cost}")
     return notes

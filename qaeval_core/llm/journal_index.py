@@ -124,7 +124,7 @@ class IndexPart:
         self, name: str, content: bytes, *, segment_of: Callable[[str], str | None]
     ) -> None:
         if not checksums.is_intact(content):
-            raise ValueError("its checksum is another one")
+            raise ValueError("its checksum differs")
         try:
             self.table = table_of(content).combine_chunks()
             told = json.loads((self.table.schema.metadata or {})[_META])
@@ -132,7 +132,7 @@ class IndexPart:
             self.covered = {own: _covered(said) for own, said in segments}
             self.is_whole = told["is_whole"] is True
         except _NO_INDEX:
-            raise ValueError("it is no index") from None
+            raise ValueError("it is not an index") from None
         self.name = name
         if told.get("version") != _VERSION or not self.table.schema.equals(_SCHEMA):
             raise ValueError("another version wrote it")
@@ -143,7 +143,7 @@ class IndexPart:
         names: list[str] = _column(table, "object").dictionary.to_pylist()
         segments = [segment_of(own) for own in names]
         if not set(segments) <= self.covered.keys():
-            raise ValueError("it names what is no part of a journal")
+            raise ValueError("it names something that is not part of a journal")
         n_replies = sum(own.sums.n_replies for own in self.covered.values())
         nano_usd = sum(own.sums.nano_usd for own in self.covered.values())
         lengths, offsets = _column(table, "n_bytes"), _column(table, "offset")
@@ -151,7 +151,7 @@ class IndexPart:
         costs = _column(table, "nano_usd")
         is_cheap = (pc.min(costs).as_py() or 0) < 0
         if any(column.null_count for column in table.columns) or min(least) < 0 or is_cheap:
-            raise ValueError("it says what cannot be")
+            raise ValueError("it holds impossible values")
         if (n_replies, nano_usd) != (table.num_rows, pc.sum(costs).as_py() or 0):
             raise ValueError("its sums contradict its rows")
         self._segments = segments
@@ -162,7 +162,7 @@ class IndexPart:
         self._calls = _column(table, "call_id")
         self._keys = _prefixes(_column(table, "key"))
         if (self._keys[1:] < self._keys[:-1]).any():
-            raise ValueError("its rows are in no order")
+            raise ValueError("its rows are not in order")
 
     def keep(self, segments: Iterable[str]) -> None:
         """Forget rows of other segments, and the table."""

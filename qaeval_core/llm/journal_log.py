@@ -153,7 +153,7 @@ class JournalLog(ABC):
     def refusal(self, why: str | None) -> RunError:
         """Return the error that says so."""
         return RunError(
-            f"cannot keep replies in {self.folder}: {why} ({self._section}journal_path)"
+            f"cannot keep replies in {self.folder}: {why} ({self._section}journal_path) [QA0606]"
         )
 
 

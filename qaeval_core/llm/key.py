@@ -73,10 +73,13 @@ class ApiKey:
         is_asked = bool(secret) or not self._given
         if is_asked and not re.fullmatch(r"[\x21-\x7e]+", self._secret):
             raise ConfigError(
-                f"{source} holds no key: it must be one word of printable ASCII characters"
+                f"{source} does not hold a key: it must be one word of printable ASCII characters "
+                "[QA0602]"
             )
         if self._secret and "authorization" in map(str.lower, self._given):
-            raise ConfigError(f"{source} and headers_file both hold a key (Authorization)")
+            raise ConfigError(
+                f"{source} and headers_file both hold a key (Authorization); leave one out [QA0602]"
+            )
         secrets = [value for name, value in self._given.items() if is_secret_header(name)]
         secrets += [_SCHEME.sub("", value, count=1) for value in secrets]
         self._secrets = _longest_first([self._secret, *secrets])
@@ -117,7 +120,9 @@ class ApiKey:
             try:
                 secret: str | None = content.decode("ascii")
             except UnicodeDecodeError:
-                raise ConfigError(f"the file {path} holds no key: it is not ASCII") from None
+                raise ConfigError(
+                    f"the file {path} does not hold a key: it is not ASCII [QA0602]"
+                ) from None
             return cls(secret or " ", source=f"the file {path}", headers=headers)
         if headers and (variable is None or any(map(is_secret_header, headers))):
             return cls("", source=f"the headers in {headers_path}", headers=headers)
@@ -125,7 +130,9 @@ class ApiKey:
             return None
         secret = os.environ.get(variable)
         if secret is None:
-            raise ConfigError(f"no key: the variable {variable} is not set on this machine")
+            raise ConfigError(
+                f"no key: the variable {variable} is not set on this machine [QA0602]"
+            )
         return cls(secret, source=f"the variable {variable}", headers=headers)
 
     @property
@@ -201,7 +208,7 @@ def read_headers(
     try:
         lines = content.decode("ascii").splitlines()
     except UnicodeDecodeError:
-        raise ConfigError(f"the headers in {path} are not ASCII") from None
+        raise ConfigError(f"the headers in {path} are not ASCII [QA0602]") from None
     headers: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.lstrip().startswith("#"):
@@ -209,14 +216,14 @@ def read_headers(
         name, colon, value = (part.strip() for part in line.partition(":"))
         where = f"{path}, line {number}"
         if not (colon and _HEADER_NAME.fullmatch(name) and value.isprintable() and value):
-            raise ConfigError(f"{where}: it takes a header, `Name: value`")
+            raise ConfigError(f"{where}: a header has the form `Name: value` [QA0602]")
         if _OWN_HEADERS.fullmatch(name.lower()):
-            raise ConfigError(f"{where}: {name} is said by the client itself")
+            raise ConfigError(f"{where}: the client itself sends {name} [QA0602]")
         if name.lower() in map(str.lower, headers):
-            raise ConfigError(f"{where}: {name} stands there twice")
+            raise ConfigError(f"{where}: {name} is given twice [QA0602]")
         headers[name] = value
     if not headers:
-        raise ConfigError(f"{path} holds no header; it takes lines `Name: value`")
+        raise ConfigError(f"{path} holds no header; its lines have the form `Name: value` [QA0602]")
     return headers
 
 
@@ -237,16 +244,16 @@ def check_address(base_url: str, *, proxy: str | None = None, section: str = "")
     >>> check_address("http://10.0.0.7:8000/v1")
     Traceback (most recent call last):
     ...
-    qaeval_core.errors.ConfigError: http://10.0.0.7:8000/v1 is not encrypted: passages and the key \
-would go to 10.0.0.7 in clear. Use https://, or allow it: --set allow_insecure=true
+    qaeval_core.errors.ConfigError: http://10.0.0.7:8000/v1 is not encrypted: texts and the key \
+would go to 10.0.0.7 in clear. Use https://, or allow it: --set allow_insecure=true [QA0602]
     """
     url = urlsplit(base_url)
     is_far = proxy is not None or not is_loopback(url.hostname or "")
     if url.scheme == "http" and is_far:
         host = url.hostname if proxy is None else urlsplit(proxy).hostname
         raise ConfigError(
-            f"{base_url} is not encrypted: passages and the key would go to {host} in clear. "
-            f"Use https://, or allow it: --set {section}allow_insecure=true"
+            f"{base_url} is not encrypted: texts and the key would go to {host} in clear. Use "
+            f"https://, or allow it: --set {section}allow_insecure=true [QA0602]"
         )
 
 
@@ -267,19 +274,21 @@ def _read_file(path: str | Path, what: str, *, allow_insecure: bool, section: st
         # Not blocking: a pipe that nobody writes into would hold the run for ever.
         file = os.open(expanded(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise ConfigError(f"cannot read the {what} in {path}: {error.strerror}") from None
+        raise ConfigError(f"cannot read the {what} in {path}: {error.strerror} [QA0602]") from None
     except ValueError as error:  # A name that none can have.
-        raise ConfigError(f"cannot read the {what} in {path}: {error}") from None
+        raise ConfigError(f"cannot read the {what} in {path}: {error} [QA0602]") from None
     try:
         mode = os.fstat(file).st_mode
         if not stat.S_ISREG(mode):
-            raise ConfigError(f"cannot read the {what} in {path}: it is no regular file")
+            raise ConfigError(
+                f"cannot read the {what} in {path}: it is not a regular file [QA0602]"
+            )
         if not allow_insecure:
             _check_mode(path, mode, section, what)
         content = os.read(file, _MAX_FILE_BYTES + 1)
         if len(content) > _MAX_FILE_BYTES:
             raise ConfigError(
-                f"the {what} in {path}: a file of more than {_MAX_FILE_BYTES:,} bytes"
+                f"the {what} in {path} is a file of more than {_MAX_FILE_BYTES:,} bytes [QA0602]"
             )
         return content.removeprefix(codecs.BOM_UTF8)
     finally:
@@ -289,6 +298,6 @@ def _read_file(path: str | Path, what: str, *, allow_insecure: bool, section: st
 def _check_mode(path: str | Path, mode: int, section: str, what: str = "key") -> None:
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(
-            f"others may open the {what} in {path} (mode {stat.S_IMODE(mode):04o}): chmod 600 it, "
-            f"or allow it: --set {section}allow_insecure=true"
+            f"other users may open the {what} in {path} (mode {stat.S_IMODE(mode):04o}): chmod 600 "
+            f"it, or allow it: --set {section}allow_insecure=true [QA0602]"
         )

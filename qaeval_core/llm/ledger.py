@@ -422,7 +422,7 @@ class Ledger:
                 self._note(f"line {number} is {'torn' if line.is_torn else 'damaged'}, ignored")
         state.is_after_crash = has_damage or not (state.is_closed or state.machine == _machine())
         if has_damage:
-            self._note("what is not known of it counts as spent, and a window passes first")
+            self._note("the missing part counts as spent, and one window passes first")
         if state.is_after_crash:
             for budget, ceiling in state.ceilings.items():
                 money = state.of(budget)
@@ -450,7 +450,9 @@ class Ledger:
 
 
 def _refusal(folder: Path, why: str | None, section: str) -> RunError:
-    return RunError(f"cannot keep a ledger in {folder}: {why} ({section}ledger_path)")
+    return RunError(
+        f"cannot keep the record of calls in {folder}: {why} ({section}ledger_path) [QA0606]"
+    )
 
 
 def _machine() -> str:
@@ -469,7 +471,7 @@ def _lock(path: Path) -> int:
         holder = os.read(file, 200).decode(errors="replace").strip()
         os.close(file)
         raise StoreLockedError(
-            f"{path.with_suffix('.jsonl')} is held by another governor ({holder})"
+            f"another process holds {path.with_suffix('.jsonl')} ({holder}) [QA0607]"
         ) from None
     os.ftruncate(file, 0)
     os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())

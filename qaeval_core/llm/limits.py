@@ -49,7 +49,9 @@ class Limits:
         for name in ("requests_per_minute", "tokens_per_minute", "window_s"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise ConfigError(f"{name} is {value}; a limit is more than 0, or left out")
+                raise ConfigError(
+                    f"{name} is {value}; a limit must be above 0, or left out [QA0609]"
+                )
 
     @property
     def jitter_s(self) -> float:
@@ -80,8 +82,8 @@ class Limits:
         lengths = sorted({limits.window_s for limits in every})
         if len(lengths) > 1:
             raise ConfigError(
-                f"runs on one key count in windows of {lengths[0]:g} s and {lengths[-1]:g} s; "
-                "a server has one"
+                f"runs with one key count in windows of {lengths[0]:g} s and {lengths[-1]:g} s; a "
+                "server has one [QA0609]"
             )
         return cls(
             requests_per_minute=_least(limits.requests_per_minute for limits in every),

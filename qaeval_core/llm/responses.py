@@ -79,10 +79,10 @@ _NO_JSON = (ValueError, RecursionError)
 _OF_REQUEST = frozenset({400, 403, 422, 451})
 _FATAL = {  # by status: what is wrong, for people
     401: "the key from {key} is refused",
-    402: "the account has no credit left",
-    403: "the key from {key} may not use {model}",
+    402: "the account has no credit",
+    403: "the key from {key} has no access to {model}",
     404: "no such address, or no model {model} there; most base URLs end with /v1",
-    405: "this address takes no chat completions; most base URLs end with /v1",
+    405: "this address does not take chat completions; most base URLs end with /v1",
     410: "{model} is gone",
 }
 
@@ -207,7 +207,7 @@ def failure_of_fault(error: Exception, *, key: ApiKey | None) -> ChatFailure:
     """Return what an error means that nobody foresaw: one call's failure, and named as what it is.
 
     >>> failure_of_fault(ZeroDivisionError("a bug"), key=None).message
-    'an error of this program, not of the server: ZeroDivisionError: a bug'
+    'an error of qaeval, not of the server: ZeroDivisionError: a bug'
     """
     trace, where = error.__traceback__, ""
     while trace is not None:
@@ -215,7 +215,7 @@ def failure_of_fault(error: Exception, *, key: ApiKey | None) -> ChatFailure:
         where = f" ({code.co_name}, line {trace.tb_lineno} of {Path(code.co_filename).name})"
         trace = trace.tb_next
     said = _scrubbed(f"{type(error).__name__}: {error}", key)
-    message = f"an error of this program, not of the server: {said}{where}"
+    message = f"an error of qaeval, not of the server: {said}{where}"
     return ChatFailure("retry", UNEXPECTED, whole_text(message), may_be_billed=True)
 
 
@@ -270,7 +270,7 @@ def _completed(body: Any, completion: Callable[[Any], Any]) -> Any:
         return completion(body)
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-        raise NoReplyError(f"its API does not read this answer: {why}") from error
+        raise NoReplyError(f"its API cannot read this answer: {why}") from error
 
 
 def _failure_of_text(

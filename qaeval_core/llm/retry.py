@@ -67,8 +67,8 @@ class CircuitBreaker:
     >>> refused = ChatFailure("row_undefined", "llm_bad_request", "http://h/v1 answered 400: no")
     >>> breaker.count(refused)
     >>> print(breaker.count(refused))
-    the first 2 requests were refused, the last one: http://h/v1 answered 400: no; are the model \
-and the parameters right?
+    the server refused the first 2 requests; the last error: http://h/v1 answered 400: no. Check \
+the model and the parameters [QA0603]
     >>> breaker.replied()
     >>> [breaker.count(refused) for _ in range(3)]
     [None, None, None]
@@ -104,8 +104,8 @@ and the parameters right?
         if failure.silent_s <= (rule.max_outage_s if self._has_reply else unheard_s):
             return None
         return EndpointRefusedError(
-            f"no answer for {failure.silent_s:.0f} s, the last one: {failure.message}; is the "
-            "server up, and is base_url right? The same command goes on when it is"
+            f"no answer for {failure.silent_s:.0f} s; the last error: {failure.message}. Check "
+            "that the server is up and that base_url is right. The same command resumes [QA0603]"
         )
 
     def with_counts(self, error: EndpointRefusedError) -> EndpointRefusedError:
@@ -114,12 +114,13 @@ and the parameters right?
         >>> breaker = CircuitBreaker(RetryRule())
         >>> breaker.is_outage("a", ChatFailure("retry", "llm_timeout", "late"))
         False
-        >>> print(breaker.with_counts(EndpointRefusedError("no key")))
-        no key (1 call failed: llm_timeout 1)
+        >>> print(breaker.with_counts(EndpointRefusedError("no key [QA0603]")))
+        no key (1 call failed: llm_timeout 1) [QA0603]
         """
         n = self._failed.total()
         shown = ", ".join(f"{reason} {own:,}" for reason, own in self._failed.most_common())
-        return EndpointRefusedError(f"{error} ({n:,} call{'' if n == 1 else 's'} failed: {shown})")
+        failed = f"({n:,} call{'' if n == 1 else 's'} failed: {shown})"
+        return EndpointRefusedError(f"{error.text} {failed} [{error.code}]")
 
     def count(self, failure: ChatFailure) -> EndpointRefusedError | None:
         """Take notice of a request's end without a reply; return the error that stops the rest."""
@@ -131,10 +132,10 @@ and the parameters right?
             return None
         if is_refused:
             return EndpointRefusedError(
-                f"the first {self._n} requests were refused, the last one: {failure.message}; "
-                "are the model and the parameters right?"
+                f"the server refused the first {self._n} requests; the last error: "
+                f"{failure.message}. Check the model and the parameters [QA0603]"
             )
         return EndpointRefusedError(
-            f"{self._n} requests in a row were given up, the last one: {failure.message}; "
-            "is the server up, and is base_url right?"
+            f"{self._n} requests in a row failed; the last error: {failure.message}. Check that "
+            "the server is up and that base_url is right [QA0603]"
         )

@@ -246,7 +246,8 @@ class Schedule:
         limit = self._all.tokens.limit
         if n_tokens > limit:
             raise CallTooLargeError(
-                f"a call of {n_tokens:,} tokens can never be sent: tokens_per_minute is {limit:,}"
+                f"a call of {n_tokens:,} tokens can never be sent: tokens_per_minute is {limit:,} "
+                "[QA0605]"
             )
         call = ScheduledCall(now_s, n_tokens)
         self._place(call, not_before_s=now_s)

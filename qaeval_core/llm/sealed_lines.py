@@ -45,7 +45,7 @@ def sealed(fields: Mapping[str, object]) -> str:
     >>> fields_of(Line(line.replace(b"a-1", b"a-3"), len(line)))
     Traceback (most recent call last):
     ...
-    ValueError: the line's checksum is another one
+    ValueError: the line's checksum differs
     """
     body = json.dumps(fields, separators=(",", ":"))[:-1]
     return f'{body},"crc32":"{zlib.crc32(body.encode()):08x}"}}\n'
@@ -66,13 +66,13 @@ def fields_of(line: Line) -> dict[str, Any]:
     if not seal.startswith(_MARK):
         raise ValueError("the line has no checksum")
     if b"%08x" % zlib.crc32(body) != seal[len(_MARK) : -len(_END)]:
-        raise ValueError("the line's checksum is another one")
+        raise ValueError("the line's checksum differs")
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):
-        raise ValueError("the line is no JSON") from None
+        raise ValueError("the line is not JSON") from None
     if not isinstance(found, dict):
-        raise ValueError("the line is no object of JSON")
+        raise ValueError("the line is not a JSON object")
     return found
 
 

@@ -228,7 +228,7 @@ class Metric(ABC, Generic[S]):
         ConfigError
             If the metric has nothing to calibrate.
         """
-        raise ConfigError(f"{self.name} has nothing to calibrate")
+        raise ConfigError(f"{self.name} has nothing to calibrate [QA0007]")
 
     @abstractmethod
     def reads(self, settings: S) -> tuple[Read, ...]:
@@ -275,7 +275,7 @@ class Metric(ABC, Generic[S]):
         ConfigError
             If it is the mean of rows.
         """
-        raise ConfigError(f"the corpus score of {self.name} is the mean over rows")
+        raise ConfigError(f"the corpus score of {self.name} is the mean over rows [QA0007]")
 
 
 AnyMetric = Metric[Any]

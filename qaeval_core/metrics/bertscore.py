@@ -161,7 +161,7 @@ Rescaling = tuple[float, float, float]  # b of P, R and F
 
 def _check_layer(layer: str | int) -> str | int:
     if isinstance(layer, int) and layer < 0:
-        raise ValueError(f"layer is {layer}; it is last, or 0 and more")
+        raise ValueError(f"layer is {layer}; it is last, or 0 and more [QA0202]")
     return layer
 
 
@@ -213,7 +213,7 @@ class BertScoreFreeSettings(GreedySettings):
     @model_validator(mode="after")
     def _check_idf(self) -> BertScoreFreeSettings:
         if self.idf:
-            raise ValueError("idf counts references; bertscore_free reads none")
+            raise ValueError("idf counts references; bertscore_free reads none [QA0202]")
         return self
 
 
@@ -344,21 +344,21 @@ def read_rescaling(path: str, *, layer: int) -> Rescaling:
         rows = list(csv.DictReader(io.StringIO(read_given(path), newline="")))
         found = {int(row["LAYER"]): row for row in rows}
     except OSError as error:
-        raise ConfigError(f"cannot read baselines {path}: {error.strerror}") from None
+        raise ConfigError(f"cannot read baselines {path}: {error.strerror} [QA0216]") from None
     except (KeyError, TypeError, ValueError, csv.Error):
         raise ConfigError(
-            f"{path} is no file of baselines: its header is not LAYER,P,R,F"
+            f"{path} is not a file of baselines: its header must be LAYER,P,R,F [QA0216]"
         ) from None
     if layer not in found:
         known = ", ".join(map(str, sorted(found)))
-        raise ConfigError(f"{path} has no baseline of layer {layer}; it has {known}")
+        raise ConfigError(f"{path} has no baseline of layer {layer}; it has {known} [QA0216]")
     try:
         precision, recall, f1 = (float(found[layer][name]) for name in ("P", "R", "F"))
     except (KeyError, TypeError, ValueError):
-        raise ConfigError(f"{path}: layer {layer} has no numbers P, R and F") from None
+        raise ConfigError(f"{path}: layer {layer} has no numbers P, R and F [QA0216]") from None
     if not all(-1 <= value < 1 for value in (precision, recall, f1)):  # Nor is NaN.
         raise ConfigError(
             f"{path}: baselines of layer {layer} are {precision:g}, {recall:g} and {f1:g}; they "
-            "are cosines, -1 or more and below 1"
+            "must be cosines, at least -1 and below 1 [QA0216]"
         )
     return precision, recall, f1

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from qaeval_core.errors import ConfigError
+from qaeval_core.errors import ConfigError, first_problem
 from qaeval_core.metrics.base import Section
 from qaeval_core.storage.files import write_json
 from qaeval_core.storage.wary import read_given
+
+F = TypeVar("F", bound=BaseModel)
 
 
 class Baseline(Section):
@@ -65,26 +67,31 @@ def read_baseline(path: str, *, keys: Mapping[str, str]) -> tuple[Baseline, str]
     ConfigError
         If the file cannot be read, or lacks a baseline for a key.
     """
-    try:
-        content = BaselineFile.model_validate_json(read_given(path))
-    except OSError as error:
-        raise ConfigError(f"cannot read baseline file {path}: {error.strerror}") from None
-    except ValidationError as error:
-        detail = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in detail["loc"])
-        raise ConfigError(f"{path} is no baseline file: {where}: {detail['msg']}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is no baseline file: not UTF-8") from None
+    content = _load(BaselineFile, path, what="baselines")
     values = {record.key: record.value for record in content.baselines}
     missing = [key for key in keys.values() if key not in values]
     if missing:
         had = "\n  ".join(values) or "nothing"
         raise ConfigError(
-            f"{path} was calibrated for other models or options.\nneeded:\n  "
+            f"{path} was calibrated for other models or options. [QA0216]\nneeded:\n  "
             + "\n  ".join(missing)
             + f"\nthe file has:\n  {had}\nrun `qaeval calibrate` with the same settings"
         )
     return Baseline(**{part: values[key] for part, key in keys.items()}), content.corpus
+
+
+def _load(kind: type[F], path: str | Path, *, what: str) -> F:
+    try:
+        return kind.model_validate_json(read_given(path))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror} [QA0216]") from None
+    except ValidationError as error:
+        raise ConfigError(
+            f"{path} is not a file of {what}, as `qaeval calibrate` writes it: "
+            f"{first_problem(error)} [QA0216]"
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not a file of {what}: not UTF-8 [QA0216]") from None
 
 
 def write_baselines(path: Path, content: BaselineFile) -> None:
@@ -132,19 +139,7 @@ def load_complexities(path: str | Path) -> ComplexityFile:
     ConfigError
         If it cannot be read, or is another file.
     """
-    try:
-        return ComplexityFile.model_validate_json(read_given(path))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(
-            f"{path} is no file of expected complexities, as `qaeval calibrate` writes it: "
-            f"{where}: {first['msg']}"
-        ) from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is no file of expected complexities: not UTF-8") from None
+    return _load(ComplexityFile, path, what="expected complexities")
 
 
 def read_complexity(path: str, *, key: str, profile: str, metric: str) -> tuple[float, str]:
@@ -161,8 +156,8 @@ def read_complexity(path: str, *, key: str, profile: str, metric: str) -> tuple[
             return float(getattr(record, profile)), content.corpus
     had = "\n  ".join(record.key for record in content.complexities) or "nothing"
     raise ConfigError(
-        f"{path} was calibrated for another model or prompt.\nneeded:\n  {key}\nthe file has:\n"
-        f"  {had}\nrun `qaeval calibrate --metrics {metric}` with the same settings"
+        f"{path} was calibrated for another model or prompt. [QA0216]\nneeded:\n  {key}\nthe file "
+        f"has:\n  {had}\nrun `qaeval calibrate --metrics {metric}` with the same settings"
     )
 
 
@@ -178,7 +173,7 @@ def write_complexity(path: Path, record: ComplexityRecord, *, corpus: str) -> No
     if path.exists():
         old = load_complexities(path)
         if old.corpus != corpus:
-            raise ConfigError(f"{path} is of corpus {old.corpus!r}, not {corpus!r}")
+            raise ConfigError(f"{path} is of the corpus {old.corpus!r}, not {corpus!r} [QA0216]")
         kept = tuple(known for known in old.complexities if known.key != record.key)
     content = ComplexityFile(corpus=corpus, complexities=(*kept, record))
     write_json(path, content.model_dump())

@@ -42,8 +42,8 @@ _OWN_FIELDS = {
     "max_tokens": "max_tokens",
     "max_completion_tokens": "max_tokens",
     "n": "runs",
-    "stream": "nothing: replies are read whole",
-    "stream_options": "nothing: replies are read whole",
+    "stream": "qaeval, which reads replies whole",
+    "stream_options": "qaeval, which reads replies whole",
 }
 
 _DEFAULT_API = "openai"
@@ -194,7 +194,7 @@ class ChatSettings(Settings):
             return None
         for name in given:
             if name in _OWN_FIELDS:
-                raise ValueError(f"{name} is said by {_OWN_FIELDS[name]}")
+                raise ValueError(f"{name} is set by {_OWN_FIELDS[name]}")
         _check_no_secret(given, is_query=False)
         try:
             # In one order: what is asked is equal where the fields are.
@@ -275,7 +275,7 @@ def _fields_of(query: str) -> dict[str, str]:
     fields: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name in fields:
-            raise ValueError(f"{name} stands there twice")
+            raise ValueError(f"{name} is given twice")
         fields[name] = value
     return fields
 

@@ -121,7 +121,7 @@ class FunctionMetric(Metric[Settings]):
     ) -> None:
         problem = why_no_metric(function)
         if problem:
-            raise ConfigError(problem)
+            raise ConfigError(f"{problem} [QA0212]")
         facts: FunctionFacts = getattr(function, _FACTS, FunctionFacts())
         self.function = function
         self.name = name or facts.name or function.__name__
@@ -217,9 +217,11 @@ def _source_hash(function: Function, source: str | None) -> str:
     if inspect.unwrap(function).__closure__:
         variables = ", ".join(inspect.unwrap(function).__code__.co_freevars)
         raise ConfigError(
-            f"{name} reads {variables} of an outer function, and has no version: {hint}"
+            f"{name} reads {variables} of an outer function, and has no version: {hint} [QA0212]"
         )
     try:
         return hash_text(source if source is not None else inspect.getsource(function))
     except (OSError, TypeError):
-        raise ConfigError(f"{name} has no source to hash, and no version: {hint}") from None
+        raise ConfigError(
+            f"{name} has no source to hash, and no version: {hint} [QA0212]"
+        ) from None

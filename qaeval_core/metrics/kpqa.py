@@ -173,7 +173,7 @@ def kpqa_rouge_l(
 
 def _check_profile(profile: str) -> None:
     if profile not in PROFILES:
-        raise ConfigError(f"profile is {profile!r}; choose one of {', '.join(PROFILES)}")
+        raise ConfigError(f"profile is {profile!r}; choose one of {', '.join(PROFILES)} [QA0202]")
 
 
 def _ratio(above: FloatArray, below: FloatArray) -> FloatArray:
@@ -255,9 +255,9 @@ class Kpqa(Metric[KpqaSettings]):
         weights, vectors = passes["kpqa_weights"], passes["token_match"]
         if weights.tokenizer_hash != vectors.tokenizer_hash:
             raise ConfigError(
-                "weights belong to word pieces, and keyphrase_classifier "
-                f"{weights.model!r} splits texts otherwise than encoder {vectors.model!r}; "
-                "take models with one tokenizer.json"
+                f"weights belong to word pieces, and keyphrase_classifier {weights.model!r} splits "
+                f"texts differently than encoder {vectors.model!r}; choose models with the same "
+                "tokenizer.json [QA0209]"
             )
         return settings
 

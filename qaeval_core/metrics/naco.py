@@ -212,8 +212,8 @@ def expected_complexity(n_steps: Sequence[Sequence[int]], *, profile: str) -> fl
     answered = [np.maximum(np.asarray(own, dtype=np.int64), 1) for own in n_steps if len(own)]
     if not answered:
         raise InputError(
-            f"expected complexity needs a natural question that was answered; of {len(n_steps)} "
-            "reference questions none was"
+            "expected complexity needs a natural question that was answered; none of "
+            f"{len(n_steps)} reference questions was [QA0217]"
         )
     if profile == "authors":
         return float(np.median([own.mean() for own in answered]))
@@ -223,19 +223,21 @@ def expected_complexity(n_steps: Sequence[Sequence[int]], *, profile: str) -> fl
 
 def _check_profile(profile: str) -> None:
     if profile not in PROFILES:
-        raise ConfigError(f"profile is {profile!r}; choose one of {', '.join(PROFILES)}")
+        raise ConfigError(f"profile is {profile!r}; choose one of {', '.join(PROFILES)} [QA0202]")
 
 
 def _checked_weights(weights: Sequence[float]) -> tuple[float, float, float]:
     w_n, w_a, w_c = weights
     if not all(0 <= w < np.inf for w in weights) or w_n + w_a + w_c == 0:
-        raise ConfigError(f"weights are {tuple(weights)}; each is 0 or more, and not all are 0")
+        raise ConfigError(
+            f"weights are {tuple(weights)}; each must be 0 or more, and one above 0 [QA0202]"
+        )
     return w_n, w_a, w_c
 
 
 def _checked_expectation(e: float) -> float:
     if not 1 <= e < np.inf:
-        raise ConfigError(f"expected complexity is {e} steps; it is 1 or more")
+        raise ConfigError(f"expected complexity is {e} steps; it must be 1 or more [QA0202]")
     return e
 
 
@@ -369,8 +371,8 @@ class Naco(Metric[NacoSettings]):
         given = settings.expected_complexity
         if given is None:
             raise ConfigError(
-                "expected_complexity is missing: how many steps questions of this corpus usually "
-                "take. Find it with `qaeval calibrate --metrics naco`, or give a number"
+                "expected_complexity is missing. It is the usual number of reasoning steps of this "
+                "corpus: find it with `qaeval calibrate --metrics naco`, or give a number [QA0207]"
             )
         corpus = "no"
         if isinstance(given, str):

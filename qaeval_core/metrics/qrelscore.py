@@ -94,7 +94,7 @@ def layer_indices(layers: str, *, n_layers: int) -> list[int]:
             return [0, 3, 7, 11]  # The paper's M5; the general rule below would give 4, not 3.
         case "specific":
             return sorted({round(i * (n_layers - 1) / 3) for i in range(4)})
-    raise ConfigError(f"layers is {layers!r}; choose one of {', '.join(LAYERS)}")
+    raise ConfigError(f"layers is {layers!r}; choose one of {', '.join(LAYERS)} [QA0202]")
 
 
 def lrm_per_window(

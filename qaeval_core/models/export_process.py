@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qaeval_core.distribution import python_path, requirement
-from qaeval_core.errors import ArtifactMissingError, ExportError
+from qaeval_core.errors import ArtifactMissingError, ExportError, with_code
 from qaeval_core.models.record import GRAPHS, ArtifactRequest, export_arguments
 from qaeval_core.terminal import say
 
@@ -58,10 +58,10 @@ def run_export(request: ArtifactRequest, root: Path, *, missing: str, limits: Ex
     needed = "onnx" if GRAPHS[request.graph].takes_onnx else "torch"
     if importlib.util.find_spec(needed) is None:
         raise ArtifactMissingError(
-            f"{missing} (building needs {needed}: pip install {requirement('models')})"
+            f"{missing} (building needs {needed}: pip install {requirement('models')}) [QA0405]"
         )
     what = f"{request.graph} of {request.model} ({request.precision})"
-    say(f"exporting {what}: once, then it is kept in {root}; up to some minutes")
+    say(f"exporting {what}; this takes minutes once, then {root} keeps it")
     started = time.perf_counter()
     words = [*export_arguments(request, root)]
     if limits.max_memory_gb is not None:
@@ -79,17 +79,19 @@ def run_export(request: ArtifactRequest, root: Path, *, missing: str, limits: Ex
         )
     except subprocess.TimeoutExpired:
         raise ExportError(
-            f"{failed}: it had not ended after {limits.max_s:g} s; "
-            f"models.{request.role}.max_export_s allows more"
+            f"{failed}: it did not end within {limits.max_s:g} s; "
+            f"models.{request.role}.max_export_s allows more [QA0409]"
         ) from None
     if done.returncode < 0:
         name = signal.Signals(-done.returncode).name
         raise ExportError(
-            f"{failed}: it was ended by {name}, as where it takes more memory than it may "
-            f"(models.{request.role}.max_export_gb){_said(done.stderr)}"
+            f"{failed}: {name} ended it, often for lack of memory "
+            f"(models.{request.role}.max_export_gb){_said(done.stderr)} [QA0409]"
         )
     if done.returncode:
-        raise ExportError(f"{failed} (exit {done.returncode}){_said(done.stderr)}")
+        raise ExportError(
+            with_code(f"{failed} (exit {done.returncode}){_said(done.stderr)}", "QA0409")
+        )
     say(f"exported {what} in {time.perf_counter() - started:.0f} s")
 
 

@@ -167,14 +167,14 @@ class ArtifactRequest:
     def __post_init__(self) -> None:
         if self.graph not in GRAPHS:
             known = ", ".join(GRAPHS)
-            raise ConfigError(f"graph {self.graph!r} is unknown; graphs: {known}")
+            raise ConfigError(f"graph {self.graph!r} is unknown; graphs: {known} [QA0417]")
         if self.precision not in ("fp32", "fp16"):
-            raise ConfigError(f"precision {self.precision!r} is unknown; fp32 or fp16")
+            raise ConfigError(f"precision {self.precision!r} is unknown; fp32 or fp16 [QA0417]")
         if self.onnx_file and not GRAPHS[self.graph].takes_onnx:
             known = ", ".join(name for name, facts in GRAPHS.items() if facts.takes_onnx)
             raise ConfigError(
-                f"onnx_file={self.onnx_file}: graph {self.graph} reduces inside and is traced from "
-                f"safetensors; ONNX files can become {known}"
+                f"onnx_file={self.onnx_file}: graph {self.graph} is traced from safetensors; ONNX "
+                f"files can become {known} [QA0417]"
             )
         object.__setattr__(self, "options", _with_defaults(self.graph, self.options))
 
@@ -199,15 +199,18 @@ def _with_defaults(graph: str, options: Mapping[str, str]) -> dict[str, str]:
     known = GRAPHS[graph].options
     for name, value in options.items():
         if name not in known:
-            raise ConfigError(f"graph {graph} has no option {name!r}; it has {list(known)}")
+            raise ConfigError(
+                f"graph {graph} has no option {name!r}; it has {list(known)} [QA0417]"
+            )
         if value not in known[name].values:
             raise ConfigError(
-                f"{name}={value!r} is unknown; values: {', '.join(known[name].values)}"
+                f"{name}={value!r} is unknown; values: {', '.join(known[name].values)} [QA0417]"
             )
     full = {name: options.get(name, option.values[0]) for name, option in known.items()}
     if full.get("matching") == "attended" and full["aggregate"] != "max":
         raise ConfigError(
-            f"aggregate={full['aggregate']} needs matching=weighted: attended takes one token"
+            f"aggregate={full['aggregate']} needs matching=weighted: attended takes one token "
+            "[QA0417]"
         )
     return full
 

@@ -88,17 +88,21 @@ def resolve_model(
     """
     if not any(facts.role == role for facts in GRAPHS.values()):
         known = dict.fromkeys(facts.role for facts in GRAPHS.values())
-        raise ConfigError(f"model role {role!r} is unknown; roles: {', '.join(known)}")
+        raise ConfigError(f"no model role {role!r}; roles: {', '.join(known)} [QA0401]")
     if name in EMBEDDED:
         if onnx_file:
-            raise ConfigError(f"model {name!r} is embedded and has no ONNX file {onnx_file!r}")
+            raise ConfigError(
+                f"model {name!r} is embedded and has no ONNX file {onnx_file!r} [QA0401]"
+            )
         return find_embedded(name, role=role, ask_hub=ask_hub)
     path = expanded(name)
     if path.is_dir():
         return _from_folder(path, onnx_file)
     _check_hub_name(name)
     if not ask_hub:
-        raise ModelUnavailableError(f"model {name!r} is on the model hub, which is not asked here")
+        raise ModelUnavailableError(
+            f"model {name!r} is on the model hub, which is not used here [QA0402]"
+        )
     return _from_hub(name, onnx_file)
 
 
@@ -129,7 +133,7 @@ def _onnx_file(folder: Path, asked: str) -> str | None:
         if not inside or not (folder / asked).is_file() or not asked.endswith(".onnx"):
             known = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.onnx"))
             raise ModelUnavailableError(
-                f"{folder} has no ONNX file {asked!r}{nearest(asked, known)}"
+                f"{folder} has no ONNX file {asked!r}{nearest(asked, known)} [QA0403]"
             )
         return asked
     if any(folder.glob("*.safetensors")):
@@ -143,11 +147,11 @@ def _check_complete(folder: Path, *, needed: tuple[str, ...], has_onnx: bool) ->
         found = f"only {', '.join(pickles)}, which are never read" if pickles else "none"
         raise ModelUnavailableError(
             f"{folder} has no *.safetensors weights ({found}); save the model with "
-            "save_pretrained(..., safe_serialization=True)"
+            "save_pretrained(..., safe_serialization=True) [QA0403]"
         )
     missing = [file for file in needed if not (folder / file).is_file()]
     if missing:
-        raise ModelUnavailableError(f"{folder} has no {' and no '.join(missing)}")
+        raise ModelUnavailableError(f"{folder} has no {' and no '.join(missing)} [QA0403]")
 
 
 def check_no_code(folder: Path) -> None:
@@ -170,17 +174,17 @@ def check_no_code(folder: Path) -> None:
         try:
             fields = json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
-            raise ModelUnavailableError(f"{path} is damaged: {error}") from None
+            raise ModelUnavailableError(f"{path} is damaged: {error} [QA0403]") from None
         if not isinstance(fields, dict):
-            raise ModelUnavailableError(f"{path} is damaged: it holds no JSON object")
+            raise ModelUnavailableError(f"{path} is damaged: it is not a JSON object [QA0403]")
         attention = [fields.get(key) for key in ("attn_implementation", "_attn_implementation")]
         named = "auto_map" if "auto_map" in fields else None
         if any("/" in str(value) for value in attention):  # A kernel of the model hub.
             named = "attn_implementation"
         if named is not None:
             raise ConfigError(
-                f"{path} names code that comes with the model ({named}): code of a model is never "
-                "run; use a model of an architecture that transformers has, saved without it"
+                f"{path} names code that comes with the model ({named}). Such code is never run; "
+                "use a model of an architecture that transformers has, saved without it [QA0407]"
             )
 
 
@@ -210,7 +214,7 @@ def _check_dense(path: Path) -> None:
             n_data += end - start
     if n_data * _MOST_HOLES < n_bytes:
         raise ModelUnavailableError(
-            f"{path} says that it has {n_bytes:,} bytes, and holds {n_data:,}: it is no model"
+            f"{path} declares {n_bytes:,} bytes, and holds {n_data:,}: it is not a model [QA0403]"
         )
 
 
@@ -221,11 +225,15 @@ def _with_data(onnx_file: str) -> tuple[str, ...]:
 
 def _check_hub_name(name: str) -> None:
     if not _HUB_NAME.fullmatch(name) or name.startswith((".", "/", "~")):
-        raise ModelUnavailableError(f"model {name!r}: no such folder, and not a hub id")
+        raise ModelUnavailableError(
+            f"model {name!r}: no such folder, and not a name of the model hub [QA0401]"
+        )
     # A hub id without an owner is one of a few old ones; near an embedded name it is a typing slip.
     near = difflib.get_close_matches(name.lower(), EMBEDDED, n=1, cutoff=0.7)
     if "/" not in name and near:
-        raise ModelUnavailableError(f"model {name!r} is unknown; did you mean {near[0]!r}?")
+        raise ModelUnavailableError(
+            f"model {name!r} is unknown; did you mean {near[0]!r}? [QA0401]"
+        )
 
 
 def _from_hub(name: str, onnx_file: str) -> ModelSource:
@@ -253,7 +261,8 @@ def _download(hub_id: str, *, revision: str | None, onnx_file: str) -> Path:
     ways_out = f"an embedded model ({', '.join(embedded_models())}); a local folder"
     if not has_hub_client():
         raise ModelUnavailableError(
-            f"model {hub_id!r} is on the model hub: pip install huggingface_hub, or use {ways_out}"
+            f"model {hub_id!r} is on the model hub: pip install huggingface_hub, or use {ways_out} "
+            "[QA0402]"
         )
     ask = partial(snapshot_from_hub, hub_id, ways_out=ways_out)
     path = ask(revision=revision, patterns=_USED_FILES, ignored=["*/*"])

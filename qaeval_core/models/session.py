@@ -90,14 +90,16 @@ class Session:
                 str(artifact.model_path), options, providers=providers
             )
         except Exception as error:  # ONNX Runtime's errors have no common base but this one.
-            raise ModelError(f"{artifact.model_path} cannot be loaded: {_first(error)}") from None
+            raise ModelError(
+                f"{artifact.model_path} cannot be loaded: {_first(error)} [QA0414]"
+            ) from None
         self._check_graph()
         used = self._session.get_providers()[0]
         if device == "cuda" and used != "CUDAExecutionProvider":
             raise DeviceError(
                 f"CUDA was asked for, but ONNX Runtime would run {artifact.folder.name} on {used}: "
                 f"install {requirement('gpu')} (never beside onnxruntime) and check the driver, or "
-                "set cluster.device=cpu"
+                "set cluster.device=cpu [QA0412]"
             )
 
     def run(self, inputs: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
@@ -117,19 +119,19 @@ class Session:
             with _stopped_after(self.max_batch_s, options):
                 (output,) = self._session.run(None, dict(inputs), options)
         except MemoryError as error:
-            raise DeviceMemoryError(str(error) or "out of memory") from None
+            raise DeviceMemoryError(f"{error or 'out of memory'} [QA0413]") from None
         except Exception as error:  # ONNX Runtime has no exception type for lack of memory.
             if _is_lack_of_memory(error):
-                raise DeviceMemoryError(str(error)) from None
+                raise DeviceMemoryError(f"{error} [QA0413]") from None
             if options.terminate:
                 raise ModelError(
-                    f"{self.artifact.model_path} had not ended a batch of {_shapes(inputs)} after "
-                    f"{self.max_batch_s:g} s; if it may take longer, raise "
-                    "models.<role>.max_batch_s"
+                    f"{self.artifact.model_path} did not finish a batch of {_shapes(inputs)} "
+                    f"within {self.max_batch_s:g} s; raise models.<role>.max_batch_s if it may "
+                    "take longer [QA0414]"
                 ) from None
             raise ModelError(
-                f"{self.artifact.model_path} failed on a batch of "
-                f"{_shapes(inputs)}: {_first(error)}"
+                f"{self.artifact.model_path} failed on a batch of {_shapes(inputs)}: "
+                f"{_first(error)} [QA0414]"
             ) from None
         self._check_output(np.asarray(output), inputs)
         return np.asarray(output)
@@ -145,10 +147,14 @@ class Session:
             has = [(tensor.name, len(tensor.shape)) for tensor in found]
             if said != has:
                 raise ModelError(
-                    f"{self.artifact.model_path} has {has} (names, axes), its record says {said}"
+                    f"{self.artifact.model_path} has {has} (names, axes), and its record has "
+                    f"{said} [QA0415]"
                 )
         if len(record.outputs) != 1:
-            raise ModelError(f"{self.artifact.model_path} has {len(record.outputs)} outputs, not 1")
+            raise ModelError(
+                f"{self.artifact.model_path} has {len(record.outputs)} outputs, and must have one "
+                "[QA0415]"
+            )
 
     def _check_ids(self, inputs: Mapping[str, NDArray[np.int64]]) -> None:
         # On a GPU a lookup beyond the table is no error: it returns zeros.
@@ -159,8 +165,8 @@ class Session:
         largest = int(ids.max())
         if largest >= vocab or int(ids.min()) < 0:
             raise ModelError(
-                f"{self.artifact.tokenizer_path} gives the token id {largest}, the model has "
-                f"{vocab} tokens: they do not belong together"
+                f"{self.artifact.tokenizer_path} gives the token id {largest}, and the model has "
+                f"{vocab} tokens: they do not belong together [QA0415]"
             )
 
     def _check_output(
@@ -181,8 +187,8 @@ class Session:
         )
         if not is_right:
             raise ModelError(
-                f"{self.artifact.model_path} returned {output.shape}, its record says {shape} for "
-                f"{_shapes(inputs)}"
+                f"{self.artifact.model_path} returned {output.shape}, and its record says {shape} "
+                f"for {_shapes(inputs)} [QA0414]"
             )
 
 
@@ -226,7 +232,7 @@ def _providers(device: Device) -> list[Any]:
     if "CUDAExecutionProvider" not in ort.get_available_providers():
         raise DeviceError(
             "CUDA was asked for, but this onnxruntime has no CUDA provider: pip uninstall "
-            f"onnxruntime && pip install {requirement('gpu')}, or set cluster.device=cpu"
+            f"onnxruntime && pip install {requirement('gpu')}, or set cluster.device=cpu [QA0412]"
         )
     ort.preload_dlls()
     # TF32 keeps 10 bits of mantissa: an fp32 score would no longer be independent of its batch.
@@ -247,7 +253,7 @@ def load_onnxruntime(device: Device = "cpu") -> Any:
     except ImportError:
         raise DeviceError(
             f"this metric runs a model: pip install {requirement('models')}, or "
-            f"{requirement('gpu')} on a GPU"
+            f"{requirement('gpu')} on a GPU [QA0412]"
         ) from None
     if os.environ.get("ORT_DISABLE_TELEMETRY") == "1":
         # Where a program has loaded the engine before this library, the variable came too late.
@@ -258,7 +264,9 @@ def load_onnxruntime(device: Device = "cpu") -> Any:
         why = "attends to padding in these graphs"
         if found >= MIN_ONNXRUNTIME["cpu"]:
             why = "was never tried with these graphs on a GPU"
-        raise DeviceError(f"onnxruntime {onnxruntime.__version__} {why}; install {needed} or newer")
+        raise DeviceError(
+            f"onnxruntime {onnxruntime.__version__} {why}; install {needed} or newer [QA0412]"
+        )
     return onnxruntime
 
 

@@ -167,10 +167,10 @@ def _hub_errors(hub_id: str, revision: str | None, ways_out: str) -> Iterator[No
         yield
     except (RepositoryNotFoundError, RevisionNotFoundError):
         shown = f"{hub_id}@{revision}" if revision else hub_id
-        raise ModelUnavailableError(f"the model hub has no model {shown!r}") from None
+        raise ModelUnavailableError(f"the model hub has no model {shown!r} [QA0402]") from None
     except Exception as error:  # The client's HTTP errors have no common base but this one.
         raise ModelUnavailableError(
-            f"model {hub_id!r} could not be had from the model hub ({type(error).__name__}). Ways "
-            f"out: {ways_out}; a filled cache named by HF_HOME, with HF_HUB_OFFLINE=1; or an "
-            "artifact built elsewhere and copied to the artifact root"
+            f"cannot get model {hub_id!r} from the model hub ({type(error).__name__}). Use "
+            f"{ways_out}; or a filled cache named by HF_HOME, with HF_HUB_OFFLINE=1; or an "
+            "artifact built elsewhere and copied to the artifact root [QA0402]"
         ) from None

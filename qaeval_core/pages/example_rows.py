@@ -91,7 +91,7 @@ def example_places(report: Mapping[str, Any], *, n: int) -> list[ExamplePlace]:
         If a run does not keep so many.
     """
     if not 0 <= n <= MAX_EXAMPLES:
-        raise ConfigError(f"--texts {n}: a run keeps 0 to {MAX_EXAMPLES} rows of each end")
+        raise ConfigError(f"--texts {n}: a run keeps 0 to {MAX_EXAMPLES} rows of each end [QA0104]")
     found = {
         (own["file"], own["row"])
         for name in main_columns(report)
@@ -131,7 +131,7 @@ def read_texts(
     found: dict[ExamplePlace, dict[str, object]] = {}
     for name in dict.fromkeys(file for file, _ in places):
         if name not in by_name:
-            raise ConfigError(f"{name} is no input now{nearest(name, by_name)}")
+            raise ConfigError(f"{name} is no longer an input{nearest(name, by_name)} [QA0518]")
         file = by_name[name]
         rows = sorted({row for own, row in places if own == name})
         try:

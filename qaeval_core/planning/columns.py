@@ -44,7 +44,7 @@ def resolve_columns(
     """
     for role in mapping:
         if role not in ROLES:
-            raise ConfigError(f"unknown role {role!r}{nearest(role, ROLES)}")
+            raise ConfigError(f"no role {role!r}{nearest(role, ROLES)} [QA0105]")
     names = list(dict.fromkeys(name for file in files for name in file.schema.names))
     columns = {role: role_column(role, names, mapping) for role in dict.fromkeys(roles)}
     columns.update(optional_columns(optional, names, mapping))
@@ -112,7 +112,7 @@ def cluster_column(
     if asked in found:
         return found[asked], shared
     names = ["none", *found, *paths(files[0].schema)]
-    raise ConfigError(f"--cluster: no column {asked!r}{nearest(asked, names)}")
+    raise ConfigError(f"--cluster: no column {asked!r}{nearest(asked, names)} [QA0305]")
 
 
 def _check_alike(file: InputFile, files: Sequence[InputFile], column: str) -> None:
@@ -123,8 +123,8 @@ def _check_alike(file: InputFile, files: Sequence[InputFile], column: str) -> No
         kind = other.type_of(top) if top is not None else None
         if kind is not None and own != kind and not pa.types.is_null(kind):
             raise SchemaError(
-                f"{file.relative}: column {top!r} is {own}, but {kind} in {other.relative}: make "
-                "them alike"
+                f"{file.relative}: column {top!r} is {own}, but {kind} in {other.relative}; make "
+                "them alike [QA0307]"
             ) from None
 
 
@@ -168,12 +168,12 @@ def column_notes(
     for role, column in columns.items():
         given = mapping.get(role, role)
         if column.startswith(f"{given}."):
-            notes.append(f"role {role} is read from the field {column}")
+            notes.append(f"role {role} reads the field {column}")
     for column in dict.fromkeys([*columns.values(), *carry]):
         lacking = [file.relative for file in files if file.type_of(column) is None]
         if lacking:
             more = f" and {len(lacking) - 1:,} more files" if len(lacking) > 1 else ""
-            notes.append(f"no column {column!r} in {lacking[0]}{more}: null there")
+            notes.append(f"{lacking[0]}{more} has no column {column!r}: it is null there")
     return notes
 
 
@@ -194,14 +194,16 @@ def check_carried(files: Sequence[InputFile], carry: Sequence[str]) -> None:
     """Raise SchemaError if no file has a column to carry, or one has it twice."""
     twice = sorted({column for column in carry if carry.count(column) > 1})
     if twice:
-        raise ConfigError(f"column {twice[0]!r} is to be carried twice; name it once")
+        raise ConfigError(f"column {twice[0]!r} is carried twice; name it once [QA0106]")
     for column in carry if files else ():
         if _first_type(files, column) is None:
             hint = nearest(column, paths(files[0].schema))
-            raise SchemaError(f"{files[0].relative}: no column {column!r} to carry{hint}")
+            raise SchemaError(f"{files[0].relative}: no column {column!r} to carry{hint} [QA0305]")
         for file in files:
             if file.schema.names.count(column) > 1:
-                raise SchemaError(f"{file.relative}: column {column!r} to carry stands there twice")
+                raise SchemaError(
+                    f"{file.relative}: the carried column {column!r} exists twice [QA0308]"
+                )
 
 
 def carried_types(files: Sequence[InputFile], carry: Sequence[str]) -> dict[str, pa.DataType]:
@@ -249,10 +251,10 @@ def _check_column(file: InputFile, role: str, column: str) -> None:
         wanted = column if column != role else f"{column} (role {role})"
         raise SchemaError(
             f"{file.relative}: no column {wanted}{nearest(column, paths(file.schema))}; map it "
-            f"with --column {role}=NAME"
+            f"with --column {role}=NAME [QA0305]"
         )
     if names.count(column) > 1:
-        raise SchemaError(f"{file.relative}: column {column!r} stands there twice")
+        raise SchemaError(f"{file.relative}: the column {column!r} exists twice [QA0308]")
     check_type(kind, role=role, column=column, where=f"{file.relative}: ")
 
 
@@ -260,8 +262,8 @@ def check_type(kind: pa.DataType, *, role: str, column: str, where: str = "") ->
     """Raise SchemaError, which says what can be done, if a type cannot serve a role."""
     if not fits_role(kind, role):
         raise SchemaError(
-            f"{where}column {column!r} is {kind}, but role {role} needs {ROLES[role]}"
-            f"{_way_out(kind, role, column)}"
+            f"{where}column {column!r} is {kind}, but role {role} needs "
+            f"{ROLES[role]}{_way_out(kind, role, column)} [QA0306]"
         )
 
 
@@ -299,7 +301,8 @@ def check_copied(
             except (pa.ArrowException, pl.exceptions.PolarsError) as error:
                 role = "an id" if column == id_column else "carried"
                 raise SchemaError(
-                    f"{file.relative}: column {column!r} is {kind}, which cannot be {role}: {error}"
+                    f"{file.relative}: column {column!r} is {kind}, which cannot be {role}: "
+                    f"{error} [QA0306]"
                 ) from None
 
 

@@ -169,7 +169,10 @@ def plan_chat(
 
 
 def _resolve_nothing(request: ArtifactRequest) -> Artifact:
-    raise ConfigError(f"{request.folder_name}: a family that asks runs no model")
+    raise ConfigError(
+        f"{request.folder_name}: a family that calls a language model runs no model of its own "
+        "[QA0007]"
+    )
 
 
 _PROXY_VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
@@ -219,9 +222,9 @@ def _lines(settings: ChatSettings, base_url: str, section: str) -> Iterator[str]
     secrets = [] if settings.api_key_file else [*filter(is_secret_header, headers)]
     if secrets and KEY_VARIABLE in os.environ:
         # Its name alone says that a header is a secret, and may be wrong.
-        yield f"{KEY_VARIABLE} is not sent: the header {secrets[0]} of a file stands for it"
+        yield f"{KEY_VARIABLE} is not sent, because headers_file has {secrets[0]}"
     if is_given and not secrets:
-        yield f"the key of {source} goes to {url.netloc}{through}"
+        yield f"the key from {source} goes to {url.netloc}{through}"
     variables = [
         name for name in _PROXY_VARIABLES if name in os.environ or name.lower() in os.environ
     ]

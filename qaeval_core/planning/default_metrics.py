@@ -54,8 +54,8 @@ def with_default_metrics(
     names, reason = _by_columns(config, found, device=device)
     if not may_guess:
         raise ConfigError(
-            "no metric is named, and with --set the columns choose none: add "
-            f"--metrics {','.join(names)}, for {reason}"
+            "no metric is named, and with --set the columns choose none; add --metrics "
+            f"{','.join(names)}, for {reason} [QA0206]"
         )
     chosen = make_config({"metrics": {name: {} for name in names}}).metrics
     line = f"metrics: {_listed(names)}, because {reason}. --metrics names others"
@@ -78,8 +78,8 @@ def _metrics_of_out(config: RunConfig, found: FoundFiles) -> dict[str, Settings]
         metric_of(settings).reads(settings)  # One that is not installed says so.
         for key in _named_outside(settings):
             raise ConfigError(
-                f"{found.store.out} was scored with {name}.{key} of its own: name its metrics and "
-                f"their settings again, with --metrics {','.join(kept)} and --set"
+                f"{found.store.out} was scored with its own value of {name}.{key}; name its "
+                f"metrics and settings again, with --metrics {','.join(kept)} and --set [QA0206]"
             )
     return kept
 
@@ -128,12 +128,12 @@ def _by_columns(config: RunConfig, found: FoundFiles, *, device: Device) -> tupl
     if fitting:
         raise ConfigError(
             "no metric is named, and these columns have no default. Metrics that fit: "
-            f"{', '.join(fitting)}. Choose with --metrics, such as --metrics {fitting[0]}"
+            f"{', '.join(fitting)}. Choose with --metrics, such as --metrics {fitting[0]} [QA0206]"
         )
     shown = ", ".join(names[:_N_COLUMNS]) + (", ..." if len(names) > _N_COLUMNS else "")
     raise ConfigError(
-        f"no metric is named, and none fits the columns {shown}: say what they are, such as "
-        "--column candidate=NAME --column references=NAME, or choose with --metrics"
+        f"no metric is named, and none fits the columns {shown}. Say what they are, such as "
+        "--column candidate=NAME --column references=NAME, or choose with --metrics [QA0206]"
     )
 
 
@@ -144,9 +144,9 @@ def _check_reference_questions(roles: Mapping[str, str], names: list[str]) -> No
         return
     hint = others[0] if others else "NAME"
     raise ConfigError(
-        f"no metric is named, and it is not clear what is compared with {roles['references']}: "
+        f"no metric is named, and it is unclear what is compared with {roles['references']}: "
         f"--column candidate={hint} for answers, --column candidate={roles['candidate']} for "
-        "questions"
+        "questions [QA0206]"
     )
 
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from qaeval_core.errors import InputError, UnreadableFileError, nearest
+from qaeval_core.errors import InputError, UnreadableFileError, nearest, with_code
 from qaeval_core.planning.filesystems import local_stamp, open_filesystem, remote_stamp
 from qaeval_core.planning.footer import Footer, parse_footer
 from qaeval_core.planning.lakes import check_no_lake
@@ -187,13 +187,16 @@ def _open_place(uri: str) -> tuple[_Place, str]:
     if parts.password is not None or "@" in parts.query:
         # It would go to every worker, into OUT and into messages.
         shown = urlunsplit(parts._replace(netloc=parts.hostname or "", query=""))
-        raise InputError(f"{shown}: no secrets in a URI; set them in the nodes' environment")
+        raise InputError(
+            f"{shown}: a URI must not hold secrets; set them in the environment of the nodes "
+            "[QA0303]"
+        )
     try:
         filesystem, path = open_filesystem(uri)
     except (pa.ArrowException, OSError) as error:
         # Of an option that is none the value may be a secret.
         shown = uri.partition("?")[0] if "://" in uri else uri
-        raise InputError(f"cannot open {shown}: {error}") from None
+        raise InputError(with_code(f"cannot open {shown}: {error}", "QA0302")) from None
     is_local = "://" not in uri or parts.scheme == "file"
     return _Place(filesystem, None if is_local else parts), path
 
@@ -227,7 +230,7 @@ def find_inputs(
         If a file is not readable Parquet and ``skip_unreadable`` is not set.
     """
     if not paths:
-        raise InputError("no input: name Parquet files, folders or globs")
+        raise InputError("no input; name Parquet files, folders or globs [QA0301]")
     every: dict[str, _Found] = {}
     n_known, left_out = 0, dict[str, list[str]]()
     for path in paths:
@@ -252,7 +255,7 @@ def find_inputs(
         raise UnreadableFileError("\n".join(problems))
     if n_known:
         what = "1 name is" if n_known == 1 else f"{n_known:,} names are"
-        problems.append(f"{what} left out: links to files or folders that are input already")
+        problems.append(f"{what} skipped: links to files or folders that are input already")
     problems += [left_out_note(names, why) for why, names in left_out.items() if names]
     files = [item for item in read if isinstance(item, InputFile)]
     return sorted(files, key=lambda file: file.relative), problems
@@ -283,7 +286,7 @@ def _expand(uri: str) -> _Named:
         return _Named([_Found(str(PurePosixPath(path).parent), path, place, info)])
     if info.type == fs.FileType.Directory:
         return _search(place, path)
-    raise InputError(f"no such file or folder: {uri}{_near_files(path, place)}")
+    raise InputError(f"no such file or folder: {uri}{_near_files(path, place)} [QA0301]")
 
 
 def _search(place: _Place, folder: str) -> _Named:
@@ -306,8 +309,8 @@ def _search(place: _Place, folder: str) -> _Named:
     if not kept:
         shown = [info.path for info in infos]
         texts = sorted(path for path in shown if Path(path).suffix.lower() in _TEXT_READERS)
-        hint = f"; {_how_to_convert(place, texts[0])}" if texts else ""
-        raise InputError(f"no Parquet file below {folder}{hint}")
+        hint = f"\n{_how_to_convert(place, texts[0])}" if texts else ""
+        raise InputError(f"no Parquet file below {folder} [QA0301]{hint}")
     found = [_Found(folder, info.path, place, info) for info in kept]
     return _Named(found, n_known, _left_out(folder, infos, others, hidden))
 
@@ -317,7 +320,7 @@ def _left_out(
 ) -> dict[str, list[str]]:
     """Return the names of what is left out, by why."""
     lost = [info.path for info in infos if info.type == fs.FileType.NotFound]
-    paths = {"no Parquet": others, "hidden": hidden, "a link to what is not there": lost}
+    paths = {"no Parquet": others, "hidden": hidden, "a link to a missing file": lost}
     return {why: [os.path.relpath(path, folder) for path in own] for why, own in paths.items()}
 
 
@@ -325,7 +328,9 @@ def _files_below(folder: str) -> tuple[list[str], int]:
     try:
         return files_below(folder)
     except OSError as error:
-        raise InputError(f"cannot list {shown_name(error.filename)}: {error.strerror}") from None
+        raise InputError(
+            f"cannot list {shown_name(error.filename)}: {error.strerror} [QA0302]"
+        ) from None
 
 
 def _infos(place: _Place, paths: Sequence[str]) -> list[fs.FileInfo]:
@@ -345,7 +350,7 @@ def _is_data(place: _Place, info: fs.FileInfo) -> bool:
         with place.filesystem.open_input_file(info.path) as source:
             ends = (source.read_at(n_bytes, 0), source.read_at(n_bytes, info.size - n_bytes))
     except OSError as error:
-        raise InputError(f"cannot read {shown_name(info.path)}: {error}") from None
+        raise InputError(f"cannot read {shown_name(info.path)}: {error} [QA0302]") from None
     return ends == (_MAGIC, _MAGIC)
 
 
@@ -358,13 +363,13 @@ def _expand_glob(place: _Place, pattern: str) -> _Named:
     elif place.uri is None:
         infos = _infos(place, sorted(glob.glob(pattern)))
     elif place.filesystem.get_file_info(base).type == fs.FileType.NotFound:
-        raise InputError(f"no file matches {pattern}: there is no {base}")
+        raise InputError(f"no file matches {pattern}: {base} does not exist [QA0301]")
     else:
         below = place.filesystem.get_file_info(fs.FileSelector(base, recursive=True))
         infos = [info for info in below if _is_taken(info.path, base, parts)]
     kept = [info for info in infos if info.type == fs.FileType.File]
     if not kept:
-        raise InputError(f"no file matches {pattern}")
+        raise InputError(f"no file matches {pattern} [QA0301]")
     found = [_Found(base, info.path, place, info) for info in kept]
     return _Named(found, n_known, _left_out(base, infos, (), ()))
 
@@ -399,7 +404,7 @@ def _unique_relatives(found: Sequence[_Found]) -> list[str]:
                 n_parts = len(PurePosixPath(item.relative).parts) + depth
                 parts = PurePosixPath(item.path).parts
                 relatives[i] = "/".join(part for part in parts[-n_parts:] if part != "/")
-    raise InputError(f"cannot tell inputs apart: {sorted(relatives)[:3]}")
+    raise InputError(f"two inputs would have the same name: {sorted(relatives)[:3]} [QA0310]")
 
 
 def read_footer(source: pa.NativeFile) -> tuple[pq.FileMetaData, Footer, str]:
@@ -435,7 +440,7 @@ def _check_counts(schema: pq.ParquetSchema, footer: Footer, *, n_bytes: int) -> 
     if n_rows > _MAX_ROWS_PER_BYTE * n_bytes or any(
         not 0 <= group.n_rows <= _MAX_GROUP_ROWS for group in footer.groups
     ):
-        raise pa.ArrowInvalid(f"{n_rows:,} rows in {n_bytes:,} bytes cannot be")
+        raise pa.ArrowInvalid(f"{n_rows:,} rows do not fit {n_bytes:,} bytes")
     columns = [schema.column(i) for i in range(len(schema))]
     is_flat = [column.max_repetition_level == 0 for column in columns]
     for group in footer.groups:
@@ -477,8 +482,8 @@ def _read_footer(item: _Found, relative: str, *, read_as: ReadAs) -> InputFile |
         schema = read_as.schema(metadata.schema)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, pa.ArrowInvalid) and Path(item.path).suffix.lower() in _TEXT_READERS:
-            return f"{item.uri} is not Parquet; {_how_to_convert(item.place, item.path)}"
-        return f"{item.uri} is not readable Parquet: {error}"
+            return f"{item.uri} is not Parquet [QA0304]\n{_how_to_convert(item.place, item.path)}"
+        return f"{item.uri} is not readable Parquet: {error} [QA0304]"
     version = FileVersion(
         item.uri, item.info.size, item.info.mtime_ns or 0, footer_hash, stamp=stamp
     )

@@ -205,7 +205,7 @@ def find_files(config: RunConfig, *, needs_out: bool = True) -> FoundFiles:
         For whatever is wrong with paths or files.
     """
     if config.output.path is None and needs_out:
-        raise ConfigError("no output folder: give --out OUT")
+        raise ConfigError("no output folder; give --out OUT [QA0107]")
     store = Store(open_out(config.output.path or "."))
     if config.output.path is not None:
         _check_out_not_among_inputs(config.input.paths, store.out)
@@ -340,7 +340,7 @@ def _check_names_in(out: StoragePath, files: Sequence[InputFile]) -> None:
         except ValueError as error:
             raise InputError(
                 f"{file.relative!r} cannot be a name in {out}: {str(error).splitlines()[0]}; "
-                "rename it, or write OUT to a disk"
+                "rename it, or write OUT to a disk [QA0310]"
             ) from None
 
 
@@ -354,7 +354,7 @@ def _check_out_not_among_inputs(paths: Sequence[str], out: StoragePath) -> None:
             folder = str(as_path(path))
             is_among = Path(folder).is_dir() and out.is_below(as_path(folder))
         if is_among:
-            raise ConfigError(f"--out {out} lies inside the input folder {folder}")
+            raise ConfigError(f"--out {out} lies inside the input folder {folder} [QA0109]")
 
 
 # Of what a run writes, besides scores: a file of each depth.
@@ -372,8 +372,8 @@ def _check_out_not_taken(
         taken = next((name for name in names if matches("/".join([*own, name]), parts)), None)
         if taken is not None:
             raise ConfigError(
-                f"--out {out} lies where {path} looks for input: its {taken} would be input of "
-                "the next run"
+                f"--out {out} lies where {path} looks for input, so the next run would read its "
+                f"{taken} as input [QA0109]"
             )
 
 

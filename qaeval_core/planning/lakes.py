@@ -67,7 +67,8 @@ def _check(folder: str, filesystem: fs.FileSystem) -> None:
         words = shlex.join([source, "rows.parquet"])
         how = f'python -c "{code}" {words}' if read else "with Spark"
         raise InputError(
-            f"{folder} is {what}, and not every file below it is alive: write its rows out, {how}"
+            f"{folder} is {what}, and some files below it hold deleted rows; write its rows out: "
+            f"[QA0311]\n{how}"
         )
 
 

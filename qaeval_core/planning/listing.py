@@ -186,27 +186,28 @@ def check_names(relatives: Sequence[str]) -> None:
     >>> check_names(["../a.parquet"])
     Traceback (most recent call last):
     ...
-    qaeval_core.errors.InputError: '../a.parquet' leads out of the folder that was named
+    qaeval_core.errors.InputError: '../a.parquet' leads out of the named folder [QA0310]
     """
     for relative in relatives:
         check_utf8(relative)
         parts = PurePosixPath(relative).parts
         if not parts or relative.startswith("/") or ".." in parts or "\0" in relative:
-            raise InputError(f"{relative!r} leads out of the folder that was named")
+            raise InputError(f"{relative!r} leads out of the named folder [QA0310]")
         for part in parts:
             n_bytes = len(part.encode())
             if n_bytes > MAX_NAME_BYTES:
                 raise InputError(
-                    f"{part[:40]}... is a name of {n_bytes} bytes, {MAX_NAME_BYTES} can be written "
-                    "below OUT; rename it"
+                    f"{part[:40]}... is a name of {n_bytes} bytes, and {MAX_NAME_BYTES} fit below "
+                    "OUT; rename it [QA0310]"
                 )
     names = set(relatives)
     for relative in relatives:
         for parent in PurePosixPath(relative).parents:
             if str(parent) in names:
                 raise InputError(
-                    f"{parent} is a file in one place and a folder in another ({relative}): their "
-                    "scores cannot both be written; rename one, or score them into two OUTs"
+                    f"{parent} is a file in one place and a folder in another ({relative}), so "
+                    "their scores cannot both be written. Rename one, or score them into two OUTs "
+                    "[QA0310]"
                 )
 
 
@@ -215,7 +216,9 @@ def check_utf8(name: str) -> None:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise InputError(f"{shown_name(name)} is a name that is no UTF-8; rename it") from None
+        raise InputError(
+            f"{shown_name(name)} is a name that is not UTF-8; rename it [QA0310]"
+        ) from None
 
 
 def parquet_names(names: Sequence[str]) -> list[str]:

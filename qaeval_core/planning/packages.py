@@ -142,7 +142,9 @@ def missing_text(missing: Iterable[Missing]) -> str:
     for one in missing:
         groups.setdefault(one.purpose or one.needed_by, []).append(one)
     shown = "; ".join(_group_text(group) for group in groups.values())
-    return f"this run needs packages that are not installed: {shown}\n{install_line(missing)}"
+    return (
+        f"this run needs packages that are not installed: {shown} [QA0004]\n{install_line(missing)}"
+    )
 
 
 def _group_text(group: Sequence[Missing]) -> str:

@@ -108,12 +108,12 @@ def column_array(column: Column, values: Values) -> pa.Array:
 def check_output_names(run: CompiledRun, *, carry: Sequence[str] = ()) -> None:
     """Raise ConfigError if two columns of the scores would have one name."""
     if "id" in carry:
-        raise ConfigError("id is always copied: leave it out of --carry")
+        raise ConfigError("id is always copied; leave it out of --carry [QA0106]")
     names = [field.name for field in score_fields(run, with_statistics=True)]
     counts = Counter([*carry, "id", *names, QUARANTINE_REASON])
     for name, count in counts.items():
         if count > 1:
-            raise ConfigError(f"two output columns would be named {name!r}")
+            raise ConfigError(f"two output columns would be named {name!r} [QA0208]")
 
 
 def columns_metadata(run: CompiledRun) -> dict[bytes, bytes]:

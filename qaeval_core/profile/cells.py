@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from qaeval_core.errors import UnreadableFileError
+from qaeval_core.errors import UnreadableFileError, first_problem
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -183,7 +183,7 @@ class Cells:
             return _CELLS.validate_json(text)
         except ValidationError as error:
             raise UnreadableFileError(
-                f"no cells of a profile: {error.errors()[0]['msg']}"
+                f"cannot read the cells of a profile: {first_problem(error)} [QA0801]"
             ) from None
 
 

@@ -257,7 +257,7 @@ class RunProfile:
         """Return a sentence for each column that has more values than slices."""
         n_rows = self.rates["rows"][0].sum(axis=1)
         return [
-            f"{own.by} has more than {MAX_VALUES} values: the {int(n):,} rows of all others are "
+            f"{own.by} has more than {MAX_VALUES} values; the {int(n):,} rows of the others are "
             f"in the slice {own}"
             for own, n in zip(self.slices.all, n_rows, strict=True)
             if own.is_other and n
@@ -355,18 +355,18 @@ class RunProfile:
         text = (table.schema.metadata or {}).get(METADATA)
         if text is None:
             raise UnreadableFileError(
-                f"{name} is no profile: its metadata have no {METADATA.decode()!r}"
+                f"{name} is not a profile: its metadata have no {METADATA.decode()!r} [QA0801]"
             )
         try:
             said = json.loads(text)
             if said["version"] != VERSION:
                 raise UnreadableFileError(
                     f"{name} was written by another version ({said['version']}; this one reads "
-                    f"{VERSION}): keep it elsewhere and pin a new reference"
+                    f"{VERSION}); keep it elsewhere, and pin a new reference [QA0801]"
                 )
             found = _read(table, said)
         except (LookupError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
-            raise UnreadableFileError(f"{name} is damaged: {error!r}") from None
+            raise UnreadableFileError(f"{name} is damaged: {error!r} [QA0801]") from None
         return found
 
 
@@ -443,4 +443,4 @@ def read_profile(path: AnyPath) -> RunProfile | None:
     try:
         return RunProfile.from_table(table_at(path), path.name)
     except (OSError, pa.ArrowException) as error:
-        raise UnreadableFileError(f"{path} is damaged: {error}") from None
+        raise UnreadableFileError(f"{path} is damaged: {error} [QA0801]") from None

@@ -119,7 +119,7 @@ class CallWorker:
             self._watching.cancel()
         if self._opening is not None:
             await asyncio.wait([self._opening])
-        self._fail(RunStoppedError("closed"))
+        self._fail(RunStoppedError("closed [QA0005]"))
         if self._shards:
             await asyncio.wait(self._shards)
         if self._asker is not None:
@@ -183,7 +183,7 @@ class CallWorker:
         if self._failure is None:
             self._failure = error
         if self._asker is not None:
-            told = error if isinstance(error, QAEvalError) else RunError(repr(error))
+            told = error if isinstance(error, QAEvalError) else RunError(f"{error!r} [QA0516]")
             self._asker.stop(told)
         self._has_room.set()
 
@@ -197,7 +197,7 @@ class CallWorker:
         if n_attempts > _MAX_DEATHS:
             raise RunError(
                 f"{piece.relative}: the worker of rows {rows.start} to {rows.stop} died "
-                f"{n_attempts - 1} times; is the machine out of memory?"
+                f"{n_attempts - 1} times; check the memory of the machine [QA0516]"
             )
         return True
 

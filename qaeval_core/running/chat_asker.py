@@ -105,8 +105,8 @@ def journal_folder(plan: ChatFamilyPlan) -> StoragePath:
     """
     if plan.journal_path is None:
         raise ConfigError(
-            f"{plan.section}journal_path is missing: the folder that keeps paid replies, where "
-            "there is no OUT"
+            f"{plan.section}journal_path is missing: name a folder for paid replies, because there "
+            "is no OUT [QA0207]"
         )
     return as_path(plan.journal_path)
 

@@ -88,7 +88,7 @@ class LocalSupervisor:
         self.counter.add(n_rows, n_tokens, n_padded_tokens)
         self._printer.update(self.counter.snapshot())
         if self._stop.is_set():
-            raise RunStoppedError("stopped as asked; run again to go on from here")
+            raise RunStoppedError("stopped as asked; run the same command again to resume [QA0005]")
 
     def set_status(self, note: str) -> None:
         """Take what a line of progress shall end with."""
@@ -198,8 +198,8 @@ def local_governors(*, ledger_path: str | None) -> Iterator[OpenGovernor]:
             )
         except StoreLockedError as error:
             raise StoreLockedError(
-                f"{error}: another run calls the same server with the same key. Wait until it has "
-                "ended, or run both on one Ray cluster (--address), where they share the limits"
+                f"{error.text}: another run calls the same server with the same key. Wait for it, "
+                "or run both on one Ray cluster (--address), where they share the limits [QA0607]"
             ) from None
         ledgers.append(ledger)
         governor = Governor(limits, ledger=ledger)
@@ -273,7 +273,7 @@ class ChatRunner(Runner):
                 try:
                     _wait_for(asking, self._stop)
                 except BaseException as error:
-                    told: QAEvalError = RunStoppedError("interrupted")
+                    told: QAEvalError = RunStoppedError("interrupted [QA0005]")
                     if isinstance(error, QAEvalError):
                         told = error
                     thread.submit(_stop_asking(asker, told)).result()
@@ -294,6 +294,6 @@ def _wait_for(future: Future[T], stop: threading.Event) -> T:
     """Return the result; waited for in short turns, or Ctrl-C would go unnoticed."""
     while not future.done():
         if stop.is_set():
-            raise RunStoppedError("stopped as asked; what was paid for is in the journal")
+            raise RunStoppedError("stopped as asked; the journal keeps what was paid for [QA0005]")
         wait([future], timeout=0.2)
     return future.result()

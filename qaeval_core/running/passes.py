@@ -200,11 +200,11 @@ def _say_open(
         n_open = sum(piece.n_rows for piece in pieces if family.key in piece.families)
         done = job.n_rows_total - n_open
         if not n_open:
-            say(f"{family.title}: all {done:,} rows are committed, nothing to compute")
+            say(f"{family.title}: all {done:,} rows are done, nothing to compute")
             continue
         opened.append(family)
         if done:
-            say(f"{family.title}: {done:,} rows are committed, {n_open:,} are left")
+            say(f"{family.title}: {done:,} rows are done, {n_open:,} remain")
     return opened
 
 
@@ -231,7 +231,8 @@ def check_quarantined(job: Job, n_quarantined: int) -> None:
     if n_quarantined > allowed * job.n_rows_wanted:
         raise TooManyQuarantinedError(
             f"{n_quarantined:,} of {job.n_rows_wanted:,} rows are quarantined, more than "
-            f"--max-quarantined {allowed:g}; reasons are in the commits of {job.store.out}"
+            f"--max-quarantined {allowed:g}; the commits of {job.store.out} hold the reasons "
+            "[QA0511]"
         )
 
 
@@ -246,7 +247,7 @@ def _drop_unscored(job: Job, family: FamilyPlan, say: Callable[[str], None]) -> 
     commits.drop(unscored)
     if unscored:
         invalidate_document_frequencies(job, family.key)
-        say(f"{family.key}: {len(unscored)} shards with unscored rows are scored once more")
+        say(f"{family.key}: {len(unscored)} shards with unscored rows are scored again")
 
 
 def build_document_frequencies(job: Job, family: FamilyPlan) -> None:
@@ -283,7 +284,9 @@ def _gram_columns(job: Job, key: str) -> Iterator[pa.Array]:
     for file in job.files:
         ranges = done[file.file_id]
         if not tiles(ranges, n_rows=job.n_rows[file.file_id]):
-            raise ReconcileError(f"{key}: rows of {file.relative} are missing; run again")
+            raise ReconcileError(
+                f"{key}: rows of {file.relative} are missing; run the same command again [QA0509]"
+            )
         for rows in ranges:
             job.store.outages.look()
             table = job.store.read(key, file.file_id, rows, columns=["grams"])

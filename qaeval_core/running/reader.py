@@ -144,7 +144,8 @@ class ShardReader:
             if failure is not None:
                 raise failure from None
             raise UnreadableFileError(
-                f"{piece.relative}: rows {shard.start}-{shard.stop - 1} cannot be decoded: {error}"
+                f"{piece.relative}: cannot decode rows {shard.start}-{shard.stop - 1}: {error} "
+                "[QA0304]"
             ) from None
 
     def _read(self, piece: Piece, shard: RowRange, *, is_watched: bool) -> pa.Table:
@@ -292,7 +293,8 @@ def _stamp(uri: str, filesystem: fs.FileSystem, path: str) -> str:
 
 def _changed(relative: str) -> InputChangedError:
     return InputChangedError(
-        f"{relative} has changed since the run began; run again to score what it is now"
+        f"{relative} changed during the run; run the same command again to score what it is now "
+        "[QA0309]"
     )
 
 

@@ -41,18 +41,18 @@ def changes(job: Job) -> list[str]:
     before = dict(zip(planned["relative"].to_pylist(), planned["file_id"].to_pylist(), strict=True))
     now = {file.relative: file.file_id for file in job.files}
     lines = [
-        f"{name} has changed since the last run and is scored anew"
+        f"{name} changed since the last run, and is scored again"
         for name, file_id in now.items()
         if before.get(name, file_id) != file_id
     ]
     gone = [name for name in before if name not in now]
     if gone:
-        lines.append(f"{len(gone)} files of earlier runs are no input now; their scores stay")
+        lines.append(
+            f"{len(gone)} files of earlier runs are no longer input; their scores are kept"
+        )
     old = read_json(job.store.out / "run.json", job.store.outages) or {}
     if old and read_sample(old.get("sample")) != job.sample:
-        lines.append(
-            "another sample than in the last run: what was computed of its rows is taken over"
-        )
+        lines.append("the sample changed; results of rows in both samples are reused")
     families = {plan.key: str(plan.signature) for plan in job.run.families}
     given = old.get("families")
     earlier: dict[str, Any] = given if isinstance(given, dict) else {}
@@ -76,7 +76,7 @@ def _why_anew(before: str, now: str) -> str:
                 f"this version of qaeval exports a newer graph: version {new['graph_version']}, "
                 f"was {version}"
             )
-    return "a model, option or input has changed"
+    return "a model, option or input changed"
 
 
 def write_run_files(job: Job, *, n_actors: int) -> None:

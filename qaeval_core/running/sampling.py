@@ -68,7 +68,7 @@ def with_sample(config: RunConfig, inputs: Inputs) -> Inputs:
         outages=Outages(retry_s=config.scoring.retry_storage_s, setting=STORAGE_SETTING),
     )
     if pieces and not len(found.hashes):
-        raise InputError(f"input.sample_groups: no row has a context (column {column!r})")
+        raise InputError(f"input.sample_groups: no row has a context (column {column!r}) [QA0319]")
     sample = Sample(
         column=column,
         cut=LARGEST_HASH if found.is_all else int(found.hashes[-1]),

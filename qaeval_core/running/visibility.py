@@ -108,7 +108,7 @@ class Sight:
         except PermissionError as error:
             return f"{folder} ({error.strerror})"
         except (FileNotFoundError, NotADirectoryError):
-            return f"{folder} (the folder there is another one, or none)"
+            return f"{folder} (there it is missing, or another folder)"
         return None
 
 

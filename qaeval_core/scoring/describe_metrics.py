@@ -47,7 +47,7 @@ def metric_lines(name: str) -> Iterator[str]:
         If there is no such metric; names the nearest.
     """
     if name not in METRICS:
-        raise UnknownMetricError(f"unknown metric {name!r}{nearest(name, METRICS)}", name)
+        raise UnknownMetricError(f"unknown metric {name!r}{nearest(name, METRICS)} [QA0204]", name)
     return _lines(METRICS[name])
 
 
@@ -103,9 +103,9 @@ def _signature(spec: AnyMetric) -> str:
             resolve_artifact=lambda request: ensure_artifact(default_root(), request, build=False),
         )
     except ConfigError as error:
-        return f"known once its settings are given: {error}"
+        return f"not known without its settings: {error}"
     except QAEvalError:
-        return "known once the models are exported; `qaeval score` writes it to report.json"
+        return "not known before the models are exported; `qaeval score` writes it to report.json"
     return str(run.instances[0].signature)
 
 

@@ -182,7 +182,7 @@ def _time_line(plan: ChatFamilyPlan, *, n_calls: float, n_tokens: float) -> str:
     }
     binding = max(windows, key=lambda name: windows[name])
     if not windows[binding]:
-        return "  time: as the endpoint answers; no limit is given" if n_calls else "  time: none"
+        return "  time: depends on the endpoint; no limit is given" if n_calls else "  time: none"
     seconds = windows[binding] * limits.window_s
     return (
         f"  time: {duration(seconds)} at least, by {binding}; calls that are asked again, for "

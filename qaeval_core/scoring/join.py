@@ -194,8 +194,8 @@ class FileJoin:
                     rows = self._score(given, statistics, joined)
                 except (KeyError, pa.ArrowException) as error:
                     raise ReconcileError(
-                        f"commits of {file.relative} do not hold what its metrics read ({error}); "
-                        f"delete {self._store.out / 'families'} and run again"
+                        f"commits of {file.relative} lack what its metrics read ({error}); delete "
+                        f"{self._store.out / 'families'} and run again [QA0509]"
                     ) from None
                 if writer is None:
                     writer = stack.enter_context(

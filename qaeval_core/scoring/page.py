@@ -139,7 +139,7 @@ def _head(content: Content, room: _RunRoom) -> str:
     n = f"{n_rows - n_left_out:,} of {n_rows:,}" if n_left_out else f"{n_rows:,}"
     lines = [f"<h1>{n} rows scored by {escaped(metrics)}</h1>"]
     remarks = [
-        Passage(f"{key} ended early, its other rows are pending: {why}", tone="bad")
+        Passage(f"{key} ended early; its other rows are pending: {why}", tone="bad")
         for key, why in report.get("stopped", {}).items()
     ]
     remarks += [Passage(said, tone="plain") for said in _sample(report)]

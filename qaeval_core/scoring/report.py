@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qaeval_core.codes import code_of_reason
 from qaeval_core.families.contract import FamilyPlan
 from qaeval_core.llm.journal import JournalTotals
 from qaeval_core.llm.reply_body import CUT
@@ -223,7 +224,7 @@ def summary_lines(report: Mapping[str, Any], out: StoragePath) -> Iterator[str]:
     for name, column in shown.items():
         yield _column_line(name, column, cluster_count(report))
     if shown and report["clusters"]["name"] == ROWS:
-        yield "note: intervals take rows as independent"
+        yield "note: intervals treat rows as independent"
     if report["duplicate_ids"]:
         yield f"duplicate ids inside files: {report['duplicate_ids']:,}"
     yield f"scores: {out / 'scores'}"
@@ -246,7 +247,7 @@ def no_score_line(report: Mapping[str, Any]) -> str | None:
     for counts in instances:
         reasons.update(counts["undefined_by_reason"])
     why = ", ".join(reason for reason, _ in reasons.most_common(_MAX_REASONS))
-    return f"not one of {n_rows:,} rows has a score: {why}"
+    return f"none of {n_rows:,} rows has a score: {why}"
 
 
 def _instance_lines(
@@ -259,13 +260,13 @@ def _instance_lines(
         ("quarantined", report["quarantined_by_reason"]),
     ):
         if counts[kind]:
-            reasons = ", ".join(f"{reason} {n:,}" for reason, n in by_reason.items())
+            reasons = ", ".join(_counted(reason, n) for reason, n in by_reason.items())
             parts.append(f"{counts[kind]:,} {kind} ({reasons})")
     if counts["not_sampled"]:
         parts.append(f"{counts['not_sampled']:,} not sampled")
     yield f"{name}: {report['rows']:,} rows: {', '.join(parts)}"
     if any(reason.startswith("llm_") for reason in undefined):
-        yield "  calls failed (llm_...): --retry-quarantined asks for those rows again"
+        yield "  some calls failed (llm_...); --retry-quarantined repeats them"
     if NO_REFERENCES in undefined:
         yield (
             "  note: rows without references are undefined; where an empty list says that there is "
@@ -276,6 +277,11 @@ def _instance_lines(
             f"  replies were cut ({CUT}): give them more tokens, --set {name}.max_tokens=N, or "
             "where they have over 64 kB ask for shorter ones"
         )
+
+
+def _counted(reason: str, n: int) -> str:
+    code = code_of_reason(reason)
+    return f"{reason} {n:,} [{code}]" if code else f"{reason} {n:,}"
 
 
 def _calls_line(key: str, family: Mapping[str, Any]) -> str:

@@ -14,7 +14,6 @@ import numpy as np
 from qaeval_core.errors import (
     ConfigError,
     InputChangedError,
-    InputError,
     QAEvalError,
     nearest,
 )
@@ -26,14 +25,13 @@ from qaeval_core.pages.example_rows import (
     example_places,
     read_texts,
 )
-from qaeval_core.planning.inputs import InputFile, find_inputs
-from qaeval_core.planning.read_as import ReadAs
+from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.shards import ReadLimits
 from qaeval_core.profile.run_profile import PROFILE, RunProfile, read_profile
 from qaeval_core.running.reader import read_rows
 from qaeval_core.scoring.page import report_page
 from qaeval_core.storage.path import AnyPath, read_json
-from qaeval_core.tables.finished_run import FinishedRun, read_run
+from qaeval_core.tables.finished_run import FinishedRun, find_sources, read_run
 
 
 def page_again(
@@ -72,13 +70,13 @@ def page_again(
     out = run.out
     report = read_json(out / "report.json")
     if report is None:
-        raise ConfigError(f"{out} holds no report.json; run the same qaeval score again")
+        raise ConfigError(f"{out} holds no report.json; run the same qaeval score again [QA0514]")
     _check_slices(report.get("slices", {}), by)
     profile = read_profile(out / PROFILE)
     try:
         return _page(run, report, profile, by=by, n_texts=n_texts, inputs=inputs)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{out / 'report.json'} is damaged: {error!r}") from None
+        raise ConfigError(f"{out / 'report.json'} is damaged: {error!r} [QA0514]") from None
 
 
 def _page(
@@ -127,7 +125,7 @@ def run_examples(
     try:
         places = example_places(report, n=n_examples) if "examples" in report else []
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{run.out / 'report.json'} is damaged: {error!r}") from None
+        raise ConfigError(f"{run.out / 'report.json'} is damaged: {error!r} [QA0514]") from None
     if not places:
         return None
     if not (run.config.output.texts if n_texts is None else n_texts != 0):
@@ -142,10 +140,11 @@ def _check_slices(slices: Mapping[str, Any], by: Sequence[str]) -> None:
     for name in by:
         if name not in slices:
             raise ConfigError(
-                f"--by {name}: no means by it; score with --carry {name}{nearest(name, slices)}"
+                f"--by {name}: its means were not kept; score with --carry "
+                f"{name}{nearest(name, slices)} [QA0305]"
             )
         if slices[name] is None:
-            raise ConfigError(f"--by {name}: it has more than 50 values, or long texts")
+            raise ConfigError(f"--by {name}: it has more than 50 values, or long texts [QA0322]")
 
 
 def _texts(
@@ -154,24 +153,7 @@ def _texts(
     places: Sequence[ExamplePlace],
     inputs: Sequence[str],
 ) -> Texts:
-    paths = inputs or run.config.input.paths
-    remote = [path for path in paths if "://" in path]
-    if remote and not inputs:
-        raise ConfigError(
-            f"for safety the input address stored in OUT is not used: {remote[0]}; pass it with "
-            "--input, or leave texts out with --no-texts"
-        )
-    try:
-        files, _ = find_inputs(
-            paths,
-            skip_unreadable=run.config.input.skip_unreadable,
-            read_as=ReadAs.of(run.config.input),
-        )
-    except InputError as error:
-        raise InputError(
-            f"the input of this run: {error} (--input PATH names another place, --no-texts leaves "
-            "texts out)"
-        ) from None
+    files, _ = find_sources(run, inputs, hint="; --no-texts leaves texts out")
     scoring = run.config.scoring
     limits = ReadLimits(scoring.max_shard_bytes, scoring.max_text_bytes)
     for file in files:
@@ -179,7 +161,8 @@ def _texts(
             continue
         if not inputs:
             raise InputChangedError(
-                f"{file.relative} has changed since it was scored; run the same qaeval score again"
+                f"{file.relative} changed since it was scored; run the same qaeval score again "
+                "[QA0309]"
             )
         _check_ids(run, report, file, limits)
     return read_texts(
@@ -217,6 +200,6 @@ def _check_ids(
     if [str(value) for value in found] != [str(ids[row]) for row in rows]:
         why = "has no column of ids" if column is None else f"has other ids in {column!r}"
         raise InputChangedError(
-            f"{file.relative} lies elsewhere than when it was scored, and {why}: whether its rows "
-            "are those that were scored is not known; --no-texts leaves texts out"
+            f"{file.relative} is not where it was scored, and {why}, so its rows may be others. "
+            "--no-texts leaves texts out [QA0309]"
         )

@@ -149,7 +149,7 @@ def _outages(job: Job, executor: PieceExecutor, say: Callable[[str], None]) -> O
 
     def look() -> None:
         if executor.stop.is_set():
-            raise RunStoppedError("stopped as asked; run again to go on from here")
+            raise RunStoppedError("stopped as asked; run the same command again to resume [QA0005]")
 
     return Outages(
         retry_s=job.config.scoring.retry_storage_s,
@@ -348,7 +348,8 @@ def reconcile(
             missing = _missing(job, ranges[family.key])
         if missing is not None and family.key not in pending:
             raise ReconcileError(
-                f"{family.key}: rows of {missing.relative} are missing; run again to complete"
+                f"{family.key}: rows of {missing.relative} are missing; run the same command again "
+                "[QA0509]"
             )
         counts[family.key] = commits.total(job.n_rows)
         commits.compact()
@@ -369,7 +370,7 @@ def check_report(report: Mapping[str, Any], *, n_rows: int) -> None:
         kinds = ("scored", "undefined", "quarantined", "not_sampled")
         n_out = sum(counts[kind] for kind in kinds)
         if n_out != n_rows or report["rows"] != n_rows:
-            raise ReconcileError(f"{name}: {n_rows:,} rows went in, {n_out:,} came out")
+            raise ReconcileError(f"{name}: {n_rows:,} rows went in, {n_out:,} came out [QA0509]")
 
 
 def _is_finished(job: Job, success: StoragePath) -> bool:

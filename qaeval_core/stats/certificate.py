@@ -357,7 +357,10 @@ def check_target(target: float, delta: float) -> None:
     """Raise ConfigError if no labels show such a precision, or none at such a confidence."""
     if not 0 < target < 1:
         raise ConfigError(
-            f"a precision of {target:g} cannot be certified: it must be above 0 and below 1"
+            f"a precision of {target:g} cannot be certified; it must be above 0 and below 1 "
+            "[QA0104]"
         )
     if not 0 < delta < 0.5:
-        raise ConfigError(f"the confidence must be above 0.5 and below 1, it is {1 - delta:g}")
+        raise ConfigError(
+            f"the confidence is {1 - delta:g}; it must be above 0.5 and below 1 [QA0104]"
+        )

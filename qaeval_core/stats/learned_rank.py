@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from qaeval_core.errors import ConfigError
+from qaeval_core.errors import ConfigError, first_problem
 from qaeval_core.stats.ranking import Folds, auc, check_sklearn, fold_seed
 
 MAX_FOLDS = 10
@@ -125,11 +125,11 @@ class LearnedRank:
         """
         for column in self.columns:
             if column.name not in signatures:
-                raise ConfigError(f"the learned rank needs the column {column.name!r}")
+                raise ConfigError(f"the learned rank needs the column {column.name!r} [QA0703]")
             if signatures[column.name] != column.signature:
                 raise ConfigError(
-                    f"the column {column.name!r} is not made as it was when the rank was learned: "
-                    f"{signatures[column.name]!r}, then {column.signature!r}"
+                    f"the column {column.name!r} has other settings now than when the rank was "
+                    f"learned: {signatures[column.name]!r}, then {column.signature!r} [QA0703]"
                 )
 
     def to_json(self) -> dict[str, Any]:
@@ -148,14 +148,14 @@ class LearnedRank:
             If the values are no learned rank, or one of a later version.
         """
         if not isinstance(values, dict) or values.get("format") != FORMAT:
-            raise ConfigError(f"this is no learned rank of format {FORMAT}")
+            raise ConfigError(f"it is not a learned rank of format {FORMAT} [QA0703]")
         rest = {key: value for key, value in values.items() if key != "format"}
         try:
             return TypeAdapter(cls).validate_python(rest)
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            raise ConfigError(f"this is no learned rank: {place}: {first['msg']}") from None
+            raise ConfigError(
+                f"it is not a learned rank: {first_problem(error)} [QA0703]"
+            ) from None
 
 
 def fit_rank(
@@ -320,17 +320,23 @@ def _check(features: FloatArray, names: Sequence[str], labels: FloatArray, n_gro
     n_rows, n_good = len(labels), int((labels == 1).sum())
     n_strange = n_rows - n_good - int((labels == 0).sum())
     if n_strange:
-        raise ConfigError(f"{n_strange} of {n_rows} labels are neither good (1) nor bad (0)")
+        raise ConfigError(
+            f"{n_strange} of {n_rows} labels are neither good (1) nor bad (0) [QA0315]"
+        )
     if n_good in (0, n_rows):
-        raise ConfigError(f"{n_good} of {n_rows} labels are good: nothing can be learned from them")
+        raise ConfigError(
+            f"{n_good} of {n_rows} labels are good, so nothing can be learned from them [QA0315]"
+        )
     if n_groups < 2:
-        raise ConfigError(f"all {n_rows} labels are of one group: at least two are needed")
+        raise ConfigError(f"all {n_rows} labels are of one group; at least two are needed [QA0315]")
     for name, values in zip(names, features.T, strict=True):
         if np.isnan(values).all():
-            raise ConfigError(f"the column {name!r} has no value in {n_rows} labeled rows")
+            raise ConfigError(f"the column {name!r} has no value in {n_rows} labeled rows [QA0315]")
         if np.isinf(values).any():
             n_infinite = int(np.isinf(values).sum())
-            raise ConfigError(f"the column {name!r} is infinite in {n_infinite} labeled rows")
+            raise ConfigError(
+                f"the column {name!r} is infinite in {n_infinite} labeled rows [QA0315]"
+            )
 
 
 def _scaled(values: FloatArray, mean: Any, sd: Any) -> FloatArray:

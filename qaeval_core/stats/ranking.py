@@ -277,4 +277,4 @@ def check_sklearn(what: str) -> None:
     try:
         import sklearn.linear_model  # noqa: F401
     except ImportError:
-        raise ConfigError(f"{what} needs scikit-learn: pip install scikit-learn") from None
+        raise ConfigError(f"{what} needs scikit-learn: pip install scikit-learn [QA0004]") from None

@@ -377,7 +377,8 @@ class AppendFile:
             raise _refused(self.path, error) from None
         if n_written < len(content):
             raise RunError(
-                f"cannot write {self.path}: {n_written} of {len(content)} bytes fitted on the disk"
+                f"cannot write {self.path}: the disk took {n_written} of {len(content)} bytes "
+                "[QA0508]"
             )
         self._is_torn = False
         return os.lseek(self._file, 0, os.SEEK_CUR)
@@ -432,7 +433,7 @@ class AppendFile:
 
 
 def _refused(path: Path, error: OSError) -> RunError:
-    return RunError(f"cannot write {path}: {error.strerror}")
+    return RunError(f"cannot write {path}: {error.strerror} [QA0508]")
 
 
 def flush_file(path: Path) -> None:
@@ -473,6 +474,6 @@ def expanded(path: str | Path, *, instead: str = "") -> Path:
     except RuntimeError:
         named = f", or {instead}" if instead else ""
         raise ConfigError(
-            f"{path}: this user has no home (no HOME, and user id {os.getuid()} has no name "
-            f"here); set HOME{named}"
+            f"{path}: this user has no home folder (no HOME, and user id {os.getuid()} has no name "
+            f"here); set HOME{named} [QA0112]"
         ) from None

@@ -75,15 +75,15 @@ class Bucket:
         host = _split(found, f"{self.scheme}://{self.name}: the endpoint").netloc
         if "@" in host:
             raise ConfigError(
-                f"{self.scheme}://{self.name}: no names or secrets in an endpoint; set them in the "
-                "nodes' environment"
+                f"{self.scheme}://{self.name}: an endpoint must not hold names or secrets; set "
+                "them in the environment of the nodes [QA0303]"
             )
         if not found.startswith("http://"):
             return found
         if not _LOOPBACK.match(host) and os.environ.get(ALLOW_HTTP) != "1":
             raise ConfigError(
-                f"{self.scheme}://{self.name}: plain http to {host} shows everybody on the way "
-                f"what is stored; if that is meant, set {ALLOW_HTTP}=1 on all nodes"
+                f"{self.scheme}://{self.name}: plain http to {host} is not encrypted; to allow it, "
+                f"set {ALLOW_HTTP}=1 on all nodes [QA0303]"
             )
         return found
 
@@ -126,11 +126,14 @@ def open_bucket(uri: str) -> tuple[Storage, str]:
     if kind.needs_cloud and find_spec("obstore") is None:
         raise ConfigError(
             f"{parts.scheme}://{parts.netloc}: object stores need a package that is not installed: "
-            f"pip install {requirement('cloud')}"
+            f"pip install {requirement('cloud')} [QA0004]"
         )
     name = "/".join(part for part in unquote(parts.path).split("/") if part)
     if {".", ".."} & set(name.split("/")):
-        raise ConfigError(f"{parts.scheme}://{parts.netloc}/{name}: a bucket has no folder . or ..")
+        raise ConfigError(
+            f"{parts.scheme}://{parts.netloc}/{name}: a bucket cannot have a folder . or .. "
+            "[QA0303]"
+        )
     root = f"{parts.scheme}://{parts.netloc}?{parts.query}"
     with _opening:
         if root not in _opened:
@@ -144,22 +147,23 @@ def _parts_of(uri: str) -> SplitResult:
     if "@" in parts.netloc:
         # It would go to every worker, into OUT and into messages.
         raise ConfigError(
-            f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}: no names or secrets in a URI; "
-            "set them in the nodes' environment"
+            f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}: a URI must not hold names or "
+            "secrets; set them in the environment of the nodes [QA0303]"
         )
     if "#" in uri:
         raise ConfigError(
-            f"{parts.scheme}://{parts.netloc}{parts.path}: what follows # would be left out; in a "
-            "name, write %23"
+            f"{parts.scheme}://{parts.netloc}{parts.path}: the part after # would be ignored; in a "
+            "name, write %23 [QA0303]"
         )
     if parts.scheme not in STORES:
         raise ConfigError(
-            f"{parts.scheme}://{parts.netloc}: no such kind of store"
-            f"{nearest(parts.scheme, list(STORES))} or a path"
+            f"{parts.scheme}://{parts.netloc}: unknown kind of "
+            f"store{nearest(parts.scheme, list(STORES))} or a path [QA0303]"
         )
     if not parts.netloc:
         raise ConfigError(
-            f"{parts.scheme}://{parts.path}: name a bucket, {parts.scheme}://BUCKET/PREFIX"
+            f"{parts.scheme}://{parts.path}: name a bucket, as in {parts.scheme}://BUCKET/PREFIX "
+            "[QA0303]"
         )
     return parts
 
@@ -171,7 +175,9 @@ def _options_of(parts: SplitResult, kind: StoreKind) -> dict[str, str]:
         if name not in kind.options:
             # Its value may be a secret.
             hint = nearest(name, kind.options)
-            raise ConfigError(f"{parts.scheme}://{parts.netloc}: unknown option {name}{hint}")
+            raise ConfigError(
+                f"{parts.scheme}://{parts.netloc}: unknown option {name}{hint} [QA0303]"
+            )
     return options
 
 
@@ -192,7 +198,7 @@ def _split(text: str, name: str) -> SplitResult:
     try:
         return urlsplit(text)
     except ValueError as error:
-        raise ConfigError(f"{name} is no URI: {error}") from None
+        raise ConfigError(f"{name} is not a URI: {error} [QA0303]") from None
 
 
 def _s3(bucket: Bucket, query: str) -> Storage:
@@ -227,7 +233,7 @@ def _profile() -> dict[str, Any]:
         session = boto3.Session()
         is_known = session.get_credentials() is not None
     except BotoCoreError as error:
-        raise ConfigError(f"cannot read the AWS profile: {error}") from None
+        raise ConfigError(f"cannot read the AWS profile: {error} [QA0517]") from None
     if not is_known:
         return {}
     given: dict[str, Any] = {"credential_provider": Boto3CredentialProvider(session)}
@@ -285,7 +291,7 @@ def _made(
             **given,
         )
     except (BaseError, ValueError) as error:
-        raise ConfigError(f"cannot open {root}: {scrubbed(str(error))}") from None
+        raise ConfigError(f"cannot open {root}: {scrubbed(str(error))} [QA0517]") from None
     return ObjectStorage(store, root, query=query, has_versions=has_versions)
 
 

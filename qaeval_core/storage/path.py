@@ -308,9 +308,8 @@ def check_lasting(given: str | Path | None, option: str) -> None:
     is_relative = text and "://" not in text and not text.startswith(("/", "~"))
     if is_relative and _OF_SUBMITTED_JOBS in os.environ:
         raise ConfigError(
-            f"{option} {text} is relative: in a submitted Ray job it would lie in Ray's copy of "
-            "the working folder, which is deleted. Give an absolute path that all nodes share, or "
-            "a bucket"
+            f"{option} {text} is relative, and a submitted Ray job deletes its working folder. "
+            "Give an absolute path that all nodes share, or a bucket [QA0108]"
         )
 
 
@@ -320,10 +319,10 @@ def open_out(given: str, option: str = "--out") -> StoragePath:
     out = as_path(given)
     if given.startswith("memory://"):
         raise ConfigError(
-            f"{option} {given} would be gone with this process; name a folder or bucket"
+            f"{option} {given} would be lost with this process; name a folder or bucket [QA0108]"
         )
     if out.local is not None and out.local.exists() and not out.local.is_dir():
-        raise ConfigError(f"{option} {given} is a file, a folder is needed")
+        raise ConfigError(f"{option} {given} is a file; name a folder [QA0111]")
     return out
 
 

@@ -21,10 +21,10 @@ PROBES = "_probe"
 # A probe lives for some requests. What is older, by the store's own clock, is of one who died.
 OLD_S = 3600.0
 _LOCK_OFF = (
-    "two runs into one OUT could not be told apart. Make sure that there is one alone, and say "
+    "two runs could write to one OUT. Make sure that there is only one, and add "
     "--set output.lock=off"
 )
-_OTHER_STORE = "two that write here at once could not be told apart; name another store"
+_OTHER_STORE = "two commands could write there at once; name another store"
 
 
 def probe(
@@ -55,12 +55,12 @@ def probe(
         try:
             _look(out, name, is_locked=is_locked)
         except (FileNotFoundError, PermissionError) as error:
-            raise OutRefusedError(f"{name}: {error.strerror}") from None
+            raise OutRefusedError(f"{name}: {error.strerror} [QA0508]") from None
         except OSError as error:
             if error.errno != errno.ENOTSUP:
                 raise
-            why = f"it knows no conditional writes ({error.strerror})"
-            raise OutRefusedError(f"{name}: {why}: {_way_out(name)}") from None
+            why = f"it has no conditional writes ({error.strerror})"
+            raise OutRefusedError(f"{name}: {why}: {_way_out(name)} [QA0508]") from None
 
     outages.call(look, store=str(out), what=f"cannot write below {out}")
 
@@ -69,11 +69,15 @@ def _look(out: StoragePath, name: str, *, is_locked: bool) -> None:
     path = out / PROBES / uuid.uuid4().hex
     tag = path.put_new(b"first") if is_locked else path.put(b"first")
     try:
-        _check(path.read_bytes() == b"first", name, "it does not give back what was just written")
+        _check(
+            path.read_bytes() == b"first",
+            name,
+            "it does not return the object that was just written",
+        )
         listed = {found.name: found for found in path.parent.list()}
-        _check(path.name in listed, name, "it does not list what was just written")
+        _check(path.name in listed, name, "it does not list the object that was just written")
         own = listed[path.name]
-        _check(own.tag == tag, name, "it lists another ETag than it gave for a write")
+        _check(own.tag == tag, name, "it lists a different ETag than the write returned")
         for found in listed.values():
             if found.modified_s < own.modified_s - OLD_S:
                 (path.parent / found.name).delete()
@@ -81,7 +85,7 @@ def _look(out: StoragePath, name: str, *, is_locked: bool) -> None:
             _look_at_conditions(name, path)
     finally:
         path.delete()
-    _check(not path.is_file(), name, "it still has what was just deleted")
+    _check(not path.is_file(), name, "it still has the object that was just deleted")
 
 
 def _look_at_conditions(name: str, path: StoragePath) -> None:
@@ -97,7 +101,7 @@ def _look_at_conditions(name: str, path: StoragePath) -> None:
     _check(
         _is_swapped(path),
         name,
-        f"it does not replace what is unchanged (If-Match): {_way_out(name)}",
+        f"it does not replace an unchanged object (If-Match): {_way_out(name)}",
     )
 
 
@@ -117,4 +121,4 @@ def _way_out(name: str) -> str:
 
 def _check(is_so: bool, name: str, why: str) -> None:
     if not is_so:
-        raise OutRefusedError(f"{name}: {why}")
+        raise OutRefusedError(f"{name}: {why} [QA0508]")

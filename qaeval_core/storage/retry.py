@@ -120,8 +120,8 @@ class Outages:
 
         def give_up(state: RetryCallState) -> T:
             raise StorageError(
-                f"{what}: {_reason(state)}; tried for {out_s():.0f} s{self._setting}. "
-                "What is committed stays: run the same command again"
+                f"{what}: {_reason(state)}; tried for {out_s():.0f} s{self._setting}. Committed "
+                "work is kept; run the same command again [QA0507]"
             ) from None
 
         result = Retrying(

@@ -53,7 +53,7 @@ def check_regular(path: Path | str) -> None:
 
 def _check(path: Path | str, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
-        raise UnfitFileError(errno.EINVAL, "it is no regular file", str(path))
+        raise UnfitFileError(errno.EINVAL, "it is not a regular file", str(path))
 
 
 def read_whole(file: BinaryIO, path: Path | str, *, most_bytes: int = MOST_BYTES) -> bytes:

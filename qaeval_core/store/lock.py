@@ -86,8 +86,8 @@ class Tenure:
             return tag
         taker = f"process {holder.get('pid')} on {holder.get('host')}" if holder else "somebody"
         raise LockLostError(
-            f"{taker} took over {self.path} because this run did not renew it in time. "
-            "Stopping; committed work is kept"
+            f"{taker} took over {self.path}, because this run did not renew it in time. Stopping; "
+            "committed work is kept [QA0506]"
         )
 
 
@@ -145,7 +145,9 @@ class RunLock:
         try:
             self._take()
         except OSError as error:
-            raise RunError(f"cannot write below {self._path.parent}: {error.strerror}") from None
+            raise RunError(
+                f"cannot write below {self._path.parent}: {error.strerror} [QA0508]"
+            ) from None
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self._thread.start()
         return self
@@ -174,7 +176,7 @@ class RunLock:
         while (refusal := self._refusal()) is not None:
             left_s = until_s - time.monotonic()
             if left_s <= 0:
-                raise StoreLockedError(refusal)
+                raise StoreLockedError(f"{refusal} [QA0505]")
             self._look()
             time.sleep(min(left_s, _LOOK_EVERY_S))
 
@@ -252,7 +254,7 @@ def _check_regular(path: StoragePath) -> None:
     with contextlib.suppress(FileNotFoundError):
         why = files.why_not_own(path.local, path.local.lstat(), of_others=True)
         if why is not None:
-            raise StoreLockedError(f"{why}; if no other run is at work there, delete it")
+            raise StoreLockedError(f"{why}; delete it if no other run is at work there [QA0505]")
 
 
 def _holder(path: StoragePath) -> tuple[Mapping[str, object], Tag, float]:

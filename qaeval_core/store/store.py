@@ -81,7 +81,7 @@ class Mark:
         """Raise OSError if a folder does not hold it."""
         if not (as_path(folder) / self.name).is_file():
             raise FileNotFoundError(
-                errno.ENOENT, f"{folder} is not the folder that the run began in"
+                errno.ENOENT, f"{folder} is not the folder in which the run began"
             )
 
 
@@ -152,8 +152,8 @@ class Store:
         """
         if table.num_rows != rows.n_rows:
             raise ReconcileError(
-                f"{family}: shard {rows.start}-{rows.stop} has {rows.n_rows} rows, its "
-                f"statistics {table.num_rows}"
+                f"{family}: shard {rows.start}-{rows.stop} has {rows.n_rows} rows, and its "
+                f"statistics {table.num_rows} [QA0509]"
             )
         metadata = {
             _SIGNATURE: signature.encode(),
@@ -203,8 +203,8 @@ class Store:
         folder, out = os.path.realpath(path.parent), os.path.realpath(self.out)
         if os.path.commonpath([folder, out]) != out:
             raise RunError(
-                f"{path.parent} leads out of {self.out}, to {folder}; nothing is written through "
-                "links below OUT: remove the link, or make OUT itself one"
+                f"{path.parent} leads out of {self.out}, to {folder}. Nothing is written through "
+                "links below OUT; remove the link, or make OUT itself one [QA0508]"
             )
 
     def check_folders(self) -> None:
@@ -353,7 +353,7 @@ class Store:
         if is_intact is None:
             raise _damaged(path, "it holds no checksum")
         if not is_intact:
-            raise _damaged(path, "its checksum is another one")
+            raise _damaged(path, "its checksum differs")
 
     def _check_footer(
         self,
@@ -367,11 +367,11 @@ class Store:
             raise _damaged(path, f"it has {n_rows} rows, its name says {rows.n_rows}")
         signature = metadata.get(_SIGNATURE, b"").decode(errors="replace")
         if not family.endswith(f"-{hash_text(signature)}"):
-            raise _damaged(path, f"it is of another family: {signature[:200]!r}")
+            raise _damaged(path, f"it belongs to another family: {signature[:200]!r}")
         try:
             return PassStats.from_json(metadata[_STATS])
         except (KeyError, ValueError, TypeError) as error:
-            raise _damaged(path, f"its counts cannot be read: {error}") from None
+            raise _damaged(path, f"cannot read its counts: {error}") from None
 
     def drop(self, family: str, file_id: str, rows: RowRange) -> None:
         """Take a commit back, so that its shard is computed again."""
@@ -396,7 +396,7 @@ def _has_positions(table: pa.Table, rows: RowRange) -> bool:
 
 
 def _damaged(path: AnyPath, why: object) -> ReconcileError:
-    return ReconcileError(f"{path} is damaged ({why}); delete it and run again")
+    return ReconcileError(f"{path} is damaged ({why}); delete it and run again [QA0510]")
 
 
 class FamilyStream:
@@ -449,7 +449,9 @@ class FamilyStream:
             rows, self._next = self._next, None
             return self._read(rows)
         if self._schema is None:
-            raise ReconcileError(f"row {self._position} of {self._read.args[0]} is not committed")
+            raise ReconcileError(
+                f"row {self._position} of {self._read.args[0]} is not committed [QA0509]"
+            )
         n_missing = n_rows if self._next is None else self._next.start - self._position
         n_missing = min(n_missing, n_rows)
         columns: dict[str, pa.Array] = {

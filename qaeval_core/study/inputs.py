@@ -70,7 +70,7 @@ def join_ratings(table: StudyTable, path: str, *, on: str) -> StudyTable:
     """
     here, _, there = on.partition("=")
     there = there or here
-    check_key(table.frame, here, f"join on {on}:")
+    check_key(table.frame, here, f"join on {on}")
     # A table of scores in CSV has lost the zeros that ids began with: so must its partner.
     is_number = table.frame[here].dtype.is_numeric()
     right, n_without = read_keyed(path, there, as_written=not is_number)
@@ -81,8 +81,8 @@ def join_ratings(table: StudyTable, path: str, *, on: str) -> StudyTable:
     )
     if left.height and not joined.height:
         raise SchemaError(
-            f"join on {on}: no row has a rating; keys are such as {left[here].head(2).to_list()} "
-            f"here and {right[there].head(2).to_list()} in {path}"
+            f"join on {on}: no row has a rating. Keys are such as {left[here].head(2).to_list()} "
+            f"here and {right[there].head(2).to_list()} in {path} [QA0317]"
         )
     matched = int(right[there].is_in(left[here].drop_nulls().implode()).sum())
     notes = [
@@ -133,7 +133,7 @@ def with_clusters(table: StudyTable, request: StudyRequest) -> tuple[StudyTable,
         except QAEvalError as error:
             if asked is not None:
                 raise InputError(f"--cluster {asked} reads the input again. {error}") from None
-            note = f"rows are resampled one by one, for the input cannot be read: {error}"
+            note = f"rows are resampled one by one, because the input cannot be read: {error}"
             return replace(clean, notes=[*clean.notes, note]), Clusters(None)
         if values is None or (asked is None and role == "question" and values.is_unique().all()):
             continue
@@ -205,7 +205,7 @@ def choose_metrics(table: StudyTable, names: Sequence[str]) -> list[str]:
         numeric = [name for name in table.frame.columns if is_numeric(table.frame, name)]
         raise ConfigError(
             "no column is described as a score; name some with --metrics. Numeric columns: "
-            f"{', '.join(numeric) or 'none'}"
+            f"{', '.join(numeric) or 'none'} [QA0314]"
         )
     return known
 
@@ -234,6 +234,8 @@ def statistics_of(frame: pl.DataFrame, name: str) -> NDArray[np.float64] | None:
     if len(lengths) != 1:
         if not lengths:
             return None
-        raise InputError(f"{column}: rows hold different numbers of statistics: {sorted(lengths)}")
+        raise InputError(
+            f"{column}: rows hold different numbers of statistics: {sorted(lengths)} [QA0306]"
+        )
     blank = [float("nan")] * lengths.pop()
     return np.array([blank if row is None else row for row in rows], dtype=np.float64)

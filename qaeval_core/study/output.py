@@ -80,17 +80,17 @@ def check_out(out: StoragePath) -> None:
         is_run = (out / "run.json").is_file()
         next(out.list(), None)  # Of an object that is not there a store does not say why.
     except (FileNotFoundError, PermissionError) as error:
-        raise ConfigError(f"--out {out}: {error.strerror}") from None
+        raise ConfigError(f"--out {out}: {error.strerror} [QA0111]") from None
     if is_run:
         raise ConfigError(
-            f"--out {out} holds the scores of a run: its report.json would be replaced; choose "
-            "another folder"
+            f"--out {out} holds the scores of a run, and its report.json would be replaced; choose "
+            "another folder [QA0110]"
         )
     own = out.local
     for folder in (own, *own.parents) if own is not None else ():
         if folder.exists():
             if not folder.is_dir():
-                raise ConfigError(f"--out {out}: {folder} is a file, a folder is needed")
+                raise ConfigError(f"--out {out}: {folder} is a file; name a folder [QA0111]")
             return
 
 

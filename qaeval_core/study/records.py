@@ -51,30 +51,34 @@ class StudyRequest:
 
     def __post_init__(self) -> None:
         if not self.human:
-            raise ConfigError("name at least one column of human ratings with --human")
+            raise ConfigError("name at least one column of human ratings with --human [QA0103]")
         if (self.ratings is None) != (self.on is None):
-            raise ConfigError("--with TABLE and --on KEY go together")
+            raise ConfigError("--with TABLE and --on KEY belong together; give both [QA0103]")
         if self.n_draws and (self.system is None or self.question is None):
-            raise ConfigError("--draws needs --system COLUMN and --question COLUMN")
+            raise ConfigError("--draws needs --system COLUMN and --question COLUMN [QA0103]")
         if self.question is not None and self.system is None:
-            raise ConfigError("--question needs --system COLUMN")
+            raise ConfigError("--question needs --system COLUMN [QA0103]")
         if self.draw_systems and self.system is None:
-            raise ConfigError("--draw-systems needs --system COLUMN")
+            raise ConfigError("--draw-systems needs --system COLUMN [QA0103]")
         if not self.min_gap >= 0:
-            raise ConfigError(f"--min-gap is {self.min_gap:g}, needs 0 or more")
+            raise ConfigError(f"--min-gap is {self.min_gap:g}; it must be 0 or more [QA0104]")
         self._check_numbers()
 
     def _check_numbers(self) -> None:
         if self.n_resamples < MIN_RESAMPLES:
-            raise ConfigError(f"--resamples is {self.n_resamples}, needs {MIN_RESAMPLES} or more")
+            raise ConfigError(
+                f"--resamples is {self.n_resamples}; it must be {MIN_RESAMPLES} or more [QA0104]"
+            )
         if self.seed < 0:
-            raise ConfigError(f"--seed is {self.seed}, needs 0 or more")
+            raise ConfigError(f"--seed is {self.seed}; it must be 0 or more [QA0104]")
         if len(set(self.human)) < len(self.human):
-            raise ConfigError(f"--human names a column twice: {', '.join(self.human)}")
+            raise ConfigError(f"--human names a column twice: {', '.join(self.human)} [QA0106]")
         if self.min_gap and self.win_lose is None:
-            raise ConfigError("--min-gap needs --win-lose COLUMN")
+            raise ConfigError("--min-gap needs --win-lose COLUMN [QA0103]")
         if self.n_draws < 0 or self.questions_per_draw < 1:
-            raise ConfigError("--draws needs 0 or more, --questions-per-draw 1 or more")
+            raise ConfigError(
+                "--draws must be 0 or more, and --questions-per-draw 1 or more [QA0104]"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

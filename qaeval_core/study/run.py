@@ -93,7 +93,7 @@ def run_study(request: StudyRequest, *, say: Callable[[str], None] = lambda _: N
 def _drawn(frame: pl.DataFrame, clusters: inputs.Clusters) -> str:
     """Return what resamples draw."""
     if clusters.column is None:
-        return f"intervals take {frame.height:,} rows as independent"
+        return f"intervals treat {frame.height:,} rows as independent"
     n = int(inputs.cluster_codes(frame, clusters.column).max(initial=-1)) + 1
     return (
         f"intervals draw {n:,} groups of rows, by {clusters.name}; --cluster none draws rows one "
@@ -327,9 +327,13 @@ def _pairs(request: StudyRequest, metrics: Sequence[str]) -> list[tuple[str, str
     names = [name.strip() for name in request.compare.split(",")]
     for name in names:
         if name not in metrics:
-            raise ConfigError(f"--compare: {name!r} is no metric here{nearest(name, metrics)}")
+            raise ConfigError(
+                f"--compare: no metric {name!r} here{nearest(name, metrics)} [QA0105]"
+            )
     if len(names) != 2 or names[0] == names[1]:
-        raise ConfigError(f"--compare takes 'all' or two metrics A,B, not {request.compare!r}")
+        raise ConfigError(
+            f"--compare takes 'all' or two metrics A,B, not {request.compare!r} [QA0104]"
+        )
     return [(names[0], names[1])]
 
 
@@ -347,7 +351,8 @@ def _subsets(
         names = np.unique(keys)
         if len(names) > MAX_GROUPS:
             raise ConfigError(
-                f"--by {request.by}: {len(names):,} different values, at most {MAX_GROUPS}"
+                f"--by {request.by}: {len(names):,} different values; at most {MAX_GROUPS} are "
+                "allowed [QA0322]"
             )
         for name in names:
             shown = "null" if name == score_tables.NO_KEY else name

@@ -81,7 +81,9 @@ def correlate_table(
     known = [name for name in StudyRequest.__slots__ if name not in _OF_FILES]
     for name in options:
         if name not in known:
-            raise ConfigError(f"correlate_table takes no {name!r}{nearest(name, known)}")
+            raise ConfigError(
+                f"correlate_table has no argument {name!r}{nearest(name, known)} [QA0105]"
+            )
     is_polars = isinstance(table, pl.DataFrame)
     # A file is what a study reads; a table that fits memory fits the disk.
     with tempfile.TemporaryDirectory(prefix="qaeval-correlate-") as folder:

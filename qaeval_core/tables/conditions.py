@@ -87,19 +87,19 @@ def _check_size(expression: str, plain: str, calls: Counter[str], option: str) -
     n_conditions = len(_JOINS.findall(plain)) + 1
     if n_conditions > _MOST_CONDITIONS:
         raise ConfigError(
-            f"{option} has {n_conditions:,} conditions, {_MOST_CONDITIONS} at most: compare a "
-            "column with many values by IN ('a', 'b', ...)"
+            f"{option} has {n_conditions:,} conditions; at most {_MOST_CONDITIONS} are allowed. "
+            "Compare a column with many values by IN ('a', 'b', ...) [QA0316]"
         )
     replaced = _REPLACED.findall(expression)
     growth = math.prod(max(len(new) / max(len(old), 1), 1.0) for old, new in replaced)
     if calls["replace"] and (growth > _MOST_GROWTH or len(replaced) < calls["replace"]):
         raise ConfigError(
-            f"{option} {_short(expression)}: REPLACE takes a text and another one, and together "
-            f"they make a text at most {_MOST_GROWTH:g} times as long"
+            f"{option} {_short(expression)}: REPLACE takes a text and another one, and may make a "
+            f"text at most {_MOST_GROWTH:g} times as long [QA0316]"
         )
     if calls["lpad"] + calls["rpad"] > len(_PADDED.findall(expression)):
         raise ConfigError(
-            f"{option} {_short(expression)}: LPAD and RPAD take a length of at most 9999"
+            f"{option} {_short(expression)}: LPAD and RPAD take a length of at most 9999 [QA0316]"
         )
 
 
@@ -132,13 +132,13 @@ def check_condition(
     calls = counted.keys() - _WORDS
     if refused := _REFUSED.search(_OWN_FROM.sub(r"\1", plain)):
         raise ConfigError(
-            f"{option} {expression!r}: {refused[1].upper()} looks at more than one row; conditions "
-            "are of one row"
+            f"{option} {expression!r}: {refused[1].upper()} reads more than one row; a condition "
+            "reads one [QA0316]"
         )
     if unknown := sorted(calls - FUNCTIONS):
         raise ConfigError(
-            f"{option} {expression!r}: {unknown[0]!r} is no function of one row"
-            f"{nearest(unknown[0], sorted(FUNCTIONS))}"
+            f"{option} {expression!r}: {unknown[0]!r} is not a function of one "
+            f"row{nearest(unknown[0], sorted(FUNCTIONS))} [QA0316]"
         )
     plain_fields = [
         pa.field(field.name, field.type.value_type) if pa.types.is_dictionary(field.type) else field
@@ -149,7 +149,7 @@ def check_condition(
     known = {field.name for field in fields}
     names = [column_of(name, known) for name in pl.sql_expr(expression).meta.root_names()]
     if not names:
-        raise ConfigError(f"{option} {expression!r} names no column")
+        raise ConfigError(f"{option} {expression!r} names no column [QA0316]")
     return list(dict.fromkeys(names))
 
 
@@ -163,7 +163,10 @@ def select_rows(frame: pl.DataFrame, expression: str, option: str) -> pl.Series:
     """
     hint = 'quote names with signs, as in "BLEU-1" > 0.5'
     if _SUB_QUERY.search(QUOTED.sub("''", expression)):
-        raise ConfigError(f"{option} {expression!r}: no sub-queries: they could read any file")
+        raise ConfigError(
+            f"{option} {expression!r}: sub-queries are not allowed, because they could read any "
+            "file [QA0316]"
+        )
     roots: list[str] = []
     try:
         parsed = pl.sql_expr(expression)
@@ -171,7 +174,9 @@ def select_rows(frame: pl.DataFrame, expression: str, option: str) -> pl.Series:
         for name in roots:
             if name not in frame.columns and not _fields(frame, name):
                 found = nearest(name, frame.columns)
-                raise ConfigError(f"{option} {expression!r}: no column {name!r}{found} ({hint})")
+                raise ConfigError(
+                    f"{option} {expression!r}: no column {name!r}{found} ({hint}) [QA0316]"
+                )
         beside = _with_structs(frame, roots)
         chosen = beside.with_columns(parsed.alias("_chosen"))["_chosen"]
         # polars compares texts with 9.5 as texts, but refuses to compare them with 9.
@@ -181,11 +186,15 @@ def select_rows(frame: pl.DataFrame, expression: str, option: str) -> pl.Series:
         why = _STRUCTURE.sub(r"\1", str(error).splitlines()[0])
         commas = (decimal_comma(frame[name]) for name in roots if name in frame.columns)
         why += next(filter(None, commas), "")
-        raise ConfigError(f"{option} {expression!r}: {why} ({hint})") from None
+        raise ConfigError(f"{option} {expression!r}: {why} ({hint}) [QA0316]") from None
     if frame.height > 1 and beside.select(parsed).height == 1:
-        raise ConfigError(f"{option} {expression!r} is one value for all rows, not one for each")
+        raise ConfigError(
+            f"{option} {expression!r} has one value for all rows, not one for each row [QA0316]"
+        )
     if chosen.dtype != pl.Boolean:
-        raise ConfigError(f"{option} {expression!r} is {chosen.dtype}, not true or false")
+        raise ConfigError(
+            f"{option} {expression!r} is {chosen.dtype}, and must be true or false [QA0316]"
+        )
     return chosen
 
 
@@ -203,7 +212,7 @@ def binary_labels(frame: pl.DataFrame, label: str, option: str = "--auc") -> NDA
     values = numbers(frame, label)
     if others := sorted(set(values[~np.isnan(values)].tolist()) - {0.0, 1.0}):
         raise ConfigError(
-            f"{option} {label}: holds {others[0]:g}, not only 0 and 1; give a condition, such as "
-            f"'{label} >= {others[-1]:g}'"
+            f"{option} {label}: it holds {others[0]:g}, not only 0 and 1; give a condition, such "
+            f"as '{label} >= {others[-1]:g}' [QA0315]"
         )
     return values

@@ -102,7 +102,8 @@ class LocalRangeExecutor:
                 yield waiting.popleft().result()
         except BrokenProcessPool:
             raise RunError(
-                "a worker process died (out of memory, or killed); run the same command again"
+                "a worker process died (out of memory, or killed); run the same command again "
+                "[QA0516]"
             ) from None
 
     def settle(self) -> None:

@@ -6,15 +6,17 @@ anybody: they say what was scored, not where to go.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from qaeval_core.configure import RunConfig, make_config
-from qaeval_core.errors import ConfigError
+from qaeval_core.errors import ConfigError, InputError
 from qaeval_core.models.session import Device
+from qaeval_core.planning.inputs import InputFile, find_inputs
+from qaeval_core.planning.read_as import ReadAs
 from qaeval_core.storage.arrow import table_at
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path, near_folders, read_json
 from qaeval_core.store.sample import Sample, read_sample
@@ -67,20 +69,24 @@ def read_run(out: AnyPath, *, is_partial: bool = False) -> FinishedRun:
     content = read_json(out / "run.json")
     if content is None:
         raise ConfigError(
-            f"{out} holds no run.json: name the --out folder of a qaeval score{_near(out)}"
+            f"{out} holds no run.json: name the --out folder of a qaeval score{_near(out)} [QA0513]"
         )
     stopped = _stopped_families(out, content)
     if not (out / "_SUCCESS").is_file() and not stopped and not is_partial:
-        raise ConfigError(f"{out} is not complete; run the same qaeval score again to go on")
+        raise ConfigError(f"{out} is not complete; run the same qaeval score again [QA0512]")
     for key in ("config", "families", "instances"):
         if not isinstance(content.get(key), dict):
-            raise ConfigError(f"{out / 'run.json'} is damaged: {key} is no mapping")
+            raise ConfigError(f"{out / 'run.json'} is damaged: {key} is not a mapping [QA0514]")
     if content.get("device") not in ("cpu", "cuda"):
-        raise ConfigError(f"{out / 'run.json'} is damaged: device is {content.get('device')!r}")
+        raise ConfigError(
+            f"{out / 'run.json'} is damaged: device is {content.get('device')!r} [QA0514]"
+        )
     config = make_config(content["config"], packages=_texts(content.get("packages")))
     sample = read_sample(content.get("sample"))
     if (sample is None) != (config.input.sample_groups is None):
-        raise ConfigError(f"{out / 'run.json'} is damaged: it does not say which rows are sampled")
+        raise ConfigError(
+            f"{out / 'run.json'} is damaged: it does not say which rows are sampled [QA0514]"
+        )
     return FinishedRun(
         out=out,
         config=config,
@@ -108,7 +114,7 @@ def _planned_files(path: StoragePath) -> dict[str, str]:
     try:
         planned = table_at(path, ["relative", "file_id"])
     except (OSError, pa.ArrowException) as error:
-        raise ConfigError(f"{path} is damaged: {error}") from None
+        raise ConfigError(f"{path} is damaged: {error} [QA0514]") from None
     pairs = zip(planned["relative"].to_pylist(), planned["file_id"].to_pylist(), strict=True)
     return dict(pairs)
 
@@ -131,3 +137,52 @@ def _stopped_families(out: StoragePath, run: Mapping[str, Any]) -> Mapping[str, 
     }
     # Otherwise the report, and the scores, are those of a run before the last one.
     return _texts(report.get("stopped")) if reported == run.get("families") else {}
+
+
+def check_address(run: FinishedRun, inputs: Sequence[str], *, hint: str = "") -> None:
+    """Raise ConfigError if a run read its input from a server, and nobody names it now."""
+    remote = [path for path in run.config.input.paths if "://" in path]
+    if remote and not inputs:
+        raise ConfigError(
+            f"for safety the input address stored in OUT is not used: {remote[0]}; pass it with "
+            f"--input{hint} [QA0318]"
+        )
+
+
+def not_found(error: InputError, *, hint: str = "") -> InputError:
+    """Return the error of a run's input with what names another place."""
+    return InputError(
+        f"the input of this run: {error.text} (relative paths start where it ran; --input PATH "
+        f"names another place{hint}) [{error.code}]"
+    )
+
+
+def find_sources(
+    run: FinishedRun, inputs: Sequence[str], *, hint: str = ""
+) -> tuple[list[InputFile], list[str]]:
+    """Return the input files of a run, and notes on files left out.
+
+    Parameters
+    ----------
+    inputs : sequence of str
+        Where the input lies now; () is where the run had it, if that is a local path.
+    hint : str, default ""
+        What else helps whoever asks.
+
+    Raises
+    ------
+    ConfigError
+        If the run read its input from a server that is not named now.
+    InputError
+        If it is not there.
+    """
+    check_address(run, inputs, hint=hint)
+    section = run.config.input
+    try:
+        return find_inputs(
+            inputs or section.paths,
+            skip_unreadable=section.skip_unreadable,
+            read_as=ReadAs.of(section),
+        )
+    except InputError as error:
+        raise not_found(error, hint=hint) from None

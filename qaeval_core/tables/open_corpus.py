@@ -19,11 +19,10 @@ from qaeval_core.errors import (
 )
 from qaeval_core.planning.columns import with_carried
 from qaeval_core.planning.inputs import InputFile, find_inputs
-from qaeval_core.planning.read_as import ReadAs
 from qaeval_core.schema import COLUMNS_METADATA, fits_role
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path, read_json
 from qaeval_core.tables.corpus import ROLE_NAMES, Corpus, CorpusFile
-from qaeval_core.tables.finished_run import FinishedRun, read_run
+from qaeval_core.tables.finished_run import FinishedRun, find_sources, read_run
 from qaeval_core.tables.score_tables import ScoreColumn, described_columns
 from qaeval_core.text.plain_columns import is_bytes, paths
 
@@ -60,11 +59,11 @@ def open_corpus(
     out = as_path(out)
     if read_json(out / "run.json") is None:
         if (out / "scores").is_dir():
-            raise ConfigError(f"{out} holds scores, but no run.json that can be read")
+            raise ConfigError(f"{out} holds scores, but no readable run.json [QA0513]")
         if inputs:
             raise ConfigError(
-                f"--input {inputs[0]}: {out} is no OUT of qaeval score but a table, which has no "
-                "other input"
+                f"--input {inputs[0]}: {out} is a table and not an OUT of qaeval score, so it has "
+                "no other input [QA0102]"
             )
         return _open_table(out, columns)
     run = _read_run(out, partial=partial)
@@ -75,8 +74,8 @@ def _read_run(out: StoragePath, *, partial: bool) -> FinishedRun:
     is_complete = (out / "_SUCCESS").is_file()
     if not is_complete and not partial:
         raise RunError(
-            f"{out} is not complete: it has no _SUCCESS. Run the same qaeval score again to go on, "
-            "or take what is there with --partial"
+            f"{out} has no _SUCCESS, so the run has not finished. Run the same qaeval score again "
+            "to complete it, or use what is there with --partial [QA0512]"
         )
     return read_run(out, is_partial=partial)
 
@@ -114,12 +113,14 @@ def _open_run(
     run: FinishedRun, *, columns: Mapping[str, str], partial: bool, inputs: Sequence[str]
 ) -> Corpus:
     paths = list(inputs or run.config.input.paths)
-    sources, notes = _sources(run, paths, is_named=bool(inputs))
+    found, notes = find_sources(run, inputs)
+    sources = list(with_carried(found, run.config.output.carry))
     id_column = run.columns.get("id")
     if columns.get("id", id_column) != id_column:
         raise ConfigError(
             f"--column id={columns['id']}: the scores have the ids of "
-            f"{id_column or 'files and row numbers'}; score with that column to change it"
+            f"{id_column or 'files and row numbers'}; score again with that column to change it "
+            "[QA0102]"
         )
     _check_known(run, sources)
     files, unscored = _with_scores(run, sources, partial=partial, is_named=bool(inputs))
@@ -142,7 +143,7 @@ def _open_run(
         )
     is_complete = (run.out / "_SUCCESS").is_file()
     if not is_complete:
-        notes.append(f"{run.out} is not complete: this is a part of the corpus")
+        notes.append(f"{run.out} is not complete, so this is a part of the corpus")
     return Corpus(
         out=run.out,
         files=tuple(files),
@@ -155,30 +156,6 @@ def _open_run(
         notes=tuple(notes),
         folders=tuple(own for own in map(_place_of, paths) if own is not None and own.is_dir()),
     )
-
-
-def _sources(
-    run: FinishedRun, paths: Sequence[str], *, is_named: bool
-) -> tuple[list[InputFile], list[str]]:
-    """Return the input files of a run, and notes on them; ``is_named``: by whoever asks now."""
-    remote = [path for path in run.config.input.paths if "://" in path]
-    if remote and not is_named:
-        raise ConfigError(
-            f"the run read its input from {remote[0]}: filter goes to no server that a file names; "
-            "if it is yours, name it with --input"
-        )
-    try:
-        sources, problems = find_inputs(
-            paths,
-            skip_unreadable=run.config.input.skip_unreadable,
-            read_as=ReadAs.of(run.config.input),
-        )
-    except InputError as error:
-        raise InputError(
-            f"the input of this run: {error} (relative paths start from where it ran; --input PATH "
-            "names another place)"
-        ) from None
-    return list(with_carried(sources, run.config.output.carry)), list(problems)
 
 
 def _with_scores(
@@ -197,11 +174,11 @@ def _with_scores(
             start = files[-1].start + files[-1].n_rows if files else 0
             files.append(CorpusFile(source, scores, scores.n_rows, start, compares_ids))
         elif partial:
-            notes.append(f"{source.relative} has no scores yet: left out")
+            notes.append(f"{source.relative} has no scores yet, and is skipped")
         else:
-            raise InputError(f"{source.relative} has no scores in {run.out}")
+            raise InputError(f"{source.relative} has no scores in {run.out} [QA0515]")
     if not files:
-        raise InputError(f"{run.out} has no scores of any input file")
+        raise InputError(f"{run.out} has no scores of any input file [QA0515]")
     return files, notes
 
 
@@ -218,13 +195,15 @@ def _check_known(run: FinishedRun, sources: Sequence[InputFile]) -> None:
     names = {source.relative for source in sources}
     for relative in run.file_ids:
         if relative not in names:
-            raise InputError(f"{relative} was scored and is no input any more; --input names it")
+            raise InputError(
+                f"{relative} was scored, and is no longer an input; name it with --input [QA0515]"
+            )
     for relative in sorted(names - set(run.file_ids)):
         path = run.out / "scores" / relative
         # Of a file without rows, and of those beyond a limit, no shard was planned.
         if not (path.is_file() and pq.read_metadata(path.source()).num_rows == 0):
             raise InputError(
-                f"{relative} was never scored: run the same qaeval score again to add it"
+                f"{relative} was never scored; run the same qaeval score again to add it [QA0515]"
             )
 
 
@@ -232,7 +211,7 @@ def _check_unchanged(run: FinishedRun, source: InputFile, *, compares_ids: bool)
     if run.file_ids.get(source.relative, source.file_id) == source.file_id or compares_ids:
         return
     raise InputChangedError(
-        f"{source.relative} has changed since it was scored; run the same qaeval score again"
+        f"{source.relative} changed since it was scored; run the same qaeval score again [QA0309]"
     )
 
 
@@ -243,8 +222,8 @@ def _scores_of(out: StoragePath, source: InputFile) -> InputFile | None:
     (scores,), _ = find_inputs([str(path)])
     if scores.n_rows > source.n_rows:
         raise InputError(
-            f"{path} has {scores.n_rows:,} rows, its input {source.n_rows:,}: run qaeval score "
-            "again"
+            f"{path} has {scores.n_rows:,} rows, its input {source.n_rows:,}; run the same qaeval "
+            "score again [QA0515]"
         )
     return scores
 
@@ -275,22 +254,24 @@ def _check_roles(files: Sequence[InputFile], roles: Mapping[str, str]) -> None:
             kind = file.type_of(column)
             if kind is None:
                 raise SchemaError(
-                    f"{file.relative}: no column {column!r} for the role {role}"
-                    f"{nearest(column, paths(file.schema))}"
+                    f"{file.relative}: no column {column!r} for the role "
+                    f"{role}{nearest(column, paths(file.schema))} [QA0305]"
                 )
             if file.schema.names.count(column) > 1:
-                raise SchemaError(f"{file.relative}: column {column!r} stands there twice")
+                raise SchemaError(f"{file.relative}: the column {column!r} exists twice [QA0308]")
             if role != "id" and not fits_role(kind, role):
                 cast = "; cast it to text" if is_bytes(kind) else ""
-                raise SchemaError(f"{file.relative}: column {column!r} is {kind}, no {role}{cast}")
+                raise SchemaError(
+                    f"{file.relative}: column {column!r} is {kind}, no {role}{cast} [QA0306]"
+                )
 
 
 def _check_names(files: Sequence[InputFile], score_names: Sequence[str]) -> None:
     for file in files:
         if both := sorted(set(file.schema.names) & set(score_names)):
             raise SchemaError(
-                f"{file.relative}: column {both[0]!r} is named like a score: kept rows have both; "
-                "rename it, or score under another instance name"
+                f"{file.relative}: column {both[0]!r} has the name of a score, and kept rows have "
+                "both. Rename it, or score under another instance name [QA0308]"
             )
 
 
@@ -298,7 +279,7 @@ def _check_unique(files: Sequence[InputFile]) -> None:
     for file in files:
         names = file.schema.names
         if twice := [name for name in names if names.count(name) > 1]:
-            raise SchemaError(f"{file.relative}: column {twice[0]!r} stands there twice")
+            raise SchemaError(f"{file.relative}: the column {twice[0]!r} exists twice [QA0308]")
 
 
 def _check_same_columns(files: Sequence[InputFile]) -> None:
@@ -306,7 +287,7 @@ def _check_same_columns(files: Sequence[InputFile]) -> None:
         if differing := sorted(set(file.schema.names) ^ set(files[0].schema.names)):
             raise SchemaError(
                 f"{file.relative} and {files[0].relative} have different columns: "
-                f"{', '.join(differing[:8])}"
+                f"{', '.join(differing[:8])} [QA0307]"
             )
 
 
@@ -317,7 +298,7 @@ def _described(files: Sequence[InputFile]) -> dict[str, ScoreColumn]:
         for name, column in described_columns(text, file.uri).items():
             if found.setdefault(name, column).signature != column.signature:
                 raise SchemaError(
-                    f"{file.relative}: {name} was made in another way than in the files before; "
-                    "run the same qaeval score again"
+                    f"{file.relative}: {name} was scored with other settings than in the files "
+                    "before; run the same qaeval score again [QA0515]"
                 )
     return found

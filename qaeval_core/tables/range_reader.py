@@ -129,7 +129,7 @@ class RangeReader:
         if self._task.file.compares_ids and own is not None and not own.equals(ids):
             raise InputChangedError(
                 f"{relative}: ids of rows {rows.start}-{rows.stop - 1} are not those that were "
-                "scored; run qaeval score on it"
+                "scored; run qaeval score on it [QA0309]"
             )
         return ids
 
@@ -212,4 +212,4 @@ def check_intact(path: StoragePath, outages: Outages) -> None:
         lambda: is_file_intact(path), store=str(path.parent), what=f"cannot read {path}"
     )
     if not intact:
-        raise ReconcileError(f"{path} is damaged (its checksum is another one); score again")
+        raise ReconcileError(f"{path} is damaged: its checksum differs; score again [QA0510]")

@@ -23,6 +23,7 @@ from qaeval_core.errors import (
     SchemaError,
     StorageError,
     UnreadableFileError,
+    first_problem,
     nearest,
 )
 from qaeval_core.planning.listing import matches
@@ -96,10 +97,10 @@ def read_study(
         frame = pl.concat(frames, how="vertical_relaxed")
     except pl.exceptions.PolarsError as error:
         first = ", ".join(str(file) for file in files[:3])
-        raise SchemaError(f"tables do not fit below each other ({first}): {error}") from None
+        raise SchemaError(f"cannot stack these tables ({first}): {error} [QA0321]") from None
     described: dict[str, ScoreColumn] = {}
     notes = [
-        f"{path}: this run is not complete, rows are missing"
+        f"{path}: this run is not complete, so rows are missing"
         for path in paths
         if _is_run(as_path(path)) and not (as_path(path) / "_SUCCESS").is_file()
     ]
@@ -107,7 +108,9 @@ def read_study(
         for name, column in _described(file).items():
             known = described.setdefault(name, column)
             if known.signature != column.signature:
-                notes.append(f"{file}: {name} was made in another way than in the files before")
+                notes.append(
+                    f"{file}: {name} was scored with other settings than in the files before"
+                )
     return StudyTable(flat_columns(_sampled(frame, notes)), described, notes, tuple(files))
 
 
@@ -117,7 +120,7 @@ def _sampled(frame: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
         return frame
     kept = frame.filter(pl.col(QUARANTINE_REASON).ne_missing(NOT_SAMPLED))
     if kept.height < frame.height:
-        notes.append(f"{frame.height - kept.height:,} rows are not sampled and left out")
+        notes.append(f"{frame.height - kept.height:,} rows outside of the sample are left out")
     return kept
 
 
@@ -145,14 +148,14 @@ def read_keyed(path: str, key: str, *, as_written: bool = True) -> tuple[pl.Data
     keyed = frame.with_columns(pl.col(key).cast(pl.String)).filter(pl.col(key).is_not_null())
     if keyed[key].n_unique() < keyed.height:
         twice = keyed[key].value_counts().sort("count", key, descending=[True, False])[key][0]
-        raise SchemaError(f"{path}: {key} {twice!r} stands there more than once")
+        raise SchemaError(f"{path}: {key} {twice!r} exists more than once [QA0313]")
     return keyed, frame.height - keyed.height
 
 
 def check_column(frame: pl.DataFrame, name: str, option: str) -> None:
     """Raise SchemaError, naming the nearest column, if a table lacks one."""
     if name not in frame.columns:
-        raise SchemaError(f"{option} no column {name!r}{nearest(name, frame.columns)}")
+        raise SchemaError(f"{option}: no column {name!r}{nearest(name, frame.columns)} [QA0305]")
 
 
 def check_numeric(frame: pl.DataFrame, name: str, option: str) -> None:
@@ -160,7 +163,10 @@ def check_numeric(frame: pl.DataFrame, name: str, option: str) -> None:
     check_column(frame, name, option)
     if not is_numeric(frame, name):
         comma = decimal_comma(frame[name])
-        raise SchemaError(f"{option} column {name!r} is {frame[name].dtype}, not a number{comma}")
+        raise SchemaError(
+            f"{option}: column {name!r} is {frame[name].dtype}, and a number is needed{comma} "
+            "[QA0306]"
+        )
 
 
 def is_numeric(frame: pl.DataFrame, name: str) -> bool:
@@ -190,15 +196,18 @@ def check_key(frame: pl.DataFrame, name: str, option: str) -> None:
     """Raise SchemaError if a table lacks a column, or its values cannot name groups."""
     check_column(frame, name, option)
     if frame[name].dtype.is_nested():
-        raise SchemaError(f"{option} column {name!r} is {frame[name].dtype}, not one value a row")
+        raise SchemaError(
+            f"{option}: column {name!r} is {frame[name].dtype}, and one value for each row is "
+            "needed [QA0306]"
+        )
 
 
 def _check_same_columns(files: Sequence[StoragePath], frames: Sequence[pl.DataFrame]) -> None:
     for file, frame in zip(files, frames, strict=True):
         if differing := sorted(set(frame.columns) ^ set(frames[0].columns)):
             raise SchemaError(
-                f"{file} and {files[0]} have different columns: {', '.join(differing[:8])}; tables "
-                "of the same rows are joined by --with TABLE --on KEY"
+                f"{file} and {files[0]} have different columns: {', '.join(differing[:8])}. Tables "
+                "of the same rows are joined with --with TABLE --on KEY [QA0307]"
             )
 
 
@@ -233,11 +242,11 @@ def table_files(path: str) -> list[StoragePath]:
             found = list(_matching(own))
             hint = "" if found else near_folders(own)
     except (FileNotFoundError, PermissionError) as error:
-        raise UnreadableFileError(f"{path}: {error.strerror}") from None
+        raise UnreadableFileError(f"{path}: {error.strerror} [QA0301]") from None
     except OSError as error:
-        raise StorageError(f"cannot list {path}: {error.strerror}") from None
+        raise StorageError(f"cannot list {path}: {error.strerror} [QA0302]") from None
     if not found:
-        raise UnreadableFileError(f"{path}: no table there ({', '.join(SUFFIXES)}){hint}")
+        raise UnreadableFileError(f"{path}: no table there ({', '.join(SUFFIXES)}){hint} [QA0301]")
     return found
 
 
@@ -260,17 +269,19 @@ def _read(file: StoragePath, text: str | None = None) -> pl.DataFrame:
         source = io.BytesIO(content)
         if file.suffix == ".parquet":
             if is_intact(content) is False:
-                raise UnreadableFileError(f"{file} is damaged: a bit of it has turned")
+                raise UnreadableFileError(f"{file} is damaged: its checksum differs [QA0304]")
             return _read_parquet(source)
         if file.suffix == ".jsonl":
             return pl.read_ndjson(source, infer_schema_length=None)
         if file.suffix in (".csv", ".tsv") and not is_workbook(content):
             return read_sheet(content, text)
     except (pl.exceptions.PolarsError, pa.ArrowException, OSError, ValueError) as error:
-        raise UnreadableFileError(f"cannot read {file}: {error}") from None
+        raise UnreadableFileError(f"cannot read {file}: {error} [QA0304]") from None
     if file.suffix in _WORKBOOKS or is_workbook(content):
-        raise UnreadableFileError(f"{file} is a workbook: save its sheet as CSV, and name that")
-    raise UnreadableFileError(f"{file}: not one of {', '.join(SUFFIXES)}")
+        raise UnreadableFileError(
+            f"{file} is a workbook; save its sheet as CSV, and name that [QA0304]"
+        )
+    raise UnreadableFileError(f"{file}: not one of {', '.join(SUFFIXES)} [QA0304]")
 
 
 def _read_parquet(source: io.BytesIO) -> pl.DataFrame:
@@ -313,10 +324,9 @@ def described_columns(text: bytes | None, file: object) -> dict[str, ScoreColumn
         found: dict[str, ScoreColumn] = _COLUMNS.validate_json(text)
         return found
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
         raise UnreadableFileError(
-            f"{file}: what it says of its columns ({COLUMNS_METADATA.decode()}) is damaged: "
-            f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+            f"{file}: the description of its columns ({COLUMNS_METADATA.decode()}) is damaged: "
+            f"{first_problem(error)} [QA0514]"
         ) from None
 
 

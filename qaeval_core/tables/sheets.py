@@ -116,7 +116,7 @@ def decoded(content: bytes) -> str:
             continue
         if "\0" not in text:
             return text
-    raise ValueError("its text is no UTF-8 and no Windows-1252: save it as CSV UTF-8")
+    raise ValueError("its text is neither UTF-8 nor Windows-1252: save it as CSV UTF-8")
 
 
 def _plain_lines(text: str) -> str:

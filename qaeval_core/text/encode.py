@@ -118,7 +118,9 @@ def _refused(path: Path, error: BaseException) -> BaseException:
         return error
     if isinstance(error, MemoryError):
         return error
-    return ModelError(f"{path} cannot be used: {next(iter(str(error).splitlines()), '')[:300]}")
+    return ModelError(
+        f"{path} cannot be used: {next(iter(str(error).splitlines()), '')[:300]} [QA0418]"
+    )
 
 
 def equal_windows(n_tokens: int, *, max_tokens: int) -> list[tuple[int, int]]:

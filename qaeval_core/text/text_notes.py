@@ -50,8 +50,8 @@ each is read as one text; make lists of them: polars' str.json_decode, or json.l
     shown = next((text for text in printed if text.strip() != "[]"), printed[0])
     return (
         f"column {column!r} holds texts that look like printed lists, such as "
-        f"{shown[:_MAX_SHOWN_CHARS]!r}: each is read as one text; make lists of them: polars' "
-        "str.json_decode, or json.loads"
+        f"{shown[:_MAX_SHOWN_CHARS]!r}. Each is read as one text; polars' str.json_decode or "
+        "json.loads make lists of them"
     )
 
 

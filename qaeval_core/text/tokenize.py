@@ -267,18 +267,18 @@ def _spacy_rules(language: Language) -> Any:
     try:
         import spacy
     except ImportError:
-        raise ConfigError("tokenizer=spacy needs spaCy: pip install spacy") from None
+        raise ConfigError("tokenizer=spacy needs spaCy: pip install spacy [QA0004]") from None
     try:
         return spacy.blank("xx" if language == "none" else language)
     except ImportError as error:  # Of a library that splits that language's texts.
-        raise ConfigError(f"tokenizer=spacy with language={language}: {error}") from None
+        raise ConfigError(f"tokenizer=spacy with language={language}: {error} [QA0004]") from None
 
 
 def _zh(lowercase: bool, _: Language) -> _Splits:
     try:
         import rjieba
     except ImportError:
-        raise ConfigError("tokenizer=zh needs rjieba: pip install rjieba") from None
+        raise ConfigError("tokenizer=zh needs rjieba: pip install rjieba [QA0004]") from None
 
     def split(text: str) -> list[str]:
         found = rjieba.cut(text.lower() if lowercase else text)

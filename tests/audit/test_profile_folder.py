@@ -102,7 +102,7 @@ def test_which_run_is_the_reference(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=SECOND):
         runs.pinned()
     (runs.folder / PINNED).put(b'{"run": "../secret"}')
-    with pytest.raises(UnreadableFileError, match=r"pinned\.json is damaged"):
+    with pytest.raises(UnreadableFileError, match=r"pinned\.json.*QA0801"):
         runs.pinned()
 
 
@@ -110,17 +110,17 @@ def test_profiles_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     runs = runs_in(tmp_path / "history")
     runs.add(FIRST, a_profile())
     content = runs.path(FIRST).read_bytes()
-    with pytest.raises(ConfigError, match=f"no profile .*{SECOND}"):
+    with pytest.raises(ConfigError, match=f"{SECOND}.*QA0801"):
         runs.read(SECOND)
     table = pq.read_table(runs.path(FIRST))
     metadata = dict(table.schema.metadata)
     metadata[METADATA] = metadata[METADATA].replace(b'"version": 2', b'"version": 99')
     pq.write_table(table.replace_schema_metadata(metadata), runs.path(SECOND))
-    with pytest.raises(UnreadableFileError, match=f"{SECOND}.*damaged: its checksum"):
+    with pytest.raises(UnreadableFileError, match=f"{SECOND}.*QA0801"):
         runs.read(SECOND)
     del metadata[b"qaeval.checksum"]
     pq.write_table(table.replace_schema_metadata(metadata), runs.path(SECOND))
-    with pytest.raises(UnreadableFileError, match=rf"{SECOND}.*another version \(99"):
+    with pytest.raises(UnreadableFileError, match=rf"{SECOND}.*\(99.*QA0801"):
         runs.read(SECOND)
     for damaged in (content[:-20], content[:200], b"", content.replace(b"f1", b"f2", 1)):
         runs.path(THIRD).put(damaged)

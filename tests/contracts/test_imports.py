@@ -184,6 +184,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 # Modules of under 60 lines that one other module imports alone, and why they stand alone.
 STAND_ALONE = {
     "qaeval_core": "it turns telemetry off before any library is loaded",
+    "qaeval_core.codes": "docs/errors.md is made from what it reads, too",
 }
 
 

@@ -147,7 +147,7 @@ def test_a_job_is_submitted_from_such_a_project(project: Path, artifacts_root: P
     settings = ("--set", f"models.artifacts_path={artifacts_root}")
     with running_head("disabled") as head:
         code, log = head.submit(
-            *("python", "-m", "qaeval.score", *SCORE, *settings, "--out", project / "out"),
+            *("python", "-m", "qaeval.cli", "score", *SCORE, *settings, "--out", project / "out"),
             working_dir=project,
         )
     assert code == 0, log

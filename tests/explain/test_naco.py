@@ -245,7 +245,7 @@ def test_another_reading_of_a_kept_reply_is_a_note(own: Path) -> None:
         path.write_text(edited(path))
     runs = runs_of(explain_row(own, identity="Who keeps the bees?"))
     (note,) = (note for run in runs for note in run.notes)
-    assert note == "the reply is read otherwise by now: n_steps 3, committed 2"
+    assert note == "this version reads the reply differently: n_steps 3, committed 2"
     assert sorted(run.n_steps for run in runs if run.n_steps) == [1, 2, 2]
 
 
@@ -269,7 +269,7 @@ def test_runs_without_texts_and_refused_requests_are_explained(tmp_path: Path) -
             (run,) = runs_of(explanation)
             assert explanation.is_equal
             assert (run.reply, run.finish_reason) == (None, "stop")
-            assert run.notes == ("no reply to show: the run kept no texts of replies",)
+            assert run.notes == ("no reply to show: the run did not keep the texts of replies",)
         run_locally({**job, "naco.model": "fault:bad_request"})
     explanation = explain_row(tmp_path / "out", identity="Who chatters?")
     (run,) = runs_of(explanation)
@@ -302,10 +302,10 @@ def test_pending_rows_of_a_run_that_ended_early_are_explained(tmp_path: Path) ->
     assert runs_of(done)[0].reply
     (tmp_path / "out" / "_SUCCESS").unlink()
     (tmp_path / "out" / "scores" / "input.parquet").write_bytes(before)
-    with pytest.raises(ConfigError, match="is not complete"):
+    with pytest.raises(ConfigError, match="QA0512"):
         explain_row(tmp_path / "out", identity=questions[0])
     (tmp_path / "out" / "report.json").write_bytes(report)
-    with pytest.raises(ReconcileError, match="run qaeval score again"):
+    with pytest.raises(ReconcileError, match="QA0518"):
         explain_row(tmp_path / "out", identity=questions[reasons.index("pending")])
 
 
@@ -319,7 +319,7 @@ def test_another_question_or_answer_than_was_asked_is_an_error(tmp_path: Path) -
             rows.column_names.index(column), column, pa.array(["Who sells honey?"] * 2)
         )
         write_parquet(tmp_path / "input.parquet", other)
-        with pytest.raises(ReconcileError, match="has changed since the run; score it again"):
+        with pytest.raises(ReconcileError, match="QA0518"):
             explain_row(tmp_path / "out", identity="Who keeps the bees?")
 
 

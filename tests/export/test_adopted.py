@@ -79,7 +79,7 @@ def test_beside_weights_a_file_is_compared_with_them(kind: str, tmp_path: Path) 
     changed = numpy_helper.to_array(largest) * 1.1
     largest.CopyFrom(numpy_helper.from_array(changed, largest.name))
     onnx.save(proto, folder / "model.onnx")
-    with pytest.raises(ExportError, match="differs from its safetensors"):
+    with pytest.raises(ExportError, match="QA0410"):
         build_artifact(request_of(kind, folder, onnx_file="model.onnx"), tmp_path / "again")
 
 
@@ -131,27 +131,27 @@ def test_files_are_found_where_repositories_have_them(tmp_path: Path) -> None:
     artifact = ensure_artifact(tmp_path / "built", request_of("cross_encoder", folder))
     assert "onnx/model.onnx" in artifact.record.model.files
     (folder / "onnx" / "model.onnx").rename(folder / "onnx" / "model_O2.onnx")
-    with pytest.raises(ModelUnavailableError, match="no \\*.safetensors weights"):
+    with pytest.raises(ModelUnavailableError, match=r"\*\.safetensors.*QA0403"):
         build_artifact(request_of("cross_encoder", folder), tmp_path / "other")
     misspelled = request_of("cross_encoder", folder, onnx_file="onnx/model_02.onnx")
-    with pytest.raises(ModelUnavailableError, match="did you mean 'onnx/model_O2.onnx'"):
+    with pytest.raises(ModelUnavailableError, match="'onnx/model_O2.onnx'.*QA0403"):
         build_artifact(misspelled, tmp_path / "other")
     named = request_of("cross_encoder", folder, onnx_file="onnx/model_O2.onnx")
     assert "model_O2" in build_artifact(named, tmp_path / "other").folder.name
     outside = request_of("cross_encoder", folder, onnx_file="../cross_encoder-False/x.onnx")
-    with pytest.raises(ModelUnavailableError, match="has no ONNX file"):
+    with pytest.raises(ModelUnavailableError, match="ONNX.*QA0403"):
         build_artifact(outside, tmp_path / "other")
 
 
 def test_graphs_that_reduce_inside_are_not_made_of_files(tmp_path: Path) -> None:
     """Protects from vectors of another layer than was asked for."""
     folder = folder_of("sentence_encoder", tmp_path, weights=False)
-    with pytest.raises(ExportError, match="token_vectors .* traced from safetensors"):
+    with pytest.raises(ExportError, match="token_vectors.*QA0411"):
         build_artifact(ArtifactRequest("token_vectors", str(folder), "fp32"), tmp_path / "built")
-    with pytest.raises(ConfigError, match="ONNX files can become pair_score, sentence_vector"):
+    with pytest.raises(ConfigError, match="pair_score, sentence_vector.*QA0417"):
         ArtifactRequest("token_vectors", str(folder), "fp32", onnx_file="model.onnx")
     embedded = ArtifactRequest("pair_score", "sas-minilm", "fp32", onnx_file="model.onnx")
-    with pytest.raises(ConfigError, match="is embedded"):
+    with pytest.raises(ConfigError, match="QA0401"):
         build_artifact(embedded, tmp_path / "built")
 
 
@@ -194,12 +194,12 @@ def has_data_elsewhere(proto: onnx.ModelProto) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (reads_more, "reads pixels; only input_ids, attention_mask, token_type_ids are known"),
-        (returns_other_names, "returns pooler_output; logits is needed"),
-        (has_two_classes, "does not run|of shape"),
-        (names_code, "operators of 'com.somebody'"),
-        (is_old, "has opset 11; 13 or newer"),
-        (has_data_elsewhere, "weights in '../secret.bin', which is none of its files"),
+        (reads_more, "input_ids.*attention_mask.*token_type_ids.*QA0411"),
+        (returns_other_names, "pooler_output.*QA0411"),
+        (has_two_classes, "QA0411"),
+        (names_code, "'com.somebody'.*QA0411"),
+        (is_old, "11.*13.*QA0411"),
+        (has_data_elsewhere, "'../secret.bin'.*QA0411"),
     ],
 )
 def test_what_is_no_such_model_is_refused(
@@ -224,10 +224,10 @@ def test_a_file_that_is_no_onnx_and_a_configuration_without_sizes_are_named(
     config = json.loads((folder / "config.json").read_text())
     del config["hidden_size"]
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ExportError, match=r"config\.json lacks a size"):
+    with pytest.raises(ExportError, match=r"config\.json.*QA0411"):
         build_artifact(request_of("sentence_encoder", folder), tmp_path / "built")
     (folder / "model.onnx").write_bytes(b"not a graph")
-    with pytest.raises(ExportError, match="is no ONNX file"):
+    with pytest.raises(ExportError, match="ONNX.*QA0411"):
         build_artifact(request_of("sentence_encoder", folder), tmp_path / "built")
 
 

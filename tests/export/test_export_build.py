@@ -69,7 +69,7 @@ def test_a_fixed_axis_is_an_error(workshop: Any) -> None:
     """A graph for batches of exactly three rows would pass a parity check of three rows."""
     proto = onnx.load(workshop.artifact("token_logprobs", "gpt2").model_path)
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 3
-    with pytest.raises(ExportError, match=r"input_ids of shape \(3, 'n_tokens_padded'\)"):
+    with pytest.raises(ExportError, match=r"input_ids.*\(3.*'n_tokens_padded'\).*QA0409"):
         tracing.check_dynamic(
             proto,
             inputs=(("n_rows", "n_tokens_padded"), ("n_asked",), ("n_asked",)),
@@ -131,7 +131,7 @@ def test_allow_lossy_keeps_fp16_and_says_so(workshop: Any) -> None:
     request = ArtifactRequest("relevance_matching", workshop.model("overflowing_bert"), "fp16")
     moved = lossy.folder.parent / "moved" / request.folder_name
     shutil.copytree(lossy.folder, moved)
-    with pytest.raises(ArtifactMissingError, match="allow_lossy"):
+    with pytest.raises(ArtifactMissingError, match="allow_lossy.*QA0405"):
         find_artifact(moved.parent, request)
 
 
@@ -144,7 +144,7 @@ def test_an_fp32_graph_that_differs_from_torch_is_not_written(
     proto = onnx.load(workshop.artifact("token_logprobs", "gpt2").model_path)
     monkeypatch.setattr(traced, "trace", lambda *_: proto)
     request = ArtifactRequest("token_logprobs", workshop.model("gpt2"), "fp32")
-    with pytest.raises(ExportError, match="differs from torch"):
+    with pytest.raises(ExportError, match="QA0410"):
         build.build_artifact(request, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [f".{request.folder_name}.lock"]
 
@@ -152,7 +152,7 @@ def test_an_fp32_graph_that_differs_from_torch_is_not_written(
 def test_unsupported_architectures_are_named(workshop: Any, tmp_path: Path) -> None:
     """A causal LM run as an encoder has no relevance to match."""
     request = ArtifactRequest("relevance_matching", workshop.model("gpt2"), "fp32")
-    with pytest.raises(ExportError, match="'gpt2'; for encoder it must be one of bert, electra"):
+    with pytest.raises(ExportError, match="'gpt2'.*QA0408"):
         build.build_artifact(request, tmp_path)
 
 
@@ -175,7 +175,7 @@ def test_changed_model_files_ask_for_a_new_artifact(workshop: Any, tmp_path: Pat
     shutil.copytree(built.folder, tmp_path / request.folder_name)
     assert find_artifact(tmp_path, request).hash == built.hash
     (folder / "config.json").write_text((folder / "config.json").read_text() + "\n")
-    with pytest.raises(ArtifactMissingError, match=r"model files changed: config\.json.*--force"):
+    with pytest.raises(ArtifactMissingError, match=r"config\.json.*--force.*QA0405"):
         find_artifact(tmp_path, request)
 
 
@@ -185,7 +185,7 @@ def test_an_artifact_without_a_checksum_is_built_again(workshop: Any, tmp_path: 
     built = workshop.artifact("token_vectors", "bert")
     folder = Path(shutil.copytree(built.folder, tmp_path / request.folder_name))
     (folder / "artifact.sha256").unlink()
-    with pytest.raises(ArtifactMissingError, match="qaeval export .*--graph token_vectors"):
+    with pytest.raises(ArtifactMissingError, match="--graph.*token_vectors.*QA0405"):
         find_artifact(tmp_path, request)
     build.build_artifact(request, tmp_path)
     assert find_artifact(tmp_path, request).hash == built.hash
@@ -238,7 +238,7 @@ def test_a_failed_build_shows_its_last_lines(tmp_path: Path) -> None:
     for file in ("config.json", "tokenizer.json"):
         (tmp_path / file).write_text('{"model_type": "t5"}')
     request = ArtifactRequest("token_logprobs", str(tmp_path), "fp32")
-    with pytest.raises(ExportError, match=r"failed \(exit 1\): error: .*'t5'"):
+    with pytest.raises(ExportError, match=r"1\).*'t5'.*QA0408"):
         ensure_artifact(tmp_path / "root", request)
 
 

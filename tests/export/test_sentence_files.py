@@ -157,31 +157,31 @@ def changed(file: str, **fields: object) -> Callable[[Path, Path], Path]:
 
 
 REFUSED: dict[str, tuple[Callable[[Path, Path], Path], str]] = {
-    "Dense": (dense, r"ends in Dense \(modules.json\)"),
+    "Dense": (dense, "Dense.*QA0408"),
     "a default prompt": (
         changed(MAIN, prompts={"query": "query: "}, default_prompt_name="query"),
-        "begins each text with the prompt 'query: '",
+        "'query.*'.*QA0408",
     ),
-    "shortened vectors": (changed(MAIN, truncate_dim=8), "cuts its vectors to 8 numbers"),
-    "another kind": (changed(MAIN, model_type="SparseEncoder"), "is a SparseEncoder, not a"),
+    "shortened vectors": (changed(MAIN, truncate_dim=8), "8.*QA0408"),
+    "another kind": (changed(MAIN, model_type="SparseEncoder"), "SparseEncoder.*QA0408"),
     "the other side": (
-        changed("tokenizer_config.json", truncation_side="left"), "cuts texts on the left",
+        changed("tokenizer_config.json", truncation_side="left"), "QA0408",
     ),
     "a chat": (
         changed("sentence_bert_config.json", processing_kwargs={"chat_template": {"a": 1}}),
-        "sets processing_kwargs",
+        "processing_kwargs.*QA0408",
     ),
     "another task": (
         changed("sentence_bert_config.json", transformer_task="fill-mask"),
-        "is a transformer for fill-mask",
+        "QA0408",
     ),
     "two letter cases": (
         lambda folder, plain: bi_encoder(folder, plain, do_lower_case=True),
-        "lowers letters by tokenizer.json, and not by",
+        "QA0408",
     ),
     "another pooling": (
         lambda folder, plain: bi_encoder(folder, plain, pooling="lasttoken"),
-        r"pools by \['lasttoken'\]",
+        r"\['lasttoken'\].*QA0408",
     ),
 }  # fmt: skip
 
@@ -197,7 +197,7 @@ def test_what_is_not_understood_is_refused_by_name(name: str, plain: Path, tmp_p
 
 @pytest.mark.parametrize(
     ("activation", "said"),
-    [(torch.nn.Tanh(), "activation .*Tanh is not supported"), (None, "ends in Dense")],
+    [(torch.nn.Tanh(), "Tanh.*QA0408"), (None, "Dense.*QA0408")],
 )
 def test_a_cross_encoder_that_ends_otherwise_is_refused(
     activation: torch.nn.Module | None, said: str, plain: Path, tmp_path: Path
@@ -265,7 +265,7 @@ def test_a_space_before_texts_is_the_librarys(plain: Path, tmp_path: Path) -> No
     own = files_of(folder).with_case(Tokenizer.from_file(str(folder / "tokenizer.json")))
     assert own.pre_tokenizer.pre_tokenize_str("a b")[0][0] == "a"
     change(folder, "tokenizer.json", pre_tokenizer={"type": "Whitespace"})
-    with pytest.raises(ExportError, match=r"another pre_tokenizer in tokenizer.json than its"):
+    with pytest.raises(ExportError, match="pre_tokenizer.*QA0408"):
         files_of(folder).with_case(Tokenizer.from_file(str(folder / "tokenizer.json")))
 
 
@@ -273,23 +273,23 @@ LAYER = {"text": {"method": "forward", "method_output_name": ["hidden_states", -
 FOREIGN = [{"idx": 0, "name": "0", "path": "", "type": "custom_st.Transformer"}]
 NOT_READ: dict[str, tuple[str, dict[str, Any], str]] = {
     "another layer": (
-        "sentence_bert_config.json", {"modality_config": LAYER}, "sets modality_config to .*-2"
+        "sentence_bert_config.json", {"modality_config": LAYER}, "modality_config.*-2.*QA0408"
     ),
     "another method": (
         "sentence_bert_config.json",
         {"modality_config": {"text": {**LAYER["text"], "method": "get_text_features"}}},
-        "sets modality_config to .*get_text_features",
+        "modality_config.*get_text_features.*QA0408",
     ),
-    "no texts": ("sentence_bert_config.json", {"modality_config": {}}, "sets modality_config to"),
+    "no texts": ("sentence_bert_config.json", {"modality_config": {}}, "modality_config.*QA0408"),
     "another output": (
         "sentence_bert_config.json", {"module_output_name": "sentence_embedding"},
-        "sets module_output_name to 'sentence_embedding'",
+        "module_output_name.*'sentence_embedding'.*QA0408",
     ),
     "padding in front": (
-        "tokenizer_config.json", {"padding_side": "left"}, "pads texts on the left"
+        "tokenizer_config.json", {"padding_side": "left"}, "QA0408"
     ),
     "padding in front, in the other file": (
-        "tokenizer.json", {"padding": {"direction": "Left"}}, "pads texts on the left"
+        "tokenizer.json", {"padding": {"direction": "Left"}}, "QA0408"
     ),
 }  # fmt: skip
 
@@ -329,7 +329,7 @@ def test_modules_of_others_are_refused_by_name(
     place = min(place, len(modules) - 1)
     modules[place]["type"] = path.format(modules[place]["type"].rpartition(".")[2])
     (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ExportError, match=f"module of others, {modules[place]['type']} "):
+    with pytest.raises(ExportError, match=f"{modules[place]['type']}.*QA0408"):
         files_of(folder, kind)
 
 

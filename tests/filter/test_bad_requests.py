@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filter_corpora import filtered, score_again, scored
-from helpers import write_parquet
+from helpers import tells, write_parquet
 from qaeval_core.errors import (
     ConfigError,
     InputChangedError,
@@ -45,43 +45,45 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"share": "0"}, "--share is 0, needs a number above 0, up to 1"),
-    ({"share": "1.01"}, "--share is 1.01, needs"),
-    ({"share": "half"}, "--share is 'half', needs"),
-    ({"share": "1e-999999999"}, "--share is '1e-999999999', needs"),
-    ({"share": "1e-21"}, "needs a number above 0"),
-    ({"share": "0." + "3" * 40}, "needs a number above 0"),
-    ({"near_duplicates": "rouge_l=1e-999999999"}, "needs a number above 0, up to 1"),
-    ({"share": "1/0"}, "--share is '1/0', needs"),
-    ({"share": "0.5", "budget": 3}, "--share and --budget: give one of them"),
-    ({"share": "0.5", "precision": 0.9, "labels": "l", "label": "g"}, "--share and --precision"),
-    ({"precision": 0.9}, "--precision needs --labels FILE and --label EXPR"),
-    ({"precision": 1.5, "labels": "l", "label": "g"}, "--precision is 1.5, needs a number between"),
-    ({"labels": "l"}, "--labels FILE and --label EXPR go together"),
-    ({"labels": "l", "label": "g"}, "--labels is for --precision or --learn"),
-    ({"learn": ("f1",)}, "--learn needs --labels FILE"),
-    ({"learn": ("f1",), "labels": "l", "label": "g", "rank_by": "f1"}, "leave --rank-by out"),
-    ({"rules": "papper"}, "--rules: no 'papper'; did you mean 'paper'?"),
-    ({"undefined": "dropp"}, "--undefined: no 'dropp'; did you mean 'drop'?"),
+    ({"share": "0"}, "--share is 0 ... QA0104"),
+    ({"share": "1.01"}, "--share is 1.01 ... QA0104"),
+    ({"share": "half"}, "--share is 'half' ... QA0104"),
+    ({"share": "1e-999999999"}, "--share is '1e-999999999' ... QA0104"),
+    ({"share": "1e-21"}, "--share is '1e-21' ... QA0104"),
+    ({"share": "0." + "3" * 40}, "--share is '0.3333 ... QA0104"),
+    ({"near_duplicates": "rouge_l=1e-999999999"}, "rouge_l=1e-999999999 ... QA0104"),
+    ({"share": "1/0"}, "--share is '1/0' ... QA0104"),
+    ({"share": "0.5", "budget": 3}, "--share and --budget ... QA0102"),
+    ({"share": "0.5", "precision": 0.9, "labels": "l", "label": "g"},
+     "--share and --precision ... QA0102"),
+    ({"precision": 0.9}, "--precision ... --labels FILE ... QA0103"),
+    ({"precision": 1.5, "labels": "l", "label": "g"}, "--precision is 1.5 ... QA0104"),
+    ({"labels": "l"}, "--labels FILE ... --label EXPR ... QA0103"),
+    ({"labels": "l", "label": "g"}, "--labels ... --precision or --learn ... QA0102"),
+    ({"learn": ("f1",)}, "--learn ... --labels FILE ... QA0103"),
+    ({"learn": ("f1",), "labels": "l", "label": "g", "rank_by": "f1"},
+     "--learn ... --rank-by ... QA0102"),
+    ({"rules": "papper"}, "--rules: no 'papper'; did you mean 'paper'? [QA0105]"),
+    ({"undefined": "dropp"}, "--undefined: no 'dropp'; did you mean 'drop'? [QA0105]"),
     ({"near_duplicates": "rouge=0.7"},
-     "--near-duplicates: no 'rouge=0.7'; did you mean 'rouge_l=0.7'?"),
-    ({"near_duplicates": "rouge_l=7"}, "--near-duplicates rouge_l=7: needs a number above 0"),
-    ({"near_duplicates": "rouge_l=x"}, "--near-duplicates rouge_l=x: needs a number above 0"),
-    ({"quota": "topic"}, "needs COLUMN=proportional, COLUMN=equal or COLUMN=N"),
-    ({"quota": "topic=0"}, "needs COLUMN=proportional, COLUMN=equal or COLUMN=N"),
-    ({"quota": "topic=equal"}, "--quota topic=equal needs --share or --budget to divide"),
-    ({"top_k": 0}, "--top-k is 0, needs 1 or more"),
-    ({"budget": -1}, "--budget is -1, needs 1 or more"),
-    ({"label_sheet": 0}, "--label-sheet is 0, needs 1 or more"),
-    ({"seed": -1}, "--seed is -1, needs 0 or more"),
-    ({"confidence": 1.0, "share": 1}, "--confidence is 1, needs more than 0.5, below 1"),
-    ({"confidence": 0.5, "share": 1}, "--confidence is 0.5, needs more than 0.5, below 1"),
-    ({"columns": {"questoin": "q"}}, "--column: no role 'questoin'; did you mean 'question'?"),
+     "--near-duplicates: no 'rouge=0.7'; did you mean 'rouge_l=0.7'? [QA0105]"),
+    ({"near_duplicates": "rouge_l=7"}, "--near-duplicates rouge_l=7: ... QA0104"),
+    ({"near_duplicates": "rouge_l=x"}, "--near-duplicates rouge_l=x: ... QA0104"),
+    ({"quota": "topic"}, "--quota ... COLUMN=proportional, COLUMN=equal or COLUMN=N ... QA0104"),
+    ({"quota": "topic=0"}, "--quota ... COLUMN=proportional, COLUMN=equal or COLUMN=N ... QA0104"),
+    ({"quota": "topic=equal"}, "--quota topic=equal ... --share or --budget ... QA0103"),
+    ({"top_k": 0}, "--top-k is 0; ... 1 or more [QA0104]"),
+    ({"budget": -1}, "--budget is -1; ... 1 or more [QA0104]"),
+    ({"label_sheet": 0}, "--label-sheet is 0; ... 1 or more [QA0104]"),
+    ({"seed": -1}, "--seed is -1; ... 0 or more [QA0104]"),
+    ({"confidence": 1.0, "share": 1}, "--confidence is 1; ... QA0104"),
+    ({"confidence": 0.5, "share": 1}, "--confidence is 0.5; ... QA0104"),
+    ({"columns": {"questoin": "q"}}, "'questoin'; did you mean 'question'? [QA0105]"),
 ])  # fmt: skip
 def test_wrong_words(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         FilterRequest(**options)  # type: ignore[arg-type]
-    assert message in str(raised.value)
+    assert tells(str(raised.value), message)
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -89,25 +91,25 @@ def test_wrong_words(options: dict[str, object], message: str) -> None:
     ({"rank_by": "topic"},
      "--rank-by: column 'topic' of part0.parquet is large_string, not a number"),
     ({"keep": ("f1_recal > 0.5",)}, "no column 'f1_recal'; did you mean 'f1_recall'?"),
-    ({"keep": ("f1",)}, "is Float64, not true or false"),
+    ({"keep": ("f1",)}, "is Float64 ... QA0316"),
     ({"keep": ("f1 >",)}, "unable to parse"),
     ({"keep": ("topic > 0.5",)}, "cannot compare string with numeric type"),
     ({"keep": ("topic in ('0.5') or 1e-3 = topic",)}, "cannot compare string with numeric type"),
-    ({"keep": ("f1 > avg(f1)",)}, "'avg' is no function of one row"),
+    ({"keep": ("f1 > avg(f1)",)}, "'avg' ... QA0316"),
     ({"keep": ("f1 > (select 1 from read_csv('/etc/passwd'))",)},
-     "SELECT looks at more than one row"),
-    ({"keep": ("read_parquet('x') > 1",)}, "'read_parquet' is no function of one row"),
-    ({"keep": ("1 = 1",)}, "names no column"),
+     "SELECT ... QA0316"),
+    ({"keep": ("read_parquet('x') > 1",)}, "'read_parquet' ... QA0316"),
+    ({"keep": ("1 = 1",)}, "'1 = 1' ... QA0316"),
     ({"keep": (" or ".join(f"id = 'q{i}'" for i in range(3_000)),)},
-     "--keep has 3,000 conditions, 500 at most: compare a column with many values by IN"),
+     "--keep ... 3,000 ... 500 ... IN ... QA0316"),
     ({"keep": ("id SIMILAR TO 'q'",)}, "expression SimilarTo is not currently supported"),
-    ({"keep": ("length(lpad(id, 300000000, 'x')) > 5",)}, "LPAD and RPAD take a length of at most"),
+    ({"keep": ("length(lpad(id, 300000000, 'x')) > 5",)}, "LPAD and RPAD ... 9999 [QA0316]"),
     ({"keep": (f"{'replace(' * 9}id{', $q$, $qqqqqqqqqq$)' * 9} = 'a'".replace("$", "'"),)},
-     "REPLACE takes a text and another one, and together they make a text at most 100 times"),
-    ({"keep": ("replace(id, topic, id) = 'a'",)}, "REPLACE takes a text and another one"),
+     "REPLACE ... 100 times ... QA0316"),
+    ({"keep": ("replace(id, topic, id) = 'a'",)}, "REPLACE ... QA0316"),
     ({"group": "contxt"}, "--group: no column 'contxt'; did you mean 'context'?"),
     ({"quota": "topik=3"}, "--quota: no column 'topik'; did you mean 'topic'?"),
-    ({"quota": "topic=equal", "budget": 2}, "2 rows are fewer than the 3 values of topic"),
+    ({"quota": "topic=equal", "budget": 2}, "2 rows ... 3 values of topic ... QA0709"),
     ({"columns": {"question": "quesion"}},
      "no column 'quesion' for the role question; did you mean"),
     ({"columns": {"id": "topic"}}, "--column id=topic: the scores have the ids of id"),
@@ -117,7 +119,7 @@ def test_wrong_words(options: dict[str, object], message: str) -> None:
 def test_wrong_columns(out: Path, tmp_path: Path, options: dict[str, object], message: str) -> None:
     with pytest.raises(QAEvalError) as raised:
         filtered(out, tmp_path / "kept", **options)
-    assert message in str(raised.value)
+    assert tells(str(raised.value), message)
     assert not (tmp_path / "kept" / "_SUCCESS").exists()
     assert not (tmp_path / "kept" / "kept").exists()
 
@@ -132,20 +134,20 @@ def test_ordinary_conditions_are_not_refused(out: Path, tmp_path: Path, conditio
 
 
 def test_several_instances_need_a_rank(two: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"has 2 metrics: name the rank with --rank-by; .*f1"):
+    with pytest.raises(ConfigError, match="2.*--rank-by.*f1.*QA0704"):
         filtered(two, tmp_path / "kept", share="0.5")
 
 
 def test_a_run_that_is_not_complete(tmp_path: Path) -> None:
     out = scored(tmp_path, n_files=3)
     (out / "_SUCCESS").unlink()
-    with pytest.raises(QAEvalError, match="it has no _SUCCESS") as raised:
+    with pytest.raises(QAEvalError, match="_SUCCESS.*QA0512") as raised:
         filtered(out, tmp_path / "kept", share="0.5")
     assert not isinstance(raised.value, ConfigError)
     (out / "scores" / "part1.parquet").unlink()
     result, said = filtered(out, tmp_path / "kept", share="0.5", partial=True)
     assert result.content["rows"] == 80
-    assert any("part1.parquet has no scores yet: left out" in line for line in said)
+    assert any("part1.parquet has no scores yet" in line for line in said)
     assert "is not complete" in json.dumps(result.content["notes"])
 
 
@@ -153,11 +155,11 @@ def test_input_that_changed_is_refused(tmp_path: Path) -> None:
     out = scored(tmp_path)
     path = tmp_path / "source" / "part1.parquet"
     pl.read_parquet(path).reverse().write_parquet(path)
-    with pytest.raises(InputChangedError, match=r"part1\.parquet has changed since it was scored"):
+    with pytest.raises(InputChangedError, match=r"part1\.parquet.*QA0309"):
         filtered(out, tmp_path / "kept", share="0.5")
     # Elsewhere, ids tell; and a row that is another one is found.
     shutil.move(tmp_path / "source", tmp_path / "moved")
-    with pytest.raises(InputChangedError, match="ids of rows 0-"):
+    with pytest.raises(InputChangedError, match="ids of rows 0-.*QA0309"):
         filtered(out, tmp_path / "kept", share="0.5", inputs=(str(tmp_path / "moved"),))
     assert not (tmp_path / "kept" / "_SUCCESS").exists()
 
@@ -167,7 +169,7 @@ def test_input_that_was_moved_is_known_by_its_ids(tmp_path: Path) -> None:
     filtered(out, tmp_path / "before", share="0.5")
     shutil.copytree(tmp_path / "source", tmp_path / "moved")
     shutil.rmtree(tmp_path / "source")
-    with pytest.raises(InputError, match="--input PATH"):
+    with pytest.raises(InputError, match="--input.*PATH.*QA0301"):
         filtered(out, tmp_path / "kept", share="0.5")
     filtered(out, tmp_path / "kept", share="0.5", inputs=(str(tmp_path / "moved"),))
     for name in ("part0", "part1"):
@@ -179,11 +181,11 @@ def test_files_that_came_or_went(tmp_path: Path) -> None:
     out = scored(tmp_path)
     source = tmp_path / "source"
     shutil.copy(source / "part0.parquet", source / "part9.parquet")
-    with pytest.raises(InputError, match=r"part9\.parquet was never scored"):
+    with pytest.raises(InputError, match=r"part9\.parquet.*QA0515"):
         filtered(out, tmp_path / "kept", share="0.5")
     (source / "part9.parquet").unlink()
     (source / "part0.parquet").unlink()
-    with pytest.raises(InputError, match=r"part0\.parquet was scored and is no input any more"):
+    with pytest.raises(InputError, match=r"part0\.parquet.*QA0515"):
         filtered(out, tmp_path / "kept", share="0.5")
 
 
@@ -193,7 +195,7 @@ def test_scores_with_a_turned_bit(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[100] ^= 4
     path.write_bytes(content)
-    with pytest.raises(ReconcileError, match=r"part0\.parquet is damaged"):
+    with pytest.raises(ReconcileError, match=r"part0\.parquet.*QA0510"):
         filtered(out, tmp_path / "kept", share="0.5")
 
 
@@ -202,29 +204,29 @@ def test_a_column_named_like_a_score(tmp_path: Path) -> None:
     for path in (tmp_path / "source").iterdir():
         pl.read_parquet(path).with_columns(f1=pl.lit(1.0)).write_parquet(path)
     score_again(tmp_path)
-    with pytest.raises(SchemaError, match="'f1' is named like a score"):
+    with pytest.raises(SchemaError, match="'f1'.*QA0308"):
         filtered(out, tmp_path / "kept", share="0.5")
 
 
 def test_a_column_that_stands_there_twice(tmp_path: Path) -> None:
     table = pa.Table.from_arrays([pa.array([1.0]), pa.array([2.0])], names=["s", "s"])
     write_parquet(tmp_path / "table" / "t.parquet", table)
-    with pytest.raises(SchemaError, match=r"t\.parquet: column 's' stands there twice"):
+    with pytest.raises(SchemaError, match=r"t\.parquet.*'s'.*QA0308"):
         filtered(tmp_path / "table", tmp_path / "kept", rank_by="s")
 
 
 def test_kept_inside_of_out_or_among_the_input(out: Path, tmp_path: Path) -> None:
     for folder in (out / "kept", out, out.parent, out / "scores"):
-        with pytest.raises(ConfigError, match="name a folder outside of|holds the input"):
+        with pytest.raises(ConfigError, match="QA0109"):
             filtered(out, folder, share="0.5")
     # Whatever lies there would be scored next time.
     for folder in (out.parent / "source", out.parent / "source" / "deep" / "kept"):
-        with pytest.raises(ConfigError, match="lies inside the input folder"):
+        with pytest.raises(ConfigError, match="QA0109"):
             filtered(out, folder, share="0.5")
     assert not (out.parent / "source" / "deep").exists()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("all of it")
-    with pytest.raises(ConfigError, match=r"holds other files, such as thesis\.tex"):
+    with pytest.raises(ConfigError, match=r"thesis\.tex.*QA0110"):
         filtered(out, tmp_path / "mine", share="0.5")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
 
@@ -234,24 +236,24 @@ def test_a_link_out_of_kept_is_not_followed(out: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere" / "precious.parquet").write_bytes(b"x")
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "decisions").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(QAEvalError, match="leads out of"):
+    with pytest.raises(QAEvalError, match="QA0508"):
         filtered(out, tmp_path / "kept", share="0.5")
     assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["precious.parquet"]
 
 
 LABELS = [
-    (lambda ids: pl.DataFrame({"id": ids[:30], "good": [2] * 30}), "holds 2, not only 0 and 1"),
-    (lambda ids: pl.DataFrame({"id": ids[:30], "good": ["y"] * 30}), "is String, not a number"),
+    (lambda ids: pl.DataFrame({"id": ids[:30], "good": [2] * 30}), "holds 2 ... QA0315"),
+    (lambda ids: pl.DataFrame({"id": ids[:30], "good": ["y"] * 30}), "is String ... QA0306"),
     (lambda ids: pl.DataFrame({"id": [*ids[:9], "nobody"], "good": [1] * 10}),
-     "1 of 10 ids are of no row, such as 'nobody'"),
+     "1 of 10 ids ... 'nobody' ... QA0313"),
     (lambda ids: pl.DataFrame({"id": ["q1", "q1"], "good": [1, 0]}),
-     "'q1' stands there more than once"),
+     "'q1' ... QA0313"),
     (lambda ids: pl.DataFrame({"ids": ids[:9], "good": [1] * 9}),
      "no column 'id'; did you mean 'ids'?"),
     (lambda ids: pl.DataFrame({"id": ids[:9], "goot": [1] * 9}),
      "no column 'good'; did you mean 'goot'?"),
     (lambda ids: pl.DataFrame({"id": ids[:9], "good": pl.Series([None] * 9, dtype=pl.Int64)}),
-     "no row has a label"),
+     "'good' ... QA0315"),
 ]  # fmt: skip
 
 
@@ -263,7 +265,7 @@ def test_bad_labels(out: Path, tmp_path: Path, make: object, message: str) -> No
     for options in ({"precision": 0.8}, {"learn": ("f1",)}):
         with pytest.raises(QAEvalError) as raised:
             filtered(out, tmp_path / "kept", **given, **options)
-        assert message in str(raised.value)
+        assert tells(str(raised.value), message)
         assert not (tmp_path / "kept" / "_SUCCESS").exists()
 
 
@@ -272,7 +274,7 @@ def test_labels_of_one_kind(out: Path, tmp_path: Path, value: int) -> None:
     ids = [f"q{i}" for i in range(0, 120, 5)]
     pl.DataFrame({"id": ids, "good": [value] * len(ids)}).write_csv(tmp_path / "labels.csv")
     given = {"labels": str(tmp_path / "labels.csv"), "label": "good == 1"}
-    with pytest.raises(ConfigError, match=f"on 9 of 24 labels: {9 * value} of 9 labels are good"):
+    with pytest.raises(ConfigError, match=f"9 of 24 labels: {9 * value} of 9.*QA0315"):
         filtered(out, tmp_path / "kept", **given, learn=("f1",))
     # All good ones may certify; all bad ones never do.
     result, _ = filtered(out, tmp_path / "kept", **given, precision=0.5)
@@ -294,10 +296,10 @@ def test_another_signature_in_combine_json(out: Path, tmp_path: Path) -> None:
     content = json.loads(combine.read_text())
     content["columns"][0]["signature"] = "f1|v:0"
     combine.write_text(json.dumps(content))
-    with pytest.raises(ConfigError, match="'f1' is not made as it was when the rank was learned"):
+    with pytest.raises(ConfigError, match="'f1'.*QA0703"):
         filtered(out, tmp_path / "other", rank_by=str(combine), share="0.5")
     combine.write_text("{}")
-    with pytest.raises(ConfigError, match="no learned rank"):
+    with pytest.raises(ConfigError, match="QA0703"):
         filtered(out, tmp_path / "other", rank_by=str(combine), share="0.5")
 
 
@@ -314,9 +316,7 @@ def test_groups_and_quotas_that_are_null(tmp_path: Path) -> None:
     result, _ = filtered(out, tmp_path / "kept", group="topic", top_k=1, undefined="keep")
     # Whoever has no group stands alone; the ten words' groups have one row each.
     assert result.content["kept"] == 60 + 3
-    with pytest.raises(
-        SchemaError, match="60 rows are undefined_topic, the first is row 0 of part0"
-    ):
+    with pytest.raises(SchemaError, match="60.*undefined_topic.*0.*part0.*QA0708"):
         filtered(out, tmp_path / "other", group="topic", top_k=1, undefined="fail")
 
 
@@ -361,10 +361,10 @@ def test_files_whose_columns_are_of_other_kinds(tmp_path: Path) -> None:
     texts = rows.with_columns(score=pl.lit("high"), topic=pl.concat_list("topic"))
     texts.write_parquet(tmp_path / "rows" / "b.parquet")
     for options, message in (
-        ({"rank_by": "score"}, "--rank-by: column 'score' of b.parquet is large_string, not a"),
-        ({"rank_by": "other", "keep": ("score > 0.1",)}, "cannot compare string .*in b.parquet"),
-        ({"rank_by": "other", "group": "topic"}, "--group: column 'topic' of b.parquet is .*list"),
-        ({"rank_by": "other", "quota": "topic=1"}, "--quota: column 'topic' of b.parquet is"),
+        ({"rank_by": "score"}, "--rank-by.*'score'.*large_string.*QA0306"),
+        ({"rank_by": "other", "keep": ("score > 0.1",)}, "QA0316"),
+        ({"rank_by": "other", "group": "topic"}, "--group.*'topic'.*QA0306"),
+        ({"rank_by": "other", "quota": "topic=1"}, "--quota.*'topic'.*QA0306"),
     ):
         with pytest.raises((ConfigError, SchemaError), match=message):
             filtered(tmp_path / "rows", tmp_path / "kept", **options)
@@ -379,7 +379,7 @@ def test_more_rows_than_memory_holds_are_refused(
 ) -> None:
     """Of 120 rows, as if each took as much as there is."""
     monkeypatch.setattr(plan, "BYTES_PER_ROW", psutil.virtual_memory().total)
-    with pytest.raises(ConfigError, match="120 rows take .* GB of memory here, of .* that are fr"):
+    with pytest.raises(ConfigError, match="120.*GB.*QA0705"):
         filtered(out, tmp_path / "kept", share="0.5")
     assert not (tmp_path / "kept").exists()
 
@@ -387,7 +387,7 @@ def test_more_rows_than_memory_holds_are_refused(
 def test_kept_where_no_folder_can_be(out: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for folder in (tmp_path / "file", tmp_path / "file" / "kept"):
-        with pytest.raises(RunError, match="cannot write below"):
+        with pytest.raises(RunError, match="QA0508"):
             filtered(out, folder, share="0.5")
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -450,7 +450,7 @@ def test_views_of_texts_are_texts(tmp_path: Path) -> None:
 def test_a_table_has_no_other_input(tmp_path: Path) -> None:
     """It was left out without a word."""
     pl.DataFrame({"id": [1, 2], "s": [0.1, 0.2]}).write_parquet(tmp_path / "a.parquet")
-    with pytest.raises(ConfigError, match="--input elsewhere: .* no OUT of qaeval score but a tab"):
+    with pytest.raises(ConfigError, match="--input.*OUT.*QA0102"):
         filtered(tmp_path / "a.parquet", tmp_path / "kept", inputs=("elsewhere",))
 
 
@@ -460,10 +460,10 @@ def test_a_sheet_whose_ids_are_of_several_rows_is_not_written(tmp_path: Path) ->
     table = pl.DataFrame({"id": ids, "s": np.arange(60.0), "question": "why?"})
     table.write_parquet(tmp_path / "rows.parquet")
     options = {"rank_by": "s", "near_duplicates": "none", "group": "id"}
-    with pytest.raises(SchemaError, match=r"10 of 60 ids are of several rows, such as 'q0', 'q1'"):
+    with pytest.raises(SchemaError, match="10.*60.*'q0'.*'q1'.*QA0313"):
         filtered(tmp_path / "rows.parquet", tmp_path / "kept", label_sheet=100, **options)
     # Rows that an earlier stage drops are looked at, too: labels name all.
-    with pytest.raises(SchemaError, match=r"5 of 55 ids are of several rows, such as 'q0'"):
+    with pytest.raises(SchemaError, match="5 of 55 ids.*'q0'.*QA0313"):
         filtered(
             tmp_path / "rows.parquet",
             tmp_path / "kept",
@@ -483,7 +483,7 @@ def test_a_sheet_with_an_id_that_is_empty_is_not_written(tmp_path: Path) -> None
     """Its label was dropped: 239 of 240 counted."""
     table = pl.DataFrame({"id": ["", "a", "b"], "s": [0.1, 0.2, 0.3], "question": "why?"})
     table.write_parquet(tmp_path / "rows.parquet")
-    with pytest.raises(SchemaError, match="1 of 3 ids are empty: their labels would name no row"):
+    with pytest.raises(SchemaError, match="1.*3.*QA0313"):
         filtered(tmp_path / "rows.parquet", tmp_path / "kept", rank_by="s", label_sheet=3)
     assert not (tmp_path / "kept" / "label_sheet.csv").exists()
 

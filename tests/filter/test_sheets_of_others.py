@@ -106,7 +106,7 @@ def test_labels_of_a_spreadsheet_in_german_are_labels(tmp_path: Path) -> None:
 def test_a_decimal_comma_that_is_not_read_is_named(label: str, tmp_path: Path) -> None:
     path = tmp_path / "labels.csv"
     path.write_bytes(b"id;good\n1;1.234,5\n2;0,5\n")
-    with pytest.raises(QAEvalError, match=r"'1.234,5' has a decimal comma: save numbers with"):
+    with pytest.raises(QAEvalError, match=r"'1\.234,5'.*(QA0306|QA0316)"):
         read_labels(str(path), label)
 
 
@@ -125,9 +125,7 @@ def test_bytes_of_no_encoding_are_one_line_that_says_how_to_save(
 ) -> None:
     path = tmp_path / "labels.csv"
     path.write_bytes(content)
-    with pytest.raises(
-        UnreadableFileError, match=r"labels\.csv: .*: save it as CSV UTF-8"
-    ) as raised:
+    with pytest.raises(UnreadableFileError, match=r"labels\.csv.*CSV.*UTF-8.*QA0304") as raised:
         read_labels(str(path), "good == 1")
     assert "\n" not in str(raised.value)
 
@@ -136,7 +134,7 @@ def test_bytes_of_no_encoding_are_one_line_that_says_how_to_save(
 def test_a_workbook_of_another_name_is_one(start: bytes, tmp_path: Path) -> None:
     path = tmp_path / "labels.csv"
     path.write_bytes(start + b"\x00" * 9)
-    with pytest.raises(UnreadableFileError, match="a workbook: save its sheet as CSV"):
+    with pytest.raises(UnreadableFileError, match="CSV.*QA0304"):
         read_labels(str(path), "good == 1")
 
 
@@ -144,7 +142,7 @@ def test_a_workbook_of_another_name_is_one(start: bytes, tmp_path: Path) -> None
 def test_a_workbook_is_answered_in_one_line(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"labels{suffix}"
     path.write_bytes(b"PK\x03\x04")
-    with pytest.raises(UnreadableFileError, match="a workbook: save its sheet as CSV"):
+    with pytest.raises(UnreadableFileError, match="CSV.*QA0304"):
         read_labels(str(path), "good == 1")
 
 

@@ -59,7 +59,7 @@ def certified(
 @pytest.mark.parametrize("rows", [range(150), range(0, 1000, 5)], ids=["best 150", "best fifth"])
 def test_labels_of_the_best_rows_alone_certify_nothing(tmp_path: Path, rows: range) -> None:
     """Once .8 was certified for all 5,000 rows, of which .6 are good."""
-    with pytest.raises(ConfigError, match="labels are not spread over the rows"):
+    with pytest.raises(ConfigError, match="QA0701"):
         certified(tmp_path, rows, best_first()[1])
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from helpers import REPOSITORY, full_disk, run_locally, write_parquet
 from qaeval.cli import app
-from qaeval.command import caught, explained
+from qaeval.command import caught
 from qaeval.work import score as score_verb
 from qaeval_core.configure import load_config, parse_setting
 from qaeval_core.errors import ConfigError
@@ -48,8 +48,8 @@ def invoke(*words: str | Path, expect: int) -> str:
     [
         (BILLION_LAUGHS + "metrics: {f1: *a9}\n", "aliases"),
         ("a: &a 1\nmetrics: {f1: {language: *a}}", "aliases"),
-        ("metrics: {f1: {}}\nmetrics: {rouge_l: {}}", "a key stands there twice"),
-        ("metrics: {f1: {language: de, language: en}}", "a key stands there twice"),
+        ("metrics: {f1: {}}\nmetrics: {rouge_l: {}}", "a key is given twice"),
+        ("metrics: {f1: {language: de, language: en}}", "a key is given twice"),
         ("metrics: !!python/object/apply:os.system [id]", "constructor"),
         (f"scoring: {{rows_per_shard: {DIGITS}}}", "number or date"),
         ("output: {path: 2026-02-31}", "number or date"),
@@ -153,13 +153,23 @@ def test_faults_of_this_program_still_show_where(monkeypatch: pytest.MonkeyPatch
         broken()
 
 
-def test_a_failed_task_of_a_cluster_is_told_by_its_cause() -> None:
+def test_a_failed_task_of_a_cluster_is_told_by_its_cause(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Its own text is the trace of another machine."""
 
     class TaskError(OSError):
         cause = OSError(errno.ENOSPC, "No space left on device", "families/x")
 
-    assert explained(TaskError("ray::ScorePieces\n  File")) == "families/x: No space left on device"
+    @caught
+    def broken() -> None:
+        raise TaskError("ray::ScorePieces\n  File")
+
+    with pytest.raises(SystemExit):
+        broken()
+    said = capsys.readouterr().err
+    assert said.startswith("error: families/x: No space left on device (")
+    assert said.endswith(" [QA0001]\n") and "ScorePieces" not in said
 
 
 @pytest.mark.parametrize("n_bytes", [10, 300, 2_000])

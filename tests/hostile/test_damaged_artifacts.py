@@ -59,7 +59,7 @@ def test_a_graph_without_an_end_is_stopped(tmp_path: Path) -> None:
     session = Session(artifact, n_threads=1, max_batch_s=0.2)
     ids = {"input_ids": np.ones((1, 3), np.int64)}
     for _ in range(2):
-        with pytest.raises(ModelError, match=r"had not ended a batch of input_ids \(1, 3\) after"):
+        with pytest.raises(ModelError, match=r"input_ids.*\(1.*3\).*QA0414"):
             session.run(ids)
 
 
@@ -75,7 +75,7 @@ def test_a_hash_is_not_kept_where_a_file_has_its_old_time_again(tmp_path: Path) 
     new.write_bytes(content)
     new.replace(path)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with pytest.raises(ArtifactHashError, match=r"model\.onnx has SHA-256"):
+    with pytest.raises(ArtifactHashError, match=r"model\.onnx.*SHA-256.*QA0406"):
         load_artifact(folder)
 
 
@@ -94,7 +94,7 @@ def test_a_changed_record_is_refused(tmp_path: Path, field: str, value: object) 
     """Its hash says nothing of these fields, and each of them changes the numbers."""
     folder = make_artifact(tmp_path / "a")
     write_record(folder, {**record_of(folder), field: value}, is_sealed=False)
-    with pytest.raises(ArtifactHashError, match=r"artifact\.json is damaged"):
+    with pytest.raises(ArtifactHashError, match=r"artifact\.json.*QA0406"):
         load_artifact(folder)
 
 
@@ -126,14 +126,14 @@ def test_a_record_out_of_range_is_refused_although_it_is_sealed(
 ) -> None:
     """Whoever makes an artifact makes its checksum too: a range is the second lock."""
     folder = make_artifact(tmp_path / "a", **{field: value})
-    with pytest.raises(ArtifactHashError, match=f"is damaged.*{said}"):
+    with pytest.raises(ArtifactHashError, match=f"{said}.*QA0406"):
         load_artifact(folder)
 
 
 def test_an_artifact_without_a_checksum_is_not_loaded(tmp_path: Path) -> None:
     """Otherwise whoever changes a record takes its checksum away."""
     folder = make_artifact(tmp_path / "a", is_sealed=False)
-    with pytest.raises(ArtifactMissingError, match="before records had a checksum"):
+    with pytest.raises(ArtifactMissingError, match="QA0405"):
         load_artifact(folder)
 
 
@@ -141,13 +141,13 @@ def test_files_are_those_of_the_record(tmp_path: Path) -> None:
     """`files` without model.onnx let any graph in, and a graph may read weights beside it."""
     folder = make_artifact(tmp_path / "stray")
     (folder / "weights.bin").write_bytes(b"1")
-    with pytest.raises(ArtifactHashError, match=r"holds 'weights\.bin', which is not in its"):
+    with pytest.raises(ArtifactHashError, match=r"'weights\.bin'.*QA0406"):
         load_artifact(folder)
     folder = make_artifact(tmp_path / "unlisted")
     fields = record_of(folder)
     del fields["files"]["model.onnx"]
     write_record(folder, fields)
-    with pytest.raises(ArtifactHashError, match=r"files lacks model\.onnx"):
+    with pytest.raises(ArtifactHashError, match=r"model\.onnx.*QA0406"):
         load_artifact(folder)
     fields["files"] |= {"model.onnx": "0" * 64, "../model.onnx": "0" * 64}
     write_record(folder, fields)
@@ -163,16 +163,16 @@ def open_and_run(folder: Path, ids: list[list[int]]) -> Any:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model": b"garbage"}, r"model\.onnx cannot be loaded"),
-        ({"model": b"\n"}, r"model\.onnx cannot be loaded"),
+        ({"model": b"garbage"}, r"model\.onnx.*QA0414"),
+        ({"model": b"\n"}, r"model\.onnx.*QA0414"),
         (
             {"inputs": [{"name": "ids", "dtype": "int64", "shape": ["n_pairs", "n_tokens"]}]},
-            "its record says",
+            "'ids'.*QA0415",
         ),
-        ({"outputs": []}, "its record says"),
-        ({"model": sum_of_ids(axes=(0,))}, r"returned \(3,\), its record says"),
-        ({"outputs": [{"name": "logit", "dtype": "float32", "shape": [7]}]}, "its record says"),
-        ({"model": sum_of_ids(axes=(5,))}, r"model\.onnx (cannot be loaded|failed on a batch)"),
+        ({"outputs": []}, "its record has.*QA0415"),
+        ({"model": sum_of_ids(axes=(0,))}, r"\(3,\).*QA0414"),
+        ({"outputs": [{"name": "logit", "dtype": "float32", "shape": [7]}]}, r"\(7,\).*QA0414"),
+        ({"model": sum_of_ids(axes=(5,))}, r"model\.onnx.*QA0414"),
     ],
 )
 def test_a_wrong_graph_is_one_message(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
@@ -187,14 +187,14 @@ def test_token_ids_beyond_the_model_are_one_message(tmp_path: Path, beyond: int)
     """On a GPU a lookup beyond the table returns zeros, and so a score."""
     folder = make_artifact(tmp_path / "a")
     assert len(open_and_run(folder, [[1, len(VOCAB) - 1]])) == 1
-    with pytest.raises(ModelError, match="do not belong together"):
+    with pytest.raises(ModelError, match="QA0415"):
         open_and_run(folder, [[1, 2], [1, beyond]])
 
 
 @pytest.mark.parametrize("content", [b"garbage", b"{}", b"[" * 100_000, b"\xff"])
 def test_a_wrong_tokenizer_is_one_message(tmp_path: Path, content: bytes) -> None:
     folder = make_artifact(tmp_path / "a", tokenizer=content)
-    with pytest.raises(ModelError, match=r"tokenizer\.json cannot be used"):
+    with pytest.raises(ModelError, match=r"tokenizer\.json.*QA0418"):
         TextEncoder(load_artifact(folder).tokenizer_path)
 
 
@@ -206,5 +206,5 @@ def test_a_pattern_without_end_is_one_message(tmp_path: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("(a+)+$"), "isolated")
     folder = make_artifact(tmp_path / "a", tokenizer=tokenizer.to_str().encode())
     encoder = TextEncoder(load_artifact(folder).tokenizer_path)
-    with pytest.raises(QAEvalError, match="cannot be used"):
+    with pytest.raises(QAEvalError, match="QA0418"):
         encoder.encode(["a" * 200 + "!"])

@@ -196,7 +196,7 @@ def test_an_index_too_deep_to_be_read_is_left_out(folder: StoragePath) -> None:
     pq.write_table(table.replace_schema_metadata(metadata), sink)
     sink.seal()
     path.put(buffer.getvalue())
-    assert "index/00000000.parquet is left out: it is no index" in Journal(folder).notes
+    assert "index/00000000.parquet is left out: it is not an index" in Journal(folder).notes
     assert replies_are_true(folder) == list(range(N))
 
 
@@ -255,7 +255,7 @@ def test_a_forged_line_is_no_reply_to_what_is_asked(
         with_index(folder)
     journal = Journal(folder)
     assert journal.get(entry(1).key, ASKED) is None
-    assert "it names another server, model or run than its key" in journal.notes[0]
+    assert "its server, model or run is not that of its key" in journal.notes[0]
 
 
 def test_what_is_no_batch_is_not_read(tmp_path: Path) -> None:

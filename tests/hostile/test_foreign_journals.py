@@ -141,7 +141,7 @@ def test_a_reply_of_another_server_or_model_is_none(
     segment(tmp_path, "1-own", foreign_line(entry(1)))
     journal = Journal(tmp_path)
     assert journal.get(entry(1).key, ASKED) == entry(1)
-    assert "names another server, model or run than its key" in journal.notes[0]
+    assert "its server, model or run is not that of its key" in journal.notes[0]
     (tmp_path / "replies-1-own.jsonl").unlink()
     alone = Journal(tmp_path)
     assert alone.get(entry(1).key, ASKED) is None
@@ -155,7 +155,7 @@ def test_a_line_that_changed_since_it_was_read_is_none(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     path.write_bytes(foreign_line(entry(2)))
     assert journal.get(entry(1).key) is None
-    assert "is to another request by now" in journal.notes[0]
+    assert "replies to another request" in journal.notes[0]
     path.write_bytes(b"{}\n")
     journal = Journal(tmp_path)
     assert journal.get(entry(1).key) is None
@@ -278,5 +278,5 @@ def test_a_pipe_in_the_place_of_a_known_segment_is_an_error(tmp_path: Path) -> N
     journal = Journal(tmp_path)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(RunError, match="is a pipe"):
+    with pytest.raises(RunError, match="QA0606"):
         journal.get(entry(1).key)

@@ -189,7 +189,7 @@ def test_a_ledger_takes_regular_files_of_ones_own_alone(
     folder = tmp_path / "ledgers"
     folder.mkdir()
     put(folder / name)
-    with pytest.raises(RunError, match=rf"cannot keep a ledger in .*{name} .*\(naco.ledger_path\)"):
+    with pytest.raises(RunError, match=rf"{name}.*\(naco.ledger_path\).*QA0606"):
         Ledger(folder, section="naco.")
     assert victim.read_text() == "precious"
 
@@ -200,7 +200,7 @@ def test_a_lock_that_is_a_second_name_of_a_file_is_refused(tmp_path: Path) -> No
     victim.write_text("precious")
     (tmp_path / "ledgers").mkdir()
     a_second_name(tmp_path / "ledgers" / "ledger-main.lock")
-    with pytest.raises(RunError, match="has a second name"):
+    with pytest.raises(RunError, match="QA0606"):
         Ledger(tmp_path / "ledgers")
     assert victim.read_text() == "precious"
 
@@ -215,7 +215,7 @@ def test_claims_are_kept_in_a_regular_file_alone(
     victim.write_text("precious")
     (tmp_path / "ledgers").mkdir()
     put(tmp_path / "ledgers" / "claims.jsonl")
-    with pytest.raises(RunError, match=r"cannot write .*claims\.jsonl"):
+    with pytest.raises(RunError, match=r"claims\.jsonl.*QA0508"):
         LeaseLog(tmp_path / "ledgers" / "claims.jsonl", life="one")
     assert victim.read_text() == "precious"
 
@@ -275,7 +275,7 @@ def test_a_lock_that_is_no_regular_file_is_named(
     out = tmp_path / "out"
     out.mkdir()
     put(out / ".lock")
-    with pytest.raises(StoreLockedError, match=r"out/\.lock is a (pipe|link).*delete it"):
+    with pytest.raises(StoreLockedError, match=r"out/\.lock.*QA0505"):
         RunLock(out).__enter__()
 
 
@@ -284,7 +284,7 @@ def test_a_lock_of_the_future_says_what_to_delete(tmp_path: Path) -> None:
     lock = tmp_path / ".lock"
     lock.write_text('{"host": "elsewhere", "pid": 1}')
     os.utime(lock, (time.time() + 1e9, time.time() + 1e9))
-    with pytest.raises(StoreLockedError, match=rf"delete {lock}"):
+    with pytest.raises(StoreLockedError, match=f"{lock}.*QA0505"):
         RunLock(tmp_path).__enter__()
 
 

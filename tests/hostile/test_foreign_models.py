@@ -134,13 +134,13 @@ def backtracks(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (never_ends, r"had not ended after 20 s; models\.cross_encoder\.max_export_s"),
-        (unpacks, r"has tensors of 33\.\d GB in files of 0\.0 GB"),
-        (has_a_function_with_data_elsewhere, "weights in '../../etc/passwd'"),
-        (has_a_huge_vocabulary, "vocab: Input should be less than or equal to 10000000"),
-        (multiplies, "more memory than it may|MemoryError|memory allocation of"),
-        (makes_much_of_little, r"tokenizer\.json makes [\d,]+ tokens of \d+ characters"),
-        (backtracks, r"tokenizer\.json cannot be used: "),
+        (never_ends, r"20.*models\.cross_encoder\.max_export_s.*QA0409"),
+        (unpacks, r"33\.\d.*GB.*0\.0.*GB.*QA0411"),
+        (has_a_function_with_data_elsewhere, "'../../etc/passwd'.*QA0411"),
+        (has_a_huge_vocabulary, "Input.*10000000.*QA0411"),
+        (multiplies, "may|MemoryError|memory.*QA0409"),
+        (makes_much_of_little, r"tokenizer\.json.*QA0418"),
+        (backtracks, r"tokenizer\.json.*QA0418"),
     ],
 )
 def test_an_export_ends_in_one_line(
@@ -160,7 +160,7 @@ def test_a_file_of_holes_is_not_read(tmp_path: Path) -> None:
     """40 GB of zeros were hashed first."""
     folder = folder_of("cross_encoder", tmp_path, weights=False)
     is_of_holes(folder)
-    with pytest.raises((ExportError, ModelUnavailableError), match="and holds 0: it is no model"):
+    with pytest.raises((ExportError, ModelUnavailableError), match="0.*QA0403"):
         ensure_artifact(tmp_path / "built", request_of("cross_encoder", folder))
 
 

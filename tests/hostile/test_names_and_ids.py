@@ -49,10 +49,10 @@ def both(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (long_name, r"n\.\.\. is a name of 255 bytes, 200 can be written below OUT"),
-        (long_folder, r"n\.\.\. is a name of 220 bytes, 200 can be written below OUT"),
-        (no_utf8, "a\ufffd.parquet is a name that is no UTF-8; rename it"),
-        (no_utf8_folder, "a\ufffd/a.parquet is a name that is no UTF-8; rename it"),
+        (long_name, r"n\.\.\..*255.*200.*OUT.*QA0310"),
+        (long_folder, r"n\.\.\..*220.*200.*OUT.*QA0310"),
+        (no_utf8, "UTF-8.*QA0310"),
+        (no_utf8_folder, "a�/a.parquet.*UTF-8.*QA0310"),
     ],
 )
 def test_names_that_cannot_be_written_are_refused_first(
@@ -70,7 +70,7 @@ def test_a_file_that_is_anothers_folder_is_refused_first(tmp_path: Path) -> None
     """``a.parquet`` and ``a.parquet/b.parquet`` cannot both lie below scores/."""
     both(tmp_path)
     given = {"input.paths": [str(tmp_path / "one"), str(tmp_path / "two")]}
-    with pytest.raises(InputError, match=r"a\.parquet is a file in one place and a folder in"):
+    with pytest.raises(InputError, match=r"a\.parquet.*QA0310"):
         run({**request("", tmp_path / "out"), **given})
     assert not (tmp_path / "out").exists()
 
@@ -212,9 +212,9 @@ def uncomparable(tmp_path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("make", "kind", "said"),
     [
-        (a_column_twice, SchemaError, "column 'x' to carry stands there twice"),
-        (carried_twice, ConfigError, "column 'x' is to be carried twice; name it once"),
-        (uncomparable, SchemaError, "column 'id' is list<.*>, which cannot be an id: "),
+        (a_column_twice, SchemaError, "'x'.*QA0308"),
+        (carried_twice, ConfigError, "'x'.*QA0106"),
+        (uncomparable, SchemaError, "'id'.*list<.*>.*QA0306"),
     ],
 )
 def test_what_cannot_be_copied_is_refused_first(

@@ -100,7 +100,7 @@ def test_an_open_cluster_is_named_and_an_own_one_refused(
     monkeypatch.setattr(cluster, "takes_any_call", lambda _: True)
     cluster._check_door("10.0.0.1:6379")
     assert "10.0.0.1:6379 takes calls without a token" in capsys.readouterr().err
-    with pytest.raises(RunError, match="without a token"):
+    with pytest.raises(RunError, match="QA0501"):
         cluster._check_door(None)
     monkeypatch.undo()
     assert not cluster.takes_any_call("127.0.0.1:9")

@@ -83,7 +83,7 @@ def test_a_key_of_a_store_leads_nowhere_else(tmp_path: Path, uri: str) -> None:
     """The scores of ``q/../../../evil.parquet`` were written beside OUT's parent."""
     with hostile_store("q/../../../evil.parquet") as query:
         source = request(f"{uri}{query}", tmp_path / "a" / "b" / "out")
-        with pytest.raises(InputError, match="leads out of the folder"):
+        with pytest.raises(InputError, match="QA0310"):
             run(source)
     assert not list(tmp_path.rglob("*.parquet"))
 
@@ -91,7 +91,7 @@ def test_a_key_of_a_store_leads_nowhere_else(tmp_path: Path, uri: str) -> None:
 @pytest.mark.parametrize("relative", ["../a", "a/../../b", "/etc/a", "..", "", ".", "a/..", "a\0b"])
 def test_names_that_lead_out_are_refused(relative: str) -> None:
     """For all ways that an input is named."""
-    with pytest.raises(InputError, match="leads out"):
+    with pytest.raises(InputError, match="QA0310"):
         check_names([relative])
 
 
@@ -113,7 +113,7 @@ def test_a_link_in_the_place_of_a_folder_is_not_followed(tmp_path: Path, name: s
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / name).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(RunError, match=f"out/{name} leads out of .*out, to .*elsewhere"):
+    with pytest.raises(RunError, match=f"out/{name}.*QA0508"):
         run(request(source, tmp_path / "out"))
     assert not list((tmp_path / "elsewhere").iterdir())
     assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
@@ -130,7 +130,7 @@ def test_a_link_that_comes_while_a_run_lives_is_not_followed(tmp_path: Path) -> 
         (out / "scores").mkdir()
         (out / "scores" / "sub").symlink_to(tmp_path / "elsewhere")
 
-    with pytest.raises(RunError, match="leads out of"):
+    with pytest.raises(RunError, match="QA0508"):
         run(request(source.parent.parent, out), after=8, then=plant)
     assert victim.read_bytes() == before
 

@@ -202,13 +202,13 @@ PLACES = {"file": [0], "group": [-1], "both": [0, -1], "all": [0, 1, 2, 3, -1]}
 @pytest.mark.parametrize(
     ("places", "n_rows", "why"),
     [
-        ("file", 10, "10 rows, but 1,000 in its row groups"),
-        ("group", 10, "1,000 rows, but 10 in its row groups"),
-        ("both", 10, "has 1,000 values for 10 rows"),
-        ("both", 5000, "has 1,000 values for 5,000 rows"),
-        ("both", 10**13, "rows in .* bytes cannot be"),
-        ("all", 10**13, "rows in .* bytes cannot be"),
-        ("all", 10**9, "rows in .* bytes cannot be"),
+        ("file", 10, "10.*1,000.*QA0304"),
+        ("group", 10, "1,000.*10.*QA0304"),
+        ("both", 10, "1,000.*10.*QA0304"),
+        ("both", 5000, "1,000.*5,000.*QA0304"),
+        ("both", 10**13, "QA0304"),
+        ("all", 10**13, "QA0304"),
+        ("all", 10**9, "QA0304"),
     ],
 )
 def test_a_footer_that_contradicts_itself_is_refused(

@@ -26,7 +26,7 @@ from qaeval_core.storage import checksums
 from qaeval_core.tables.executor import LocalRangeExecutor
 from qaeval_core.tables.finished_run import read_run
 
-UNSEEN = "not_reproducible is not looked for"
+UNSEEN = "not_reproducible is not checked"
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def test_without_the_input_it_is_said_what_is_not_looked_for(
     content, _ = audited(other, tmp_path, *words, expect=3)
     assert "not_reproducible" not in kinds(content) and "paired" in kinds(content)
     (note,) = [note for note in content["notes"] if UNSEEN in note]
-    assert ("has changed since" if what == "changed" else str(source)) in note
+    assert ("changed since" if what == "changed" else str(source)) in note
     assert in_pairs(content)["n_same"] == 0
 
 
@@ -240,7 +240,7 @@ def test_processes_find_the_same_pairs(first: Path, monkeypatch: pytest.MonkeyPa
     ("metric", "device", "why"),
     [
         ("sas", "cuda", "on a GPU the last digits"),
-        ("naco", "cpu", "a language model may reply otherwise"),
+        ("naco", "cpu", "a language model may give another reply"),
         ("sas", "cpu", ""),
         ("f1", "cuda", ""),
     ],
@@ -292,7 +292,7 @@ def test_infinities_and_columns_of_one_value_have_a_report(tmp_path: Path) -> No
         {"id": "q0", "reference": "inf", "current": "-inf"}
     ]
     assert in_pairs(content, "huge")["share_up"] == 0.5
-    assert f"{UNSEEN} in wild, one, huge: it is no score of these runs" in said
+    assert f"{UNSEEN} in wild, one, huge: it is not a score of these runs" in said
 
 
 def test_fifty_thousand_slices_are_fifty_and_the_rest(first: Path, tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_fifty_thousand_slices_are_fifty_and_the_rest(first: Path, tmp_path: Pat
     words = ["--by", "topic", "--cluster", "id", "--watch", "f1"]
     words += ["--config", str(tmp_path / "audit.yaml")]
     content, said = audited(out, tmp_path, *words, "--pin")
-    note = "topic has more than 50 values: the 49,950 rows of all others are in the slice"
+    note = "topic has more than 50 values; the 49,950 rows of the others are in the slice"
     assert f"note: {note} topic: other" in said
     content, _ = audited(out, tmp_path / "b", *words, "--reference", out)
     slices = {row["slice"] for row in content["tests"] if row["statistic"] == "mean"}

@@ -101,9 +101,7 @@ def score(head: Head, given: dict[str, Any], *, expect: int) -> str:
     os.environ.update(environment)
     try:
         paths = given["input.paths"]
-        return qaeval(
-            "score", *paths, *words, "--address", head.address, expect=expect, timeout_s=180
-        )
+        return qaeval("score", *paths, *words, "--address", head.address, expect=expect, apart=True)
     finally:
         for name in environment:
             del os.environ[name]
@@ -210,7 +208,7 @@ def test_a_node_that_joins_later_and_is_blind_is_left_out(
     assert not failure, failure
     assert is_whole(tmp_path / "out" / "results", N_ROWS)
     assert n_quarantined(tmp_path / "out" / "results") == 0
-    (named,) = [line for line in said if "is left out" in line]
+    (named,) = [line for line in said if "is skipped" in line]
     assert "does not see" in named and str(tmp_path / "out") in named
 
 
@@ -234,14 +232,14 @@ def test_one_blind_node_of_three_is_left_out_and_asked_again(
         config = load_config(overrides=given)
         layout = pipeline.ActorLayout(2, 1, 1.0, 0.0)
         refusing = pipeline.RayExecutor(layout, words=layout, may_leave_out=False)
-        with pytest.raises(BlindNodeError, match="nothing was computed"):
+        with pytest.raises(BlindNodeError, match="QA0504"):
             run_job(make_job(config, read_inputs(config), device="cpu"), refusing, say=print)
         assert not list(hidden.glob("out/families/*/*.parquet"))
         n_asked.clear()
         said: list[str] = []
         executor = pipeline.RayExecutor(layout, words=layout, say=said.append)
         run_job(make_job(config, read_inputs(config), device="cpu"), executor, say=said.append)
-    (named,) = [line for line in said if "is left out" in line]
+    (named,) = [line for line in said if "is skipped" in line]
     assert f"it does not see {hidden / 'out'}" in named
     assert n_asked[0] == 3 and len(n_asked) > 2 and set(n_asked[1:]) == {1}
     assert is_whole(hidden / "out")
@@ -289,11 +287,13 @@ def test_a_store_that_does_not_answer_makes_no_node_blind(
         if is_back:
             run_job(job, executor, say=said.append)
         else:
-            with pytest.raises(RunError, match=r"tried for \d+ s \(scoring\.retry_storage_s\)"):
+            with pytest.raises(
+                RunError, match=r"tried for \d+ s \(scoring\.retry_storage_s\).*QA0507"
+            ):
                 run_job(job, executor, say=said.append)
     finally:
         bucket.door.open()
-    assert not [line for line in said if "left out" in line], said
+    assert not [line for line in said if "is skipped" in line], said
     assert (as_path(out) / "_SUCCESS").exists() == is_back
 
 
@@ -397,7 +397,7 @@ def test_a_run_with_no_node_left_ends(head: Head, connected: None, tmp_path: Pat
     layout = pipeline.ActorLayout(2, 1, 1.0, 0.0)
     executor = LosingExecutor(layout, words=layout)
     executor.lost = Path(given)
-    with pytest.raises(BlindNodeError, match=r"no node is left .*frequencies\.parquet"):
+    with pytest.raises(BlindNodeError, match=r"frequencies\.parquet.*QA0504"):
         run_job(job, executor, say=lambda _: None)
     assert not list((tmp_path / "out").glob("families/*/*.parquet"))
     assert not (tmp_path / "out" / "scores").exists()
@@ -417,7 +417,7 @@ def test_a_node_that_joins_late_and_shares_no_file_system_scores_into_a_bucket(
     own = [*words, "--metrics", "qrelscore", "--set", "cluster.cpus_per_actor=6"]
     with running_head("disabled", variables={"QAEVAL_ARTIFACTS": str(root)}) as head:
         out = store.uri("bucket/late")
-        call = [BIN / "python", "-m", "qaeval.score", source, *own, "--out", out]
+        call = [BIN / "python", "-m", "qaeval.cli", "score", source, *own, "--out", out]
         process = subprocess.Popen(
             [*call, "--address", head.address],
             cwd=REPOSITORY,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from helpers import qaeval, read_scores, short_sample, write_parquet
-from qaeval.command import fail
+from qaeval.command import caught, fail
 from qaeval_core.errors import (
     ConfigError,
     InputChangedError,
@@ -81,9 +81,9 @@ def test_dry_run_counts_units_and_writes_nothing(words: list[str], tmp_path: Pat
         (["--column", "contxt=x"], "did you mean 'context'?"),
         (["--column", "context=contex"], "did you mean 'context'?"),
         (["--carry", "lable"], "did you mean 'label'?"),
-        (["--address", "auto"], "--local takes no cluster"),
+        (["--address", "auto"], "--local uses no cluster"),
         (["--config", "missing.yaml"], "cannot read configuration missing.yaml"),
-        (["--out", "ss3://bucket/out"], "no such kind of store; did you mean 's3'"),
+        (["--out", "ss3://bucket/out"], "unknown kind of store; did you mean 's3'"),
         (["--set", "qrelscore.encoder=minilmm"], "minilm"),
         (["--set", "qrelscore.encoder=smollm2-135m"], "causal_lm"),
         (["--set", "models.encoder.max_batch_tokens=128"], "has up to 512 tokens"),
@@ -108,7 +108,6 @@ def test_unreachable_hub_gives_one_message_with_the_ways_out(
         *["score", *words, "--out", tmp_path / "out", "--local"],
         *["--set", "qrelscore.encoder=bert-base-cased"],
         expect=2,
-        timeout_s=120,
     )
     assert "bert-base-cased" in shown
     assert "minilm" in shown
@@ -164,6 +163,44 @@ def test_calibrate_says_what_has_nothing_to_calibrate(words: list[str]) -> None:
     both = "naco,qrelscore"
     told = qaeval("calibrate", *words, "--corpus", "sample", "--metrics", both, expect=2)
     assert "expected_complexity or baseline" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["scor"], "No such command 'scor'. Did you mean 'score'? (qaeval --help"),
+        (["score", "--metrcs", "f1"], "No such option: --metrcs (Possible options: --metrics"),
+        (["score", "--rows-per-shard", "x"], "Invalid value for '--rows-per-shard'"),
+        (["report"], "Missing argument 'OUT'. (qaeval report --help"),
+        (["train", "kpqa", "--squad", "a"], "Missing option '--out'. (qaeval train --help"),
+        (["export", "--graph", "x", "--model", "m"], "argument --graph: invalid choice: 'x'"),
+    ],
+)
+def test_unknown_words_are_one_line_with_a_code(words: list[str], said: str) -> None:
+    shown = qaeval(*words, expect=2)
+    assert shown.startswith("error: ") and shown.endswith(" shows examples) [QA0101]\n")
+    assert said in shown and shown.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (OSError(28, "No space left on device", "a"), "a: No space left on device {} [QA0001]"),
+        (MemoryError(), "MemoryError {} [QA0003]"),
+        (UnicodeError("bad"), "UnicodeError: bad {} [QA0002]"),
+        (StorageError("no answer [QA0507]"), "StorageError: no answer {} [QA0507]"),
+    ],
+)
+def test_what_fails_outside_has_a_code(
+    error: Exception, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command() -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as ended:
+        caught(command)()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == f"error: {shown.format('(QAEVAL_DEBUG=1 shows where)')}\n"
 
 
 @pytest.mark.parametrize(

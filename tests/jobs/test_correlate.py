@@ -197,20 +197,23 @@ def _run(*words: object) -> tuple[int, str]:
     [
         ("--human ratin", "no column 'ratin'; did you mean 'rating'?"),
         ("--human rating --metrics god", "did you mean 'good'?"),
-        ("--human system", "column 'system' is String, not a number"),
+        ("--human system", "column 'system' is String"),
         ("--human ,", "at least one column of human ratings"),
         ("--human rating --by sistem", "did you mean 'system'?"),
         ("--human rating --subset goood>1", "did you mean 'good'?"),
         ("--human rating --subset good>", "--subset 'good>': unable to parse"),
-        ("--human rating --subset good+1", "not true or false"),
-        ("--human rating --by id --with ratings.csv", "--with TABLE and --on KEY go together"),
+        ("--human rating --subset good+1", "QA0316"),
+        ("--human rating --by id --with ratings.csv", "QA0103"),
         ("--human rating --draws 5 --system system", "--draws needs --system"),
         ("--human rating --compare good", "takes 'all' or two metrics"),
         ("--human rating --compare good,god", "did you mean 'good'?"),
         ("--human rating --auc good", "not only 0 and 1; give a condition"),
         ("--human rating --resamples 0", "--resamples is 0"),
         ("--human rating --min-gap -1", "--min-gap is -1"),
-        ("--human rating --win-lose question --min-gap nan", "--min-gap is nan, needs 0 or more"),
+        (
+            "--human rating --win-lose question --min-gap nan",
+            "--min-gap is nan; it must be 0 or more [QA0104]",
+        ),
         ("--human rating --with missing.csv --on id", "missing.csv: no table there"),
         ("--human rating --labels missing.csv", "missing.csv: no table there"),
         ("--human rating --labels a.csv --with b.csv --on id", "give one of them"),
@@ -262,7 +265,7 @@ def test_ratings_of_a_second_table_are_joined_and_losses_said(tmp_path: Path) ->
     pl.concat([ratings, ratings[:1]]).write_csv(right)
     code, shown = _run(*words)
     assert code == 2
-    assert "key '5' stands there more than once" in shown
+    assert "key '5' exists more than once" in shown
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
@@ -299,8 +302,8 @@ def test_labels_with_numbers_for_ids_meet_a_run_with_numbers(tmp_path: Path) -> 
     ("text", "message"),
     [
         ("ids,rating\nrow 1,2\n", "no column 'id'; did you mean 'ids'?"),
-        ("id,rating\nrow 1,2\nrow 2,3\nrow 1,4\n", "id 'row 1' stands there more than once"),
-        ("id,rating\nx,2\ny,3\n", "no row has a rating; keys are such as ['row 0', 'row 1'] here"),
+        ("id,rating\nrow 1,2\nrow 2,3\nrow 1,4\n", "id 'row 1' exists more than once"),
+        ("id,rating\nx,2\ny,3\n", "['row 0', 'row 1'] here"),
     ],
 )
 def test_labels_that_cannot_be_joined_exit_2(

@@ -89,7 +89,7 @@ def test_a_new_study_leaves_nothing_of_an_old_one(table: Path, tmp_path: Path) -
         (("--human", "rating,rating", "--metrics", "m"), "names a column twice"),
         ((*REQUEST, "--seed", "-1"), "--seed is -1"),
         ((*REQUEST[:4], "--resamples", "2"), "--resamples is 2"),
-        ((*REQUEST, "--by", "words"), "not one value a row"),
+        ((*REQUEST, "--by", "words"), "QA0306"),
         ((*REQUEST, "--auc", "sum(m) > 3"), "one value for all rows"),
         ((*REQUEST, "--min-gap", "2"), "--min-gap needs --win-lose"),
     ],
@@ -105,7 +105,7 @@ def test_an_out_that_is_a_file_is_refused_before_the_work(table: Path, tmp_path:
     """Protects from a study that is computed and then lost."""
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
-        assert "is a file, a folder is needed" in shown(table, *REQUEST, "--out", out, code=2)
+        assert "[QA0111]" in shown(table, *REQUEST, "--out", out, code=2)
 
 
 def test_a_join_that_matches_nothing_shows_the_keys(table: Path, tmp_path: Path) -> None:

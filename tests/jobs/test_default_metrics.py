@@ -108,7 +108,7 @@ def test_an_out_keeps_its_metrics_and_their_settings(tmp_path: Path) -> None:
     run = json.loads((tmp_path / "out" / "run.json").read_text())
     run["config"]["metrics"]["sas"] = {"metric": "sas", "cross_encoder": "stranger/model"}
     (tmp_path / "out" / "run.json").write_text(json.dumps(run))
-    with pytest.raises(ConfigError, match=r"sas\.cross_encoder of its own: name its metrics"):
+    with pytest.raises(ConfigError, match=r"sas\.cross_encoder.*QA0206"):
         chosen(tmp_path, names, **{"output.path": own["output.path"]})
 
 
@@ -120,7 +120,7 @@ def test_the_command_says_what_it_chose_or_ends_with_2(tmp_path: Path) -> None:
     as_candidate = ("--column", "candidate=question")
     tuned = ("--set", "scoring.progress_s=1")
     said = qaeval("score", path, "--out", out, *as_candidate, *tuned, expect=2)
-    assert "with --set the columns choose none: add --metrics f1,sas, for the input has" in said
+    assert "--metrics f1,sas, for the input has" in said
     assert not out.exists()
     said = qaeval("score", path, "--out", out, *as_candidate, "--metrics", "EM")
     assert "because" not in said

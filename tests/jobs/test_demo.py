@@ -159,7 +159,9 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=300)
     assert process.returncode == 1, said
-    assert said.rstrip().endswith("error: stopped as asked; the same command goes on"), said
+    assert said.rstrip().endswith(
+        "error: stopped as asked; run the same command again to resume [QA0005]"
+    ), said
 
 
 @pytest.mark.long

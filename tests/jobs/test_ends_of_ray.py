@@ -131,7 +131,7 @@ def test_the_end_of_ray_is_one_line(tmp_path: Path, kind: str) -> None:
     assert "Traceback" not in output, output
     (line,) = [line for line in output.splitlines() if line.startswith("error: ")]
     assert output.endswith(f"{line}\n")
-    assert line.endswith("; what is committed stays: run the same command again")
+    assert line.endswith("; committed work is kept; run the same command again [QA0006]")
     known = commits_of(tmp_path / "out")
     assert len(known) < _N_ROWS / 10
     qaeval(*words)

@@ -106,11 +106,11 @@ def test_a_changed_input_is_found_and_named(tmp_path: Path) -> None:
     rows[0]["candidate"] = "the red barn door"
     write_parquet(tmp_path / "data" / "input.parquet", pa.Table.from_pylist(rows))
     shown = explain(out, "--id", "q1", expect=1)
-    assert "values are not what is stored" in shown
+    assert "values differ from the stored ones" in shown
     assert "f1 0.8 now, 1 stored" in shown
-    assert "input.parquet has changed since the run" in shown
+    assert "input.parquet changed since the run" in shown
     # Another row of that file is as it was: it is explained, with a word about the file.
-    assert "was written anew since the run" in explain(out, "--row", "input.parquet:3")
+    assert "was rewritten since the run" in explain(out, "--row", "input.parquet:3")
 
 
 def test_a_changed_corpus_is_named(out: Path, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_changed_corpus_is_named(out: Path, tmp_path: Path) -> None:
     write_parquet(tmp_path / "data" / "input.parquet", pa.Table.from_pylist(ROWS[:3]))
     shown = explain(out, "--id", "q1", expect=1)
     assert "is not what the run computed" in shown
-    assert "input.parquet has changed since the run" in shown
+    assert "input.parquet changed since the run" in shown
 
 
 def test_an_input_that_is_gone_is_named(out: Path, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_an_input_that_is_gone_is_named(out: Path, tmp_path: Path) -> None:
     (tmp_path / "data" / "input.parquet").rename(tmp_path / "data" / "other.parquet")
     shown = explain(out, "--id", "q1", expect=2)
     assert "no such file or folder" in shown
-    assert "relative paths start from where it ran" in shown
+    assert "relative paths start where it ran" in shown
 
 
 def test_a_folder_without_a_finished_run_is_refused(out: Path, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_submitted_jobs_score_or_say_what_is_wrong(
     A typo would otherwise be a job that "succeeded" and scored nothing.
     """
     artifacts = _artifacts(artifacts_root)
-    score = ("python", "-m", "qaeval.score", rows, *METRICS, "--set", artifacts)
+    score = ("python", "-m", "qaeval.cli", "score", rows, *METRICS, "--set", artifacts)
     with running_head(mode) as head:
         code, log = head.submit(*score, "--out", tmp_path / "out")
         assert code == 0, log
@@ -56,7 +56,7 @@ def test_submitted_jobs_score_or_say_what_is_wrong(
         )
         best = (tmp_path / "out", "--rules", "none", "--share", "0.5")
         kept_code, kept_log = head.submit(
-            *("python", "-m", "qaeval.filter"), *best, "--to", tmp_path / "kept"
+            *("python", "-m", "qaeval.cli", "filter"), *best, "--to", tmp_path / "kept"
         )
 
     scores = read_scores(tmp_path / "out")

@@ -14,7 +14,7 @@ import pytest
 from helpers import REPOSITORY, wait_until
 
 _RUN = "import os, signal, sys, time\nfrom qaeval.last_words import hands_over, run\n"
-_AGAIN = "; what is committed stays: run the same command again\n"
+_AGAIN = "; committed work is kept; run the same command again [QA0006]\n"
 
 
 def start(command: str) -> subprocess.Popen[str]:
@@ -32,10 +32,10 @@ def start(command: str) -> subprocess.Popen[str]:
 @pytest.mark.parametrize(
     ("command", "code", "said"),
     [
-        ("os._exit(1)", 1, "the process has ended without a word, as it does where Ray is gone"),
-        ("os._exit(0)", 1, "the process has ended without a word, as it does where Ray is gone"),
+        ("os._exit(1)", 1, "the process ended without a message, as it does when Ray is gone"),
+        ("os._exit(0)", 1, "the process ended without a message, as it does when Ray is gone"),
         ("os.kill(os.getpid(), 9)", -9, "the process was killed (SIGKILL)"),
-        ("os.kill(os.getpid(), 11)", -11, "the process has crashed (SIGSEGV)"),
+        ("os.kill(os.getpid(), 11)", -11, "the process crashed (SIGSEGV)"),
         ("sys.exit(2)", 2, ""),
         # As training does, which becomes another program.
         ("hands_over(); os.execv('/bin/sh', ['sh', '-c', 'exit 3'])", 3, ""),

@@ -60,7 +60,7 @@ def test_a_ray_that_is_too_slow_to_start_is_started_again(
     with contextlib.suppress(psutil.NoSuchProcess):  # Or it waits to be reaped.
         assert "time.sleep(987)" not in str(psutil.Process(pid).cmdline())
     if status:
-        assert "error: Ray has not started on this machine, tried 1 times: " in done.stdout
+        assert "error: Ray did not start on this machine in 1 tries: " in done.stdout
     else:
-        assert "Ray has not started, and is tried again, as on a busy machine: " in done.stdout
+        assert "Ray did not start, perhaps on a busy machine; trying again: " in done.stdout
         assert read_scores(tmp_path / "out").height == 6

@@ -128,7 +128,7 @@ def test_one_light_package_is_installed_alone(tmp_path: Path) -> None:
     words = (*METRICS[2:], "--metrics", "f1", "--out", "out")
     _, error = bare.qaeval("score", "input.parquet", *words, expect=2)
     first, line = told(error)
-    assert first.endswith("not installed: rjieba (f1)")
+    assert first.endswith("not installed: rjieba (f1) [QA0004]")
     assert line == "pip install rjieba"
 
 
@@ -158,7 +158,7 @@ def test_explain_needs_no_exporter(tmp_path: Path, artifacts_root: Path) -> None
     bare.environment["QAEVAL_ARTIFACTS"] = str(artifacts_root)
     _, error = bare.qaeval("explain", "out", "--row", "input.parquet:0", expect=2)
     first, line = told(error)
-    assert first.endswith("not installed: onnxruntime (bi_encoder); rjieba (f1)")
+    assert first.endswith("not installed: onnxruntime (bi_encoder); rjieba (f1) [QA0004]")
     assert line == "pip install 'qaeval-bulk[models]'"
 
 

@@ -188,7 +188,7 @@ def test_keys_are_nowhere(head: Head, tmp_path: Path) -> None:
     faults = {"error_500": 0.2, "bad_request": 0.2}
     with LlmServer(key=FILE_SECRET, faults=faults) as server:
         run = make_run("job", server, api_key_file=keys / "right")
-        code, told = head.submit("python", "-m", "qaeval.score", *run.command[1:])
+        code, told = head.submit("python", "-m", "qaeval.cli", "score", *run.command[1:])
         assert code == 0, told
         assert {"llm_bad_request", None} <= set(run.scores()["naco_reason"])
         assert run.calls()["failed"]["llm_server_error"] > 0

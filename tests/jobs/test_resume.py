@@ -59,7 +59,7 @@ def test_killed_driver_resumes_without_computing_a_shard_twice(
     output = qaeval(*words)
     after = commits(out, "grg") | commits(out, "lrm")
     assert {name: after[name] for name in before} == before
-    assert "rows are committed" in output
+    assert "rows are done" in output
     # The first thing that a new user saw was a line of Ray's about its log level.
     assert "ray log level" not in output.lower()
     assert_same_scores(read_scores(out), read_scores(uninterrupted))

@@ -68,7 +68,7 @@ def test_correlate_leaves_the_others_out_and_says_so(scored: tuple[Path, str]) -
     out, _ = scored
     output = qaeval("correlate", out, "--human", "rating", "--out", out.parent / "study")
     n_in = sum(IS_IN)
-    assert f"{N_ROWS - n_in} rows are not sampled and left out" in output
+    assert f"{N_ROWS - n_in} rows outside of the sample are left out" in output
     found = pl.read_parquet(out.parent / "study" / "correlations.parquet")
     assert found.filter(pl.col("metric") == "f1").height
     assert set(found["n"]) == {n_in}

@@ -1,4 +1,4 @@
-"""A pass in which nothing happens any more: what is left begins anew, once."""
+"""A pass in which nothing happens any more: starting the remaining work again, once."""
 
 from __future__ import annotations
 
@@ -182,15 +182,17 @@ class TestOnRay:
         self, local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         said = stuck_run(tmp_path, times=1, monkeypatch=monkeypatch)
-        (line,) = [line for line in said if "no worker has done anything for " in line]
-        assert line.endswith("pieces)") and "what is left begins anew" in line
+        (line,) = [line for line in said if "no worker made progress for " in line]
+        assert line.endswith("pieces)") and "starting the remaining work again" in line
         assert is_whole(tmp_path / "out", _N_ROWS)
         assert n_quarantined(tmp_path / "out") == 0
 
     def test_the_second_time_it_is_an_error(
         self, local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with pytest.raises(RunError, match=r"no worker has done .* once more; what is committed"):
+        with pytest.raises(
+            RunError, match=r"no worker made progress .* again; committed work is kept.*QA0516"
+        ):
             stuck_run(tmp_path, times=2, monkeypatch=monkeypatch)
         assert len(list((tmp_path / "out").glob("families/*/*.parquet"))) >= 3
 
@@ -208,6 +210,6 @@ class TestOnRay:
 
         monkeypatch.setattr(pipeline._Pass, "consume", stop_soon)
         started = time.monotonic()
-        with pytest.raises(RunError, match="stopped as asked"):
+        with pytest.raises(RunError, match="QA0005"):
             stuck_run(tmp_path, times=9, monkeypatch=monkeypatch, may_stall=False)
         assert began.is_set() and time.monotonic() - started < 120

@@ -65,8 +65,10 @@ def test_a_run_ends_soon_however_many_pieces_are_left(
     output, _ = process.communicate(timeout=120)
     passed_s = time.monotonic() - asked
     assert process.returncode == 1, output
-    assert f"{number.name}: stopping after the batch in hand" in output
-    assert output.endswith("error: stopped as asked; run again to go on from here\n"), output
+    assert f"{number.name}: stopping after this batch" in output
+    assert output.endswith(
+        "error: stopped as asked; run the same command again to resume [QA0005]\n"
+    ), output
     assert "Traceback" not in output
     n_done = len(commits_of(str(tmp_path / "out")))
     assert n_done < _N_PIECES / 2, "the signal came too late to show anything"
@@ -98,7 +100,7 @@ def test_a_second_ctrl_c_ends_it_at_once(short: Path, tmp_path: Path, mode: str)
     process.send_signal(signal.SIGINT)
     assert process.stdout is not None
     for line in process.stdout:
-        if "stopping after the batch in hand" in line:
+        if "stopping after this batch" in line:
             break
     asked = time.monotonic()
     process.send_signal(signal.SIGINT)
@@ -133,7 +135,9 @@ def test_a_run_that_joins_its_scores_ends_soon_too(source: Path, tmp_path: Path)
         capture_output=True, text=True, cwd=REPOSITORY, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    assert done.stderr.endswith("error: stopped as asked; run again to go on from here\n")
+    assert done.stderr.endswith(
+        "error: stopped as asked; run the same command again to resume [QA0005]\n"
+    )
     assert not (out / "_SUCCESS").exists() and not list((out / "scores").glob("*.parquet"))
     qaeval(*command)
     assert is_whole(out, _N_ROWS)

@@ -81,7 +81,7 @@ def test_what_is_written_has_an_absolute_path_in_a_job(
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 2, done.output
     said = " ".join(done.output.split())
-    assert f"{named} is relative: in a submitted Ray job" in said
+    assert f"{named} is relative" in said and "[QA0108]" in said
     assert "Give an absolute path" in said
     left = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert left == []
@@ -129,7 +129,7 @@ def test_only_a_job_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for lasting in (None, "/data/out", "~/out", "s3://bucket/out", "file:///data/out"):
         check_lasting(lasting, "--out")
     for relative in ("out", "./out", "../out", "file://out", Path("a/b")):
-        with pytest.raises(ConfigError, match="is relative"):
+        with pytest.raises(ConfigError, match="QA0108"):
             check_lasting(relative, "--out")
 
 
@@ -164,7 +164,7 @@ def test_a_job_from_a_folder_of_its_own(tmp_path: Path) -> None:
         assert any(own.startswith("qaeval coordinator of words (overlap) ") for own in names)
 
         code, log = head.submit(*f1, "--out", "out", working_dir=project)
-        assert code != 0 and "--out out is relative: in a submitted Ray job" in log, log
+        assert code != 0 and "--out out is relative" in log and "[QA0108]" in log, log
 
         settings = (f"base_url={server.base_url}", "model=m", "expected_complexity=2",
                     "max_concurrent=1")  # fmt: skip
@@ -179,7 +179,7 @@ def test_a_job_from_a_folder_of_its_own(tmp_path: Path) -> None:
         head.ray_job("stop", "stopped")
         assert state_of(head, "stopped") == "STOPPED"
         _, log = head.ray_job("logs", "stopped")
-        assert "stopped as asked; run again to go on from here" in log, log
+        assert "stopped as asked; run the same command again to resume" in log, log
         assert not (tmp_path / "judged" / "_SUCCESS").exists()
 
         # By something else than Ray, as when a machine is shut down.

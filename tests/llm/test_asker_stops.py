@@ -43,7 +43,7 @@ def test_a_full_disk_stops_all_calls(plain: LlmServer, tmp_path: Path, full: str
         os.close(file._file)
         file._file = real
         status = run.governor.status()
-    said = f"cannot write {file.path}: No space left on device"
+    said = f"cannot write {file.path}: No space left on device [QA0508]"
     assert {str(answer) for answer in answers} == {said}
     n_calls = plain.stats()["n_calls"] - n_before
     assert n_calls == (8 if full == "journal" else 0)
@@ -126,9 +126,9 @@ def test_a_server_that_refuses_every_request_stops_the_family(
     undefined = [answer for answer in answers if isinstance(answer, Answer)]
     assert len(stopped) + len(undefined) == 100 and len(undefined) <= 19 + 8
     assert plain.stats()["n_calls"] - n_before <= 20 + 8
-    assert "the first 20 requests were refused, the last one" in str(stopped[0])
+    assert "the server refused the first 20 requests" in str(stopped[0])
     assert "answered 400: on purpose" in str(stopped[0])
-    said = "are the model and the parameters right? (20 calls failed: llm_bad_request 20)"
+    said = "(20 calls failed: llm_bad_request 20) [QA0603]"
     assert str(stopped[0]).endswith(said)
 
 
@@ -176,7 +176,7 @@ def test_a_server_that_answers_nobody_ends_the_run_and_no_row(
         n_calls = plain.stats()["n_calls"] - n_before
     (message,) = {str(answer) for answer in answers}
     assert message.startswith("no answer for ")
-    assert "is the server up, and is base_url right?" in message
+    assert "[QA0603]" in message
     # A burst until it is known, then probes.
     assert n_calls < 40
 
@@ -221,7 +221,7 @@ def test_a_journal_that_cannot_be_written_stops_before_the_first_call(
         if is_root:  # Who may write everywhere.
             os.seteuid(65534)
         try:
-            with pytest.raises(RunError, match=r"permission to write there \(journal_path\)"):
+            with pytest.raises(RunError, match=r"\(journal_path\).*QA0606"):
                 asyncio.run(reconcile(run.client, run.journal, account=run.account))
         finally:
             if is_root:

@@ -155,7 +155,7 @@ def test_a_store_that_stays_away_keeps_nothing_back(folder: StoragePath, bucket:
     journal.put(entry(0))
     bucket.door.shut()
     try:
-        with pytest.raises(StorageError, match="cannot keep or read replies in s3://bucket"):
+        with pytest.raises(StorageError, match="s3://bucket.*QA0507"):
             journal.put(entry(1))
     finally:
         bucket.door.open()
@@ -166,7 +166,7 @@ def test_a_store_that_stays_away_keeps_nothing_back(folder: StoragePath, bucket:
 
 def test_no_bucket_is_said_at_once(bucket: S3Server) -> None:
     start_s = time.monotonic()
-    with pytest.raises(RunError, match=r"there is no bucket s3://nowhere \(naco.journal_path\)"):
+    with pytest.raises(RunError, match=r"s3://nowhere.*\(naco.journal_path\).*QA0606"):
         Journal(bucket.uri("nowhere/j"), section="naco.", outages=Outages(retry_s=60.0))
     assert time.monotonic() - start_s < 20
 

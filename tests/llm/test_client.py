@@ -272,7 +272,7 @@ def test_a_key_is_read_from_a_file_or_a_variable(
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("", "holds no key"), ("two words", "holds no key"), ("schlüssel", "ASCII")],
+    [("", "QA0602"), ("two words", "QA0602"), ("schlüssel", "ASCII.*QA0602")],
 )
 def test_what_is_no_key_is_refused(tmp_path: Path, content: str, message: str) -> None:
     """A header with a line end raises deep inside a library, and quotes itself."""
@@ -284,9 +284,9 @@ def test_what_is_no_key_is_refused(tmp_path: Path, content: str, message: str) -
 
 def test_a_key_that_is_not_there_is_asked_for_by_name(tmp_path: Path) -> None:
     """Protects from calls without a key, refused one after another."""
-    with pytest.raises(ConfigError, match="cannot read the key in .*absent: No such file"):
+    with pytest.raises(ConfigError, match="QA0602"):
         ApiKey.read(path=tmp_path / "absent")
-    with pytest.raises(ConfigError, match="the variable NO_SUCH_KEY is not set"):
+    with pytest.raises(ConfigError, match="NO_SUCH_KEY.*QA0602"):
         ApiKey.read(variable="NO_SUCH_KEY")
 
 
@@ -304,14 +304,14 @@ def test_a_key_that_is_not_there_is_asked_for_by_name(tmp_path: Path) -> None:
 )
 def test_a_base_url_that_is_none_or_holds_a_secret_is_refused(base_url: str) -> None:
     """It is written into every line of the journal."""
-    with pytest.raises(ConfigError, match="base_url") as refused:
+    with pytest.raises(ConfigError, match="base_url.*QA0601") as refused:
         Endpoint(base_url, "m", {"max_tokens": 9})
     assert "pw" not in str(refused.value) and "key=a" not in str(refused.value)
 
 
 def test_an_endpoint_without_max_tokens_is_refused() -> None:
     """No one could say what a call may cost."""
-    with pytest.raises(ConfigError, match="max_tokens"):
+    with pytest.raises(ConfigError, match="max_tokens.*QA0609"):
         Endpoint("http://localhost/v1", "m", {"temperature": 0.7})
 
 

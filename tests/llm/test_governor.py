@@ -60,7 +60,7 @@ def test_ten_dimes_are_a_dollar() -> None:
     governor, budget = Governor(Limits()), Budget(budget_usd=0.3)
     for _ in range(3):
         governor.reserve(tokens=1, usd=0.1, budget=budget)
-    with pytest.raises(BudgetExhaustedError, match=r"budget_usd=0\.3"):
+    with pytest.raises(BudgetExhaustedError, match=r"budget_usd=0\.3.*QA0604"):
         governor.reserve(tokens=1, usd=0.000001, budget=budget)
 
 

@@ -148,7 +148,7 @@ def test_a_damaged_line_costs_itself_alone(tmp_path: Path, damage: bytes) -> Non
     assert [found.call_id for found in again.entries()] == ["a-0", "a-2"]
     totals = journal_totals(tmp_path)
     assert (totals.n_replies, totals.usd) == (2, 0.002)
-    assert totals.notes == (f"{path.name}: 1 line is torn or damaged, left out",)
+    assert totals.notes == (f"{path.name}: 1 line is torn or damaged, and skipped",)
 
 
 def test_a_full_disk_is_an_error_and_loses_nothing_before_or_after(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ assert journal.get(entry(4).key) == entry(4)
     command = [sys.executable, "-c", code, str(tmp_path), str(Path(__file__).parent)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "bytes fitted on the disk" in done.stdout and "File too large" in done.stdout
+    assert "the disk took" in done.stdout and "File too large" in done.stdout
     again = Journal(tmp_path)
     assert [found.call_id for found in again.entries()] == ["a-1", "a-4"]
     assert len(again.notes) == 1
@@ -260,7 +260,7 @@ def test_totals_count_all_that_was_paid_and_say_what_they_left_out(tmp_path: Pat
     path = min(tmp_path.iterdir())
     path.write_bytes(b"zeros\n" + path.read_bytes()[:-9])
     (tmp_path / "ledger-main.jsonl").write_text("{}\n")
-    said = "2 lines are torn or damaged, left out; $0.001 of them count as spent"
+    said = "2 lines are torn or damaged, and skipped; $0.001 of them count as spent"
     notes = (f"{path.name}: {said}",)
     assert journal_totals(tmp_path) == JournalTotals(5, 0.006, 100, 25, notes)
 
@@ -272,7 +272,7 @@ def test_a_folder_that_cannot_be_is_named_with_its_key(tmp_path: Path, folder: s
     with pytest.raises(RunError) as refused:
         Journal(tmp_path / folder, section="naco.")
     assert str(refused.value).startswith(f"cannot keep replies in {tmp_path / folder}: ")
-    assert str(refused.value).endswith(" (naco.journal_path)")
+    assert str(refused.value).endswith(" (naco.journal_path) [QA0606]")
 
 
 def test_a_segment_that_is_gone_is_an_error_with_a_name(tmp_path: Path) -> None:
@@ -280,5 +280,5 @@ def test_a_segment_that_is_gone_is_an_error_with_a_name(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.put(entry(1))
     next(tmp_path.iterdir()).unlink()
-    with pytest.raises(RunError, match="No such file"):
+    with pytest.raises(RunError, match="QA0606"):
         journal.get(entry(1).key)

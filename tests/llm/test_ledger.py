@@ -176,7 +176,7 @@ def test_a_clock_set_back_does_not_stop_a_run(tmp_path: Path) -> None:
 def test_two_governors_do_not_share_a_ledger(tmp_path: Path) -> None:
     """Each would allow the whole limit."""
     first = Ledger(tmp_path)
-    with pytest.raises(StoreLockedError, match=f"process {os.getpid()}"):
+    with pytest.raises(StoreLockedError, match=f"{os.getpid()}.*QA0607"):
         Ledger(tmp_path)
     Ledger(tmp_path, "other key").close()
     first.close()
@@ -283,7 +283,7 @@ def test_a_rewrite_that_the_disk_refuses_leaves_the_old_lines(tmp_path: Path) ->
     """Half a ledger in the place of a whole one has lost a budget."""
     ledger = Ledger(tmp_path / "a", wall=lambda: 1e9)
     ledger.sent("c-1", SentCall(1e9, 10, 700))
-    with rewritten_after(1), full_disk(), pytest.raises(RunError, match="File too large"):
+    with rewritten_after(1), full_disk(), pytest.raises(RunError, match="File too large.*QA0508"):
         ledger.settled("c-1", n_tokens=10, nano_usd=500)
     ledger.settled("c-1", n_tokens=10, nano_usd=500)  # There is room again.
     assert not list((tmp_path / "a").glob(".*")), "a half-written file keeps a full disk full"
@@ -308,15 +308,17 @@ def test_a_folder_that_cannot_be_is_named_with_its_key(tmp_path: Path, folder: s
     (tmp_path / "a file").write_text("")
     with pytest.raises(RunError) as refused:
         Ledger(tmp_path / folder, section="naco.")
-    assert str(refused.value).startswith(f"cannot keep a ledger in {tmp_path / folder}: ")
-    assert str(refused.value).endswith(" (naco.ledger_path)")
+    assert str(refused.value).startswith(
+        f"cannot keep the record of calls in {tmp_path / folder}: "
+    )
+    assert str(refused.value).endswith(" (naco.ledger_path) [QA0606]")
 
 
 def test_a_ledger_that_could_not_start_is_not_held(tmp_path: Path) -> None:
     """Who frees the disk and tries again must not be told of another governor."""
     path = tmp_path / "ledger-main.jsonl"
     path.mkdir()
-    with pytest.raises(RunError, match=r"\(naco.ledger_path\)"):
+    with pytest.raises(RunError, match=r"\(naco.ledger_path\).*QA0606"):
         Ledger(tmp_path, section="naco.")
     path.rmdir()
     Ledger(tmp_path).close()

@@ -41,7 +41,7 @@ def test_sas_does_not_depend_on_other_rows() -> None:
 
 def test_an_unknown_activation_is_refused() -> None:
     """Read as identity, a misspelled sigmoid would publish logits as scores."""
-    with pytest.raises(ConfigError, match="'Sigmoid'; choose one of sigmoid, identity"):
+    with pytest.raises(ConfigError, match="'Sigmoid'.*QA0202"):
         sas(logit=np.array([0.0]), activation="Sigmoid")
 
 

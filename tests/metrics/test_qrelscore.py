@@ -44,7 +44,7 @@ def test_thirds_tile_the_layers_and_specific_is_the_papers_choice() -> None:
             assert [layer for part in parts for layer in part] == list(range(n_layers))
     assert qrelscore.layer_indices("specific", n_layers=12) == [0, 3, 7, 11]
     assert qrelscore.layer_indices("specific", n_layers=24) == [0, 8, 15, 23]
-    with pytest.raises(ConfigError, match="layers is 'every'"):
+    with pytest.raises(ConfigError, match="'every'.*QA0202"):
         qrelscore.layer_indices("every", n_layers=12)
 
 

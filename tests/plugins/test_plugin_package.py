@@ -163,7 +163,7 @@ def use_all_verbs(installed: Environment, to: str) -> None:
 def test_every_verb_uses_its_metrics(installed: Environment, scored: Path) -> None:
     use_all_verbs(installed, "with")
     shown = installed.qaeval("explain", "out", "--id", "q7")
-    assert "is not computed again" not in shown
+    assert "is not recomputed" not in shown
 
 
 def test_a_statistic_of_its_own_alerts(installed: Environment, scored: Path) -> None:
@@ -289,10 +289,10 @@ def test_without_it_all_but_score_goes_on(installed: Environment, scored: Path) 
     try:
         use_all_verbs(installed, "without")
         shown = installed.qaeval("explain", "out", "--id", "q7")
-        assert "coverage is not computed again: its metric is not installed here" in shown
+        assert "coverage is not recomputed: its metric is not installed here" in shown
         for words in (["--metrics", ALL], []):
             said = installed.qaeval("score", "rows.parquet", "--out", "out", *words, expect=2)
-            assert "is of qaeval-words 1.2, which is not installed here" in said
+            assert "of qaeval-words 1.2, which is not installed here" in said
         said = installed.qaeval("explain", "out", "--id", "q7", "--instance", "coverage", expect=2)
         assert "coverage is of qaeval-words 1.2, which is not installed here" in said
     finally:

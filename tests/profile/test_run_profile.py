@@ -147,7 +147,7 @@ def test_a_profile_comes_back_from_its_table() -> None:
 
 def test_other_tables_are_no_profiles() -> None:
     table = profile_of(rows(100)).to_table()
-    with pytest.raises(UnreadableFileError, match="x.parquet is no profile"):
+    with pytest.raises(UnreadableFileError, match="QA0801"):
         RunProfile.from_table(table.replace_schema_metadata(None), "x.parquet")
     text = table.schema.metadata[METADATA]
     for old, new, message in [

@@ -117,7 +117,7 @@ def test_lists_of_passages_are_joined_by_one_space(job: dict, tmp_path: Path) ->
 def test_wrongly_typed_column_names_file_column_and_type(job: dict, tmp_path: Path) -> None:
     """Protects from numbers turned into texts in silence."""
     write_parquet(tmp_path / "input.parquet", questions(1, 2))
-    with pytest.raises(SchemaError, match=r"input\.parquet: column 'question' is int64"):
+    with pytest.raises(SchemaError, match=r"input\.parquet.*'question'.*int64.*QA0306"):
         run_locally(job)
 
 
@@ -126,7 +126,7 @@ def test_missing_column_names_the_nearest_one(job: dict, tmp_path: Path) -> None
     good = write_parquet(tmp_path / "in" / "a.parquet", questions(QUESTION))
     bad = questions(QUESTION).rename_columns(["question", "contexts"])
     write_parquet(good.with_name("b.parquet"), bad)
-    with pytest.raises(SchemaError, match=r"b\.parquet: no column.*did you mean 'contexts'"):
+    with pytest.raises(SchemaError, match=r"b\.parquet.*'contexts'.*QA0305"):
         run_locally({**job, "input.paths": [str(good.parent)]})
     assert not (tmp_path / "out").exists()
 
@@ -190,7 +190,7 @@ def test_file_that_is_not_parquet_is_named_before_anything_runs(job: dict, tmp_p
     write_parquet(tmp_path / "in" / "a.parquet", questions(QUESTION))
     (tmp_path / "in" / "b.parquet").write_bytes(b"no parquet")
     whole = {**job, "input.paths": [str(tmp_path / "in")]}
-    with pytest.raises(UnreadableFileError, match=r"b\.parquet is not readable Parquet"):
+    with pytest.raises(UnreadableFileError, match=r"b\.parquet.*Parquet.*QA0304"):
         run_locally(whole)
     outcome, _ = run_locally({**whole, "input.skip_unreadable": True})
     assert outcome.report is not None
@@ -269,9 +269,9 @@ def test_globs_folders_and_uris_name_files(tmp_path: Path) -> None:
     assert [file.relative for file in by_glob] == ["sub/b.parquet"]
     by_uri = find_inputs([f"file://{tmp_path}/in/a.parquet"])[0]
     assert [file.relative for file in by_uri] == ["a.parquet"]
-    with pytest.raises(InputError, match=r"did you mean 'a\.parquet'"):
+    with pytest.raises(InputError, match=r"'a\.parquet'.*QA0301"):
         find_inputs([str(tmp_path / "in" / "aa.parquet")])
-    with pytest.raises(InputError, match="no file matches"):
+    with pytest.raises(InputError, match="QA0301"):
         find_inputs([str(tmp_path / "in" / "*.csv")])
 
 
@@ -279,7 +279,7 @@ def test_out_inside_the_input_folder_is_refused(job: dict, tmp_path: Path) -> No
     """Protects from scores read as input by the next run."""
     write_parquet(tmp_path / "in" / "a.parquet", questions("Who?"))
     inside = str(tmp_path / "in" / "out")
-    with pytest.raises(ConfigError, match="lies inside the input folder"):
+    with pytest.raises(ConfigError, match="QA0109"):
         run_locally({**job, "input.paths": [str(tmp_path / "in")], "output.path": inside})
 
 
@@ -303,7 +303,7 @@ def test_out_where_a_glob_looks_is_refused(
         write_parquet(tmp_path / "in" / name, word_jobs.rows(2))
     overrides = word_jobs.request(tmp_path / "in" / pattern, tmp_path / out)
     if is_taken:
-        with pytest.raises(ConfigError, match=r"lies where .* looks for input: its .*\.parquet"):
+        with pytest.raises(ConfigError, match=r"\.parquet.*QA0109"):
             read_inputs(load_config(overrides=overrides))
         return
     run_locally(overrides)
@@ -319,11 +319,11 @@ def test_carried_columns_keep_their_types_and_may_not_collide(job: dict, tmp_pat
     scores = pq.read_table(tmp_path / "out" / "scores" / "input.parquet")
     assert scores.schema.field("number").type == pa.int64()
     assert scores["number"].to_pylist() == [1, None]
-    with pytest.raises(SchemaError, match="no column 'numbr' to carry; did you mean"):
+    with pytest.raises(SchemaError, match="'numbr'.*QA0305"):
         run_locally({**job, "output.carry": ["numbr"]})
     clash = questions("Who?", qrelscore=[1.0])
     write_parquet(tmp_path / "input.parquet", clash)
-    with pytest.raises(ConfigError, match="two output columns would be named 'qrelscore'"):
+    with pytest.raises(ConfigError, match="'qrelscore'.*QA0208"):
         run_locally({**job, "output.carry": ["qrelscore"]})
 
 
@@ -337,4 +337,4 @@ def test_limit_scores_the_first_rows_alone_and_can_be_lifted(job: dict, tmp_path
     assert read_scores(tmp_path / "out").height == 4
     _, said = run_locally(limited)
     assert read_scores(tmp_path / "out").height == 9
-    assert any("4 rows are committed, 5 are left" in line for line in said)
+    assert any("4 rows are done, 5 remain" in line for line in said)

@@ -114,7 +114,7 @@ def test_another_cluster_scores_nothing_again(tmp_path: Path) -> None:
     source, out = tmp_path / "source", tmp_path / "out"
     asked = ["score", source, "--out", out, "--metrics", "f1,exact_match", "--local"]
     said = qaeval(*asked, "--cluster", "none")
-    assert "note: intervals take rows as independent" in said
+    assert "note: intervals treat rows as independent" in said
     assert f", {table.height} rows" in said
     assert "take rows as independent" in (out / "report.html").read_text()
     said = qaeval(*asked, "--cluster", "topic")
@@ -141,7 +141,7 @@ def test_the_question_where_there_are_no_contexts(tmp_path: Path) -> None:
     other = tmp_path / "other"
     alone = scored(other, table.drop("question"))
     assert alone["clusters"]["name"] == "rows"
-    with pytest.raises(ConfigError, match="no column 'context'"):
+    with pytest.raises(ConfigError, match="'context'.*QA0305"):
         scored(tmp_path, table, **{"output.cluster": "context"})
 
 

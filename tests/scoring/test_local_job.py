@@ -178,7 +178,7 @@ def test_changed_input_file_is_noticed_and_scored_anew(job: dict, tmp_path: Path
     run_locally(job)
     write_parquet(tmp_path / "input.parquet", short_sample(N_ROWS).slice(3))
     outcome, said = run_locally(job)
-    assert any("input.parquet has changed since the last run" in line for line in said)
+    assert any("input.parquet changed since the last run" in line for line in said)
     assert outcome.report is not None
     assert n_computed(outcome.report) == {"lrm": N_ROWS - 3, "grg": N_ROWS - 3}
 
@@ -187,9 +187,7 @@ def test_changed_model_or_option_is_noticed(job: dict, tmp_path: Path) -> None:
     """Protects from scores of two models in one table."""
     run_locally(job)
     outcome, said = run_locally({**job, "qrelscore.max_window_tokens": 256})
-    assert any(
-        "results are ignored (a model, option or input has changed)" in line for line in said
-    )
+    assert any("results are ignored (a model, option or input changed)" in line for line in said)
     assert outcome.report is not None
     assert n_computed(outcome.report) == {"lrm": 0, "grg": N_ROWS}
 
@@ -213,7 +211,7 @@ def test_too_many_quarantined_rows_stop_the_run(job: dict, tmp_path: Path) -> No
     table = pa.table({"question": ["Who?", None, None], "context": ["a b", "c d", "e f"]})
     write_parquet(tmp_path / "input.parquet", table)
     strict = {**job, "scoring.max_quarantined": 0.5}
-    with pytest.raises(TooManyQuarantinedError, match="2 of 3 rows are quarantined"):
+    with pytest.raises(TooManyQuarantinedError, match="2.*3.*QA0511"):
         run_locally(strict)
     assert not (tmp_path / "out" / "_SUCCESS").exists()
     with pytest.raises(TooManyQuarantinedError):
@@ -230,14 +228,14 @@ def test_retry_scores_shards_with_quarantined_rows_once_more(job: dict, tmp_path
     outcome, said = run_locally({**job, "scoring.retry_quarantined": True})
     assert outcome.report is not None
     assert n_computed(outcome.report) == {"lrm": 7, "grg": 7}
-    assert any("1 shards with unscored rows are scored once more" in line for line in said)
+    assert any("1 shards with unscored rows are scored again" in line for line in said)
 
 
 def test_second_run_into_a_live_out_is_refused(job: dict, tmp_path: Path) -> None:
     """Protects from two runs writing one OUT; a dead run's lock is taken over."""
     with (
         RunLock(tmp_path / "out"),
-        pytest.raises(StoreLockedError, match="another run .* is writing"),
+        pytest.raises(StoreLockedError, match="QA0505"),
     ):
         run_locally(job)
     dead = {"host": __import__("socket").gethostname(), "pid": 2**22 + 1, "started": 0.0}

@@ -209,7 +209,7 @@ def test_rows_in_memory_are_asked_too(server: LlmServer, tmp_path: Path) -> None
     scores = pl.from_arrow(Scorer({"naco": given}).score(rows))
     assert scores["naco"].to_list() == [1.0, 0.0]
     del given["journal_path"]
-    with pytest.raises(ConfigError, match="journal_path"):
+    with pytest.raises(ConfigError, match="journal_path.*QA0207"):
         Scorer({"naco": given}).score(rows)
 
 
@@ -257,5 +257,5 @@ def test_calibration_finds_the_steps_and_scoring_takes_its_file(
         assert outcome.report is not None
         signature = outcome.report["instances"]["naco"]["signature"]
         assert "complexity_corpus:bees" in signature and "expected_complexity:2.0" in signature
-        with pytest.raises(ConfigError, match="calibrated for another model"):
+        with pytest.raises(ConfigError, match="QA0216"):
             run_locally({**job, "naco.model": "third"})

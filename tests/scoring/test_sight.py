@@ -67,7 +67,7 @@ def test_silence_without_end_is_an_error_and_no_verdict(
 ) -> None:
     look = Refusing(OSError(errno.EIO, "no answer"), 10**6)
     monkeypatch.setattr(Mark, "check", lambda mark, folder: look(mark, folder))
-    with pytest.raises(StorageError, match="no answer"):
+    with pytest.raises(StorageError, match="QA0507"):
         sight.problem(Outages(retry_s=0.5))
     with pytest.raises(OSError, match="no answer"):
         sight.problem()
@@ -76,8 +76,8 @@ def test_silence_without_end_is_an_error_and_no_verdict(
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (FileNotFoundError(errno.ENOENT, "gone"), "the folder there is another one, or none"),
-        (NotADirectoryError(errno.ENOTDIR, "a file"), "the folder there is another one, or none"),
+        (FileNotFoundError(errno.ENOENT, "gone"), "there it is missing, or another folder"),
+        (NotADirectoryError(errno.ENOTDIR, "a file"), "there it is missing, or another folder"),
         (PermissionError(errno.EACCES, "access denied"), "access denied"),
     ],
 )

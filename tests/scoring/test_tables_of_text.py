@@ -49,10 +49,10 @@ def test_table_of_text_is_answered_by_the_command_that_makes_parquet(
     """Protects from a newcomer with JSON Lines who is told of magic bytes."""
     (tmp_path / name).write_text(text)
     said = qaeval("score", tmp_path / name, "--out", tmp_path / "out", expect=2).splitlines()
-    assert len(said) == 1, said
+    assert len(said) == 2 and said[0].endswith(f"{name} is not Parquet [QA0304]"), said
     with pytest.raises(InputError) as of_folder:
         find_inputs([str(tmp_path)])
-    command = said[0].partition(" is not Parquet; make Parquet of it: ")[2]
+    command = said[1].partition("  make Parquet of it: ")[2]
     assert command and str(of_folder.value).endswith(command)
     done = subprocess.run(
         command.replace("python", shlex.quote(sys.executable), 1), shell=True, check=False

@@ -55,7 +55,7 @@ def test_what_labels_could_show_is_said_before_anybody_labels() -> None:
 
 
 def test_outlooks_of_impossible_targets_are_refused() -> None:
-    with pytest.raises(ConfigError, match="precision of"):
+    with pytest.raises(ConfigError, match="QA0104"):
         outlook(100, n_rows=ROWS, target=1.0, delta=DELTA)
 
 

@@ -53,7 +53,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def submitted(head: Head, verb: str, *words: str | Path) -> str:
-    code, log = head.submit("python", "-m", f"qaeval.{verb}", *words)
+    code, log = head.submit("python", "-m", "qaeval.cli", verb, *words)
     assert code == 0, log
     return log
 
@@ -104,7 +104,7 @@ def test_a_driver_that_is_killed_leaves_kept_unfinished_and_the_same_command_goe
     bucket = as_path(store.uri("bucket/killed"))
     score = (source, "--metrics", "f1", "--column", "references=reference")
     submitted(head, "score", *score, "--out", str(bucket / "out"))
-    words = [BIN / "python", "-m", "qaeval.filter", str(bucket / "out"), *FILTER]
+    words = [BIN / "python", "-m", "qaeval.cli", "filter", str(bucket / "out"), *FILTER]
     words += ["--to", str(bucket / "kept"), "--address", head.address]
     process = subprocess.Popen(
         words, cwd=REPOSITORY, env=head.environment, stdout=subprocess.DEVNULL

@@ -87,7 +87,7 @@ def test_a_store_that_ignores_conditions_is_refused(
     ignored = " and ".join(
         {"if-match": "If-Match", "if-none-match": "If-None-Match"}[s] for s in stripped
     )
-    with pytest.raises(OutRefusedError, match=f"ignores {ignored}.*--set output.lock=off"):
+    with pytest.raises(OutRefusedError, match=f"{ignored}.*--set.*output.lock=off.*QA0508"):
         probe(out, Outages())
     probe(out, Outages(), is_locked=False)
     assert not list(out.list(is_deep=True))
@@ -98,7 +98,7 @@ def test_a_store_that_knows_no_conditions_is_refused_at_once(proxy: S3Proxy, hea
     """Protects from minutes of trying again, and from a way out that is none."""
     out = as_path(proxy.uri(f"bucket/unknown-{header}"))
     proxy.answers = {header: (501, NOT_IMPLEMENTED)}
-    with pytest.raises(OutRefusedError, match="knows no conditional writes.*output.lock=off"):
+    with pytest.raises(OutRefusedError, match="output.lock=off.*QA0508"):
         probe(out, Outages(retry_s=60.0))
     probe(out, Outages(), is_locked=False)
     assert not list(out.list(is_deep=True))
@@ -109,7 +109,7 @@ def test_a_store_that_meets_no_condition_is_refused(proxy: S3Proxy) -> None:
     """Its lease could never be renewed: a live run would be held for dead after two minutes."""
     out = as_path(proxy.uri("bucket/unmet"))
     proxy.answers = {"if-match": (412, NOT_MET)}
-    with pytest.raises(OutRefusedError, match="does not replace.*If-Match.*output.lock=off"):
+    with pytest.raises(OutRefusedError, match="If-Match.*output.lock=off.*QA0508"):
         probe(out, Outages(retry_s=60.0))
     assert not list(out.list(is_deep=True))
 
@@ -144,7 +144,7 @@ def test_an_outage_is_waited_for_and_then_named(bucket: S3Server) -> None:
     try:
         with pytest.raises(OSError, match="error sending request"):
             path.read_bytes()
-        with pytest.raises(StorageError, match="cannot write below s3://bucket/out.*tried for"):
+        with pytest.raises(StorageError, match="s3://bucket/out.*QA0507"):
             probe(path.parent, Outages(retry_s=0.1))
     finally:
         bucket.door.open()
@@ -152,21 +152,21 @@ def test_an_outage_is_waited_for_and_then_named(bucket: S3Server) -> None:
 
 
 BAD = {
-    "ftp://host/x": "ftp://host: no such kind of store; .* or a path",
-    "s4://host/x": "s4://host: no such kind of store; choose one of: az, gs, memory, s3 or a path",
-    "s3:///x": "name a bucket",
-    "s3:///x?secret_key=hidden": "name a bucket",
-    "s3://bucket/run#2": r"s3://bucket/run: what follows # would be left out; .* write %23",
-    "s3://[hidden@bucket/x": "s3://... is no URI",
-    "s3://key:hidden@bucket/run#2": "no names or secrets in a URI",
-    "s3://key:hidden@bucket/x": "s3://bucket: no names or secrets in a URI",
-    "s3://bucket/x?endpoint_override=https://me:hidden@host": "no names or secrets in an endpoint",
-    "s3://bucket/x?endpoint_override=http://me:hidden@host": "no names or secrets in an endpoint",
-    "s3://bucket/x?endpoint_override=http://[host": "the endpoint is no URI",
-    "s3://bucket/x?secret_key=hidden": "unknown option secret_key",
-    "s3://bucket/x?regoin=eu": "did you mean 'region'",
-    "s3://bucket/x?endpoint_override=10.1.2.3:9000&scheme=http": "plain http to 10.1.2.3:9000",
-    "s3://bucket/x?endpoint_override=http://127.0.0.1.host": "plain http to 127.0.0.1.host",
+    "ftp://host/x": "ftp://host.*QA0303",
+    "s4://host/x": "s4://host.*s3.*QA0303",
+    "s3:///x": "QA0303",
+    "s3:///x?secret_key=hidden": "QA0303",
+    "s3://bucket/run#2": "s3://bucket/run.*%23.*QA0303",
+    "s3://[hidden@bucket/x": "s3://....*URI.*QA0303",
+    "s3://key:hidden@bucket/run#2": "URI.*QA0303",
+    "s3://key:hidden@bucket/x": "s3://bucket.*URI.*QA0303",
+    "s3://bucket/x?endpoint_override=https://me:hidden@host": "QA0303",
+    "s3://bucket/x?endpoint_override=http://me:hidden@host": "QA0303",
+    "s3://bucket/x?endpoint_override=http://[host": "URI.*QA0303",
+    "s3://bucket/x?secret_key=hidden": "secret_key.*QA0303",
+    "s3://bucket/x?regoin=eu": "'region'.*QA0303",
+    "s3://bucket/x?endpoint_override=10.1.2.3:9000&scheme=http": "10.1.2.3:9000.*QA0303",
+    "s3://bucket/x?endpoint_override=http://127.0.0.1.host": "127.0.0.1.host.*QA0303",
 }
 
 
@@ -187,7 +187,7 @@ def test_a_uri_that_cannot_be_is_a_bad_request(uri: str, message: str) -> None:
     ],
 )
 def test_an_input_with_a_secret_is_refused_and_does_not_show_it(uri: str) -> None:
-    with pytest.raises(InputError, match="no secrets in a URI|cannot open") as refused:
+    with pytest.raises(InputError, match="QA0303|QA0302") as refused:
         find_inputs([uri])
     assert "hidden" not in str(refused.value)
 
@@ -198,27 +198,27 @@ def test_plain_http_goes_where_the_environment_allows_it(monkeypatch: pytest.Mon
     assert str(as_path(uri)) == uri
     monkeypatch.delenv(opening.ALLOW_HTTP)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://other.internal")
-    with pytest.raises(ConfigError, match="plain http to other.internal"):
+    with pytest.raises(ConfigError, match="QA0303"):
         as_path("s3://bucket-of-the-environment/x")
 
 
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'qaeval-bulk\[cloud\]'"):
+    with pytest.raises(ConfigError, match=r"'qaeval-bulk\[cloud\]'.*QA0004"):
         as_path("s3://some-bucket/x")
 
 
 def test_no_bucket_and_no_credentials_refuse_out(
     bucket: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with pytest.raises(OutRefusedError, match="there is no bucket s3://nowhere"):
+    with pytest.raises(OutRefusedError, match="s3://nowhere.*QA0508"):
         probe(as_path(bucket.uri("nowhere/x")), Outages())
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     # Who asks a machine for its role finds nobody there.
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://169.254.169.254:1")
-    with pytest.raises(OutRefusedError, match="no credentials for s3://bucket"):
+    with pytest.raises(OutRefusedError, match="s3://bucket.*QA0508"):
         probe(as_path(bucket.uri("bucket/x") + "&"), Outages())
 
 
@@ -247,7 +247,7 @@ def test_a_profile_that_is_none_is_a_bad_request(
         monkeypatch.delenv(name)
     for profile in ("other", "mine"):  # Not there, and half there.
         monkeypatch.setenv("AWS_PROFILE", profile)
-        with pytest.raises(ConfigError, match="cannot read the AWS profile") as refused:
+        with pytest.raises(ConfigError, match="AWS.*QA0517") as refused:
             as_path(bucket.uri("bucket/profile") + "&&&")
         assert KEY not in str(refused.value)
 
@@ -308,9 +308,9 @@ def test_input_goes_no_other_way_than_output(scheme: str, monkeypatch: pytest.Mo
     """PyArrow's client opened what an OUT was refused for."""
     monkeypatch.delenv(opening.ALLOW_HTTP, raising=False)
     uri = f"{scheme}://bucket/x.parquet?endpoint_override=10.1.2.3:9000&scheme=http"
-    with pytest.raises(InputError, match=r"plain http to 10\.1\.2\.3:9000 shows everybody"):
+    with pytest.raises(InputError, match=r"10\.1\.2\.3:9000.*QA0303"):
         find_inputs([uri])
     if scheme == "s3":
         monkeypatch.setenv("AWS_ENDPOINT_URL", "http://other.internal")
-        with pytest.raises(InputError, match="plain http to other.internal"):
+        with pytest.raises(InputError, match="other.internal.*QA0303"):
             find_inputs(["s3://bucket/x.parquet"])

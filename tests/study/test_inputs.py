@@ -56,7 +56,7 @@ def test_labels_are_undefined_where_their_condition_is(table: StudyTable) -> Non
 
 def test_a_name_with_a_sign_must_be_quoted_and_the_error_says_so(table: StudyTable) -> None:
     """Protects from BLEU-1 read as BLEU less 1 without a word."""
-    with pytest.raises(ConfigError, match="no column .BLEU.*quote names with signs"):
+    with pytest.raises(ConfigError, match=".BLEU.*QA0316"):
         select_rows(table.frame, "BLEU-1 > 0.5", "--subset")
 
 
@@ -65,7 +65,7 @@ def test_a_text_is_compared_with_no_number() -> None:
     frame = pl.DataFrame({"text": ["9.0", "10.0"], "score": [9.0, 10.0], "at 0.5": [0.1, 0.9]})
     for text in ("text > 9.5", "text > .5", "9.5 < text", "text between 0.1 and 9.5",
                  "text in (9.0, 8.5)", "coalesce(text, 0.5) > 0.7", "text > 1E-3"):  # fmt: skip
-        with pytest.raises(ConfigError, match="cannot compare|cannot check for String"):
+        with pytest.raises(ConfigError, match="--subset.*QA0316"):
             select_rows(frame, text, "--subset")
     for text, chosen in (
         ("score > 9.5", [False, True]),
@@ -83,7 +83,7 @@ def test_conditions_read_no_file(tmp_path: Path) -> None:
     (tmp_path / "secret.csv").write_text("x\n1\n")
     frame = pl.DataFrame({"f1": [0.1, 0.9]})
     text = f"f1 < (select max(x) from read_csv('{tmp_path / 'secret.csv'}'))"
-    with pytest.raises(ConfigError, match="no sub-queries"):
+    with pytest.raises(ConfigError, match="QA0316"):
         select_rows(frame, text, "--subset")
     assert select_rows(frame, "'select' = 'select' and f1 > 0.5", "--subset").to_list() == [
         False,

@@ -82,7 +82,7 @@ def test_contexts_of_the_input_are_drawn_by_default(out: Path) -> None:
     assert found.request.cluster == "context of the input"
     assert any("intervals draw 20 groups of rows, by context" in note for note in found.notes)
     rows = study(out, cluster="none")
-    assert any("intervals take 100 rows as independent" in note for note in rows.notes)
+    assert any("intervals treat 100 rows as independent" in note for note in rows.notes)
     assert width(found) > 1.5 * width(rows)
     # The same rows with a column of contexts, and columns of an OUT that name a role.
     scores = pl.read_parquet(out / "scores").join(answers().select("id", "passage"), on="id")
@@ -103,8 +103,8 @@ def test_without_contexts_questions_that_repeat_are_drawn(tmp_path: Path) -> Non
     alone.write_parquet(tmp_path / "alone.parquet")
     found = study(tmp_path / "alone.parquet")
     assert found.request.cluster is None
-    assert any("take 100 rows as independent" in note for note in found.notes)
-    with pytest.raises(SchemaError, match="--cluster no column 'passages'"):
+    assert any("treat 100 rows as independent" in note for note in found.notes)
+    with pytest.raises(SchemaError, match="--cluster: no column 'passages'.*QA0305"):
         study(tmp_path / "scores.parquet", cluster="passages")
 
 
@@ -118,8 +118,10 @@ def test_an_input_that_is_gone_is_said(out: Path, tmp_path: Path) -> None:
     elsewhere.parent.mkdir()
     (tmp_path / "gone.parquet").rename(elsewhere)
     found = study(moved)
-    assert any("resampled one by one, for the input cannot be read" in note for note in found.notes)
-    with pytest.raises(InputError, match="--cluster context reads the input again"):
+    assert any(
+        "resampled one by one, because the input cannot be read" in note for note in found.notes
+    )
+    with pytest.raises(InputError, match="--cluster context.*QA0301"):
         study(moved, cluster="context")
     found = study(moved, inputs=(str(elsewhere),))
     assert any("intervals draw 20 groups of rows, by context" in note for note in found.notes)

@@ -199,7 +199,7 @@ def test_a_question_that_leaves_no_room_is_named(n_words: int, max_tokens: int) 
     """The tokenizers library panics where windows cannot overlap by the longest answer."""
     tokenizer = load_tokenizer(resolve_model("minilm", role="encoder"))
     asked = [Question("Ann came to the mill. " * 30, "who " * n_words, ((0, 3),))]
-    with pytest.raises(InputError, match=f"'who who .* leaves .* of --max-tokens {max_tokens}"):
+    with pytest.raises(InputError, match=f"'who.*--max-tokens.*{max_tokens}.*QA0902"):
         reader_windows(asked, tokenizer, max_tokens=max_tokens)
     n_least = {2: 36, 60: 94}[n_words]
     assert reader_windows(asked, tokenizer, max_tokens=n_least)
@@ -228,9 +228,9 @@ def test_an_adapter_names_its_base_and_no_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (["--epochs", "3"], "was begun with --epochs 1, now it is --epochs 3"),
-        (["--bf16"], "was begun with no --bf16, now it is --bf16"),
-        (["--seed", "7"], "begun with --seed 0, now it is --seed 7"),
+        (["--epochs", "3"], "--epochs.*1.*--epochs.*3.*QA0110"),
+        (["--bf16"], "--bf16.*--bf16.*QA0110"),
+        (["--seed", "7"], "--seed.*0.*--seed.*7.*QA0110"),
     ],
 )
 def test_another_option_into_the_same_folder_is_refused(
@@ -258,15 +258,15 @@ def test_changed_data_a_second_writer_and_a_foreign_folder_are_refused(tmp_path:
     words = command("cross-encoder", tmp_path, out="out", epochs=1)
     options = parse_options(words)
     begin(options)
-    with OutFolder(options.out).locked(), pytest.raises(StoreLockedError, match="another"):
+    with OutFolder(options.out).locked(), pytest.raises(StoreLockedError, match="QA0505"):
         run(words)
     write_pairs(tmp_path / "pairs.jsonl", 37)
-    with pytest.raises(ConfigError, match=r"was begun with --pairs pairs\.jsonl \(\w{12}\), now"):
+    with pytest.raises(ConfigError, match=r"--pairs.*pairs\.jsonl.*\(\w{12}\).*QA0110"):
         run(words)
     foreign = tmp_path / "thesis"
     foreign.mkdir()
     (foreign / "chapter.tex").touch()
-    with pytest.raises(ConfigError, match="holds other files"):
+    with pytest.raises(ConfigError, match="QA0110"):
         run([*words, "--out", str(foreign)])
     assert [path.name for path in foreign.iterdir()] == ["chapter.tex"]
 
@@ -285,9 +285,9 @@ def test_a_dry_run_counts_and_writes_nothing(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (["--base", "minilmm"], "did you mean 'minilm'"),
-        (["--base", "smollm2-135m"], "has the role causal_lm, encoder is needed"),
-        (["--max-tokens", "600"], "--max-tokens 600: minilm has 512 positions"),
+        (["--base", "minilmm"], "'minilm'.*QA0401"),
+        (["--base", "smollm2-135m"], "causal_lm.*QA0401"),
+        (["--max-tokens", "600"], "--max-tokens.*600.*512.*QA0902"),
     ],
 )
 def test_a_base_that_cannot_serve_ends_with_status_2(
@@ -376,7 +376,7 @@ def test_a_stopped_training_says_how_to_go_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     _, shown = process.communicate(timeout=120)
     assert process.returncode == 1, shown
-    assert "the same command goes on from there" in shown
+    assert "the same command resumes there" in shown
     assert "Traceback" not in shown
     run(words)
     assert_same_results(tmp_path / "whole", tmp_path / "stopped")

@@ -48,8 +48,12 @@ def graph_export(name: str) -> GraphExport:
     where, package = GRAPHS[name].export, GRAPHS.package_of(name)
     module, separator, attribute = where.partition(":")
     if not separator:
-        raise ConfigError(f"graph {name} of {package}: export is {where!r}, not module:NAME")
+        raise ConfigError(
+            f"graph {name} of {package}: export is {where!r}, and must be module:NAME [QA0211]"
+        )
     found = getattr(importlib.import_module(module), attribute, None)
     if not isinstance(found, GraphExport) or found.oracle is None:
-        raise ConfigError(f"graph {name} of {package}: {where} is no GraphExport with an oracle")
+        raise ConfigError(
+            f"graph {name} of {package}: {where} is not a GraphExport with an oracle [QA0211]"
+        )
     return found

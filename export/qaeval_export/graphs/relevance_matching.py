@@ -243,7 +243,9 @@ def _make(
     loaded: LoadedModel, request: ArtifactRequest, *, keep_matches: bool = False
 ) -> tuple[nn.Module, Axes]:
     if loaded.model_type == "mpnet":
-        raise ExportError("relevance_matching does not know MPNet's relative positions yet")
+        raise ExportError(
+            "relevance_matching does not support the relative positions of MPNet yet [QA0408]"
+        )
     if request.options["aggregate"] == "mover":
         cosines = LayerCosines(loaded.model, first_position=first_position(loaded))
         return cosines, ("n_pairs", len(cosines.layers), "n_cand", "n_tokens_padded")

@@ -57,21 +57,24 @@ class OutFolder:
             If the folder holds something else.
         """
         if self.path.exists() and not self.path.is_dir():
-            raise ConfigError(f"--out {self.path} is a file, a folder is needed")
+            raise ConfigError(f"--out {self.path} is a file; name a folder [QA0111]")
         foreign = self.path.is_dir() and any(self.path.iterdir())
         if foreign and not (self.path / _RECORD).exists() and not (self.path / ".lock").exists():
-            raise ConfigError(f"--out {self.path} holds other files; choose a new folder")
+            raise ConfigError(f"--out {self.path} holds other files; choose a new folder [QA0110]")
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             file = open_lock(self.path / ".lock")
         except OSError as error:
-            raise ConfigError(f"cannot write to --out {self.path}: {error.strerror}") from None
+            raise ConfigError(
+                f"cannot write to --out {self.path}: {error.strerror} [QA0111]"
+            ) from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
         except BlockingIOError:
             raise StoreLockedError(
-                f"another training is writing to {self.path}; wait for it, or choose another --out"
+                f"another training is writing to {self.path}; wait for it, or choose another --out "
+                "[QA0505]"
             ) from None
         finally:
             os.close(file)
@@ -99,8 +102,8 @@ class OutFolder:
                 old = before.get(section, {}).get(option)
                 if old != value:
                     raise ConfigError(
-                        f"{self.path} was begun with {_said(option, old)}, now it is "
-                        f"{_said(option, value)}; give what it was begun with, or another --out"
+                        f"{self.path} was started with {_said(option, old)}, now it is "
+                        f"{_said(option, value)}; use the old value, or another --out [QA0110]"
                     )
 
     @contextmanager

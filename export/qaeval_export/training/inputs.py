@@ -94,11 +94,12 @@ def _score_of(value: object, *, scale: float, where: str) -> float:
         or not isinstance(value, int | float)
         or not abs(value) <= sys.float_info.max
     ):
-        raise InputError(f"{where}: a number is needed, not {value!r}")
+        raise InputError(f"{where}: {value!r} is not a number [QA0901]")
     score = float(value) / scale
     if not 0 <= score <= 1:
         raise InputError(
-            f"{where}: {value:g} divided by --scale {scale:g} is {score:g}, not in [0, 1]"
+            f"{where}: {value:g} divided by --scale {scale:g} is {score:g}, outside of [0, 1] "
+            "[QA0901]"
         )
     return score
 
@@ -141,7 +142,8 @@ def held_out(keys: Sequence[Hashable], *, share: float, seed: int, what: str) ->
     n_dev = max(1, round(share * len(distinct)))
     if n_dev >= len(distinct):
         raise ConfigError(
-            f"--dev-share {share:g} of {len(distinct)} {what} leaves none to train on"
+            f"--dev-share {share:g} takes all {len(distinct)} {what}; none is left to train on "
+            "[QA0104]"
         )
     order = np.random.default_rng(seed).permutation(len(distinct))
     chosen = {distinct[i] for i in order[:n_dev]}
@@ -184,7 +186,7 @@ def read_squad(paths: Sequence[Path], *, unanswerable: bool = False) -> list[Que
         if not unanswerable:
             found = [question for question in found if question.spans]
         if not any(question.spans for question in found):
-            raise InputError(f"{path} has no question with an answer in its context")
+            raise InputError(f"{path} has no question with an answer in its context [QA0901]")
         questions.extend(found)
     return questions
 
@@ -239,16 +241,23 @@ def _question_of(row: _Row, path: Path) -> Question | None:
     context = _text(row.context, f"{where}, field 'context'")
     question = _text(row.question, f"{where}, field 'question'")
     if not isinstance(row.answers, list) or not isinstance(row.starts, list):
-        raise InputError(f"{where}: answers and their starts are lists, one value per annotator")
+        raise InputError(
+            f"{where}: answers and answer starts must be lists, with one value for each annotator "
+            "[QA0901]"
+        )
     if len(row.answers) != len(row.starts):
-        raise InputError(f"{where}: {len(row.answers)} answers, {len(row.starts)} starts")
+        raise InputError(
+            f"{where}: {len(row.answers)} answers, but {len(row.starts)} answer starts [QA0901]"
+        )
     spans = []
     for answer, start in zip(row.answers, row.starts, strict=True):
         text = _text(answer, f"{where}, field 'answers'")
         if text.strip().lower().rstrip(".") in _YES_NO or not text:
             continue
         if not isinstance(start, int) or context[start : start + len(text)] != text or start < 0:
-            raise InputError(f"{where}: the context does not have {text!r} at {start!r}")
+            raise InputError(
+                f"{where}: the context does not have the answer {text!r} at {start!r} [QA0901]"
+            )
         spans.append((start, start + len(text)))
     # A question that is answered by yes or no has an answer, but none in the context.
     return Question(context, question, tuple(spans)) if spans or not row.answers else None
@@ -257,7 +266,7 @@ def _question_of(row: _Row, path: Path) -> Question | None:
 def _text(value: object, where: str) -> str:
     if not isinstance(value, str):
         found = "null" if value is None else type(value).__name__
-        raise InputError(f"{where}: a text is needed, not {found}")
+        raise InputError(f"{where}: a text is needed, and it is {found} [QA0901]")
     return value
 
 
@@ -275,11 +284,11 @@ def _json_rows(path: Path) -> Iterator[_Row]:
                         [answer["answer_start"] for answer in asked["answers"]],
                     )
     except ValueError as error:
-        raise UnreadableFileError(f"{path} is not JSON: {error}") from None
+        raise UnreadableFileError(f"{path} is not JSON: {error} [QA0304]") from None
     except (KeyError, TypeError, AttributeError) as error:
         raise SchemaError(
-            f"{path} is not laid out as SQuAD (data > paragraphs > context, qas > question, "
-            f"answers > text, answer_start): {type(error).__name__} {error}"
+            f"{path} does not have the layout of SQuAD (data > paragraphs > context, qas > "
+            f"question, answers > text, answer_start): {type(error).__name__} {error} [QA0304]"
         ) from None
 
 
@@ -310,11 +319,11 @@ def check_file(path: Path, *, option: str) -> None:
     if path.is_file():
         return
     if path.is_dir():
-        raise InputError(f"{option} {path} is a folder, a file is needed")
+        raise InputError(f"{option} {path} is a folder; name a file [QA0301]")
     folder = path.parent
     known = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     hint = nearest(path.name, known) if 0 < len(known) <= 20 else ""
-    raise InputError(f"{option} {path}: no such file{hint}")
+    raise InputError(f"{option} {path}: no such file{hint} [QA0301]")
 
 
 def read_columns(path: Path, names: Iterable[str]) -> dict[str, list[Any]]:
@@ -332,7 +341,7 @@ def read_columns(path: Path, names: Iterable[str]) -> dict[str, list[Any]]:
     is_jsonl = path.suffix.lower() in (".jsonl", ".ndjson", ".json")
     columns = (_read_jsonl if is_jsonl else _read_parquet)(path, tuple(names))
     if not next(iter(columns.values())):
-        raise InputError(f"{path} has no rows")
+        raise InputError(f"{path} has no rows [QA0901]")
     return columns
 
 
@@ -341,7 +350,7 @@ def _read_parquet(path: Path, names: tuple[str, ...]) -> dict[str, list[Any]]:
         known = pq.read_schema(path).names
         for name in names:
             if name not in known:
-                raise SchemaError(f"{path} has no column {name!r}{nearest(name, known)}")
+                raise SchemaError(f"{path} has no column {name!r}{nearest(name, known)} [QA0305]")
         table = pq.read_table(path, columns=list(names))
     return {name: table[name].to_pylist() for name in names}
 
@@ -351,7 +360,9 @@ def _readable_parquet(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        raise UnreadableFileError(f"{path} is not a readable Parquet file: {error}") from None
+        raise UnreadableFileError(
+            f"{path} is not a readable Parquet file: {error} [QA0304]"
+        ) from None
 
 
 def _read_jsonl(path: Path, names: tuple[str, ...]) -> dict[str, list[Any]]:
@@ -364,7 +375,8 @@ def _read_jsonl(path: Path, names: tuple[str, ...]) -> dict[str, list[Any]]:
             missing = [name for name in names if name not in row]
             if missing:
                 raise SchemaError(
-                    f"{path}, line {number}: no field {missing[0]!r}{nearest(missing[0], row)}"
+                    f"{path}, line {number}: no field {missing[0]!r}{nearest(missing[0], row)} "
+                    "[QA0305]"
                 )
             for name in names:
                 columns[name].append(row[name])
@@ -375,7 +387,7 @@ def _parse_line(path: Path, number: int, line: bytes) -> Mapping[str, Any]:
     try:
         row = json.loads(line)
     except ValueError as error:
-        raise UnreadableFileError(f"{path}, line {number} is not JSON: {error}") from None
+        raise UnreadableFileError(f"{path}, line {number} is not JSON: {error} [QA0304]") from None
     if not isinstance(row, dict):
-        raise UnreadableFileError(f"{path}, line {number} is not a JSON object")
+        raise UnreadableFileError(f"{path}, line {number} is not a JSON object [QA0304]")
     return row

@@ -66,7 +66,7 @@ class KpqaTask(Task):
             for part in (train, dev)
         )
         if not self._train or not self._dev:
-            raise InputError(f"--max-tokens {options.max_tokens} cuts every answer off")
+            raise InputError(f"--max-tokens {options.max_tokens} cuts off every answer [QA0902]")
         self.n_dev = len(self._dev)
 
     def collate(self, items: list[tuple[int, int]]) -> dict[str, torch.Tensor]:

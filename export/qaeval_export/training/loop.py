@@ -129,12 +129,14 @@ def train(task: Task, model: Any, options: TrainingOptions, folder: Path) -> lis
         if trainer.state.global_step < n_steps:
             raise RunStoppedError(
                 f"stopped at step {trainer.state.global_step:,} of {n_steps:,}; the same command "
-                "goes on from there"
+                "resumes there [QA0005]"
             )
         log = trainer.state.log_history
     history = _dev_history(log)
     if not all(math.isfinite(entry["dev"]["loss"]) for entry in history):
-        raise RunError(f"the loss is no number: lower --learning-rate {options.learning_rate:g}")
+        raise RunError(
+            f"the loss is not a number; lower --learning-rate {options.learning_rate:g} [QA0903]"
+        )
     trainer.model.load_state_dict(load_file(folder / _KEPT_FILE))
     return history
 

@@ -79,15 +79,15 @@ def check_base(source: ModelSource, *, max_tokens: int) -> None:
     if config.model_type not in ENCODER_TYPES:
         raise ConfigError(
             f"--base {source.name} is of type {config.model_type!r}; it must be one of "
-            f"{', '.join(ENCODER_TYPES)}"
+            f"{', '.join(ENCODER_TYPES)} [QA0408]"
         )
     # These count positions from padding_idx + 1.
     from_padding = config.model_type in (*ROBERTA_TYPES, "mpnet")
     reserved = config.pad_token_id + 1 if from_padding else 0
     if max_tokens > config.max_position_embeddings - reserved:
         raise ConfigError(
-            f"--max-tokens {max_tokens}: {source.name} has "
-            f"{config.max_position_embeddings - reserved} positions"
+            f"--max-tokens {max_tokens} is too many: {source.name} has "
+            f"{config.max_position_embeddings - reserved} positions [QA0902]"
         )
 
 

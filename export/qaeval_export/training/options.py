@@ -12,7 +12,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from qaeval_core.errors import nearest
-from qaeval_core.terminal import say
+from qaeval_core.terminal import say_error
 
 # Low-rank factors start at zero and need a larger step than weights that are trained already.
 _LEARNING_RATE_LORA = 5e-4
@@ -46,14 +46,14 @@ _INPUT, _OUTPUT, _MODEL, _TRAINING, _RUN = "Input", "Output", "Model", "Training
 def _positive(given: str) -> float:
     value = _number(given)
     if not 0 < value < math.inf:
-        raise typer.BadParameter(f"a number above 0 is needed: {given!r}")
+        raise typer.BadParameter(f"{given!r} is not a number above 0")
     return value
 
 
 def _share(given: str) -> float:
     value = _number(given)
     if not 0 < value < 1:
-        raise typer.BadParameter(f"a share between 0 and 1 is needed: {given!r}")
+        raise typer.BadParameter(f"{given!r} is not a number between 0 and 1")
     return value
 
 
@@ -68,7 +68,9 @@ def _check_columns(words: list[str] | None) -> list[str]:
     for word in words or ():
         name, separator, column = word.partition("=")
         if not separator or not column or name not in _COLUMNS:
-            raise typer.BadParameter(f"takes name=column, not {word!r}{nearest(name, _COLUMNS)}")
+            raise typer.BadParameter(
+                f"{word!r} is not of the form name=column{nearest(name, _COLUMNS)}"
+            )
     return words or []
 
 
@@ -351,7 +353,7 @@ def parse_options(arguments: Sequence[str] | None) -> AnyOptions:
     try:
         options = command.main(args=words, prog_name="qaeval train", standalone_mode=False)
     except _UsageError as error:
-        say(f"error: {error.format_message()} (qaeval train --help shows examples)")
+        say_error(f"{error.format_message()} (qaeval train --help shows examples) [QA0101]")
         sys.exit(2)
     if not isinstance(options, AnyOptions):
         sys.exit(options)  # The status of --help.

@@ -228,9 +228,9 @@ def _check_room(questions: Sequence[Question], tokenizer: Any, *, max_tokens: in
     for text, ids in zip(asked, tokenizer(asked, add_special_tokens=False).input_ids, strict=True):
         if n_free - len(ids) <= MAX_ANSWER_TOKENS:
             raise InputError(
-                f"the question {text[:_MAX_SHOWN]!r} has {len(ids)} tokens, which leaves "
-                f"{max(n_free - len(ids), 0)} of --max-tokens {max_tokens} for the context; more "
-                f"than {MAX_ANSWER_TOKENS} are needed"
+                f"the question {text[:_MAX_SHOWN]!r} has {len(ids)} tokens and leaves "
+                f"{max(n_free - len(ids), 0)} of --max-tokens {max_tokens} for the context; at "
+                f"least {MAX_ANSWER_TOKENS + 1} are needed [QA0902]"
             )
 
 

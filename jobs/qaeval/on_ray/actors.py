@@ -152,7 +152,7 @@ class RemoteSupervisor:
     def _flush(self) -> None:
         if self._answer is not None and ray.get(self._answer):
             self._is_stopped = True
-            raise RunStoppedError("stopped as asked; run again to go on from here")
+            raise RunStoppedError("stopped as asked; run the same command again to resume [QA0005]")
         self._answer = self._coordinator.report.remote(*self._pending)
         self._pending, self._last = (0.0, 0, 0), time.monotonic()
 

@@ -35,8 +35,8 @@ def given_address(cluster: ClusterSection) -> tuple[str | None, str]:
         _ADDRESS.fullmatch(address) and host_and_port(address)[1] < 1 << 16
     ):
         raise RunError(
-            f"{given!r} (of {source}) is no address of a Ray cluster: HOST:PORT, ray://HOST:PORT "
-            "or auto; or run without one: --local"
+            f"{given!r} (from {source}) is not the address of a Ray cluster. Give HOST:PORT, "
+            "ray://HOST:PORT or auto, or run without Ray: --local [QA0501]"
         )
     return address, source
 
@@ -52,9 +52,9 @@ def check_runs_data(cluster: ClusterSection) -> None:
     address, source = given_address(cluster)
     if address is not None and address.startswith("ray://"):
         raise ConfigError(
-            f"{address} (of {source}) is an address of Ray Client, through which Ray Data cannot "
-            "score. Give HOST:PORT of the head on a machine of the cluster, or submit a job: "
-            "ray job submit -- qaeval score ..."
+            f"{address} (from {source}) is a Ray Client address, and Ray Data cannot run through "
+            "it. Give HOST:PORT of the head on a machine of the cluster, or submit a job: ray job "
+            "submit -- qaeval score ... [QA0501]"
         )
 
 
@@ -91,7 +91,7 @@ def announce(cluster: ClusterSection) -> None:
         return
     address, _ = given_address(cluster)
     if address is None:
-        say("starting Ray on this machine: it takes some seconds")
+        say("starting Ray on this machine, which takes some seconds")
     else:
         say(f"connecting to the Ray cluster at {address}")
 

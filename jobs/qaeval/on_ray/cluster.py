@@ -97,8 +97,8 @@ def connected(cluster: ClusterSection, metadata: Mapping[str, str] | None = None
             try:
                 init_ray(options)
             except (ConnectionError, RuntimeError, ValueError) as error:
-                where = f"{address} (of {source})"
-                raise RunError(f"cannot reach a Ray cluster at {where}: {error}") from None
+                where = f"{address} (from {source})"
+                raise RunError(f"cannot reach a Ray cluster at {where}: {error} [QA0501]") from None
         try:
             _check_door(address)
             with watched(f"the Ray cluster at {address}" if address else "the local Ray"):
@@ -119,15 +119,16 @@ def _check_door(address: str | None) -> None:
     if not takes_any_call(ray.get_runtime_context().gcs_address):
         return
     if address is None:
-        raise RunError("the local Ray that was started takes calls without a token: not used")
+        raise RunError("the local Ray accepts calls without a token, so it is not used [QA0501]")
     if os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
         raise RunError(
-            f"the Ray cluster at {address} shows no token, which RAY_AUTH_MODE=token asks for in "
-            "this environment: start the cluster with tokens, or unset it here"
+            f"the Ray cluster at {address} has no token, and RAY_AUTH_MODE=token in this "
+            "environment asks for one. Start the cluster with tokens, or unset RAY_AUTH_MODE here "
+            "[QA0501]"
         )
     say(
-        f"warning: the Ray cluster at {address} takes calls without a token: whoever can reach it "
-        "can run code on it and read what runs there (RAY_AUTH_MODE=token closes it)"
+        f"warning: the Ray cluster at {address} takes calls without a token. Whoever can reach it "
+        "can run code on it. RAY_AUTH_MODE=token closes it"
     )
 
 
@@ -155,8 +156,8 @@ def _check_answers(address: str, source: str) -> None:
             return
         if time.monotonic() > until:
             raise RunError(
-                f"cannot reach a Ray cluster at {address} (of {source}): {why}, for "
-                f"{_ANSWER_S:.0f} s; start it, name another, or run without one: --local"
+                f"cannot reach a Ray cluster at {address} (from {source}): {why}, for "
+                f"{_ANSWER_S:.0f} s. Start it, name another, or run without Ray: --local [QA0501]"
             )
         time.sleep(1.0)
 
@@ -171,7 +172,7 @@ def _why_no_answer(host: str, port: int, *, is_plain: bool) -> str | None:
     if not is_plain:
         return None  # Of an encrypted one no more can be seen from here.
     done = ask_alive(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", _DOOR_TIMEOUT_S)
-    return None if is_answer(done) else "what listens there is no Ray, or hangs"
+    return None if is_answer(done) else "the process that listens there is not Ray, or hangs"
 
 
 def takes_any_call(gcs_address: str) -> bool:
@@ -261,7 +262,7 @@ def wait_for_resources(cluster: ClusterSection, device: Device) -> None:
             if time.monotonic() > deadline:
                 raise RunError(
                     f"the cluster has no {wanted} after {cluster.start_timeout_s:.0f} s "
-                    "(cluster.start_timeout_s)"
+                    "(cluster.start_timeout_s) [QA0503]"
                 )
             time.sleep(1.0)
     finally:

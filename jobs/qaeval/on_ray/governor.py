@@ -163,7 +163,10 @@ class _RayTransport:
                 # One that has ended itself; or one whose node is gone.
                 self._handle = None
                 if time.monotonic() > until_s or getattr(error, "actor_init_failed", False):
-                    raise RunError(f"the governor of the calls does not stay up: {error}") from None
+                    raise RunError(
+                        "the governor, which keeps the limits of calls, does not stay alive: "
+                        f"{error} [QA0608]"
+                    ) from None
                 await asyncio.sleep(_TRY_AGAIN_S)
 
     def _find_or_make(self) -> Any:
@@ -264,8 +267,8 @@ class GovernorActor:
                 self._governor = self._make()
             except OSError as error:
                 raise RunError(
-                    f"cannot keep a ledger in {self._folder}: {error.strerror} "
-                    f"({self._section}ledger_path)"
+                    f"cannot keep the record of calls in {self._folder}: {error.strerror} "
+                    f"({self._section}ledger_path) [QA0606]"
                 ) from None
         return self._governor
 
@@ -292,9 +295,9 @@ class GovernorActor:
             except StoreLockedError as error:
                 if n_left == 0:
                     raise StoreLockedError(
-                        f"{error}: another Ray of this machine calls the same server with the same "
-                        "key. Join that cluster (--address) to share the limits, or wait until its "
-                        "run has ended"
+                        f"{error.text}: another Ray of this machine calls the same server with the "
+                        "same key. Join that cluster (--address) to share the limits, or wait for "
+                        "its run [QA0607]"
                     ) from None
             time.sleep(_LOCK_WAIT_S)
         raise AssertionError

@@ -107,7 +107,7 @@ def watched(where: str) -> Iterator[None]:
     def watch() -> None:
         while not is_over.wait(_STEP_S):
             if raylet is not None and _is_gone(raylet) and not is_over.is_set():
-                _end(f"Ray has ended on this machine ({where})")
+                _end(f"Ray ended on this machine ({where})")
             if silence.look() > SILENT_AFTER_S and not is_over.is_set():
                 _end(f"{where} has not answered for {SILENT_AFTER_S:.0f} s")
 
@@ -143,7 +143,7 @@ def _is_gone(process: psutil.Process) -> bool:
 def _end(what: str) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(_SHOW_CURSOR)
-    say_error(f"{what}; what is committed stays: run the same command again")
+    say_error(f"{what}; committed work is kept; run the same command again [QA0006]")
     sys.stdout.flush()
     has_said()
     os._exit(EXIT_INCOMPLETE)

@@ -52,15 +52,15 @@ def start_here(options: Mapping[str, object]) -> None:
         try:
             return init_ray({**options, **own})
         except ValueError as error:
-            raise RunError(f"Ray cannot start on this machine: {error}") from None
+            raise RunError(f"Ray cannot start on this machine: {error} [QA0502]") from None
         except Exception as error:  # Ray raises no narrower one.
             ray.shutdown()
             _end_started(folder)
             if not n_left:
                 raise RunError(
-                    f"Ray has not started on this machine, tried {_STARTS} times: {error}"
+                    f"Ray did not start on this machine in {_STARTS} tries: {error} [QA0502]"
                 ) from error
-            say(f"Ray has not started, and is tried again, as on a busy machine: {error}")
+            say(f"Ray did not start, perhaps on a busy machine; trying again: {error}")
 
 
 def _end_started(folder: str) -> None:

@@ -80,11 +80,15 @@ class Nodes:
         n_asked = len(blind) + len(self._seeing)
         is_here = ray.get_runtime_context().get_node_id() in blind
         if blind and (is_here or 2 * len(blind) >= n_asked or not self._may_leave_out):
-            lines = [f"node {_address(node)} does not see {what}" for node, what in blind.items()]
-            raise BlindNodeError(
-                "\n".join(lines) + "\nmount it there under the same path, or take the node away; "
-                "install what is of another version; nothing was computed"
+            lines = [
+                f"node {_address(node)} does not see {what} [QA0504]"
+                for node, what in blind.items()
+            ]
+            lines.append(
+                "mount it there under the same path, or remove the node, and install the same "
+                "versions; nothing was computed"
             )
+            raise BlindNodeError("\n".join(lines))
         self.leave_out(blind)
 
     def look_around(self) -> None:
@@ -101,13 +105,13 @@ class Nodes:
         """
         for node, what in blind.items():
             if node not in self._blind:
-                self._say(f"node {_address(node)} is left out: it does not see {what}")
+                self._say(f"node {_address(node)} is skipped: it does not see {what}")
         self._blind.update(blind)
         self._seeing -= set(blind)
         if self._blind and not any(node not in self._blind for node in _alive()):
             node, what = next(iter(self._blind.items()))
             raise BlindNodeError(
-                f"no node is left to work on: node {_address(node)} does not see {what}"
+                f"no node is left to work on: node {_address(node)} does not see {what} [QA0504]"
             )
 
     def ray_options(self) -> dict[str, Any]:
@@ -167,7 +171,7 @@ class Nodes:
     def _take_in(self, node: str) -> None:
         self._seeing.add(node)
         if self._blind.pop(node, None) is not None:
-            self._say(f"node {_address(node)} works again: it sees all that it must")
+            self._say(f"node {_address(node)} is used again: it sees everything now")
 
 
 def _alive() -> list[str]:

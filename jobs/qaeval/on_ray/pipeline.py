@@ -83,7 +83,7 @@ class RayExecutor:
 
     def _look(self) -> None:
         if self.stop.is_set():
-            raise RunStoppedError("stopped as asked; run again to go on from here")
+            raise RunStoppedError("stopped as asked; run the same command again to resume [QA0005]")
 
     def make_pass(
         self,
@@ -149,10 +149,13 @@ class RayExecutor:
             except PipelineError as error:
                 if not may_fail or self.stop.is_set():
                     raise RunError(
-                        f"{error} once more; what is committed stays: run the same command again"
+                        f"{error} again; committed work is kept, run the same command again "
+                        "[QA0516]"
                     ) from None
                 may_fail = False
-                self._say(f"{error}: what is left begins anew ({len(error.pieces):,} pieces)")
+                self._say(
+                    f"{error}; starting the remaining work again ({len(error.pieces):,} pieces)"
+                )
                 pieces = error.pieces
             if not pieces or self.stop.is_set():
                 return
@@ -302,7 +305,7 @@ class _Pass(ABC):
             if news.is_stopping and standing.is_still:
                 return
             if not rows and self._is_stalled(standing):
-                what = f"no worker has done anything for {duration(standing.idle_s)}"
+                what = f"no worker made progress for {duration(standing.idle_s)}"
                 raise PipelineError(what, results.open)
 
     def _is_stalled(self, standing: Attendance) -> bool:
@@ -399,7 +402,7 @@ class AskPieces(PieceActor):
         except Exception as error:
             log.exception("unexpected error")
             raise RunError(
-                f"{type(error).__name__}: {error} (its trace is in the log of the actor)"
+                f"{type(error).__name__}: {error} (the log of the actor has its traceback) [QA0516]"
             ) from None
         finally:
             self.account = self._worker.account

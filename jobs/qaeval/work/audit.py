@@ -44,7 +44,7 @@ def audit_out(
                 options.show(line)
             return
         if to is None:
-            raise ConfigError("no folder for the report: give --to REPORT")
+            raise ConfigError("no folder for the report; give --to REPORT [QA0107]")
         report = Store(open_out(to, "--to"), outages=Outages(retry_s=RETRY_S))
         probe(report.out, report.outages, is_locked=False, option="--to")
         outcome = _run(out, request, folder, address=address)

@@ -34,7 +34,7 @@ def calibrate_corpus(
     """Check a request, find what it asks for, and write it."""
     try:
         if not corpus:
-            raise ConfigError("name the corpus: --corpus NAME")
+            raise ConfigError("no corpus is named; give --corpus NAME [QA0107]")
         resolved = words.checked({})
     except QAEvalError as error:
         options.fail(error)
@@ -64,12 +64,12 @@ def _calibrated(config: RunConfig) -> str:
         if not kind:
             known = ", ".join(metric.name for metric in METRICS.values() if metric.calibrated)
             raise ConfigError(
-                f"metrics.{name}: {config.metrics[name].metric} has nothing to calibrate; "
-                f"metrics that have: {known}"
+                f"metrics.{name}: {config.metrics[name].metric} has nothing to calibrate; these "
+                f"metrics have: {known} [QA0217]"
             )
     found, *others = dict.fromkeys(kinds.values())
     if others:
-        raise ConfigError(f"calibrate one metric per command: {found} or {others[0]}, not both")
+        raise ConfigError(f"calibrate one metric per command: {found} or {others[0]} [QA0102]")
     return found
 
 
@@ -158,6 +158,11 @@ def _show_complexity(record: ComplexityRecord, path: Path) -> None:
 def _check_no_baseline(metrics: object) -> None:
     for name, settings in dict(metrics).items():  # type: ignore[call-overload]
         if settings.baseline is not None:
-            raise ConfigError(f"metrics.{name}.baseline is what calibrate finds: leave it out")
+            raise ConfigError(
+                f"metrics.{name}.baseline is what calibrate finds; leave it out [QA0217]"
+            )
         if settings.profile == "authors":
-            raise ConfigError(f"metrics.{name}: profile=authors never rescales")
+            raise ConfigError(
+                f"metrics.{name}: profile=authors never rescales, so there is nothing to calibrate "
+                "[QA0217]"
+            )

@@ -53,7 +53,9 @@ class Words:
         for text in self.columns or ():
             role, separator, column = text.partition("=")
             if not separator or role not in ROLES:
-                raise ConfigError(f"--column takes role=name, not {text!r}{nearest(role, ROLES)}")
+                raise ConfigError(
+                    f"--column takes ROLE=NAME, not {text!r}{nearest(role, ROLES)} [QA0105]"
+                )
             overrides[f"input.columns.{role}"] = column
         if self.inputs:
             overrides["input.paths"] = list(self.inputs)
@@ -65,5 +67,6 @@ class Words:
         names = [metric_name(part.strip()) for part in given]
         for name in names:
             if name not in METRICS:
-                raise UnknownMetricError(f"unknown metric {name!r}{nearest(name, METRICS)}", name)
+                hint = nearest(name, METRICS)
+                raise UnknownMetricError(f"unknown metric {name!r}{hint} [QA0204]", name)
         return names

@@ -32,7 +32,7 @@ from qaeval_core.storage.path import check_lasting
 _WORDS = {"exact_match": "exact_match", "f1": "f1"}
 _MODELS = {"sas": "sas", "bertscore": "bertscore_f1"}
 _N_EXPORTS = 2
-_STOPPED = RunStoppedError("stopped as asked; the same command goes on")
+_STOPPED = RunStoppedError("stopped as asked; run the same command again to resume [QA0005]")
 
 NATURAL = """\
 1. Natural answers: {n} questions, each with a right and a wrong answer.

@@ -37,7 +37,7 @@ def filter_out(
     """Carry out a request, or show its plan; ends the process where nothing is certified."""
     try:
         if to is None and not dry_run:
-            raise ConfigError("no folder for what is kept: give --to KEPT")
+            raise ConfigError("no folder for the kept rows; give --to KEPT [QA0107]")
         folder = open_out(to, "--to") if to is not None else None
         corpus = open_corpus(out, columns=request.columns, partial=request.partial, inputs=inputs)
         plan = make_plan(request, corpus)
@@ -65,7 +65,9 @@ def whole_numbers(text: str | None) -> tuple[int, ...]:
     words = [word.strip() for word in (text or "").split(",") if word.strip()]
     for word in words:
         if not word.isdecimal():
-            raise ConfigError(f"--looks is {text!r}, needs numbers of labels, such as 200,400")
+            raise ConfigError(
+                f"--looks is {text!r}; give numbers of labels, such as 200,400 [QA0104]"
+            )
     return tuple(map(int, words))
 
 
@@ -82,7 +84,7 @@ def role_columns(words: Sequence[str]) -> dict[str, str]:
         role, separator, name = text.partition("=")
         if not separator or role not in ROLE_NAMES:
             hint = "" if role in ROLE_NAMES else nearest(role, ROLE_NAMES)
-            raise ConfigError(f"--column takes role=name, not {text!r}{hint}")
+            raise ConfigError(f"--column takes ROLE=NAME, not {text!r}{hint} [QA0105]")
         columns[role] = name
     return columns
 

@@ -39,7 +39,7 @@ def score_rows(
     """Check a request and carry it out, or show its plan; ends the process where it cannot."""
     try:
         if local and extra["cluster.address"] is not None:
-            raise ConfigError("--local takes no cluster: leave --address out")
+            raise ConfigError("--local uses no cluster; leave --address out [QA0102]")
         resolved = words.checked(extra)
         packages.check_before_input(resolved)
         files = find_files(resolved, needs_out=not dry_run)
@@ -79,8 +79,8 @@ def _with_package(error: UnknownMetricError, out: object) -> QAEvalError:
     if package is None:
         return error
     return ConfigError(
-        f"the metric {error.metric} is of {package}, which is not installed here; {out} was "
-        "scored with it"
+        f"{out} was scored with the metric {error.metric} of {package}, which is not installed "
+        "here [QA0205]"
     )
 
 
@@ -108,10 +108,10 @@ def show_plan(config: RunConfig, inputs: Inputs) -> None:
             device=local_device(config.cluster),
         )
     except ArtifactMissingError as error:
-        options.show(f"units and tokens are known once the models are exported: {error}")
+        options.show(f"units and tokens are not known before the models are exported: {error}")
         return
     except PackagesMissingError as error:
-        options.show(f"units and tokens are known once all is installed: {error}")
+        options.show(f"units and tokens are not known before everything is installed: {error}")
         return
     except QAEvalError as error:
         options.fail(error)
@@ -169,12 +169,12 @@ def _run(
         for line in summary_lines(outcome.report, job.store.out):
             options.show(line)
     if outcome.stopped:
-        options.say("incomplete: run the same command again to go on")
+        options.say("incomplete; run the same command again to resume")
         sys.exit(options.EXIT_INCOMPLETE)
     if outcome.is_new and outcome.report is not None:
         why = no_score_line(outcome.report)
         if why is not None:
-            options.say_error(why)
+            options.say_error(f"{why} [QA0520]")
             sys.exit(options.EXIT_INCOMPLETE)
     return outcome
 
@@ -187,7 +187,7 @@ def stop_on_signals(stop: threading.Event) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         stop.set()
         name = signal.Signals(number).name
-        options.say(f"{name}: stopping after the batch in hand; press Ctrl-C to stop at once")
+        options.say(f"{name}: stopping after this batch; press Ctrl-C to stop at once")
 
     signal.signal(signal.SIGTERM, ask)
     signal.signal(signal.SIGINT, ask)

@@ -346,10 +346,10 @@ def _check_given(settings: ChatSettings, required: Sequence[str], *, instance: s
     for key in required:
         if getattr(settings, key) is None:
             name = instance
-            raise ConfigError(f"metrics.{name}.{key} is missing: --set {name}.{key}=...")
+            raise ConfigError(f"metrics.{name}.{key} is missing: --set {name}.{key}=... [QA0207]")
     if settings.api not in CHAT_APIS:
         hint = nearest(settings.api, CHAT_APIS)
-        raise ConfigError(f"metrics.{instance}.api: unknown {settings.api!r}{hint}")
+        raise ConfigError(f"metrics.{instance}.api: unknown {settings.api!r}{hint} [QA0202]")
 
 
 def _asked(settings: ChatSettings, headers: Sequence[str]) -> dict[str, object]:
@@ -430,7 +430,8 @@ def check_agreement(plans: Sequence[ChatFamilyPlan]) -> None:
             for key in keys:
                 if getattr(other.settings, key) != getattr(settings, key):
                     raise ConfigError(
-                        f"two metrics {what} with other values of {key}; they share it"
+                        f"two metrics {what} with different values of {key}, which they share "
+                        "[QA0209]"
                     )
 
 

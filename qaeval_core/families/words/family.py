@@ -171,7 +171,7 @@ def _version(library: str) -> str:
         return metadata.version(library)
     except metadata.PackageNotFoundError:
         raise PackagesMissingError(
-            f"this tokenizer needs {library}: pip install {library}"
+            f"this tokenizer needs {library}: pip install {library} [QA0004]"
         ) from None
 
 

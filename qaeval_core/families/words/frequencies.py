@@ -161,15 +161,17 @@ def read_frequencies(
         else:
             table = (outages or Outages()).call(read, store=path.place, what=what)
     except (OSError, pa.ArrowException) as error:
-        raise ConfigError(f"{what}: {error}") from None
+        raise ConfigError(f"{what}: {error} [QA0219]") from None
     if table is None:
-        raise ConfigError(f"no such file of document frequencies: {path}")
+        raise ConfigError(f"no such file of document frequencies: {path} [QA0219]")
     metadata = table.schema.metadata or {}
     if _N_DOCUMENTS not in metadata or table.column_names != ["hash", "rows"]:
-        raise ConfigError(f"{path} holds no document frequencies of qaeval")
+        raise ConfigError(f"{path} is not a file of document frequencies [QA0219]")
     found = metadata[_WORDS].decode()
     if found != words:
-        raise ConfigError(f"{path} counts words split by {found}, but this run splits by {words}")
+        raise ConfigError(
+            f"{path} was counted with the tokenizer {found}, and this run uses {words} [QA0219]"
+        )
     return FrequencyTable(
         table.column("hash").to_numpy(),
         table.column("rows").to_numpy(),
