@@ -120,7 +120,7 @@ def test_the_command_says_what_it_chose_or_ends_with_2(tmp_path: Path) -> None:
     as_candidate = ("--column", "candidate=question")
     tuned = ("--set", "scoring.progress_s=1")
     said = qaeval("score", path, "--out", out, *as_candidate, *tuned, expect=2)
-    assert "--metrics f1,sas, for the input has" in said
+    assert "with --set the columns choose none; add --metrics f1,sas, for the input has" in said
     assert not out.exists()
     said = qaeval("score", path, "--out", out, *as_candidate, "--metrics", "EM")
     assert "because" not in said
