@@ -55,7 +55,7 @@ def test_an_expected_complexity_is_checked_before_a_call_is_paid(
             app, ["score", str(tmp_path / "input.parquet"), "--local", *words]
         )
         assert shown.exit_code == 2, shown.output
-        assert "[QA0216]" in shown.output
+        assert "e.json is not a file of expected complexities" in shown.output
         assert server.stats()["n_calls"] == 0
 
 

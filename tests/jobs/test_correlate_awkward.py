@@ -89,7 +89,7 @@ def test_a_new_study_leaves_nothing_of_an_old_one(table: Path, tmp_path: Path) -
         (("--human", "rating,rating", "--metrics", "m"), "names a column twice"),
         ((*REQUEST, "--seed", "-1"), "--seed is -1"),
         ((*REQUEST[:4], "--resamples", "2"), "--resamples is 2"),
-        ((*REQUEST, "--by", "words"), "QA0306"),
+        ((*REQUEST, "--by", "words"), "one value for each row is needed [QA0306]"),
         ((*REQUEST, "--auc", "sum(m) > 3"), "one value for all rows"),
         ((*REQUEST, "--min-gap", "2"), "--min-gap needs --win-lose"),
     ],

@@ -229,7 +229,9 @@ def test_what_it_would_take(out: Path, tmp_path: Path) -> None:
 
 
 def test_exit_codes(out: Path, tmp_path: Path) -> None:
-    assert "[QA0104]" in qaeval("filter", out, "--to", tmp_path / "kept", "--share", "0", expect=2)
+    assert "--share is 0; it must be a number above 0" in qaeval(
+        "filter", out, "--to", tmp_path / "kept", "--share", "0", expect=2
+    )
     assert "no such file or folder" in qaeval(
         "filter", tmp_path / "nowhere", "--to", tmp_path / "kept", expect=2
     )

@@ -249,7 +249,9 @@ def test_the_same_page_is_written_again(out: Path) -> None:
 
 def test_bad_requests_name_the_nearest(out: Path, tmp_path: Path) -> None:
     assert "did you mean 'topic'" in qaeval("report", out, "--by", "topics", expect=2)
-    assert "[QA0102]" in qaeval("report", out, "--texts", "3", "--no-texts", expect=2)
+    assert "--texts or --no-texts, not both" in qaeval(
+        "report", out, "--texts", "3", "--no-texts", expect=2
+    )
     with pytest.raises(ConfigError, match="20.*QA0104"):
         page_again(out, n_texts=21)
     for shows in (page_again, run_examples):
