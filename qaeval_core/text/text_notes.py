@@ -37,8 +37,8 @@ def printed_note(column: str, values: Iterable[object]) -> str | None:
     Examples
     --------
     >>> print(printed_note("references", ['["Oslo", "in Oslo"]', "[]", None]))
-    column 'references' holds texts that look like printed lists, such as '["Oslo", "in Oslo"]': \
-each is read as one text; make lists of them: polars' str.json_decode, or json.loads
+    column 'references' holds texts that look like printed lists, such as '["Oslo", "in Oslo"]'. \
+Each is read as one text; polars' str.json_decode or json.loads make lists of them
     >>> printed_note("references", ["Oslo", "[sic]"]) is None
     True
     """
