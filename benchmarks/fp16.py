@@ -3,10 +3,7 @@
 ``python -m benchmarks.fp16`` computes LRM of questions and contexts of SQuAD in fp32, and in fp16
 where each value is rounded as on a GPU: all of it; with what decides the token in fp32; with the
 residual stream in fp32; with both; and all of it where LRM weighs. Then the causal LM on the fixed
-pairs of the parity gate, and what LRM takes at best by what is kept in fp32, up to all of it, by
-the bounds of ``benchmarks.roofline``. No GPU is needed; artifacts are built where they are missing.
-
-``--bounds --json FILE`` makes the bounds alone, and keeps what else is in FILE.
+pairs of the parity gate. No GPU is needed; artifacts are built where they are missing.
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ from tokenizers import Tokenizer
 
 from benchmarks.data import load_rows
 from benchmarks.measure import environment
-from benchmarks.roofline import BERT, MINILM, axes, bound, traced_graph
 from qaeval_core.models.artifact import default_root, ensure_artifact
 from qaeval_core.models.record import ArtifactRequest
 from qaeval_export.facts import ModelFacts
@@ -38,10 +34,6 @@ from qaeval_export.precision import convert, rounded
 N_ROWS = 600
 # A (row, layer) value is off by more where another token was taken: the parity gate's tolerance.
 OFF = 2e-2
-# The batch whose bounds are compared.
-_N_ROWS, _N_TOKENS = 82, 200
-# Of the graph in fp32, beside the names of variants.
-EVERYTHING = "everything"
 
 Names = Set[str]
 # What the residual stream is made by, and what hands on values as it has read them.
@@ -116,18 +108,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--rows", type=int, default=N_ROWS)
-    parser.add_argument("--bounds", action="store_true", help="bounds alone; FILE keeps the rest")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all of it here")
     given = parser.parse_args()
-    measured: dict[str, Any] = {}
-    if not given.bounds:
-        measured = {"environment": environment(1), "lrm": _told(lrm(given.rows))}
-        measured["causal_lm"] = causal_lm()
-        print(json.dumps(measured["causal_lm"]))
-    elif given.json is not None and given.json.exists():
-        measured = json.loads(given.json.read_text(encoding="utf-8"))
-    lines = _told(line for name in (MINILM, BERT) for line in bounds(name))
-    measured["bounds"] = {"environment": environment(1), "lines": lines}
+    measured = {"environment": environment(1), "lrm": _told(lrm(given.rows))}
+    measured["causal_lm"] = causal_lm()
+    print(json.dumps(measured["causal_lm"]))
     if given.json is not None:
         given.json.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
 
@@ -181,34 +166,6 @@ def causal_lm() -> dict[str, Any]:
         "row_mean": float(rows.mean()),
         "row_max": float(rows.max()),
     }
-
-
-def bounds(name: str, proto: onnx.ModelProto | None = None) -> Iterator[dict[str, Any]]:
-    """Yield what one batch of LRM takes at best, by what is kept in fp32; all of it comes last.
-
-    Parameters
-    ----------
-    name : str
-        Whose shape the random model has.
-    proto : ModelProto, optional
-        The graph in fp32, where it has been traced.
-    """
-    proto = proto or traced_graph("relevance_matching", name, {})
-    graphs = {
-        kept: convert(proto, precision="fp16", fp32_nodes=find(proto))
-        for kept, find in VARIANTS.items()
-    }
-    graphs[EVERYTHING] = convert(proto, precision="fp32")
-    for kept, graph in graphs.items():
-        own = bound(graph, axes({"n_rows": _N_ROWS, "n": _N_TOKENS}))
-        yield {
-            "model": name,
-            "shape": f"{_N_ROWS} x {_N_TOKENS}",
-            "kept_in_fp32": kept,
-            "ms": own.seconds * 1e3,
-            "gb": own.n_bytes / 1e9,
-            "kernels": len(own.kernels),
-        }
 
 
 if __name__ == "__main__":

@@ -303,7 +303,7 @@ def make_job(
     )
 
 
-# Least time of BERT-base's LRM, and of MiniLM's, in fp32 over that in fp16: `benchmarks.roofline`.
+# Least time of BERT-base's LRM, and of MiniLM's, in fp32 over that in fp16: `docs/gpu.md`.
 _COST_OF_FP32 = ": on a GPU that takes 5 to 7 times as long"
 
 
