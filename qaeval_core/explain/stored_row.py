@@ -23,6 +23,7 @@ from qaeval_core.errors import (
     ReconcileError,
     nearest,
 )
+from qaeval_core.metrics.base import Settings
 from qaeval_core.metrics.catalog import metric_of
 from qaeval_core.metrics.unknown import is_known
 from qaeval_core.models.artifact import Artifact, default_root, find_artifact
@@ -88,17 +89,7 @@ def make_same_job(
     ReconcileError
         If a model, option or input column is another one now.
     """
-    config = run.config
-    for name in instances:
-        if name not in config.metrics:
-            raise ConfigError(
-                f"no instance {name!r} in {run.out}{nearest(name, config.metrics)} [QA0105]"
-            )
-    chosen = {name: config.metrics[name] for name in instances}
-    for own in chosen.values():
-        metric_of(own).reads(own)  # One that is not installed says so.
-    chosen = chosen or {name: own for name, own in config.metrics.items() if is_known(own)}
-    config = config.model_copy(update={"metrics": chosen})
+    config = run.config.model_copy(update={"metrics": _chosen(run, instances)})
     check_address(run, inputs)
     config = _with_own_places(config, out=run.out, artifacts=artifacts, inputs=inputs)
     try:
@@ -130,6 +121,18 @@ def make_same_job(
                 f"{_difference(run, family.key, job)}{_likely(changed)} [QA0518]"
             )
     return job
+
+
+def _chosen(run: FinishedRun, instances: Sequence[str]) -> dict[str, Settings]:
+    """Return some instances of a run, or all whose metrics are installed."""
+    known = run.config.metrics
+    for name in instances:
+        if name not in known:
+            raise ConfigError(f"no instance {name!r} in {run.out}{nearest(name, known)} [QA0105]")
+    chosen = {name: known[name] for name in instances}
+    for own in chosen.values():
+        metric_of(own).reads(own)  # One that is not installed says so.
+    return chosen or {name: own for name, own in known.items() if is_known(own)}
 
 
 def _with_own_places(

@@ -173,6 +173,25 @@ def make_plan(request: FilterRequest, corpus: Corpus) -> FilterPlan:
         If columns are missing or do not fit, or options clash; names the nearest column.
     """
     notes = list(corpus.notes)
+    stages = _stages(request, corpus, notes)
+    if corpus.id_column is None:
+        notes.append(
+            "no id column, so rows are named by file and row number. Which rows are kept then "
+            "depends on the files; --column id=NAME names an id"
+        )
+    deciding = dict.fromkeys((*stages.rank.columns, *request.learn, *stages.keep_columns))
+    return FilterPlan(
+        request,
+        corpus,
+        stages,
+        _metrics(corpus, stages.rank),
+        {name: _signature(corpus, name) for name in deciding},
+        tuple(notes),
+    )
+
+
+def _stages(request: FilterRequest, corpus: Corpus, notes: list[str]) -> Stages:
+    """Return the stages of a request; what people may not expect of them joins the notes."""
     rank = _rank(request, corpus)
     keep_columns = _keep_columns(request, corpus)
     duplicates = _duplicates(request, corpus, notes)
@@ -206,20 +225,7 @@ def make_plan(request: FilterRequest, corpus: Corpus) -> FilterPlan:
             f"--keep reads {len(keep_columns):,} columns; fewer are needed to name one for each "
             "dropped row [QA0316]"
         )
-    if corpus.id_column is None:
-        notes.append(
-            "no id column, so rows are named by file and row number. Which rows are kept then "
-            "depends on the files; --column id=NAME names an id"
-        )
-    deciding = dict.fromkeys((*rank.columns, *request.learn, *keep_columns))
-    return FilterPlan(
-        request,
-        corpus,
-        stages,
-        _metrics(corpus, rank),
-        {name: _signature(corpus, name) for name in deciding},
-        tuple(notes),
-    )
+    return stages
 
 
 def check_memory(plan: FilterPlan) -> None:

@@ -5,7 +5,7 @@ Footers are read, and what the run wrote about itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow.parquet as pq
 
@@ -134,16 +134,8 @@ def _open_run(
     _check_names(own, score_names)
     roles = _roles(run, columns, _common_names(own))
     _check_roles(own, {**roles, **({"id": id_column} if id_column else {})})
-    notes += unscored
-    question = roles.get("question")
-    if question != "question" and "question" not in columns and "question" in _common_names(own):
-        notes.append(
-            f"questions are those of column {question!r}, the candidates of this run; "
-            "--column question=question takes the other column"
-        )
     is_complete = (run.out / "_SUCCESS").is_file()
-    if not is_complete:
-        notes.append(f"{run.out} is not complete, so this is a part of the corpus")
+    notes += [*unscored, *_doubts(run, columns, roles, own, is_complete=is_complete)]
     return Corpus(
         out=run.out,
         files=tuple(files),
@@ -156,6 +148,25 @@ def _open_run(
         notes=tuple(notes),
         folders=tuple(own for own in map(_place_of, paths) if own is not None and own.is_dir()),
     )
+
+
+def _doubts(
+    run: FinishedRun,
+    columns: Mapping[str, str],
+    roles: Mapping[str, str],
+    files: Sequence[InputFile],
+    *,
+    is_complete: bool,
+) -> Iterator[str]:
+    """Yield notes on what people may not expect of a run's corpus."""
+    question = roles.get("question")
+    if question != "question" and "question" not in columns and "question" in _common_names(files):
+        yield (
+            f"questions are those of column {question!r}, the candidates of this run; "
+            "--column question=question takes the other column"
+        )
+    if not is_complete:
+        yield f"{run.out} is not complete, so this is a part of the corpus"
 
 
 def _with_scores(
