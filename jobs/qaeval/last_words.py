@@ -10,17 +10,16 @@ But: where ``QAEVAL_DEBUG`` is set there is no parent, so that a debugger has th
 from __future__ import annotations
 
 import atexit
-import contextlib
 import ctypes
 import os
 import signal
 import sys
 from collections.abc import Callable
-from types import FrameType
 
 # Whoever sends these knows why it ends.
 _WANTED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE}
 _PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP}
+_WAITED_FOR = {*_PASSED_ON, signal.SIGCHLD}
 _AGAIN = "committed work is kept; run the same command again"
 _WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl
 
@@ -63,15 +62,14 @@ def run(command: Callable[[], None]) -> None:
         return
     parent = os.getpid()
     reading, writing = os.pipe()
-    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
     child = os.fork()
     if child == 0:
         _begin_child(parent, writing)
         command()
         return
     os.close(writing)
-    _pass_on(child)
-    _, status = os.waitpid(child, 0)
+    status = _pass_on(child)
     os.set_blocking(reading, False)  # A process that outlives the child may hold the other end.
     try:
         noted = os.read(reading, 1)
@@ -91,24 +89,28 @@ def _begin_child(parent: int, pipe: int) -> None:
             os._exit(1)
     _Note.pipe, _Note.pid = pipe, os.getpid()
     atexit.register(has_said)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)
 
 
-def _pass_on(child: int) -> None:
-    """Pass signals on; a stop stops the child first, then this process."""
+def _pass_on(child: int) -> int:
+    """Pass signals on until the child ends; return its status.
 
-    def pass_on(number: int, _: FrameType | None) -> None:
-        if number != signal.SIGTSTP:
-            with contextlib.suppress(ProcessLookupError):  # It has ended this moment.
-                os.kill(child, number)
-            return
-        os.kill(child, signal.SIGSTOP)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        os.kill(child, signal.SIGCONT)
-
-    for number in _PASSED_ON:
-        signal.signal(number, pass_on)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+    They stay blocked and are waited for: a handler that Python has yet to call when a wait for the
+    child begins would be called at the end of that wait.
+    """
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # One that is ignored is not waited for.
+    while True:
+        number = signal.sigwait(_WAITED_FOR)
+        if number == signal.SIGCHLD:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                return status
+        elif number == signal.SIGTSTP:  # The child stops first.
+            os.kill(child, signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            os.kill(child, signal.SIGCONT)
+        else:
+            os.kill(child, number)
 
 
 def _end_as(status: int, *, is_told: bool) -> None:
@@ -119,6 +121,7 @@ def _end_as(status: int, *, is_told: bool) -> None:
             _say(_of_signal(number))
         signal.signal(number, signal.SIG_DFL) if number != signal.SIGKILL else None
         os.kill(os.getpid(), number)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     code = os.waitstatus_to_exitcode(status)
     if not is_told:
         _say("the process ended without a message, as it does when Ray is gone")
