@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,7 +43,7 @@ TOKENIZER_CONFIG = {
 
 
 class AnswerModels:
-    """One model of each role, as folders.
+    """One model of each role, as folders; the processes of a session share them.
 
     Parameters
     ----------
@@ -52,7 +53,17 @@ class AnswerModels:
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "artifacts"
-        self.folders = {role: save_small(kind, folder / kind) for role, kind in KINDS.items()}
+        self.folders = {role: folder / kind for role, kind in KINDS.items()}
+        folder.mkdir(exist_ok=True)
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (folder / "made").exists():
+                self._make()
+                (folder / "made").touch()
+
+    def _make(self) -> None:
+        for role, own in self.folders.items():
+            save_small(KINDS[role], own)
         # Training a vocabulary twice gives two of them; models that work together have one.
         tokenizer = (self.folders["encoder"] / "tokenizer.json").read_bytes()
         for role, own in self.folders.items():

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from qaeval_core.signature import hash_text
+
 if TYPE_CHECKING:
     from answer_models import AnswerModels
     from s3_server import S3Server
@@ -56,18 +58,15 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def tiny_settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """Settings that score with small random models of real architectures: quick, not meaningful."""
-    from helpers import build_needed
-    from qaeval_core.configure import load_config
-    from workshop import save_small
+    from answer_models import AnswerModels
 
-    folder = tmp_path_factory.mktemp("tiny")
-    settings = {
-        "qrelscore.encoder": str(save_small("bert", folder / "bert")),
-        "qrelscore.causal_lm": str(save_small("gpt2", folder / "gpt2")),
-        "models.artifacts_path": str(folder / "artifacts"),
+    models = AnswerModels(_shared(tmp_path_factory, "answers"))
+    settings = models.settings("qrelscore")
+    models.overrides({"qrelscore": settings})
+    return {
+        **{f"qrelscore.{role}": own for role, own in settings.items() if role != "metric"},
+        "models.artifacts_path": str(models.root),
     }
-    build_needed(load_config(overrides={**settings, "metrics.qrelscore.metric": "qrelscore"}))
-    return settings
 
 
 @pytest.fixture(scope="session")
@@ -78,11 +77,34 @@ def answer_models(tmp_path_factory: pytest.TempPathFactory) -> AnswerModels:
     from answer_models import AnswerModels
 
     torch.set_num_threads(1)  # Small models; more threads only wait for each other.
-    return AnswerModels(tmp_path_factory.mktemp("answers"))
+    return AnswerModels(_shared(tmp_path_factory, "answers"))
 
 
+def _shared(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
+    """Return a folder of this session that the processes of its tests share."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add an option that shows whether tests depend on their order."""
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run files and tests in any order")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave long tests to those who ask for them: they are neither the default nor just slow."""
+    """Call tests of the embedded models slow: their exports take minutes.
+
+    And leave long tests to those who ask for them: they are neither the default nor just slow.
+    """
+    for item in items:
+        if "artifacts_root" in getattr(item, "fixturenames", ()) and "gpu" not in item.keywords:
+            item.add_marker("slow")
+    if (seed := config.getoption("shuffle")) is not None:
+        # Files stay whole, for what their tests share; each process comes to the same order.
+        items.sort(
+            key=lambda item: [hash_text(f"{seed} {own}") for own in (item.path, item.nodeid)]
+        )
     if "long" in config.option.markexpr:
         return
     left_out = [item for item in items if item.get_closest_marker("long")]

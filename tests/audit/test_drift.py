@@ -340,7 +340,11 @@ def test_survivors_do_not_hide_what_is_undefined() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", [(30, 300), (60, 600), (50, 50)], ids=str)
+@pytest.mark.parametrize(
+    "sizes",
+    [(50, 50), *(pytest.param(own, marks=pytest.mark.long) for own in ((30, 300), (60, 600)))],
+    ids=str,
+)
 def test_corpora_that_grow_and_values_that_hardly_repeat_raise_no_alarm(
     sizes: tuple[int, int],
 ) -> None:

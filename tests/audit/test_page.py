@@ -119,6 +119,7 @@ def test_runs_of_hardly_any_row_have_a_page(n_rows: int) -> None:
     assert "fewer than 30 clusters" in text
 
 
+@pytest.mark.slow
 def test_many_columns_and_slices_stay_small() -> None:
     """What has no room is left out, and that is said."""
     before, now = run(13, n_slices=20), run(13, n_slices=20, shift=1.0, seed=5)

@@ -55,6 +55,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_part_that_was_stopped_goes_on_with_what_has_not_passed(project: Path) -> None:
     (tests,) = long.parts().values()
     assert [name.rpartition("::")[2] for name in tests] == [

@@ -140,7 +140,7 @@ def test_a_run_from_such_a_project_exports_and_scores(
 
 
 @pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(420)
 def test_a_job_is_submitted_from_such_a_project(project: Path, artifacts_root: Path) -> None:
     """Workers look into the folder of the job before they look among what is installed."""

@@ -105,7 +105,7 @@ def test_recomputed_values_equal_the_stored_ones(explained: Explanation, out: Pa
         assert line.now == pytest.approx(line.stored, abs=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_windows_tile_a_long_context(tmp_path: Path, artifacts_root: Path) -> None:
     """Protects from matches beside their tokens from the second window on."""
     row = next(row for row in sample_table().to_pylist() if len(row["context"]) > 7_000)

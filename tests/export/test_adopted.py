@@ -25,6 +25,8 @@ from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.planning.compile import needed_requests
 from qaeval_export.build import build_artifact
 
+pytestmark = pytest.mark.slow
+
 each_kind = pytest.mark.parametrize("kind", KINDS)
 ROWS = [
     {"candidate": "1874", "references": ["in the year 1874"]},

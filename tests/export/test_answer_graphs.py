@@ -13,6 +13,8 @@ from tokenizers import Tokenizer
 from qaeval_core.errors import ExportError
 from qaeval_core.models.artifact import Artifact
 
+pytestmark = pytest.mark.slow
+
 _PAIRS = [
     ("1874", "in the year 1874"),
     ("Anna painted the sea every day.", "灯台"),

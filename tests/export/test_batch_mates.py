@@ -26,6 +26,8 @@ from qaeval_export.batch_mates import (
 from qaeval_export.build import build_artifact
 from qaeval_export.parity import ParityRow, Values, parity_pairs
 
+pytestmark = pytest.mark.slow
+
 ROWS = [ParityRow(list(range(n)), [], []) for n in (3, 40, 7, 200, 12, 90, 5, 61)]
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import onnx
 import pytest
 
+pytestmark = pytest.mark.slow
+
 _TOKENS = "n_tokens_padded"
 _SLOW = pytest.mark.slow
 _ENCODERS = [

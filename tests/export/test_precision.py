@@ -13,6 +13,8 @@ from onnx import TensorProto, helper
 
 from qaeval_export.precision import convert, rounded
 
+pytestmark = pytest.mark.slow
+
 
 def _types(proto: onnx.ModelProto) -> dict[str, int]:
     """Return the type of each value, as it follows from the nodes."""

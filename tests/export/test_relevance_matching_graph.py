@@ -12,6 +12,8 @@ from tokenizers import Tokenizer
 
 from qaeval_core.models.artifact import Artifact
 
+pytestmark = pytest.mark.slow
+
 _PAIRS = [
     ("Why?", "Nobody knew why the clock had stopped."),
     ("water", "Bees need water in summer."),

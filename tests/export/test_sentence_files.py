@@ -27,6 +27,8 @@ from qaeval_core.models.registry import resolve_model
 from qaeval_export.sentence_files import SentenceFiles
 from sentence_models import PAIRS, WIDTH, cosines, predictions, write_plain
 
+pytestmark = pytest.mark.slow
+
 MAIN = "config_sentence_transformers.json"
 WRITTEN = Path(__file__).parent / "written_by"
 ROWS = [{"candidate": candidate, "references": [reference]} for candidate, reference in PAIRS]

@@ -181,6 +181,7 @@ def test_any_few_rows(data: st.DataObject, n: int) -> None:
     assert found_of(found.decisions) == oracle(rows, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_rows_by_share_and_group() -> None:
     rows = random_rows(100_000, seed=2)
     for options in ({"share": "0.17"}, {"top_k": 4, "budget": 9_999}):

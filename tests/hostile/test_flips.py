@@ -40,6 +40,7 @@ def damaged(content: bytes, *, n: int, seed: int) -> Iterator[bytes]:
         yield bytes(found)
 
 
+@pytest.mark.slow
 def test_damage_of_an_input_is_told_or_is_its_text(tmp_path: Path) -> None:
     """Protects from a crash, a hang or memory without end: no error but our own comes out."""
     path = write_parquet(tmp_path / "in.parquet", rows(), row_group_size=ROWS_PER_GROUP)

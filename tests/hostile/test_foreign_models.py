@@ -130,6 +130,7 @@ def backtracks(folder: Path) -> None:
     with_tokenizer(folder, change)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("spoil", "said"),
@@ -173,6 +174,7 @@ def test_what_an_honest_model_takes_is_allowed(tmp_path: Path) -> None:
     assert artifact.record.source == "onnx"
 
 
+@pytest.mark.slow
 def test_an_adapter_counts_as_files_of_its_model(tmp_path: Path) -> None:
     """Its files lie elsewhere, and were looked for in the folder of its base."""
     request = ArtifactRequest(graph="pair_score", model="sas-minilm", precision="fp32")

@@ -82,6 +82,7 @@ def ask(
 # Bodies without end, and bodies that unpack into gigabytes.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parts", "reason", "most_mb"),
     [

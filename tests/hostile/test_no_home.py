@@ -13,6 +13,8 @@ import pytest
 
 from helpers import REPOSITORY, write_parquet
 
+pytestmark = pytest.mark.slow
+
 # A user id that no one has, so that no home can be looked up either.
 NOBODY = ("unshare", "--user", "--map-user=12345", "--map-group=12345")
 COMMANDS = {

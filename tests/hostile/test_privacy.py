@@ -61,6 +61,7 @@ def alone() -> tuple[str, ...]:
     return ALONE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     [

@@ -505,7 +505,7 @@ def test_a_kill_anywhere_leaves_nothing_that_counts(weeks: Path, tmp_path: Path)
 
 
 @pytest.mark.ray
-@pytest.mark.slow  # A cluster of its own, and jobs that start in it.
+@pytest.mark.long  # A cluster of its own, and jobs that start in it.
 @pytest.mark.timeout(420)
 def test_a_submitted_job_counts_the_same_on_ray(weeks: Path, tmp_path: Path) -> None:
     given = ["--history", tmp_path / "history", "--to", tmp_path / "report", "--address", "auto"]

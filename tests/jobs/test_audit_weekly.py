@@ -217,7 +217,7 @@ def test_two_weeks_the_second_one_spoiled_in_one_slice(tmp_path: Path) -> None:
     assert firing(samples, after_s=8.1 * DAY_S) == {"QaevalAuditStale"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_what_breaks_is_no_verdict_and_leaves_the_gauges(tmp_path: Path) -> None:
     place = Place(tmp_path)

@@ -107,6 +107,7 @@ def score(head: Head, given: dict[str, Any], *, expect: int) -> str:
             del os.environ[name]
 
 
+@pytest.mark.long
 def test_a_node_that_does_not_see_is_refused_before_any_work(head: Head, tmp_path: Path) -> None:
     """OUT: rows went missing in each run, for ever. Input: 118,080 of 200,000 rows quarantined.
 
@@ -176,6 +177,7 @@ def connected(head: Head, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ray.shutdown()
 
 
+@pytest.mark.long
 def test_a_node_that_joins_later_and_is_blind_is_left_out(
     head: Head, connected: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +258,7 @@ def bucket(store: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Serve
         ray.shutdown()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_back", [True, False])
 def test_a_store_that_does_not_answer_makes_no_node_blind(
     bucket: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_back: bool

@@ -29,6 +29,7 @@ def words(tiny_settings: dict[str, object], tmp_path: Path) -> list[str]:
     return [str(source), *settings]
 
 
+@pytest.mark.slow
 def test_local_run_prints_counts_means_and_where_things_lie(
     words: list[str], tmp_path: Path
 ) -> None:
@@ -57,6 +58,7 @@ def one_answer() -> pa.Table:
     return pa.table({"candidate": ["a blue mill"], "references": [["the blue mill stands"]]})
 
 
+@pytest.mark.slow
 def test_dry_run_counts_units_and_writes_nothing(words: list[str], tmp_path: Path) -> None:
     """Protects from a look that costs something."""
     qaeval("score", *words, "--out", tmp_path / "warm", "--local")

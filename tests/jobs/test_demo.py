@@ -145,6 +145,7 @@ def test_it_says_little_when_it_runs_again(ran: tuple[Path, str], artifacts_root
     assert "ignored" not in done.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     """While models are exported, too, which takes longest."""
     process = subprocess.Popen(

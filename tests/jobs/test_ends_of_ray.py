@@ -109,7 +109,9 @@ def _is_of(kind: str, process: psutil.Process) -> bool:
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["gcs", "raylet", "ray::", "everything"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("gcs", marks=pytest.mark.long), "raylet", "ray::", "everything"]
+)
 def test_the_end_of_ray_is_one_line(tmp_path: Path, kind: str) -> None:
     """It was exit 1 behind a line of progress, three times of three."""
     source = write_parquet(tmp_path / "input.parquet", rows(_N_ROWS), row_group_size=10)

@@ -33,7 +33,7 @@ from qaeval_core.llm.ledger import Ledger
 from qaeval_core.llm.limits import Limits
 from wall_clock import Report, check_figures
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 # Both callers and the server share the machine with whatever else runs there.
 WINDOW = {"requests_per_minute": 60, "window_s": 2.0}

@@ -33,7 +33,9 @@ cli.main()
 """
 
 
-@pytest.mark.parametrize(("n_starts", "status"), [(2, 0), (1, 1)])
+@pytest.mark.parametrize(
+    ("n_starts", "status"), [pytest.param(2, 0, marks=pytest.mark.long), (1, 1)]
+)
 def test_a_ray_that_is_too_slow_to_start_is_started_again(
     tmp_path: Path, n_starts: int, status: int
 ) -> None:

@@ -164,6 +164,7 @@ def test_a_killed_run_asks_nothing_that_is_journaled(
     assert money.committed >= round(run.server.stats()["billed_usd"] * 1e9)
 
 
+@pytest.mark.long
 def test_a_budget_holds_whatever_is_killed(
     run: BucketRun, uninterrupted: pl.DataFrame, capsys: pytest.CaptureFixture[str]
 ) -> None:

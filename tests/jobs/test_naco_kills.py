@@ -90,6 +90,7 @@ def test_a_killed_driver_pays_for_nothing_twice(run: NacoRun, uninterrupted: pl.
     check_money(run, n_lost=MAX_CONCURRENT)
 
 
+@pytest.mark.long
 def test_a_killed_governor_costs_no_call(run: NacoRun, uninterrupted: pl.DataFrame) -> None:
     """Calls in flight outlive it: each is settled, in a ledger that knows of it."""
     process = run.start()
@@ -106,6 +107,7 @@ def test_a_killed_governor_costs_no_call(run: NacoRun, uninterrupted: pl.DataFra
     check_money(run, n_lost=0)
 
 
+@pytest.mark.long
 def test_a_killed_actor_is_replaced(run: NacoRun, uninterrupted: pl.DataFrame) -> None:
     """One of two dies with calls under way; they are asked again when its claims have ended."""
     process = run.start()

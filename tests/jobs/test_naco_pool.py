@@ -79,7 +79,7 @@ def run_with_two_actors(rows: Sequence[Row], source: Path, folder: Path) -> Stat
 
 
 @pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_actors_fill_the_limit_that_binds_and_keep_both(
     tmp_path: Path, record_property: Report
 ) -> None:

@@ -74,6 +74,7 @@ def check_governor_is_gone(head: Head) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_two_runs_on_one_key_share_its_limit(
     head: Head, tmp_path: Path, record_property: Report
 ) -> None:
@@ -133,6 +134,7 @@ def test_runs_on_one_journal_pay_once(head: Head, tmp_path: Path, record_propert
     check_governor_is_gone(head)
 
 
+@pytest.mark.long
 def test_a_pause_that_the_server_asked_for_outlives_the_governor(
     head: Head, tmp_path: Path
 ) -> None:

@@ -67,7 +67,7 @@ def test_killed_driver_resumes_without_computing_a_shard_twice(
     assert "nothing to do" in qaeval(*words)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_scoring_actor_changes_nothing(
     source: Path, uninterrupted: Path, tmp_path: Path
 ) -> None:
@@ -86,7 +86,7 @@ def test_killed_scoring_actor_changes_nothing(
     assert_same_scores(read_scores(out), read_scores(uninterrupted))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sigterm_keeps_whole_shards_and_exits_1(
     source: Path, uninterrupted: Path, tmp_path: Path
 ) -> None:

@@ -187,6 +187,7 @@ class TestOnRay:
         assert is_whole(tmp_path / "out", _N_ROWS)
         assert n_quarantined(tmp_path / "out") == 0
 
+    @pytest.mark.long
     def test_the_second_time_it_is_an_error(
         self, local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -53,7 +53,9 @@ def start(command: list[str], out: Path, *, n_commits: int) -> subprocess.Popen[
 
 
 @pytest.mark.parametrize("mode", _MODES)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGINT]
+)
 def test_a_run_ends_soon_however_many_pieces_are_left(
     source: Path, tmp_path: Path, mode: str, number: signal.Signals
 ) -> None:

@@ -139,7 +139,7 @@ def state_of(head: Head, submission: str) -> str:
 
 
 @pytest.mark.ray
-@pytest.mark.slow  # A cluster of its own, and jobs that start in it.
+@pytest.mark.long  # A cluster of its own, and jobs that start in it.
 @pytest.mark.timeout(600)
 def test_a_job_from_a_folder_of_its_own(tmp_path: Path) -> None:
     """Its folder is shipped, read and not written to; a stopped job is not one that succeeded.

@@ -111,7 +111,7 @@ def test_the_limit_that_binds_is_filled_and_never_broken(
     check_figures(measure, check, record_property, check_use=check_use, n_tries=3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_limits_that_bind_in_turn_are_both_kept(tmp_path: Path, record_property: Report) -> None:
     """2,000 calls, short ones and long ones in turn: what the requests' limit left over must not
     be spent twice when the tokens' limit begins to bind.

@@ -455,6 +455,7 @@ def test_thoughts_are_no_part_of_what_is_read(text: str, left: str) -> None:
     assert without_thoughts(text) == left
 
 
+@pytest.mark.slow
 def test_a_text_of_megabytes_is_cut_in_a_moment() -> None:
     """One reply must not hold up all calls."""
     for part in (

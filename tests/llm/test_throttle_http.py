@@ -89,7 +89,7 @@ def until_it_holds(measure: Callable[[], None]) -> None:
                 raise
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
     [
@@ -115,7 +115,7 @@ def test_noise_costs_nothing_of_the_limit(tmp_path: Path, settings: dict[str, An
     until_it_holds(measure)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_half_the_capacity_is_found_used_and_left(tmp_path: Path) -> None:
     """As simulated, with what the simulation leaves out: connections, and 32 tasks on two cores."""
     folders = iter(range(3))
@@ -136,7 +136,7 @@ def test_half_the_capacity_is_found_used_and_left(tmp_path: Path) -> None:
     until_it_holds(measure)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_server_that_is_down_gets_probes_alone(tmp_path: Path) -> None:
     """And it costs no row: half a window of 503 used up the tries of many."""
     folders = iter(range(3))

@@ -157,6 +157,7 @@ def test_an_empty_list_may_say_that_there_is_no_answer() -> None:
         assert found["exact_match"].to_pylist() == found["f1"].to_pylist() == [1.0, 0.0, 1.0]
 
 
+@pytest.mark.slow
 def test_bertscore_of_several_references_is_bert_scores() -> None:
     """P, R and F, each the largest for itself; of one reference the setting changes nothing."""
     import importlib.util

@@ -147,6 +147,7 @@ def test_generated_answers_correlate_as_coco_caption_does(
         assert np.abs(np.subtract(own, theirs)).max() < 0.01, (metric, own, theirs)
 
 
+@pytest.mark.slow
 def test_ms_marco_self_test_gives_the_printed_corpus_values(shared_data: Path) -> None:
     """Protects from a corpus score that is a mean of rows."""
     folder = shared_data / "ms_marco"

@@ -12,7 +12,7 @@ from qaeval_core import Scorer
 from qaeval_core.stats.ranking import auc
 from recipes.reader_minilm.passages import split_passages
 
-pytestmark = [pytest.mark.slow, pytest.mark.shared_data]
+pytestmark = [pytest.mark.long, pytest.mark.shared_data]
 
 
 @pytest.fixture(scope="module")

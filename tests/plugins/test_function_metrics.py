@@ -222,6 +222,7 @@ def cli(project: Path, *words: str, expect: int = 0) -> str:
 SCORE = ("score", "rows.parquet", "--out", "out", "--local", "--plugin", "own_metrics")
 
 
+@pytest.mark.slow
 def test_a_module_of_the_command_line_scores_and_is_listed(project: Path) -> None:
     cli(project, *SCORE, "--metrics", "coverage,surplus,f1")
     scores = pl.read_parquet(project / "out" / "scores" / "rows.parquet")
@@ -304,6 +305,7 @@ def test_a_settings_file_names_no_module(project: Path) -> None:
     assert "unknown key 'plugins'" in said
 
 
+@pytest.mark.slow
 def test_an_out_with_a_metric_that_is_gone_is_still_of_use(project: Path) -> None:
     """Everything but scoring goes by what the score files say of their columns."""
     cli(project, *SCORE, "--metrics", "coverage,f1")
@@ -324,6 +326,7 @@ def test_an_out_with_a_metric_that_is_gone_is_still_of_use(project: Path) -> Non
         assert "coverage of module own_metrics, which is not installed here" in said
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(300)
 def test_modules_go_to_workers(project: Path) -> None:

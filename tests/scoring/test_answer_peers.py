@@ -125,6 +125,7 @@ def own_bertscore(pairs: Pairs, **given: object) -> list[Floats]:
     return scored(scorer, pairs, "m_precision", "m_recall", "m_f1")
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 def test_bertscore_equals_bert_score(answers: Pairs, minilm: str) -> None:
     """Protects from another layer, and from special tokens that weigh something."""
@@ -155,6 +156,7 @@ def test_layer_idf_and_rescaling_equal_bert_score(
     np.testing.assert_allclose(own_bertscore(pairs, idf=True), expected, atol=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_a_negative_cosine_is_not_raised_to_zero_by_neighbors(minilm: str) -> None:
     """bert_score multiplies padding by 0, and a row's score depends on what it is scored with."""
     pair, neighbor = (TEXTS[3], "1874"), (TEXTS[3], TEXTS[8])

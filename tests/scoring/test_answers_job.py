@@ -74,6 +74,7 @@ def jobs(answer_models: AnswerModels, tmp_path: Path) -> Jobs:
     return Jobs(answer_models, tmp_path)
 
 
+@pytest.mark.slow
 def test_local_jobs_of_any_shard_size_score_as_the_scorer(
     jobs: Jobs, answer_models: AnswerModels
 ) -> None:

@@ -220,6 +220,7 @@ def test_odd_unicode_scores_the_same_in_a_job_and_in_memory(job: dict, tmp_path:
     assert scores["exact_match"].to_list() == [1.0] * len(ODD_TEXTS)
 
 
+@pytest.mark.slow
 def test_texts_of_50_000_words_take_seconds(job: dict, tmp_path: Path) -> None:
     """Protects from steps that are quadratic in the words: hours for one long answer."""
     chance = np.random.default_rng(4)

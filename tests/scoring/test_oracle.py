@@ -195,7 +195,7 @@ def _rows(n_plain: int) -> list[dict[str, str]]:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param("embedded", marks=pytest.mark.slow),
+        pytest.param("embedded", marks=pytest.mark.long),
         "bert",
         pytest.param("roberta", marks=pytest.mark.slow),
     ],
@@ -206,11 +206,11 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return _small(request.param, tmp_path_factory.mktemp(request.param))
 
 
-# Both profiles on small models every day; the authors' on the embedded ones, too, in `make long`.
+# Small models every day; the embedded ones, too, in `make long`.
 @pytest.mark.parametrize(
     ("pair", "profile"),
     [
-        pytest.param("embedded", "paper", marks=pytest.mark.slow),
+        pytest.param("embedded", "paper", marks=pytest.mark.long),
         pytest.param("embedded", "authors", marks=pytest.mark.long),
         ("bert", "paper"),
         ("bert", "authors"),

@@ -181,6 +181,7 @@ def test_a_reader_of_the_roberta_family_is_read_alike(tmp_path: Path) -> None:
 PIPELINE = Path(__file__).with_name("pipeline_readers")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
 def test_answers_are_those_of_the_pipeline_of_transformers_4(kind: str, tmp_path: Path) -> None:
     """Protects from another choice of span or words than users of that pipeline know."""

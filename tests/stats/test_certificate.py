@@ -309,6 +309,7 @@ def test_p_values_are_those_of_mapie_and_no_less_is_certified(target: float) -> 
 # Draws of labels whose truth is known
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranked_by", ["row", "context"])
 @pytest.mark.parametrize(
     ("n_contexts", "size", "likeness", "target"),

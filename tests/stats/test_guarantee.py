@@ -144,7 +144,7 @@ def test_other_rankings_are_missed_no_more_often_than_flat_ones(
     assert 0.6 * DELTA < _chance_of_a_miss(*at_target, target, found) <= DELTA + 1e-9
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("shape", ["flat", "falling", "steep"])
 def test_bounds_of_all_shares_hold_together(shape: str) -> None:
     """Protects from targets that are chosen after the look: any share's bound may be read."""
@@ -330,6 +330,7 @@ def by_passage(shared_data: Path) -> Passages:
     return Passages(shared_data)
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 @pytest.mark.parametrize("target", [0.8, 0.85], ids=["t80", "t85"])
 @pytest.mark.parametrize("n_passages", [20, 54])

@@ -69,6 +69,7 @@ def test_looks_share_what_may_be_wrong() -> None:
         )
 
 
+@pytest.mark.slow
 def test_labels_that_are_needed_do_in_four_of_five_draws() -> None:
     """Protects from a number that does in one of three, for it is the luckiest share's.
 

@@ -75,6 +75,7 @@ def test_score(out: str) -> None:
     assert found == {f"{name}.parquet" for name in NAMES}
 
 
+@pytest.mark.slow
 def test_filter(place: str, out: str) -> None:
     to = below(place, "kept")
     given = ("--input", below(place, "in"))
@@ -85,6 +86,7 @@ def test_filter(place: str, out: str) -> None:
     said("filter", str(as_path(to) / "kept"), "--to", below(place, "again"), *words)
 
 
+@pytest.mark.slow
 def test_audit(place: str, out: str) -> None:
     words = ("--history", below(place, "audits"), "--to", below(place, "audit"))
     words += ("--cluster", "id")

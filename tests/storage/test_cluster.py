@@ -97,6 +97,7 @@ def test_jobs_over_a_bucket_do_what_one_process_does_and_give_no_key_away(
         assert not found, f"{name} is in {len(found)} places, such as {found[0][:300]!r}"
 
 
+@pytest.mark.long
 def test_a_driver_that_is_killed_leaves_kept_unfinished_and_the_same_command_goes_on(
     head: Head, store: S3Server, source: Path
 ) -> None:

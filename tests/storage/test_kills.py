@@ -35,7 +35,7 @@ MODES = {
     "ray": ["--set=cluster.actors=2", "--set=cluster.cpus_per_actor=1"],
 }
 _KILLS = [1, pytest.param(20, marks=pytest.mark.long)]
-_OUTAGE_MODES = ["local", pytest.param("ray", marks=pytest.mark.long)]
+_MODES = ["local", pytest.param("ray", marks=pytest.mark.long)]
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def finish(source: Path, uri: str, folder: Path, *more: str) -> None:
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", _MODES)
 @pytest.mark.parametrize("n_kills", _KILLS)
 def test_killed_drivers_leave_what_the_next_one_goes_on_from(
     source: Path, uri: str, tmp_path: Path, mode: str, n_kills: int
@@ -96,6 +96,7 @@ def test_killed_drivers_leave_what_the_next_one_goes_on_from(
     finish(source, uri, tmp_path / "out", *MODES[mode])
 
 
+@pytest.mark.long
 @pytest.mark.ray
 @pytest.mark.parametrize("n_kills", _KILLS)
 def test_killed_workers_are_replaced(source: Path, uri: str, tmp_path: Path, n_kills: int) -> None:
@@ -114,7 +115,7 @@ def test_killed_workers_are_replaced(source: Path, uri: str, tmp_path: Path, n_k
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("mode", _OUTAGE_MODES)
+@pytest.mark.parametrize("mode", _MODES)
 @pytest.mark.parametrize("outage", ["refuses", pytest.param("is frozen", marks=pytest.mark.long)])
 def test_a_server_that_is_away_for_ten_seconds_is_waited_for(
     source: Path, uri: str, tmp_path: Path, store: S3Server, mode: str, outage: str

@@ -64,6 +64,7 @@ def _reference_synonyms(peer: WordNetCorpusReader, word: str) -> set[str]:
     return {name for name in lemmas if "_" not in name}
 
 
+@pytest.mark.slow
 def test_synonyms_are_those_of_nltk(files: Path, peer: WordNetCorpusReader) -> None:
     """Protects from a METEOR of other synonyms: base forms, exceptions, satellites, marks."""
     own = load_wordnet()
