@@ -14,6 +14,7 @@ from qaeval_core.signature import hash_text
 if TYPE_CHECKING:
     from answer_models import AnswerModels
     from s3_server import S3Server
+    from wall_clock import FakeClock
 
 
 # Where GITHUB_ACTIONS is set, help would have the signs of a terminal in it.
@@ -84,6 +85,16 @@ def _shared(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
     """Return a folder of this session that the processes of its tests share."""
     base = tmp_path_factory.getbasetemp()
     return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+
+
+@pytest.fixture
+def retry_clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    """The clock of stores that are tried again: nobody waits."""
+    from wall_clock import FakeClock
+
+    clock = FakeClock()
+    monkeypatch.setattr("qaeval_core.storage.retry.time", clock)
+    return clock
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -91,3 +91,18 @@ def check_what_was_sent(stats: Stats) -> None:
     """Check that no window was sent too much: of a window shorter by all delays that is sure."""
     for name, limit in stats["limits"].items():
         assert limit is None or stats["surely_sent_in_window"][name] <= limit, name
+
+
+class FakeClock:
+    """A clock that stands still until somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        """Return the time."""
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now_s += seconds

@@ -21,6 +21,8 @@ from failing_exports import export
 from helpers import REPOSITORY
 from qaeval_core.errors import DeviceError
 
+pytestmark = pytest.mark.slow
+
 
 def test_an_export_that_fails_keeps_no_other_from_being_made(tmp_path: Path) -> None:
     """Tests and numbers of others come after it; of a process that was killed, too."""

@@ -13,6 +13,8 @@ from tokenizers import Tokenizer
 
 from qaeval_core.models.artifact import Artifact
 
+pytestmark = pytest.mark.slow
+
 _TEXTS = [
     "Why?",
     "Bees need water in summer, and they fly to find it.",

@@ -63,6 +63,7 @@ def can_mount() -> bool:
     return subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not can_mount(), reason="no disk can be mounted here")
 def test_no_space_is_left_on_a_real_disk(out: Path, tmp_path: Path) -> None:
     """The limit on a file's size, which stands for it elsewhere, is another error."""

@@ -110,6 +110,7 @@ def test_a_dry_run_names_them_and_is_no_error(tmp_path: Path) -> None:
     assert f"  pip install 'qaeval-bulk[models]' && {ALL_MODELS}\n" in shown
 
 
+@pytest.mark.slow
 def test_words_alone_need_nothing(tmp_path: Path) -> None:
     """Protects from a check that asks for models where no metric runs one."""
     bare = machine(tmp_path, *BARE)
@@ -122,6 +123,7 @@ def test_words_alone_need_nothing(tmp_path: Path) -> None:
     assert read_scores(tmp_path / "out")["f1"].null_count() == 0
 
 
+@pytest.mark.slow
 def test_one_light_package_is_installed_alone(tmp_path: Path) -> None:
     """A tokenizer of a few megabytes must not bring torch."""
     bare = machine(tmp_path, "rjieba")
@@ -132,6 +134,7 @@ def test_one_light_package_is_installed_alone(tmp_path: Path) -> None:
     assert line == "pip install rjieba"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["calibrate", "demo"])
 def test_other_verbs_name_everything_too(verb: str, tmp_path: Path) -> None:
     """The demo scored words, and then ended with the first of what models need."""
@@ -162,6 +165,7 @@ def test_explain_needs_no_exporter(tmp_path: Path, artifacts_root: Path) -> None
     assert line == "pip install 'qaeval-bulk[models]'"
 
 
+@pytest.mark.slow
 def test_the_library_names_everything(tmp_path: Path) -> None:
     bare = machine(tmp_path, *BARE)
     code = (

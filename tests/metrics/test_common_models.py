@@ -28,6 +28,8 @@ from answer_models import (
 )
 from qaeval_core.metrics.base import AnyMetric
 
+pytestmark = pytest.mark.slow
+
 Score = Callable[..., dict[str, list[Any]]]
 
 SPECS = ANSWER_METRICS

@@ -249,6 +249,7 @@ def test_an_error_of_a_function_names_file_and_row(project: Path) -> None:
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_a_changed_module_scores_anew(project: Path) -> None:
     cli(project, *SCORE, "--metrics", "coverage")
     changed = MODULE.replace("return text.split()", "return text.split()[:1]")
@@ -278,6 +279,7 @@ def test_wrong_words_are_told(project: Path, words: tuple[str, ...], why: str) -
     assert why in said
 
 
+@pytest.mark.slow
 def test_a_name_of_another_module_or_of_ours_is_told(project: Path) -> None:
     """Whoever names a module would be given something else."""
     (project / "again.py").write_text("def coverage(candidate):\n    return 1.0\n")
@@ -296,6 +298,7 @@ def test_a_class_that_takes_arguments_is_told(project: Path) -> None:
     assert "--plugin again: TypeError: Bleu.__init__() missing 1 required" in said
 
 
+@pytest.mark.slow
 def test_a_settings_file_names_no_module(project: Path) -> None:
     (project / "run.yaml").write_text("plugin: own_metrics\nmetrics: {coverage: {}}\n")
     said = cli(project, "score", "rows.parquet", "--out", "o", "--config", "run.yaml", expect=2)

@@ -212,8 +212,8 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     [
         pytest.param("embedded", "paper", marks=pytest.mark.long),
         pytest.param("embedded", "authors", marks=pytest.mark.long),
-        ("bert", "paper"),
-        ("bert", "authors"),
+        pytest.param("bert", "paper", marks=pytest.mark.slow),
+        pytest.param("bert", "authors", marks=pytest.mark.slow),
         pytest.param("roberta", "paper", marks=pytest.mark.slow),
         pytest.param("roberta", "authors", marks=pytest.mark.slow),
     ],

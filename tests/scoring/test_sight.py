@@ -14,6 +14,8 @@ from qaeval_core.running.visibility import Sight
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.store import Mark
 
+pytestmark = pytest.mark.usefixtures("retry_clock")
+
 MARK = Mark(f".{'0' * 32}.mark")
 SILENCE = [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ENOTCONN]
 

@@ -35,7 +35,7 @@ from qaeval_export.training.options import parse_options
 from qaeval_export.training.reader import ReaderTask, reader_windows
 from qaeval_export.training.results import make_record
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 TEXTS = ("a red bus", "a bus of red color", "nine cats", "9 cats", "the old mill", "Ann left")
 
@@ -325,7 +325,6 @@ def assert_same_results(left: Path, right: Path) -> None:
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
-@pytest.mark.slow
 def test_a_killed_training_ends_as_one_that_was_not(tmp_path: Path) -> None:
     """Resuming that loses a step, the optimizer or the random state gives another model.
 
