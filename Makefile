@@ -5,6 +5,7 @@
 #   make check                         lint and the quick tests, while working
 #   make test PYTEST_ARGS='-k names'   some tests
 #   make test WORKERS=1                one process, such as for a debugger
+#   make test PYTEST_ARGS='--shuffle 7' files and tests in another order
 #   make long PART=filter              the longest tests of tests/filter; goes on if it was stopped
 #   make adapters DATA=folder          train the shipped adapters again (hours on CPUs)
 

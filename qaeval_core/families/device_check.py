@@ -75,7 +75,7 @@ def check_device(session: Session, units: Units, *, family: str) -> DeviceFacts:
         beyond = found["share_beyond_tolerance"]
         if beyond > (_SHARE_LOSSY if record.lossy else _SHARE):
             raise DeviceError(
-                f"{family}: the device and a CPU give different numbers: {beyond:.0%} of "
+                f"{family}: the device and a CPU give different numbers. {beyond:.0%} of "
                 f"{found['values']:,} values of {found['rows']} rows {how} differ by more than "
                 f"{tolerance:g}, the largest by {found['max_abs_diff']:.3g}. Check the card and "
                 "its driver, or skip the comparison: models.check_device=false [QA0416]"

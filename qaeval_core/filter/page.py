@@ -36,9 +36,9 @@ def _head(content: Mapping[str, Any]) -> str:
             Passage(
                 f"Precision above {found['target']:g} is certified at {found['confidence']:.0%} "
                 f"confidence for the best {found['share']:.1%} of the rows that reached the last "
-                f"stage: {found['precision']:.1%} of the labels in it are good; precision is at "
-                f"least {found['lower_bound']:.3f}. Bounds of all shares hold together. It holds "
-                f"for {found['holds_for']}. It says nothing of {found['says_nothing_of']}.",
+                f"stage. {found['precision']:.1%} of the labels in it are good, and its precision "
+                f"is at least {found['lower_bound']:.3f}. Bounds of all shares hold together. It "
+                f"holds for {found['holds_for']}. It says nothing of {found['says_nothing_of']}.",
                 tone="good",
             ),
         )

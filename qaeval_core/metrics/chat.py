@@ -230,7 +230,7 @@ class ChatSettings(Settings):
         if not given.strip() or given.startswith(_KEY_STARTS) or not is_path:
             what = "key" if info.field_name == "api_key_file" else "headers"
             raise ValueError(
-                f"it takes the path of a file that holds the {what}, not the {what}; write ./NAME "
+                f"it takes the path of a file that holds the {what}, not the {what}. Write ./NAME "
                 "for a file of the folder where this is run"
             )
         return given

@@ -49,6 +49,8 @@ PASSED_ON = {
     "'\\n'.join(problems)",
     "'\\n'.join(dict.fromkeys(problems))",
 }
+# Lists of words, a style sheet, and texts that models read.
+NO_PROSE = {"q_bleu.py", "conditions.py", "html.py", "parity.py", "naco_prompt.py"}
 # Parts of a whole message: another error is made of them, with a code.
 PARTS = {"PipelineError", "RowFailedError"}
 
@@ -113,15 +115,28 @@ def test_every_error_has_a_code() -> None:
     assert not bare
 
 
-def test_sentences_of_errors_are_short() -> None:
-    """Who reads an error wants to go on; what is filled in at run time counts as a word."""
+def test_sentences_of_texts_are_short() -> None:
+    """Who reads an error or a note wants to go on; what is filled in at run time is one word."""
     long = [
-        f"{place}: {sentence}"
-        for place, message in _messages()
-        for sentence in re.split(r"(?<=[.;?:]) |\n", _literal(message, "{}"))
+        f"{path.relative_to(ROOT)}: {sentence}"
+        for path, tree in _trees().items()
+        if path.name not in NO_PROSE
+        for text in _texts(tree)
+        for sentence in re.split(r"(?<=[.;?:])\s+|\n", text)
         if len(sentence.split()) > 25
     ]
     assert not long
+    assert sum(len(list(_texts(tree))) for tree in _trees().values()) > 10_000
+
+
+def _texts(tree: ast.AST) -> Iterator[str]:
+    """Yield the whole texts of a module, less docstrings."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.JoinedStr | ast.BinOp | ast.Constant):
+            yield _literal(node, "{}")
+        is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if not (is_docstring or isinstance(node, ast.JoinedStr | ast.Constant)):
+            yield from _texts(node)
 
 
 def test_a_new_error_without_a_code_is_seen() -> None:
