@@ -23,7 +23,6 @@ class Settings:
     n_grg_rows: int
     n_peer_rows: int | None
     n_repeats: int
-    n_ray_repeats: int
     n_threads: int
     peak_tflops: float | None
     peak_gflops: float  # measured: fp32 GEMM on the CPU

@@ -1,7 +1,7 @@
-"""Benchmark of QRelScore: rows/s against a per-row loop, padding, memory, Ray against local.
+"""Benchmark of QRelScore: rows/s against a per-row loop, and memory.
 
 Prints numbers with their environment and never judges one. Sides are timed in turn; rates are
-medians. Run ``python -m benchmarks.qrelscore --only lrm,padding --json numbers.json``.
+medians. Run ``python -m benchmarks.qrelscore --only lrm,memory --json numbers.json``.
 """
 
 from __future__ import annotations
@@ -18,17 +18,13 @@ from benchmarks.common import Settings
 from benchmarks.measure import environment, gemm_peak
 from qaeval_core.models.session import available_cpus
 
-# Section -> where it is. ``budgets`` runs only when it is asked for.
+# Section -> where it is.
 SECTIONS = {
     "lrm": "benchmarks.against_loop:run_lrm",
     "grg": "benchmarks.against_loop:run_grg",
-    "padding": "benchmarks.padding:run_padding",
     "memory": "benchmarks.memory:run_memory",
-    "ray": "benchmarks.ray_local:run_ray",
     "gpu": "benchmarks.gpu:run_gpu",
-    "budgets": "benchmarks.padding:run_budgets",
 }
-DEFAULT_SECTIONS = ",".join(name for name in SECTIONS if name != "budgets")
 # Above this many waiting processes the times say more about the machine than about the code.
 _CALM_LOAD = 1.0
 
@@ -45,7 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         n_grg_rows=chosen.grg_rows,
         n_peer_rows=chosen.peer_rows,
         n_repeats=chosen.repeats,
-        n_ray_repeats=chosen.ray_repeats,
         n_threads=chosen.threads,
         peak_tflops=chosen.peak_tflops,
         peak_gflops=max(peaks.values()),
@@ -68,8 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--only",
         type=_section_names,
-        default=_section_names(DEFAULT_SECTIONS),
-        help=f"comma-separated sections of {', '.join(SECTIONS)}; default all but budgets",
+        default=list(SECTIONS),
+        help=f"comma-separated sections of {', '.join(SECTIONS)}; default all",
     )
     parser.add_argument("--rows", type=int, default=200, help="rows of LRM; default %(default)s")
     parser.add_argument(
@@ -82,7 +77,6 @@ def _parser() -> argparse.ArgumentParser:
         "--peer-rows", type=int, help="the loops run on the first N rows alone; default all"
     )
     parser.add_argument("--repeats", type=int, default=5, help="timed passes; default %(default)s")
-    parser.add_argument("--ray-repeats", type=int, default=3, help="of Ray; default %(default)s")
     parser.add_argument("--threads", type=int, default=available_cpus(), help="of every side")
     parser.add_argument("--peak-tflops", type=float, help="fp16 peak of the GPU; default measured")
     parser.add_argument("--json", type=Path, help="write all numbers to this file")
