@@ -191,6 +191,17 @@ def test_known_labels_are_neither_forgotten_nor_counted_twice() -> None:
         assert one.p_value < other.p_value and one.lower_bound > other.lower_bound
 
 
+def test_a_precision_at_the_target_is_not_above_it() -> None:
+    """0.29 * 100 is 28.999...: 29 good rows of 100, all of them labeled, were certified."""
+    for target in np.arange(1, 100) / 100:
+        is_good = np.arange(100) < round(100 * target)
+        places = np.zeros(100, np.intp)
+        assert certified(places, is_good, counts=[100], target=float(target)).chosen is None
+        is_good[-1] = True
+        found = certified(places, is_good, counts=[100], target=float(target)).chosen
+        assert found is not None and found.precision == round(100 * target + 1) / 100
+
+
 def test_more_labels_than_rows_are_refused() -> None:
     """Protects from known rows that are drawn again."""
     zeros = np.zeros(10, dtype=np.intp)
