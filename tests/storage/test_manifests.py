@@ -154,6 +154,24 @@ def test_an_out_of_an_older_version_has_no_manifest(source: Path, out: str, aske
     assert asked["look_into"] == 0
 
 
+def test_a_manifest_names_the_version_that_was_read(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between a listing and a look a worker may write a commit again: the counts are of that."""
+    out = tmp_path / "out"
+    run(request(source, out))
+    shutil.rmtree(out / "manifest")
+    look_into = Store.look_into
+
+    def look(store: Store, path: Any, *given: Any) -> Any:
+        return look_into(store, path, *given)[0], "newer"
+
+    monkeypatch.setattr(Store, "look_into", look)
+    again(source, out)
+    (path,) = out.glob("manifest/*/*.parquet")
+    assert pq.read_table(path)["tag"].to_pylist() == ["newer"] * N_SHARDS
+
+
 def test_a_commit_that_nobody_told_of_is_found(source: Path, tmp_path: Path) -> None:
     """Its worker died between the commit and the answer; who took over found it committed."""
 
