@@ -14,8 +14,10 @@ from benchmarks.fp16 import N_ROWS, VARIANTS
 from helpers import REPOSITORY
 from qaeval_core.models.artifact import ensure_artifact
 from qaeval_core.models.record import ArtifactRequest
+from qaeval_core.planning import job
 
 _EVIDENCE = REPOSITORY / "docs" / "evidence" / "fp16.json"
+_BOUNDS = _EVIDENCE.with_name("lrm_bounds.json")
 _N_LAYERS = 6
 
 
@@ -50,6 +52,22 @@ def test_the_page_has_what_was_measured_of_lrm(measured: dict[str, Any], page: s
     assert f"deviation of LRM {attended[0]['deviation']:.3f}" in page
     assert weighted["matching"] == "weighted"
     assert f"(`matching=weighted`) is off by {_short(weighted['value_max'])} at most" in page
+
+
+def test_what_fp32_costs_a_gpu_is_as_it_was_computed(page: str) -> None:
+    """Protects from a decision by a cost that has no source."""
+    record = json.loads(_BOUNDS.read_text(encoding="utf-8"))
+    ms = {(own["model"], own["kept_in_fp32"]): own["ms"] for own in record["lines"]}
+    half, token, whole = (
+        [ms[model, kept] for model in ("MiniLM", "BERT-base")]
+        for kept in ("nothing", list(VARIANTS)[1], "everything")
+    )
+    low, high = sorted(f"{a / b:.0f}" for a, b in zip(whole, half, strict=True))
+    assert f"takes {low} to {high} times as long" in job._COST_OF_FP32
+    assert f"costs a GPU {low} to {high} times the time" in page
+    least, most = (f"{a / b:.1f}" for a, b in zip(token, half, strict=True))
+    decisions = " ".join((REPOSITORY / "DECISIONS.md").read_text(encoding="utf-8").split())
+    assert f"at best {least} to {most} times the time" in decisions
 
 
 def test_the_page_has_what_was_measured_of_the_causal_lm(

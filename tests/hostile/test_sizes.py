@@ -40,8 +40,8 @@ def write_bomb(path: Path, table: pa.Table) -> Path:
     return path
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("has_large_ids", [False, True])
+@pytest.mark.slow
+@pytest.mark.parametrize("has_large_ids", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_kilobyte_of_input_takes_no_gigabytes(tmp_path: Path, has_large_ids: bool) -> None:
     """542 bytes took more than 6 GB and ended by a kill; as ids, 5.7 GB in the driver's join."""
     source = write_bomb(tmp_path / "input.parquet", bomb(5000, has_large_ids=has_large_ids))

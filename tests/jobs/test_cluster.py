@@ -106,8 +106,10 @@ def test_two_cpu_cluster_scores_as_one_process_does(
     assert_same_scores(read_scores(out), read_scores(tmp_path / "local"))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("given", "expected"), [(None, "2"), ("3", None)])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("given", "expected"), [(None, "2"), pytest.param("3", None, marks=pytest.mark.long)]
+)
 def test_workers_of_a_cluster_have_two_arenas_and_one_allocator(
     head: tuple[subprocess.Popen[bytes], str],
     tmp_path: Path,

@@ -52,9 +52,14 @@ def start(command: list[str], out: Path, *, n_commits: int) -> subprocess.Popen[
     return process
 
 
-@pytest.mark.parametrize("mode", _MODES)
 @pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGINT]
+    ("number", "mode"),
+    [
+        pytest.param(signal.SIGTERM, "--ray", marks=pytest.mark.ray),
+        (signal.SIGTERM, "--local"),
+        pytest.param(signal.SIGINT, "--ray", marks=[pytest.mark.ray, pytest.mark.long]),
+        (signal.SIGINT, "--local"),
+    ],
 )
 def test_a_run_ends_soon_however_many_pieces_are_left(
     source: Path, tmp_path: Path, mode: str, number: signal.Signals

@@ -12,7 +12,7 @@ from qaeval_core import Scorer
 from qaeval_core.stats.ranking import auc
 from recipes.reader_minilm.passages import split_passages
 
-pytestmark = [pytest.mark.long, pytest.mark.shared_data]
+pytestmark = [pytest.mark.slow, pytest.mark.shared_data]
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +40,7 @@ def test_it_finds_answers_in_passages_that_it_has_not_seen(
     assert best["f1"].mean() > 0.66
 
 
+@pytest.mark.long
 def test_it_tells_questions_that_people_found_good(scorer: Scorer, shared_data: Path) -> None:
     """Protects from a number that has nothing to do with the answer: of all rows AUC is .700."""
     table = pl.read_parquet(shared_data / "qgeval/qgeval_squad.parquet").gather_every(3)

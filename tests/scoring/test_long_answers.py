@@ -26,7 +26,7 @@ def long_text(*words: str) -> str:
     return " ".join(words * (N_WORDS // len(words)))
 
 
-@pytest.mark.long  # 10 s
+@pytest.mark.slow
 def test_a_text_of_50_000_words_is_scored_or_says_why_not(answer_models: AnswerModels) -> None:
     """Protects from a crash or a run without end for one row, and from a text cut in silence."""
     names = ("sas", "bi_encoder", "bertscore", "kpqa", "moverscore")
