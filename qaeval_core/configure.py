@@ -105,6 +105,11 @@ class InputSection(Section):
         description="meaning of an empty list of references: undefined (no score), or empty (no "
         "answer is right, as in SQuAD 2.0)",
     )
+    encoding: str | None = Field(
+        None,
+        description="encoding of text files, such as cp1252. Default: UTF-8, or UTF-16 where a "
+        "byte order mark says so",
+    )
     limit: int | None = Field(None, ge=0, description="score only the first N rows")
     sample_groups: int | None = Field(
         None,

@@ -34,6 +34,8 @@ ROLES = MappingProxyType(
 )
 
 POSITION = "position"
+# Of a copy of a file of text: why a line of it is no row.
+UNREADABLE_LINE = "__unreadable"
 QUARANTINE_REASON = "quarantine_reason"
 QUARANTINE_MESSAGE = "quarantine_message"
 # In the place of a reason: a row that a sample leaves out, which nobody looked at.

@@ -40,6 +40,7 @@ from qaeval_core.planning.compile import (
 )
 from qaeval_core.planning.packages import check_packages
 from qaeval_core.planning.run_plan import CompiledRun, check_output_names
+from qaeval_core.planning.usual_columns import check_clear, usual_columns
 from qaeval_core.running.score_rows import score_rows
 from qaeval_core.schema import ROLES
 from qaeval_core.text.plain_columns import (
@@ -133,8 +134,12 @@ class Scorer:
         is_binary_text = self.config.input.binary_as_text
         table, names = _as_table(rows, binary_as_text=is_binary_text)
         roles = needed_roles(self.config)
-        columns = {role: role_column(role, names, self._mapping) for role in roles}
-        columns.update(optional_columns(optional_roles(self.config), names, self._mapping))
+        usual = usual_columns(_kinds(rows, table, names), self._mapping)
+        for role in roles:
+            check_clear(usual, role)
+        mapping = {**usual.columns, **self._mapping}
+        columns = {role: role_column(role, names, mapping) for role in roles}
+        columns.update(optional_columns(optional_roles(self.config), names, mapping))
         if table is not None:
             kinds = {name: column_type(table.schema, name) for name in columns.values()}
             columns = {
@@ -266,6 +271,21 @@ def _as_table(rows: Rows, *, binary_as_text: bool) -> tuple[pa.Table | None, lis
     if isinstance(rows, pa.Table):
         return plain_table(rows, binary_as_text=binary_as_text), list(rows.column_names)
     return None, _names(rows)
+
+
+def _kinds(rows: Rows, table: pa.Table | None, names: Sequence[str]) -> dict[str, pa.DataType]:
+    """Return the type of each column; of mappings that of the first value that there is."""
+    if table is not None:
+        return {name: column_type(table.schema, name) or pa.null() for name in names}
+    kinds = {}
+    for name in names:
+        values = (record.get(name) for record in _records(rows))
+        first = next((value for value in values if value is not None), None)
+        try:
+            kinds[name] = pa.array([first]).type
+        except (pa.ArrowException, UnicodeEncodeError, OverflowError):
+            kinds[name] = pa.null()
+    return kinds
 
 
 def _names(rows: Rows) -> list[str]:

@@ -31,8 +31,9 @@ from qaeval_core.models.record import ArtifactRequest
 from qaeval_core.planning.job import Job, make_job, read_inputs
 from qaeval_core.planning.packages import check_packages
 from qaeval_core.planning.sample import chosen_values
+from qaeval_core.planning.text_files.copies import copies_of
 from qaeval_core.running.reader import ShardReader, batches
-from qaeval_core.schema import COLUMNS_METADATA
+from qaeval_core.schema import COLUMNS_METADATA, UNREADABLE_LINE
 from qaeval_core.storage.arrow import table_at
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.store.row_ranges import RowRange
@@ -93,7 +94,8 @@ def make_same_job(
     check_address(run, inputs)
     config = _with_own_places(config, out=run.out, artifacts=artifacts, inputs=inputs)
     try:
-        found = replace(read_inputs(config), sample=run.sample)
+        copies = copies_of(config.input, run.out, is_of_run=True)
+        found = replace(read_inputs(config, copies=copies), sample=run.sample)
     except InputError as error:
         raise not_found(error) from None
 
@@ -250,7 +252,7 @@ def _input_values(run: FinishedRun, job: Job, place: RowPlace) -> dict[str, list
     for piece in job.file_pieces(file):
         if piece.shards[0].start <= place.row < piece.shards[-1].stop:
             columns = {role: name for role, name in job.columns.items() if role != "id"}
-            reader = ShardReader(list(columns.values()))
+            reader = ShardReader([*columns.values(), UNREADABLE_LINE])
             try:
                 table = reader.read(piece, rows)
                 return chosen_values(table, None, columns=columns, piece=piece)

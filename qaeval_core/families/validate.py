@@ -27,6 +27,7 @@ from qaeval_core.schema import (
     TEXT_OR_PASSAGES,
     TEXTS,
     TEXTS_OR_NULL,
+    UNREADABLE_LINE,
     is_json,
     is_list,
     is_optional,
@@ -118,11 +119,16 @@ class InvalidJsonError(ValueError):
     """A cell of a column of JSON that is none; kept in its place."""
 
 
+class UnreadableLineError(ValueError):
+    """A line of a file of text that is no row; kept in the place of each of its values."""
+
+
 # What is kept in the place of a value, and the reason that it gives its row.
 _REASONS: dict[type[Exception], str] = {
     UnicodeError: "invalid_utf8",
     InvalidJsonError: "invalid_json",
     TextTooLargeError: "text_too_large",
+    UnreadableLineError: "unreadable_line",
 }
 
 
@@ -143,6 +149,12 @@ def table_rows(
         role: _python_values(table.column(column), max_bytes=max_bytes)
         for role, column in columns.items()
     }
+    if UNREADABLE_LINE in table.column_names and table[UNREADABLE_LINE].null_count < table.num_rows:
+        whys = table.column(UNREADABLE_LINE).to_pylist()
+        lines = [(i, UnreadableLineError(why)) for i, why in enumerate(whys) if why is not None]
+        for own in values.values():
+            for i, line in lines:
+                own[i] = line
     return with_no_answers(values) if has_no_answers else values
 
 

@@ -17,12 +17,10 @@ from qaeval_core.models.session import Device
 from qaeval_core.planning.columns import present_roles, resolve_columns
 from qaeval_core.planning.job import FoundFiles
 from qaeval_core.planning.packages import missing_packages
+from qaeval_core.planning.usual_columns import check_clear, kinds_of, usual_columns
+from qaeval_core.planning.usual_names import ANSWERS_OF_SYSTEMS, usual_form
 from qaeval_core.storage.path import read_json
 
-# A table with one of these and a question holds answers of a system: its references are answers.
-_PREDICTIONS = frozenset(
-    {"prediction", "predictions", "predicted_answer", "response", "output", "generated_answer"}
-)
 _N_COLUMNS = 20
 
 
@@ -104,8 +102,12 @@ def _named_outside(settings: Settings) -> list[str]:
 
 
 def _by_columns(config: RunConfig, found: FoundFiles, *, device: Device) -> tuple[list[str], str]:
-    mapping = config.input.columns
-    resolve_columns(found.files, roles=mapping, mapping=mapping)  # A wrong name decides nothing.
+    given = config.input.columns
+    resolve_columns(found.files, roles=given, mapping=given)  # A wrong name decides nothing.
+    usual = usual_columns(kinds_of(found.files), given)
+    for role in usual.doubtful:
+        check_clear(usual, role)
+    mapping = {**usual.columns, **given}
     roles = present_roles(found.files, mapping)
     names = list(dict.fromkeys(name for file in found.files for name in file.schema.names))
     if {"candidate", "references"} <= roles.keys():
@@ -139,7 +141,7 @@ def _by_columns(config: RunConfig, found: FoundFiles, *, device: Device) -> tupl
 
 def _check_reference_questions(roles: Mapping[str, str], names: list[str]) -> None:
     """Raise ConfigError where a question would be compared with what may be answers to it."""
-    others = [name for name in names if name.lower() in _PREDICTIONS]
+    others = [name for name in names if usual_form(name) in ANSWERS_OF_SYSTEMS]
     if "answer" in roles and not others:
         return
     hint = others[0] if others else "NAME"

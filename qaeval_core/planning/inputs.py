@@ -6,57 +6,40 @@ changed file is another file.
 
 from __future__ import annotations
 
-import fnmatch
-import glob
 import hashlib
-import os
-import shlex
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path, PurePosixPath
-from types import MappingProxyType
-from typing import NamedTuple
-from urllib.parse import SplitResult, urlsplit, urlunsplit
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from qaeval_core.errors import InputError, UnreadableFileError, nearest, with_code
-from qaeval_core.planning.filesystems import local_stamp, open_filesystem, remote_stamp
+from qaeval_core.errors import InputError, UnreadableFileError
+from qaeval_core.planning.expand import (
+    SUFFIXES,
+    FoundFile,
+    expand,
+    open_place,
+    unique_relatives,
+    without_doubles,
+)
+from qaeval_core.planning.filesystems import local_stamp, remote_stamp
 from qaeval_core.planning.footer import Footer, parse_footer
 from qaeval_core.planning.lakes import check_no_lake
 from qaeval_core.planning.listing import (
     check_names,
-    check_utf8,
-    distinct,
-    files_below,
-    is_glob,
-    is_hidden,
     left_out_note,
-    matches,
     parquet_names,
-    shown_name,
-    split_glob,
 )
 from qaeval_core.planning.read_as import ReadAs, folder_keys
+from qaeval_core.planning.text_files.copies import STANDARD_INPUT, Copies
+from qaeval_core.planning.text_files.kinds import DATA_FILES
 from qaeval_core.signature import hash_text
-from qaeval_core.storage.quoting import quoted
 from qaeval_core.text.plain_columns import column_type
 
-_SUFFIXES = (".parquet", ".pq", ".parq")
-_MAGIC = b"PAR1"
-# How polars reads tables of text: the types of columns are found from all rows.
-_TEXT_READERS = {
-    ".jsonl": "read_ndjson(sys.argv[1], infer_schema_length=None)",
-    ".json": "read_json(sys.argv[1], infer_schema_length=None)",
-    ".csv": "read_csv(sys.argv[1], infer_schema_length=None)",
-    ".tsv": "read_csv(sys.argv[1], infer_schema_length=None, separator=chr(9))",
-}
-_TEXT_READERS[".ndjson"] = _TEXT_READERS[".jsonl"]
 _N_FOOTER_THREADS = 16
 _N_FOOTER_CHARS = 24
 # Most footers are shorter: one read is enough.
@@ -117,8 +100,11 @@ class InputFile:
     ----------
     schema, written : pyarrow.Schema
         Of its columns as they are read, and as the file has them.
+    content : str
+        Of a copy of a file of text: hash of what its rows are made of, else "".
     file_id : str
-        Short hash of relative path and identity: the same name elsewhere is another file.
+        Short hash of relative path and identity: the same name elsewhere is another file; of a
+        copy, of relative path and content.
     """
 
     relative: str
@@ -127,11 +113,13 @@ class InputFile:
     schema: pa.Schema
     written: pa.Schema
     read_as: ReadAs
+    content: str = ""
     file_id: str = field(init=False)  # asked for once a piece and row group: made once a file
 
     def __post_init__(self) -> None:
         version = self.version
-        parts = (self.relative, version.uri, version.size_bytes, version.mtime_ns, version.footer)
+        place = (version.uri, version.size_bytes, version.mtime_ns, version.footer)
+        parts = (self.relative, *((self.content,) if self.content else place))
         # Read so, the same bytes are other rows.
         read = ("no answers",) if self.read_as.has_no_answers else ()
         object.__setattr__(self, "file_id", hash_text("|".join(map(str, (*parts, *read)))))
@@ -151,58 +139,12 @@ class InputFile:
         return sum(group.n_rows for group in self.row_groups)
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    base: str  # What the relative path is relative to.
-    path: str
-    place: _Place
-    info: fs.FileInfo
-
-    @property
-    def relative(self) -> str:
-        return os.path.relpath(self.path, self.base).replace(os.sep, "/")
-
-    @property
-    def uri(self) -> str:
-        return self.place.uri_of(self.path)
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A filesystem, and how a URI names it: its endpoint or region is the query."""
-
-    filesystem: fs.FileSystem
-    uri: SplitResult | None = None  # None for local paths
-
-    def uri_of(self, path: str) -> str:
-        if self.uri is None:
-            return path
-        # Buckets are the first part of a path and the host of a URI; other stores have both apart.
-        below = path if path.startswith("/") else "/" + path.partition("/")[2]
-        return urlunsplit(self.uri._replace(path=quoted(below)))
-
-
-def _open_place(uri: str) -> tuple[_Place, str]:
-    parts = urlsplit(uri)
-    if parts.password is not None or "@" in parts.query:
-        # It would go to every worker, into OUT and into messages.
-        shown = urlunsplit(parts._replace(netloc=parts.hostname or "", query=""))
-        raise InputError(
-            f"{shown}: a URI must not hold secrets; set them in the environment of the nodes "
-            "[QA0303]"
-        )
-    try:
-        filesystem, path = open_filesystem(uri)
-    except (pa.ArrowException, OSError) as error:
-        # Of an option that is none the value may be a secret.
-        shown = uri.partition("?")[0] if "://" in uri else uri
-        raise InputError(with_code(f"cannot open {shown}: {error}", "QA0302")) from None
-    is_local = "://" not in uri or parts.scheme == "file"
-    return _Place(filesystem, None if is_local else parts), path
-
-
 def find_inputs(
-    paths: Sequence[str], *, skip_unreadable: bool = False, read_as: ReadAs | None = None
+    paths: Sequence[str],
+    *,
+    skip_unreadable: bool = False,
+    read_as: ReadAs | None = None,
+    copies: Copies | None = None,
 ) -> tuple[list[InputFile], list[str]]:
     """Return the Parquet files that paths name, and messages about files left out.
 
@@ -214,6 +156,8 @@ def find_inputs(
         Leave files out that have no readable footer, instead of raising.
     read_as : ReadAs, optional
         How columns are read; keys of folders are found here.
+    copies : Copies, optional
+        Where files of text are copied to, whose copies are read; without, they are no input.
 
     Returns
     -------
@@ -231,23 +175,28 @@ def find_inputs(
     """
     if not paths:
         raise InputError("no input; name Parquet files, folders or globs [QA0301]")
-    every: dict[str, _Found] = {}
+    every: dict[str, FoundFile] = {}
     n_known, left_out = 0, dict[str, list[str]]()
     for path in paths:
-        named = _expand(path)
+        named = expand(path, copies)
         n_known += named.n_known
         for why, names in named.left_out.items():
             left_out.setdefault(why, []).extend(names)
         for item in named.found:
             every.setdefault(item.uri, item)
-    found = _without_doubles(list(every.values()))
+    found = without_doubles(list(every.values()))
     n_known += len(every) - len(found)
-    relatives = parquet_names(_unique_relatives(found))
+    relatives = parquet_names(unique_relatives(found))
     check_names(relatives)
     check_no_lake({item.path: item.place.filesystem for item in found})
+    notes: list[str] = []
+    given = [
+        item if item.kind is None or copies is None else _copied(item, relative, copies, notes)
+        for item, relative in zip(found, relatives, strict=True)
+    ]
     with ThreadPoolExecutor(_N_FOOTER_THREADS) as pool:
         read_footer = partial(_read_footer, read_as=read_as or ReadAs())
-        read = list(pool.map(read_footer, found, relatives))
+        read = list(pool.map(read_footer, given, relatives))
     problems = [item for item in read if isinstance(item, str)]
     if problems and not skip_unreadable:
         if len(problems) < len(read):
@@ -257,154 +206,25 @@ def find_inputs(
         what = "1 name is" if n_known == 1 else f"{n_known:,} names are"
         problems.append(f"{what} skipped: links to files or folders that are input already")
     problems += [left_out_note(names, why) for why, names in left_out.items() if names]
+    problems += notes
     files = [item for item in read if isinstance(item, InputFile)]
     return sorted(files, key=lambda file: file.relative), problems
 
 
-def _without_doubles(found: Sequence[_Found]) -> list[_Found]:
-    """Leave out local files that another name leads to as well."""
-    kept = set(distinct([item.path for item in found if item.place.uri is None]))
-    return [item for item in found if item.place.uri is not None or item.path in kept]
-
-
-class _Named(NamedTuple):
-    """What a path names: files, how many links were not followed, and by why what is left out."""
-
-    found: list[_Found]
-    n_known: int = 0
-    left_out: Mapping[str, Sequence[str]] = MappingProxyType({})
-
-
-def _expand(uri: str) -> _Named:
-    check_utf8(uri)
-    place, path = _open_place(uri)
-    filesystem = place.filesystem
-    if is_glob(path) and filesystem.get_file_info(path).type == fs.FileType.NotFound:
-        return _expand_glob(place, path)
-    info = filesystem.get_file_info(path)
-    if info.type == fs.FileType.File:
-        return _Named([_Found(str(PurePosixPath(path).parent), path, place, info)])
-    if info.type == fs.FileType.Directory:
-        return _search(place, path)
-    raise InputError(f"no such file or folder: {uri}{_near_files(path, place)} [QA0301]")
-
-
-def _search(place: _Place, folder: str) -> _Named:
-    n_known = 0
-    if place.uri is None:
-        names, n_known = _files_below(folder)
-        infos = _infos(place, [path for path in names if not is_hidden(path, folder)])
-    else:
-        infos = place.filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
-        names = [info.path for info in infos]
-        infos = [info for info in infos if not is_hidden(info.path, folder)]
-    hidden = [
-        path for path in names if path.lower().endswith(_SUFFIXES) and is_hidden(path, folder)
-    ]
-    files = [info for info in infos if info.type == fs.FileType.File]
-    with ThreadPoolExecutor(_N_FOOTER_THREADS) as pool:
-        are_data = list(pool.map(lambda info: _is_data(place, info), files))
-    kept = [info for info, is_data in zip(files, are_data, strict=True) if is_data]
-    others = [info.path for info, is_data in zip(files, are_data, strict=True) if not is_data]
-    if not kept:
-        shown = [info.path for info in infos]
-        texts = sorted(path for path in shown if Path(path).suffix.lower() in _TEXT_READERS)
-        hint = f"\n{_how_to_convert(place, texts[0])}" if texts else ""
-        raise InputError(f"no Parquet file below {folder} [QA0301]{hint}")
-    found = [_Found(folder, info.path, place, info) for info in kept]
-    return _Named(found, n_known, _left_out(folder, infos, others, hidden))
-
-
-def _left_out(
-    folder: str, infos: Sequence[fs.FileInfo], others: Sequence[str], hidden: Sequence[str]
-) -> dict[str, list[str]]:
-    """Return the names of what is left out, by why."""
-    lost = [info.path for info in infos if info.type == fs.FileType.NotFound]
-    paths = {"no Parquet": others, "hidden": hidden, "a link to a missing file": lost}
-    return {why: [os.path.relpath(path, folder) for path in own] for why, own in paths.items()}
-
-
-def _files_below(folder: str) -> tuple[list[str], int]:
+def _copied(item: FoundFile, relative: str, copies: Copies, notes: list[str]) -> FoundFile | str:
+    """Return the copy of a file of text, or why there is none; add what is to be said of it."""
+    assert item.kind is not None
+    name = relative.removesuffix(".parquet")
+    key = STANDARD_INPUT if item.name else item.uri
     try:
-        return files_below(folder)
-    except OSError as error:
-        raise InputError(
-            f"cannot list {shown_name(error.filename)}: {error.strerror} [QA0302]"
-        ) from None
-
-
-def _infos(place: _Place, paths: Sequence[str]) -> list[fs.FileInfo]:
-    for path in paths:
-        check_utf8(path)
-    return list(place.filesystem.get_file_info(list(paths)))
-
-
-def _is_data(place: _Place, info: fs.FileInfo) -> bool:
-    """Return whether a file of a folder is Parquet: by its name, or else by its bytes."""
-    if info.path.lower().endswith(_SUFFIXES):
-        return True
-    n_bytes = len(_MAGIC)
-    if info.size < 2 * n_bytes:
-        return False
-    try:
-        with place.filesystem.open_input_file(info.path) as source:
-            ends = (source.read_at(n_bytes, 0), source.read_at(n_bytes, info.size - n_bytes))
-    except OSError as error:
-        raise InputError(f"cannot read {shown_name(info.path)}: {error} [QA0302]") from None
-    return ends == (_MAGIC, _MAGIC)
-
-
-def _expand_glob(place: _Place, pattern: str) -> _Named:
-    base, parts = split_glob(pattern)
-    n_known = 0
-    if place.uri is None and "**" in parts:
-        paths, n_known = _files_below(base)
-        infos = _infos(place, [path for path in paths if _is_taken(path, base, parts)])
-    elif place.uri is None:
-        infos = _infos(place, sorted(glob.glob(pattern)))
-    elif place.filesystem.get_file_info(base).type == fs.FileType.NotFound:
-        raise InputError(f"no file matches {pattern}: {base} does not exist [QA0301]")
-    else:
-        below = place.filesystem.get_file_info(fs.FileSelector(base, recursive=True))
-        infos = [info for info in below if _is_taken(info.path, base, parts)]
-    kept = [info for info in infos if info.type == fs.FileType.File]
-    if not kept:
-        raise InputError(f"no file matches {pattern} [QA0301]")
-    found = [_Found(base, info.path, place, info) for info in kept]
-    return _Named(found, n_known, _left_out(base, infos, (), ()))
-
-
-def _is_taken(path: str, base: str, parts: Sequence[str]) -> bool:
-    if ".." in PurePosixPath(path).parts:  # What leads out of the folder is refused by name.
-        return fnmatch.fnmatchcase(PurePosixPath(path).name, parts[-1])
-    return matches(os.path.relpath(path, base), parts)
-
-
-def _near_files(path: str, place: _Place) -> str:
-    folder = Path(path).parent
-    try:
-        # Of no bucket, and of one that refuses, it is not said what would be beside.
-        beside = place.filesystem.get_file_info(fs.FileSelector(str(folder), allow_not_found=True))
-    except OSError:
-        return ""
-    names = [item.base_name for item in beside if not item.base_name.startswith(".")]
-    hint = nearest(Path(path).name, names) if names else ""
-    return hint if hint.startswith("; did you mean") else ""
-
-
-def _unique_relatives(found: Sequence[_Found]) -> list[str]:
-    """Lengthen colliding relative paths by parent folders until all differ."""
-    relatives = [item.relative for item in found]
-    for depth in range(1, 64):
-        counts = Counter(relatives)
-        if max(counts.values(), default=1) == 1:
-            return relatives
-        for i, item in enumerate(found):
-            if counts[relatives[i]] > 1:
-                n_parts = len(PurePosixPath(item.relative).parts) + depth
-                parts = PurePosixPath(item.path).parts
-                relatives[i] = "/".join(part for part in parts[-n_parts:] if part != "/")
-    raise InputError(f"two inputs would have the same name: {sorted(relatives)[:3]} [QA0310]")
+        copy = copies.of_run(key) or copies.of(item.uri, name, item.kind, key=key)
+    except UnreadableFileError as error:
+        return str(error)
+    if copy.note:
+        notes.append(copy.note)
+    place, path = open_place(str(copy.path))
+    info = place.filesystem.get_file_info(path)
+    return replace(item, path=path, place=place, info=info, content=copy.content)
 
 
 def read_footer(source: pa.NativeFile) -> tuple[pq.FileMetaData, Footer, str]:
@@ -453,19 +273,9 @@ def _check_counts(schema: pq.ParquetSchema, footer: Footer, *, n_bytes: int) -> 
                 )
 
 
-def _how_to_convert(place: _Place, path: str) -> str:
-    """Return a command that makes Parquet of a table of text; of an object, where a copy lies."""
-    suffix = Path(path).suffix.lower()
-    if suffix == ".json":
-        with place.filesystem.open_input_stream(path) as source:
-            if source.read(_TAIL_BYTES).lstrip().startswith(b"{"):
-                suffix = ".jsonl"  # Many write JSON Lines under that name.
-    name = path if place.uri is None else PurePosixPath(path).name
-    code = f"import polars, sys; polars.{_TEXT_READERS[suffix]}.write_parquet(sys.argv[2])"
-    return f'make Parquet of it: python -c "{code}" {shlex.join([name, name + ".parquet"])}'
-
-
-def _read_footer(item: _Found, relative: str, *, read_as: ReadAs) -> InputFile | str:
+def _read_footer(item: FoundFile | str, relative: str, *, read_as: ReadAs) -> InputFile | str:
+    if isinstance(item, str):
+        return item
     is_local = item.place.uri is None
     try:
         stamp = local_stamp(item.path) if is_local else ""
@@ -481,11 +291,11 @@ def _read_footer(item: _Found, relative: str, *, read_as: ReadAs) -> InputFile |
         read_as = replace(read_as, keys=folder_keys(item.relative))
         schema = read_as.schema(metadata.schema)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        if isinstance(error, pa.ArrowInvalid) and Path(item.path).suffix.lower() in _TEXT_READERS:
-            return f"{item.uri} is not Parquet [QA0304]\n{_how_to_convert(item.place, item.path)}"
-        return f"{item.uri} is not readable Parquet: {error} [QA0304]"
+        is_known = Path(item.path).suffix.lower() in SUFFIXES
+        hint = "" if is_known else f" (data files are {DATA_FILES})"
+        return f"{item.uri} is not readable Parquet: {error}{hint} [QA0304]"
     version = FileVersion(
         item.uri, item.info.size, item.info.mtime_ns or 0, footer_hash, stamp=stamp
     )
     written = metadata.schema.to_arrow_schema()
-    return InputFile(relative, version, tuple(groups), schema, written, read_as)
+    return InputFile(relative, version, tuple(groups), schema, written, read_as, item.content)

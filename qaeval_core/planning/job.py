@@ -36,6 +36,7 @@ from qaeval_core.planning.listing import is_glob, matches, split_glob
 from qaeval_core.planning.read_as import ReadAs
 from qaeval_core.planning.run_plan import CompiledRun, check_output_names
 from qaeval_core.planning.shards import Piece, ReadLimits, plan_file
+from qaeval_core.planning.text_files.copies import Copies, copies_of
 from qaeval_core.signature import hash_text
 from qaeval_core.storage.path import StoragePath, as_path, open_out
 from qaeval_core.store.commits import Commits
@@ -185,19 +186,28 @@ class FoundFiles:
 
 
 def read_inputs(
-    config: RunConfig, *, needs_out: bool = True, roles: Sequence[str] | None = None
+    config: RunConfig,
+    *,
+    needs_out: bool = True,
+    roles: Sequence[str] | None = None,
+    copies: Copies | None = None,
 ) -> Inputs:
     """Find the input files and check their columns: `find_files` and `check_columns`."""
-    return check_columns(config, find_files(config, needs_out=needs_out), roles=roles)
+    found = find_files(config, needs_out=needs_out, copies=copies)
+    return check_columns(config, found, roles=roles)
 
 
-def find_files(config: RunConfig, *, needs_out: bool = True) -> FoundFiles:
+def find_files(
+    config: RunConfig, *, needs_out: bool = True, copies: Copies | None = None
+) -> FoundFiles:
     """Find the input files; they are none of OUT.
 
     Parameters
     ----------
     needs_out : bool, default True
         False where nothing is written; ``output.path`` may then be missing.
+    copies : Copies, optional
+        Of files of text; default below OUT, or in the cache without one.
 
     Raises
     ------
@@ -214,6 +224,7 @@ def find_files(config: RunConfig, *, needs_out: bool = True) -> FoundFiles:
         config.input.paths,
         skip_unreadable=config.input.skip_unreadable,
         read_as=ReadAs.of(config.input),
+        copies=copies or copies_of(config.input, store.out if config.output.path else None),
     )
     if config.output.path is not None:
         _check_out_not_taken(config.input.paths, store.out, files)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from qaeval_core.configure import InputSection
-from qaeval_core.schema import is_json
+from qaeval_core.schema import UNREADABLE_LINE, is_json
 from qaeval_core.text.plain_columns import plain_schema, with_inner
 
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -46,7 +46,8 @@ class ReadAs:
         plain = plain_schema(said_schema(parquet), binary_as_text=self.binary_as_text)
         # A file's own column goes before: its rows know better.
         own = [pa.field(name, pa.string()) for name, _ in self.keys if name not in plain.names]
-        return pa.schema([*plain, *own], metadata=plain.metadata)
+        shown = [field for field in plain if field.name != UNREADABLE_LINE]
+        return pa.schema([*shown, *own], metadata=plain.metadata)
 
 
 def said_schema(parquet: pq.ParquetSchema) -> pa.Schema:

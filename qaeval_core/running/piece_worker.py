@@ -25,6 +25,7 @@ from qaeval_core.planning.sample import chosen_values, sampled_rows
 from qaeval_core.planning.shards import Piece
 from qaeval_core.running.reader import ShardReader
 from qaeval_core.running.reuse_samples import OtherSamples, left_to_do, taken_over
+from qaeval_core.schema import UNREADABLE_LINE
 from qaeval_core.storage.path import AnyPath
 from qaeval_core.storage.retry import STORAGE_SETTING, Outages
 from qaeval_core.store.leftovers import remove_leftovers_of
@@ -79,7 +80,7 @@ def worker_store(
 def open_reader(columns: Mapping[str, str], store: Store) -> ShardReader:
     """Return a reader of the columns of some roles, and of contexts where they are sampled."""
     sampled = [store.sample.column] if store.sample is not None else []
-    return ShardReader([*columns.values(), *sampled], outages=store.outages)
+    return ShardReader([*columns.values(), *sampled, UNREADABLE_LINE], outages=store.outages)
 
 
 class _Job(NamedTuple):

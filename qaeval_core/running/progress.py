@@ -101,12 +101,20 @@ class ProgressPrinter:
     interval_s : float
     stream : TextIO, optional
         Default standard error.
+    unit : str, default "rows"
+        Of what is counted.
     """
 
     def __init__(
-        self, label: str, *, n_rows_total: int, interval_s: float, stream: TextIO | None = None
+        self,
+        label: str,
+        *,
+        n_rows_total: int,
+        interval_s: float,
+        stream: TextIO | None = None,
+        unit: str = "rows",
     ) -> None:
-        self._label = label
+        self._label, self._unit = label, unit
         self._n_rows_total = n_rows_total
         self._interval_s = interval_s
         self._stream = stream or sys.stderr
@@ -167,6 +175,7 @@ class ProgressPrinter:
             counts,
             n_rows_total=self._n_rows_total,
             elapsed_s=now - self._started,
+            unit=self._unit,
         )
         if self._bar is not None:
             self._bar.update(self._task, completed=counts.n_rows, description=visible(line))
@@ -174,7 +183,9 @@ class ProgressPrinter:
             say(line, stream=self._stream)
 
 
-def progress_line(label: str, counts: Counts, *, n_rows_total: int, elapsed_s: float) -> str:
+def progress_line(
+    label: str, counts: Counts, *, n_rows_total: int, elapsed_s: float, unit: str = "rows"
+) -> str:
     """Return one line of progress.
 
     Examples
@@ -187,10 +198,10 @@ def progress_line(label: str, counts: Counts, *, n_rows_total: int, elapsed_s: f
     elapsed_s = max(elapsed_s, 1e-9)
     rows_per_s = counts.n_rows / elapsed_s
     share = 100 * counts.n_rows / max(n_rows_total, 1)
-    parts = [f"{label}: {int(counts.n_rows):,}/{n_rows_total:,} rows ({share:.0f} %)"]
+    parts = [f"{label}: {int(counts.n_rows):,}/{n_rows_total:,} {unit} ({share:.0f} %)"]
     if counts.n_rows == 0 and n_rows_total > 0 and not counts.note:
         return f"{parts[0]}, starting"
-    parts.append(f"{rows_per_s:,.1f} rows/s")
+    parts.append(f"{rows_per_s:,.1f} {unit}/s")
     if counts.n_padded_tokens:
         padding = 100 * (1 - counts.n_tokens / counts.n_padded_tokens)
         parts.append(f"{counts.n_tokens / elapsed_s:,.0f} tokens/s, padding {padding:.1f} %")
@@ -209,10 +220,12 @@ class LabelProgress:
     ----------
     interval_s : float
         Seconds between two lines.
+    unit : str, default "rows"
+        Of what is counted.
     """
 
-    def __init__(self, interval_s: float) -> None:
-        self._interval_s = interval_s
+    def __init__(self, interval_s: float, *, unit: str = "rows") -> None:
+        self._interval_s, self._unit = interval_s, unit
         self._label = ""
         self._printer: ProgressPrinter | None = None
         self._open = ExitStack()
@@ -232,7 +245,9 @@ class LabelProgress:
             self._open.close()
             self._label = label
             self._printer = self._open.enter_context(
-                ProgressPrinter(label, n_rows_total=n_total, interval_s=self._interval_s)
+                ProgressPrinter(
+                    label, n_rows_total=n_total, interval_s=self._interval_s, unit=self._unit
+                )
             )
             # The clock starts now, not with the first rows that are done.
             self._printer.update(Counts())

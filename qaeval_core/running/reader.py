@@ -34,6 +34,7 @@ from qaeval_core.planning.inputs import FileVersion, InputFile, read_footer
 from qaeval_core.planning.read_as import ReadAs, said_schema
 from qaeval_core.planning.shards import Piece, ReadLimits, plan_file
 from qaeval_core.running.batch_rows import rows_per_batch
+from qaeval_core.schema import UNREADABLE_LINE
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.text.plain_columns import (
@@ -467,7 +468,7 @@ def read_rows(
     outages : Outages, optional
         How long a store is tried; default once.
     """
-    reader = ShardReader(list(columns.values()), outages=outages)
+    reader = ShardReader([*columns.values(), UNREADABLE_LINE], outages=outages)
     values: dict[str, list[object]] = {role: [] for role in columns}
     offset = 0
     for file in files:

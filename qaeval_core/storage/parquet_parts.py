@@ -18,14 +18,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from qaeval_core.storage.checksums import Written
-from qaeval_core.storage.path import AnyPath, as_path
+from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 
 _MAGIC = b"PAR1"
 _BLOCK_BYTES = 1 << 22
 _TRUE, _FALSE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 8, 9, 10, 11, 12
 # Fields of FileMetaData, RowGroup, ColumnChunk and ColumnMetaData.
 _NUM_ROWS, _ROW_GROUPS = 3, 4
-_COLUMNS, _GROUP_OFFSET, _ORDINAL = 1, 5, 7
+_COLUMNS, _GROUP_ROWS, _GROUP_OFFSET, _ORDINAL = 1, 3, 5, 7
 _CHUNK_OFFSETS, _CHUNK_META = (2, 4, 6), 3
 _PAGE_OFFSETS = (9, 10, 11, 14)
 _MAX_ORDINAL = 32_767
@@ -44,6 +44,13 @@ class _Items(NamedTuple):
 _Struct = dict[int, _Field]
 
 
+class FirstGroups(NamedTuple):
+    """The first row groups of a file without page indexes, as a part."""
+
+    path: StoragePath
+    n_groups: int
+
+
 def copy_part(part: AnyPath, sink: Written) -> None:
     """Write a part that is the whole file, as it is."""
     with as_path(part).open("rb") as source:
@@ -51,12 +58,12 @@ def copy_part(part: AnyPath, sink: Written) -> None:
             sink.write(block)
 
 
-def join_parts(parts: Sequence[AnyPath], sink: Written) -> int:
+def join_parts(parts: Sequence[AnyPath | FirstGroups], sink: Written) -> int:
     """Write a Parquet file with the row groups of several, in order.
 
     Parameters
     ----------
-    parts : sequence of StoragePath, Path or str
+    parts : sequence of StoragePath, Path, str or FirstGroups
         One at least; written with the same schema and metadata, not encrypted.
     sink : file
         Open for writing, empty.
@@ -74,9 +81,12 @@ def join_parts(parts: Sequence[AnyPath], sink: Written) -> int:
     sink.write(_MAGIC)
     position = len(_MAGIC)
     footer: _Struct | None = None
-    for path in parts:
+    for given in parts:
+        path = given.path if isinstance(given, FirstGroups) else given
         with as_path(path).open("rb") as part:
             own, n_bytes = _read_footer(part, path)
+            if isinstance(given, FirstGroups):
+                n_bytes = _keep_first(own, given.n_groups, n_bytes)
             for group in own[_ROW_GROUPS].value.values:
                 _move(group, by=position - len(_MAGIC))
             part.seek(len(_MAGIC))
@@ -106,6 +116,25 @@ def _read_footer(part: BinaryIO, path: AnyPath) -> tuple[_Struct, int]:
         raise ValueError(f"{path} is no whole Parquet file")
     part.seek(size - 8 - n_footer)
     return _StructReader(part.read(n_footer)).struct(), n_body
+
+
+def _keep_first(footer: _Struct, n_groups: int, n_bytes: int) -> int:
+    """Leave the first row groups in a footer; return how many bytes they take."""
+    groups = footer[_ROW_GROUPS].value.values
+    if n_groups < len(groups):
+        n_bytes = _first_byte(groups[n_groups]) - len(_MAGIC)
+    del groups[n_groups:]
+    n_rows = sum(group[_GROUP_ROWS].value for group in groups)
+    footer[_NUM_ROWS] = _Field(footer[_NUM_ROWS].kind, n_rows)
+    return n_bytes
+
+
+def _first_byte(group: _Struct) -> int:
+    chunks = [chunk[_CHUNK_META].value for chunk in group[_COLUMNS].value.values]
+    places = [
+        chunk[number].value for chunk in chunks for number in _PAGE_OFFSETS if number in chunk
+    ]
+    return int(min(place for place in places if place))
 
 
 def _joined(first: _Struct, other: _Struct, path: AnyPath) -> _Struct:

@@ -21,6 +21,7 @@ from qaeval_core.errors import (
     ConfigError,
     nearest,
 )
+from qaeval_core.planning.text_files.sheets import decimal_comma
 from qaeval_core.tables.score_tables import (
     _fields,
     _with_structs,
@@ -29,7 +30,6 @@ from qaeval_core.tables.score_tables import (
     flat_columns,
     numbers,
 )
-from qaeval_core.tables.sheets import decimal_comma
 
 # Texts and names in quotes.
 QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"")

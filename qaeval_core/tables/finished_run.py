@@ -17,6 +17,7 @@ from qaeval_core.errors import ConfigError, InputError
 from qaeval_core.models.session import Device
 from qaeval_core.planning.inputs import InputFile, find_inputs
 from qaeval_core.planning.read_as import ReadAs
+from qaeval_core.planning.text_files.copies import copies_of
 from qaeval_core.storage.arrow import table_at
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path, near_folders, read_json
 from qaeval_core.store.sample import Sample, read_sample
@@ -183,6 +184,7 @@ def find_sources(
             inputs or section.paths,
             skip_unreadable=section.skip_unreadable,
             read_as=ReadAs.of(section),
+            copies=copies_of(section, run.out, is_of_run=True),
         )
     except InputError as error:
         raise not_found(error, hint=hint) from None

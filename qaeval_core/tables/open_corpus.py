@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow.parquet as pq
 
+from qaeval_core.configure import InputSection
 from qaeval_core.errors import (
     ConfigError,
     InputChangedError,
@@ -19,6 +20,9 @@ from qaeval_core.errors import (
 )
 from qaeval_core.planning.columns import with_carried
 from qaeval_core.planning.inputs import InputFile, find_inputs
+from qaeval_core.planning.text_files.copies import copies_of
+from qaeval_core.planning.usual_columns import check_clear, kinds_of, usual_columns
+from qaeval_core.planning.usual_names import QUESTIONS_OF_SYSTEMS, usual_form
 from qaeval_core.schema import COLUMNS_METADATA, fits_role
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path, read_json
 from qaeval_core.tables.corpus import ROLE_NAMES, Corpus, CorpusFile
@@ -81,7 +85,8 @@ def _read_run(out: StoragePath, *, partial: bool) -> FinishedRun:
 
 
 def _open_table(path: StoragePath, columns: Mapping[str, str]) -> Corpus:
-    files, problems = find_inputs([str(path)])
+    copies = copies_of(InputSection(columns=dict(columns)), None)
+    files, problems = find_inputs([str(path)], copies=copies)
     _check_unique(files)
     _check_same_columns(files)
     found = []
@@ -89,6 +94,7 @@ def _open_table(path: StoragePath, columns: Mapping[str, str]) -> Corpus:
     for file in files:
         found.append(CorpusFile(file, None, file.n_rows, start))
         start += file.n_rows
+    columns = {**_usual_roles(files, columns), **columns}
     names = _common_names(files)
     id_column = columns.get("id") or ("id" if "id" in names else None)
     roles = {
@@ -107,6 +113,19 @@ def _open_table(path: StoragePath, columns: Mapping[str, str]) -> Corpus:
         has_run=False,
         notes=tuple(problems),
     )
+
+
+def _usual_roles(files: Sequence[InputFile], columns: Mapping[str, str]) -> dict[str, str]:
+    """Return the columns of usual names; a generated question is the question, without another."""
+    usual = usual_columns(kinds_of(files), columns)
+    for role in ROLE_NAMES:
+        check_clear(usual, role)
+    found = {role: name for role, name in usual.columns.items() if role in ROLE_NAMES}
+    candidate = usual.columns.get("candidate", "")
+    has_question = "question" in found or "question" in _common_names(files)
+    if usual_form(candidate) in QUESTIONS_OF_SYSTEMS and not has_question:
+        found["question"] = candidate
+    return found
 
 
 def _open_run(

@@ -27,11 +27,11 @@ from qaeval_core.errors import (
     nearest,
 )
 from qaeval_core.planning.listing import matches
+from qaeval_core.planning.text_files.sheets import decimal_comma, is_workbook, read_sheet
 from qaeval_core.schema import COLUMNS_METADATA, NOT_SAMPLED, QUARANTINE_REASON
 from qaeval_core.storage.arrow import table_of
 from qaeval_core.storage.checksums import is_intact
 from qaeval_core.storage.path import StoragePath, as_path, near_folders
-from qaeval_core.tables.sheets import decimal_comma, is_workbook, read_sheet
 
 SUFFIXES = (".parquet", ".jsonl", ".csv", ".tsv")
 _WORKBOOKS = (".xlsx", ".xls", ".ods")

@@ -13,8 +13,8 @@ import pytest
 from helpers import qaeval
 from qaeval_core.errors import QAEvalError, UnreadableFileError
 from qaeval_core.filter.labels import read_labels
+from qaeval_core.planning.text_files.sheets import read_sheet
 from qaeval_core.tables.score_tables import read_keyed
-from qaeval_core.tables.sheets import read_sheet
 
 N = 40
 IDS = [f"{i:03d}" for i in range(N)]

@@ -241,7 +241,7 @@ def test_exit_codes(out: Path, tmp_path: Path) -> None:
     said = qaeval("filter", out, "--to", tmp_path / "kept", "--column", "id", expect=2)
     assert "--column takes ROLE=NAME, not 'id'" in said and "did you mean" not in said
     (tmp_path / "empty").mkdir()
-    assert "no Parquet file below" in qaeval(
+    assert "no data file below" in qaeval(
         "filter", tmp_path / "empty", "--to", tmp_path / "kept", expect=2
     )
     broken = scored(tmp_path)

@@ -23,7 +23,7 @@ COLUMNS = {"candidate": "given", "references": "gold"}
         ({**COLUMNS, "candidate": "givn"}, SchemaError, "'given'.*QA0305"),
         ({**COLUMNS, "candidat": "given"}, ConfigError, "'candidate'.*QA0105"),
         ({**COLUMNS, "answer_type": "nope"}, SchemaError, "'nope'.*QA0305"),
-        ({"candidate": "given"}, SchemaError, "'references'.*QA0305"),
+        ({"references": "gold"}, SchemaError, "'question'.*QA0305"),
     ],
 )
 def test_a_wrong_column_or_role_raises_for_every_kind_of_rows(

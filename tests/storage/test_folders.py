@@ -54,7 +54,7 @@ def test_parquet_is_known_by_its_bytes(folder: Path) -> None:
     for i, name in enumerate(NAMES):
         pq.write_table(ROWS.slice(i, 1), folder / "in" / name)
     (folder / "in" / "README.md").write_text("PAR1 is how it begins.")
-    (folder / "in" / "rows.csv").write_text("id,candidate\n")
+    (folder / "in" / "rows.txt").write_text("id,candidate\n")
     (folder / "in" / "empty").touch()
     (folder / "in" / "cut.bin").write_bytes(b"PAR1" + b"\0" * 90)
     (folder / "in" / "_SUCCESS").touch()
@@ -63,7 +63,7 @@ def test_parquet_is_known_by_its_bytes(folder: Path) -> None:
     assert scores_of(folder)["id"].to_list() == list("abcdef")
     (note,) = [note for note in outcome.report["notes"] if "left out" in note]
     assert note.startswith("4 files are left out, being no Parquet: ")
-    assert all(name in note for name in ("README.md", "rows.csv", "empty", "cut.bin"))
+    assert all(name in note for name in ("README.md", "rows.txt", "empty", "cut.bin"))
     for words in (("filter", folder / "out", "--to", folder / "kept", "--rules", "none",
                    "--rank-by", "f1", "--near-duplicates", "none", "--column",
                    "question=candidate", "--local"),

@@ -55,7 +55,7 @@ def read_sheet(content: bytes, text_column: str | None = None) -> pl.DataFrame:
     said = _SAID.match(text)
     text = text[said.end() :] if said is not None else text
     text = _BLANK_LINES.sub("", text, count=1)
-    delimiter = said[1] if said is not None else _delimiter(text)
+    delimiter = said[1] if said is not None else delimiter_of(text)
     source = io.BytesIO(text.encode())
     kinds = {text_column: pl.String} if text_column is not None else None
     frame = pl.read_csv(
@@ -126,7 +126,7 @@ def _plain_lines(text: str) -> str:
     return text
 
 
-def _delimiter(text: str) -> str:
+def delimiter_of(text: str) -> str:
     """Return what parts the first rows most evenly, and their header most often; else a comma."""
 
     def evenness(delimiter: str) -> tuple[float, int]:
