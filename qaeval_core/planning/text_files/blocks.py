@@ -46,6 +46,7 @@ from qaeval_core.storage.path import StoragePath
 _VERSION = 1
 BLOCK_BYTES = 16 << 20
 _READ_BYTES = 1 << 20
+_LOOK_BYTES = 1 << 14
 # PyArrow reads no larger line.
 _MAX_LINE_BYTES = 1 << 30
 _ROWS_OF_A_DOCUMENT = 1 << 16
@@ -206,10 +207,11 @@ def _sum(reading: TextReading, data: bytes, *more: str) -> str:
 
 
 def _parse(
-    reading: TextReading, data: bytes, first_line: int, schema: pa.Schema | None
+    reading: TextReading, data: bytes, n_lines: int, first_line: int, schema: pa.Schema | None
 ) -> pa.Table:
     if reading.header is None:
-        return parse_lines(data, name=reading.name, first_line=first_line, schema=schema)
+        name = reading.name
+        return parse_lines(data, n_lines, name=name, first_line=first_line, schema=schema)
     return parse_records(
         data,
         reading.header,
@@ -231,8 +233,9 @@ class _Stretch(NamedTuple):
 
 
 def _stretch(reading: TextReading, number: int, data: bytes, first_line: int) -> _Stretch:
-    parse = partial(_parse, reading, data)
-    return _Stretch(number, _sum(reading, data), first_line, count_lines(data), parse)
+    n_lines = count_lines(data)
+    parse = partial(_parse, reading, data, n_lines)
+    return _Stretch(number, _sum(reading, data), first_line, n_lines, parse)
 
 
 def _block(task: BlockTask, own: _Stretch) -> Iterator[TextBlock]:
@@ -326,25 +329,24 @@ def _lines(reading: TextReading, start: int, stop: int) -> bytes:
     """Return the lines that begin in a range of bytes."""
     filesystem, path = open_filesystem(reading.uri)
     with filesystem.open_input_file(path) as file:
+        n_bytes = int(file.size())
         # A line begins behind the end of another one.
-        at = start if start == reading.start else start - 1
-        data = bytes(file.read_at(stop - at, at))
-        if at != start:
-            first = data.find(b"\n") + 1
-            data = data[first:] if first else b""
-        if not data or data.endswith(b"\n"):
-            return data
-        rest = [data]
-        at, n_bytes = stop, file.size()
-        while at < n_bytes:
-            more = file.read_at(min(_READ_BYTES, n_bytes - at), at)
-            end = more.find(b"\n") + 1
-            rest.append(more[:end] if end else more)
-            at += len(more)
-            _check_line(reading, at - start)
-            if end or not more:
-                break
-        return b"".join(rest)
+        first = start if start == reading.start else _line_end(reading, file, start - 1, n_bytes)
+        last = _line_end(reading, file, stop - 1, n_bytes)
+        return bytes(file.read_at(max(last - first, 0), first))
+
+
+def _line_end(reading: TextReading, file: pa.NativeFile, at: int, n_bytes: int) -> int:
+    """Return where the line ends that a byte is in."""
+    begin = at
+    while at < n_bytes:
+        more = bytes(file.read_at(min(_LOOK_BYTES, n_bytes - at), at))
+        end = more.find(b"\n") + 1
+        if end or not more:
+            return at + end
+        at += len(more)
+        _check_line(reading, at - begin)
+    return n_bytes
 
 
 def _check_line(reading: TextReading, n_bytes: int) -> None:

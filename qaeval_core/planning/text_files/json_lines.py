@@ -21,11 +21,12 @@ from qaeval_core.text.plain_columns import with_inner
 
 # Of larger whole numbers a float does not hold each.
 _MAX_EXACT = float(2**53)
+_CHUNK_BYTES = 1 << 20  # What a core's cache holds.
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def parse_lines(
-    data: bytes, *, name: str, first_line: int = 1, schema: pa.Schema | None = None
+    data: bytes, n_lines: int, *, name: str, first_line: int = 1, schema: pa.Schema | None = None
 ) -> pa.Table:
     """Return the rows of whole lines of JSON.
 
@@ -33,6 +34,8 @@ def parse_lines(
     ----------
     data : bytes
         UTF-8.
+    n_lines : int
+        As `count_lines` says.
     name : str
         Of the file, for messages.
     first_line : int, default 1
@@ -40,7 +43,6 @@ def parse_lines(
     schema : pyarrow.Schema, optional
         Columns and types; default those of these lines.
     """
-    n_lines = count_lines(data)
     table = _read(data, without_unreadable(schema))
     if table is not None and table.num_rows != n_lines:
         n_filled = sum(1 for line in data.split(b"\n") if line.strip())
@@ -65,7 +67,10 @@ def _read(data: bytes, schema: pa.Schema | None) -> pa.Table | None:
         return None
     try:
         data.decode()
-        table = _read_json(data, schema)
+        try:
+            table = _read_json(data, schema, chunk_bytes=_CHUNK_BYTES)
+        except pa.ArrowInvalid:  # Of a line that is longer, among others.
+            table = _read_json(data, schema)
         plain = pa.schema([field.with_type(_as_text(field.type)) for field in table.schema])
         if plain != table.schema:  # A text that looks like a date stays the text that it is.
             table = _read_json(data, plain)
@@ -76,10 +81,14 @@ def _read(data: bytes, schema: pa.Schema | None) -> pa.Table | None:
     return None if _has_lost_digits(table) else table
 
 
-def _read_json(data: bytes, schema: pa.Schema | None) -> pa.Table:
+def _read_json(
+    data: bytes, schema: pa.Schema | None, *, chunk_bytes: int | None = None
+) -> pa.Table:
     return pyarrow.json.read_json(
         pa.BufferReader(data),
-        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+        read_options=pyarrow.json.ReadOptions(
+            use_threads=False, block_size=chunk_bytes or len(data) + 1
+        ),
         parse_options=pyarrow.json.ParseOptions(
             explicit_schema=schema,
             unexpected_field_behavior="infer" if schema is None else "error",
