@@ -80,8 +80,8 @@ InputsArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="INPUT",
-        help="Parquet files, folders, globs, or URIs of an object store (s3, gs, az). Required, "
-        "unless a settings file names them.",
+        help="Parquet, JSON Lines, JSON or CSV files; folders, globs, URIs of an object store "
+        "(s3, gs, az), or - for standard input. Required, unless a settings file names them.",
     ),
 ]
 RunArgument = Annotated[

@@ -40,8 +40,8 @@ def correlate(
         list[str],
         typer.Argument(
             metavar="SCORES",
-            help="Tables of scores: OUT of a run, .parquet, .jsonl or .csv files, folders or "
-            "globs.",
+            help="Tables of scores: OUT of a run, Parquet, JSON Lines, JSON or CSV files, folders "
+            "or globs.",
         ),
     ],
     human: Annotated[
@@ -57,8 +57,8 @@ def correlate(
         option(
             group=arguments.INPUT,
             metavar="FILE",
-            text="Table of ratings with a column id: .csv, .jsonl or .parquet. Short for --with "
-            "FILE --on id.",
+            text="Table of ratings with a column id: CSV, JSON Lines, JSON or Parquet. Short for "
+            "--with FILE --on id.",
         ),
     ] = None,
     ratings: Annotated[

@@ -33,11 +33,11 @@ EPILOG = """Examples:
     --precision 0.85
 
   qaeval filter out --to kept --learn roundtrip,qrelscore \\
-    --labels labels.csv --label 'good == 1' --precision 0.85
+    --labels labels.csv --label 'rating >= 4' --precision 0.85
 
   qaeval filter out --to kept --rank-by roundtrip --precision 0.85 \\
     --label-sheet 340 --within-best auto \\
-    --labels kept/label_sheet.csv --label 'good == 1'
+    --labels kept/label_sheet.csv
 
   qaeval filter s3://bucket/out --to s3://bucket/kept --rank-by roundtrip
 
@@ -55,7 +55,7 @@ def filter_rows(
         str,
         typer.Argument(
             metavar="OUT",
-            help="OUT folder of qaeval score, or Parquet files with scores of another tool.",
+            help="OUT folder of qaeval score, or files with scores of another tool.",
         ),
     ],
     column: ColumnOption = None,
@@ -157,7 +157,7 @@ def filter_rows(
         option(
             group=arguments.LABELS,
             metavar="FILE",
-            text="Table of labels with a column id: .csv, .jsonl or .parquet.",
+            text="Table of labels with a column id: CSV, JSON Lines, JSON or Parquet.",
         ),
     ] = None,
     label: Annotated[
@@ -166,6 +166,7 @@ def filter_rows(
             group=arguments.LABELS,
             metavar="CONDITION",
             text="0/1 column of --labels, or a condition, that marks good rows.",
+            show_default="good",
         ),
     ] = None,
     blank: Annotated[

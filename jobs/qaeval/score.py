@@ -1,4 +1,4 @@
-"""score: metrics of every row of Parquet files, on Ray or in this process.
+"""score: metrics of every row of the input, on Ray or in this process.
 
 Exit codes: 0 complete, 1 incomplete (run it again to go on) or without one score, 2 bad request.
 """
@@ -24,7 +24,7 @@ from qaeval.arguments import (
 
 EPILOG = """Examples:
 
-  qaeval score answers.parquet --out out --metrics f1,sas
+  qaeval score answers.jsonl --out out --metrics f1,sas
 
   qaeval score data/ --out out --column candidate=generated --carry label
 
@@ -139,7 +139,7 @@ def score(
     address: Annotated[str | None, arguments.address("none")] = None,
     local: LocalOrRayOption = None,
 ) -> None:
-    """Score every row of Parquet files.
+    """Score every row of Parquet, JSON Lines, JSON or CSV files.
 
     Without --metrics and --set, the columns decide: f1 and sas where there are
     references, roundtrip where there are contexts and answers. An OUT keeps its

@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
-from qaeval_core.errors import ConfigError, SchemaError
+from qaeval_core.errors import ConfigError, QAEvalError, SchemaError
 from qaeval_core.filter.decide import CorpusRows
 from qaeval_core.filter.order import rank_keys
+from qaeval_core.planning.text_files.sheets import decimal_comma
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.tables.conditions import binary_labels
 from qaeval_core.tables.score_tables import read_keyed
@@ -77,8 +79,13 @@ class LabeledRows:
         )
 
 
-def read_labels(path: str, expression: str) -> Labels:
+def read_labels(path: str, expression: str | None = None) -> Labels:
     """Return the labels of a table with a column ``id``.
+
+    Parameters
+    ----------
+    expression : str, optional
+        The column or condition that says which rows are good; default ``good``, as on our sheets.
 
     Raises
     ------
@@ -87,8 +94,18 @@ def read_labels(path: str, expression: str) -> Labels:
         column of 0 and 1 nor a condition.
     """
     frame, _ = read_keyed(path, "id")
+    frame = frame.with_columns(_numbers_of(frame[name]) for name in frame.columns if name != "id")
+    if expression is None and LABEL_COLUMN not in frame.columns:
+        names = ", ".join(name for name in frame.columns if name != "id")
+        raise SchemaError(
+            f"{path}: no column {LABEL_COLUMN!r}; name one with --label: {names} [QA0305]"
+        )
+    expression = expression or LABEL_COLUMN
     ids = [_without_escape(text) for text in frame["id"].to_list()]
-    values = binary_labels(frame, expression, "--label")
+    try:
+        values = binary_labels(frame, expression, "--label")
+    except QAEvalError as error:
+        raise _with_row(error, frame, expression, path) from None
     is_labeled = ~np.isnan(values)
     labeled = zip(ids, values, is_labeled, strict=True)
     good = {name: bool(value) for name, value, is_known in labeled if is_known}
@@ -96,6 +113,40 @@ def read_labels(path: str, expression: str) -> Labels:
         raise ConfigError(f"{path}: no row has a label under {expression!r} [QA0315]")
     blank = (name for name, is_known in zip(ids, is_labeled, strict=True) if not is_known)
     return Labels(good, tuple(blank))
+
+
+def _numbers_of(column: pl.Series) -> pl.Series:
+    """Return a column of texts as numbers, if all that is in it says one; blank cells are null."""
+    if column.dtype != pl.String:
+        return column
+    texts = column.str.strip_chars().replace("", None)
+    found = texts.cast(pl.Float64, strict=False)
+    return found if found.null_count() == texts.null_count() else column
+
+
+def _with_row(error: QAEvalError, frame: pl.DataFrame, expression: str, path: str) -> QAEvalError:
+    """Return the error with the first row whose cell is no number among numbers, or no label."""
+    for name in frame.columns:
+        column = frame[name]
+        if name == "id" or not re.search(rf"\b{re.escape(name)}\b", expression):
+            continue
+        if column.dtype == pl.String and not decimal_comma(column):
+            texts = column.str.strip_chars().replace("", None)
+            is_number = texts.cast(pl.Float64, strict=False).is_not_null()
+            wrong = (texts.is_not_null() & ~is_number).arg_true()
+            needed = "and a number is needed" if is_number.any() else ""
+        elif name == expression and column.dtype.is_numeric():
+            wrong = (column.is_not_null() & ~column.is_in([0, 1])).arg_true()
+            needed = f"which is neither 0 nor 1; give a condition, such as '{name} >= 2'"
+        else:
+            continue
+        if len(wrong) and needed:
+            row = int(wrong[0])
+            return ConfigError(
+                f"{path}, row {row + 1:,} (id {frame['id'][row]!r}): column {name!r} holds "
+                f"{column[row]!r}, {needed} [QA0315]"
+            )
+    return error
 
 
 def labeled_rows(labels: Labels, found: Iterable[tuple[int, str]], path: str) -> LabeledRows:

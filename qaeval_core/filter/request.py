@@ -50,7 +50,8 @@ class FilterRequest:
     share, budget : str or float, int; optional
         The share of the rows that reach the last stage, in (0, 1], or their number.
     labels, label : str, optional
-        A table with a column ``id``, and the column or condition that says which rows are good.
+        A table with a column ``id``, and the column or condition that says which rows are good;
+        default its column ``good``.
     blank : str
         What a row of that table without a label counts as: ``bad``, or ``ignore`` leaves it out.
     looks : tuple of int
@@ -135,14 +136,13 @@ class FilterRequest:
             )
 
     def _check_labels(self) -> None:
-        if (self.labels is None) != (self.label is None):
-            raise ConfigError("--labels FILE and --label EXPR belong together; give both [QA0103]")
+        if self.labels is None and self.label is not None:
+            raise ConfigError("--label says what --labels FILE means; give both [QA0103]")
         if self.precision is not None and self.labels is None and self.label_sheet is None:
-            raise ConfigError("--precision needs --labels FILE and --label EXPR [QA0103]")
+            raise ConfigError("--precision needs --labels FILE [QA0103]")
         if self.learn and self.labels is None and self.label_sheet is None:
             raise ConfigError(
-                "--learn needs --labels FILE and --label EXPR; --label-sheet N draws rows to label "
-                "[QA0103]"
+                "--learn needs --labels FILE; --label-sheet N draws rows to label [QA0103]"
             )
         if self.learn and self.rank_by is not None:
             raise ConfigError("--learn makes the rank; leave --rank-by out [QA0102]")

@@ -165,7 +165,7 @@ def _filter(run: Filtering, account: Account) -> dict[str, Any]:
     """Return what filter.json says; kept rows and decisions are written."""
     request = run.plan.request
     labels = None
-    if request.labels is not None and request.label is not None:
+    if request.labels is not None:
         labels = read_labels(request.labels, request.label)
         if request.precision is not None:
             run.say(labels_line(labels, run.plan))

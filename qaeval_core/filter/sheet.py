@@ -80,7 +80,7 @@ def _drawn(run: Filtering) -> tuple[list[dict[str, object]], _Part, int, int]:
     request = run.plan.request
     assert request.label_sheet is not None
     pilot = None
-    if request.labels is not None and request.label is not None:
+    if request.labels is not None:
         pilot = read_labels(request.labels, request.label)
     rows, labeled = scan(run, pilot)
     if not request.learn:

@@ -27,13 +27,14 @@ from qaeval_core.errors import (
     nearest,
 )
 from qaeval_core.planning.listing import matches
+from qaeval_core.planning.text_files.kinds import DATA_FILES, kind_of
 from qaeval_core.planning.text_files.sheets import decimal_comma, is_workbook, read_sheet
+from qaeval_core.planning.text_files.whole import unpacked, whole_json
 from qaeval_core.schema import COLUMNS_METADATA, NOT_SAMPLED, QUARANTINE_REASON
 from qaeval_core.storage.arrow import table_of
 from qaeval_core.storage.checksums import is_intact
 from qaeval_core.storage.path import StoragePath, as_path, near_folders
 
-SUFFIXES = (".parquet", ".jsonl", ".csv", ".tsv")
 _WORKBOOKS = (".xlsx", ".xls", ".ods")
 _MAX_DIGITS = 38  # of decimals in polars
 
@@ -234,8 +235,10 @@ def table_files(path: str) -> list[StoragePath]:
         elif folder.is_dir():
             names = sorted(file.name for file in folder.list(is_deep=True))
             files = [folder / name for name in names]
-            found = [file for file in files if file.suffix in SUFFIXES]
-            found = [file for file in found if not file.name.startswith((".", "_"))]
+            files = [file for file in files if not file.name.startswith((".", "_"))]
+            # Beside other tables a document tells of them.
+            found = [file for file in files if _is_table(file, documents=False)]
+            found = found or [file for file in files if _is_table(file, documents=True)]
         elif own.local is not None:
             found = [as_path(Path(name)) for name in sorted(glob.glob(path, recursive=True))]
         else:
@@ -246,8 +249,17 @@ def table_files(path: str) -> list[StoragePath]:
     except OSError as error:
         raise StorageError(f"cannot list {path}: {error.strerror} [QA0302]") from None
     if not found:
-        raise UnreadableFileError(f"{path}: no table there ({', '.join(SUFFIXES)}){hint} [QA0301]")
+        raise UnreadableFileError(
+            f"{path}: no table there (data files are {DATA_FILES}){hint} [QA0301]"
+        )
     return found
+
+
+def _is_table(file: StoragePath, *, documents: bool) -> bool:
+    kind = kind_of(file.name)
+    if kind is None:
+        return file.suffix == ".parquet"
+    return documents or kind.format != "json"
 
 
 def _matching(pattern: StoragePath) -> Iterator[StoragePath]:
@@ -271,17 +283,19 @@ def _read(file: StoragePath, text: str | None = None) -> pl.DataFrame:
             if is_intact(content) is False:
                 raise UnreadableFileError(f"{file} is damaged: its checksum differs [QA0304]")
             return _read_parquet(source)
-        if file.suffix == ".jsonl":
-            return pl.read_ndjson(source, infer_schema_length=None)
-        if file.suffix in (".csv", ".tsv") and not is_workbook(content):
-            return read_sheet(content, text)
+        kind = kind_of(file.name)
+        if kind is not None and not is_workbook(content):
+            content = unpacked(content, kind)
+            if kind.format in ("csv", "tsv"):
+                return read_sheet(content, text)
+            return pl.DataFrame(whole_json(content, kind, name=str(file)))
     except (pl.exceptions.PolarsError, pa.ArrowException, OSError, ValueError) as error:
         raise UnreadableFileError(f"cannot read {file}: {error} [QA0304]") from None
     if file.suffix in _WORKBOOKS or is_workbook(content):
         raise UnreadableFileError(
             f"{file} is a workbook; save its sheet as CSV, and name that [QA0304]"
         )
-    raise UnreadableFileError(f"{file}: not one of {', '.join(SUFFIXES)} [QA0304]")
+    raise UnreadableFileError(f"{file}: data files are {DATA_FILES} [QA0304]")
 
 
 def _read_parquet(source: io.BytesIO) -> pl.DataFrame:

@@ -58,7 +58,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
      "--share and --precision ... QA0102"),
     ({"precision": 0.9}, "--precision ... --labels FILE ... QA0103"),
     ({"precision": 1.5, "labels": "l", "label": "g"}, "--precision is 1.5 ... QA0104"),
-    ({"labels": "l"}, "--labels FILE ... --label EXPR ... QA0103"),
+    ({"label": "g"}, "--label ... --labels FILE ... QA0103"),
     ({"labels": "l", "label": "g"}, "--labels ... --precision or --learn ... QA0102"),
     ({"learn": ("f1",)}, "--learn ... --labels FILE ... QA0103"),
     ({"learn": ("f1",), "labels": "l", "label": "g", "rank_by": "f1"},
