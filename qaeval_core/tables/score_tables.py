@@ -27,9 +27,9 @@ from qaeval_core.errors import (
     nearest,
 )
 from qaeval_core.planning.listing import matches
+from qaeval_core.planning.text_files.documents import unpacked, whole_json
 from qaeval_core.planning.text_files.kinds import DATA_FILES, kind_of
 from qaeval_core.planning.text_files.sheets import decimal_comma, is_workbook, read_sheet
-from qaeval_core.planning.text_files.whole import unpacked, whole_json
 from qaeval_core.schema import COLUMNS_METADATA, NOT_SAMPLED, QUARANTINE_REASON
 from qaeval_core.storage.arrow import table_of
 from qaeval_core.storage.checksums import is_intact

@@ -1,4 +1,7 @@
-"""Documents: files that are one JSON value: SQuAD's, lists of rows, and columns of pandas."""
+"""Documents: files that are one JSON value: SQuAD's, lists of rows, and columns of pandas.
+
+And files of JSON that are read whole, such as tables of labels or ratings: they have no copy.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,13 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import pyarrow as pa
+
 from qaeval_core.errors import UnreadableFileError
-from qaeval_core.planning.text_files.json_lines import question_row
+from qaeval_core.planning.text_files.json_lines import count_lines, parse_lines, question_row
+from qaeval_core.planning.text_files.kinds import TextKind, marked_encoding
+from qaeval_core.planning.text_files.parsed import records_table
+from qaeval_core.schema import UNREADABLE_LINE
 
 _SHAPES = "a list of objects, SQuAD's form, an object of columns, or JSON Lines"
 
@@ -82,3 +90,40 @@ def _of_columns(content: Mapping[str, Any]) -> Iterator[dict[str, Any]] | None:
     else:
         return None
     return found if is_table else None
+
+
+def unpacked(content: bytes, kind: TextKind) -> bytes:
+    """Return the bytes of a file that may be compressed.
+
+    Raises
+    ------
+    OSError
+        If they are damaged.
+    """
+    if kind.compression is None:
+        return content
+    with pa.input_stream(pa.BufferReader(content), compression=kind.compression) as stream:
+        return bytes(stream.read())
+
+
+def whole_json(content: bytes, kind: TextKind, *, name: str) -> pa.Table:
+    """Return the rows of JSON Lines or of a JSON document.
+
+    Raises
+    ------
+    UnreadableFileError
+        If it holds none, or a line is none.
+    """
+    encoding = marked_encoding(content)
+    if encoding is not None:
+        content = content.decode(encoding).encode()
+    rows = document_rows(content, name=name) if kind.format == "json" else None
+    if rows is not None:
+        return records_table(list(rows))
+    if not content.strip():
+        raise UnreadableFileError(f"{name} is empty [QA0304]")
+    table = parse_lines(content, count_lines(content), name=name)
+    whys = table[UNREADABLE_LINE].drop_null()
+    if len(whys):
+        raise UnreadableFileError(f"{whys[0].as_py()} [QA0304]")
+    return table.drop_columns([UNREADABLE_LINE])
