@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
 from qaeval_core.configure import RunConfig, load_config
@@ -43,6 +43,7 @@ from qaeval_core.planning.run_plan import CompiledRun, check_output_names
 from qaeval_core.planning.usual_columns import check_clear, usual_columns
 from qaeval_core.running.score_rows import score_rows
 from qaeval_core.schema import ROLES
+from qaeval_core.text.given_tables import appended, given_table, last_text, last_texts
 from qaeval_core.text.plain_columns import (
     column_at,
     column_type,
@@ -54,7 +55,8 @@ from qaeval_core.text.plain_columns import (
 from qaeval_core.text.text_notes import MAX_LOOKED_AT, printed_note
 
 MetricLike: TypeAlias = str | AnyMetric | Callable[..., Any]
-Rows: TypeAlias = pa.Table | pl.DataFrame | Sequence[Mapping[str, object]]
+# Of mappings, or whatever `given_table` takes.
+Rows: TypeAlias = Any
 
 
 class Scorer:
@@ -112,17 +114,35 @@ class Scorer:
         self._runners: dict[str, Runner] = {}
         self._tokenizers = Tokenizers()
 
-    def score(self, rows: Rows) -> pa.Table | pl.DataFrame:
+    def __repr__(self) -> str:
+        return f"Scorer({', '.join(self.config.metrics)})"
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(repr(self))}</code>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Models are loaded again where the scorer is used: sessions are of one process.
+        return {**self.__dict__, "_runners": {}, "_tokenizers": Tokenizers()}
+
+    def __call__(self, rows: Rows) -> Any:
+        """Return what `score` does, for whoever maps over batches, such as actors of Ray Data."""
+        return self.score(rows)
+
+    def score(self, rows: Rows, *, append: bool = False) -> Any:
         """Return the score columns of rows, in their order.
 
         Parameters
         ----------
-        rows : pyarrow.Table, polars.DataFrame, or sequence of mappings
-            Extra columns are left alone.
+        rows : table or sequence of mappings
+            pyarrow Table or RecordBatch, polars DataFrame or LazyFrame, pandas DataFrame,
+            ``datasets.Dataset``, mapping of column to list or ndarray, or whatever speaks Arrow's
+            PyCapsule protocol. A list of chat messages is taken as the text of its last one.
+        append : bool, default False
+            Put the scores behind the columns of the input.
 
         Returns
         -------
-        pyarrow.Table or polars.DataFrame
+        table
             Of the kind given (a pyarrow Table for mappings): ``id`` where there is one, metric
             columns, ``<instance>_reason`` where a score is undefined, ``quarantine_reason``.
 
@@ -131,6 +151,18 @@ class Scorer:
         SchemaError
             If a column is missing or has the wrong type.
         """
+        given = given_table(rows)
+        if given is not None:
+            scores = self._score(given.table)
+            return given.back(appended(given.table, scores) if append else scores)
+        scores = self._score(rows)
+        if not append:
+            return scores
+        table = given_table({name: [row.get(name) for row in rows] for name in _names(rows)})
+        assert table is not None
+        return appended(table.table, scores)
+
+    def _score(self, rows: pa.Table | Sequence[Mapping[str, object]]) -> pa.Table:
         is_binary_text = self.config.input.binary_as_text
         table, names = _as_table(rows, binary_as_text=is_binary_text)
         roles = needed_roles(self.config)
@@ -158,9 +190,7 @@ class Scorer:
                 warnings.warn(note, stacklevel=2)
         run = self.compile(columns)
         scores = score_rows(run, self.statistics(run, values))
-        if ids is not None:
-            scores = scores.add_column(0, "id", ids)
-        return pl.from_arrow(scores) if isinstance(rows, pl.DataFrame) else scores
+        return scores if ids is None else scores.add_column(0, "id", ids)
 
     def compile(self, columns: Mapping[str, str]) -> CompiledRun:
         """Return families and instances for roles read from these columns."""
@@ -247,28 +277,31 @@ def _instances(metrics: str | Sequence[MetricLike]) -> dict[str, Mapping[str, ob
     return found
 
 
-def score_table(rows: Rows, metrics: Any, **options: Any) -> Any:
+def score_table(rows: Rows, metrics: Any, *, append: bool = False, **options: Any) -> Any:
     """Score rows once; see `Scorer` for the options, and use it where more calls follow.
 
     Parameters
     ----------
-    rows : pyarrow.Table, polars.DataFrame, or sequence of mappings
+    rows : table or sequence of mappings
+        As of `Scorer.score`.
     metrics : sequence of str, Metric or function, or mapping of str to settings
+    append : bool, default False
+        Put the scores behind the columns of the input.
     **options
         Of `Scorer`.
 
     Returns
     -------
-    pyarrow.Table or polars.DataFrame
+    table
+        Of the kind given.
     """
-    return Scorer(metrics, **options).score(rows)
+    return Scorer(metrics, **options).score(rows, append=append)
 
 
 def _as_table(rows: Rows, *, binary_as_text: bool) -> tuple[pa.Table | None, list[str]]:
     """Return (table of plain columns, or None for mappings, column names)."""
-    if isinstance(rows, pl.DataFrame):
-        rows = rows.to_arrow()
     if isinstance(rows, pa.Table):
+        rows = last_texts(rows)
         return plain_table(rows, binary_as_text=binary_as_text), list(rows.column_names)
     return None, _names(rows)
 
@@ -329,8 +362,7 @@ def _of_record(record: Mapping[str, object], column: str) -> object:
 
 def _readable(value: object) -> object:
     """Return a value, or why its text is none: half of a surrogate pair is no character."""
-    if isinstance(value, np.ndarray):
-        value = value.tolist()
+    value = last_text(value.tolist() if isinstance(value, np.ndarray) else value)
     try:
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str):

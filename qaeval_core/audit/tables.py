@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 
 from qaeval_core.audit.audited_columns import RowColumns, scored_rows, watched_columns
@@ -19,6 +19,7 @@ from qaeval_core.profile.cells import choose_cells
 from qaeval_core.profile.run_profile import RunProfile
 from qaeval_core.profile.slices import Slices, choose_values
 from qaeval_core.text import column_hashes as text_hashes
+from qaeval_core.text.given_tables import known_table
 
 # In this order, where no cluster is named.
 _CLUSTERS = ("context", "id")
@@ -32,7 +33,7 @@ class AuditedTables:
     ----------
     alerts : list of Alert
         Kind, column, slice and a sentence; empty if nothing moved.
-    tests : pyarrow.Table or polars.DataFrame
+    tests : table
         Every test, alerts first; of the kind given.
     notes : list of str
     paired : list of PairedColumn
@@ -50,10 +51,18 @@ class AuditedTables:
     is_too_few: bool
     profiles: tuple[RunProfile, RunProfile] = field(repr=False)
 
+    def __repr__(self) -> str:
+        n = len(self.alerts)
+        texts = f": {self.alerts[0].text}" if n else ""
+        return f"AuditedTables({n:,} {'alert' if n == 1 else 'alerts'}{texts})"
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(repr(self))}</code>"
+
 
 def audit_tables(
-    reference: pa.Table | pl.DataFrame,
-    current: pa.Table | pl.DataFrame,
+    reference: Any,
+    current: Any,
     *,
     watch: str | Sequence[str] = (),
     by: str | Sequence[str] = (),
@@ -66,7 +75,8 @@ def audit_tables(
 
     Parameters
     ----------
-    reference, current : pyarrow.Table or polars.DataFrame
+    reference, current : table
+        Of a kind that `Scorer.score` takes.
     watch : str or sequence of str, optional
         Columns of scores; all that the tables' metadata describe.
     by : str or sequence of str, optional
@@ -104,10 +114,8 @@ def audit_tables(
                 f"audit_tables has no argument {name!r}{nearest(name, known)} [QA0105]"
             )
     settings = AuditSettings(**options)
-    is_polars = isinstance(current, pl.DataFrame)
-    tables = tuple(
-        each.to_arrow() if isinstance(each, pl.DataFrame) else each for each in (reference, current)
-    )
+    given = known_table(current)
+    tables = (known_table(reference).table, given.table)
     names = [watch] if isinstance(watch, str) else list(watch)
     slices = [by] if isinstance(by, str) else list(by)
     columns = _columns(tables, names, RowColumns(watch={}, by=slices, kept=kept), cluster, id)
@@ -117,7 +125,7 @@ def audit_tables(
     alerts = with_pairs(result.alerts, paired, settings)
     return AuditedTables(
         alerts,
-        pl.from_arrow(result.table()) if is_polars else result.table(),
+        given.back(result.table()),
         [*result.notes, *profiles[1].slice_notes()],
         paired,
         result.is_too_few,

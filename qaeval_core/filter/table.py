@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import html
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from qaeval_core.errors import ConfigError, nearest
+from qaeval_core.filter.labels import LABEL_COLUMN
 from qaeval_core.filter.plan import make_plan
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.run import run_filter
 from qaeval_core.storage import files
 from qaeval_core.tables.executor import LocalRangeExecutor
 from qaeval_core.tables.open_corpus import open_corpus
+from qaeval_core.text.given_tables import known_table
 
 _NAME = "rows.parquet"
 
@@ -29,7 +32,7 @@ class FilteredTable:
 
     Attributes
     ----------
-    kept : pyarrow.Table or polars.DataFrame
+    kept : table
         Rows that are kept, in their order; of the kind given.
     decisions : the same kind
         Of every row: id, kept, reason, rank_value, duplicate_of, group_size, group_kept.
@@ -41,9 +44,18 @@ class FilteredTable:
     decisions: Any
     content: dict[str, Any]
 
+    def __repr__(self) -> str:
+        reasons = ", ".join(f"{reason} {n:,}" for reason, n in self.content["reasons"].items())
+        dropped = f"; dropped: {reasons}" if reasons else ""
+        n_kept, n_rows = self.content["kept"], self.content["rows"]
+        return f"FilteredTable(kept {n_kept:,} of {n_rows:,} rows{dropped})"
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(repr(self))}</code>"
+
 
 def filter_table(
-    table: pa.Table | pl.DataFrame,
+    table: Any,
     *,
     columns: Mapping[str, str] | None = None,
     keep: str | Sequence[str] = (),
@@ -54,8 +66,8 @@ def filter_table(
 
     Parameters
     ----------
-    table : pyarrow.Table or polars.DataFrame
-        With at least one column of numbers.
+    table : table
+        With at least one column of numbers; of a kind that `Scorer.score` takes.
     columns : mapping of role to column, optional
         Of id, question, context and answer, where the names are others.
     keep : str or sequence of str
@@ -64,7 +76,8 @@ def filter_table(
         Columns to learn the rank from.
     **options
         Those of `FilterRequest`: rules, rank_by, near_duplicates, group, top_k, share, budget,
-        quota, undefined, precision, labels, label, confidence, seed.
+        quota, undefined, precision, labels, label, confidence, seed. ``labels`` is a table, a
+        file of one, or a column of this table, whose nulls are rows that nobody labeled.
 
     Returns
     -------
@@ -88,24 +101,44 @@ def filter_table(
             raise ConfigError(
                 f"filter_table has no argument {name!r}{nearest(name, known)} [QA0105]"
             )
-    request = FilterRequest(
-        columns=dict(columns or {}),
-        keep=(keep,) if isinstance(keep, str) else tuple(keep),
-        learn=tuple(learn),
-        **options,
-    )
-    is_polars = isinstance(table, pl.DataFrame)
+    given = known_table(table)
     # Files are what everything below reads; a table that fits memory fits the disk.
     with tempfile.TemporaryDirectory(prefix="qaeval-filter-") as name:
         folder = Path(name)
+        labels = _labels(options.get("labels"), given.table, (columns or {}).get("id", "id"))
+        if labels is not None:
+            options["labels"] = str(folder / "labels" / "labels.parquet")
+            with files.writer(Path(options["labels"])) as sink:
+                pq.write_table(labels, sink)
+        request = FilterRequest(
+            columns=dict(columns or {}),
+            keep=(keep,) if isinstance(keep, str) else tuple(keep),
+            learn=tuple(learn),
+            **options,
+        )
         source = folder / "source" / _NAME
         with files.writer(source) as sink:
-            pq.write_table(table.to_arrow() if is_polars else table, sink)
+            pq.write_table(given.table, sink)
         plan = make_plan(request, open_corpus(source.parent, columns=request.columns))
         result = run_filter(plan, folder / "kept", LocalRangeExecutor(), say=lambda _: None)
         kept = folder / "kept" / "kept" / _NAME
         rows = pq.read_table(kept) if kept.is_file() else pq.read_table(source).slice(0, 0)
         decisions = pq.read_table(folder / "kept" / "decisions" / _NAME)
-    if is_polars:
-        return FilteredTable(pl.from_arrow(rows), pl.from_arrow(decisions), result.content)
-    return FilteredTable(rows, decisions, result.content)
+    return FilteredTable(given.back(rows), given.back(decisions), result.content)
+
+
+def _labels(given: object, rows: pa.Table, id_column: str) -> pa.Table | None:
+    """Return a table of labels with a column ``id``; None where none is in memory."""
+    if given is None or isinstance(given, Path):
+        return None
+    if not isinstance(given, str):
+        return known_table(given).table
+    if given not in rows.column_names:
+        return None
+    ids = (
+        rows[id_column]
+        if id_column in rows.column_names
+        else pa.array([f"{_NAME}#{i}" for i in range(rows.num_rows)])
+    )
+    labels = pa.table({"id": ids, LABEL_COLUMN: rows[given]})
+    return labels.filter(pc.is_valid(labels[LABEL_COLUMN]))

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import html
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from qaeval_core.errors import ConfigError, nearest
 from qaeval_core.storage import files
 from qaeval_core.study.records import TABLES, StudyRequest
 from qaeval_core.study.run import run_study
+from qaeval_core.text.given_tables import known_table
 
 _OF_FILES = ("scores", "human", "metrics", "ratings", "on", "inputs", "subsets")
 
@@ -26,7 +26,7 @@ class CorrelatedTable:
 
     Attributes
     ----------
-    correlations, comparisons, auc, win_lose, forward_selection : pyarrow.Table or polars.DataFrame
+    correlations, comparisons, auc, win_lose, forward_selection : table
         Of the kind given; empty where nothing asks for one.
     notes : list of str
     """
@@ -38,9 +38,15 @@ class CorrelatedTable:
     forward_selection: Any
     notes: list[str]
 
+    def __repr__(self) -> str:
+        return f"CorrelatedTable({len(self.notes):,} notes)"
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(repr(self))}</code>"
+
 
 def correlate_table(
-    table: pa.Table | pl.DataFrame,
+    table: Any,
     human: str | Sequence[str],
     *,
     metrics: str | Sequence[str] = (),
@@ -51,7 +57,8 @@ def correlate_table(
 
     Parameters
     ----------
-    table : pyarrow.Table or polars.DataFrame
+    table : table
+        Of a kind that `Scorer.score` takes.
     human : str or sequence of str
         Columns of ratings.
     metrics : str or sequence of str, optional
@@ -84,12 +91,12 @@ def correlate_table(
             raise ConfigError(
                 f"correlate_table has no argument {name!r}{nearest(name, known)} [QA0105]"
             )
-    is_polars = isinstance(table, pl.DataFrame)
+    given = known_table(table)
     # A file is what a study reads; a table that fits memory fits the disk.
     with tempfile.TemporaryDirectory(prefix="qaeval-correlate-") as folder:
         source = Path(folder) / "rows.parquet"
         with files.writer(source) as sink:
-            pq.write_table(table.to_arrow() if is_polars else table, sink)
+            pq.write_table(given.table, sink)
         request = StudyRequest(
             scores=(str(source),),
             human=_names(human),
@@ -98,8 +105,7 @@ def correlate_table(
             **options,
         )
         study = run_study(request)
-    frames = {name: study.frame(name) for name in TABLES}
-    found = frames if is_polars else {name: own.to_arrow() for name, own in frames.items()}
+    found = {name: given.back(study.frame(name).to_arrow()) for name in TABLES}
     return CorrelatedTable(**found, notes=study.notes)
 
 
