@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 import threading
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 from qaeval import arguments, packages
@@ -22,6 +24,7 @@ from qaeval_core.errors import (
     QAEvalError,
     UnknownMetricError,
 )
+from qaeval_core.metrics.catalog import metric_of
 from qaeval_core.planning.compile import check_chat, check_key_use, needed_roles
 from qaeval_core.planning.default_metrics import packages_of_out, with_default_metrics
 from qaeval_core.planning.job import Inputs, check_columns, count_rows, make_job
@@ -43,6 +46,7 @@ def score_rows(
         if local and extra["cluster.address"] is not None:
             raise ConfigError("--local uses no cluster; leave --address out [QA0102]")
         resolved = words.checked(extra)
+        _check_complexity(words, resolved)
         packages.check_before_input(resolved)
         files = find_files_of(resolved, needs_out=not dry_run, is_local=bool(local))
         resolved, chosen = with_default_metrics(
@@ -73,6 +77,29 @@ def score_rows(
         run_local(resolved, found)
     else:
         run_on_ray(resolved, found)
+
+
+def _check_complexity(words: Words, config: RunConfig) -> None:
+    """Raise ConfigError, with the command that finds it, where a metric lacks a corpus's number."""
+    for name, settings in config.metrics.items():
+        key = metric_of(settings).calibrated
+        is_given = key != "expected_complexity" or getattr(settings, key) is not None
+        if is_given or not (getattr(settings, "base_url", "") and getattr(settings, "model", "")):
+            continue
+        paths = config.input.paths
+        corpus = (PurePosixPath(paths[0]).stem if paths else "").strip("-.*") or "NAME"
+        given = [text for text in words.settings or () if text.startswith(f"{name}.")]
+        own = ["qaeval", "calibrate", *paths, "--corpus", corpus]
+        own += [] if given else ["--metrics", name]
+        own += ["--config", str(words.config)] if words.config is not None else []
+        for option, texts in (("--column", words.columns or ()), ("--set", given)):
+            own += [word for text in texts for word in (option, text)]
+        setting = shlex.quote(f"{name}.{key}=complexity-{corpus}.json")
+        raise ConfigError(
+            f"{name}.{key} is missing: the usual number of reasoning steps of this corpus. Give a "
+            f"number, or find it, then add --set {setting} [QA0207]\n"
+            f"{shlex.join(own)}"
+        )
 
 
 def _with_package(error: UnknownMetricError, out: object) -> QAEvalError:
