@@ -110,6 +110,18 @@ class InputSection(Section):
         description="encoding of text files, such as cp1252. Default: UTF-8, or UTF-16 where a "
         "byte order mark says so",
     )
+    predictions: tuple[str, ...] = Field(
+        (),
+        description="[NAME=]FILE of each system: {id: text}, or a table; joined by id",
+    )
+    no_answer: tuple[str, ...] = Field(
+        (),
+        description="[NAME=]FILE of no-answer scores, {id: score}, for the best thresholds",
+    )
+    missing: Literal["undefined", "empty"] = Field(
+        "undefined",
+        description="meaning of a row without a prediction: undefined (no score), or empty",
+    )
     limit: int | None = Field(None, ge=0, description="score only the first N rows")
     sample_groups: int | None = Field(
         None,

@@ -28,6 +28,9 @@ EPILOG = """Examples:
 
   qaeval score data/ --out out --column candidate=generated --carry label
 
+  qaeval score dev-v2.0.json --predictions pred.json --out out \\
+    --metrics exact_match,f1 --unanswerable empty
+
   qaeval score s3://bucket/data/ --out s3://bucket/out --metrics qrelscore
 
   qaeval score q.parquet --out out --set f1.language=de --limit 1000
@@ -49,6 +52,33 @@ def score(
     limit: Annotated[
         int | None,
         option(group=arguments.INPUT, metavar="N", text="Score only the first N rows."),
+    ] = None,
+    predictions: Annotated[
+        list[str] | None,
+        option(
+            group=arguments.INPUT,
+            metavar="[NAME=]FILE",
+            text="Predictions to score: {id: text} as JSON, or a table; joined with INPUT by id. "
+            "Repeat it to score several systems.",
+        ),
+    ] = None,
+    missing: Annotated[
+        str | None,
+        option(
+            group=arguments.INPUT,
+            metavar="RULE",
+            text="Meaning of a row without a prediction: undefined (no score), or empty.",
+            show_default="undefined",
+        ),
+    ] = None,
+    no_answer: Annotated[
+        list[str] | None,
+        option(
+            group=arguments.INPUT,
+            metavar="[NAME=]FILE",
+            text="No-answer scores, {id: score} as JSON, for the best thresholds. Needs "
+            "--unanswerable empty.",
+        ),
     ] = None,
     unanswerable: Annotated[
         str | None,
@@ -161,6 +191,9 @@ def score(
         "output.wait_s": wait,
         "scoring.rows_per_shard": rows_per_shard,
         "input.limit": limit,
+        "input.predictions": list(predictions) if predictions else None,
+        "input.missing": missing,
+        "input.no_answer": list(no_answer) if no_answer else None,
         "input.unanswerable": unanswerable,
         "scoring.max_quarantined": max_quarantined,
         "scoring.retry_quarantined": retry_quarantined or None,

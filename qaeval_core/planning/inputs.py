@@ -38,6 +38,7 @@ from qaeval_core.planning.read_as import ReadAs, folder_keys
 from qaeval_core.planning.text_files.copies import STANDARD_INPUT, Copies
 from qaeval_core.planning.text_files.kinds import DATA_FILES
 from qaeval_core.signature import hash_text
+from qaeval_core.storage.path import StoragePath
 from qaeval_core.text.plain_columns import column_type
 
 _N_FOOTER_THREADS = 16
@@ -225,6 +226,28 @@ def _copied(item: FoundFile, relative: str, copies: Copies, notes: list[str]) ->
     place, path = open_place(str(copy.path))
     info = place.filesystem.get_file_info(path)
     return replace(item, path=path, place=place, info=info, content=copy.content)
+
+
+def copy_of_file(path: StoragePath, relative: str, content: str, read_as: ReadAs) -> InputFile:
+    """Return a copy that was made for a run, under the name that its scores have.
+
+    Parameters
+    ----------
+    content : str
+        Hash of what its rows are made of.
+
+    Raises
+    ------
+    UnreadableFileError
+        If it is not there, or damaged.
+    """
+    place, key = open_place(str(path))
+    info = place.filesystem.get_file_info(key)
+    item = FoundFile("/", key, place, info, content=content, name=relative)
+    found = _read_footer(item, relative, read_as=read_as)
+    if isinstance(found, str):
+        raise UnreadableFileError(with_code(found, "QA0304"))
+    return found
 
 
 def read_footer(source: pa.NativeFile) -> tuple[pq.FileMetaData, Footer, str]:

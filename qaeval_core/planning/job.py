@@ -31,9 +31,9 @@ from qaeval_core.planning.compile import (
     needed_roles,
     optional_roles,
 )
-from qaeval_core.planning.inputs import InputFile, find_inputs
+from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.listing import is_glob, matches, split_glob
-from qaeval_core.planning.read_as import ReadAs
+from qaeval_core.planning.predictions import find_predicted, read_numbers
 from qaeval_core.planning.run_plan import CompiledRun, check_output_names
 from qaeval_core.planning.shards import Piece, ReadLimits, plan_file
 from qaeval_core.planning.text_files.copies import Copies, copies_of
@@ -162,6 +162,8 @@ class Job:
         }
         if self.sample is not None:
             content["sample"] = self.sample.name
+        if self.config.input.no_answer:
+            content["no_answer"] = read_numbers(self.config.input.no_answer)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -220,12 +222,8 @@ def find_files(
     if config.output.path is not None:
         _check_out_not_among_inputs(config.input.paths, store.out)
         store.check_folders()
-    files, problems = find_inputs(
-        config.input.paths,
-        skip_unreadable=config.input.skip_unreadable,
-        read_as=ReadAs.of(config.input),
-        copies=copies or copies_of(config.input, store.out if config.output.path else None),
-    )
+    copies = copies or copies_of(config.input, store.out if config.output.path else None)
+    files, problems = find_predicted(config, copies)
     if config.output.path is not None:
         _check_out_not_taken(config.input.paths, store.out, files)
         _check_names_in(store.out, files)

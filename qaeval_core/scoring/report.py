@@ -19,6 +19,7 @@ from qaeval_core.metrics.targets import NO_REFERENCES
 from qaeval_core.planning.columns import ROWS
 from qaeval_core.planning.run_plan import CompiledRun, InstancePlan
 from qaeval_core.running.totals import Totals
+from qaeval_core.scoring.answerability import answerability_lines
 from qaeval_core.scoring.summary import Overview
 from qaeval_core.signature import environment
 from qaeval_core.storage.path import StoragePath
@@ -223,6 +224,7 @@ def summary_lines(report: Mapping[str, Any], out: StoragePath) -> Iterator[str]:
     shown = {name: own for name, own in report["columns"].items() if own["mean"] is not None}
     for name, column in shown.items():
         yield _column_line(name, column, cluster_count(report))
+    yield from answerability_lines(report.get("answerability", {}))
     if shown and report["clusters"]["name"] == ROWS:
         yield "note: intervals treat rows as independent"
     if report["duplicate_ids"]:

@@ -36,6 +36,7 @@ from qaeval_core.running.run_files import changes, write_run_files
 from qaeval_core.running.totals import Totals
 from qaeval_core.running.visibility import marked
 from qaeval_core.schema import is_text, is_texts
+from qaeval_core.scoring.answerability import answerability
 from qaeval_core.scoring.join import FileJoin
 from qaeval_core.scoring.page import report_page
 from qaeval_core.scoring.report import make_report, report_columns, sample_content
@@ -262,6 +263,10 @@ def _report(
     )
     if job.sample is not None:
         report["sample"] = sample_content(job.sample)
+    if job.config.input.unanswerable == "empty" and "references" in job.columns:
+        names = [plan.name for plan in job.run.instances if plan.name in report["columns"]]
+        paths = [join.path(file) for file in job.files]
+        report["answerability"] = answerability(job, paths, names)
     report |= overview.content()
     check_report(report, n_rows=job.n_rows_total)
     check_quarantined(job, report["quarantined"])

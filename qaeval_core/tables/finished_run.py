@@ -15,8 +15,8 @@ import pyarrow as pa
 from qaeval_core.configure import RunConfig, make_config
 from qaeval_core.errors import ConfigError, InputError
 from qaeval_core.models.session import Device
-from qaeval_core.planning.inputs import InputFile, find_inputs
-from qaeval_core.planning.read_as import ReadAs
+from qaeval_core.planning.inputs import InputFile
+from qaeval_core.planning.predictions import find_predicted
 from qaeval_core.planning.text_files.copies import copies_of
 from qaeval_core.storage.arrow import table_at
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path, near_folders, read_json
@@ -180,11 +180,8 @@ def find_sources(
     check_address(run, inputs, hint=hint)
     section = run.config.input
     try:
-        return find_inputs(
-            inputs or section.paths,
-            skip_unreadable=section.skip_unreadable,
-            read_as=ReadAs.of(section),
-            copies=copies_of(section, run.out, is_of_run=True),
-        )
+        given = section.model_copy(update={"paths": tuple(inputs) or section.paths})
+        config = run.config.model_copy(update={"input": given})
+        return find_predicted(config, copies_of(section, run.out, is_of_run=True))
     except InputError as error:
         raise not_found(error, hint=hint) from None

@@ -22,7 +22,7 @@ from qaeval_core.planning.columns import with_carried
 from qaeval_core.planning.inputs import InputFile, find_inputs
 from qaeval_core.planning.text_files.copies import copies_of
 from qaeval_core.planning.usual_columns import check_clear, kinds_of, usual_columns
-from qaeval_core.planning.usual_names import QUESTIONS_OF_SYSTEMS, usual_form
+from qaeval_core.planning.usual_names import ANSWERS_OF_SYSTEMS, QUESTIONS_OF_SYSTEMS, usual_form
 from qaeval_core.schema import COLUMNS_METADATA, fits_role
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path, read_json
 from qaeval_core.tables.corpus import ROLE_NAMES, Corpus, CorpusFile
@@ -262,7 +262,8 @@ def _roles(run: FinishedRun, columns: Mapping[str, str], names: Sequence[str]) -
     """Return the columns of question, context and answer."""
     # Of generated questions, the question is the candidate, whatever else the input holds.
     scored = dict(run.columns)
-    if "question" not in scored and "candidate" in scored:
+    candidate = usual_form(scored.get("candidate", ""))
+    if "question" not in scored and candidate and candidate not in ANSWERS_OF_SYSTEMS:
         scored["question"] = scored["candidate"]
     mapped = {**run.config.input.columns, **scored, **columns}
     return {

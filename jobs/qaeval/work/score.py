@@ -29,6 +29,7 @@ from qaeval_core.planning.compile import check_chat, check_key_use, needed_roles
 from qaeval_core.planning.default_metrics import packages_of_out, with_default_metrics
 from qaeval_core.planning.job import Inputs, check_columns, count_rows, make_job
 from qaeval_core.planning.packages import check_packages
+from qaeval_core.planning.predictions import with_prediction_columns
 from qaeval_core.planning.usual_columns import with_usual_columns
 from qaeval_core.running.local_executor import LocalPieceExecutor, local_device
 from qaeval_core.running.sampling import with_sample
@@ -45,7 +46,7 @@ def score_rows(
     try:
         if local and extra["cluster.address"] is not None:
             raise ConfigError("--local uses no cluster; leave --address out [QA0102]")
-        resolved = words.checked(extra)
+        resolved = with_prediction_columns(words.checked(extra))
         _check_complexity(words, resolved)
         packages.check_before_input(resolved)
         files = find_files_of(resolved, needs_out=not dry_run, is_local=bool(local))
