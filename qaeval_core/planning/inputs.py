@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from qaeval_core.errors import InputError, UnreadableFileError
+from qaeval_core.errors import InputError, UnreadableFileError, with_code
 from qaeval_core.planning.expand import (
     SUFFIXES,
     FoundFile,

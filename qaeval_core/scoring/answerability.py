@@ -131,10 +131,14 @@ def answerability_lines(content: Mapping[str, Mapping[str, Any]]) -> Iterator[st
     for system, columns in content.items():
         for name, own in columns.items():
             shown = [
-                f"{label} {own[part]['mean']:.4g} ({own[part]['rows']:,} rows)"
+                f"{label} {own[part]['mean']:.4g} ({_counted_rows(own[part]['rows'])})"
                 for part, label in (("has_answer", "HasAns"), ("no_answer", "NoAns"))
                 if own[part]["mean"] is not None
             ]
             if own.get("best") is not None:
                 shown.append(f"best {own['best']:.4g} at threshold {own['best_threshold']:.4g}")
             yield f"  {f'{system} ' if system else ''}{name}: {', '.join(shown)}"
+
+
+def _counted_rows(n: int) -> str:
+    return "1 row" if n == 1 else f"{n:,} rows"
