@@ -101,6 +101,7 @@ def audit_tables(
 
     Examples
     --------
+    >>> import polars as pl
     >>> before = pl.DataFrame({"id": list(map(str, range(100))), "score": [0.0, 1.0] * 50})
     >>> now = before.with_columns(score=pl.lit(1.0))
     >>> found = audit_tables(before, now, watch="score")

@@ -90,6 +90,7 @@ def filter_table(
 
     Examples
     --------
+    >>> import polars as pl
     >>> rows = pl.DataFrame({"id": ["a", "b", "c"], "score": [0.1, 0.9, None]})
     >>> found = filter_table(rows, rank_by="score", share=0.5, rules="none")
     >>> found.kept["id"].to_list(), found.decisions["reason"].to_list()

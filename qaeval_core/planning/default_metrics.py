@@ -105,7 +105,7 @@ def _by_columns(config: RunConfig, found: FoundFiles, *, device: Device) -> tupl
     given = config.input.columns
     resolve_columns(found.files, roles=given, mapping=given)  # A wrong name decides nothing.
     usual = usual_columns(kinds_of(found.files), given)
-    for role in usual.doubtful:
+    for role in ("candidate", "references"):
         check_clear(usual, role)
     mapping = {**usual.columns, **given}
     roles = present_roles(found.files, mapping)
@@ -119,6 +119,8 @@ def _by_columns(config: RunConfig, found: FoundFiles, *, device: Device) -> tupl
         if missing_packages(with_sas, device=device, hub=False):
             return ["f1"], f"the input has references ({read}); sas needs packages that are missing"
         return ["f1", "sas"], f"the input has references ({read})"
+    for role in ("context", "answer", "question"):
+        check_clear(usual, role)
     if {"candidate", "context", "answer"} <= roles.keys():
         read = _read(roles, "candidate", "context", "answer")
         return ["roundtrip"], f"the input has contexts and answers ({read})"

@@ -80,6 +80,7 @@ def correlate_table(
 
     Examples
     --------
+    >>> import polars as pl
     >>> rows = pl.DataFrame({"score": [0.1, 0.5, 0.9], "rating": [1, 2, 3]})
     >>> found = correlate_table(rows, "rating", metrics="score", n_resamples=20)
     >>> found.correlations.select("coefficient", "value").head(1).rows()

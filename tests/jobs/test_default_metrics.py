@@ -11,7 +11,7 @@ import pytest
 
 from helpers import qaeval, read_scores, run_locally, write_parquet
 from qaeval_core.configure import load_config
-from qaeval_core.errors import ConfigError
+from qaeval_core.errors import ConfigError, QAEvalError
 from qaeval_core.planning import default_metrics
 from qaeval_core.planning.default_metrics import with_default_metrics
 from qaeval_core.planning.job import find_files
@@ -45,6 +45,11 @@ def chosen(
         (("candidate", "references", "context", "answer"), {}, ["f1", "sas"]),
         (("question", "references", "prediction"), {"candidate": "prediction"}, ["f1", "sas"]),
         (("question", "references", "context", "answer"), {}, ["f1", "sas"]),
+        # Usual names of what a system answered.
+        (("prediction", "question", "references"), {}, ["f1", "sas"]),
+        (("response", "question", "answer", "references"), {}, ["f1", "sas"]),
+        (("output", "query", "gold"), {}, ["f1", "sas"]),
+        (("generated_question", "passage", "answer"), {}, ["roundtrip"]),
         (("question", "context", "answer"), {}, ["roundtrip"]),
         (("generated", "passage", "gold"),
          {"question": "generated", "context": "passage", "answer": "gold"}, ["roundtrip"]),
@@ -72,17 +77,17 @@ def test_sas_is_left_out_where_it_could_not_run(
     ("names", "said"),
     [
         # The question is no answer, and these references may be answers to it.
-        (("question", "references", "prediction"), "--column candidate=prediction for answers"),
         (("question", "references"), "--column candidate=NAME for answers"),
-        (("question", "answer", "references", "response"), "--column candidate=response"),
+        (("question", "references", "response", "prediction"), "'response', 'prediction' all look"),
         (("candidate", "context"), "Metrics that fit: qrelscore, q_bleu_free, bertscore_free"),
-        (("query", "passage"), "none fits the columns query, passage"),
+        (("query", "passage"), "Metrics that fit: qrelscore, q_bleu_free, bertscore_free"),
+        (("title", "story"), "none fits the columns title, story"),
     ],
 )
 def test_columns_that_do_not_decide_are_refused(
     tmp_path: Path, names: tuple[str, ...], said: str
 ) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(QAEvalError) as refused:
         chosen(tmp_path, names)
     assert said in str(refused.value)
 

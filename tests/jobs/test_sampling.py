@@ -115,13 +115,13 @@ def test_a_sample_of_nothing_is_a_bad_request(n_groups: str, source: Path) -> No
 
 def test_without_contexts_there_is_no_sample(tmp_path: Path) -> None:
     """Protects from a sample of single rows, which is another one."""
-    rows = table(CONTEXTS).rename_columns({"context": "passage"})
+    rows = table(CONTEXTS).rename_columns({"context": "story"})
     source = write_parquet(tmp_path / "input.parquet", rows)
     output = qaeval(*words(source, tmp_path / "out", "--local"), expect=2)
     assert "input.sample_groups takes whole contexts" in output
     assert "no column context" in output
     assert "--column context=NAME" in output
-    mapped = ["--column", "context=passage", "--dry-run"]
+    mapped = ["--column", "context=story", "--dry-run"]
     output = qaeval(*words(source, tmp_path / "out", *mapped))
     assert f"sample: {sum(IS_IN)} of {N_ROWS} rows" in output
     assert not (tmp_path / "out").exists()
