@@ -15,6 +15,7 @@ import pytest
 
 from qaeval_core.errors import InputError, QAEvalError
 from qaeval_core.planning.text_files import blocks
+from qaeval_core.planning.text_files import copies as copies_module
 from qaeval_core.planning.text_files.copies import Copies
 from qaeval_core.planning.text_files.kinds import kind_of
 from qaeval_core.schema import UNREADABLE_LINE
@@ -365,6 +366,30 @@ def test_a_conversion_that_was_cut_off_goes_on(
     table, _ = copied(tmp_path, jsonl(rows), block_bytes=300)
     assert plain(table) == rows
     assert sum(read_blocks) == len(jsonl(rows))
+
+
+def test_another_run_may_have_put_the_parts_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Conversions come before a run's lock; two of the same file are one."""
+    join = copies_module.join_parts
+
+    def loses(*words: Any) -> int:
+        monkeypatch.setattr(copies_module, "join_parts", join)
+        copied(tmp_path, b'{"id": 1}\n')
+        raise FileNotFoundError
+
+    monkeypatch.setattr(copies_module, "join_parts", loses)
+    (tmp_path / "rows.jsonl").write_bytes(b'{"id": 1}\n')
+    kind = kind_of("rows.jsonl")
+    assert kind is not None
+    stamp = (tmp_path / "rows.jsonl").stat()
+    with pytest.MonkeyPatch.context() as own:
+        own.setattr(Path, "write_bytes", lambda *_: 0)  # The file stays the one that it is.
+        path = str(tmp_path / "rows.jsonl")
+        copy = Copies(as_path(tmp_path / "inputs")).of(path, "rows.jsonl", kind)
+    assert (tmp_path / "rows.jsonl").stat() == stamp
+    assert plain(pq.read_table(str(copy.path))) == [{"id": 1}]
 
 
 def test_a_file_that_changes_while_it_is_read_is_told(

@@ -178,24 +178,38 @@ class Copies:
         given = {"encoding": self.encoding, "texts": sorted(self.texts), "kind": repr(kind)}
         before = {**_state(uri), **given}
         key = key or uri
-        record = read_json(self._record(key)) or {}
-        copy = self._copy(record)
-        if copy is not None and all(record.get(key) == before[key] for key in before):
+        copy = self._kept(key, before)
+        if copy is not None:
             return copy
+        record = read_json(self._record(key)) or {}
         reading = looked_at(
             TextReading(
                 uri, name, kind, self.encoding, frozenset(self.texts), block_bytes=self.block_bytes
             )
         )
-        content = self._convert(reading, record, key=key, size=int(str(before["size"])))
-        if _state(uri) != {key: before[key] for key in _state(uri)}:
+        try:
+            content = self._convert(reading, record, key=key, size=int(str(before["size"])))
+        except FileNotFoundError:
+            # Another run of the same files has put the parts together, and deleted them.
+            copy = self._kept(key, before)
+            if copy is None:
+                raise
+            return copy
+        if {**_state(uri), **given} != before:
             raise InputChangedError(f"{name} changed while it was read; run again [QA0309]")
         self._record(key).put_json({"source": key, **before, **content})
-        if copy is not None and record["copy"] != content["copy"]:
-            copy.path.delete()
+        last = self._copy(record)
+        if last is not None and last.path.name != content["copy"]:
+            last.path.delete()
         made = self._copy(content)
         assert made is not None
         return made
+
+    def _kept(self, key: str, state: Mapping[str, object]) -> TextCopy | None:
+        """Return the copy of a file, if it was made of what the file is now."""
+        record = read_json(self._record(key)) or {}
+        is_same = all(record.get(name) == value for name, value in state.items())
+        return self._copy(record) if is_same else None
 
     def _record(self, uri: str) -> StoragePath:
         return self.folder / f"{hash_text(uri)}.json"
