@@ -20,7 +20,11 @@ from qaeval_core.errors import (
 )
 from qaeval_core.planning.columns import with_carried
 from qaeval_core.planning.inputs import InputFile, find_inputs
-from qaeval_core.planning.text_files.copies import copies_of
+from qaeval_core.planning.text_files.copies import (
+    STANDARD_INPUT,
+    copies_of,
+    held_standard_input,
+)
 from qaeval_core.planning.usual_columns import check_clear, kinds_of, usual_columns
 from qaeval_core.planning.usual_names import ANSWERS_OF_SYSTEMS, QUESTIONS_OF_SYSTEMS, usual_form
 from qaeval_core.schema import COLUMNS_METADATA, fits_role
@@ -60,7 +64,7 @@ def open_corpus(
     InputError
         If files or columns are missing.
     """
-    out = as_path(out)
+    out = as_path(held_standard_input()[0] if out == STANDARD_INPUT else out)
     if read_json(out / "run.json") is None:
         if (out / "scores").is_dir():
             raise ConfigError(f"{out} holds scores, but no readable run.json [QA0513]")

@@ -27,6 +27,7 @@ from qaeval_core.errors import (
     nearest,
 )
 from qaeval_core.planning.listing import matches
+from qaeval_core.planning.text_files.copies import STANDARD_INPUT, held_standard_input
 from qaeval_core.planning.text_files.documents import unpacked, whole_json
 from qaeval_core.planning.text_files.kinds import DATA_FILES, kind_of
 from qaeval_core.planning.text_files.sheets import decimal_comma, is_workbook, read_sheet
@@ -85,6 +86,7 @@ def read_study(
     SchemaError
         If columns of one name have types that do not fit.
     """
+    paths = [held_standard_input()[0] if own == STANDARD_INPUT else own for own in paths]
     # Each file once: rows that count twice would make intervals too narrow.
     files = list({file.place: file for path in paths for file in table_files(path)}.values())
     frames = [_read(file, text) for file in files]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -10,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from helpers import qaeval, write_parquet
+from helpers import REPOSITORY, qaeval, write_parquet
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.tables.score_tables import read_study
 
@@ -56,6 +59,25 @@ def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(LINES + "{oops\n")
     with pytest.raises(UnreadableFileError, match="line 41.*QA0304"):
         read_study([str(tmp_path / "a.jsonl")])
+
+
+def test_tables_come_by_standard_input(tmp_path: Path) -> None:
+    """Of every kind that is known by its bytes."""
+    for content in (FORMS["a.jsonl"], FORMS["a.json"], SHEET.encode(), FORMS["a.ndjson.zst"]):
+        for words in (
+            ("correlate", "-", "--human", "rating", "--metrics", "score"),
+            ("filter", "-", "--to", str(tmp_path / "kept"), "--rank-by", "score", "--rules",
+             "none", "--share", "0.5", "--local"),
+        ):  # fmt: skip
+            done = subprocess.run(
+                [sys.executable, "-m", "qaeval", *words],
+                input=content,
+                capture_output=True,
+                check=False,
+                cwd=REPOSITORY,
+            )
+            assert done.returncode == 0, done.stderr
+        shutil.rmtree(tmp_path / "kept")
 
 
 def test_a_folder_of_tables(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -141,18 +142,7 @@ class Copies:
         """
         if self.of_run(STANDARD_INPUT) is not None:
             return STANDARD_INPUT, TextKind("jsonl")
-        if sys.stdin is None or sys.stdin.isatty():
-            raise InputError("- is standard input, and nothing is piped into it [QA0301]")
-        # It is deleted with this process.
-        file = tempfile.NamedTemporaryFile(prefix="qaeval-stdin-")  # noqa: SIM115
-        _held.append(file)
-        shutil.copyfileobj(sys.stdin.buffer, file)
-        file.flush()
-        file.seek(0)
-        head = file.read(_HEAD_BYTES)
-        if head.startswith(b"PAR1"):
-            raise InputError("Parquet cannot be read from standard input; name its file [QA0301]")
-        return file.name, sniffed_kind(head)
+        return held_standard_input()
 
     def of(self, uri: str, name: str, kind: TextKind, *, key: str = "") -> TextCopy:
         """Return the copy of a file, made now where there is none of what it is now.
@@ -362,6 +352,29 @@ def _state(uri: str) -> dict[str, object]:
     except OSError as error:
         raise InputError(f"cannot read {uri}: {error} [QA0302]") from None
     return {"size": info.size, "mtime_ns": info.mtime_ns or 0, "stamp": stamp}
+
+
+def held_standard_input() -> tuple[str, TextKind]:
+    """Return a file of what comes on standard input, and its kind; it goes with this process.
+
+    Raises
+    ------
+    InputError
+        If nothing can come, or it is Parquet.
+    """
+    if sys.stdin is None or sys.stdin.isatty():
+        raise InputError("- is standard input, and nothing is piped into it [QA0301]")
+    head = sys.stdin.buffer.read(_HEAD_BYTES)
+    if head.startswith(b"PAR1"):
+        raise InputError("Parquet cannot be read from standard input; name its file [QA0301]")
+    kind = sniffed_kind(head)
+    folder = tempfile.TemporaryDirectory(prefix="qaeval-")
+    _held.append(folder)
+    path = Path(folder.name) / f"stdin{kind.suffix}"
+    with path.open("wb") as file:
+        file.write(head)
+        shutil.copyfileobj(sys.stdin.buffer, file)
+    return str(path), kind
 
 
 def copies_of(
