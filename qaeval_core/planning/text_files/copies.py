@@ -7,7 +7,6 @@ taken from it.
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,6 +37,7 @@ from qaeval_core.planning.text_files.blocks import (
 from qaeval_core.planning.text_files.kinds import TextKind, sniffed_kind
 from qaeval_core.planning.text_files.parsed import InexactNumbersError, joined_schema
 from qaeval_core.signature import hash_text
+from qaeval_core.storage import files
 from qaeval_core.storage.parquet_parts import FirstGroups, join_parts
 from qaeval_core.storage.path import StoragePath, as_path, read_json
 
@@ -371,9 +371,10 @@ def held_standard_input() -> tuple[str, TextKind]:
     folder = tempfile.TemporaryDirectory(prefix="qaeval-")
     _held.append(folder)
     path = Path(folder.name) / f"stdin{kind.suffix}"
-    with path.open("wb") as file:
-        file.write(head)
-        shutil.copyfileobj(sys.stdin.buffer, file)
+    with files.writer(path) as sink:
+        sink.write(head)
+        while block := sys.stdin.buffer.read(_MEGABYTE):
+            sink.write(block)
     return str(path), kind
 
 
