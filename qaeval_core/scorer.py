@@ -43,7 +43,13 @@ from qaeval_core.planning.run_plan import CompiledRun, check_output_names
 from qaeval_core.planning.usual_columns import check_clear, usual_columns
 from qaeval_core.running.score_rows import score_rows
 from qaeval_core.schema import ROLES
-from qaeval_core.text.given_tables import appended, given_table, last_text, last_texts
+from qaeval_core.text.given_tables import (
+    appended,
+    check_new,
+    given_table,
+    last_text,
+    last_texts,
+)
 from qaeval_core.text.plain_columns import (
     column_at,
     column_type,
@@ -83,8 +89,8 @@ class Scorer:
 
     Examples
     --------
-    >>> table = Scorer(["f1"]).score([{"candidate": "in Oslo", "references": ["Oslo, in 1987"]}])
-    >>> round(table["f1"][0].as_py(), 2)
+    >>> rows = Scorer(["f1"]).score([{"candidate": "in Oslo", "references": ["Oslo, in 1987"]}])
+    >>> round(rows[0]["f1"], 2)
     0.8
     """
 
@@ -143,7 +149,7 @@ class Scorer:
         Returns
         -------
         table
-            Of the kind given (a pyarrow Table for mappings): ``id`` where there is one, metric
+            Of the kind given, a list of dicts for mappings: ``id`` where there is one, metric
             columns, ``<instance>_reason`` where a score is undefined, ``quarantine_reason``.
 
         Raises
@@ -155,12 +161,12 @@ class Scorer:
         if given is not None:
             scores = self._score(given.table)
             return given.back(appended(given.table, scores) if append else scores)
-        scores = self._score(rows)
+        found = self._score(rows).to_pylist()
         if not append:
-            return scores
-        table = given_table({name: [row.get(name) for row in rows] for name in _names(rows)})
-        assert table is not None
-        return appended(table.table, scores)
+            return found
+        taken = sorted({name for row in rows for name in row} & set(found[0] if found else ()))
+        check_new(name for name in taken if name != "id")
+        return [{**own, **row} for own, row in zip(found, rows, strict=True)]
 
     def _score(self, rows: pa.Table | Sequence[Mapping[str, object]]) -> pa.Table:
         is_binary_text = self.config.input.binary_as_text

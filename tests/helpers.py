@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -63,6 +64,23 @@ def start_qaeval(*words: str | Path) -> subprocess.Popen[str]:
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         start_new_session=True,
     )
+
+
+def as_table(found: Any) -> Any:
+    """Return rows of a `Scorer` as a table; other kinds as they are."""
+    is_rows = isinstance(found, list) and all(isinstance(row, dict) for row in found)
+    if is_rows and not found:
+        return _NoRows()
+    return pa.Table.from_pylist(found) if is_rows else found
+
+
+class _NoRows(dict[str, pa.ChunkedArray]):
+    """A table without rows that has any column: a list of no rows names none."""
+
+    num_rows = 0
+
+    def __missing__(self, name: str) -> pa.ChunkedArray:
+        return pa.chunked_array([], pa.float64())
 
 
 def qaeval(*words: str | Path, expect: int = 0, apart: bool = False) -> str:

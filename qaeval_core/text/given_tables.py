@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -143,16 +143,20 @@ def appended(table: pa.Table, more: pa.Table) -> pa.Table:
     SchemaError
         If another column is in both.
     """
-    for name in more.column_names:
-        if name == "id" and name in table.column_names:
-            continue
-        if name in table.column_names:
-            raise SchemaError(
-                f"the column {name!r} is there already; rename it, or score under another name "
-                "[QA0308]"
-            )
+    names = [name for name in more.column_names if name != "id" or name not in table.column_names]
+    check_new(name for name in names if name in table.column_names)
+    for name in names:
         table = table.append_column(more.schema.field(name), more[name])
     return table
+
+
+def check_new(taken: Iterable[str]) -> None:
+    """Raise SchemaError where a column of scores has the name of a column that is there."""
+    name = next(iter(taken), None)
+    if name is not None:
+        raise SchemaError(
+            f"the column {name!r} is there already; rename it, or score under another name [QA0308]"
+        )
 
 
 def last_text(value: object) -> object:

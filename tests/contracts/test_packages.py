@@ -105,7 +105,7 @@ def test_import_qaeval_loads_nothing_and_scores(of_wheel: Path, project: Path) -
         "import qaeval, sys\n"
         "print([name for name in ('numpy', 'pyarrow', 'polars', 'ray') if name in sys.modules])\n"
         "rows = [{'candidate': 'in Oslo', 'references': ['Oslo, in 1987']}]\n"
-        "print(qaeval.score_table(rows, ['f1'])['f1'][0], 'ray' in sys.modules)\n"
+        "print(qaeval.score_table(rows, ['f1'])[0]['f1'], 'ray' in sys.modules)\n"
     )
     assert run(project, of_wheel / "python", "-c", code) == "[]\n0.8 False\n"
 

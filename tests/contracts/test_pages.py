@@ -173,7 +173,8 @@ def test_the_metric_of_the_map_can_be_added(tmp_path: Path) -> None:
     score = (
         "from qaeval import Scorer\n"
         "rows = [{'candidate': 'a dog', 'references': ['the big red dog', 'a dog or two']}]\n"
-        "print(Scorer(['length_ratio', 'rouge_l']).score(rows)['length_ratio'].to_pylist())"
+        "found = Scorer(['length_ratio', 'rouge_l']).score(rows)\n"
+        "print([row['length_ratio'] for row in found])"
     )
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
     for words, wanted in (

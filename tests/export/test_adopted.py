@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from adopted_folders import KINDS, folder_of, request_of
-from helpers import REPOSITORY
+from helpers import REPOSITORY, as_table
 from qaeval_core import Scorer
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ConfigError, ExportError, ModelUnavailableError
@@ -48,7 +48,7 @@ def scores_of(kind: str, folder: Path, root: Path, **settings: object) -> list[f
     )
     for request in needed_requests(config, device="cpu"):
         build_artifact(request, root)
-    found = Scorer({metric: {role: str(folder)}}, config=config, n_threads=1).score(ROWS)
+    found = as_table(Scorer({metric: {role: str(folder)}}, config=config, n_threads=1).score(ROWS))
     return found[metric].to_pylist()
 
 

@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from adopted_folders import folder_of, request_of
+from helpers import as_table
 from qaeval_core import Scorer
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ExportError
@@ -128,7 +129,9 @@ def scores(folder: Path, root: Path, rows: list[dict[str, Any]]) -> dict[str, fl
     for request in needed_requests(config, device="cpu"):
         build_artifact(request, root)
     scorer = Scorer({"sas": {"cross_encoder": str(folder)}}, config=config, n_threads=1)
-    found = scorer.score([{key: row[key] for key in ("candidate", "references")} for row in rows])
+    found = as_table(
+        scorer.score([{key: row[key] for key in ("candidate", "references")} for row in rows])
+    )
     return dict(zip([row["id"] for row in rows], found["sas"].to_pylist(), strict=True))
 
 

@@ -19,7 +19,7 @@ from sentence_transformers.sentence_transformer.modules import (
 from tokenizers import Tokenizer
 from transformers import AutoConfig
 
-from helpers import build_needed
+from helpers import as_table, build_needed
 from qaeval_core import Scorer
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ExportError, QAEvalError
@@ -70,7 +70,7 @@ def own_scores(metric: str, role: str, folder: Path) -> list[float]:
 
 
 def scores_as_users_get_them(metric: str, role: str, folder: Path) -> list[float]:
-    found = Scorer({metric: {role: str(folder)}}).score(ROWS)
+    found = as_table(Scorer({metric: {role: str(folder)}}).score(ROWS))
     return [float(value) for value in found[metric].to_pylist()]
 
 

@@ -39,18 +39,22 @@ def test_tokens_of_more_rows_than_a_step() -> None:
 
 def test_which_column_has_the_questions_is_said_where_two_could(tmp_path: Path) -> None:
     """Answers are candidates, too: duplicates and sheets would be of answers, in silence."""
-    table = questions(20).with_columns(prediction=pl.col("answer"))
+    table = questions(20).with_columns(said=pl.col("answer"), prediction=pl.col("answer"))
     table.write_parquet(tmp_path / "in.parquet")
-    run_locally(
-        {
-            "metrics.f1.metric": "f1",
-            "input.paths": [str(tmp_path / "in.parquet")],
-            "input.columns.references": "reference",
-            "input.columns.candidate": "prediction",
-            "output.path": str(tmp_path / "out"),
-        }
-    )
-    note = "questions are those of column 'prediction', the candidates of this run"
+    for name, out in (("said", "out"), ("prediction", "of-answers")):
+        run_locally(
+            {
+                "metrics.f1.metric": "f1",
+                "input.paths": [str(tmp_path / "in.parquet")],
+                "input.columns.references": "reference",
+                "input.columns.candidate": name,
+                "output.path": str(tmp_path / out),
+            }
+        )
+    # A usual name of answers is clear.
+    _, said = filtered(tmp_path / "of-answers", tmp_path / "clear", share="0.5")
+    assert not any("questions are those of" in line for line in said)
+    note = "questions are those of column 'said', the candidates of this run"
     _, said = filtered(tmp_path / "out", tmp_path / "kept", share="0.5")
     assert any(note in line for line in said)
     columns = {"question": "question"}

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers import as_table
 from oracles import (
     Words,
     assert_scores,
@@ -92,7 +93,7 @@ def test_bleu_of_random_rows_is_brute_force(smoothing: str, over_references: str
     options = {"smoothing": smoothing, "over_references": over_references}
     metrics = {f"bleu_{order}": {"tokenizer": "whitespace", **options} for order in (1, 2, 3, 4)}
     rows = random_rows()
-    scores = Scorer(metrics).score(rows)
+    scores = as_table(Scorer(metrics).score(rows))
     for order in (1, 2, 3, 4):
         expected = [_reference_bleu_of_row(row, order=order, **options) for row in rows]
         assert_scores(scores[f"bleu_{order}"].to_pylist(), expected)
@@ -126,7 +127,7 @@ def scorer(kind: str) -> Scorer:
 @given(row_lists)
 def test_bleu_of_any_rows_is_brute_force(rows: list[Row]) -> None:
     """Protects from rows of no word or no reference shifting the counts of their neighbors."""
-    scores = scorer("bleu_4").score(rows)
+    scores = as_table(scorer("bleu_4").score(rows))
     for name, given_settings in _BLEU_4.items():
         options = {key: given_settings[key] for key in ("smoothing", "over_references")}
         expected = [_reference_bleu_of_row(row, order=4, **options) for row in rows]
@@ -158,7 +159,7 @@ def test_rouge_l_of_random_rows_is_brute_force(beta: float, over_references: str
     """Protects from precision and recall swapped, which beta = 1 cannot show."""
     options = {"beta": beta, "over_references": over_references}
     rows = random_rows(seed=6)
-    scores = Scorer({"rouge_l": {"tokenizer": "whitespace", **options}}).score(rows)
+    scores = as_table(Scorer({"rouge_l": {"tokenizer": "whitespace", **options}}).score(rows))
     expected = [_reference_rouge_l(row, **options) for row in rows]
     for place, name in enumerate(("rouge_l", "rouge_l_precision", "rouge_l_recall")):
         assert_scores(scores[name].to_pylist(), [own and own[place] for own in expected])
@@ -217,7 +218,7 @@ def test_cider_of_random_rows_is_brute_force(sigma: float, over_references: str)
     options = {"sigma": sigma, "over_references": over_references}
     for vocabulary, n_rows in (("abcd", 200), ("abcdefghijklmnop", 30), ("ab", 1)):
         rows = random_rows(n_rows, vocabulary=vocabulary, seed=7)
-        scores = Scorer({"cider": {"tokenizer": "whitespace", **options}}).score(rows)
+        scores = as_table(Scorer({"cider": {"tokenizer": "whitespace", **options}}).score(rows))
         assert_scores(scores["cider"].to_pylist(), _reference_ciders(rows, **options))
 
 
@@ -226,7 +227,7 @@ def test_cider_of_random_rows_is_brute_force(sigma: float, over_references: str)
 def test_cider_of_any_rows_is_brute_force(rows: list[Row]) -> None:
     """Protects from rows without words counted as documents."""
     expected = _reference_ciders(rows, sigma=6.0, over_references="standard")
-    assert_scores(scorer("cider").score(rows)["cider"].to_pylist(), expected)
+    assert_scores(as_table(scorer("cider").score(rows))["cider"].to_pylist(), expected)
 
 
 def _reference_squad(candidate: str, reference: str) -> tuple[float, float]:
@@ -258,7 +259,7 @@ def test_exact_match_and_f1_are_those_of_the_squad_script(
 ) -> None:
     """Protects from numbers that no leaderboard would print."""
     rows = [{"candidate": text, "references": references} for text, references in pairs]
-    scores = scorer("squad").score(rows)
+    scores = as_table(scorer("squad").score(rows))
     for place, name in enumerate(("exact_match", "f1")):
         expected = [
             max((_reference_squad(text, reference)[place] for reference in own), default=None)
@@ -290,7 +291,7 @@ def test_top_n_accuracy_of_any_spans_is_brute_force(
 ) -> None:
     """Protects from spans that touch counted as overlapping, and from spans after the n-th."""
     rows = [{"predicted_spans": predicted, "gold_spans": gold} for predicted, gold in pairs]
-    scores = scorer("spans").score(rows)
+    scores = as_table(scorer("spans").score(rows))
     for name, n in (("top_1", 1), ("top_2", 2)):
         expected = [_reference_top_n_accuracy(*pair, n=n) for pair in pairs]
         assert_scores(scores[name].to_pylist(), expected)

@@ -9,6 +9,7 @@ from itertools import compress
 import numpy as np
 import pytest
 
+from helpers import as_table
 from oracles import (
     Words,
     assert_scores,
@@ -159,7 +160,7 @@ def test_adapted_metrics_of_random_rows_are_brute_force() -> None:
         "adapted_bleu_4": {"tokenizer": "whitespace", **weights},
         "adapted_rouge_l": {"tokenizer": "whitespace", "gamma": 1.5, **weights},
     }
-    scores = Scorer(metrics).score(rows)
+    scores = as_table(Scorer(metrics).score(rows))
     kinds = [_reference_kind(row) for row in rows]
     assert set(Counter(kinds)) >= {"yes_no", "entity", "description", "unknown_opinion"}
     assert scores["adapted_bleu_4_bonus"].to_pylist() == kinds
@@ -192,7 +193,7 @@ def test_the_best_single_reference_has_the_bonus_of_its_own_opinion() -> None:
     rows = bonus_rows()
     options = {"tokenizer": "whitespace", "over_references": "max", "alpha": 2.5, "beta": 0.75}
     metrics = {"adapted_bleu_4": options, "adapted_rouge_l": options}
-    scores = Scorer(metrics).score(rows)
+    scores = as_table(Scorer(metrics).score(rows))
     weights = {"alpha": 2.5, "beta": 0.75}
     bleu = [
         max((_reference_adapted_bleu_4(own, **weights) or 0.0 for own in _alone(row)), default=None)
@@ -220,7 +221,7 @@ def test_rows_without_bonus_are_scored_by_the_plain_metrics() -> None:
         "rouge_l": {"tokenizer": "13a", "beta": 1.2},
         "adapted_rouge_l": {},
     }
-    scores = Scorer(metrics).score(rows)
+    scores = as_table(Scorer(metrics).score(rows))
     for name in ("bleu_4", "rouge_l"):
         assert_scores(scores[f"adapted_{name}"].to_pylist(), scores[name].to_pylist())
 
@@ -258,10 +259,10 @@ def test_rouge_l_is_that_of_the_paper(row: Row, plain: float, adapted: float, lc
     """
     weights = {"alpha": 1.0, "beta": 1.0, "gamma": 1.0}
     metrics = {"adapted_rouge_l": weights, "rouge_l": {"tokenizer": "13a"}}
-    scores = Scorer(metrics).score([row])
+    scores = as_table(Scorer(metrics).score([row]))
     assert round(scores["adapted_rouge_l"][0].as_py(), 3) == adapted
     only_first = {**row, "references": list(row["references"])[:1]}  # type: ignore[call-overload]
-    assert round(Scorer(metrics).score([only_first])["rouge_l"][0].as_py(), 3) == plain
+    assert round(as_table(Scorer(metrics).score([only_first]))["rouge_l"][0].as_py(), 3) == plain
     options = {"tokenizer": "13a", "lowercase": True, "stemming": "none"}
     values = {role: [value] for role, value in row.items()}
     found = bonus_lcs(values, options, WordTables(Tokenizers()))()

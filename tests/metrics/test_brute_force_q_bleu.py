@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from helpers import as_table
 from oracles import Words, assert_scores, n_clipped, random_rows, split_row
 from qaeval_core import Scorer
 
@@ -76,7 +77,7 @@ def test_q_bleu_of_random_questions_is_brute_force(absent: str) -> None:
     rows = random_rows(vocabulary=QUESTION_VOCABULARY, seed=10)
     for row in rows:
         row["context"] = row["references"][0] if row["references"] else "Ann"  # type: ignore[index]
-    scores = Scorer({"q_bleu": metric, "q_bleu_free": metric}).score(rows)
+    scores = as_table(Scorer({"q_bleu": metric, "q_bleu_free": metric}).score(rows))
     expected, free = [], []
     for row in rows:
         candidate, references = split_row(row)
@@ -101,9 +102,9 @@ def test_languages_side_by_side_are_rules_of_their_own() -> None:
             language: {"metric": "q_bleu", "tokenizer": rule, "language": language}
             for language in ("en", "de", "none")
         }
-        together = Scorer(metrics).score(rows)
+        together = as_table(Scorer(metrics).score(rows))
         for name, options in metrics.items():
-            alone = Scorer({name: options}).score(rows)
+            alone = as_table(Scorer({name: options}).score(rows))
             assert together[name].to_pylist() == alone[name].to_pylist(), (rule, name)
         is_told_apart = together["en"].to_pylist() != together["de"].to_pylist()
         assert is_told_apart == (rule == "squad")

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers import run_locally, write_parquet
+from helpers import as_table, run_locally, write_parquet
 from qaeval_core import Scorer
 from qaeval_core.metrics.base import AnyMetric
 from qaeval_core.metrics.catalog import METRICS
@@ -127,7 +127,7 @@ def scorer(name: str, *, has_variants: bool = False) -> Scorer:
 def score(spec: AnyMetric, rows: Sequence[Row], **options: str) -> list[Any]:
     """Return the scores of rows; None where undefined."""
     own = Scorer({spec.name: options}) if options else scorer(spec.name)
-    return list(own.score(list(rows))[spec.name].to_pylist())
+    return list(as_table(own.score(list(rows)))[spec.name].to_pylist())
 
 
 def equal_texts(spec: AnyMetric, text: str) -> float:
@@ -145,7 +145,7 @@ def test_scores_lie_in_range_or_are_undefined_with_a_reason(
     """Protects from unit errors and NaN, under every choice of every setting."""
     for row in rows:
         row["reference_opinions"] = row["reference_opinions"][: len(row["references"])]
-    scores = scorer(spec.name, has_variants=True).score(rows)
+    scores = as_table(scorer(spec.name, has_variants=True).score(rows))
     for instance, options in variants(spec.name).items():
         for output in (column.name for column in spec.columns if column.is_score):
             column = scores[f"{instance}_{output}" if output else instance].to_pylist()
@@ -215,7 +215,7 @@ def test_rows_without_references_are_undefined(spec: AnyMetric) -> None:
     """Protects from an empty list of references scored like an empty reference."""
     rows = [make_row(spec, "honey"), make_row(spec, ""), make_row(spec, "honey", "honey")]
     rows.append(make_row(spec, OTHER_TEXT, OTHER_TEXT))  # In a corpus of one text nothing weighs.
-    scores = scorer(spec.name).score(rows)
+    scores = as_table(scorer(spec.name).score(rows))
     assert scores[spec.name].to_pylist()[:2] == [None, None]
     reasons = scores[f"{spec.name}_reason"].to_pylist()
     assert reasons == ["no_references", "no_references", None, None]
@@ -291,5 +291,7 @@ def test_metrics_beside_it_do_not_matter(spec: AnyMetric) -> None:
     names = [other.name for other in WORD_METRICS if {*other.roles} <= {*rows[0]} | {"context"}]
     for row in rows:
         row.setdefault("context", f"{row.get('candidate', '')} by the mill since 1987")
-    scores = Scorer([*names[::-1], *([] if spec.name in names else [spec.name])]).score(rows)
+    scores = as_table(
+        Scorer([*names[::-1], *([] if spec.name in names else [spec.name])]).score(rows)
+    )
     assert_same(spec, scores[spec.name].to_pylist(), score(spec, rows))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from helpers import as_table
 from qaeval_core import Scorer
 from qaeval_core.metrics.catalog import corpus_score
 from qaeval_core.running.score_rows import score_instance
@@ -31,7 +32,7 @@ def rows(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> list
 
 
 def scores(data: list[dict[str, object]], metric: str, **settings: object) -> list[float]:
-    return Scorer({metric: settings}).score(data).column(metric).to_pylist()
+    return as_table(Scorer({metric: settings}).score(data)).column(metric).to_pylist()
 
 
 def corpus(data: list[dict[str, object]], metric: str, **settings: object) -> float:

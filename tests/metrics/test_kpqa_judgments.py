@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import pearsonr
 
+from helpers import as_table
 from qaeval_core import Scorer
 
 _VARIANTS = ("bleu_1", "rouge_l", "bertscore")
@@ -59,7 +60,7 @@ def test_a_wrong_number_among_right_words_loses(scorer: Scorer) -> None:
         for question, reference, *candidates in _SENTENCES
         for candidate in candidates
     ]
-    found = scorer.score(rows)
+    found = as_table(scorer.score(rows))
     for variant in _VARIANTS:
         weighted = np.array(found.column(f"kpqa_{variant}").to_pylist())
         plain = np.array(found.column(f"plain_{variant}").to_pylist())
@@ -81,15 +82,17 @@ def test_weights_bring_scores_nearer_to_people(scorer: Scorer, shared_data: Path
     lines = (shared_data / "kpqa" / "human_judgments.jsonl").read_text("utf-8").splitlines()
     judged = [row for row in map(json.loads, lines) if row["file"] == "marco_unilm"]
     human = np.array([row["human_score"] for row in judged], dtype=np.float64)
-    found = scorer.score(
-        [
-            {
-                "question": row["question"],
-                "candidate": row["answer"],
-                "references": row["references"],
-            }
-            for row in judged
-        ]
+    found = as_table(
+        scorer.score(
+            [
+                {
+                    "question": row["question"],
+                    "candidate": row["answer"],
+                    "references": row["references"],
+                }
+                for row in judged
+            ]
+        )
     )
     gains = {}
     for variant in _VARIANTS:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from helpers import as_table
 from qaeval_core import Scorer
 from qaeval_core.configure import load_config
 from qaeval_core.families.words import frequencies
@@ -27,7 +28,9 @@ def rows_of(*pairs: tuple[str, list[str]]) -> list[dict[str, object]]:
 @pytest.mark.parametrize("n", [1, 3])
 def test_cider_of_one_text_is_undefined(n: int) -> None:
     """A perfect answer scored 0: every n-gram is in every document, and weighs nothing."""
-    table = Scorer(["cider"]).score(rows_of(*[("who keeps the bees", ["who keeps the bees"])] * n))
+    table = as_table(
+        Scorer(["cider"]).score(rows_of(*[("who keeps the bees", ["who keeps the bees"])] * n))
+    )
     assert table["cider"].to_pylist() == [None] * n
     assert table["cider_reason"].to_pylist() == ["no_weight"] * n
 
@@ -41,7 +44,7 @@ def test_cider_of_the_others_stays() -> None:
         ("", ["the"]),
         ("the mill", [""]),
     )
-    table = Scorer(["cider"]).score(rows)
+    table = as_table(Scorer(["cider"]).score(rows))
     assert table["cider_reason"].to_pylist() == ["no_weight", None, None, None, None]
     assert [value == 0.0 for value in table["cider"].to_pylist()[1:]] == [True, False, True, True]
 
@@ -71,10 +74,12 @@ def test_rouge_of_a_script_that_it_drops_is_undefined(
     candidate: str, reference: str, is_undefined: bool
 ) -> None:
     """Two cities of one year were equal: of both, the year alone was left."""
-    table = Scorer({"rouge_l": {}}).score(rows_of((candidate, [reference])))
+    table = as_table(Scorer({"rouge_l": {}}).score(rows_of((candidate, [reference]))))
     assert (table["rouge_l"].to_pylist() == [None]) is is_undefined
     assert table["rouge_l_reason"].to_pylist() == (["no_words"] if is_undefined else [None])
-    other = Scorer({"rouge_l": {"tokenizer": "words"}}).score(rows_of((candidate, [reference])))
+    other = as_table(
+        Scorer({"rouge_l": {"tokenizer": "words"}}).score(rows_of((candidate, [reference])))
+    )
     assert other["rouge_l_reason"].to_pylist() == [None]
 
 
@@ -97,7 +102,9 @@ def test_texts_without_words_are_not_equal(
     metric: str, tokenizer: str, candidate: str, reference: str, is_undefined: bool
 ) -> None:
     """Any two texts of a script that a rule drops were; SQuAD's own rule stays its script's."""
-    table = Scorer({metric: {"tokenizer": tokenizer}}).score(rows_of((candidate, [reference])))
+    table = as_table(
+        Scorer({metric: {"tokenizer": tokenizer}}).score(rows_of((candidate, [reference])))
+    )
     reasons = table[f"{metric}_reason"].to_pylist()
     assert reasons == (["no_words"] if is_undefined else [None])
     assert (table[metric].to_pylist() == [None]) is is_undefined
@@ -105,13 +112,15 @@ def test_texts_without_words_are_not_equal(
 
 def test_texts_without_words_are_equal_by_squads_rule() -> None:
     """As its script has it."""
-    table = Scorer(["f1", "exact_match"]).score(rows_of(("?", ["!"]), ("the", ["a"])))
+    table = as_table(Scorer(["f1", "exact_match"]).score(rows_of(("?", ["!"]), ("the", ["a"]))))
     assert table["f1"].to_pylist() == table["exact_match"].to_pylist() == [1.0, 1.0]
 
 
 def test_another_reference_counts_where_one_has_no_words() -> None:
     settings = {"f1": {"tokenizer": "rouge"}, "exact_match": {"tokenizer": "rouge"}}
-    table = Scorer(settings).score(rows_of(("東京", ["大阪", "Tokyo"]), ("東京", ["大阪", "京都"])))
+    table = as_table(
+        Scorer(settings).score(rows_of(("東京", ["大阪", "Tokyo"]), ("東京", ["大阪", "京都"])))
+    )
     for name in ("f1", "f1_precision", "f1_recall", "exact_match"):
         assert table[name].to_pylist() == [0.0, None]
 
@@ -143,17 +152,20 @@ def test_answers_are_normalized_by_mlqas_rules(
         expected = (re.sub(article, " ", kept) if article else kept).split()
         assert split(text) == expected
     settings = {"exact_match": {"language": "ar"}}
-    assert Scorer(settings).score(rows_of(("القاهرة", ["قاهرة"])))["exact_match"][0].as_py() == 1.0
+    assert (
+        as_table(Scorer(settings).score(rows_of(("القاهرة", ["قاهرة"]))))["exact_match"][0].as_py()
+        == 1.0
+    )
 
 
 def test_an_empty_list_may_say_that_there_is_no_answer() -> None:
     """As SQuAD 2.0's script counts: whoever abstains rightly is right, and others are wrong."""
     rows = rows_of(("Ann", ["Ann"]), ("Ann", []), ("", []))
-    plain = Scorer(["exact_match", "f1"]).score(rows)
+    plain = as_table(Scorer(["exact_match", "f1"]).score(rows))
     assert plain["exact_match"].to_pylist() == [1.0, None, None]
     config = load_config(overrides={"input.unanswerable": "empty"})
     for given in (rows, pa.Table.from_pylist(rows)):
-        found = Scorer(["exact_match", "f1"], config=config).score(given)
+        found = as_table(Scorer(["exact_match", "f1"], config=config).score(given))
         assert found["exact_match"].to_pylist() == found["f1"].to_pylist() == [1.0, 0.0, 1.0]
 
 
@@ -178,11 +190,11 @@ def test_bertscore_of_several_references_is_bert_scores() -> None:
         candidates, [row["references"] for row in rows], model_type=model, num_layers=6
     )
     names = ("precision", "recall", "f1")
-    each = Scorer(["bertscore"]).score(rows)
+    each = as_table(Scorer(["bertscore"]).score(rows))
     for name, expected in zip(names, peer, strict=True):
         own = each[f"bertscore_{name}"].to_pylist()
         assert own == pytest.approx(expected.tolist(), abs=1e-4)
-    best = Scorer({"bertscore": {"over_references": "best_f1"}}).score(rows)
+    best = as_table(Scorer({"bertscore": {"over_references": "best_f1"}}).score(rows))
     assert best["bertscore_f1"].to_pylist() == each["bertscore_f1"].to_pylist()
     assert best["bertscore_recall"][0].as_py() < each["bertscore_recall"][0].as_py() - 0.1
     for name in names:

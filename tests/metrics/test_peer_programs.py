@@ -15,6 +15,7 @@ from nltk.translate import bleu_score, meteor_score
 from rouge_score import rouge_scorer
 from sacrebleu.metrics import BLEU
 
+from helpers import as_table
 from oracles import random_rows, split_row
 from qaeval_core import Scorer
 from qaeval_core.metrics.catalog import corpus_score
@@ -78,7 +79,7 @@ def test_bleu_is_that_of_nltk(smoothing: str) -> None:
     method = getattr(bleu_score.SmoothingFunction(), NLTK_SMOOTHING[smoothing])
     options = {"tokenizer": "whitespace", "smoothing": smoothing}
     scorer = Scorer({f"bleu_{order}": options for order in (1, 2, 3, 4)})
-    scores = scorer.score(rows)
+    scores = as_table(scorer.score(rows))
     pairs = [split_row(row) for row in rows]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "\nThe hypothesis contains 0 counts")
@@ -104,7 +105,7 @@ def test_bleu_is_that_of_sacrebleu() -> None:
     """Protects from numbers that the most used program would not print."""
     rows = sentence_rows(seed=12, n_references=(1, 2, 3))
     scorer = Scorer({"bleu_4": {"smoothing": "exponential"}})
-    scores = scorer.score(rows)["bleu_4"].to_pylist()
+    scores = as_table(scorer.score(rows))["bleu_4"].to_pylist()
     peer = BLEU(lowercase=True, tokenize="13a", smooth_method="exp", effective_order=True)
     n_between = 0
     for row, found in zip(rows, scores, strict=True):
@@ -132,7 +133,7 @@ def test_rouge_l_is_that_of_rouge_score(has_stemmer: bool) -> None:
     """Protects from other words, stems or best references than rouge-score's."""
     rows = sentence_rows(seed=13, n_references=(1, 2, 3))
     options = {"over_references": "max", "stemming": "porter" if has_stemmer else "none"}
-    scores = Scorer({"rouge_l": options}).score(rows)
+    scores = as_table(Scorer({"rouge_l": options}).score(rows))
     peer = rouge_scorer.RougeScorer(["rougeL"], use_stemmer=has_stemmer)
     for i, row in enumerate(rows):
         references = row["references"]
@@ -191,7 +192,7 @@ def test_meteor_is_that_of_nltk() -> None:
     parameters = {"alpha": 0.8, "beta": 2.0, "gamma": 0.4}
     split = make_tokenizer("treebank", lowercase=False)
     for options in ({}, parameters):
-        scores = Scorer({"meteor": options}).score(rows)["meteor"].to_pylist()
+        scores = as_table(Scorer({"meteor": options}).score(rows))["meteor"].to_pylist()
         for row, found in zip(rows, scores, strict=True):
             references = row["references"]
             assert isinstance(references, list)

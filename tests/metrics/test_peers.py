@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
+from helpers import as_table
 from qaeval_core import Scorer
 from qaeval_core.metrics.catalog import corpus_score
 from qaeval_core.running.score_rows import score_instance
@@ -26,7 +27,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def score(metrics: dict[str, dict[str, object]], rows: list[dict[str, object]]) -> pl.DataFrame:
-    return pl.DataFrame(pl.from_arrow(Scorer(metrics).score(rows)))
+    return pl.DataFrame(pl.from_arrow(as_table(Scorer(metrics).score(rows))))
 
 
 def coefficients(metric: NDArray[np.float64], human: NDArray[np.float64]) -> list[float]:

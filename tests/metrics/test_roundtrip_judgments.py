@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from helpers import as_table
 from qaeval_core import Scorer
 from qaeval_core.stats.ranking import auc
 from recipes.reader_minilm.passages import split_passages
@@ -33,9 +34,11 @@ def test_it_finds_answers_in_passages_that_it_has_not_seen(
     rows = answerable.select(
         candidate="question", context="context", answer=pl.col("answers").list.first()
     )
-    found = scorer.score(rows)["roundtrip_answer"]
-    best = Scorer(["f1"]).score(
-        pl.DataFrame({"candidate": found, "references": answerable["answers"]})
+    found = as_table(scorer.score(rows))["roundtrip_answer"]
+    best = as_table(
+        Scorer(["f1"]).score(
+            pl.DataFrame({"candidate": found, "references": answerable["answers"]})
+        )
     )
     assert best["f1"].mean() > 0.66
 
@@ -46,6 +49,8 @@ def test_it_tells_questions_that_people_found_good(scorer: Scorer, shared_data: 
     table = pl.read_parquet(shared_data / "qgeval/qgeval_squad.parquet").gather_every(3)
     rated = ("answerability", "consistency", "answer_consistency")
     is_good = np.all([table[name].to_numpy() >= 2.5 for name in rated], axis=0)
-    scores = scorer.score(table.select(candidate="question", context="passage", answer="answer"))
+    scores = as_table(
+        scorer.score(table.select(candidate="question", context="passage", answer="answer"))
+    )
     roundtrip = scores["roundtrip"].to_numpy()
     assert auc(positive=roundtrip[is_good], negative=roundtrip[~is_good]) > 0.65

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 from scipy.stats import pearsonr, spearmanr
 
+from helpers import as_table
 from qaeval_core import Scorer
 
 
@@ -27,7 +28,7 @@ def test_shipped_cross_encoder_knows_numbers_and_paraphrases(scorer: Scorer) -> 
         ("the physician", "the doctor"),
         ("the physician", "the harbour"),
     ]
-    found = scorer.score([{"candidate": b, "references": [a]} for a, b in pairs])
+    found = as_table(scorer.score([{"candidate": b, "references": [a]} for a, b in pairs]))
     same_number, other_number, synonym, other_word = found.column("sas").to_pylist()
     assert same_number > other_number + 0.5
     assert synonym > other_word + 0.5
@@ -45,13 +46,13 @@ def test_shipped_cross_encoder_agrees_with_people(scorer: Scorer, shared_data: P
     sentences = pl.read_parquet(shared_data / "stsb" / "stsb_en_train_dev.parquet")
     dev = sentences.filter(pl.col("split") == "dev")
     rows = dev.select(candidate="sentence2", references="sentence1").to_dicts()
-    own = scorer.score(rows).column("sas").to_numpy()
+    own = as_table(scorer.score(rows)).column("sas").to_numpy()
     assert spearmanr(own, dev["score"].to_numpy()).statistic >= 0.87
 
     lines = (shared_data / "sas" / "squad_pairs.jsonl").read_text("utf-8").splitlines()
     pairs = [json.loads(line) for line in lines]
     rows = [{"candidate": pair["answer2"], "references": [pair["answer1"]]} for pair in pairs]
-    own = scorer.score(rows).column("sas").to_numpy()
+    own = as_table(scorer.score(rows)).column("sas").to_numpy()
     label = np.array([pair["label"] for pair in pairs], dtype=np.float64)
     shares_word = np.array([pair["peer"]["f1"] > 0 for pair in pairs])
     assert pearsonr(own[shares_word], label[shares_word]).statistic >= 0.60

@@ -20,8 +20,8 @@ def length(candidate):
 """
 SCORE = (
     "from qaeval import Scorer\n"
-    "print(Scorer(['{name}']).score([{{'candidate': 'four', 'references': ['five']}}])"
-    "['{name}'].to_pylist())"
+    "rows = Scorer(['{name}']).score([{{'candidate': 'four', 'references': ['five']}}])\n"
+    "print([row['{name}'] for row in rows])"
 )
 
 

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from helpers import write_parquet
+from helpers import as_table, write_parquet
 from plugin_packages import run
 from qaeval import QAEvalError, Scorer, metric
 from qaeval_core.errors import ConfigError, RowFailedError
@@ -62,7 +62,7 @@ def coverage(candidate: str, references: list[str]) -> float | None:
 
 
 def test_a_function_scores_rows_beside_other_metrics() -> None:
-    table = Scorer([coverage, "f1"]).score(ROWS)
+    table = as_table(Scorer([coverage, "f1"]).score(ROWS))
     assert table["coverage"].to_pylist() == [pytest.approx(2 / 3), None, None]
     assert table["coverage_reason"].to_pylist() == [None, "no_score", None]
     assert table["quarantine_reason"].to_pylist() == [None, None, "null_candidate"]
@@ -72,9 +72,11 @@ def test_a_function_scores_rows_beside_other_metrics() -> None:
 def test_an_instance_may_be_named_and_a_metric_object_has_settings() -> None:
     from qaeval_core.metrics.f1 import F1
 
-    table = Scorer(
-        {"mine": {"metric": coverage}, "f1": {"metric": F1(), "tokenizer": "whitespace"}}
-    ).score(ROWS[:1])
+    table = as_table(
+        Scorer(
+            {"mine": {"metric": coverage}, "f1": {"metric": F1(), "tokenizer": "whitespace"}}
+        ).score(ROWS[:1])
+    )
     assert table["mine"].to_pylist() == [pytest.approx(2 / 3)]
     with pytest.raises(ConfigError, match="metrics.f1.tokenizer.*QA0202"):
         Scorer({"f1": {"metric": F1(), "tokenizer": "none"}})
@@ -121,14 +123,14 @@ def _returning(value: object) -> Callable[..., object]:
 )
 def test_what_is_no_score_ends_it_by_function_and_row(value: object, why: str) -> None:
     with pytest.raises(RowFailedError, match=why) as raised:
-        Scorer([_returning(value)]).score([{"candidate": None}, {"candidate": "a"}])
+        as_table(Scorer([_returning(value)]).score([{"candidate": None}, {"candidate": "a"}]))
     assert str(raised.value).startswith("function score of module ")
     assert str(raised.value).endswith(", on row 1 [QA0213]")
 
 
 @pytest.mark.parametrize("value", [None, math.nan])
 def test_none_and_nan_are_undefined(value: float | None) -> None:
-    table = Scorer([_returning(value)]).score([{"candidate": "a"}])
+    table = as_table(Scorer([_returning(value)]).score([{"candidate": "a"}]))
     assert table["score"].to_pylist() == [None]
     assert table["score_reason"].to_pylist() == ["no_score"]
 
@@ -180,7 +182,7 @@ def test_a_closure_and_a_function_without_source_need_a_version() -> None:
         Scorer([spaces["made"]])
     for function in (weighed, spaces["made"]):
         metric(version="1")(function)
-        assert Scorer([function]).score([{"candidate": "a"}]).num_rows == 1
+        assert as_table(Scorer([function]).score([{"candidate": "a"}])).num_rows == 1
 
 
 def test_names_are_taken_once() -> None:

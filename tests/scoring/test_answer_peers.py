@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from answer_models import AnswerModels, EncoderOracle
+from helpers import as_table
 from qaeval_core import Scorer
 from qaeval_core.models.registry import resolve_model
 
@@ -65,7 +66,7 @@ def minilm() -> str:
 def scored(scorer: Scorer, pairs: Pairs, *columns: str) -> list[Floats]:
     """Return columns of scores of pairs."""
     rows = [{"candidate": a, "references": [b]} for a, b in pairs]
-    scores = scorer.score(rows)
+    scores = as_table(scorer.score(rows))
     return [np.array(scores[name].to_pylist(), dtype=np.float64) for name in columns]
 
 

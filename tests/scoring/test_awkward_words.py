@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from helpers import read_scores, run_locally, write_parquet
+from helpers import as_table, read_scores, run_locally, write_parquet
 from qaeval_core import Scorer
 from qaeval_core.errors import SchemaError
 from qaeval_core.metrics.catalog import METRICS
@@ -302,6 +302,6 @@ def test_half_a_surrogate_pair_in_a_mapping_is_quarantined() -> None:
         {"candidate": "whole", "references": ["half \udfff"]},
         {"candidate": "whole", "references": ["whole"]},
     ]
-    table = Scorer({"rouge_l": {"tokenizer": "spacy"}}).score(rows)
+    table = as_table(Scorer({"rouge_l": {"tokenizer": "spacy"}}).score(rows))
     reasons = ["invalid_utf8_candidate", "invalid_utf8_references", None]
     assert table["quarantine_reason"].to_pylist() == reasons

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from helpers import qaeval, read_scores, run_locally
+from helpers import as_table, qaeval, read_scores, run_locally
 from qaeval_core import Scorer, filter_table
 from qaeval_core.configure import load_config
 from qaeval_core.errors import SchemaError
@@ -300,7 +300,9 @@ def test_a_path_reaches_into_structs_and_lists(name: str, tmp_path: Path) -> Non
     assert Scorer(["f1"], columns=columns).score(table)["f1"].to_pylist() == pytest.approx(F1)
     if name != "JSON":
         rows = table.to_pylist()
-        assert Scorer(["f1"], columns=columns).score(rows)["f1"].to_pylist() == pytest.approx(F1)
+        assert as_table(Scorer(["f1"], columns=columns).score(rows))[
+            "f1"
+        ].to_pylist() == pytest.approx(F1)
 
 
 def test_other_roles_may_be_paths_too(tmp_path: Path) -> None:
@@ -333,13 +335,13 @@ def test_a_scorers_ids_may_be_a_path(kind: Any) -> None:
     meta = [{"id": own} for own in ROWS["id"]]
     table = pa.table({**ROWS, "meta": meta})
     rows = {list: table.to_pylist(), pa.table: table, pl.DataFrame: pl.from_arrow(table)}[kind]
-    found = Scorer(["f1"], columns={"id": "meta.id"}).score(rows)
+    found = as_table(Scorer(["f1"], columns={"id": "meta.id"}).score(rows))
     assert (
         list(found["id"].to_list() if kind is pl.DataFrame else found["id"].to_pylist())
         == (ROWS["id"])
     )
     with pytest.raises(SchemaError, match="'meta.idd'.*QA0305"):
-        Scorer(["f1"], columns={"id": "meta.idd"}).score(rows)
+        as_table(Scorer(["f1"], columns={"id": "meta.idd"}).score(rows))
 
 
 def columns_of(*names: str) -> list[list[Any]]:

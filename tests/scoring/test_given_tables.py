@@ -50,6 +50,8 @@ KINDS: dict[str, tuple[Callable[[], Any], type, Callable[[Any, str], list]]] = {
     "datasets": (
         lambda: datasets.Dataset.from_dict(ROWS), datasets.Dataset, lambda t, n: list(t[n])),
     "columns": (lambda: ROWS, dict, lambda t, n: t[n]),
+    "rows": (
+        lambda: pa.table(ROWS).to_pylist(), list, lambda t, n: [row[n] for row in t]),
     "numpy": (as_numpy, dict, lambda t, n: t[n].tolist()),
     "capsule": (Capsule, pa.Table, lambda t, n: t[n].to_pylist()),
 }  # fmt: skip
@@ -82,6 +84,8 @@ def test_datasets_with_chosen_rows_and_none(tmp_path: Any) -> None:
 def test_columns_that_are_there_and_rows_that_differ_are_named() -> None:
     with pytest.raises(SchemaError, match="'f1'.*QA0308"):
         score_table({**ROWS, "f1": [0, 0, 0]}, ["f1"], append=True)
+    with pytest.raises(SchemaError, match="'f1'.*QA0308"):
+        score_table([{"candidate": "a", "references": "a", "f1": 1}], ["f1"], append=True)
     with pytest.raises(SchemaError, match="a has 1, b has 2.*QA0320"):
         given_table({"a": [1], "b": [1, 2]})
     with pytest.raises(SchemaError, match="not int.*QA0320"):
@@ -114,7 +118,7 @@ def test_chats_are_taken_as_their_last_text(make: Callable) -> None:
     rows = [{"candidate": own, "references": "x"} for own in MESSAGES]
     rows.append({"candidate": [{"role": "a", "content": [{"type": "text", "text": "x"}]}],
                  "references": "x"})  # fmt: skip
-    assert score_table(rows, ["f1"])["f1"].to_pylist() == [1.0, 0.0, None, 1.0]
+    assert [row["f1"] for row in score_table(rows, ["f1"])] == [1.0, 0.0, None, 1.0]
 
 
 def test_objects_are_pickled_before_and_after_use() -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from helpers import (
+    as_table,
     assert_same_scores,
     qaeval,
     read_scores,
@@ -206,11 +207,11 @@ def test_rows_in_memory_are_asked_too(server: LlmServer, tmp_path: Path) -> None
         {"question": "Who keeps the bees?", "context": CONTEXT, "answer": "Ann"},
         {"question": "The bees.", "context": [CONTEXT], "answer": "Ann"},
     ]
-    scores = pl.from_arrow(Scorer({"naco": given}).score(rows))
+    scores = pl.from_arrow(as_table(Scorer({"naco": given}).score(rows)))
     assert scores["naco"].to_list() == [1.0, 0.0]
     del given["journal_path"]
     with pytest.raises(ConfigError, match="journal_path.*QA0207"):
-        Scorer({"naco": given}).score(rows)
+        as_table(Scorer({"naco": given}).score(rows))
 
 
 def test_calibration_finds_the_steps_and_scoring_takes_its_file(

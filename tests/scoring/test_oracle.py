@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
-from helpers import build_needed, short_sample
+from helpers import as_table, build_needed, short_sample
 from qaeval_core import Scorer
 from qaeval_core.configure import load_config
 from qaeval_core.models.registry import resolve_model
@@ -225,7 +225,7 @@ def test_scores_equal_the_eager_computation(
 ) -> None:
     """Protects from any slip between text and score: tokens, template, windows, masks, sums."""
     rows = _rows(2)
-    scores = pair.scorer(profile=profile).score(pa.Table.from_pylist(rows))
+    scores = as_table(pair.scorer(profile=profile).score(pa.Table.from_pylist(rows)))
     for row, lrm, grg in zip(
         rows, scores["q_lrm_raw"].to_pylist(), scores["q_grg_raw"].to_pylist(), strict=True
     ):
@@ -248,7 +248,7 @@ def test_candidate_longer_than_the_model_is_undefined_and_its_mates_are_not(pair
         {"question": "Who is it?", "context": ""},
         {"question": "Who is it?", "context": context},
     ]
-    scores = pair.scorer().score(rows)
+    scores = as_table(pair.scorer().score(rows))
     assert scores["q_reason"].to_pylist() == [
         "candidate_too_long",
         "empty_candidate",
@@ -264,8 +264,8 @@ def test_row_alone_equals_row_in_company(pair: Pair) -> None:
     is_small = pair.n_causal_positions < 1024
     rows = [row for row in _rows(1) if is_small or len(row["context"]) < 7_000]
     scorer = pair.scorer()
-    together = scorer.score(rows)["q"].to_pylist()
-    backwards = scorer.score(rows[::-1])["q"].to_pylist()[::-1]
-    alone = list(itertools.chain(*(scorer.score([row])["q"].to_pylist() for row in rows)))
+    together = as_table(scorer.score(rows))["q"].to_pylist()
+    backwards = as_table(scorer.score(rows[::-1]))["q"].to_pylist()[::-1]
+    alone = list(itertools.chain(*(as_table(scorer.score([row]))["q"].to_pylist() for row in rows)))
     assert together == pytest.approx(alone, abs=1e-5)
     assert together == pytest.approx(backwards, abs=1e-5)

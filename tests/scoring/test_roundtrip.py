@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForQuestionAnswering
 
 from answer_models import AnswerModels, plain_tokenizer
-from helpers import build_needed
+from helpers import as_table, build_needed
 from qaeval_core import Scorer
 from qaeval_core.configure import load_config
 from qaeval_core.metrics.catalog import METRICS
@@ -145,7 +145,7 @@ def rows_of(contexts: list[str]) -> Iterator[dict[str, Any]]:
 def assert_brute_force(scorer: Scorer, oracle: SpanOracle) -> None:
     """Assert all columns, for contexts of one word to many windows."""
     rows = list(rows_of(["mill", CONTEXT, f"{CONTEXT} " * 12, f"{CONTEXT} " * 40]))
-    found = scorer.score(rows).to_pylist()
+    found = as_table(scorer.score(rows)).to_pylist()
     n_windows = set()
     for row, scores in zip(rows, found, strict=True):
         best = oracle.best(row["candidate"], row["context"])
@@ -195,11 +195,13 @@ def test_answers_are_those_of_the_pipeline_of_transformers_4(kind: str, tmp_path
         ends = [encoding.char_to_word(i) for i in (own["start"], last)]
         start, stop = (encoding.word_to_chars(word)[i] for i, word in enumerate(ends))
         expected.append(own["context"][start:stop].strip())
-    found = reader_scorer(PIPELINE / kind, tmp_path).score(
-        [
-            {"candidate": own["question"], "context": own["context"], "answer": "-"}
-            for own in printed
-        ]
+    found = as_table(
+        reader_scorer(PIPELINE / kind, tmp_path).score(
+            [
+                {"candidate": own["question"], "context": own["context"], "answer": "-"}
+                for own in printed
+            ]
+        )
     )
     assert found["roundtrip_answer"].to_pylist() == expected
     assert set(found["roundtrip_windows"].to_pylist()) == {1}
@@ -219,7 +221,7 @@ def test_what_is_empty_is_undefined_and_says_which(scorer: Scorer) -> None:
         {"candidate": "? " * 450, "context": "mill " * 2_000},
         {"candidate": "? " * 449, "context": "mill " * 2_000},
     ]
-    found = scorer.score([{**whole, **change} for change in changes]).to_pylist()
+    found = as_table(scorer.score([{**whole, **change} for change in changes])).to_pylist()
     assert [row["roundtrip_reason"] for row in found] == [
         None,
         "empty_candidate",

@@ -9,6 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from helpers import as_table
 from qaeval_core import score_table
 from qaeval_core.errors import ConfigError, SchemaError
 
@@ -33,7 +34,7 @@ def test_a_wrong_column_or_role_raises_for_every_kind_of_rows(
     table = pa.Table.from_pylist(ROWS)
     rows: Any = {"mappings": ROWS, "table": table, "frame": pl.DataFrame(ROWS)}[kind]
     with pytest.raises(error, match=message):
-        score_table(rows, ["adapted_bleu_4"], columns=columns)
+        as_table(score_table(rows, ["adapted_bleu_4"], columns=columns))
 
 
 @pytest.mark.parametrize(
@@ -47,16 +48,16 @@ def test_a_wrong_column_or_role_raises_for_every_kind_of_rows(
 def test_two_output_columns_of_one_name_are_refused(metrics: dict[str, Any]) -> None:
     """Protects from a score that replaces another, or an id."""
     with pytest.raises(ConfigError, match="QA0208"):
-        score_table(ROWS, metrics, columns=COLUMNS)
+        as_table(score_table(ROWS, metrics, columns=COLUMNS))
 
 
 def test_one_name_or_null_settings_will_do_and_no_metric_will_not() -> None:
     """Protects from the letters of a name taken for metrics."""
     for metrics in ("f1", ["f1"], {"f1": None}):
-        assert score_table(ROWS, metrics, columns=COLUMNS)["f1"].to_pylist() == [1.0]
+        assert as_table(score_table(ROWS, metrics, columns=COLUMNS))["f1"].to_pylist() == [1.0]
     with pytest.raises(ConfigError, match="QA0206"):
-        score_table(ROWS, [], columns=COLUMNS)
-    assert score_table([], "f1").num_rows == 0
+        as_table(score_table(ROWS, [], columns=COLUMNS))
+    assert as_table(score_table([], "f1")).num_rows == 0
 
 
 @pytest.mark.parametrize("neighbor", ["a-\nb", "x \x00 y", "<skipped>", "plain"])
@@ -68,9 +69,9 @@ def test_words_of_a_text_do_not_depend_on_its_neighbors(neighbor: str) -> None:
         {"candidate": "nul \x00 sign", "references": ["nul sign"]},
     ]
     metrics = {"bleu_2": {}, "rouge_l": {}, "f1": {}}
-    alone = [score_table([row], metrics).to_pylist()[0] for row in rows]
+    alone = [as_table(score_table([row], metrics)).to_pylist()[0] for row in rows]
     other = {"candidate": neighbor, "references": ["c"]}
-    together = score_table([*rows, other], metrics).to_pylist()
+    together = as_table(score_table([*rows, other], metrics)).to_pylist()
     assert together[: len(rows)] == alone
     assert [row["bleu_2"] for row in alone[:2]] == [1.0, 1.0]
 
@@ -83,7 +84,7 @@ def test_arrays_and_their_numbers_are_read_as_lists() -> None:
         "predicted_spans": np.array([[0, 4]]),
         "gold_spans": [(np.int64(3), np.int32(9))],
     }
-    scores = score_table([row], ["f1", "top_n_accuracy"])
+    scores = as_table(score_table([row], ["f1", "top_n_accuracy"]))
     assert scores["quarantine_reason"].to_pylist() == [None]
     assert [scores[name].to_pylist() for name in ("f1", "top_n_accuracy")] == [[1.0], [1.0]]
 
@@ -93,5 +94,5 @@ def test_other_languages_lose_all_punctuation() -> None:
     pairs = {"zh": [("308。", "308"), ("“Kroll”", "Kroll")], "de": [("„Der Kroll“", "Kroll")]}
     for language, own in pairs.items():
         rows = [{"candidate": left, "references": [right]} for left, right in own]
-        scores = score_table(rows, {"exact_match": {"language": language}})
+        scores = as_table(score_table(rows, {"exact_match": {"language": language}}))
         assert scores["exact_match"].to_pylist() == [1.0] * len(own)
