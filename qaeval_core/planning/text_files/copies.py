@@ -109,7 +109,8 @@ class Copies:
 
     Attributes
     ----------
-    folder : StoragePath
+    below : StoragePath, optional
+        Where copies lie; default the cache, of which nothing is asked before a file of text comes.
     encoding : str, optional
         Of the files; default UTF-8, or what their marks say.
     texts : sequence of str
@@ -120,12 +121,17 @@ class Copies:
         Whether what was read for a run is taken, wherever the files are now.
     """
 
-    folder: StoragePath
+    below: StoragePath | None = None
     encoding: str | None = None
     texts: frozenset[str] = frozenset()
     workers: Workers | None = None
     is_of_run: bool = False
     block_bytes: int = BLOCK_BYTES
+
+    @property
+    def folder(self) -> StoragePath:
+        """Where copies lie."""
+        return _cache() if self.below is None else self.below
 
     def of_run(self, uri: str) -> TextCopy | None:
         """Return what a run read in the place of a file, if this is for what reads a run."""
@@ -164,7 +170,7 @@ class Copies:
             If it changes meanwhile.
         """
         if self.is_of_run:  # OUT is only read.
-            return replace(self, folder=_cache(), is_of_run=False).of(uri, name, kind, key=key)
+            return replace(self, below=None, is_of_run=False).of(uri, name, kind, key=key)
         given = {"encoding": self.encoding, "texts": sorted(self.texts), "kind": repr(kind)}
         before = {**_state(uri), **given}
         key = key or uri
@@ -387,7 +393,7 @@ def copies_of(
 ) -> Copies:
     """Return the copies of a run: below OUT, or beside the artifacts of models without one."""
     return Copies(
-        _cache() if out is None else out / "inputs",
+        None if out is None else out / "inputs",
         encoding=section.encoding,
         texts=frozenset(section.columns.values()),
         workers=workers,
