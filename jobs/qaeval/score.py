@@ -53,6 +53,15 @@ def score(
         int | None,
         option(group=arguments.INPUT, metavar="N", text="Score only the first N rows."),
     ] = None,
+    encoding: Annotated[
+        str | None,
+        option(
+            group=arguments.INPUT,
+            metavar="NAME",
+            text="Encoding of text files, such as cp1252.",
+            show_default="UTF-8, or as a byte order mark says",
+        ),
+    ] = None,
     predictions: Annotated[
         list[str] | None,
         option(
@@ -191,6 +200,7 @@ def score(
         "output.wait_s": wait,
         "scoring.rows_per_shard": rows_per_shard,
         "input.limit": limit,
+        "input.encoding": encoding,
         "input.predictions": list(predictions) if predictions else None,
         "input.missing": missing,
         "input.no_answer": list(no_answer) if no_answer else None,

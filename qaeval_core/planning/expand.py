@@ -217,7 +217,7 @@ def _left_out(
 ) -> dict[str, list[str]]:
     """Return the names of what is left out, by why."""
     lost = [info.path for info in infos if info.type == fs.FileType.NotFound]
-    paths = {"no Parquet": others, "hidden": hidden, "a link to a missing file": lost}
+    paths = {"no data file": others, "hidden": hidden, "a link to a missing file": lost}
     return {why: [os.path.relpath(path, folder) for path in own] for why, own in paths.items()}
 
 

@@ -163,8 +163,8 @@ def shown_name(name: str) -> str:
 def left_out_note(names: Sequence[str], why: str) -> str:
     """Return what to tell people of files that are left out.
 
-    >>> left_out_note(["a.csv"], "no Parquet")
-    '1 file is left out, being no Parquet: a.csv'
+    >>> left_out_note(["a.txt"], "no data file")
+    '1 file is left out, being no data file: a.txt'
     """
     what = "1 file is" if len(names) == 1 else f"{len(names):,} files are"
     shown = ", ".join(shown_name(name) for name in names[:_MAX_SHOWN])

@@ -62,7 +62,7 @@ def test_parquet_is_known_by_its_bytes(folder: Path) -> None:
     outcome, _ = run_locally(job(folder))
     assert scores_of(folder)["id"].to_list() == list("abcdef")
     (note,) = [note for note in outcome.report["notes"] if "left out" in note]
-    assert note.startswith("4 files are left out, being no Parquet: ")
+    assert note.startswith("4 files are left out, being no data file: ")
     assert all(name in note for name in ("README.md", "rows.txt", "empty", "cut.bin"))
     for words in (("filter", folder / "out", "--to", folder / "kept", "--rules", "none",
                    "--rank-by", "f1", "--near-duplicates", "none", "--column",

@@ -10,12 +10,15 @@ import sys
 import time
 from pathlib import Path
 
+import datasets
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from helpers import REPOSITORY, qaeval, write_parquet
+from qaeval import Scorer
 from qaeval.on_ray.cluster import connected
 from qaeval.work import reading
 from qaeval_core.configure import ClusterSection, load_config
@@ -23,6 +26,7 @@ from qaeval_core.planning.text_files.copies import Copies
 from qaeval_core.planning.text_files.kinds import kind_of
 from qaeval_core.schema import UNREADABLE_LINE
 from qaeval_core.storage.path import as_path
+from qaeval_core.text.given_tables import known_table
 
 N_ROWS = 10_000
 
@@ -90,6 +94,11 @@ def test_ten_thousand_rows_of_every_form_in_spite_of_kills(tmp_path: Path) -> No
     expected = found.pop("rows.parquet")
     of_squad = found.pop("rows.json")
     assert all(scores == expected for scores in found.values())
+    scorer = Scorer(["f1", "rouge_l"])
+    for given in (pd.DataFrame(own), frame, frame.lazy(), datasets.Dataset.from_list(own), own):
+        scored = known_table(scorer.score(given)).table.to_pylist()
+        for name in ("id", "f1", "rouge_l"):
+            assert [row[name] for row in scored] == [row[name] for row in expected]
     table = pa.Table.from_pylist(own).rename_columns(["id", "candidate", "_", "references"])
     write_parquet(tmp_path / "questions.parquet", table)
     out = tmp_path / "out-questions"

@@ -189,6 +189,16 @@ def test_parquet_is_read_whatever_its_name_ends_in(tmp_path: Path, copies: Copie
     assert ".jsonl" in str(caught.value)
 
 
+def test_an_encoding_is_named(tmp_path: Path, expected: list[dict]) -> None:
+    """What no mark says; an unknown one is refused."""
+    rows = [{**row, "question": f"{row['question']} é"} for row in ROWS]
+    (tmp_path / "rows.csv").write_bytes(separated(rows).decode().encode("cp1252"))
+    words = ("score", tmp_path / "rows.csv", "--out", tmp_path / "out", *WORDS)
+    assert "QA0104" in qaeval(*words, "--encoding", "cp9999", expect=2)
+    qaeval(*words, "--encoding", "cp1252")
+    assert scores(tmp_path / "out") == expected
+
+
 def test_a_dry_run_writes_nothing_below_out(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_bytes(FILES["rows.jsonl"])
     said = qaeval("score", tmp_path / "rows.jsonl", "--out", tmp_path / "out", *WORDS, "--dry-run")
