@@ -26,6 +26,7 @@ from answer_models import (
     numbers,
     scores_only,
 )
+from helpers import as_table
 from qaeval_core.metrics.base import AnyMetric
 
 pytestmark = pytest.mark.slow
@@ -118,7 +119,7 @@ def score(answer_models: AnswerModels) -> Score:
         if key not in scorers:
             own = {"m": answer_models.settings(spec.name, **given)}
             scorers[key] = answer_models.scorer(own)
-        return numbers(spec, scorers[key].score(list(rows)))
+        return numbers(spec, as_table(scorers[key].score(list(rows))))
 
     return score_by
 
@@ -160,7 +161,7 @@ def test_scores_lie_in_range_or_are_undefined_with_a_reason(
     @settings(deadline=None, max_examples=8)
     @given(rows=any_rows)
     def check(rows: list[Row]) -> None:
-        scores = scorer.score(rows)
+        scores = as_table(scorer.score(rows))
         for instance, one in zip(instances, chosen, strict=True):
             found = numbers(spec, scores, instance)
             own = scores_only(spec, found)
@@ -237,7 +238,7 @@ def test_nulls_are_quarantined_and_no_reference_is_undefined(
     if has_references:
         rows += [{**full, "references": [None, "sea"]}, make_row(spec, "sea"), make_row(spec, "")]
         expected += ["null_in_list_references", None, None]
-    scores = answer_models.scorer({"m": answer_models.settings(spec.name)}).score(rows)
+    scores = as_table(answer_models.scorer({"m": answer_models.settings(spec.name)}).score(rows))
     assert scores["quarantine_reason"].to_pylist() == expected
     found = numbers(spec, scores)
     n_quarantined = len(spec.roles) + has_references
@@ -305,6 +306,6 @@ def test_order_neighbors_and_padding_do_not_matter(
     for budget in (512, 8192):
         sizes = {f"models.{role}.max_batch_tokens": budget for role in answer_models.folders}
         own = answer_models.scorer({"m": answer_models.settings(spec.name)}, **sizes)
-        assert_same(spec, together, numbers(spec, own.score(rows)))
+        assert_same(spec, together, numbers(spec, as_table(own.score(rows))))
     for output, values in scores_only(spec, together).items():
         assert output in ALWAYS_ZERO.get(spec.name, ()) or len(set(values)) > 4, output

@@ -14,6 +14,7 @@ import torch
 from transformers import AutoModelForTokenClassification
 
 from answer_models import AnswerModels, EncoderOracle, plain_tokenizer
+from helpers import as_table
 from qaeval_core.configure import load_config
 from qaeval_core.errors import ConfigError
 from qaeval_core.models.artifact import Artifact, ArtifactRequest, find_artifact
@@ -170,7 +171,7 @@ def test_scores_equal_the_equations(
     """Protects from weights of other tokens, another question or label, and other references."""
     oracle.read_corpus(ROWS)
     settings = answer_models.settings("kpqa", profile=profile, weights=weights)
-    scores = answer_models.scorer({"m": settings}).score(ROWS)
+    scores = as_table(answer_models.scorer({"m": settings}).score(ROWS))
     for i, row in enumerate(ROWS):
         found = [scores[name][i].as_py() for name in COLUMNS]
         expected = _reference_kpqa(oracle, row, profile=profile, weights=weights)
@@ -189,7 +190,7 @@ def test_weights_of_a_long_text_are_those_of_its_windows(
         }
     ]
     assert len(oracle.ids(LONG)) > 1_200
-    scores = answer_models.scorer({"m": answer_models.settings("kpqa")}).score(rows)
+    scores = as_table(answer_models.scorer({"m": answer_models.settings("kpqa")}).score(rows))
     found = [scores[name][0].as_py() for name in COLUMNS]
     expected = _reference_kpqa(oracle, rows[0], profile="paper", weights="keyphrase")
     assert found == pytest.approx(expected, abs=TOLERANCE)
@@ -200,7 +201,7 @@ def test_shown_weights_are_those_of_the_classifier(
 ) -> None:
     """Protects from weights shown beside other tokens than they belong to."""
     settings = answer_models.settings("kpqa", show_weights=True)
-    scores = answer_models.scorer({"m": settings}).score(ROWS)
+    scores = as_table(answer_models.scorer({"m": settings}).score(ROWS))
     for row, shown in zip(ROWS, scores["m_weights"].to_pylist(), strict=True):
         found = json.loads(shown)
         encoding = oracle._tokenizer.encode(row["candidate"], add_special_tokens=False)
@@ -219,7 +220,7 @@ def test_a_question_that_cannot_be_read_leaves_all_undefined(
     """Protects from plain twins that are scored on other rows than what they are compared with."""
     rows = [{"question": question, "candidate": "x", "references": ["x"]}, *ROWS[:1]]
     scorer = answer_models.scorer({"m": answer_models.settings("kpqa", weights=weights)})
-    scores = scorer.score(rows)
+    scores = as_table(scorer.score(rows))
     assert scores["m_reason"].to_pylist() == [reason, None]
     assert [scores[name][0].as_py() for name in COLUMNS] == [None] * len(COLUMNS)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from answer_models import ANSWER_METRICS, AnswerModels, make_row, numbers, scores_only
+from helpers import as_table
 from qaeval_core.families.contract import Engine, statistics_table
 from qaeval_core.families.model_units import NO_WEIGHT, NON_FINITE
 from qaeval_core.metrics.base import AnyMetric
@@ -59,7 +60,7 @@ def test_shown_weights_are_json_or_null(answer_models: AnswerModels) -> None:
     own = answer_models.settings("kpqa", show_weights=True)
     rows = [make_row(spec, "the sea", "sea"), make_row(spec, "", "sea"), make_row(spec, "sea")]
     rows.append({**rows[0], "question": ""})
-    scores = answer_models.scorer({"m": own}).score(rows)
+    scores = as_table(answer_models.scorer({"m": own}).score(rows))
     shown = [None if v is None else json.loads(v) for v in scores["m_weights"].to_pylist()]
     assert [token for token, _ in shown[0]] == ["the", "sea"]
     assert shown[1:] == [[], [], None]
@@ -81,11 +82,11 @@ def test_a_text_whose_tokens_every_reference_has_weighs_nothing(
     spec = METRICS[metric]
     scorer = answer_models.scorer({"m": answer_models.settings(metric, **given)})
     common = make_row(spec, "the sea", "the sea")
-    found = numbers(spec, scorer.score([common, common]))
+    found = numbers(spec, as_table(scorer.score([common, common])))
     assert found["reason"] == [NO_WEIGHT, NO_WEIGHT]
     if metric == "kpqa":  # Its words have weights: no idf there.
         assert found["bleu_1"] == pytest.approx([1.0, 1.0])
-    found = numbers(spec, scorer.score([common, make_row(spec, "the mill", "the mill")]))
+    found = numbers(spec, as_table(scorer.score([common, make_row(spec, "the mill", "the mill")])))
     assert found["reason"] == [None, None]
 
 
@@ -100,6 +101,6 @@ def test_texts_too_long_to_transport_are_undefined_and_run_no_model(
     runner = run.families[0].open_runner(Engine(models=scorer.config.models, n_threads=1))
     prepared = runner.layout.prepare({role: [row[role] for row in rows] for role in spec.roles})
     assert prepared.stats.n_units == 1 + 2  # "sea", and two windows
-    found = numbers(spec, scorer.score(rows))
+    found = numbers(spec, as_table(scorer.score(rows)))
     assert found["reason"] == ["too_long_to_transport", None]
     assert found[""][0] is None and found[""][1] is not None

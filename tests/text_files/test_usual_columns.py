@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from helpers import qaeval, write_parquet
+from helpers import as_table, qaeval, write_parquet
 from qaeval_core.errors import SchemaError
 from qaeval_core.planning.usual_columns import usual_columns
 from qaeval_core.scorer import Scorer
@@ -89,7 +89,7 @@ def test_tables_and_python_have_them_too(tmp_path: Path) -> None:
     scorer = Scorer(["f1"])
     rows = [dict(zip(ROWS, row, strict=True)) for row in zip(*ROWS.values(), strict=True)]
     assert scorer.score(pa.table(ROWS))["f1"].to_pylist() == [1.0, 0.0]
-    assert scorer.score(rows)["f1"].to_pylist() == [1.0, 0.0]
+    assert as_table(scorer.score(rows))["f1"].to_pylist() == [1.0, 0.0]
     with pytest.raises(SchemaError, match="QA0323"):
         scorer.score(pa.table({**ROWS, "target": ["a", "b"]}))
     table = pa.table(
