@@ -172,7 +172,7 @@ class Scorer:
         is_binary_text = self.config.input.binary_as_text
         table, names = _as_table(rows, binary_as_text=is_binary_text)
         roles = needed_roles(self.config)
-        usual = usual_columns(_kinds(rows, table, names), self._mapping)
+        usual = usual_columns(_kinds(rows, table, names), self._mapping, roles=roles)
         for role in roles:
             check_clear(usual, role)
         mapping = {**usual.columns, **self._mapping}

@@ -115,12 +115,7 @@ def read_predictions(system: str, path: str) -> Predictions:
     InputError
         If it cannot be read, or says two texts of one id.
     """
-    filesystem, place = _opened(path)
-    try:
-        with filesystem.open_input_stream(place, compression=None) as file:
-            content = bytes(file.read())
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error} [QA0302]") from None
+    content = _content(path)
     pairs = _pairs(path, content)
     texts: dict[str, str | None] = {}
     n_repeated = 0
@@ -153,11 +148,9 @@ def read_numbers(given: Sequence[str]) -> dict[str, dict[str, float]]:
     """
     found = {}
     for system, path in named_files(given):
-        filesystem, place = _opened(path)
         try:
-            with filesystem.open_input_stream(place, compression=None) as file:
-                numbers = json.loads(bytes(file.read()))
-        except (OSError, ValueError) as error:
+            numbers = json.loads(_content(path))
+        except ValueError as error:
             raise UnreadableFileError(f"cannot read {path}: {error} [QA0304]") from None
         are_numbers = isinstance(numbers, dict) and all(
             isinstance(own, int | float) for own in numbers.values()
@@ -168,11 +161,13 @@ def read_numbers(given: Sequence[str]) -> dict[str, dict[str, float]]:
     return found
 
 
-def _opened(path: str) -> tuple[Any, str]:
+def _content(path: str) -> bytes:
     try:
-        return open_filesystem(path)
+        filesystem, place = open_filesystem(path)
+        with filesystem.open_input_stream(place, compression=None) as file:
+            return bytes(file.read())
     except (OSError, pa.ArrowException) as error:
-        raise InputError(f"cannot open {path}: {error} [QA0302]") from None
+        raise InputError(f"cannot read {path}: {error} [QA0302]") from None
 
 
 def _pairs(path: str, content: bytes) -> Iterator[tuple[str, Any]]:

@@ -11,7 +11,7 @@ from qaeval_core.configure import RunConfig
 from qaeval_core.errors import SchemaError
 from qaeval_core.planning.columns import fitting_fields
 from qaeval_core.planning.inputs import InputFile
-from qaeval_core.planning.usual_names import NAMES, references_of, usual_form
+from qaeval_core.planning.usual_names import NAMES, QUESTIONS_OF_SYSTEMS, references_of, usual_form
 from qaeval_core.schema import fits_role
 
 
@@ -31,7 +31,12 @@ class Usual:
     doubtful: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-def usual_columns(kinds: Mapping[str, pa.DataType], mapping: Mapping[str, str]) -> Usual:
+def usual_columns(
+    kinds: Mapping[str, pa.DataType],
+    mapping: Mapping[str, str],
+    *,
+    roles: Collection[str] | None = None,
+) -> Usual:
     """Return the columns that have a usual name of a role, and a type that fits it.
 
     A role that is mapped, or has a column of its own name, needs none. References are those of
@@ -42,6 +47,9 @@ def usual_columns(kinds: Mapping[str, pa.DataType], mapping: Mapping[str, str]) 
     kinds : mapping of column to type
     mapping : mapping of role to column
         As the user says it.
+    roles : collection of str, optional
+        What is read, where that is known. Who reads no references judges questions: what a system
+        answered is no candidate of theirs.
 
     Examples
     --------
@@ -53,10 +61,16 @@ def usual_columns(kinds: Mapping[str, pa.DataType], mapping: Mapping[str, str]) 
     """
     found: dict[str, str] = {}
     doubtful: dict[str, Sequence[str]] = {}
+    has_question = "question" in mapping or any(
+        usual_form(name) in ("question", *NAMES["question"]) for name in kinds
+    )
+    judges_questions = has_question and roles is not None and "references" not in roles
     for role in NAMES:
         if role in mapping or role in kinds:
             continue
         names = NAMES[role]
+        if role == "candidate" and judges_questions:
+            names = QUESTIONS_OF_SYSTEMS
         if role == "references":
             names = references_of(mapping.get("candidate") or found.get("candidate"), kinds)
         columns = [
@@ -103,7 +117,7 @@ def with_usual_columns(
         If several columns fit one of these roles.
     """
     mapping = config.input.columns
-    usual = usual_columns(kinds_of(files), mapping)
+    usual = usual_columns(kinds_of(files), mapping, roles=roles)
     for role in roles:
         check_clear(usual, role)
     if not usual.columns:

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from qaeval_core.families.validate import table_rows
+from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.job import Job
 from qaeval_core.planning.predictions import SYSTEM, read_numbers
 from qaeval_core.running.reader import ShardReader
@@ -25,13 +26,22 @@ _PARTS = {"all": (True, False), "has_answer": (True,), "no_answer": (False,)}
 
 
 @dataclass(slots=True)
-class _SystemRows:
-    """Rows of one system: what a threshold turns over."""
+class _Sums:
+    """Sums of one system and score column; its rows are kept for thresholds alone."""
 
-    ids: list[str] = field(default_factory=list)
-    has_answer: list[bool] = field(default_factory=list)
-    has_prediction: list[bool] = field(default_factory=list)
-    scores: dict[str, list[float | None]] = field(default_factory=dict)
+    n_rows: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
+    totals: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_PARTS, 0.0))
+    rows: dict[str, tuple[float, bool, bool]] = field(default_factory=dict)
+
+    def content(self, chances: Mapping[str, float] | None) -> dict[str, Any]:
+        """Return the means, and the best one where there are no-answer scores."""
+        found: dict[str, Any] = {}
+        for part, kinds in _PARTS.items():
+            n = sum(self.n_rows[kind] for kind in kinds)
+            found[part] = {"rows": n, "mean": self.totals[part] / n if n else None}
+        if chances is not None:
+            found["best"], found["best_threshold"] = _best(self.rows, chances)
+        return found
 
 
 def answerability(
@@ -52,78 +62,78 @@ def answerability(
         By system ("" where it has no name) and column: ``all``, ``has_answer`` and ``no_answer``
         with ``rows`` and ``mean``; ``best`` and ``best_threshold`` where it has no-answer scores.
     """
-    systems: dict[str, _SystemRows] = {}
+    chances = read_numbers(job.config.input.no_answer)
+    found: dict[str, dict[str, _Sums]] = {}
     for file, path in zip(job.files, paths, strict=True):
-        own = pq.read_table(path.source(), columns=list(names))
-        scores = {name: own[name].to_pylist() for name in names}
-        for start, values in _values(job, file.file_id):
+        scores = {name: _scores(path, name) for name in names}
+        for values in _values(job, file):
             for i, references in enumerate(values["references"]):
                 system = str(values[SYSTEM][i]) if SYSTEM in values else ""
-                rows = systems.setdefault(system, _SystemRows(scores={name: [] for name in names}))
-                rows.ids.append(str(values["id"][i]) if "id" in values else "")
-                rows.has_answer.append(bool(references))
-                rows.has_prediction.append(bool(values["candidate"][i]))
-                for name in names:
-                    rows.scores[name].append(scores[name][start + i])
-    chances = read_numbers(job.config.input.no_answer)
+                own = found.setdefault(system, {name: _Sums() for name in names})
+                has = bool(references)
+                for name, sums in own.items():
+                    score = next(scores[name])
+                    if score is None:
+                        continue
+                    sums.n_rows[has] += 1
+                    sums.totals["all"] += score
+                    sums.totals["has_answer" if has else "no_answer"] += score
+                    if system in chances and "id" in values:
+                        is_said = bool(values["candidate"][i])
+                        sums.rows[str(values["id"][i])] = (score, has, is_said)
     return {
-        system: {name: _counted(rows, name, chances.get(system)) for name in names}
-        for system, rows in systems.items()
+        system: {name: sums.content(chances.get(system)) for name, sums in own.items()}
+        for system, own in found.items()
     }
 
 
-def _values(job: Job, file_id: str) -> Iterator[tuple[int, dict[str, list[Any]]]]:
-    """Yield the first row and the values of stretches of a file."""
+def _scores(path: StoragePath, name: str) -> Iterator[float | None]:
+    """Yield a column of a score file, row by row."""
+    file = pq.ParquetFile(path.source())
+    for batch in file.iter_batches(columns=[name]):
+        yield from batch.column(0).to_pylist()
+
+
+def _values(job: Job, file: InputFile) -> Iterator[dict[str, list[Any]]]:
+    """Yield the values of a file's rows by role, in their order."""
     columns = {
         role: job.columns[role] for role in ("id", "candidate", "references") if role in job.columns
     }
-    (file,) = (own for own in job.files if own.file_id == file_id)
     if job.config.input.predictions and SYSTEM in file.schema.names:
         columns[SYSTEM] = SYSTEM
     reader = ShardReader(list(columns.values()))
     for piece in job.file_pieces(file):
         for shard in piece.shards:
-            for part, table in reader.parts(piece, shard):
-                yield part.start, table_rows(table, columns=columns)
+            for _, table in reader.parts(piece, shard):
+                yield table_rows(table, columns=columns)
     reader.close()
 
 
-def _counted(rows: _SystemRows, name: str, chances: Mapping[str, float] | None) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for part, kinds in _PARTS.items():
-        own = [
-            score
-            for score, has in zip(rows.scores[name], rows.has_answer, strict=True)
-            if has in kinds and score is not None
-        ]
-        found[part] = {"rows": len(own), "mean": sum(own) / len(own) if own else None}
-    if chances is not None:
-        found["best"], found["best_threshold"] = _best(rows, name, chances)
-    return found
-
-
-def _best(rows: _SystemRows, name: str, chances: Mapping[str, float]) -> tuple[float | None, float]:
+def _best(
+    rows: Mapping[str, tuple[float, bool, bool]], chances: Mapping[str, float]
+) -> tuple[float | None, float]:
     """Return the best mean over all thresholds of the no-answer scores, and the first that has it.
 
     Predictions of rows whose no-answer score is above the threshold count as "".
+
+    Parameters
+    ----------
+    rows : mapping of id to (score, whether there is an answer, whether one was predicted)
     """
-    places = {own: i for i, own in enumerate(rows.ids) if rows.scores[name][i] is not None}
     # At first all predictions are "": right where there is no answer.
-    total = best = float(sum(not rows.has_answer[i] for i in places.values()))
+    total = best = float(sum(not has for _, has, _ in rows.values()))
     threshold = 0.0
     for own in sorted(chances, key=lambda own: chances[own]):
-        if own not in places:
+        if own not in rows:
             continue
-        i = places[own]
-        score = rows.scores[name][i]
-        assert score is not None
-        if rows.has_answer[i]:
+        score, has_answer, has_prediction = rows[own]
+        if has_answer:
             total += score
-        elif rows.has_prediction[i]:
+        elif has_prediction:
             total -= 1
         if total > best:
             best, threshold = total, chances[own]
-    return (best / len(places) if places else None), threshold
+    return (best / len(rows) if rows else None), threshold
 
 
 def answerability_lines(content: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -267,7 +267,9 @@ def _roles(run: FinishedRun, columns: Mapping[str, str], names: Sequence[str]) -
     # Of generated questions, the question is the candidate, whatever else the input holds.
     scored = dict(run.columns)
     candidate = usual_form(scored.get("candidate", ""))
-    if "question" not in scored and candidate and candidate not in ANSWERS_OF_SYSTEMS:
+    # Where references are read, a usual name of answers is clear.
+    are_answers = candidate in ANSWERS_OF_SYSTEMS and "references" in scored
+    if "question" not in scored and candidate and not are_answers:
         scored["question"] = scored["candidate"]
     mapped = {**run.config.input.columns, **scored, **columns}
     return {

@@ -48,6 +48,18 @@ def test_usual_names(columns: dict[str, pa.DataType], found: dict[str, str]) -> 
     assert (usual.columns, usual.doubtful) == (found, {})
 
 
+def test_metrics_of_questions_take_no_answer_for_one() -> None:
+    """Relevance of a question was that of an answer, where both were there."""
+    columns = {"question": TEXT, "context": TEXT, "response": TEXT, "output": TEXT}
+    usual = usual_columns(columns, {}, roles=["candidate", "context"])
+    assert (usual.columns, usual.doubtful) == ({}, {})
+    columns = {"query": TEXT, "context": TEXT, "response": TEXT, "generated_question": TEXT}
+    usual = usual_columns(columns, {}, roles=["candidate", "context"])
+    assert usual.columns == {"question": "query", "candidate": "generated_question"}
+    usual = usual_columns(columns, {}, roles=["candidate", "references"])
+    assert usual.doubtful == {"candidate": ["response", "generated_question"]}
+
+
 def test_what_is_mapped_decides_and_is_no_other_role() -> None:
     columns = {"question": TEXT, "response": TEXT, "prediction": TEXT, "gold": TEXT}
     assert usual_columns(columns, {}).doubtful == {"candidate": ["response", "prediction"]}

@@ -14,7 +14,8 @@ import re
 
 import polars as pl
 
-_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+from qaeval_core.planning.text_files.kinds import marked_encoding
+
 # Files of other kinds, whatever they are called: a ZIP archive, an older compound file.
 _WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 # What Excel may write before the header, so that other machines know the delimiter.
@@ -108,7 +109,7 @@ def decoded(content: bytes) -> str:
     ValueError
         If it is in none of them.
     """
-    marked = next((name for mark, name in _MARKS.items() if content.startswith(mark)), None)
+    marked = marked_encoding(content)
     for encoding in (marked,) if marked is not None else ("utf-8", "cp1252"):
         try:
             text = content.decode(encoding)
