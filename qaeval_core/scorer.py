@@ -75,7 +75,8 @@ class Scorer:
         instances with settings as under ``metrics:`` of a configuration; the setting ``metric``
         may be an object or a function, too.
     columns : mapping of role to column name, optional
-        Default: columns named like the roles; ``candidate`` falls back to ``question``.
+        Default: columns named like the roles, or by their usual names, which a warning tells;
+        ``candidate`` falls back to ``question``.
     config : RunConfig, optional
         Models, budgets and artifacts; ``metrics`` and ``columns`` replace its own.
     device : {"cpu", "cuda"}, default "cpu"
@@ -190,10 +191,10 @@ class Scorer:
         ids = _ids(rows, table, identity) if has_ids else None
         if self.config.input.unanswerable == "empty":
             values = with_no_answers(values)
-        for role, own in values.items():
-            note = printed_note(columns[role], own[:MAX_LOOKED_AT])
-            if note is not None:
-                warnings.warn(note, stacklevel=2)
+        notes: list[str | None] = [usual.line(columns, option="columns={role: name}")]
+        notes += [printed_note(columns[role], own[:MAX_LOOKED_AT]) for role, own in values.items()]
+        for note in filter(None, notes):
+            warnings.warn(note, stacklevel=3)
         run = self.compile(columns)
         scores = score_rows(run, self.statistics(run, values))
         return scores if ids is None else scores.add_column(0, "id", ids)

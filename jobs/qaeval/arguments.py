@@ -96,6 +96,16 @@ ColumnOption = Annotated[
         text="Read a role from the column NAME, e.g. context=passage. Repeatable.",
     ),
 ]
+EncodingOption = Annotated[
+    str | None,
+    option(
+        "--encoding",
+        group=INPUT,
+        metavar="NAME",
+        text="Encoding of text files, such as cp1252.",
+        show_default="UTF-8, or as a byte order mark says",
+    ),
+]
 MovedInputOption = Annotated[
     list[str] | None,
     option(

@@ -11,7 +11,7 @@ import typer
 
 from qaeval import arguments
 from qaeval import command as options
-from qaeval.arguments import MovedInputOption, SeedOption, flag, option
+from qaeval.arguments import EncodingOption, MovedInputOption, SeedOption, flag, option
 from qaeval_core.errors import ConfigError, QAEvalError
 
 EPILOG = """Examples:
@@ -79,6 +79,7 @@ def correlate(
         ),
     ] = None,
     inputs: MovedInputOption = None,
+    encoding: EncodingOption = None,
     out: Annotated[
         str | None,
         option(
@@ -238,6 +239,7 @@ def correlate(
             compare=compare,
             cluster=cluster,
             inputs=tuple(inputs or ()),
+            encoding=encoding,
             draw_systems=draw_systems,
             n_resamples=resamples,
             seed=seed,

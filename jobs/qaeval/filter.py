@@ -14,6 +14,7 @@ from qaeval import command as options
 from qaeval.arguments import (
     ColumnOption,
     DryRunOption,
+    EncodingOption,
     LocalOption,
     MovedInputOption,
     SeedOption,
@@ -60,6 +61,7 @@ def filter_rows(
     ],
     column: ColumnOption = None,
     inputs: MovedInputOption = None,
+    encoding: EncodingOption = None,
     partial: Annotated[
         bool, flag("--partial", group=arguments.INPUT, text="Accept an OUT that is not complete.")
     ] = False,
@@ -264,6 +266,7 @@ def filter_rows(
             seed=seed,
             partial=partial,
             columns=role_columns(column or ()),
+            encoding=encoding,
         )
     except QAEvalError as error:
         options.fail(error)

@@ -12,6 +12,7 @@ from qaeval.arguments import (
     ColumnOption,
     ConfigOption,
     DryRunOption,
+    EncodingOption,
     InputsArgument,
     LocalOrRayOption,
     MetricsOption,
@@ -53,15 +54,7 @@ def score(
         int | None,
         option(group=arguments.INPUT, metavar="N", text="Score only the first N rows."),
     ] = None,
-    encoding: Annotated[
-        str | None,
-        option(
-            group=arguments.INPUT,
-            metavar="NAME",
-            text="Encoding of text files, such as cp1252.",
-            show_default="UTF-8, or as a byte order mark says",
-        ),
-    ] = None,
+    encoding: EncodingOption = None,
     predictions: Annotated[
         list[str] | None,
         option(

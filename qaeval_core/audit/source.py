@@ -155,7 +155,7 @@ def _ranges(files: Sequence[InputFile]) -> dict[str, ScoreRange]:
         for name, each in own.items():
             if ranges.setdefault(name, each).signature != each.signature:
                 raise SchemaError(
-                    f"{file.relative}: {name} was scored with other settings than in the files "
+                    f"{file.name}: {name} was scored with other settings than in the files "
                     "before; run the same qaeval score again [QA0515]"
                 )
     return ranges

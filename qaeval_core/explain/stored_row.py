@@ -297,7 +297,7 @@ def find_row(out: AnyPath, *, identity: str | None = None, place: str | None = N
     identity : str, optional
         Its id; where the input had no id column that is ``FILE#N``.
     place : str, optional
-        ``FILE:N``: input file as in ``scores/``, and row number from 0.
+        ``FILE:N``: input file as in ``scores/`` or as it was named, and row number from 0.
 
     Raises
     ------
@@ -339,6 +339,8 @@ def _place(files: dict[str, StoragePath], place: str) -> RowPlace:
     relative, separator, number = place.rpartition(":")
     if not separator or not number.isdecimal():
         raise ConfigError(f"--row takes FILE:N with row numbers from 0, not {place!r} [QA0104]")
+    if relative not in files and f"{relative}.parquet" in files:  # A file of text.
+        relative += ".parquet"
     if relative not in files:
         raise ConfigError(
             f"--row {place}: {relative!r} has no scores{nearest(relative, files)} [QA0312]"

@@ -255,7 +255,7 @@ def _check_undefined(rows: CorpusRows, tasks: Sequence[RangeTask]) -> None:
     task = next(task for task in reversed(tasks) if task.start <= row)
     raise SchemaError(
         f"--undefined fail: {n:,} rows are {reason}; the first is row {row - task.file.start} of "
-        f"{task.file.relative} [QA0708]"
+        f"{task.file.source.name} [QA0708]"
     )
 
 

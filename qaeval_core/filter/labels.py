@@ -79,13 +79,15 @@ class LabeledRows:
         )
 
 
-def read_labels(path: str, expression: str | None = None) -> Labels:
+def read_labels(path: str, expression: str | None = None, *, encoding: str | None = None) -> Labels:
     """Return the labels of a table with a column ``id``.
 
     Parameters
     ----------
     expression : str, optional
         The column or condition that says which rows are good; default ``good``, as on our sheets.
+    encoding : str, optional
+        Of a file of text.
 
     Raises
     ------
@@ -93,7 +95,7 @@ def read_labels(path: str, expression: str | None = None) -> Labels:
         If there is no such table or column, an id stands there twice, or the label is neither a
         column of 0 and 1 nor a condition.
     """
-    frame, _ = read_keyed(path, "id")
+    frame, _ = read_keyed(path, "id", encoding=encoding)
     frame = frame.with_columns(_numbers_of(frame[name]) for name in frame.columns if name != "id")
     if expression is None and LABEL_COLUMN not in frame.columns:
         names = ", ".join(name for name in frame.columns if name != "id")

@@ -291,7 +291,7 @@ def _check_number(corpus: Corpus, name: str, option: str) -> None:
     if (file := _other_file(corpus, name, _is_number)) is not None:
         kind = corpus.field(name, file).type
         raise SchemaError(
-            f"{option}: column {name!r} of {file.relative} is {kind}, not a number [QA0306]"
+            f"{option}: column {name!r} of {file.source.name} is {kind}, not a number [QA0306]"
         )
 
 
@@ -376,7 +376,7 @@ def _keep_columns(request: FilterRequest, corpus: Corpus) -> tuple[str, ...]:
         try:
             names += [name for text in request.keep for name in check_condition(text, fields)]
         except ConfigError as error:
-            where = f" (in {file.relative})" if len(several) > 1 else ""
+            where = f" (in {file.source.name})" if len(several) > 1 else ""
             raise ConfigError(f"{error.text}{where} [{error.code}]") from None
     return tuple(dict.fromkeys(names))
 
@@ -431,7 +431,8 @@ def _check_value_column(corpus: Corpus, name: str, option: str) -> None:
     if file is not None:
         kind = corpus.field(name, file).type
         raise SchemaError(
-            f"{option}: column {name!r} of {file.relative} is {kind}, not one value a row [QA0306]"
+            f"{option}: column {name!r} of {file.source.name} is {kind}, not one value a row "
+            "[QA0306]"
         )
 
 

@@ -62,6 +62,8 @@ class FilterRequest:
         whole ranking choose it for a sheet.
     columns : mapping of role to column
         For id, question, context and answer, where the names are others.
+    encoding : str, optional
+        Of tables and labels that are files of text.
     """
 
     rules: str = "paper"
@@ -86,6 +88,7 @@ class FilterRequest:
     seed: int = 0
     partial: bool = False
     columns: Mapping[str, str] = field(default_factory=dict)
+    encoding: str | None = None
 
     def __post_init__(self) -> None:
         _check_choice("--rules", self.rules, RULES)
@@ -244,11 +247,11 @@ class FilterRequest:
         return round(1.0 - self.confidence, 12)  # 1 - .95 is more than .05, by rounding.
 
     def content(self) -> dict[str, Any]:
-        """Return all that was asked for, as JSON has it."""
+        """Return all that was asked for of rows, as JSON has it."""
         return {
             own.name: _plain(getattr(self, own.name))
             for own in fields(self)
-            if own.name != "columns"
+            if own.name not in ("columns", "encoding")
         } | {"columns": dict(self.columns)}
 
     @property

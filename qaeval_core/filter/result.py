@@ -348,7 +348,9 @@ def dry_run_lines(plan: FilterPlan) -> Iterator[str]:
         )
     request = plan.request
     if request.precision is not None and request.labels is not None:
-        yield labels_line(read_labels(request.labels, request.label), plan)
+        yield labels_line(
+            read_labels(request.labels, request.label, encoding=request.encoding), plan
+        )
     yield from (f"note: {note}" for note in plan.notes)
 
 

@@ -166,7 +166,7 @@ def _filter(run: Filtering, account: Account) -> dict[str, Any]:
     request = run.plan.request
     labels = None
     if request.labels is not None:
-        labels = read_labels(request.labels, request.label)
+        labels = read_labels(request.labels, request.label, encoding=request.encoding)
         if request.precision is not None:
             run.say(labels_line(labels, run.plan))
     learned = learn(run, labels) if request.learn and labels is not None else None

@@ -81,7 +81,7 @@ def _drawn(run: Filtering) -> tuple[list[dict[str, object]], _Part, int, int]:
     assert request.label_sheet is not None
     pilot = None
     if request.labels is not None:
-        pilot = read_labels(request.labels, request.label)
+        pilot = read_labels(request.labels, request.label, encoding=request.encoding)
     rows, labeled = scan(run, pilot)
     if not request.learn:
         decide_early(run, rows)

@@ -123,7 +123,7 @@ def _check_alike(file: InputFile, files: Sequence[InputFile], column: str) -> No
         kind = other.type_of(top) if top is not None else None
         if kind is not None and own != kind and not pa.types.is_null(kind):
             raise SchemaError(
-                f"{file.relative}: column {top!r} is {own}, but {kind} in {other.relative}; make "
+                f"{file.name}: column {top!r} is {own}, but {kind} in {other.name}; make "
                 "them alike [QA0307]"
             ) from None
 
@@ -170,7 +170,7 @@ def column_notes(
         if column.startswith(f"{given}."):
             notes.append(f"role {role} reads the field {column}")
     for column in dict.fromkeys([*columns.values(), *carry]):
-        lacking = [file.relative for file in files if file.type_of(column) is None]
+        lacking = [file.name for file in files if file.type_of(column) is None]
         if lacking:
             more = f" and {len(lacking) - 1:,} more files" if len(lacking) > 1 else ""
             notes.append(f"{lacking[0]}{more} has no column {column!r}: it is null there")
@@ -198,11 +198,11 @@ def check_carried(files: Sequence[InputFile], carry: Sequence[str]) -> None:
     for column in carry if files else ():
         if _first_type(files, column) is None:
             hint = nearest(column, paths(files[0].schema))
-            raise SchemaError(f"{files[0].relative}: no column {column!r} to carry{hint} [QA0305]")
+            raise SchemaError(f"{files[0].name}: no column {column!r} to carry{hint} [QA0305]")
         for file in files:
             if file.schema.names.count(column) > 1:
                 raise SchemaError(
-                    f"{file.relative}: the carried column {column!r} exists twice [QA0308]"
+                    f"{file.name}: the carried column {column!r} exists twice [QA0308]"
                 )
 
 
@@ -250,12 +250,12 @@ def _check_column(file: InputFile, role: str, column: str) -> None:
     if kind is None:
         wanted = column if column != role else f"{column} (role {role})"
         raise SchemaError(
-            f"{file.relative}: no column {wanted}{nearest(column, paths(file.schema))}; map it "
+            f"{file.name}: no column {wanted}{nearest(column, paths(file.schema))}; map it "
             f"with --column {role}=NAME [QA0305]"
         )
     if names.count(column) > 1:
-        raise SchemaError(f"{file.relative}: the column {column!r} exists twice [QA0308]")
-    check_type(kind, role=role, column=column, where=f"{file.relative}: ")
+        raise SchemaError(f"{file.name}: the column {column!r} exists twice [QA0308]")
+    check_type(kind, role=role, column=column, where=f"{file.name}: ")
 
 
 def check_type(kind: pa.DataType, *, role: str, column: str, where: str = "") -> None:
@@ -271,6 +271,8 @@ def _way_out(kind: pa.DataType, role: str, column: str) -> str:
     """Return what can be done about a column whose type fits no role."""
     if fits_role(plain_type(kind, binary_as_text=True), role):
         return "; cast it, or read bytes as texts: --set input.binary_as_text=true"
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return "; write its numbers as texts"
     own = fitting_fields(kind, role)
     named = " or ".join(f"--column {role}={column}.{name}" for name in own[:3])
     return f"; name a field: {named}" if own else ""
@@ -301,7 +303,7 @@ def check_copied(
             except (pa.ArrowException, pl.exceptions.PolarsError) as error:
                 role = "an id" if column == id_column else "carried"
                 raise SchemaError(
-                    f"{file.relative}: column {column!r} is {kind}, which cannot be {role}: "
+                    f"{file.name}: column {column!r} is {kind}, which cannot be {role}: "
                     f"{error} [QA0306]"
                 ) from None
 

@@ -35,7 +35,7 @@ from qaeval_core.planning.listing import (
     parquet_names,
 )
 from qaeval_core.planning.read_as import ReadAs, folder_keys
-from qaeval_core.planning.text_files.copies import STANDARD_INPUT, Copies
+from qaeval_core.planning.text_files.copies import MOST_SILENT_MB, STANDARD_INPUT, Copies
 from qaeval_core.planning.text_files.kinds import DATA_FILES
 from qaeval_core.signature import hash_text
 from qaeval_core.storage.path import StoragePath
@@ -43,6 +43,9 @@ from qaeval_core.text.plain_columns import column_type
 
 _N_FOOTER_THREADS = 16
 _N_FOOTER_CHARS = 24
+# Less than a block: many are read at once, since most wait for a store.
+_SMALL_BYTES = 1 << 20
+_N_SMALL_THREADS = 16
 # Most footers are shorter: one read is enough.
 _TAIL_BYTES = 1 << 16
 _SECOND_NS = 1_000_000_000
@@ -130,6 +133,11 @@ class InputFile:
         return column_type(self.schema, name)
 
     @property
+    def name(self) -> str:
+        """The relative path as messages show it: of a copy, that of the file of text."""
+        return self.relative.removesuffix(".parquet") if self.content else self.relative
+
+    @property
     def uri(self) -> str:
         """Where it lies."""
         return self.version.uri
@@ -191,10 +199,7 @@ def find_inputs(
     check_names(relatives)
     check_no_lake({item.path: item.place.filesystem for item in found})
     notes: list[str] = []
-    given = [
-        item if item.kind is None or copies is None else _copied(item, relative, copies, notes)
-        for item, relative in zip(found, relatives, strict=True)
-    ]
+    given = _copied(found, relatives, copies, notes) if copies is not None else found
     with ThreadPoolExecutor(_N_FOOTER_THREADS) as pool:
         read_footer = partial(_read_footer, read_as=read_as or ReadAs())
         read = list(pool.map(read_footer, given, relatives))
@@ -212,20 +217,48 @@ def find_inputs(
     return sorted(files, key=lambda file: file.relative), problems
 
 
-def _copied(item: FoundFile, relative: str, copies: Copies, notes: list[str]) -> FoundFile | str:
-    """Return the copy of a file of text, or why there is none; add what is to be said of it."""
+def _copied(
+    found: Sequence[FoundFile], relatives: Sequence[str], copies: Copies, notes: list[str]
+) -> list[FoundFile | str]:
+    """Return copies in the place of files of text, or why there is none; add what they say.
+
+    A large file is read by all workers; small ones are read beside each other.
+    """
+    files = dict(enumerate(zip(found, relatives, strict=True)))
+    texts = {i: own for i, own in files.items() if own[0].kind is not None}
+    # A file that a run read may be gone: it has no size.
+    sizes = {i: item.info.size or 0 for i, (item, _) in texts.items()}
+    small = {i: own for i, own in texts.items() if sizes[i] <= _SMALL_BYTES}
+    total = sum(sizes[i] for i in small) >> 20
+    label = f"reading {len(small):,} files" if total > MOST_SILENT_MB else ""
+    made: dict[int, tuple[FoundFile | str, str]] = {}
+    pool = ThreadPoolExecutor(_N_SMALL_THREADS)
+    try:
+        n_bytes = 0
+        for i, own in zip(small, pool.map(partial(_copy, copies), small.values()), strict=True):
+            made[i] = own
+            n_bytes += sizes[i]
+            copies.tell(label, n_bytes >> 20, total)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    made |= {i: _copy(copies, own) for i, own in texts.items() if i not in made}
+    notes += [made[i][1] for i in texts if made[i][1]]
+    return [made[i][0] if i in made else item for i, item in enumerate(found)]
+
+
+def _copy(copies: Copies, named: tuple[FoundFile, str]) -> tuple[FoundFile | str, str]:
+    """Return the copy of a file of text, or why there is none, and what is to be said of it."""
+    item, relative = named
     assert item.kind is not None
     name = relative.removesuffix(".parquet")
     key = STANDARD_INPUT if item.name else item.uri
     try:
         copy = copies.of_run(key) or copies.of(item.uri, name, item.kind, key=key)
     except UnreadableFileError as error:
-        return str(error)
-    if copy.note:
-        notes.append(copy.note)
+        return str(error), ""
     place, path = open_place(str(copy.path))
     info = place.filesystem.get_file_info(path)
-    return replace(item, path=path, place=place, info=info, content=copy.content)
+    return replace(item, path=path, place=place, info=info, content=copy.content), copy.note
 
 
 def copy_of_file(path: StoragePath, relative: str, content: str, read_as: ReadAs) -> InputFile:

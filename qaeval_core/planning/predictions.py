@@ -25,7 +25,7 @@ from qaeval_core.planning.filesystems import open_filesystem
 from qaeval_core.planning.inputs import InputFile, copy_of_file, find_inputs
 from qaeval_core.planning.read_as import ReadAs
 from qaeval_core.planning.text_files.copies import Copies
-from qaeval_core.planning.text_files.documents import unpacked, whole_json
+from qaeval_core.planning.text_files.documents import as_utf8, unpacked, whole_json
 from qaeval_core.planning.text_files.kinds import kind_of
 from qaeval_core.planning.text_files.sheets import read_sheet
 from qaeval_core.planning.usual_columns import usual_columns
@@ -107,7 +107,7 @@ def with_prediction_columns(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"input": section, "output": output})
 
 
-def read_predictions(system: str, path: str) -> Predictions:
+def read_predictions(system: str, path: str, *, encoding: str | None = None) -> Predictions:
     """Return what a file says: {id: text} as JSON, or a table with an id and a text.
 
     Raises
@@ -116,7 +116,7 @@ def read_predictions(system: str, path: str) -> Predictions:
         If it cannot be read, or says two texts of one id.
     """
     content = _content(path)
-    pairs = _pairs(path, content)
+    pairs = _pairs(path, content, encoding)
     texts: dict[str, str | None] = {}
     n_repeated = 0
     differing = []
@@ -170,7 +170,7 @@ def _content(path: str) -> bytes:
         raise InputError(f"cannot read {path}: {error} [QA0302]") from None
 
 
-def _pairs(path: str, content: bytes) -> Iterator[tuple[str, Any]]:
+def _pairs(path: str, content: bytes, encoding: str | None) -> Iterator[tuple[str, Any]]:
     kind = kind_of(path)
     name = PurePosixPath(path).name
     try:
@@ -179,13 +179,13 @@ def _pairs(path: str, content: bytes) -> Iterator[tuple[str, Any]]:
         else:
             content = unpacked(content, kind)
             if kind.format == "json":
-                pairs = _object_pairs(content)
+                pairs = _object_pairs(as_utf8(content, encoding))
                 if pairs is not None:
                     return iter(pairs)
             if kind.format in ("csv", "tsv"):
-                table = read_sheet(content, "id").to_arrow()
+                table = read_sheet(content, "id", encoding=encoding).to_arrow()
             else:
-                table = whole_json(content, kind, name=name)
+                table = whole_json(content, kind, name=name, encoding=encoding)
     except (pa.ArrowException, pl.exceptions.PolarsError, OSError, ValueError) as error:
         raise UnreadableFileError(f"cannot read {path}: {error} [QA0304]") from None
     own, text = _columns_of(table, path)
@@ -202,7 +202,7 @@ def _object_pairs(content: bytes) -> list[tuple[str, Any]] | None:
         return dict(found)
 
     try:
-        whole = json.loads(content.decode("utf-8-sig"), object_pairs_hook=keep)
+        whole = json.loads(content, object_pairs_hook=keep)
     except ValueError:
         return None  # JSON Lines, perhaps.
     is_plain = isinstance(whole, dict) and all(
@@ -265,7 +265,11 @@ def joined_files(
     ConfigError, InputError
         If predictions cannot be read, or the data has no ids or has their columns already.
     """
-    systems = [read_predictions(name, path) for name, path in named_files(config.input.predictions)]
+    section = config.input
+    systems = [
+        read_predictions(name, path, encoding=section.encoding)
+        for name, path in named_files(section.predictions)
+    ]
     id_column = _id_column(config, files)
     _check_free(files, is_named=bool(systems[0].system))
     found: list[InputFile] = []
@@ -341,7 +345,7 @@ def _check_free(files: Sequence[InputFile], *, is_named: bool) -> None:
         for name in (PREDICTION, *((SYSTEM,) if is_named else ())):
             if name in file.schema.names:
                 raise SchemaError(
-                    f"{file.relative}: the data has a column {name!r} already; rename it, or leave "
+                    f"{file.name}: the data has a column {name!r} already; rename it, or leave "
                     "--predictions out [QA0308]"
                 )
 
@@ -354,7 +358,7 @@ def _tables(file: InputFile, columns: Sequence[str] | None = None) -> Iterator[p
             for batch in parquet.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
                 yield pa.Table.from_batches([batch])
     except (OSError, pa.ArrowException) as error:
-        raise InputError(f"cannot read {file.relative}: {error} [QA0302]") from None
+        raise InputError(f"cannot read {file.name}: {error} [QA0302]") from None
 
 
 def _ids_of(table: pa.Table, id_column: str) -> pl.Series:

@@ -30,6 +30,11 @@ class Usual:
     columns: Mapping[str, str] = field(default_factory=dict)
     doubtful: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
+    def line(self, roles: Collection[str], *, option: str) -> str:
+        """Return which columns are read for these roles, and which option names others, or ""."""
+        shown = [f"{role}={name}" for role, name in self.columns.items() if role in roles]
+        return f"columns: {', '.join(shown)}. {option} names others" if shown else ""
+
 
 def usual_columns(
     kinds: Mapping[str, pa.DataType],
@@ -124,8 +129,7 @@ def with_usual_columns(
         return config, ""
     columns = {**usual.columns, **mapping}
     section = config.input.model_copy(update={"columns": columns})
-    shown = [f"{role}={name}" for role, name in usual.columns.items() if role in roles]
-    line = f"columns: {', '.join(shown)}. --column ROLE=NAME names others" if shown else ""
+    line = usual.line(roles, option="--column ROLE=NAME")
     return config.model_copy(update={"input": section}), line
 
 

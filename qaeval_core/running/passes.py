@@ -285,7 +285,7 @@ def _gram_columns(job: Job, key: str) -> Iterator[pa.Array]:
         ranges = done[file.file_id]
         if not tiles(ranges, n_rows=job.n_rows[file.file_id]):
             raise ReconcileError(
-                f"{key}: rows of {file.relative} are missing; run the same command again [QA0509]"
+                f"{key}: rows of {file.name} are missing; run the same command again [QA0509]"
             )
         for rows in ranges:
             job.store.outages.look()

@@ -148,7 +148,7 @@ class FileJoin:
         if joined.n_lost and self._copied.names:
             names = ", ".join(self._copied.names)
             self.notes.append(
-                f"{file.relative}: {names} of {joined.n_lost:,} rows cannot be read and are null "
+                f"{file.name}: {names} of {joined.n_lost:,} rows cannot be read and are null "
                 "in the scores: the file is torn or damaged there"
             )
 
@@ -194,7 +194,7 @@ class FileJoin:
                     rows = self._score(given, statistics, joined)
                 except (KeyError, pa.ArrowException) as error:
                     raise ReconcileError(
-                        f"commits of {file.relative} lack what its metrics read ({error}); delete "
+                        f"commits of {file.name} lack what its metrics read ({error}); delete "
                         f"{self._store.out / 'families'} and run again [QA0509]"
                     ) from None
                 if writer is None:

@@ -161,8 +161,7 @@ def _texts(
             continue
         if not inputs:
             raise InputChangedError(
-                f"{file.relative} changed since it was scored; run the same qaeval score again "
-                "[QA0309]"
+                f"{file.name} changed since it was scored; run the same qaeval score again [QA0309]"
             )
         _check_ids(run, report, file, limits)
     return read_texts(
@@ -200,6 +199,6 @@ def _check_ids(
     if [str(value) for value in found] != [str(ids[row]) for row in rows]:
         why = "has no column of ids" if column is None else f"has other ids in {column!r}"
         raise InputChangedError(
-            f"{file.relative} is not where it was scored, and {why}, so its rows may be others. "
+            f"{file.name} is not where it was scored, and {why}, so its rows may be others. "
             "--no-texts leaves texts out [QA0309]"
         )

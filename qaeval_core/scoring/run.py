@@ -353,7 +353,7 @@ def reconcile(
             missing = _missing(job, ranges[family.key])
         if missing is not None and family.key not in pending:
             raise ReconcileError(
-                f"{family.key}: rows of {missing.relative} are missing; run the same command again "
+                f"{family.key}: rows of {missing.name} are missing; run the same command again "
                 "[QA0509]"
             )
         counts[family.key] = commits.total(job.n_rows)

@@ -55,13 +55,17 @@ class Subset:
         return values if self.columns[metric].higher_is_better else -values
 
 
-def join_ratings(table: StudyTable, path: str, *, on: str) -> StudyTable:
+def join_ratings(
+    table: StudyTable, path: str, *, on: str, encoding: str | None = None
+) -> StudyTable:
     """Add the columns of a second table by a key; rows without a partner are left out and counted.
 
     Parameters
     ----------
     on : str
         The key, ``name``, or ``name_here=name_there``.
+    encoding : str, optional
+        Of a second table of text.
 
     Raises
     ------
@@ -73,7 +77,7 @@ def join_ratings(table: StudyTable, path: str, *, on: str) -> StudyTable:
     check_key(table.frame, here, f"join on {on}")
     # A table of scores in CSV has lost the zeros that ids began with: so must its partner.
     is_number = table.frame[here].dtype.is_numeric()
-    right, n_without = read_keyed(path, there, as_written=not is_number)
+    right, n_without = read_keyed(path, there, as_written=not is_number, encoding=encoding)
     left = table.frame.with_columns(pl.col(here).cast(pl.String))
     same = [name for name in right.columns if name in left.columns and name != there]
     joined = left.join(

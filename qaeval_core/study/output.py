@@ -112,7 +112,8 @@ def study_content(study: Study) -> dict[str, Any]:
         except metadata.PackageNotFoundError:
             continue
     return {
-        "request": asdict(study.request),
+        # The bytes of files are read by their encoding; the texts say the rest.
+        "request": {k: v for k, v in asdict(study.request).items() if k != "encoding"},
         "rows": study.n_rows,
         "metrics": study.metrics,
         "notes": study.notes,

@@ -45,6 +45,7 @@ class StudyRequest:
     compare: str | None = None
     cluster: str | None = None
     inputs: tuple[str, ...] = ()
+    encoding: str | None = None
     draw_systems: bool = False
     n_resamples: int = N_RESAMPLES
     seed: int = 0

@@ -64,11 +64,13 @@ def run_study(request: StudyRequest, *, say: Callable[[str], None] = lambda _: N
     UnreadableFileError, SchemaError, ConfigError
         If a table cannot be read, a column is missing or an expression cannot be understood.
     """
-    table = score_tables.read_study(request.scores, has_places=True)
+    table = score_tables.read_study(request.scores, has_places=True, encoding=request.encoding)
     table, clusters = inputs.with_clusters(table, request)
     request = replace(request, cluster=clusters.column)
     if request.ratings is not None and request.on is not None:
-        table = inputs.join_ratings(table, request.ratings, on=request.on)
+        table = inputs.join_ratings(
+            table, request.ratings, on=request.on, encoding=request.encoding
+        )
     metrics = _check(request, table)
     study = Study(
         request,

@@ -41,6 +41,7 @@ def open_corpus(
     columns: Mapping[str, str],
     partial: bool = False,
     inputs: Sequence[str] = (),
+    encoding: str | None = None,
 ) -> Corpus:
     """Return the rows of a finished run, or of a folder or file of scores.
 
@@ -52,6 +53,8 @@ def open_corpus(
         Take a run that is not complete.
     inputs : sequence of str, default ()
         Where the input lies, if not where the run had it.
+    encoding : str, optional
+        Of a table that is files of text.
 
     Raises
     ------
@@ -73,7 +76,7 @@ def open_corpus(
                 f"--input {inputs[0]}: {out} is a table and not an OUT of qaeval score, so it has "
                 "no other input [QA0102]"
             )
-        return _open_table(out, columns)
+        return _open_table(out, columns, encoding)
     run = _read_run(out, partial=partial)
     return _open_run(run, columns=columns, partial=partial, inputs=inputs)
 
@@ -88,8 +91,8 @@ def _read_run(out: StoragePath, *, partial: bool) -> FinishedRun:
     return read_run(out, is_partial=partial)
 
 
-def _open_table(path: StoragePath, columns: Mapping[str, str]) -> Corpus:
-    copies = copies_of(InputSection(columns=dict(columns)), None)
+def _open_table(path: StoragePath, columns: Mapping[str, str], encoding: str | None) -> Corpus:
+    copies = copies_of(InputSection(columns=dict(columns), encoding=encoding), None)
     files, problems = find_inputs([str(path)], copies=copies)
     _check_unique(files)
     _check_same_columns(files)
@@ -208,9 +211,9 @@ def _with_scores(
             start = files[-1].start + files[-1].n_rows if files else 0
             files.append(CorpusFile(source, scores, scores.n_rows, start, compares_ids))
         elif partial:
-            notes.append(f"{source.relative} has no scores yet, and is skipped")
+            notes.append(f"{source.name} has no scores yet, and is skipped")
         else:
-            raise InputError(f"{source.relative} has no scores in {run.out} [QA0515]")
+            raise InputError(f"{source.name} has no scores in {run.out} [QA0515]")
     if not files:
         raise InputError(f"{run.out} has no scores of any input file [QA0515]")
     return files, notes
@@ -245,7 +248,7 @@ def _check_unchanged(run: FinishedRun, source: InputFile, *, compares_ids: bool)
     if run.file_ids.get(source.relative, source.file_id) == source.file_id or compares_ids:
         return
     raise InputChangedError(
-        f"{source.relative} changed since it was scored; run the same qaeval score again [QA0309]"
+        f"{source.name} changed since it was scored; run the same qaeval score again [QA0309]"
     )
 
 
@@ -291,15 +294,15 @@ def _check_roles(files: Sequence[InputFile], roles: Mapping[str, str]) -> None:
             kind = file.type_of(column)
             if kind is None:
                 raise SchemaError(
-                    f"{file.relative}: no column {column!r} for the role "
+                    f"{file.name}: no column {column!r} for the role "
                     f"{role}{nearest(column, paths(file.schema))} [QA0305]"
                 )
             if file.schema.names.count(column) > 1:
-                raise SchemaError(f"{file.relative}: the column {column!r} exists twice [QA0308]")
+                raise SchemaError(f"{file.name}: the column {column!r} exists twice [QA0308]")
             if role != "id" and not fits_role(kind, role):
                 cast = "; cast it to text" if is_bytes(kind) else ""
                 raise SchemaError(
-                    f"{file.relative}: column {column!r} is {kind}, no {role}{cast} [QA0306]"
+                    f"{file.name}: column {column!r} is {kind}, no {role}{cast} [QA0306]"
                 )
 
 
@@ -307,7 +310,7 @@ def _check_names(files: Sequence[InputFile], score_names: Sequence[str]) -> None
     for file in files:
         if both := sorted(set(file.schema.names) & set(score_names)):
             raise SchemaError(
-                f"{file.relative}: column {both[0]!r} has the name of a score, and kept rows have "
+                f"{file.name}: column {both[0]!r} has the name of a score, and kept rows have "
                 "both. Rename it, or score under another instance name [QA0308]"
             )
 
@@ -316,14 +319,14 @@ def _check_unique(files: Sequence[InputFile]) -> None:
     for file in files:
         names = file.schema.names
         if twice := [name for name in names if names.count(name) > 1]:
-            raise SchemaError(f"{file.relative}: the column {twice[0]!r} exists twice [QA0308]")
+            raise SchemaError(f"{file.name}: the column {twice[0]!r} exists twice [QA0308]")
 
 
 def _check_same_columns(files: Sequence[InputFile]) -> None:
     for file in files:
         if differing := sorted(set(file.schema.names) ^ set(files[0].schema.names)):
             raise SchemaError(
-                f"{file.relative} and {files[0].relative} have different columns: "
+                f"{file.name} and {files[0].name} have different columns: "
                 f"{', '.join(differing[:8])} [QA0307]"
             )
 
@@ -335,7 +338,7 @@ def _described(files: Sequence[InputFile]) -> dict[str, ScoreColumn]:
         for name, column in described_columns(text, file.uri).items():
             if found.setdefault(name, column).signature != column.signature:
                 raise SchemaError(
-                    f"{file.relative}: {name} was scored with other settings than in the files "
+                    f"{file.name}: {name} was scored with other settings than in the files "
                     "before; run the same qaeval score again [QA0515]"
                 )
     return found

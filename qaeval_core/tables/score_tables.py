@@ -70,14 +70,19 @@ FILE, ROW = "\x00file", "\x00row"
 
 
 def read_study(
-    paths: Sequence[str], *, text: str | None = None, has_places: bool = False
+    paths: Sequence[str],
+    *,
+    text: str | None = None,
+    has_places: bool = False,
+    encoding: str | None = None,
 ) -> StudyTable:
     """Read tables below each other: files, folders, globs, or the OUT of ``qaeval score``.
 
     Each may be in a bucket, by its URI. With ``has_places`` columns ``FILE`` and ``ROW`` are added.
 
     Struct columns appear as ``column.field``; NaN is null. The column ``text`` is not taken for
-    numbers, where a file does not say what it holds.
+    numbers, where a file does not say what it holds. Files of text are in the ``encoding``, if one
+    is named.
 
     Raises
     ------
@@ -89,7 +94,7 @@ def read_study(
     paths = [held_standard_input()[0] if own == STANDARD_INPUT else own for own in paths]
     # Each file once: rows that count twice would make intervals too narrow.
     files = list({file.place: file for path in paths for file in table_files(path)}.values())
-    frames = [_read(file, text) for file in files]
+    frames = [_read(file, text, encoding) for file in files]
     _check_same_columns(files, frames)
     if has_places:
         frames = [
@@ -127,7 +132,9 @@ def _sampled(frame: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
     return kept
 
 
-def read_keyed(path: str, key: str, *, as_written: bool = True) -> tuple[pl.DataFrame, int]:
+def read_keyed(
+    path: str, key: str, *, as_written: bool = True, encoding: str | None = None
+) -> tuple[pl.DataFrame, int]:
     """Return a table whose rows a key names, and how many rows were without and are left out.
 
     Parameters
@@ -138,6 +145,8 @@ def read_keyed(path: str, key: str, *, as_written: bool = True) -> tuple[pl.Data
         Column; it is returned as text, for ids are often numbers in one table and text in another.
     as_written : bool, default True
         Whether CSV keeps a key such as 007, or reads a number.
+    encoding : str, optional
+        Of a file of text.
 
     Raises
     ------
@@ -146,7 +155,7 @@ def read_keyed(path: str, key: str, *, as_written: bool = True) -> tuple[pl.Data
     SchemaError
         If the column is missing, names the nearest; or a key stands there twice.
     """
-    frame = read_study([path], text=key if as_written else None).frame
+    frame = read_study([path], text=key if as_written else None, encoding=encoding).frame
     check_key(frame, key, f"{path}:")
     keyed = frame.with_columns(pl.col(key).cast(pl.String)).filter(pl.col(key).is_not_null())
     if keyed[key].n_unique() < keyed.height:
@@ -276,7 +285,7 @@ def _matching(pattern: StoragePath) -> Iterator[StoragePath]:
             yield base / name
 
 
-def _read(file: StoragePath, text: str | None = None) -> pl.DataFrame:
+def _read(file: StoragePath, text: str | None, encoding: str | None) -> pl.DataFrame:
     try:
         # Of an object every read is a request: it is got once.
         content = file.read_bytes()
@@ -289,8 +298,9 @@ def _read(file: StoragePath, text: str | None = None) -> pl.DataFrame:
         if kind is not None and not is_workbook(content):
             content = unpacked(content, kind)
             if kind.format in ("csv", "tsv"):
-                return read_sheet(content, text)
-            return pl.DataFrame(whole_json(content, kind, name=str(file)))
+                return read_sheet(content, text, encoding=encoding)
+            table = whole_json(content, kind, name=str(file), encoding=encoding)
+            return pl.DataFrame(table)
     except (pl.exceptions.PolarsError, pa.ArrowException, OSError, ValueError) as error:
         raise UnreadableFileError(f"cannot read {file}: {error} [QA0304]") from None
     if file.suffix in _WORKBOOKS or is_workbook(content):

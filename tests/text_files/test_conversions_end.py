@@ -121,7 +121,7 @@ def test_blocks_are_read_by_tasks_of_ray(tmp_path: Path, monkeypatch: pytest.Mon
     lines = content.splitlines()
     lines[7000] = b"{oops"
     (tmp_path / "bad.jsonl").write_bytes(b"\n".join(lines))
-    workers = reading.Readers(load_config(overrides={}), is_local=False)
+    workers = reading.Readers(load_config(overrides={}), is_local=False, tell=print)
     with connected(ClusterSection()):
         _compare(tmp_path, workers)
 

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +18,8 @@ import pytest
 from helpers import REPOSITORY, qaeval, write_parquet
 from qaeval_core.errors import InputError
 from qaeval_core.planning.inputs import find_inputs
-from qaeval_core.planning.text_files.copies import Copies
+from qaeval_core.planning.text_files.copies import Copies, TextCopy
+from qaeval_core.planning.text_files.kinds import TextKind
 from qaeval_core.storage.path import as_path
 
 ROWS = [
@@ -95,7 +97,7 @@ def test_the_same_rows_have_the_same_scores(
     kept = pq.read_table(tmp_path / "kept" / "kept")
     assert kept["id"].to_pylist() == [row["id"] for row in ROWS[:7]]
     assert "__unreadable" not in kept.column_names
-    qaeval("explain", out, "--row", f"{name}.parquet:5", "--html", tmp_path / "page.html")
+    qaeval("explain", out, "--row", f"{name}:5", "--html", tmp_path / "page.html")
     qaeval("audit", out, "--history", tmp_path / "h", "--to", tmp_path / "r", "--pin")
 
 
@@ -189,6 +191,59 @@ def test_parquet_is_read_whatever_its_name_ends_in(tmp_path: Path, copies: Copie
     assert ".jsonl" in str(caught.value)
 
 
+def test_small_files_are_read_beside_each_other(tmp_path: Path, copies: Copies) -> None:
+    """In a bucket each waits for the store; the order, and what is wrong, stay those of the names."""
+    both = threading.Barrier(2)
+
+    class Meeting(Copies):
+        def of(self, uri: str, name: str, kind: TextKind, *, key: str = "") -> TextCopy:
+            both.wait(timeout=60)
+            return super().of(uri, name, kind, key=key)
+
+    for i in range(4):
+        content = lines(ROWS[: i + 1]) + (b"{oops\n" if i % 2 else b"")
+        (tmp_path / f"{i}.jsonl").write_bytes(content)
+    files, notes = find_inputs([str(tmp_path)], copies=Meeting(copies.below))
+    assert [(file.name, file.n_rows) for file in files] == [
+        ("0.jsonl", 1), ("1.jsonl", 3), ("2.jsonl", 3), ("3.jsonl", 5),
+    ]  # fmt: skip
+    assert [note.partition(":")[0] for note in notes] == ["1.jsonl", "3.jsonl"]
+    (tmp_path / "1.jsonl").write_bytes(b"")
+    with pytest.raises(InputError, match="QA0304"):
+        find_inputs([str(tmp_path)], copies=copies)
+
+
+def test_messages_name_the_file_of_text(tmp_path: Path) -> None:
+    """And not its copy."""
+    (tmp_path / "rows.jsonl").write_bytes(lines([{**row, "answer": 7} for row in ROWS]))
+    words = ("score", tmp_path / "rows.jsonl", "--out", tmp_path / "out", "--local")
+    f1 = ("--metrics", "f1")
+    for more, code in (
+        ((*f1, "--column", "references=anser"), "QA0305"),
+        ((*f1, "--column", "references=n"), "QA0306"),
+        ((*f1, "--column", "references=candidate", "--carry", "no"), "QA0305"),
+        (
+            ("--metrics", "f1", "--column", "candidate=answer", "--column", "references=id"),
+            "QA0306",
+        ),
+    ):
+        said = qaeval(*words, *more, expect=2)
+        assert f"[{code}]" in said and "rows.jsonl: " in said and "jsonl.parquet" not in said
+    assert "write its numbers as texts" in said
+    said = qaeval(
+        "filter", tmp_path / "rows.jsonl", "--column", "question=n", "--dry-run", expect=2
+    )
+    assert "[QA0306]" in said and "rows.jsonl: " in said and "jsonl.parquet" not in said
+
+
+def test_lines_of_older_programs_are_told(tmp_path: Path) -> None:
+    """Carriage returns alone were a traceback."""
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"candidate,references\ra,b\r")
+    said = qaeval("score", path, "--out", tmp_path / "out", "--metrics", "f1", expect=2)
+    assert "rows.csv: " in said and "line feeds [QA0304]" in said
+
+
 def test_an_encoding_is_named(tmp_path: Path, expected: list[dict]) -> None:
     """What no mark says; an unknown one is refused."""
     rows = [{**row, "question": f"{row['question']} é"} for row in ROWS]
@@ -197,6 +252,32 @@ def test_an_encoding_is_named(tmp_path: Path, expected: list[dict]) -> None:
     assert "QA0104" in qaeval(*words, "--encoding", "cp9999", expect=2)
     qaeval(*words, "--encoding", "cp1252")
     assert scores(tmp_path / "out") == expected
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows.json"])
+def test_tables_of_other_verbs_have_an_encoding_too(tmp_path: Path, name: str) -> None:
+    """What filter, its labels and correlate read; as predictions are read by score."""
+    rows = [
+        {"id": f"é{i}", "question": f"Où est-ce que {i} était ?", "x": i, "good": i % 3}
+        for i in range(40)
+    ]
+    written = {"rows.csv": separated(rows), "rows.jsonl": lines(rows)}
+    content = written.get(name, json.dumps(rows).encode())
+    (tmp_path / name).write_bytes(content.decode().encode("utf-16-be"))
+    words = (tmp_path / name, "--encoding", "utf-16-be")
+    kept = ("--rules", "none", "--rank-by", "x", "--share", "0.5", "--local")
+    assert "kept 20 of 40 rows" in qaeval("filter", *words, "--to", tmp_path / "kept", *kept)
+    sure = ("--labels", tmp_path / name, "--label", "good < 3", "--precision", "0.5")
+    qaeval("filter", *words, "--to", tmp_path / "sure", *kept[:4], *sure, "--local")
+    said = qaeval("correlate", *words, "--human", "x", "--metrics", "good", "--labels",
+                  tmp_path / name)  # fmt: skip
+    assert "40 rows of 40 have ratings" in said
+    for verb in (
+        ("filter", *words[:1], *kept, "--dry-run"),
+        ("correlate", *words[:1], "--human", "x"),
+    ):
+        assert "QA0304" in qaeval(*verb, expect=2)
+        assert "QA0104" in qaeval(*verb, "--encoding", "utf-61", expect=2)
 
 
 def test_a_dry_run_writes_nothing_below_out(tmp_path: Path) -> None:

@@ -100,8 +100,14 @@ def test_two_that_fit_are_listed(tmp_path: Path) -> None:
 def test_tables_and_python_have_them_too(tmp_path: Path) -> None:
     scorer = Scorer(["f1"])
     rows = [dict(zip(ROWS, row, strict=True)) for row in zip(*ROWS.values(), strict=True)]
-    assert scorer.score(pa.table(ROWS))["f1"].to_pylist() == [1.0, 0.0]
-    assert as_table(scorer.score(rows))["f1"].to_pylist() == [1.0, 0.0]
+    said = r"columns: candidate=prediction, references=gold\. columns="
+    with pytest.warns(UserWarning, match=said) as told:
+        assert scorer.score(pa.table(ROWS))["f1"].to_pylist() == [1.0, 0.0]
+    assert told[0].filename == __file__
+    with pytest.warns(UserWarning, match=said):
+        assert as_table(scorer.score(rows))["f1"].to_pylist() == [1.0, 0.0]
+    named = Scorer(["f1"], columns={"candidate": "prediction", "references": "gold"})
+    assert named.score(pa.table(ROWS))["f1"].to_pylist() == [1.0, 0.0]
     with pytest.raises(SchemaError, match="QA0323"):
         scorer.score(pa.table({**ROWS, "target": ["a", "b"]}))
     table = pa.table(

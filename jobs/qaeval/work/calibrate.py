@@ -8,16 +8,15 @@ from pathlib import Path
 from qaeval import command as options
 from qaeval.packages import check_before_input, check_before_rows
 from qaeval.work.config import Words
-from qaeval.work.reading import find_files_of
+from qaeval.work.reading import find_files_of, read_columns
 from qaeval.work.score import stop_on_signals
 from qaeval_core.calibration.baselines import calibrate as calibrate_job
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import ConfigError, QAEvalError
 from qaeval_core.metrics.calibrated import ComplexityRecord, write_baselines, write_complexity
 from qaeval_core.metrics.catalog import METRICS, metric_of
-from qaeval_core.planning.compile import check_key_use, needed_roles
-from qaeval_core.planning.job import check_columns, make_job
-from qaeval_core.planning.usual_columns import with_usual_columns
+from qaeval_core.planning.compile import check_key_use
+from qaeval_core.planning.job import make_job
 from qaeval_core.running.local_executor import local_device
 from qaeval_core.running.progress import ProgressCounter, ProgressPrinter
 from qaeval_core.running.sampling import with_sample
@@ -82,15 +81,14 @@ def _calibrate_baselines(
         _check_no_baseline(config.metrics)
         check_before_input(config)
         files = find_files_of(config, needs_out=False, is_local=True)
-        config, columns = with_usual_columns(config, files.files, roles=needed_roles(config))
-        found = check_columns(config, files)
+        config, found, columns = read_columns(config, files)
         check_before_rows(config)
         found = with_sample(config, found)
         job = make_job(config, found, device=local_device(config.cluster))
     except QAEvalError as error:
         options.fail(error)
-    if columns:
-        options.say(f"note: {columns}")
+    for line in columns:
+        options.say(f"note: {line}")
     try:
         content = calibrate_job(job, corpus=corpus, n_pairs=n_pairs, seed=seed)
     except QAEvalError as error:
@@ -118,14 +116,12 @@ def _calibrate_complexity(
     try:
         config = with_journal(config, path.with_suffix(".journal"))
         files = find_files_of(config, needs_out=False, is_local=True)
-        roles = calibration_roles(config)
-        config, columns = with_usual_columns(config, files.files, roles=roles)
-        found = check_columns(config, files, roles=roles)
+        config, found, columns = read_columns(config, files, roles=calibration_roles(config))
         key_lines = check_key_use(config)
         found = with_sample(config, found)
     except QAEvalError as error:
         options.fail(error)
-    for line in [*filter(None, [columns]), *key_lines]:
+    for line in [*columns, *key_lines]:
         options.say(f"note: {line}")
     n_rows = sum(file.n_rows for file in found.files)
     n_asked = min(n_questions, n_rows if found.sample is None else found.sample.n_rows)

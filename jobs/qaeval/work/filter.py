@@ -39,7 +39,13 @@ def filter_out(
         if to is None and not dry_run:
             raise ConfigError("no folder for the kept rows; give --to KEPT [QA0107]")
         folder = open_out(to, "--to") if to is not None else None
-        corpus = open_corpus(out, columns=request.columns, partial=request.partial, inputs=inputs)
+        corpus = open_corpus(
+            out,
+            columns=request.columns,
+            partial=request.partial,
+            inputs=inputs,
+            encoding=request.encoding,
+        )
         plan = make_plan(request, corpus)
         if dry_run or folder is None or to is None:
             for line in dry_run_lines(plan):

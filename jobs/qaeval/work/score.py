@@ -14,7 +14,7 @@ from qaeval import arguments, packages
 from qaeval import command as options
 from qaeval.on_ray.address import announce, check_runs_data, is_named, job_metadata
 from qaeval.work.config import Words
-from qaeval.work.reading import find_files_of
+from qaeval.work.reading import find_files_of, read_columns
 from qaeval_core.configure import RunConfig
 from qaeval_core.errors import (
     ArtifactMissingError,
@@ -25,12 +25,11 @@ from qaeval_core.errors import (
     UnknownMetricError,
 )
 from qaeval_core.metrics.catalog import metric_of
-from qaeval_core.planning.compile import check_chat, check_key_use, needed_roles
+from qaeval_core.planning.compile import check_chat, check_key_use
 from qaeval_core.planning.default_metrics import packages_of_out, with_default_metrics
-from qaeval_core.planning.job import Inputs, check_columns, count_rows, make_job
+from qaeval_core.planning.job import Inputs, count_rows, make_job
 from qaeval_core.planning.packages import check_packages
 from qaeval_core.planning.predictions import with_prediction_columns
-from qaeval_core.planning.usual_columns import with_usual_columns
 from qaeval_core.running.local_executor import LocalPieceExecutor, local_device
 from qaeval_core.running.sampling import with_sample
 from qaeval_core.scoring.dry_run import dry_run_lines, input_lines
@@ -53,10 +52,9 @@ def score_rows(
         resolved, chosen = with_default_metrics(
             resolved, files, device=local_device(resolved.cluster), may_guess=not words.settings
         )
-        resolved, columns = with_usual_columns(resolved, files.files, roles=needed_roles(resolved))
-        found = check_columns(resolved, files)
+        resolved, found, columns = read_columns(resolved, files)
         check_chat(resolved)
-        key_lines = [*filter(None, [chosen, columns]), *check_key_use(resolved)]
+        key_lines = [*filter(None, [chosen]), *columns, *check_key_use(resolved)]
         if not dry_run:
             packages.check_before_rows(resolved, is_local=bool(local))
     except UnknownMetricError as error:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from qaeval_core.errors import ConfigError, InputError, UnreadableFileError
+from qaeval_core.errors import InputError, UnreadableFileError
 from qaeval_core.planning.filesystems import open_filesystem
 from qaeval_core.planning.read_as import said_schema
 from qaeval_core.planning.text_files.csv_rows import (
@@ -31,7 +31,7 @@ from qaeval_core.planning.text_files.csv_rows import (
 )
 from qaeval_core.planning.text_files.documents import document_rows
 from qaeval_core.planning.text_files.json_lines import count_lines, parse_lines
-from qaeval_core.planning.text_files.kinds import TextKind, marked_encoding
+from qaeval_core.planning.text_files.kinds import TextKind, known_encoding, marked_encoding
 from qaeval_core.planning.text_files.parsed import (
     records_table,
     with_unreadable,
@@ -52,6 +52,8 @@ _MAX_LINE_BYTES = 1 << 30
 _ROWS_OF_A_DOCUMENT = 1 << 16
 _N_HASH_CHARS = 32
 _MARK = codecs.BOM_UTF8
+# Of the longest encoded character: of UTF-16 and UTF-32 the first one has a zero byte.
+_N_SIGN_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,10 +417,7 @@ def looked_at(reading: TextReading) -> TextReading:
         If the file cannot be read, is empty, or has no header.
     """
     if reading.encoding is not None:
-        try:
-            codec = codecs.lookup(reading.encoding).name
-        except LookupError:
-            raise ConfigError(f"no encoding {reading.encoding!r} [QA0104]") from None
+        codec = known_encoding(reading.encoding)
         reading = replace(reading, encoding=None if codec in ("utf-8", "utf-8-sig") else codec)
     try:
         head = next(_chunks(replace(reading, encoding=None)), b"")
@@ -438,6 +437,11 @@ def looked_at(reading: TextReading) -> TextReading:
         raise InputError(f"cannot read {reading.name}: {error} [QA0302]") from None
     if not head.strip():
         raise UnreadableFileError(f"{reading.name} is empty [QA0304]")
+    if b"\0" in head[:_N_SIGN_BYTES]:
+        raise UnreadableFileError(
+            f"{reading.name} begins with a zero byte, so it is not UTF-8; name its encoding, such "
+            "as --encoding utf-16-le [QA0304]"
+        )
     if reading.kind.format not in ("csv", "tsv"):
         return reading
     delimiter = "\t" if reading.kind.format == "tsv" else None

@@ -47,7 +47,13 @@ STANDARD_INPUT = "-"
 _held: list[Any] = []
 
 
+# What is read before a line of progress is due is not worth one.
+MOST_SILENT_MB = 64
 Tell = Callable[[str, int, int], None]
+
+
+def _say_nothing(label: str, n_done: int, n_total: int) -> None:
+    """Take how far the work is."""
 
 
 class Workers(Protocol):
@@ -68,8 +74,8 @@ class ThreadWorkers:
         Gets the label, the megabytes done and all megabytes after each task.
     """
 
-    def __init__(self, tell: Tell | None = None) -> None:
-        self._tell = tell or (lambda label, done, total: None)
+    def __init__(self, tell: Tell = _say_nothing) -> None:
+        self._tell = tell
 
     def read(
         self, tasks: Sequence[BlockTask], *, label: str, sizes: Sequence[int]
@@ -119,6 +125,8 @@ class Copies:
         Default threads.
     is_of_run : bool
         Whether what was read for a run is taken, wherever the files are now.
+    tell : callable
+        Gets a label, the megabytes done and all megabytes, where many small files are read.
     """
 
     below: StoragePath | None = None
@@ -127,6 +135,7 @@ class Copies:
     workers: Workers | None = None
     is_of_run: bool = False
     block_bytes: int = BLOCK_BYTES
+    tell: Tell = _say_nothing
 
     @property
     def folder(self) -> StoragePath:
@@ -390,6 +399,7 @@ def copies_of(
     *,
     workers: Workers | None = None,
     is_of_run: bool = False,
+    tell: Tell = _say_nothing,
 ) -> Copies:
     """Return the copies of a run: below OUT, or beside the artifacts of models without one."""
     return Copies(
@@ -398,6 +408,7 @@ def copies_of(
         texts=frozenset(section.columns.values()),
         workers=workers,
         is_of_run=is_of_run,
+        tell=tell,
     )
 
 

@@ -61,7 +61,12 @@ def read_header(head: bytes, *, name: str, delimiter: str | None) -> Header:
     said = delimiter or delimiter_of(head[n_blank:].decode("utf-8", "replace"))
     n_bytes = n_blank + _first_record(head[n_blank:], said)
     record = head[n_blank:n_bytes].decode("utf-8", "replace")
-    names = next(csv.reader(io.StringIO(record), delimiter=said), [])
+    try:
+        names = next(csv.reader(io.StringIO(record), delimiter=said), [])
+    except csv.Error:  # Lines may end in carriage returns alone.
+        raise UnreadableFileError(
+            f"{name}: the first line is no line of CSV; save it with line feeds [QA0304]"
+        ) from None
     twice = next((own for own in names if names.count(own) > 1), None)
     if not names or not all(names) or twice is not None:
         what = "it names no column" if not any(names) else "a column of it has no name"

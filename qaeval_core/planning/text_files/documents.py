@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.planning.text_files.json_lines import count_lines, parse_lines, question_row
-from qaeval_core.planning.text_files.kinds import TextKind, marked_encoding
+from qaeval_core.planning.text_files.kinds import TextKind, known_encoding, marked_encoding
 from qaeval_core.planning.text_files.parsed import records_table
 from qaeval_core.schema import UNREADABLE_LINE
 
@@ -106,17 +106,36 @@ def unpacked(content: bytes, kind: TextKind) -> bytes:
         return bytes(stream.read())
 
 
-def whole_json(content: bytes, kind: TextKind, *, name: str) -> pa.Table:
+def as_utf8(content: bytes, encoding: str | None) -> bytes:
+    """Return a text in UTF-8; it is in an encoding that is named, or that its mark says.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of this name.
+    UnicodeDecodeError
+        If it is in another one.
+    """
+    encoding = marked_encoding(content) if encoding is None else known_encoding(encoding)
+    return content if encoding is None else content.decode(encoding).encode()
+
+
+def whole_json(
+    content: bytes, kind: TextKind, *, name: str, encoding: str | None = None
+) -> pa.Table:
     """Return the rows of JSON Lines or of a JSON document.
+
+    Parameters
+    ----------
+    encoding : str, optional
+        Default UTF-8, or as a byte order mark says.
 
     Raises
     ------
     UnreadableFileError
         If it holds none, or a line is none.
     """
-    encoding = marked_encoding(content)
-    if encoding is not None:
-        content = content.decode(encoding).encode()
+    content = as_utf8(content, encoding)
     rows = document_rows(content, name=name) if kind.format == "json" else None
     if rows is not None:
         return records_table(list(rows))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
+
+from qaeval_core.errors import ConfigError
 
 Format = Literal["jsonl", "json", "csv", "tsv"]
 
@@ -71,6 +74,20 @@ def sniffed_kind(head: bytes) -> TextKind:
         return TextKind("json")
     first = text.partition("\n")[0]
     return TextKind("tsv" if first.count("\t") > first.count(",") else "csv")
+
+
+def known_encoding(name: str) -> str:
+    """Return the usual name of an encoding.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of this name.
+    """
+    try:
+        return codecs.lookup(name).name
+    except LookupError:
+        raise ConfigError(f"no encoding {name!r} [QA0104]") from None
 
 
 def marked_encoding(head: bytes) -> str | None:

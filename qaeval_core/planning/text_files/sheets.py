@@ -14,7 +14,7 @@ import re
 
 import polars as pl
 
-from qaeval_core.planning.text_files.kinds import marked_encoding
+from qaeval_core.planning.text_files.kinds import known_encoding, marked_encoding
 
 # Files of other kinds, whatever they are called: a ZIP archive, an older compound file.
 _WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
@@ -34,13 +34,17 @@ _TRUE = ("TRUE", "WAHR", "VRAI", "VERDADERO", "VERO", "VERDADEIRO", "WAAR", "PRA
 _FALSE = ("FALSE", "FALSCH", "FAUX", "FALSO", "ONWAAR", "FAŁSZ")
 
 
-def read_sheet(content: bytes, text_column: str | None = None) -> pl.DataFrame:
+def read_sheet(
+    content: bytes, text_column: str | None = None, *, encoding: str | None = None
+) -> pl.DataFrame:
     r"""Return the table of a CSV file.
 
     Parameters
     ----------
     text_column : str, optional
         A column that is text, whatever it looks like: ``007`` is no number.
+    encoding : str, optional
+        Default: as `decoded` finds it.
 
     Raises
     ------
@@ -52,7 +56,7 @@ def read_sheet(content: bytes, text_column: str | None = None) -> pl.DataFrame:
     >>> read_sheet("id;good\n007;0,5\n".encode("utf-8-sig"), "id").rows()
     [('007', 0.5)]
     """
-    text = _plain_lines(decoded(content))
+    text = _plain_lines(decoded(content, encoding))
     said = _SAID.match(text)
     text = text[said.end() :] if said is not None else text
     text = _BLANK_LINES.sub("", text, count=1)
@@ -101,18 +105,20 @@ def is_workbook(content: bytes) -> bool:
     return content.startswith(_WORKBOOKS)
 
 
-def decoded(content: bytes) -> str:
-    """Return a text in the encoding that its mark tells, else UTF-8, else Windows-1252.
+def decoded(content: bytes, encoding: str | None = None) -> str:
+    """Return a text in its encoding; without a name, as its mark says, else UTF-8 or Windows-1252.
 
     Raises
     ------
     ValueError
         If it is in none of them.
     """
+    if encoding is not None:
+        return content.decode(known_encoding(encoding))
     marked = marked_encoding(content)
-    for encoding in (marked,) if marked is not None else ("utf-8", "cp1252"):
+    for name in (marked,) if marked is not None else ("utf-8", "cp1252"):
         try:
-            text = content.decode(encoding)
+            text = content.decode(name)
         except UnicodeDecodeError:
             continue
         if "\0" not in text:
