@@ -192,7 +192,7 @@ def test_parquet_is_read_whatever_its_name_ends_in(tmp_path: Path, copies: Copie
 
 
 def test_small_files_are_read_beside_each_other(tmp_path: Path, copies: Copies) -> None:
-    """In a bucket each waits for the store; the order, and what is wrong, stay those of the names."""
+    """In a bucket each waits for the store; files and notes are in the order of names."""
     both = threading.Barrier(2)
 
     class Meeting(Copies):
