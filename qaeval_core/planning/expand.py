@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, urlsplit, urlunsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from qaeval_core.errors import InputError, nearest, with_code
+from qaeval_core.errors import InputError, StorageError, nearest, with_code
 from qaeval_core.planning.filesystems import open_filesystem
 from qaeval_core.planning.listing import (
     check_utf8,
@@ -150,7 +150,16 @@ def expand(uri: str, copies: Copies | None) -> NamedFiles:
     ------
     InputError
         If it names nothing, or cannot be looked at.
+    StorageError
+        If a store does not answer.
     """
+    try:
+        return _expand(uri, copies)
+    except OSError as error:
+        raise StorageError(with_code(f"cannot look at {uri}: {error}", "QA0302")) from None
+
+
+def _expand(uri: str, copies: Copies | None) -> NamedFiles:
     if uri == STANDARD_INPUT and copies is not None:
         return NamedFiles([_standard_input(copies)])
     check_utf8(uri)

@@ -52,9 +52,11 @@ def _as_os_error(name: str) -> Iterator[None]:
     """Raise what a library of others raises for its network as an OSError of one line."""
     try:
         yield
-    except (OSError, pa.ArrowException):
+    except (FileNotFoundError, PermissionError, pa.ArrowException):
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         raise OSError(errno.EIO, said, name) from None
 

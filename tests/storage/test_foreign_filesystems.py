@@ -30,7 +30,7 @@ def test_a_hub_that_cannot_be_reached_is_one_line(uri: str, tmp_path: Path) -> N
     """It was a traceback of five libraries."""
     output = qaeval("score", uri, "--out", tmp_path / "out", "--local", "--metrics", "f1", expect=1)
     (line,) = [line for line in output.splitlines() if line.startswith("error:")]
-    assert "hf://datasets/rajpurkar/squad" in line
+    assert "hf://datasets/rajpurkar/squad" in line and "[QA0302]" in line
 
 
 def test_its_files_fail_as_files_of_a_disk_do() -> None:
