@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -22,74 +21,15 @@ from qaeval_core.audit.p_values import adjusted
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.profile.column_profile import N_BUCKETS, FloatArray
 from qaeval_core.stats.bootstrap import resample_weights
+from qaeval_core.stats.paired_rows import PARITY, Change, Changes, MatchedRows, largest_changes
 
 MIN_SHARE = 0.5
-MAX_CHANGES = 20
-# Other orders of sums give other last digits: as far apart may the same values be, beyond 1 as a
-# share of them, for a perplexity of 1,000 is stored in steps of 6e-5.
-PARITY = 1e-5
 _MAX_NAMED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Matched:
-    """Rows with the same id.
-
-    Attributes
-    ----------
-    reference, current : int ndarray of shape (n_pairs,)
-        Numbers of their rows in each run.
-    share : float
-        Of the rows of the run that shares fewer.
-    """
-
-    reference: NDArray[np.intp]
-    current: NDArray[np.intp]
-    share: float
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether runs can be compared in pairs."""
-        return self.share >= MIN_SHARE
-
-
-def match_rows(reference: pa.ChunkedArray, current: pa.ChunkedArray) -> Matched:
-    """Return the rows whose ids are in both runs; an id that stands there twice names no row.
-
-    Parameters
-    ----------
-    reference, current : pyarrow.ChunkedArray of texts
-        Ids; a null is none.
-
-    Examples
-    --------
-    >>> ids = [pa.chunked_array([each]) for each in (["a", "b", "c"], ["c", "x", "a"])]
-    >>> found = match_rows(*ids)
-    >>> found.reference.tolist(), found.current.tolist(), round(found.share, 2)
-    ([2, 0], [0, 2], 0.67)
-    """
-    frames = []
-    for ids in (reference, current):
-        own = pl.DataFrame({"id": pl.Series(pl.from_arrow(ids), dtype=pl.String)})
-        own = own.with_row_index("row").filter(pl.col("id").is_not_null())
-        frames.append(own.unique("id", keep="none"))
-    before, now = frames
-    pairs = now.join(before, on="id", how="inner", suffix="_before").sort("row")
-    n_most = max(len(reference), len(current))
-    return Matched(
-        pairs["row_before"].to_numpy().astype(np.intp),
-        pairs["row"].to_numpy().astype(np.intp),
-        pairs.height / n_most if n_most else 0.0,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One row whose value changed."""
-
-    id: str
-    reference: float
-    current: float
+def are_enough(matched: MatchedRows) -> bool:
+    """Return whether runs can be compared in pairs."""
+    return matched.share >= MIN_SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +133,8 @@ def _pair(
     is_few: bool,
 ) -> tuple[PairedColumn, Test]:
     there = [~np.isnan(own) for own in (before, now)]
-    # An infinite value has no difference from any other; the same one has not changed.
-    with np.errstate(invalid="ignore", over="ignore"):
-        is_equal = before == now
-        change = np.where(is_equal, 0.0, now - before)
-        reach = PARITY * np.maximum(1.0, np.minimum(np.abs(before), np.abs(now)))
+    changes = Changes.of(before, now)
+    change, is_changed = changes.size, changes.is_changed
     is_measured = np.isfinite(before) & np.isfinite(now) & np.isfinite(change)
     places, weights = draws
     n = weights.shape[1]
@@ -205,8 +142,6 @@ def _pair(
     counts = np.bincount(places[is_measured], minlength=n)
     difference, drawn = Drawn.of(np.stack([sums, counts], axis=1), weights).ratio(0, 1)
     test = shift(Test(name, "", "mean", np.nan, np.nan, difference, is_few=is_few), drawn)
-    # Infinite ones too, not those of undefined values.
-    is_changed = ~is_equal & ((np.abs(change) > reach) | np.isinf(change))
     n_both = int((there[0] & there[1]).sum())
     is_other = same & (is_changed | (there[0] != there[1]))
     paired = PairedColumn(
@@ -222,11 +157,11 @@ def _pair(
         share_down=float((is_changed & (change < 0)).sum()) / max(n_both, 1),
         n_appeared=int((~there[0] & there[1]).sum()),
         n_vanished=int((there[0] & ~there[1]).sum()),
-        largest=_largest(is_changed, ids, before, now),
+        largest=largest_changes(is_changed, ids, before, now),
         n_not_reproduced=int(is_other.sum()),
         is_few=is_few,
         n_same=int(same.sum()),
-        not_reproduced=_largest(is_other, ids, before, now),
+        not_reproduced=largest_changes(is_other, ids, before, now),
     )
     return paired, test
 
@@ -239,19 +174,6 @@ def _effect(difference: float, before: FloatArray) -> float:
     if not is_one_value:
         return difference / spread
     return float(np.sign(difference)) if not abs(difference) <= PARITY else 0.0
-
-
-def _largest(
-    chosen: NDArray[np.bool_], ids: pa.ChunkedArray, before: FloatArray, now: FloatArray
-) -> tuple[Change, ...]:
-    """Return the 20 largest changes of the chosen rows; those of undefined values come first."""
-    rows = np.flatnonzero(chosen)
-    with np.errstate(invalid="ignore", over="ignore"):
-        sizes = np.nan_to_num(np.abs(now[rows] - before[rows]), nan=np.inf)
-    order = rows[np.argsort(-sizes, kind="stable")[:MAX_CHANGES]]
-    return tuple(
-        Change(str(ids[row]), float(before[row]), float(now[row])) for row in order.tolist()
-    )
 
 
 def with_pairs(

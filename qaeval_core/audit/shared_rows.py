@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from qaeval_core.audit.audited_columns import RowColumns, scored_rows
 from qaeval_core.audit.count_profile import read_tables
-from qaeval_core.audit.paired import Matched, PairedColumn, match_rows, pair_columns
+from qaeval_core.audit.paired import PairedColumn, are_enough, pair_columns
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.audit.source import ROW_ID, Source, instance_of
 from qaeval_core.errors import QAEvalError, SchemaError
@@ -33,6 +33,7 @@ from qaeval_core.metrics.unknown import is_known
 from qaeval_core.profile.column_profile import FloatArray
 from qaeval_core.profile.run_profile import UInt64
 from qaeval_core.schema import QUARANTINE_REASON
+from qaeval_core.stats.paired_rows import MatchedRows, match_rows
 from qaeval_core.tables.corpus import RangeTask
 from qaeval_core.tables.executor import RangeExecutor
 from qaeval_core.tables.finished_run import FinishedRun
@@ -106,9 +107,9 @@ def pair_runs(
     executor.begin(None, [path for side in sides for path in side.source.looked_at])
     files = _named_rows(reference.run, current.run)
     scores = [_read_scores(side.source, executor, files, retry_s=retry_s) for side in sides]
-    matched = match_rows(scores[0].ids, scores[1].ids)
+    matched = match_rows([own.ids for own in scores])
     names = _same_signatures(reference, current)
-    if not (matched.is_enough and names):
+    if not (are_enough(matched) and names):
         return SharedRows(matched.share)
     values, ids, rows = _taken(scores, matched, names)
     del scores  # The inputs are read next.
@@ -189,18 +190,15 @@ def _score_range(
 
 
 def _taken(
-    scores: Sequence[_Scores], matched: Matched, names: Sequence[str]
+    scores: Sequence[_Scores], matched: MatchedRows, names: Sequence[str]
 ) -> tuple[
     dict[str, tuple[FloatArray, FloatArray]], pa.ChunkedArray, tuple[RowIndices, RowIndices]
 ]:
     """Return values, ids and numbers of the rows that are in both runs."""
-    before, now = scores
-    values = {
-        name: (before.values[name][matched.reference], now.values[name][matched.current])
-        for name in names
-    }
-    rows = (before.rows[matched.reference], now.rows[matched.current])
-    return values, now.ids.take(pa.array(matched.current)), rows
+    (before, now), (was, now_at) = scores, matched.rows
+    values = {name: (before.values[name][was], now.values[name][now_at]) for name in names}
+    rows = (before.rows[was], now.rows[now_at])
+    return values, now.ids.take(pa.array(now_at)), rows
 
 
 def _read_clusters(source: Source, executor: RangeExecutor, *, retry_s: float) -> UInt64:

@@ -12,12 +12,13 @@ import pyarrow as pa
 
 from qaeval_core.audit.audited_columns import RowColumns, scored_rows, watched_columns
 from qaeval_core.audit.compare import Alert, compare
-from qaeval_core.audit.paired import PairedColumn, match_rows, pair_columns, with_pairs
+from qaeval_core.audit.paired import PairedColumn, are_enough, pair_columns, with_pairs
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.errors import ConfigError, SchemaError, nearest
 from qaeval_core.profile.cells import choose_cells
 from qaeval_core.profile.run_profile import RunProfile
 from qaeval_core.profile.slices import Slices, choose_values
+from qaeval_core.stats.paired_rows import match_rows
 from qaeval_core.text import column_hashes as text_hashes
 from qaeval_core.text.given_tables import known_table
 
@@ -195,10 +196,10 @@ def _paired(
         return []
     tables = [table.filter(pa.array(scored_rows(table))) for table in tables]
     ids = [text_hashes.text_column(table[name]).cast(pa.large_string()) for table in tables]
-    matched = match_rows(ids[0], ids[1])
-    if not matched.is_enough:
+    matched = match_rows(ids)
+    if not are_enough(matched):
         return []
-    before, now = tables[0].take(matched.reference), tables[1].take(matched.current)
+    before, now = (table.take(rows) for table, rows in zip(tables, matched.rows, strict=True))
     values = [own.values(table) for own, table in zip(columns, (before, now), strict=True)]
     shared = {
         name: (values[0][name], own)
@@ -206,4 +207,4 @@ def _paired(
         if name in values[0]
         and columns[0].watch[name].signature == columns[1].watch[name].signature
     }
-    return pair_columns(shared, ids[1].take(matched.current), columns[1].clusters(now), settings)
+    return pair_columns(shared, ids[1].take(matched.rows[1]), columns[1].clusters(now), settings)

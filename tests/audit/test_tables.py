@@ -12,10 +12,11 @@ import pytest
 from audit_runs import hashes_of
 from qaeval_core import audit_tables
 from qaeval_core.audit.compare import Alert
-from qaeval_core.audit.paired import PARITY, match_rows, pair_columns, with_pairs
+from qaeval_core.audit.paired import are_enough, pair_columns, with_pairs
 from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.errors import ConfigError, SchemaError
 from qaeval_core.schema import COLUMNS_METADATA
+from qaeval_core.stats.paired_rows import PARITY, match_rows
 
 N = 600
 
@@ -228,11 +229,12 @@ def test_more_values_than_slices_are_said() -> None:
 
 def test_an_id_that_stands_there_twice_pairs_nothing() -> None:
     ids = [pa.chunked_array([own]) for own in (["a", "a", "b", None], ["b", "a", "c", None])]
-    found = match_rows(*ids)
-    assert (found.reference.tolist(), found.current.tolist()) == ([2], [0])
+    found = match_rows(ids)
+    assert [rows.tolist() for rows in found.rows] == [[2], [0]]
+    assert found.n_repeated == (2, 0)
     assert found.share == 0.25
     empty = pa.chunked_array([pa.array([], pa.string())])
-    assert not match_rows(empty, empty).is_enough
+    assert not are_enough(match_rows([empty, empty]))
 
 
 @pytest.mark.parametrize("n_rows", [0, 1])
