@@ -66,6 +66,20 @@ def complete_metrics(incomplete: str) -> list[str]:
     return [f"{before}{comma}{name}" for name in KNOWN if name.startswith(last)]
 
 
+def complete_formats(incomplete: str) -> list[str]:
+    """Return the formats of tables that what is being typed may become.
+
+    Examples
+    --------
+    >>> complete_formats("m")
+    ['markdown']
+    """
+    # Imported here: whoever presses TAB may wait, --help may not.
+    from qaeval_core.pages.printed import FORMATS
+
+    return [name for name in FORMATS if name.startswith(incomplete)]
+
+
 def address(default: str) -> Any:
     """Return the option that names a Ray cluster; the text says what is used without one."""
     return option(
@@ -158,6 +172,30 @@ TextsOption = Annotated[
 ]
 NoTextsOption = Annotated[
     bool, flag("--no-texts", group=OUTPUT, text="Show no texts of rows in the page.")
+]
+FormatOption = Annotated[
+    str,
+    option(
+        "--format",
+        group=OUTPUT,
+        metavar="NAME",
+        text="Print the table as text, markdown, latex, json or csv.",
+        autocompletion=complete_formats,
+    ),
+]
+PercentOption = Annotated[
+    bool, flag("--percent", group=OUTPUT, text="Print scores from 0 to 1 times 100.")
+]
+WidthOption = Annotated[
+    int | None,
+    option(
+        "--width",
+        group=OUTPUT,
+        metavar="N",
+        min=0,
+        text="Decimals of printed numbers.",
+        show_default="two digits of half the interval",
+    ),
 ]
 SeedOption = Annotated[
     int,
