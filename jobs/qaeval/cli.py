@@ -34,6 +34,7 @@ VERBS = {
     "report": ("report", "report"),
     "explain": ("explain", "explain"),
     "correlate": ("correlate", "correlate"),
+    "compare": ("compare", "compare"),
     "filter": ("filter", "filter_rows"),
     "audit": ("audit", "audit_run"),
     "calibrate": ("calibrate", "calibrate"),

@@ -23,14 +23,13 @@ from qaeval_core.errors import (
     first_problem,
     nearest,
 )
-from qaeval_core.planning.inputs import InputFile, find_inputs
+from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.listing import one_a_folder
 from qaeval_core.schema import COLUMNS_METADATA, QUARANTINE_REASON, ROLES, is_list
-from qaeval_core.storage.path import StoragePath
 from qaeval_core.tables.conditions import check_condition
-from qaeval_core.tables.corpus import Corpus, CorpusFile
+from qaeval_core.tables.corpus import Corpus
 from qaeval_core.tables.finished_run import FinishedRun
-from qaeval_core.tables.open_corpus import open_corpus
+from qaeval_core.tables.open_corpus import corpus_of_scores, open_corpus, score_files
 
 DEFAULT_CLUSTER = "context"
 # What ids are called among the columns of any input.
@@ -104,7 +103,7 @@ def open_source(
     InputError
         If the input is needed and is not there, or the scores are not whole.
     """
-    scores = _score_files(run)
+    scores = score_files(run)
     schema = scores[0].schema
     ranges = _ranges(scores)
     watch = _watched(request.watch, schema, ranges)
@@ -128,17 +127,6 @@ def open_source(
         others=tuple(name for name in others if name in schema.names),
         notes=(*corpus.notes, *notes),
     )
-
-
-def _score_files(run: FinishedRun) -> list[InputFile]:
-    found, _ = find_inputs([str(run.out / "scores")])
-    # Scores of files that are no input any more stay in OUT.
-    own = [file for file in found if file.relative in run.file_ids]
-    if gone := sorted(set(run.file_ids) - {file.relative for file in own}):
-        raise InputError(
-            f"{run.out} has no scores of {gone[0]}; run the same qaeval score again [QA0515]"
-        )
-    return own or found
 
 
 def _ranges(files: Sequence[InputFile]) -> dict[str, ScoreRange]:
@@ -210,11 +198,11 @@ def _clusters(
     """Return the rows, and their column of clusters; None for ids."""
     schema = scores[0].schema
     if cluster == "id":
-        return _of_scores(run.out, scores), None
+        return corpus_of_scores(run.out, scores), None
     column = _role_column(run, cluster)
     if column in run.config.output.carry or (cluster not in ROLES and cluster in schema.names):
         _check_key(schema, column, "--cluster")
-        return _of_scores(run.out, scores), column
+        return corpus_of_scores(run.out, scores), column
     if cluster not in ROLES:
         known = list(dict.fromkeys(["id", *ROLES, *run.config.output.carry]))
         raise ConfigError(
@@ -243,14 +231,3 @@ def _other(run: FinishedRun) -> str:
     carried = [f"--cluster {name}" for name in run.config.output.carry]
     hint = f"{' or '.join(carried)} (carried in the scores)" if carried else ""
     return f"\nWithout the input: {' or '.join(filter(None, [hint, '--cluster id']))}"
-
-
-def _of_scores(out: StoragePath, scores: Sequence[InputFile]) -> Corpus:
-    files: list[CorpusFile] = []
-    start = 0
-    for file in scores:
-        files.append(CorpusFile(file, None, file.n_rows, start))
-        start += file.n_rows
-    return Corpus(
-        out=out, files=tuple(files), id_column="id", roles={}, score_names=(), described={}
-    )

@@ -81,6 +81,41 @@ def open_corpus(
     return _open_run(run, columns=columns, partial=partial, inputs=inputs)
 
 
+def score_files(run: FinishedRun) -> list[InputFile]:
+    """Return the files of scores of a run.
+
+    Raises
+    ------
+    InputError
+        If those of an input are not there.
+    """
+    found, _ = find_inputs([str(run.out / "scores")])
+    # Scores of files that are no input any more stay in OUT.
+    own = [file for file in found if file.relative in run.file_ids]
+    if gone := sorted(set(run.file_ids) - {file.relative for file in own}):
+        raise InputError(
+            f"{run.out} has no scores of {gone[0]}; run the same qaeval score again [QA0515]"
+        )
+    return own or found
+
+
+def corpus_of_scores(out: StoragePath, scores: Sequence[InputFile]) -> Corpus:
+    """Return files of scores as a corpus, without their input."""
+    files: list[CorpusFile] = []
+    start = 0
+    for file in scores:
+        files.append(CorpusFile(file, None, file.n_rows, start))
+        start += file.n_rows
+    return Corpus(
+        out=out,
+        files=tuple(files),
+        id_column="id",
+        roles={},
+        score_names=(),
+        described=_described(scores),
+    )
+
+
 def _read_run(out: StoragePath, *, partial: bool) -> FinishedRun:
     is_complete = (out / "_SUCCESS").is_file()
     if not is_complete and not partial:

@@ -50,6 +50,8 @@ class ScoreColumn:
     over_examples: str = "mean"
     signature: str = ""
     output: str = ""  # "" of an instance's own score
+    low: float | None = None
+    high: float | None = None
 
 
 _COLUMNS = TypeAdapter(dict[str, ScoreColumn])

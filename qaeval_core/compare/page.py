@@ -1,0 +1,73 @@
+"""Page: a comparison as one HTML page: its tables, and the texts of the rows that differ most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from qaeval_core.compare.result import MetricResult
+from qaeval_core.compare.run import SystemComparison
+from qaeval_core.pages.html import (
+    Passage,
+    Table,
+    block_html,
+    cut,
+    details,
+    escaped,
+    left_out,
+    page,
+    section,
+    within,
+)
+from qaeval_core.pages.printed import ResultTable, shown
+
+# Rows of a table, so that the page stays small.
+_MAX_ROWS = 60
+_MAX_CHARS = 300
+
+
+def compare_page(found: SystemComparison, tables: Sequence[ResultTable]) -> str:
+    """Return the page.
+
+    Parameters
+    ----------
+    tables : sequence of ResultTable
+        Those that are printed.
+    """
+    names = within(", ".join(found.systems), _MAX_CHARS)
+    head = f"<h1>{len(found.systems)} systems, {found.n_units:,} {escaped(found.unit)}</h1>"
+    left = [
+        f"{system}: {n:,} of {found.n_rows[system]:,} rows are left out"
+        for system, n in found.n_left_out.items()
+        if n
+    ]
+    remarks = [names, found.sentence, *left, *found.notes]
+    said = [block_html(Passage(within(own, _MAX_CHARS), tone="soft")) for own in remarks]
+    sections = ["\n".join([head, *said])]
+    for own in found.metrics:
+        shown_tables = [table for table in tables if table.name.partition(" ")[0] == own.metric]
+        parts = [_table(table) for table in shown_tables]
+        sections.append(section(own.metric, [*parts, *_texts(found, own)]))
+    return page("qaeval compare", sections)
+
+
+def _table(table: ResultTable) -> str:
+    rows = [[shown(cell) for cell in row] for row in table.rows[:_MAX_ROWS]]
+    numbers = [i for i in range(1, len(table.head)) if not isinstance(table.rows[0][i], str)]
+    parts = [block_html(Table(table.title, table.head, rows, numbers=numbers))]
+    parts += [block_html(Passage(within(line, _MAX_CHARS), tone="soft")) for line in table.remarks]
+    return "\n".join([*parts, left_out(len(table.rows) - _MAX_ROWS, "rows")])
+
+
+def _texts(found: SystemComparison, result: MetricResult) -> Iterator[str]:
+    """Yield a table of texts for each row that differs most."""
+    for unit in result.far:
+        texts = [found.texts.get((i, row), {}) for i, row in enumerate(unit.rows)]
+        roles = list(dict.fromkeys(role for own in texts for role in own))
+        if not roles:
+            continue
+        rows = [
+            [system, f"{value:.4g}", *(cut(own.get(role)) for role in roles)]
+            for system, value, own in zip(found.systems, unit.values, texts, strict=True)
+        ]
+        table = Table(unit.key, ("system", "score", *roles), rows, numbers=(1,))
+        yield details(f"{result.metric}: {within(unit.key, _MAX_CHARS)}", block_html(table))

@@ -1,0 +1,280 @@
+"""Result: means, ranks and paired differences of systems, from what was counted.
+
+Differences are of means over the units that every system has, with a value of every system. Whole
+clusters are drawn again, by buckets of their hashes (`stats.bootstrap.scaled_bootstrap`). The p
+values are corrected by max-T for all comparisons of all metrics: those of the baseline with each
+system, or, where the best system of each metric is found first, those of all pairs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qaeval_core.compare.counts import Counts, FarUnit, MeanSums
+from qaeval_core.compare.request import ALPHA, CompareRequest
+from qaeval_core.errors import ConfigError, nearest
+from qaeval_core.stats.bootstrap import MaxT, percentile_interval, scaled_bootstrap
+from qaeval_core.stats.mean_interval import MeanInterval, ValueRange, mean_interval
+from qaeval_core.tables.score_tables import ScoreColumn
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class SystemMean:
+    """One system by one metric; NaN where undefined.
+
+    Attributes
+    ----------
+    low, high : float
+        Of the 95 % interval of the mean.
+    rank : int
+        1 is best; systems of one mean share it.
+    difference, difference_low, difference_high : float
+        From the mean of the reference, and its 95 % interval; NaN of the reference itself.
+    p : float
+        Of that difference, corrected.
+    wins, ties, losses : int
+        Units at which the system is better than, as good as and worse than the reference.
+    n_undefined : int
+        Units without a value of this system.
+    """
+
+    system: str
+    mean: float
+    low: float
+    high: float
+    rank: int
+    difference: float = math.nan
+    difference_low: float = math.nan
+    difference_high: float = math.nan
+    p: float = math.nan
+    wins: int = 0
+    ties: int = 0
+    losses: int = 0
+    n_undefined: int = 0
+
+    @property
+    def holds(self) -> bool:
+        """Whether the difference is more than chance."""
+        return self.p <= ALPHA
+
+
+@dataclass(frozen=True, slots=True)
+class MetricResult:
+    """Systems by one metric, the best first.
+
+    Attributes
+    ----------
+    n : int
+        Units with a value of every system.
+    reference : str
+        The best system, or the baseline.
+    groups : mapping of column to mapping of value to means
+        None of a column of too many values.
+    far : sequence of FarUnit
+        Those that differ most.
+    """
+
+    metric: str
+    column: ScoreColumn
+    n: int
+    reference: str
+    systems: Sequence[SystemMean]
+    groups: Mapping[str, Mapping[str | None, Sequence[SystemMean]] | None]
+    far: Sequence[FarUnit]
+
+
+def metric_results(
+    request: CompareRequest,
+    systems: Sequence[str],
+    metrics: Mapping[str, ScoreColumn],
+    counts: Counts,
+) -> list[MetricResult]:
+    """Return what the counts say of each metric.
+
+    Raises
+    ------
+    ConfigError
+        If the baseline is no system.
+    """
+    if request.baseline is not None and request.baseline not in systems:
+        raise ConfigError(
+            f"--baseline: no system {request.baseline!r}{nearest(request.baseline, systems)} "
+            "[QA0105]"
+        )
+    means = _means(counts.whole)
+    references = [
+        systems.index(request.baseline)
+        if request.baseline is not None
+        else _best(means[i], higher=column.higher_is_better)
+        for i, column in enumerate(metrics.values())
+    ]
+    compared = _compared(request, counts, references, len(systems))
+    return [
+        MetricResult(
+            metric=name,
+            column=column,
+            n=int(counts.whole.n[i].sum()),
+            reference=systems[references[i]],
+            systems=[
+                _against(
+                    own,
+                    (i, systems.index(own.system), references[i]),
+                    counts,
+                    compared,
+                    higher=column.higher_is_better,
+                )
+                for own in _plain_means(i, systems, column, counts.whole, counts.has_others)
+            ],
+            groups={
+                by: None
+                if own is None
+                else {
+                    value: _plain_means(i, systems, column, own[value], counts.has_others)
+                    for value in _order(own)
+                }
+                for by, own in counts.groups.items()
+            },
+            far=counts.far[i],
+        )
+        for i, (name, column) in enumerate(metrics.items())
+    ]
+
+
+def _order(groups: Mapping[str | None, MeanSums]) -> list[str | None]:
+    return sorted(groups, key=lambda value: (value is None, value or ""))
+
+
+def _means(sums: MeanSums) -> FloatArray:
+    """Return means of shape (n_metrics, n_systems); NaN without a unit."""
+    n = sums.n.sum(axis=1)[:, None]
+    with np.errstate(invalid="ignore"):
+        found: FloatArray = np.where(n > 0, sums.sums.sum(axis=2) / n, np.nan)
+    return found
+
+
+def _best(means: FloatArray, *, higher: bool) -> int:
+    if np.isnan(means).all():
+        return 0
+    return int(np.nanargmax(means if higher else -means))
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    difference: float
+    low: float
+    high: float
+    p: float = math.nan
+
+
+_Compared = Mapping[tuple[int, int, int], _Difference]  # by metric, system and reference
+
+
+def _compared(
+    request: CompareRequest, counts: Counts, references: Sequence[int], n_systems: int
+) -> _Compared:
+    """Return the differences of all comparisons, with their corrected p values."""
+    occupied = counts.whole.n.any(axis=0)
+    found: dict[tuple[int, int, int], _Difference] = {}
+    together = MaxT(request.n_resamples)
+    for i, reference in enumerate(references):
+        pairs = list(_pairs(request, reference, n_systems))
+        n, sums = counts.whole.n[i, occupied], counts.whole.sums[i][:, occupied]
+        first, second = np.array(pairs).T
+        apart = sums[first] - sums[second]
+
+        def differences(
+            weights: FloatArray, apart: FloatArray = apart, n: FloatArray = n
+        ) -> FloatArray:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                return (apart @ weights) / (n @ weights)
+
+        value = differences(np.ones((len(n), 1)))[:, 0]
+        drawn = np.full((len(pairs), request.n_resamples), np.nan)
+        if n.any():
+            drawn = scaled_bootstrap(
+                differences, value, len(n), n_resamples=request.n_resamples, seed=request.seed
+            )
+        for pair, difference, own in zip(pairs, value.tolist(), drawn, strict=True):
+            ends = percentile_interval(own)
+            together.add(difference, own)
+            found[(i, *pair)] = _Difference(difference, ends.low, ends.high)
+    p_values = together.p_values()
+    return {
+        key: _Difference(own.difference, own.low, own.high, p)
+        for (key, own), p in zip(found.items(), p_values, strict=True)
+    }
+
+
+def _pairs(request: CompareRequest, reference: int, n_systems: int) -> Iterator[tuple[int, int]]:
+    """Yield which systems are compared: the first less the second."""
+    if request.baseline is None:
+        yield from itertools.combinations(range(n_systems), 2)
+    else:
+        yield from ((i, reference) for i in range(n_systems) if i != reference)
+
+
+def _against(
+    own: SystemMean, key: tuple[int, int, int], counts: Counts, compared: _Compared, *, higher: bool
+) -> SystemMean:
+    """Return a system with what is known of it against another one."""
+    metric, system, reference = key
+    own = replace(own, n_undefined=int(counts.undefined[metric, system]))
+    if system == reference:
+        return own
+    more, less = counts.wins[metric, system, reference], counts.wins[metric, reference, system]
+    wins, losses = (more, less) if higher else (less, more)
+    found = compared.get(key)
+    if found is None:
+        other = compared[metric, reference, system]
+        found = _Difference(-other.difference, -other.high, -other.low, other.p)
+    return replace(
+        own,
+        difference=found.difference,
+        difference_low=found.low,
+        difference_high=found.high,
+        p=found.p,
+        wins=int(wins),
+        ties=int(counts.whole.n[metric].sum()) - int(wins) - int(losses),
+        losses=int(losses),
+    )
+
+
+def _plain_means(
+    metric: int,
+    systems: Sequence[str],
+    column: ScoreColumn,
+    sums: MeanSums,
+    has_others: NDArray[np.bool_],
+) -> list[SystemMean]:
+    """Return the mean of each system with its interval and rank, the best first."""
+    found = []
+    for i, system in enumerate(systems):
+        own = _mean(metric, i, column, sums, has_others)
+        low, high = own.interval if own.interval is not None else (math.nan, math.nan)
+        mean = math.nan if own.mean is None else own.mean
+        found.append(SystemMean(system, mean, low, high, 0))
+    sign = 1 if column.higher_is_better else -1
+    ranked = [
+        replace(own, rank=1 + sum(sign * (other.mean - own.mean) > 0 for other in found))
+        for own in found
+    ]
+    return sorted(ranked, key=lambda own: own.rank)
+
+
+def _mean(
+    metric: int, system: int, column: ScoreColumn, sums: MeanSums, has_others: NDArray[np.bool_]
+) -> MeanInterval:
+    low = -math.inf if column.low is None else column.low
+    high = math.inf if column.high is None else column.high
+    lowest, highest = sums.lowest[metric, system], sums.highest[metric, system]
+    are_ends = math.isfinite(low) and math.isfinite(high) and not has_others[metric]
+    values = ValueRange(float(lowest), float(highest), low, high, has_ends_alone=bool(are_ends))
+    return mean_interval(sums.n[metric], sums.sums[metric, system], values)

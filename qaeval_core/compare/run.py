@@ -1,0 +1,188 @@
+"""Run: a comparison from its request to what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
+from qaeval_core.compare.counts import MAX_GROUPS, Counts
+from qaeval_core.compare.request import ALPHA, CompareRequest
+from qaeval_core.compare.result import MetricResult, metric_results
+from qaeval_core.compare.sides import Sides, open_sides
+from qaeval_core.compare.texts import TextsOfRows, far_texts
+from qaeval_core.compare.units import ROWS_PER_PART, RowParts, Tell, read_parts
+from qaeval_core.errors import ConfigError, SchemaError
+from qaeval_core.profile.run_profile import N_EXACT
+from qaeval_core.schema import ROLES
+
+
+@dataclass(frozen=True, slots=True)
+class SystemComparison:
+    """What was found of systems.
+
+    Attributes
+    ----------
+    n_rows : mapping of system to int
+        Rows that each of them has.
+    n_left_out : mapping of system to int
+        Those that not all systems have, or whose id is there twice.
+    unit : str
+        What is paired, such as ``rows`` or ``contexts``.
+    clusters : str
+        What was drawn again, such as ``100 contexts``.
+    sentence : str
+        Which test tells differences apart.
+    texts : mapping of row to mapping of role to text
+        Of the units that differ most.
+    """
+
+    request: CompareRequest
+    systems: Sequence[str]
+    metrics: Sequence[MetricResult]
+    n_units: int
+    n_rows: Mapping[str, int]
+    n_left_out: Mapping[str, int]
+    unit: str
+    clusters: str
+    sentence: str
+    texts: TextsOfRows
+    notes: Sequence[str]
+
+
+def compare_systems(
+    request: CompareRequest,
+    *,
+    tell: Tell = lambda label, n_done, n_total: None,
+    rows_per_part: int = ROWS_PER_PART,
+) -> SystemComparison:
+    """Compare systems by the rows that all of them have.
+
+    Parameters
+    ----------
+    tell : callable, optional
+        Gets a label, the rows done and all rows.
+    rows_per_part : int
+        How many are in hand at once; more lie on disk.
+
+    Raises
+    ------
+    ConfigError, InputError
+        If what is asked for is not there, or systems share no row.
+    RunError
+        If a store does not answer.
+    """
+    sides = open_sides(request)
+    notes = list(sides.notes)
+    with ExitStack() as stack:
+        count = partial(
+            _counted, request, sides, stack=stack, tell=tell, rows_per_part=rows_per_part
+        )
+        parts, counts = count(request.on)
+        if not counts.n_units and request.on is None and len(set(sides.cluster_columns)) == 1:
+            (column,) = set(sides.cluster_columns)
+            parts, counts = count(column)
+            notes.append(
+                f"no id is in all systems, so rows are paired by {sides.cluster}: the mean of each "
+                "counts once"
+            )
+    if not counts.n_units:
+        raise SchemaError(
+            f"the systems share no row: no value of {request.on or 'id'!r} is in all of "
+            f"{', '.join(parts.systems)}. --on COLUMN names what rows have in common [QA0317]"
+        )
+    found = metric_results(request, parts.systems, sides.metrics, counts)
+    unit = "rows" if parts.on is None else f"values of {parts.on}"
+    clusters = _clusters(sides, counts, unit)
+    notes += _count_notes(parts, counts)
+    return SystemComparison(
+        request=request,
+        systems=parts.systems,
+        metrics=found,
+        n_units=counts.n_units,
+        n_rows=dict(zip(parts.systems, counts.n_rows.tolist(), strict=True)),
+        n_left_out=dict(
+            zip(parts.systems, (counts.n_rows - counts.n_matched).tolist(), strict=True)
+        ),
+        unit=unit,
+        clusters=clusters,
+        sentence=_sentence(request, len(found), len(parts.systems), clusters, unit),
+        texts=far_texts(sides, parts, found),
+        notes=notes,
+    )
+
+
+def _counted(
+    request: CompareRequest,
+    sides: Sides,
+    on: str | None,
+    *,
+    stack: ExitStack,
+    tell: Tell,
+    rows_per_part: int,
+) -> tuple[RowParts, Counts]:
+    parts = read_parts(
+        sides,
+        stack,
+        system=request.system,
+        on=on,
+        by=request.by,
+        tell=tell,
+        rows_per_part=rows_per_part,
+    )
+    if len(parts.systems) < 2:
+        raise ConfigError(
+            f"--system {request.system}: it names {len(parts.systems)} system, and a comparison "
+            "needs two [QA0103]"
+        )
+    ranges = [(column.low, column.high) for column in sides.metrics.values()]
+    counts = Counts(ranges, len(parts.systems))
+    for units in parts.units():
+        counts.add(units)
+    return parts, counts
+
+
+def _count_notes(parts: RowParts, counts: Counts) -> Iterator[str]:
+    """Yield what people should know of the rows that were counted."""
+    for system, n_repeated, n_unnamed in zip(
+        parts.systems, counts.n_repeated.tolist(), counts.n_unnamed.tolist(), strict=True
+    ):
+        if n_repeated:
+            yield f"{system}: {n_repeated:,} rows are left out, because their ids are there twice"
+        if n_unnamed:
+            yield f"{system}: {n_unnamed:,} rows are left out, because they have no id"
+    if parts.n_nameless:
+        yield f"{parts.n_nameless:,} rows are left out, because they name no system"
+    if counts.n_other_clusters:
+        yield (
+            f"{counts.n_other_clusters:,} rows of one id have different contexts in different "
+            "systems; check that the ids are those of the same rows"
+        )
+    for name, own in counts.groups.items():
+        if own is None:
+            yield f"--by {name}: it has more than {MAX_GROUPS} values, so it has no table"
+
+
+def _clusters(sides: Sides, counts: Counts, unit: str) -> str:
+    """Return what was drawn again, such as ``100 contexts``."""
+    n = int(counts.clusters.counts()[0])
+    name = f"{sides.cluster}s" if sides.cluster in ROLES else f"values of {sides.cluster}"
+    if not sides.cluster:
+        return f"{counts.n_units:,} {unit}"
+    if n >= N_EXACT:
+        return f"about {int(float(f'{n:.2g}')):,} {name}"
+    return f"{n:,} {name}"
+
+
+def _sentence(
+    request: CompareRequest, metrics: int, n_systems: int, clusters: str, unit: str
+) -> str:
+    """Return which test tells differences apart, in one sentence or two."""
+    n_compared = n_systems - 1 if request.baseline is not None else n_systems * (n_systems - 1) // 2
+    n = n_compared * metrics
+    what = "1 comparison" if n == 1 else f"{n:,} comparisons"
+    return (
+        f"Differences are paired by {unit}. p is from {request.n_resamples:,} bootstrap draws of "
+        f"{clusters}, corrected for {what} (max-T); intervals are not. * marks p <= {ALPHA:g}."
+    )

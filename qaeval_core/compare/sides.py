@@ -1,0 +1,176 @@
+"""Sides: what is compared, opened: an OUT or a table for each system, or one of several systems."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from qaeval_core.compare.request import CompareRequest
+from qaeval_core.errors import ConfigError, QAEvalError, SchemaError, nearest
+from qaeval_core.pages.example_rows import main_columns
+from qaeval_core.storage.path import as_path
+from qaeval_core.tables.corpus import Corpus
+from qaeval_core.tables.finished_run import read_run
+from qaeval_core.tables.open_corpus import corpus_of_scores, open_corpus, score_files
+from qaeval_core.tables.score_tables import ScoreColumn
+
+# What rows share, in this order.
+_CLUSTER_ROLES = ("context", "question")
+NO_CLUSTER = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Rows of one system, or of several that a column tells apart.
+
+    Attributes
+    ----------
+    texts : mapping of role to column
+        What a person reads of a row; empty where texts shall not be shown.
+    """
+
+    name: str
+    corpus: Corpus
+    texts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """What is compared.
+
+    Attributes
+    ----------
+    metrics : mapping of column to ScoreColumn
+    cluster : str
+        The role or column that rows share; "" where each row is alone.
+    cluster_columns : tuple of str
+        Its column on each side; empty where each row is alone.
+    """
+
+    sides: tuple[Side, ...]
+    metrics: Mapping[str, ScoreColumn]
+    cluster: str
+    cluster_columns: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def open_sides(request: CompareRequest) -> Sides:
+    """Open what a request names; only footers and what runs wrote are read.
+
+    Raises
+    ------
+    ConfigError, InputError
+        If an OUT or a column is not there, or scores are of different settings.
+    """
+    notes: list[str] = []
+    sides = tuple(_side(name, path, request, notes) for name, path in request.named)
+    metrics = _metrics(sides, request)
+    for name in (request.system, request.on, *request.by):
+        for side in sides if name is not None else ():
+            _check_there(side, str(name))
+    _check_settings(sides, metrics, request, notes)
+    cluster, columns = _clusters(sides, request)
+    return Sides(sides, metrics, cluster, columns, tuple(notes))
+
+
+def _side(name: str, path: str, request: CompareRequest, notes: list[str]) -> Side:
+    out = as_path(path)
+    if not (out / "run.json").is_file():
+        corpus = open_corpus(path, columns={})
+        return Side(name, corpus, corpus.roles)
+    try:
+        corpus = open_corpus(path, columns={}, inputs=request.inputs)
+    except QAEvalError as error:
+        run = read_run(path)
+        corpus = corpus_of_scores(run.out, score_files(run))
+        corpus = replace(corpus, instances=run.instances)
+        notes.append(f"{name}: the input is not read, and no texts are shown. {error}")
+        return Side(name, corpus, {})
+    notes += corpus.notes
+    run = read_run(path, is_partial=True)
+    texts = {role: column for role, column in run.columns.items() if role != "id"}
+    return Side(name, corpus, {**corpus.roles, **texts} if run.config.output.texts else {})
+
+
+def _check_there(side: Side, name: str) -> None:
+    if name not in side.corpus.names:
+        raise SchemaError(
+            f"{side.name}: no column {name!r}{nearest(name, side.corpus.names)} [QA0305]"
+        )
+
+
+def _metrics(sides: Sequence[Side], request: CompareRequest) -> dict[str, ScoreColumn]:
+    """Return the columns that are compared: as named, else the main one of each metric."""
+    corpora = [side.corpus for side in sides]
+    for name in request.metrics:
+        for side in sides:
+            _check_there(side, name)
+            kind = side.corpus.field(name).type
+            if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+                raise SchemaError(
+                    f"{side.name}: column {name!r} is {kind}, and a number is needed [QA0306]"
+                )
+    if request.metrics:
+        names = list(dict.fromkeys(request.metrics))
+        return {name: corpora[0].described.get(name, ScoreColumn()) for name in names}
+    main = [main_columns({"instances": own.instances, "columns": own.described}) for own in corpora]
+    shared = [name for name in main[0] if all(name in own for own in main)]
+    if not shared:
+        numeric = [name for name in corpora[0].names if _is_number(corpora[0], name)]
+        raise ConfigError(
+            "no column is described as a score of every system; name some with --metrics. Numeric "
+            f"columns: {', '.join(numeric) or 'none'} [QA0314]"
+        )
+    return {name: corpora[0].described[name] for name in shared}
+
+
+def _is_number(corpus: Corpus, name: str) -> bool:
+    kind = corpus.field(name).type
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _check_settings(
+    sides: Sequence[Side],
+    metrics: Mapping[str, ScoreColumn],
+    request: CompareRequest,
+    notes: list[str],
+) -> None:
+    """Raise ConfigError if a metric was scored in different ways; note it where that is wanted."""
+    for name in metrics:
+        first, *others = (
+            (side.name, side.corpus.described.get(name, ScoreColumn()).signature) for side in sides
+        )
+        for other in others:
+            if other[1] == first[1]:
+                continue
+            if not request.anyway:
+                raise ConfigError(
+                    f"{name} was scored in different ways: {first[0]} has {first[1] or 'none'}, "
+                    f"{other[0]} has {other[1] or 'none'}. Score both alike, or compare them with "
+                    "--anyway [QA0326]"
+                )
+            notes.append(f"{name} was scored in different ways by {first[0]} and {other[0]}")
+
+
+def _clusters(sides: Sequence[Side], request: CompareRequest) -> tuple[str, tuple[str, ...]]:
+    """Return what rows share, and its column on each side."""
+    asked = request.cluster
+    if asked == NO_CLUSTER:
+        return "", ()
+    for role in (asked,) if asked is not None else _CLUSTER_ROLES:
+        columns = [_role_column(side, role) for side in sides]
+        if all(columns):
+            return role, tuple(map(str, columns))
+    if asked is not None:
+        for side in sides:
+            _check_there(side, asked)
+    return "", ()
+
+
+def _role_column(side: Side, role: str) -> str | None:
+    corpus = side.corpus
+    # The question of a run may be its candidate, which another system lacks.
+    column = role if role in corpus.names else corpus.roles.get(role)
+    return column if column in corpus.names else None
