@@ -17,6 +17,7 @@ import qaeval_core  # noqa: F401 - turns telemetry off, before any library is lo
 
 if TYPE_CHECKING:
     from qaeval_core.audit.tables import audit_tables as audit_tables
+    from qaeval_core.compare.table import compare_tables as compare_tables
     from qaeval_core.errors import QAEvalError as QAEvalError
     from qaeval_core.filter.table import filter_table as filter_table
     from qaeval_core.metrics.function import metric as metric
@@ -28,6 +29,7 @@ _MODULES = {
     "QAEvalError": "qaeval_core.errors",
     "Scorer": "qaeval_core.scorer",
     "audit_tables": "qaeval_core.audit.tables",
+    "compare_tables": "qaeval_core.compare.table",
     "correlate_table": "qaeval_core.study.table",
     "filter_table": "qaeval_core.filter.table",
     "metric": "qaeval_core.metrics.function",
@@ -37,6 +39,7 @@ __all__ = [
     "QAEvalError",
     "Scorer",
     "audit_tables",
+    "compare_tables",
     "correlate_table",
     "filter_table",
     "metric",

@@ -136,7 +136,7 @@ def compare(
     """
     # Imported here: --help needs none of it.
     from qaeval_core.compare.output import check_out, lines, tables, write
-    from qaeval_core.compare.request import CompareRequest
+    from qaeval_core.compare.request import CompareRequest, named_paths
     from qaeval_core.compare.run import compare_systems
     from qaeval_core.pages.printed import check_format, printed
     from qaeval_core.running.progress import LabelProgress
@@ -145,7 +145,7 @@ def compare(
     try:
         check_format(form)
         request = CompareRequest(
-            scores=tuple(scores),
+            scores=named_paths(scores),
             system=system,
             metrics=tuple(name.strip() for name in (metrics or "").split(",") if name.strip()),
             on=on,

@@ -18,6 +18,8 @@ from qaeval_core.storage.path import StoragePath
 
 PAGE, REPORT = "compare.html", "compare.json"
 _MAX_ID_CHARS = 40
+# Of more systems, a row shows those of lowest and highest score.
+_MOST_COLUMNS = 4
 
 
 def tables(found: SystemComparison, form: str = "text") -> list[ResultTable]:
@@ -114,14 +116,18 @@ def _groups(result: MetricResult) -> Iterator[ResultTable]:
 
 
 def _far(found: SystemComparison, result: MetricResult) -> ResultTable:
-    rows: list[list[Cell]] = [
-        [
-            unit.key[:_MAX_ID_CHARS],
-            *(Estimate(value, is_share=is_share(result)) for value in unit.values),
-        ]
-        for unit in result.far
-    ]
-    head = (found.request.on or "id", *found.systems)
+    rows: list[list[Cell]] = []
+    are_few = len(found.systems) <= _MOST_COLUMNS
+    for unit in result.far:
+        known = dict(zip(found.systems, unit.values, strict=True))
+        if not are_few:
+            order = sorted(known, key=lambda name: known[name])
+            known = {name: known[name] for name in (order[0], order[-1])}
+        cells = [Estimate(value, is_share=is_share(result)) for value in known.values()]
+        named = [] if are_few else list(known)
+        rows.append([unit.key[:_MAX_ID_CHARS], *cells, *named])
+    systems = found.systems if are_few else ("lowest", "highest", "lowest is", "highest is")
+    head = (found.request.on or "id", *systems)
     title = f"{result.metric}: the {len(rows)} {found.unit} that differ most"
     return ResultTable(f"{result.metric} differs", head, rows, title=title)
 

@@ -22,9 +22,9 @@ class CompareRequest:
 
     Attributes
     ----------
-    scores : tuple of str
-        An OUT or a table of scores for each system, as ``PATH`` or ``NAME=PATH``; a single one
-        where ``system`` tells systems apart.
+    scores : tuple of (str, str)
+        Name and path of each system's OUT or table of scores; a single one where ``system`` tells
+        systems apart. No two have one name.
     system : str, optional
         Column of names of systems.
     metrics : tuple of str
@@ -43,7 +43,7 @@ class CompareRequest:
         Whether scores of different settings are compared, too.
     """
 
-    scores: tuple[str, ...]
+    scores: tuple[tuple[str, str], ...]
     system: str | None = None
     metrics: tuple[str, ...] = ()
     on: str | None = None
@@ -71,21 +71,9 @@ class CompareRequest:
             )
         if self.seed < 0:
             raise ConfigError(f"--seed is {self.seed}; it must be 0 or more [QA0104]")
-        _ = self.named
-
-    @property
-    def named(self) -> list[tuple[str, str]]:
-        """The name and the path of each of ``scores``.
-
-        Raises
-        ------
-        ConfigError
-            If two have one name.
-        """
-        return named_paths(self.scores)
 
 
-def named_paths(given: Sequence[str]) -> list[tuple[str, str]]:
+def named_paths(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Return the name and the path of each ``[NAME=]PATH``; a path's name is its last part.
 
     Raises
@@ -96,9 +84,9 @@ def named_paths(given: Sequence[str]) -> list[tuple[str, str]]:
     Examples
     --------
     >>> named_paths(["runs/base", "large=s3://bucket/out/"])
-    [('base', 'runs/base'), ('large', 's3://bucket/out/')]
+    (('base', 'runs/base'), ('large', 's3://bucket/out/'))
     >>> named_paths(["base/out", "large/out"])
-    [('base/out', 'base/out'), ('large/out', 'large/out')]
+    (('base/out', 'base/out'), ('large/out', 'large/out'))
     """
     found = []
     for text in given:
@@ -111,7 +99,7 @@ def named_paths(given: Sequence[str]) -> list[tuple[str, str]]:
         ]
         twice = [name for name, n in Counter(names).items() if n > 1]
         if not twice:
-            return [(name, path) for name, (_, path) in zip(names, found, strict=True)]
+            return tuple((name, path) for name, (_, path) in zip(names, found, strict=True))
     raise ConfigError(
         f"two systems are called {twice[0]!r}; give names, such as base={given[0]} [QA0106]"
     )

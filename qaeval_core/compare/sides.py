@@ -65,7 +65,7 @@ def open_sides(request: CompareRequest) -> Sides:
         If an OUT or a column is not there, or scores are of different settings.
     """
     notes: list[str] = []
-    sides = tuple(_side(name, path, request, notes) for name, path in request.named)
+    sides = tuple(_side(name, path, request, notes) for name, path in request.scores)
     metrics = _metrics(sides, request)
     for name in (request.system, request.on, *request.by):
         for side in sides if name is not None else ():
