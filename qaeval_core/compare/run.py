@@ -149,15 +149,15 @@ def _count_notes(parts: RowParts, counts: Counts) -> Iterator[str]:
         parts.systems, counts.n_repeated.tolist(), counts.n_unnamed.tolist(), strict=True
     ):
         if n_repeated:
-            yield f"{system}: {n_repeated:,} rows are left out, because their ids are there twice"
+            yield f"{system}: left out for ids that are there twice: {n_repeated:,}"
         if n_unnamed:
-            yield f"{system}: {n_unnamed:,} rows are left out, because they have no id"
+            yield f"{system}: left out without an id: {n_unnamed:,}"
     if parts.n_nameless:
-        yield f"{parts.n_nameless:,} rows are left out, because they name no system"
+        yield f"left out without the name of a system: {parts.n_nameless:,}"
     if counts.n_other_clusters:
         yield (
-            f"{counts.n_other_clusters:,} rows of one id have different contexts in different "
-            "systems; check that the ids are those of the same rows"
+            f"ids whose context is another one in another system: {counts.n_other_clusters:,}; "
+            "check that they name the same rows"
         )
     for name, own in counts.groups.items():
         if own is None:
