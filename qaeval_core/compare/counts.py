@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from qaeval_core.compare.units import Units
+from qaeval_core.compare.units import SharedUnits
 from qaeval_core.profile.column_profile import N_SUM_BUCKETS
 from qaeval_core.profile.run_profile import ClusterCounts
 from qaeval_core.stats.paired_rows import MAX_CHANGES, Changes
@@ -76,15 +76,15 @@ class FarUnit:
     rows: tuple[int, ...]
 
 
-class Counts:
+class UnitCounts:
     """What is kept of units; of none at first.
 
     Attributes
     ----------
     n_units : int
-        Units that every system has.
+        SharedUnits that every system has.
     n_rows, n_matched, n_repeated, n_unnamed : int ndarray of shape (n_systems,)
-        See `Units`.
+        See `SharedUnits`.
     undefined : int ndarray of shape (n_metrics, n_systems)
         Of these units.
     wins : int ndarray of shape (n_metrics, n_systems, n_systems)
@@ -109,7 +109,7 @@ class Counts:
         self.far: list[list[FarUnit]] = [[] for _ in ranges]
         self.clusters = ClusterCounts([np.empty(0, np.uint64)])
 
-    def add(self, units: Units) -> None:
+    def add(self, units: SharedUnits) -> None:
         """Count units."""
         self.n_rows += units.n_rows
         self.n_matched += units.n_matched
@@ -130,7 +130,7 @@ class Counts:
             self._add_wins(i, values[:, is_whole])
             self._add_far(i, units, np.flatnonzero(is_whole))
 
-    def _add_groups(self, units: Units, buckets: NDArray[np.intp]) -> None:
+    def _add_groups(self, units: SharedUnits, buckets: NDArray[np.intp]) -> None:
         for name, column in units.groups.items():
             known = self.groups.setdefault(name, {})
             coded = column.combine_chunks().dictionary_encode()
@@ -157,13 +157,13 @@ class Counts:
                 self.wins[metric, j, i] += int(is_more.sum())
                 self.wins[metric, i, j] += int(is_less.sum())
 
-    def _add_far(self, metric: int, units: Units, chosen: NDArray[np.intp]) -> None:
+    def _add_far(self, metric: int, units: SharedUnits, chosen: NDArray[np.intp]) -> None:
         values = units.values[metric][:, chosen]
         if not values.size:
             return
         keys = units.keys.take(pa.array(chosen))
         frame = pl.DataFrame({"spread": np.ptp(values, axis=0), "key": pl.from_arrow(keys)})
-        # Ties go by the key, so that parts do not decide.
+        # The key breaks ties, so that parts do not decide.
         order = frame.with_row_index("at").filter(pl.col("spread") > 0)
         order = order.sort("spread", "key", descending=[True, False]).head(MAX_CHANGES)
         found = [

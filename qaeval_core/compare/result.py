@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from qaeval_core.compare.counts import Counts, FarUnit, MeanSums
+from qaeval_core.compare.counts import FarUnit, MeanSums, UnitCounts
 from qaeval_core.compare.request import ALPHA, CompareRequest
 from qaeval_core.errors import ConfigError, nearest
 from qaeval_core.stats.bootstrap import MaxT, percentile_interval, scaled_bootstrap
@@ -41,9 +41,9 @@ class SystemMean:
     p : float
         Of that difference, corrected.
     wins, ties, losses : int
-        Units at which the system is better than, as good as and worse than the reference.
+        SharedUnits at which the system is better than, as good as and worse than the reference.
     n_undefined : int
-        Units without a value of this system.
+        SharedUnits without a value of this system.
     """
 
     system: str
@@ -73,7 +73,7 @@ class MetricResult:
     Attributes
     ----------
     n : int
-        Units with a value of every system.
+        SharedUnits with a value of every system.
     reference : str
         The best system, or the baseline.
     groups : mapping of column to mapping of value to means
@@ -95,7 +95,7 @@ def metric_results(
     request: CompareRequest,
     systems: Sequence[str],
     metrics: Mapping[str, ScoreColumn],
-    counts: Counts,
+    counts: UnitCounts,
 ) -> list[MetricResult]:
     """Return what the counts say of each metric.
 
@@ -178,7 +178,7 @@ _Compared = Mapping[tuple[int, int, int], _Difference]  # by metric, system and 
 
 
 def _compared(
-    request: CompareRequest, counts: Counts, references: Sequence[int], n_systems: int
+    request: CompareRequest, counts: UnitCounts, references: Sequence[int], n_systems: int
 ) -> _Compared:
     """Return the differences of all comparisons, with their corrected p values."""
     occupied = counts.whole.n.any(axis=0)
@@ -222,7 +222,12 @@ def _pairs(request: CompareRequest, reference: int, n_systems: int) -> Iterator[
 
 
 def _against(
-    own: SystemMean, key: tuple[int, int, int], counts: Counts, compared: _Compared, *, higher: bool
+    own: SystemMean,
+    key: tuple[int, int, int],
+    counts: UnitCounts,
+    compared: _Compared,
+    *,
+    higher: bool,
 ) -> SystemMean:
     """Return a system with what is known of it against another one."""
     metric, system, reference = key

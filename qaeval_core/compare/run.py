@@ -7,15 +7,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from qaeval_core.compare.counts import MAX_GROUPS, Counts
+from qaeval_core.compare.counts import MAX_GROUPS, UnitCounts
 from qaeval_core.compare.request import ALPHA, CompareRequest
 from qaeval_core.compare.result import MetricResult, metric_results
-from qaeval_core.compare.sides import Sides, open_sides
-from qaeval_core.compare.texts import TextsOfRows, far_texts
+from qaeval_core.compare.sides import ComparedSides, open_sides, texts_of
 from qaeval_core.compare.units import ROWS_PER_PART, RowParts, Tell, read_parts
 from qaeval_core.errors import ConfigError, SchemaError
 from qaeval_core.profile.run_profile import N_EXACT
 from qaeval_core.schema import ROLES
+
+# By the number of a system, and the number of a row in its corpus.
+TextsOfRows = Mapping[tuple[int, int], Mapping[str, object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,20 +110,20 @@ def compare_systems(
         unit=unit,
         clusters=clusters,
         sentence=_sentence(request, len(found), len(parts.systems), clusters, unit),
-        texts=far_texts(sides, parts, found),
+        texts=_far_texts(sides, parts, found),
         notes=notes,
     )
 
 
 def _counted(
     request: CompareRequest,
-    sides: Sides,
+    sides: ComparedSides,
     on: str | None,
     *,
     stack: ExitStack,
     tell: Tell,
     rows_per_part: int,
-) -> tuple[RowParts, Counts]:
+) -> tuple[RowParts, UnitCounts]:
     parts = read_parts(
         sides,
         stack,
@@ -137,13 +139,13 @@ def _counted(
             "needs two [QA0103]"
         )
     ranges = [(column.low, column.high) for column in sides.metrics.values()]
-    counts = Counts(ranges, len(parts.systems))
+    counts = UnitCounts(ranges, len(parts.systems))
     for units in parts.units():
         counts.add(units)
     return parts, counts
 
 
-def _count_notes(parts: RowParts, counts: Counts) -> Iterator[str]:
+def _count_notes(parts: RowParts, counts: UnitCounts) -> Iterator[str]:
     """Yield what people should know of the rows that were counted."""
     for system, n_repeated, n_unnamed in zip(
         parts.systems, counts.n_repeated.tolist(), counts.n_unnamed.tolist(), strict=True
@@ -164,7 +166,7 @@ def _count_notes(parts: RowParts, counts: Counts) -> Iterator[str]:
             yield f"--by {name}: it has more than {MAX_GROUPS} values, so it has no table"
 
 
-def _clusters(sides: Sides, counts: Counts, unit: str) -> str:
+def _clusters(sides: ComparedSides, counts: UnitCounts, unit: str) -> str:
     """Return what was drawn again, such as ``100 contexts``."""
     n = int(counts.clusters.counts()[0])
     name = f"{sides.cluster}s" if sides.cluster in ROLES else f"values of {sides.cluster}"
@@ -186,3 +188,16 @@ def _sentence(
         f"Differences are paired by {unit}. p is from {request.n_resamples:,} bootstrap draws of "
         f"{clusters}, corrected for {what} (max-T); intervals are not. * marks p <= {ALPHA:g}."
     )
+
+
+def _far_texts(
+    sides: ComparedSides, parts: RowParts, metrics: Sequence[MetricResult]
+) -> dict[tuple[int, int], Mapping[str, object]]:
+    """Return the texts of the rows of units that differ most, by system and row."""
+    found: dict[tuple[int, int], Mapping[str, object]] = {}
+    for i in range(len(parts.systems)):
+        side = sides.sides[i if len(sides.sides) > 1 else 0]
+        rows = sorted({unit.rows[i] for own in metrics for unit in own.far})
+        if side.texts and rows:
+            found |= {(i, row): own for row, own in texts_of(side, rows).items()}
+    return found

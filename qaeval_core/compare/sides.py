@@ -9,9 +9,12 @@ import pyarrow as pa
 
 from qaeval_core.compare.request import CompareRequest
 from qaeval_core.errors import ConfigError, QAEvalError, SchemaError, nearest
-from qaeval_core.pages.example_rows import main_columns
+from qaeval_core.pages.example_rows import main_columns, read_texts
+from qaeval_core.planning.shards import ReadLimits
 from qaeval_core.storage.path import as_path
+from qaeval_core.storage.retry import Outages
 from qaeval_core.tables.corpus import Corpus
+from qaeval_core.tables.executor import RETRY_S
 from qaeval_core.tables.finished_run import read_run
 from qaeval_core.tables.open_corpus import corpus_of_scores, open_corpus, score_files
 from qaeval_core.tables.score_tables import ScoreColumn
@@ -22,7 +25,7 @@ NO_CLUSTER = "none"
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ComparedSide:
     """Rows of one system, or of several that a column tells apart.
 
     Attributes
@@ -37,7 +40,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class ComparedSides:
     """What is compared.
 
     Attributes
@@ -49,14 +52,14 @@ class Sides:
         Its column on each side; empty where each row is alone.
     """
 
-    sides: tuple[Side, ...]
+    sides: tuple[ComparedSide, ...]
     metrics: Mapping[str, ScoreColumn]
     cluster: str
     cluster_columns: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
 
-def open_sides(request: CompareRequest) -> Sides:
+def open_sides(request: CompareRequest) -> ComparedSides:
     """Open what a request names; only footers and what runs wrote are read.
 
     Raises
@@ -72,14 +75,14 @@ def open_sides(request: CompareRequest) -> Sides:
             _check_there(side, str(name))
     _check_settings(sides, metrics, request, notes)
     cluster, columns = _clusters(sides, request)
-    return Sides(sides, metrics, cluster, columns, tuple(notes))
+    return ComparedSides(sides, metrics, cluster, columns, tuple(notes))
 
 
-def _side(name: str, path: str, request: CompareRequest, notes: list[str]) -> Side:
+def _side(name: str, path: str, request: CompareRequest, notes: list[str]) -> ComparedSide:
     out = as_path(path)
     if not (out / "run.json").is_file():
         corpus = open_corpus(path, columns={})
-        return Side(name, corpus, corpus.roles)
+        return ComparedSide(name, corpus, corpus.roles)
     try:
         corpus = open_corpus(path, columns={}, inputs=request.inputs)
     except QAEvalError as error:
@@ -87,21 +90,21 @@ def _side(name: str, path: str, request: CompareRequest, notes: list[str]) -> Si
         corpus = corpus_of_scores(run.out, score_files(run))
         corpus = replace(corpus, instances=run.instances)
         notes.append(f"{name}: the input is not read, and no texts are shown. {error}")
-        return Side(name, corpus, {})
+        return ComparedSide(name, corpus, {})
     notes += corpus.notes
     run = read_run(path, is_partial=True)
     texts = {role: column for role, column in run.columns.items() if role != "id"}
-    return Side(name, corpus, {**corpus.roles, **texts} if run.config.output.texts else {})
+    return ComparedSide(name, corpus, {**corpus.roles, **texts} if run.config.output.texts else {})
 
 
-def _check_there(side: Side, name: str) -> None:
+def _check_there(side: ComparedSide, name: str) -> None:
     if name not in side.corpus.names:
         raise SchemaError(
             f"{side.name}: no column {name!r}{nearest(name, side.corpus.names)} [QA0305]"
         )
 
 
-def _metrics(sides: Sequence[Side], request: CompareRequest) -> dict[str, ScoreColumn]:
+def _metrics(sides: Sequence[ComparedSide], request: CompareRequest) -> dict[str, ScoreColumn]:
     """Return the columns that are compared: as named, else the main one of each metric."""
     corpora = [side.corpus for side in sides]
     for name in request.metrics:
@@ -132,7 +135,7 @@ def _is_number(corpus: Corpus, name: str) -> bool:
 
 
 def _check_settings(
-    sides: Sequence[Side],
+    sides: Sequence[ComparedSide],
     metrics: Mapping[str, ScoreColumn],
     request: CompareRequest,
     notes: list[str],
@@ -154,7 +157,9 @@ def _check_settings(
             notes.append(f"{name} was scored in different ways by {first[0]} and {other[0]}")
 
 
-def _clusters(sides: Sequence[Side], request: CompareRequest) -> tuple[str, tuple[str, ...]]:
+def _clusters(
+    sides: Sequence[ComparedSide], request: CompareRequest
+) -> tuple[str, tuple[str, ...]]:
     """Return what rows share, and its column on each side."""
     asked = request.cluster
     if asked == NO_CLUSTER:
@@ -169,8 +174,26 @@ def _clusters(sides: Sequence[Side], request: CompareRequest) -> tuple[str, tupl
     return "", ()
 
 
-def _role_column(side: Side, role: str) -> str | None:
+def _role_column(side: ComparedSide, role: str) -> str | None:
     corpus = side.corpus
     # The question of a run may be its candidate, which another system lacks.
     column = role if role in corpus.names else corpus.roles.get(role)
     return column if column in corpus.names else None
+
+
+def texts_of(side: ComparedSide, rows: Sequence[int]) -> dict[int, Mapping[str, object]]:
+    """Return the texts of rows by their numbers in the corpus."""
+    files = side.corpus.files
+    places = {}
+    for row in rows:
+        file = next(own for own in reversed(files) if own.start <= row and own.n_rows)
+        places[file.relative, row - file.start] = row
+    texts = read_texts(
+        list(places),
+        files=[file.source for file in files],
+        n_rows={file.source.file_id: file.n_rows for file in files},
+        columns=side.texts,
+        limits=ReadLimits(),
+        outages=Outages(retry_s=RETRY_S),
+    )
+    return {places[place]: own for place, own in texts.items()}

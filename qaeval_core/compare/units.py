@@ -19,7 +19,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from qaeval_core.compare.sides import Sides
+from qaeval_core.compare.sides import ComparedSides
 from qaeval_core.errors import ConfigError
 from qaeval_core.stats.paired_rows import match_rows
 from qaeval_core.storage.retry import Outages
@@ -36,7 +36,7 @@ _KEY, _CLUSTER, _SYSTEM, _ROW, _N = "\x01key", "\x01cluster", "\x01system", "\x0
 
 
 @dataclass(frozen=True, slots=True)
-class Units:
+class SharedUnits:
     """Rows that every system has.
 
     Attributes
@@ -53,7 +53,7 @@ class Units:
         Rows of each system, those of these units, those whose key is there twice, and those
         without one.
     n_other_clusters : int
-        Units whose cluster is another one for some system.
+        SharedUnits whose cluster is another one for some system.
     """
 
     keys: pa.ChunkedArray
@@ -79,7 +79,7 @@ class RowParts:
         Rows that no system's name is known of.
     """
 
-    sides: Sides
+    sides: ComparedSides
     by: Sequence[str]
     on: str | None
     n_parts: int
@@ -110,7 +110,7 @@ class RowParts:
         at = coded.indices.fill_null(0).to_numpy(zero_copy_only=False)
         return np.where(is_there, numbers[at] if len(own) else -1, -1).astype(np.int16)
 
-    def units(self) -> Iterator[Units]:
+    def units(self) -> Iterator[SharedUnits]:
         """Yield what every system has, part by part."""
         for number in range(self.n_parts):
             if self.folder is None:
@@ -118,7 +118,7 @@ class RowParts:
             elif (path := self.folder / f"{number}.arrow").is_file():
                 yield self._matched(pl.read_ipc_stream(path))
 
-    def _matched(self, table: pl.DataFrame) -> Units:
+    def _matched(self, table: pl.DataFrame) -> SharedUnits:
         names = list(self.sides.metrics)
         own = [table.filter(pl.col(_SYSTEM) == i).drop(_SYSTEM) for i in range(len(self.systems))]
         n_rows = np.array([frame.height for frame in own])
@@ -130,7 +130,7 @@ class RowParts:
         matched = match_rows([frame[_KEY].to_arrow() for frame in map(_plain, own)])
         taken = [frame[rows] for frame, rows in zip(own, matched.rows, strict=True)]
         clusters = np.stack([frame[_CLUSTER].to_numpy() for frame in taken])
-        return Units(
+        return SharedUnits(
             keys=pa.chunked_array([taken[0][_KEY].to_arrow()]),
             clusters=clusters[0],
             groups={name: pa.chunked_array([taken[0][name].to_arrow()]) for name in self.by},
@@ -159,7 +159,7 @@ def _averaged(frame: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
 
 
 def read_parts(
-    sides: Sides,
+    sides: ComparedSides,
     stack: ExitStack,
     *,
     system: str | None,

@@ -20,6 +20,7 @@ from llm_server import LlmServer
 # In this order, in one folder: what one page makes, those behind it use.
 RUN = (
     *(DOCS / f"{name}.md" for name in ("scoring", "filter", "audit", "metrics", "correlation")),
+    DOCS / "systems.md",
     DOCS / "language-models.md",
     *(DOCS / f"{name}.md" for name in ("extending", "training", "settings", "cluster")),
 )

@@ -148,6 +148,8 @@ OF_THEIR_OWN = {
     "--labels": "of good rows, or ratings",
     "--cluster": "a column, or also a role",
     "--local": "one process, or several",
+    "--on": "a key to join by, or what rows share",
+    "--system": "systems of a study, or of one OUT",
     "--column": "roles of training files are others",
 }
 
