@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
@@ -29,6 +31,8 @@ FORMATS: tuple[str, ...] = get_args(Format)
 _LEAST_DECIMALS, _MOST_DECIMALS = 3, 6
 # Of tabulate.
 _STYLES = {"text": "plain", "markdown": "pipe", "latex": "latex_booktabs"}
+# What papers write for names of statistics.
+_SYMBOLS = {"pearson": "$r$", "spearman": r"$\rho$", "kendall": r"$\tau_b$"}
 # Beyond, a share in percent is rounding.
 _PERCENT_DIGITS = 12
 
@@ -70,6 +74,9 @@ class ResultTable:
         A line above; "" for none.
     remarks : sequence of str
         Lines below.
+    over : sequence of str
+        A heading above each name of the head, "" for none. Equal ones that follow each other are
+        one heading in LaTeX. Elsewhere they stand before the name.
     """
 
     name: str
@@ -77,6 +84,13 @@ class ResultTable:
     rows: Sequence[Sequence[Cell]]
     title: str = ""
     remarks: Sequence[str] = ()
+    over: Sequence[str] = ()
+
+    def names(self, sign: str) -> list[str]:
+        """Return the name of each column, with a sign between its heading and its own."""
+        over = self.over or [""] * len(self.head)
+        pairs = zip(over, self.head, strict=True)
+        return [f"{above}{sign}{own}" if above else own for above, own in pairs]
 
 
 def check_format(name: str) -> str:
@@ -113,12 +127,13 @@ def printed(
     Returns
     -------
     str
-        CSV has a column for each end of intervals; JSON is an object of tables, by name.
+        CSV has a column for each end of intervals, and an empty line between tables. JSON is an
+        object of tables, by name.
     """
     if form == "json":
         return json.dumps({own.name: _content(own, percent) for own in tables}, indent=2)
     if form == "csv":
-        return "\n".join(_csv(own, percent) for own in tables)
+        return "\n\n".join(_csv(own, percent) for own in tables)
     return "\n\n".join(_table(own, form, percent, width) for own in tables)
 
 
@@ -131,23 +146,56 @@ def _table(table: ResultTable, form: str, percent: bool, width: int | None) -> s
         for row in table.rows
     ]
     columns = list(zip(*table.rows, strict=True)) or [() for _ in table.head]
+    has_heads_over = form == "latex" and bool(table.over)
+    names = table.head if has_heads_over else table.names(" ")
     lines = tabulate(
         rows,
-        headers=[_inline(name, form) for name in table.head],
+        headers=[_inline(own, form) for own in names],
         tablefmt=_STYLES[form],
         disable_numparse=True,
         colalign=[_align(own) for own in columns] if rows else None,
     )
-    title = {"markdown": f"**{table.title}**\n", "latex": f"% {table.title}"}.get(form, table.title)
+    if has_heads_over:
+        lines = _with_heads_over(lines, [_inline(own, form) for own in table.over])
+    title = _inline(table.title, form)
+    title = {"markdown": f"**{title}**\n", "latex": f"% {title}"}.get(form, title)
     before = [title] if table.title else []
     sign = {"latex": "% ", "markdown": "\n"}.get(form, "")
-    return "\n".join([*before, lines, *(f"{sign}{line}" for line in table.remarks)])
+    below = (f"{sign}{_inline(line, form)}" for line in table.remarks)
+    return "\n".join([*before, lines, *below])
+
+
+def _with_heads_over(lines: str, over: Sequence[str]) -> str:
+    """Return a table of LaTeX with a row of headings, and rules below them, above its head."""
+    begin, top, head, *others = lines.split("\n")
+    spans = [(name, len(list(own))) for name, own in itertools.groupby(over)]
+    words = _escaped([name for name, _ in spans])
+    cells, rules, last = [], [], 0
+    for (name, n_columns), word in zip(spans, words, strict=True):
+        cells.append(rf"\multicolumn{{{n_columns}}}{{c}}{{{_SYMBOLS.get(name, word)}}}")
+        rules += [rf"\cmidrule(lr){{{last + 1}-{last + n_columns}}}"] if name else []
+        last += n_columns
+    names = [_SYMBOLS.get(own, own) for own in _cells(head)]
+    above = [" & ".join(cells) + r" \\", " ".join(rules)]
+    return "\n".join([begin, top, *above, " & ".join(names) + r" \\", *others])
+
+
+def _escaped(texts: Sequence[str]) -> list[str]:
+    from tabulate import tabulate
+
+    row = tabulate([], headers=texts, tablefmt=_STYLES["latex"], disable_numparse=True)
+    return _cells(row.split("\n")[2])
+
+
+def _cells(row: str) -> list[str]:
+    """Return the cells of a row of LaTeX."""
+    return [own.strip() for own in re.split(r"(?<!\\)&", row.removesuffix(r"\\"))]
 
 
 def _inline(text: str, form: str) -> str:
-    """Return a text as a cell of one line; of LaTeX tabulate escapes signs itself."""
+    """Return a text in one line; what LaTeX reads as signs tabulate escapes itself."""
     line = " ".join(text.split())
-    return line.replace("|", r"\|") if form == "markdown" else line
+    return re.sub(r"([|<])", r"\\\1", line) if form == "markdown" else line
 
 
 def _align(cells: Sequence[Cell]) -> str:
@@ -222,7 +270,7 @@ def _content(table: ResultTable, percent: bool) -> dict[str, Any]:
 def _pairs(table: ResultTable, row: Sequence[Cell], percent: bool) -> list[tuple[str, Any]]:
     """Return the names and plain values of a row; an estimate with an interval has three."""
     pairs: list[tuple[str, Any]] = []
-    for i, (name, cell) in enumerate(zip(table.head, row, strict=True)):
+    for i, (name, cell) in enumerate(zip(table.names("_"), row, strict=True)):
         pairs.append((name, _plain(cell, percent)))
         if _has_interval(table, i):
             ends = (cell.low, cell.high) if isinstance(cell, Estimate) else (None, None)
@@ -241,6 +289,6 @@ def _csv(table: ResultTable, percent: bool) -> str:
     text = io.StringIO(newline="")
     rows: list[Mapping[str, Any]] = [dict(_pairs(table, row, percent)) for row in table.rows]
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(list(rows[0]) if rows else list(table.head))
+    writer.writerow(list(rows[0]) if rows else table.names("_"))
     writer.writerows(list(row.values()) for row in rows)
     return text.getvalue().rstrip("\n")

@@ -79,3 +79,31 @@ def test_a_table_without_rows_has_its_head() -> None:
     empty = ResultTable("t", ("a", "b"), [])
     for form in ("text", "markdown", "latex", "csv"):
         assert "a" in printed([empty], form)
+
+
+def test_headings_over_columns_are_spans_in_latex_and_words_elsewhere() -> None:
+    row = ["a", Estimate(0.25), Estimate(0.5, 0.4, 0.6), Estimate(None)]
+    over = ("", "is_fluent", "is_fluent", "50 %")
+    table = ResultTable("t", ("metric", "pearson", "kendall", "p"), [row], over=over)
+    lines = printed([table], "latex").splitlines()
+    assert lines[2:5] == [
+        r"\multicolumn{1}{c}{} & \multicolumn{2}{c}{is\_fluent} & \multicolumn{1}{c}{50 \%} \\",
+        r"\cmidrule(lr){2-3} \cmidrule(lr){4-4}",
+        r"metric & $r$ & $\tau_b$ & p \\",
+    ]
+    for form in ("text", "markdown"):
+        assert "is_fluent pearson" in printed([table], form)
+    assert list(json.loads(printed([table], "json"))["t"]["rows"][0]) == [
+        "metric", "is_fluent_pearson", "is_fluent_kendall", "is_fluent_kendall_low",
+        "is_fluent_kendall_high", "50 %_p",
+    ]  # fmt: skip
+    empty = ResultTable("t", table.head, [], over=over)
+    assert printed([empty], "csv") == "metric,is_fluent_pearson,is_fluent_kendall,50 %_p"
+
+
+def test_tables_of_csv_stand_apart_and_no_title_breaks_a_line() -> None:
+    assert len(printed([TABLE, TABLE], "csv").split("\n\n")) == 2
+    table = ResultTable("t", ("a",), [["<b"]], title="x<y\nz", remarks=("of\n<b>",))
+    assert printed([table], "latex").splitlines()[0] == "% x<y z"
+    assert printed([table], "markdown").splitlines()[0] == r"**x\<y z**"
+    assert r"\<b " in printed([table], "markdown") and r"of \<b>" in printed([table], "markdown")
