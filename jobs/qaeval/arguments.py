@@ -203,6 +203,27 @@ SeedOption = Annotated[
         group=RUN, metavar="N", text="Random seed. The same seed and input give the same result."
     ),
 ]
+FormatOption = Annotated[
+    str,
+    option(
+        "--format",
+        group=OUTPUT,
+        metavar="FORMAT",
+        text="Form of the printed results: text, markdown, latex, json or csv.",
+    ),
+]
+PercentOption = Annotated[bool, flag("--percent", group=OUTPUT, text="Show scores times 100.")]
+WidthOption = Annotated[
+    int | None,
+    option(
+        "--width",
+        group=OUTPUT,
+        metavar="N",
+        min=0,
+        text="Decimals of printed scores.",
+        show_default="two digits of half the interval",
+    ),
+]
 DryRunOption = Annotated[
     bool,
     flag("--dry-run", group=RUN, text="Show the planned work and its cost. Write nothing."),

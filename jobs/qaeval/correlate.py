@@ -11,7 +11,16 @@ import typer
 
 from qaeval import arguments
 from qaeval import command as options
-from qaeval.arguments import EncodingOption, MovedInputOption, SeedOption, flag, option
+from qaeval.arguments import (
+    EncodingOption,
+    FormatOption,
+    MovedInputOption,
+    PercentOption,
+    SeedOption,
+    WidthOption,
+    flag,
+    option,
+)
 from qaeval_core.errors import ConfigError, QAEvalError
 
 EPILOG = """Examples:
@@ -27,6 +36,8 @@ EPILOG = """Examples:
   qaeval correlate out --human rating --system model --question id
 
   qaeval correlate out --human rating --win-lose id --min-gap 2 --out study
+
+  qaeval correlate out --human fluency,relevance --format latex > table.tex
 
 Undefined values (null, NaN, infinite) are left out pairwise and counted.
 Intervals are 95 % bootstrap intervals.
@@ -88,6 +99,9 @@ def correlate(
             text="Folder for Parquet tables, report.json and correlate.html.",
         ),
     ] = None,
+    form: FormatOption = "text",
+    percent: PercentOption = False,
+    width: WidthOption = None,
     metrics: Annotated[
         str | None,
         option(
@@ -212,12 +226,15 @@ def correlate(
     intervals. It can also compare metrics, and correlate subsets and systems.
     """
     # Imported here: --help needs none of it.
+    from qaeval_core.pages.printed import check_format, printed
     from qaeval_core.storage.path import open_out
-    from qaeval_core.study.output import check_out, study_lines, write_study
+    from qaeval_core.study.output import check_out, heading_lines, study_lines, write_study
     from qaeval_core.study.records import StudyRequest
+    from qaeval_core.study.result_tables import result_tables
     from qaeval_core.study.run import run_study
 
     try:
+        check_format(form)
         if labels is not None and (ratings is not None or on is not None):
             raise ConfigError("--labels FILE means --with FILE --on id; give one of them [QA0102]")
         request = StudyRequest(
@@ -248,10 +265,19 @@ def correlate(
         if folder is not None:
             check_out(folder)
         study = run_study(request, say=options.say)
-        for line in study_lines(study):
-            options.show(line)
+        # What is no table stands apart from those that people paste.
+        say = options.show if form == "text" else options.say
+        if form == "text":
+            for line in study_lines(study, percent=percent, width=width):
+                say(line)
+        else:
+            for line in heading_lines(study):
+                say(line)
+            options.show_lines(
+                printed(result_tables(study, form), form, percent=percent, width=width)
+            )
         for path in write_study(study, folder) if folder is not None else ():
-            options.show(str(path))
+            say(str(path))
     except QAEvalError as error:
         options.fail(error)
 

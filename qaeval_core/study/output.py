@@ -19,13 +19,19 @@ _PACKAGES = ("scipy", "polars", "scikit-learn")
 PAGE = "correlate.html"
 
 
-def study_lines(study: Study) -> list[str]:
-    """Return everything found, as text."""
-    lines = [f"{study.n_rows:,} rows, metrics: {', '.join(study.metrics)}"]
-    lines += [f"note: {note}" for note in study.notes]
+def heading_lines(study: Study) -> list[str]:
+    """Return what was read, and the notes."""
+    first = f"{study.n_rows:,} rows, metrics: {', '.join(study.metrics)}"
+    return [first, *(f"note: {note}" for note in study.notes)]
+
+
+def study_lines(study: Study, *, percent: bool = False, width: int | None = None) -> list[str]:
+    """Return everything found, as text; by default with three decimals."""
+    lines = heading_lines(study)
     for table in TABLES:
         for shown in sections(study, table):
-            rows = table_lines(shown.head, shown.rows, n_left=shown.n_left)
+            words = shown.words(percent=percent, width=width)
+            rows = table_lines(shown.head, words, n_left=shown.n_left)
             lines += ["", shown.title, *rows, *shown.remarks]
     return lines
 

@@ -10,7 +10,10 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
+from qaeval_core.pages import printed
+from qaeval_core.pages.printed import Estimate
 from qaeval_core.stats.correlation import COEFFICIENTS
 from qaeval_core.study.correlations import MIN_SYSTEMS
 from qaeval_core.study.records import ALL_ROWS, DRAWS, SEGMENT, SYSTEM, Statistic, Study
@@ -22,7 +25,8 @@ _REASONS = {
     "one_label": "one label alone",
     "no_pairs": "no pairs",
 }
-_POINTS = {SEGMENT: "rows", SYSTEM: "systems", DRAWS: "systems in draws"}
+POINTS = {SEGMENT: "rows", SYSTEM: "systems", DRAWS: "systems in draws"}
+Cell: TypeAlias = str | int | float | Statistic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +35,8 @@ class Shown:
 
     Attributes
     ----------
-    rows : list of list of str
-        Cells, as many as in ``head``; the first ``n_left`` columns are words, the others numbers.
+    cells : list of list of str, int, float or Statistic
+        As many as in ``head``; the first ``n_left`` columns are words, the others numbers.
     groups : list of list of Statistic
         What each row shows.
     remarks : list of str
@@ -41,7 +45,7 @@ class Shown:
 
     title: str
     head: list[str]
-    rows: list[list[str]]
+    cells: list[list[Cell]]
     groups: list[list[Statistic]]
     n_left: int = 1
     remarks: list[str] = field(default_factory=list)
@@ -50,6 +54,39 @@ class Shown:
     def first(self) -> Statistic:
         """A statistic of the table: all have its level, human column and subset."""
         return self.groups[0][0]
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The cells as words."""
+        return self.words()
+
+    def words(self, *, percent: bool = False, width: int | None = None) -> list[list[str]]:
+        """Return the cells as words, in percent or with so many decimals."""
+        return [[_words(own, percent, width) for own in row] for row in self.cells]
+
+
+def _words(cell: Cell, percent: bool, width: int | None) -> str:
+    if isinstance(cell, str):
+        return cell
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    if isinstance(cell, float):
+        return f"{cell:.{4 if width is None else width}f}"
+    words = number(cell.value, cell.low, cell.high, reason=cell.reason)
+    if (percent or width is not None) and not math.isnan(cell.value):
+        words = printed.shown(estimate(cell), percent=percent, width=width)
+    return words if math.isnan(cell.p_value) else f"{words} p {p_shown(cell)}"
+
+
+def p_shown(one: Statistic) -> str:
+    """Return the p-value of a comparison, in brackets the corrected one; "" where undefined."""
+    return "" if math.isnan(one.p_value) else f"{one.p_value:.3f} ({one.p_corrected:.3f})"
+
+
+def estimate(one: Statistic) -> Estimate:
+    """Return a statistic as a number with its interval, None where undefined."""
+    value, low, high = (None if math.isnan(own) else own for own in (one.value, one.low, one.high))
+    return Estimate(value, low, high)
 
 
 def sections(study: Study, table: str) -> Iterator[Shown]:
@@ -88,10 +125,6 @@ def number(value: float, low: float, high: float, *, reason: str | None) -> str:
     return f"{value:6.3f} [{low:6.3f}, {high:6.3f}]"
 
 
-def _number(one: Statistic) -> str:
-    return number(one.value, one.low, one.high, reason=one.reason)
-
-
 def reason_shown(reason: str | None) -> str:
     """Return in words why a statistic is undefined."""
     return _REASONS.get(reason or "", str(reason))
@@ -104,17 +137,17 @@ def _correlations(found: Sequence[Statistic]) -> Shown:
         title += f"; {first.n_undefined_human:,} rows without a rating left out"
     by_metric = [list(own) for _, own in itertools.groupby(found, lambda one: one.metric)]
     groups = sorted(by_metric, key=lambda own: -own[0].strength)
-    rows = [
+    cells: list[list[Cell]] = [
         [
             own[0].metric + ("" if own[0].higher_is_better else " (lower is better)"),
-            f"{own[0].n:,}",
-            f"{own[0].n_undefined:,}",
-            *(_number(one) for one in own),
+            own[0].n,
+            own[0].n_undefined,
+            *own,
         ]
         for own in groups
     ]
-    head = ["metric", f"n {_POINTS[first.level]}", "undefined", *COEFFICIENTS]
-    return Shown(title=title, head=head, rows=rows, groups=groups, remarks=_shaky(found))
+    head = ["metric", f"n {POINTS[first.level]}", "undefined", *COEFFICIENTS]
+    return Shown(title=title, head=head, cells=cells, groups=groups, remarks=_shaky(found))
 
 
 def _shaky(found: Sequence[Statistic]) -> list[str]:
@@ -136,16 +169,9 @@ def _comparisons(found: Sequence[Statistic]) -> Shown:
     )
     pairs = itertools.groupby(found, lambda one: (one.metric, one.metric_b))
     groups = [list(own) for _, own in pairs]
-    rows = []
-    for group in groups:
-        p_values = [
-            "" if math.isnan(one.p_value) else f" p {one.p_value:.3f} ({one.p_corrected:.3f})"
-            for one in group
-        ]
-        cells = [_number(one) + shown for one, shown in zip(group, p_values, strict=True)]
-        rows.append([group[0].metric, group[0].metric_b, f"{group[0].n:,}", *cells])
+    cells: list[list[Cell]] = [[own[0].metric, own[0].metric_b, own[0].n, *own] for own in groups]
     head = ["A", "B", "n", *COEFFICIENTS]
-    return Shown(title=title, head=head, rows=rows, groups=groups, n_left=2)
+    return Shown(title=title, head=head, cells=cells, groups=groups, n_left=2)
 
 
 def _areas(found: Sequence[Statistic]) -> Shown:
@@ -153,18 +179,11 @@ def _areas(found: Sequence[Statistic]) -> Shown:
     if found[0].n_undefined_human:
         title += f"; {found[0].n_undefined_human:,} rows without a label left out"
     ordered = sorted(found, key=lambda one: -one.strength)
-    rows = [
-        [
-            one.metric,
-            f"{one.n_positive:,}",
-            f"{one.n_negative:,}",
-            f"{one.n_undefined:,}",
-            _number(one),
-        ]
-        for one in ordered
+    cells: list[list[Cell]] = [
+        [one.metric, one.n_positive, one.n_negative, one.n_undefined, one] for one in ordered
     ]
     head = ["metric", "positive", "negative", "undefined", "AUC"]
-    return Shown(title=title, head=head, rows=rows, groups=[[one] for one in ordered])
+    return Shown(title=title, head=head, cells=cells, groups=[[one] for one in ordered])
 
 
 def _win_lose(found: Sequence[Statistic]) -> Shown:
@@ -174,19 +193,12 @@ def _win_lose(found: Sequence[Statistic]) -> Shown:
         f"above {first.min_gap:g}; share ranked as people do, a tie is no agreement"
     )
     ordered = sorted(found, key=lambda one: -one.strength)
-    rows = [
-        [
-            one.metric,
-            f"{one.n_agree:,}",
-            f"{one.n_tied:,}",
-            f"{one.n_disagree:,}",
-            f"{one.n_undefined:,}",
-            _number(one),
-        ]
+    cells: list[list[Cell]] = [
+        [one.metric, one.n_agree, one.n_tied, one.n_disagree, one.n_undefined, one]
         for one in ordered
     ]
     head = ["metric", "agree", "tied", "disagree", "undefined", "share"]
-    return Shown(title=title, head=head, rows=rows, groups=[[one] for one in ordered])
+    return Shown(title=title, head=head, cells=cells, groups=[[one] for one in ordered])
 
 
 def _selection(found: Sequence[Statistic]) -> Shown:
@@ -196,12 +208,12 @@ def _selection(found: Sequence[Statistic]) -> Shown:
         f"{first.n_undefined:,} with an undefined value left out; held-out errors"
     )
     groups = [list(choices) for _, choices in itertools.groupby(found, lambda one: one.step)]
-    rows = []
+    cells: list[list[Cell]] = []
     for own in groups:
         chosen = ", ".join(f"{one.metric} {one.n_chosen}/{one.n_repeats}" for one in own)
-        rows.append([f"{own[0].step}", chosen, f"{own[0].value:.4f}", f"{own[0].r2:.4f}"])
+        cells.append([f"{own[0].step}", chosen, own[0].value, own[0].r2])
     head = ["step", "chosen", "MSE", "R2"]
-    return Shown(title=title, head=head, rows=rows, groups=groups, n_left=2)
+    return Shown(title=title, head=head, cells=cells, groups=groups, n_left=2)
 
 
 _SHOWN: dict[str, Callable[[Sequence[Statistic]], Shown]] = {

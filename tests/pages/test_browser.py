@@ -24,6 +24,8 @@ from explain.test_page import make_explanation, make_standing
 from filter_corpora import questions
 from helpers import qaeval, run_locally
 from qaeval_core.explain.page import explanation_page
+from study.test_formats import correlated, rendered
+from study.test_pinned_study import write_tables
 
 WIDTHS = (400, 1400)
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
@@ -173,3 +175,14 @@ def test_a_page_that_scrolls_would_be_seen(pages: dict[str, str], tmp_path: Path
     wide = '<p style="width: 200px; white-space: nowrap">' + "wide " * 200 + "</p></main>"
     found = measured(pages["explain"].replace("</main>", wide), 400, tmp_path)
     assert found["scroll"] > 400 and found["problems"]
+
+
+def test_markdown_of_a_study_is_a_table(tmp_path: Path) -> None:
+    """Each cell is seen as a text of its own; what is no table would be one paragraph."""
+    scores = write_tables(tmp_path)["scores"]
+    words = ("--human", "rating", "--metrics", "good,near", "--resamples", "20")
+    text, _ = correlated(scores, *words, "--format", "markdown")
+    found = measured(rendered(text), 1400, tmp_path)
+    title, table, *remarks = text.strip().split("\n\n")
+    assert title.startswith("**") and table.count("[") == 2 * 3 and found["problems"] == []
+    assert found["texts"] == 1 + 3 * 4 + len(remarks)
