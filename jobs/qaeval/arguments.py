@@ -179,12 +179,12 @@ FormatOption = Annotated[
         "--format",
         group=OUTPUT,
         metavar="NAME",
-        text="Print the table as text, markdown, latex, json or csv.",
+        text="Print tables as text, markdown, latex, json or csv.",
         autocompletion=complete_formats,
     ),
 ]
 PercentOption = Annotated[
-    bool, flag("--percent", group=OUTPUT, text="Print scores from 0 to 1 times 100.")
+    bool, flag("--percent", group=OUTPUT, text="Print scores times 100, where they are at most 1.")
 ]
 WidthOption = Annotated[
     int | None,
@@ -201,27 +201,6 @@ SeedOption = Annotated[
     int,
     option(
         group=RUN, metavar="N", text="Random seed. The same seed and input give the same result."
-    ),
-]
-FormatOption = Annotated[
-    str,
-    option(
-        "--format",
-        group=OUTPUT,
-        metavar="FORMAT",
-        text="Form of the printed results: text, markdown, latex, json or csv.",
-    ),
-]
-PercentOption = Annotated[bool, flag("--percent", group=OUTPUT, text="Show scores times 100.")]
-WidthOption = Annotated[
-    int | None,
-    option(
-        "--width",
-        group=OUTPUT,
-        metavar="N",
-        min=0,
-        text="Decimals of printed scores.",
-        show_default="two digits of half the interval",
     ),
 ]
 DryRunOption = Annotated[

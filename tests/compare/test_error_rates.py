@@ -126,7 +126,7 @@ def test_rows_that_share_contexts_hardly_ever_differ() -> None:
 @pytest.mark.shared_data
 def test_a_planted_difference_is_found_more_often_than_without_pairs(judged: tuple) -> None:
     """The page says how often."""
-    values, clusters, systems = judged
+    values, _, systems = judged
     pair = values[[systems.index(name) for name in PAIR]]
     planted = PLANTED_SD * pair.std()
     rng = np.random.default_rng(4)
