@@ -12,7 +12,7 @@ from qaeval_core.compare.page import compare_page
 from qaeval_core.compare.result import MetricResult, SystemMean
 from qaeval_core.compare.run import SystemComparison
 from qaeval_core.errors import ConfigError
-from qaeval_core.pages.printed import Cell, Estimate, ResultTable
+from qaeval_core.pages.printed import ResultCell, Estimate, ResultTable
 from qaeval_core.signature import environment
 from qaeval_core.storage.path import StoragePath
 
@@ -40,7 +40,7 @@ def tables(found: SystemComparison, form: str = "text") -> list[ResultTable]:
 
 def _flat(found: SystemComparison) -> ResultTable:
     head = ("metric", "rank", "system", "mean", "difference", "p", "wins", "ties", "losses", "n")
-    rows: list[list[Cell]] = []
+    rows: list[list[ResultCell]] = []
     for result in found.metrics:
         for own in result.systems:
             rows.append(
@@ -78,7 +78,7 @@ def is_share(result: MetricResult) -> bool:
 
 
 def _systems(found: SystemComparison, result: MetricResult) -> ResultTable:
-    rows: list[list[Cell]] = []
+    rows: list[list[ResultCell]] = []
     for own in result.systems:
         is_reference = own.system == result.reference
         counts = "" if is_reference else f"{own.wins:,} / {own.ties:,} / {own.losses:,}"
@@ -105,7 +105,7 @@ def _systems(found: SystemComparison, result: MetricResult) -> ResultTable:
 def _groups(result: MetricResult) -> Iterator[ResultTable]:
     names = [own.system for own in result.systems]
     for by, groups in result.groups.items():
-        rows: list[list[Cell]] = []
+        rows: list[list[ResultCell]] = []
         for value, means in (groups or {}).items():
             known = {own.system: own for own in means}
             cells = [estimate(known[name], is_share=is_share(result)) for name in names]
@@ -116,7 +116,7 @@ def _groups(result: MetricResult) -> Iterator[ResultTable]:
 
 
 def _far(found: SystemComparison, result: MetricResult) -> ResultTable:
-    rows: list[list[Cell]] = []
+    rows: list[list[ResultCell]] = []
     are_few = len(found.systems) <= _MOST_COLUMNS
     for unit in result.far:
         known = dict(zip(found.systems, unit.values, strict=True))

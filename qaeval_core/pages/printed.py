@@ -56,7 +56,7 @@ class Estimate:
     mark: str = ""
 
 
-Cell: TypeAlias = Estimate | str | int | float | None
+ResultCell: TypeAlias = Estimate | str | int | float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class ResultTable:
     name : str
         A word, under which JSON has it.
     head : sequence of str
-    rows : sequence of sequence of Cell
+    rows : sequence of sequence of ResultCell
         One cell for each column of the head.
     title : str
         A line above; "" for none.
@@ -81,7 +81,7 @@ class ResultTable:
 
     name: str
     head: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[ResultCell]]
     title: str = ""
     remarks: Sequence[str] = ()
     over: Sequence[str] = ()
@@ -198,12 +198,12 @@ def _inline(text: str, form: str) -> str:
     return re.sub(r"([|<])", r"\\\1", line) if form == "markdown" else line
 
 
-def _align(cells: Sequence[Cell]) -> str:
+def _align(cells: Sequence[ResultCell]) -> str:
     are_words = all(own is None or isinstance(own, str) for own in cells)
     return "left" if are_words else "right"
 
 
-def shown(cell: Cell, *, percent: bool = False, width: int | None = None) -> str:
+def shown(cell: ResultCell, *, percent: bool = False, width: int | None = None) -> str:
     """Return a cell as text.
 
     Examples
@@ -250,7 +250,7 @@ def decimals_of(low: float | None, high: float | None) -> int:
     return min(max(wanted, _LEAST_DECIMALS), _MOST_DECIMALS)
 
 
-def _plain(cell: Cell, percent: bool) -> Any:
+def _plain(cell: ResultCell, percent: bool) -> Any:
     if isinstance(cell, Estimate):
         return _scaled(cell, cell.value, percent)
     return None if isinstance(cell, float) and math.isnan(cell) else cell
@@ -267,7 +267,7 @@ def _content(table: ResultTable, percent: bool) -> dict[str, Any]:
     return {"rows": rows, "remarks": list(table.remarks)}
 
 
-def _pairs(table: ResultTable, row: Sequence[Cell], percent: bool) -> list[tuple[str, Any]]:
+def _pairs(table: ResultTable, row: Sequence[ResultCell], percent: bool) -> list[tuple[str, Any]]:
     """Return the names and plain values of a row; an estimate with an interval has three."""
     pairs: list[tuple[str, Any]] = []
     for i, (name, cell) in enumerate(zip(table.names("_"), row, strict=True)):
