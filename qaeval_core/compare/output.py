@@ -12,7 +12,7 @@ from qaeval_core.compare.page import compare_page
 from qaeval_core.compare.result import MetricResult, SystemMean
 from qaeval_core.compare.run import SystemComparison
 from qaeval_core.errors import ConfigError
-from qaeval_core.pages.printed import ResultCell, Estimate, ResultTable
+from qaeval_core.pages.printed import Estimate, ResultCell, ResultTable
 from qaeval_core.signature import environment
 from qaeval_core.storage.path import StoragePath
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from qaeval_core.pages.printed import Cell, Estimate, ResultTable
+from qaeval_core.pages.printed import Estimate, ResultCell, ResultTable
 from qaeval_core.stats.correlation import COEFFICIENTS
 from qaeval_core.study.records import TABLES, Statistic, Study
 from qaeval_core.study.sections import (
@@ -66,7 +66,7 @@ def _by_metric(shown: Shown) -> dict[str, list[Statistic]]:
 def _wide(metrics: Sequence[str], by_human: Sequence[Shown], is_latex: bool) -> ResultTable:
     first = by_human[0].first
     humans = [own.first.human for own in by_human]
-    rows: list[list[Cell]] = []
+    rows: list[list[ResultCell]] = []
     for metric in metrics:
         found = [one for own in by_human for one in _by_metric(own)[metric]]
         name = metric + ("" if found[0].higher_is_better else " (lower is better)")
@@ -130,7 +130,7 @@ def _remarks(shown: Shown) -> list[str]:
 
 def _other(name: str, shown: Shown, is_latex: bool) -> ResultTable:
     if name != "comparisons":
-        rows: list[list[Cell]] = [
+        rows: list[list[ResultCell]] = [
             [estimate(own) if isinstance(own, Statistic) else own for own in row]
             for row in shown.cells
         ]
@@ -138,7 +138,7 @@ def _other(name: str, shown: Shown, is_latex: bool) -> ResultTable:
     left = shown.head[: -len(COEFFICIENTS)]
     rows = []
     for cells, group in zip(shown.cells, shown.groups, strict=True):
-        row: list[Cell] = [own for own in cells if not isinstance(own, Statistic)]
+        row: list[ResultCell] = [own for own in cells if not isinstance(own, Statistic)]
         for one in group:
             row += [_alone(one) if is_latex else estimate(one), p_shown(one)]
         rows.append(row)
@@ -157,12 +157,12 @@ def _wide_records(study: Study) -> ResultTable:
     humans = study.request.human
     counted = ["n", "n_undefined_metric", "n_undefined_human"]
     own_head = [*counted, *COEFFICIENTS, "reason"]
-    rows: list[list[Cell]] = []
+    rows: list[list[ResultCell]] = []
     for by_human in _by_place(study):
         groups = {own.first.human: _by_metric(own) for own in by_human}
         for metric in study.metrics:
             one = _by_metric(by_human[0])[metric][0]
-            row: list[Cell] = [one.level, one.subset, metric, one.higher_is_better]
+            row: list[ResultCell] = [one.level, one.subset, metric, one.higher_is_better]
             for human in humans:
                 if human not in groups:  # Too few questions with a rating for draws, for example.
                     row += [None] * len(own_head)
@@ -184,8 +184,8 @@ def _records(study: Study, name: str) -> ResultTable:
     return ResultTable(name, head, rows)
 
 
-def _record_cell(column: str, row: Mapping[str, Any]) -> Cell:
-    value: Cell = row[column]
+def _record_cell(column: str, row: Mapping[str, Any]) -> ResultCell:
+    value: ResultCell = row[column]
     if column in _WITH_INTERVAL:
         return Estimate(row[column], row["low"], row["high"])
     return Estimate(row[column]) if column in ("value_a", "value_b") else value
