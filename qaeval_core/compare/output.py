@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from qaeval_core.compare.counts import FarUnit
-from qaeval_core.compare.page import compare_page
+from qaeval_core.compare.page import MOST_COLUMNS, compare_page
 from qaeval_core.compare.result import MetricResult, SystemMean
 from qaeval_core.compare.run import SystemComparison
 from qaeval_core.errors import ConfigError
@@ -18,8 +18,6 @@ from qaeval_core.storage.path import StoragePath
 
 PAGE, REPORT = "compare.html", "compare.json"
 _MAX_ID_CHARS = 40
-# Of more systems, a row shows those of lowest and highest score.
-_MOST_COLUMNS = 4
 
 
 def tables(found: SystemComparison, form: str = "text") -> list[ResultTable]:
@@ -117,7 +115,7 @@ def _groups(result: MetricResult) -> Iterator[ResultTable]:
 
 def _far(found: SystemComparison, result: MetricResult) -> ResultTable:
     rows: list[list[ResultCell]] = []
-    are_few = len(found.systems) <= _MOST_COLUMNS
+    are_few = len(found.systems) <= MOST_COLUMNS
     for unit in result.far:
         known = dict(zip(found.systems, unit.values, strict=True))
         if not are_few:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from qaeval_core.compare.result import MetricResult
@@ -20,9 +21,12 @@ from qaeval_core.pages.html import (
 )
 from qaeval_core.pages.printed import ResultTable, shown
 
+# Of more systems, a row shows those of lowest and highest score.
+MOST_COLUMNS = 4
 # Rows of a table, so that the page stays small.
 _MAX_ROWS = 60
 _MAX_CHARS = 300
+_MAX_TEXT_CHARS = 400_000
 
 
 def compare_page(found: SystemComparison, tables: Sequence[ResultTable]) -> str:
@@ -43,10 +47,15 @@ def compare_page(found: SystemComparison, tables: Sequence[ResultTable]) -> str:
     remarks = [names, found.sentence, *left, *found.notes]
     said = [block_html(Passage(within(own, _MAX_CHARS), tone="soft")) for own in remarks]
     sections = ["\n".join([head, *said])]
+    n_chars = 0
     for own in found.metrics:
         shown_tables = [table for table in tables if table.name.partition(" ")[0] == own.metric]
-        parts = [_table(table) for table in shown_tables]
-        sections.append(section(own.metric, [*parts, *_texts(found, own)]))
+        parts, units = [_table(table) for table in shown_tables], list(_texts(found, own))
+        sizes = itertools.accumulate(map(len, units), initial=n_chars)
+        kept = [unit for unit, size in zip(units, sizes, strict=False) if size < _MAX_TEXT_CHARS]
+        n_chars += sum(map(len, kept))
+        parts += [*kept, left_out(len(units) - len(kept), "rows that differ")]
+        sections.append(section(own.metric, parts))
     return page("qaeval compare", sections)
 
 
@@ -61,13 +70,21 @@ def _table(table: ResultTable) -> str:
 def _texts(found: SystemComparison, result: MetricResult) -> Iterator[str]:
     """Yield a table of texts for each row that differs most."""
     for unit in result.far:
-        texts = [found.texts.get((i, row), {}) for i, row in enumerate(unit.rows)]
-        roles = list(dict.fromkeys(role for own in texts for role in own))
+        order: Sequence[int] = range(len(found.systems))
+        if len(order) > MOST_COLUMNS:
+            by_value = sorted(order, key=lambda i: unit.values[i])
+            order = [by_value[0], by_value[-1]]
+        texts = {i: found.texts.get((i, unit.rows[i]), {}) for i in order}
+        roles = list(dict.fromkeys(role for own in texts.values() for role in own))
         if not roles:
             continue
         rows = [
-            [system, f"{value:.4g}", *(cut(own.get(role)) for role in roles)]
-            for system, value, own in zip(found.systems, unit.values, texts, strict=True)
+            [
+                found.systems[i],
+                f"{unit.values[i]:.4g}",
+                *(cut(texts[i].get(role)) for role in roles),
+            ]
+            for i in order
         ]
         table = Table(unit.key, ("system", "score", *roles), rows, numbers=(1,))
         yield details(f"{result.metric}: {within(unit.key, _MAX_CHARS)}", block_html(table))
