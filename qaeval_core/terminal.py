@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 # What a message has at the end of its line, such as " [QA0305]".
@@ -51,6 +54,20 @@ def _notation(found: re.Match[str]) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+# Of the process: lines of progress come from threads, too.
+_SILENT = threading.Event()
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Print nothing for people but errors; results are as ever."""
+    _SILENT.set()
+    try:
+        yield
+    finally:
+        _SILENT.clear()
+
+
 def say(line: str, *, stream: TextIO | None = None) -> None:
     """Print a line for people; standard output is for results.
 
@@ -59,7 +76,8 @@ def say(line: str, *, stream: TextIO | None = None) -> None:
     stream : TextIO, optional
         Default standard error.
     """
-    _print(visible(line), stream or sys.stderr)
+    if not _SILENT.is_set():
+        _print(visible(line), stream or sys.stderr)
 
 
 def say_error(error: BaseException | str) -> None:
@@ -72,14 +90,14 @@ def say_error(error: BaseException | str) -> None:
     if (found := CODE.search(text)) and not CODE.search(first):
         first += found[0]
         others = [line.removesuffix(found[0]) for line in others]
-    say(f"error: {first}")
+    _print(visible(f"error: {first}"), sys.stderr)
     for line in others:
-        say(f"  {line}")
+        _print(visible(f"  {line}"), sys.stderr)
 
 
-def show(line: str) -> None:
-    """Print a line of results."""
-    _print(visible(line), sys.stdout)
+def show(line: str, *, keep: str = "") -> None:
+    """Print a line of results; control characters to keep are this program's own."""
+    _print(visible(line, keep=keep), sys.stdout)
 
 
 def show_lines(text: str) -> None:

@@ -46,9 +46,9 @@ def option(*names: str, group: str, metavar: str, text: str, **more: Any) -> Any
     return typer.Option(*names, rich_help_panel=group, metavar=metavar, help=text, **more)
 
 
-def flag(name: str, *, group: str, text: str) -> Any:
+def flag(*names: str, group: str, text: str) -> Any:
     """Return an option without a value; ``--help`` shows no type for it."""
-    return typer.Option(name, rich_help_panel=group, metavar="", help=text)
+    return typer.Option(*names, rich_help_panel=group, metavar="", help=text)
 
 
 def complete_metrics(incomplete: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""report: rewrite the page of a finished run.
+"""report: print the scores of a finished run, and rewrite its page.
 
 Exit codes: 0 done, 1 the input or OUT cannot be read, 2 bad request.
 """
@@ -9,7 +9,16 @@ from typing import Annotated
 
 from qaeval import arguments
 from qaeval import command as options
-from qaeval.arguments import MovedInputOption, NoTextsOption, RunArgument, TextsOption, option
+from qaeval.arguments import (
+    FormatOption,
+    MovedInputOption,
+    NoTextsOption,
+    PercentOption,
+    RunArgument,
+    TextsOption,
+    WidthOption,
+    option,
+)
 from qaeval_core.errors import ConfigError, QAEvalError, RunError
 
 EPILOG = """Examples:
@@ -19,6 +28,8 @@ EPILOG = """Examples:
   qaeval report out --by topic --by source --texts 10
 
   qaeval report out --no-texts
+
+  qaeval report out --format markdown --percent --width 1
 
   qaeval report s3://bucket/out --input s3://bucket/data/
 
@@ -40,24 +51,31 @@ def report(
     ] = None,
     texts: TextsOption = None,
     no_texts: NoTextsOption = False,
+    form: FormatOption = "text",
+    percent: PercentOption = False,
+    width: WidthOption = None,
 ) -> None:
-    """Rewrite the report page of a finished run.
+    """Print the scores of a finished run, and rewrite its report page.
 
     OUT/report.html shows distributions, means by slice, and the lowest and
     highest rows.
     """
     # Imported here: --help needs none of it.
+    from qaeval_core.pages.printed import check_format
     from qaeval_core.profile.run_profile import PAGE
-    from qaeval_core.scoring.rewrite_page import page_again
+    from qaeval_core.scoring.result_table import result_text
+    from qaeval_core.scoring.rewrite_page import page_again, read_report
     from qaeval_core.storage.path import as_path, check_lasting
 
     try:
         if no_texts and texts is not None:
             raise ConfigError("give --texts or --no-texts, not both [QA0102]")
+        check_format(form)
         check_lasting(out, "OUT")
         page = as_path(out) / PAGE
         shown = page_again(out, by=by or (), n_texts=0 if no_texts else texts, inputs=source or ())
         page.put(shown.encode())
+        table = result_text(read_report(as_path(out)), form, percent=percent, width=width)
     except (RunError, OSError) as error:
         options.fail(
             error if isinstance(error, QAEvalError) else RunError(f"{error} [QA0001]"),
@@ -65,4 +83,5 @@ def report(
         )
     except QAEvalError as error:
         options.fail(error)
-    options.show(f"page: {page}")
+    options.show_lines(table)
+    (options.show if form == "text" else options.say)(f"page: {page}")

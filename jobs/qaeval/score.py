@@ -13,12 +13,15 @@ from qaeval.arguments import (
     ConfigOption,
     DryRunOption,
     EncodingOption,
+    FormatOption,
     InputsArgument,
     LocalOrRayOption,
     MetricsOption,
     NoTextsOption,
+    PercentOption,
     PluginOption,
     SetOption,
+    WidthOption,
     flag,
     option,
 )
@@ -35,6 +38,9 @@ EPILOG = """Examples:
   qaeval score s3://bucket/data/ --out s3://bucket/out --metrics qrelscore
 
   qaeval score q.parquet --out out --set f1.language=de --limit 1000
+
+  qaeval score q.jsonl --out out --format latex --percent --width 1 \\
+    --like 'f1|tok:squad|lang:de|refs:max'
 
   qaeval score q.parquet --out out --plugin my_metrics --metrics my_score
 
@@ -128,7 +134,27 @@ def score(
         ),
     ] = False,
     no_texts: NoTextsOption = False,
+    form: FormatOption = "text",
+    percent: PercentOption = False,
+    width: WidthOption = None,
+    quiet: Annotated[
+        bool,
+        flag(
+            "--quiet",
+            "-q",
+            group=arguments.OUTPUT,
+            text="Print the number of each metric alone.",
+        ),
+    ] = False,
     metrics: MetricsOption = None,
+    like: Annotated[
+        list[str] | None,
+        option(
+            group=arguments.METRICS,
+            metavar="SIGNATURE",
+            text="Metric and settings of a printed signature, in quotes. Repeatable.",
+        ),
+    ] = None,
     plugin: PluginOption = None,
     config: ConfigOption = None,
     setting: SetOption = None,
@@ -182,7 +208,7 @@ def score(
     """
     # Imported here, as in every verb: --help needs none of it.
     from qaeval.work.config import Words
-    from qaeval.work.score import score_rows
+    from qaeval.work.score import Printing, score_rows
 
     extra: dict[str, object] = {
         "output.path": out,
@@ -209,5 +235,7 @@ def score(
         metrics=metrics,
         plugins=plugin,
         columns=column,
+        like=like or (),
     )
-    score_rows(words, extra, dry_run=dry_run, local=local)
+    printing = Printing(form, is_percent=percent, width=width, is_quiet=quiet)
+    score_rows(words, extra, printing=printing, dry_run=dry_run, local=local)

@@ -37,9 +37,18 @@ class Section(BaseModel):
 class Settings(Section):
     """Settings of one metric instance (``metrics.<instance>``)."""
 
+    # Names of settings that change no score, and of those that name a file that does.
+    without_effect: ClassVar[frozenset[str]] = frozenset()
+    files: ClassVar[tuple[str, ...]] = ()
+
     metric: str = Field(description="name of the metric; default: the name of the instance")
     # Whose settings they are, where that is no metric of the catalog: a function or an object.
     _metric: Metric[Any] | None = PrivateAttr(None)
+
+    @property
+    def expected(self) -> tuple[str, ...]:
+        """Settings that people expect in a readable signature, whatever their value."""
+        return ()
 
     @property
     def own_metric(self) -> Metric[Any] | None:
@@ -55,10 +64,19 @@ class Settings(Section):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a metric: ``<instance>_<name>``, or ``<instance>`` where the name is empty."""
+    """One column of a metric: ``<instance>_<name>``, or ``<instance>`` where the name is empty.
+
+    Attributes
+    ----------
+    name : str
+    kind : str
+    is_share : bool
+        Whether scores lie in the metric's range, and may be shown in percent as it may be.
+    """
 
     name: str
     kind: ColumnKind = "score"
+    is_share: bool = True
 
     @property
     def is_score(self) -> bool:

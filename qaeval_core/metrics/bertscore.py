@@ -186,6 +186,8 @@ class TokenSettings(Settings):
 class GreedySettings(TokenSettings):
     """Settings of greedy matches; layer 2 is "vanilla" in the SAS paper, last is "trained"."""
 
+    files: ClassVar[tuple[str, ...]] = ("baseline",)
+
     special_tokens: Literal["match", "exclude"] = Field(
         "match",
         description="whether tokens may match [CLS] and [SEP], which have no weight; the authors "

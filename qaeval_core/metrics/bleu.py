@@ -157,6 +157,11 @@ def bleu_1(*, candidate: Sequence[str], reference: Sequence[str]) -> float:
 class BleuSettings(WordSettings):
     """Settings of ``bleu_1`` to ``bleu_4``."""
 
+    @property
+    def expected(self) -> tuple[str, ...]:
+        """As of all metrics of words, and the smoothing."""
+        return (*super().expected, "smoothing")
+
     smoothing: Smoothing = Field(
         "none",
         description="smoothing of orders without a match, per row; floor: NLTK method1, add_one: "

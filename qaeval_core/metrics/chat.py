@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
@@ -46,6 +46,22 @@ _OWN_FIELDS = {
     "stream_options": "qaeval, which reads replies whole",
 }
 
+# What calls of one server and key share, those with one journal, and metrics of one family.
+OF_ACCOUNT = ("requests_per_minute", "tokens_per_minute", "limit_window_s", "ledger_path")
+OF_BUDGET = ("budget_usd",)
+OF_FAMILY = (
+    "allow_insecure",
+    "api_key_file",
+    "headers_file",
+    "journal_linger_s",
+    "journal_path",
+    "max_concurrent",
+    "max_outage_s",
+    "prices",
+    "proxy",
+    "timeout_s",
+)
+
 _DEFAULT_API = "openai"
 
 UNPARSABLE = "unparsable_reply"  # Of a run without a readable reply.
@@ -61,6 +77,8 @@ class ChatPrices(Section):
 
 class ChatSettings(Settings):
     """Settings of a metric that asks a language model."""
+
+    without_effect: ClassVar[frozenset[str]] = frozenset({*OF_ACCOUNT, *OF_BUDGET, *OF_FAMILY})
 
     # A key given in the wrong place must not come back in a message.
     model_config = ConfigDict(hide_input_in_errors=True)

@@ -29,6 +29,8 @@ But: no stemming (the paper stems, coco-caption does not); ``stemming=porter`` d
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
@@ -110,6 +112,8 @@ def cider(
 
 class CiderSettings(WordSettings):
     """Settings of ``cider``."""
+
+    files: ClassVar[tuple[str, ...]] = ("document_frequencies",)
 
     sigma: float = Field(6.0, gt=0.0, description="width of the length penalty in words")
     document_frequencies: str | None = Field(

@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field, PrivateAttr, field_validator, model_validator
@@ -77,6 +78,8 @@ def fill(prompt: str, values: Mapping[str, str]) -> str:
 
 class JudgeSettings(ChatSettings):
     """Settings of ``judge``."""
+
+    files: ClassVar[tuple[str, ...]] = ("prompt_file",)
 
     prompt_file: str | None = Field(
         None, description="file with the prompt; {role} stands for a text of the row; required"

@@ -41,7 +41,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -266,6 +266,8 @@ class NacoWeights(Section):
 class NacoSettings(ChatSettings):
     """Settings of ``naco``."""
 
+    files: ClassVar[tuple[str, ...]] = ("expected_complexity",)
+
     runs: int = Field(1, ge=1, le=100, description="replies to request for each question")
     expected_complexity: float | str | None = Field(
         None,
@@ -324,7 +326,7 @@ class Naco(Metric[NacoSettings]):
         Column("naturalness"),
         Column("answerability"),
         Column("complexity"),
-        Column("steps"),
+        Column("steps", is_share=False),
         Column("predicted_answer", "text"),
         Column("runs", "count"),
     )

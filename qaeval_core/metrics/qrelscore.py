@@ -214,6 +214,8 @@ def combine(lrm: FloatArray, grg: FloatArray) -> FloatArray:
 class QRelScoreSettings(Settings):
     """Settings of ``qrelscore`` and ``ref_qrelscore``."""
 
+    files: ClassVar[tuple[str, ...]] = ("baseline",)
+
     profile: Literal["paper", "authors"] = Field(
         "paper", description="equations of the paper, or of the authors' released program"
     )
@@ -293,7 +295,7 @@ class QRelScore(Metric[QRelScoreSettings]):
         Column("lrm_raw"),
         Column("lrm_windows", "count"),
         Column("grg"),
-        Column("grg_raw"),
+        Column("grg_raw", is_share=False),
         Column("grg_windows", "count"),
     )
     over_references = "none"

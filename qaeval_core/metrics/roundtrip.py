@@ -56,7 +56,7 @@ class Roundtrip(Metric[RoundtripSettings]):
         Column("", "exact"),
         Column("exact", "exact"),
         Column("confidence"),
-        Column("null_margin"),
+        Column("null_margin", is_share=False),
         Column("answer", "text"),
         Column("windows", "count"),
     )

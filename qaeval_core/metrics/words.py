@@ -35,6 +35,11 @@ class WordSettings(Settings):
     )
 
     @property
+    def expected(self) -> tuple[str, ...]:
+        """The tokenizer, and the language where it needs one."""
+        return ("tokenizer", *(["language"] if self.tokenizer in _NEEDS_LANGUAGE else []))
+
+    @property
     def word_options(self) -> dict[str, object]:
         """How texts become words; what does not matter is left out, so that more is shared."""
         options: dict[str, object] = {

@@ -63,16 +63,26 @@ def main_columns(report: Mapping[str, Any]) -> list[str]:
     >>> main_columns({"instances": ["f1", "bertscore", "kpqa"], "columns": columns})
     ['f1', 'bertscore_f1', 'kpqa_bleu_1']
     """
+    return list(main_by_instance(report).values())
+
+
+def main_by_instance(report: Mapping[str, Any]) -> dict[str, str]:
+    """Return `main_columns` by instance; one without scores has none."""
+    return {
+        name: next((one for one in (name, f"{name}_f1") if one in own), own[0])
+        for name, own in columns_by_instance(report).items()
+        if own
+    }
+
+
+def columns_by_instance(report: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the columns of each instance, by what report.json says."""
     found: dict[str, list[str]] = {name: [] for name in report["instances"]}
     for name in report["columns"]:
         # The longest name: an instance may be called as another one's sub-score begins.
         own = [one for one in found if name == one or name.startswith(f"{one}_")]
         found[max(own, key=len)].append(name)
-    return [
-        next((one for one in (name, f"{name}_f1") if one in own), own[0])
-        for name, own in found.items()
-        if own
-    ]
+    return found
 
 
 def example_places(report: Mapping[str, Any], *, n: int) -> list[ExamplePlace]:

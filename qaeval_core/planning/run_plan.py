@@ -41,6 +41,11 @@ class InstancePlan:
         """Return the name of a column in the scores."""
         return f"{self.name}_{output}" if output else self.name
 
+    def is_share(self, output: str) -> bool:
+        """Return whether a column lies between 0, or -1, and 1."""
+        own = next(column for column in self.columns if column.name == output)
+        return own.is_share and self.metric.low >= -1 and self.metric.high <= 1
+
     @property
     def reason_column(self) -> str:
         """Column that says why a score is undefined."""

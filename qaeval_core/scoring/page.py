@@ -37,7 +37,7 @@ from qaeval_core.profile.column_profile import Profile
 from qaeval_core.profile.histogram import counted_bars
 from qaeval_core.profile.run_profile import RunProfile
 from qaeval_core.schema import NOT_SAMPLED
-from qaeval_core.scoring.report import cluster_count
+from qaeval_core.scoring.result_table import cluster_count
 
 _INPUTS = 20
 

@@ -20,6 +20,7 @@ from qaeval_core.planning.columns import ROWS
 from qaeval_core.planning.run_plan import CompiledRun, InstancePlan
 from qaeval_core.running.totals import Totals
 from qaeval_core.scoring.answerability import answerability_lines
+from qaeval_core.scoring.result_table import result_text
 from qaeval_core.scoring.summary import Overview
 from qaeval_core.signature import environment
 from qaeval_core.storage.path import StoragePath
@@ -28,7 +29,6 @@ from qaeval_core.store.sample import Sample
 
 _MAX_REASONS = 5
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-_LEAST_DECIMALS, _MOST_DECIMALS = 3, 6
 
 
 def make_report(
@@ -130,6 +130,7 @@ def _column(
     content = asdict(overview.mean(name))
     content["quantiles"] = quantiles(read_scores(name))
     content["signature"] = str(plan.signature)
+    content["is_share"] = plan.is_share(output)
     if output == "" and plan.name in totals.sums:
         corpus = float(plan.metric.corpus(plan.settings, totals.sums[plan.name]))
         content["corpus"] = None if math.isnan(corpus) else corpus
@@ -204,7 +205,14 @@ def _this_run(this_run: PassStats | None, wall_s: float) -> dict[str, Any]:
     return {"this_run": content}
 
 
-def summary_lines(report: Mapping[str, Any], out: StoragePath) -> Iterator[str]:
+def summary_lines(
+    report: Mapping[str, Any],
+    out: StoragePath,
+    *,
+    form: str = "text",
+    percent: bool = False,
+    width: int | None = None,
+) -> Iterator[str]:
     """Yield what a person wants to see of a report.
 
     Parameters
@@ -213,19 +221,26 @@ def summary_lines(report: Mapping[str, Any], out: StoragePath) -> Iterator[str]:
         Content of report.json.
     out : StoragePath
         Where it lies.
+    form : str, default "text"
+        Another one has its table apart.
+    percent : bool, default False
+        Show shares times 100.
+    width : int, optional
+        Decimals; default two digits of half the interval.
     """
     for name, counts in report["instances"].items():
-        yield from _instance_lines(name, counts, report)
+        if counts["scored"] < report["rows"]:
+            yield from _instance_lines(name, counts, report)
     for key, family in report["families"].items():
         if "calls" in family:
             yield _calls_line(key, family)
     yield from (f"note: {note}" for note in report["notes"] if "torn or damaged" in note)
     yield from (f"{key} stopped: {why}" for key, why in report.get("stopped", {}).items())
-    shown = {name: own for name, own in report["columns"].items() if own["mean"] is not None}
-    for name, column in shown.items():
-        yield _column_line(name, column, cluster_count(report))
+    if form == "text" and report["columns"]:
+        yield from result_text(report, form, percent=percent, width=width).split("\n")
     yield from answerability_lines(report.get("answerability", {}))
-    if shown and report["clusters"]["name"] == ROWS:
+    has_mean = any(own["mean"] is not None for own in report["columns"].values())
+    if has_mean and report["clusters"]["name"] == ROWS:
         yield "note: intervals treat rows as independent"
     if report["duplicate_ids"]:
         yield f"duplicate ids inside files: {report['duplicate_ids']:,}"
@@ -298,36 +313,3 @@ def _calls_line(key: str, family: Mapping[str, Any]) -> str:
     if journal.get("usd") is not None:
         parts.append(f"${journal['usd']:,.4f} for all replies of the journal")
     return f"{key}: {', '.join(parts)}"
-
-
-def _column_line(name: str, column: Mapping[str, Any], clusters: str) -> str:
-    corpus = column.get("corpus")
-    shown = "" if corpus is None else f", corpus {corpus:.4f}"
-    decimals, interval = _LEAST_DECIMALS, ""
-    if column["interval_95"] is not None:  # None of one cluster, or of one value without a range.
-        low, high = column["interval_95"]
-        if high > low:  # Two digits of its half width.
-            wanted = 1 - math.floor(math.log10((high - low) / 2))
-            decimals = min(max(wanted, _LEAST_DECIMALS), _MOST_DECIMALS)
-        interval = f" [{low:.{decimals}f}, {high:.{decimals}f}]"
-    undefined = f", {column['n_undefined']:,} undefined" if column["n_undefined"] else ""
-    return f"  {name} {column['mean']:.{decimals}f}{interval}, {clusters}{undefined}{shown}"
-
-
-def cluster_count(report: Mapping[str, Any]) -> str:
-    """Return how many clusters intervals are of, such as ``100 contexts``.
-
-    Examples
-    --------
-    >>> cluster_count({"clusters": {"name": "contexts", "n": 2067, "is_estimate": True}})
-    'about 2,100 contexts'
-    """
-    clusters = report["clusters"]
-    n = clusters["n"]
-    if clusters["name"] == ROWS:
-        n = report["rows"] - report["quarantined"] - report["not_sampled"]
-    elif clusters["is_estimate"]:
-        n = int(float(f"{n:.2g}"))  # It is off by a sixteenth or so.
-        return f"about {n:,} {clusters['name']}"
-    name, *more = clusters["name"].split(" ", 1)
-    return " ".join([f"{n:,}", name.removesuffix("s") if n == 1 else name, *more])

@@ -30,7 +30,7 @@ from qaeval_core.planning.shards import ReadLimits
 from qaeval_core.profile.run_profile import PROFILE, RunProfile, read_profile
 from qaeval_core.running.reader import read_rows
 from qaeval_core.scoring.page import report_page
-from qaeval_core.storage.path import AnyPath, read_json
+from qaeval_core.storage.path import AnyPath, StoragePath, read_json
 from qaeval_core.tables.finished_run import FinishedRun, find_sources, read_run
 
 
@@ -68,15 +68,27 @@ def page_again(
     """
     run = read_run(out)
     out = run.out
-    report = read_json(out / "report.json")
-    if report is None:
-        raise ConfigError(f"{out} holds no report.json; run the same qaeval score again [QA0514]")
+    report = read_report(out)
     _check_slices(report.get("slices", {}), by)
     profile = read_profile(out / PROFILE)
     try:
         return _page(run, report, profile, by=by, n_texts=n_texts, inputs=inputs)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"{out / 'report.json'} is damaged: {error!r} [QA0514]") from None
+
+
+def read_report(out: StoragePath) -> dict[str, Any]:
+    """Return the content of OUT/report.json.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    report = read_json(out / "report.json")
+    if report is None:
+        raise ConfigError(f"{out} holds no report.json; run the same qaeval score again [QA0514]")
+    return dict(report)
 
 
 def _page(

@@ -40,6 +40,7 @@ from qaeval_core.scoring.answerability import answerability
 from qaeval_core.scoring.join import FileJoin
 from qaeval_core.scoring.page import report_page
 from qaeval_core.scoring.report import make_report, report_columns, sample_content
+from qaeval_core.scoring.run_signatures import readable_lines
 from qaeval_core.scoring.summary import Overview
 from qaeval_core.signature import hash_content
 from qaeval_core.storage.path import StoragePath, read_json
@@ -268,6 +269,8 @@ def _report(
         paths = [join.path(file) for file in job.files]
         report["answerability"] = answerability(job, paths, names)
     report |= overview.content()
+    for name, line in readable_lines(job, report).items():
+        report["instances"][name]["readable"] = line
     check_report(report, n_rows=job.n_rows_total)
     check_quarantined(job, report["quarantined"])
     return report

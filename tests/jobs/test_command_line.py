@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,8 +37,8 @@ def test_local_run_prints_counts_means_and_where_things_lie(
     """Protects from a run that ends without saying what it did."""
     out = tmp_path / "out"
     shown = qaeval("score", *words, "--out", out, "--local", "--carry", "label")
-    assert "qrelscore: 20 rows: 20 scored" in shown
-    assert "qrelscore_lrm 0." in shown
+    assert re.search(r"^qrelscore +0\.\d+ \[.*\] +20 +0$", shown, re.MULTILINE)
+    assert re.search(r"^qrelscore_lrm +0\.\d+ \[.*\] +20 +0$", shown, re.MULTILINE)
     assert str(out / "scores") in shown
     assert "label" in read_scores(out).columns
     for name in ("run.json", "plan.parquet", "report.json", "_SUCCESS"):
@@ -51,7 +52,8 @@ def test_the_mean_of_one_row_has_no_interval(tmp_path: Path) -> None:
     """[x, x] reads as if x were certain."""
     source = write_parquet(tmp_path / "one.parquet", one_answer())
     shown = qaeval("score", source, "--metrics", "f1", "--out", tmp_path / "out", "--local")
-    assert "  f1 0.800, 1 row\n" in shown
+    assert re.search(r"^f1 +0\.800 +1 +0$", shown, re.MULTILINE)
+    assert "intervals:" not in shown
 
 
 def one_answer() -> pa.Table:

@@ -101,7 +101,10 @@ def test_rows_of_a_context_in_two_files_are_one(tmp_path: Path) -> None:
     assert width(report) > 1.5 * width(alone)
     shown = list(summary_lines(report, as_path(tmp_path / "out")))
     low, high = own["interval_95"]
-    assert f"  f1 {own['mean']:.3f} [{low:.3f}, {high:.3f}], {N_CONTEXTS} contexts" in shown
+    (line,) = (line for line in shown if line.startswith("f1 "))
+    said = f"f1 {own['mean']:.3f} [{low:.3f}, {high:.3f}] {own['n']:,} {own['n_undefined']}"
+    assert line.split() == said.split()
+    assert f"intervals: 95 %, over {N_CONTEXTS} contexts" in shown
     assert not any("independent" in line for line in shown)
 
 
@@ -115,10 +118,10 @@ def test_another_cluster_scores_nothing_again(tmp_path: Path) -> None:
     asked = ["score", source, "--out", out, "--metrics", "f1,exact_match", "--local"]
     said = qaeval(*asked, "--cluster", "none")
     assert "note: intervals treat rows as independent" in said
-    assert f", {table.height} rows" in said
+    assert f"intervals: 95 %, over {table.height} rows\n" in said
     assert "take rows as independent" in (out / "report.html").read_text()
     said = qaeval(*asked, "--cluster", "topic")
-    assert ", 5 values of topic" in said
+    assert "intervals: 95 %, over 5 values of topic\n" in said
     assert width(read_json(as_path(out / "report.json")) or {}) > 0
     assert "5 values of topic" in (out / "report.html").read_text()
     said = qaeval(*asked, "--cluster", "topc", expect=2)

@@ -10,6 +10,7 @@ from qaeval_core.configure import RunConfig, load_config, parse_setting
 from qaeval_core.errors import ConfigError, UnknownMetricError, nearest
 from qaeval_core.families.catalog import add_modules
 from qaeval_core.metrics.catalog import METRICS, metric_name
+from qaeval_core.readable_signature import ReadableSignature, parse_readable
 from qaeval_core.schema import ROLES
 
 
@@ -21,6 +22,8 @@ class Words:
     ----------
     plugins : sequence of str
         Modules that bring metrics; no file names one.
+    like : sequence of str
+        Readable signatures, whose metrics and settings these are.
     """
 
     inputs: Sequence[str] | None
@@ -29,6 +32,7 @@ class Words:
     metrics: str | None
     plugins: Sequence[str] | None
     columns: Sequence[str] | None
+    like: Sequence[str] = ()
 
     def checked(self, extra: Mapping[str, object]) -> RunConfig:
         """Return the configuration.
@@ -47,8 +51,11 @@ class Words:
         """
         add_modules(self.plugins or ())
         overrides: dict[str, object] = {}
+        signatures = self.signatures()
         for name in self._metrics():
             overrides[f"metrics.{name}.metric"] = name
+        for signature in signatures:
+            overrides |= signature.overrides()
         overrides.update(parse_setting(text) for text in self.settings or ())
         for text in self.columns or ():
             role, separator, column = text.partition("=")
@@ -60,7 +67,29 @@ class Words:
         if self.inputs:
             overrides["input.paths"] = list(self.inputs)
         overrides.update({key: value for key, value in extra.items() if value is not None})
-        return load_config(path=self.config, overrides=overrides)
+        config = load_config(path=self.config, overrides=overrides)
+        for signature in signatures:
+            signature.check_kept(config)
+        return config
+
+    def signatures(self) -> list[ReadableSignature]:
+        """Return the signatures that a run is to be like.
+
+        Raises
+        ------
+        ConfigError
+            If one is none, two are of one instance, or metrics are named besides.
+        """
+        if self.like and self.metrics:
+            raise ConfigError("--like and --metrics exclude each other; give one of them [QA0102]")
+        found = [parse_readable(text) for text in self.like]
+        names = [own.instance for own in found]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(
+                    f"--like: two signatures are of {name}; call one NAME={name}|... [QA0106]"
+                )
+        return found
 
     def _metrics(self) -> list[str]:
         given = self.metrics.split(",") if self.metrics else []

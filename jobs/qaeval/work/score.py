@@ -6,7 +6,9 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -25,36 +27,112 @@ from qaeval_core.errors import (
     UnknownMetricError,
 )
 from qaeval_core.metrics.catalog import metric_of
+from qaeval_core.pages.printed import check_format
 from qaeval_core.planning.compile import check_chat, check_key_use
 from qaeval_core.planning.default_metrics import packages_of_out, with_default_metrics
 from qaeval_core.planning.job import Inputs, count_rows, make_job
 from qaeval_core.planning.packages import check_packages
 from qaeval_core.planning.predictions import with_prediction_columns
+from qaeval_core.readable_signature import ReadableSignature, own_version
 from qaeval_core.running.local_executor import LocalPieceExecutor, local_device
 from qaeval_core.running.sampling import with_sample
 from qaeval_core.scoring.dry_run import dry_run_lines, input_lines
 from qaeval_core.scoring.report import no_score_line, summary_lines
+from qaeval_core.scoring.result_table import number_lines, result_text
 from qaeval_core.scoring.run import RunOutcome, run_job
-from qaeval_core.storage.path import as_path, read_json
+from qaeval_core.scoring.run_signatures import check_like
+from qaeval_core.storage.path import StoragePath, as_path, read_json
+from qaeval_core.terminal import silence
+
+
+@dataclass(frozen=True, slots=True)
+class Printing:
+    """How scores are printed.
+
+    Attributes
+    ----------
+    form : str
+        One of `FORMATS`.
+    is_percent : bool
+        Whether shares are shown times 100.
+    width : int or None
+        Decimals; None for two digits of half the interval.
+    is_quiet : bool
+        Whether each metric's number is all that is printed.
+    """
+
+    form: str = "text"
+    is_percent: bool = False
+    width: int | None = None
+    is_quiet: bool = False
+
+    def check(self) -> None:
+        """Raise ConfigError where there is no such format, or it is not printed."""
+        check_format(self.form)
+        if self.is_quiet and self.form != "text":
+            raise ConfigError("--quiet prints numbers alone; leave --format out [QA0102]")
+
+    def show(self, report: Mapping[str, Any], out: StoragePath) -> None:
+        """Print what a person, or a program, wants to see of a report."""
+        given: dict[str, Any] = {"percent": self.is_percent, "width": self.width}
+        if self.is_quiet:
+            for line in number_lines(report, **given):
+                options.show(line, keep="\t")
+            return
+        for line in summary_lines(report, out, form=self.form, **given):
+            (options.show if self.form == "text" else options.say)(line)
+        if self.form != "text":
+            options.show_lines(result_text(report, self.form, **given))
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a command line asks for besides a configuration."""
+
+    printing: Printing = Printing()
+    signatures: Sequence[ReadableSignature] = ()
 
 
 def score_rows(
-    words: Words, extra: Mapping[str, object], *, dry_run: bool, local: bool | None
+    words: Words,
+    extra: Mapping[str, object],
+    *,
+    printing: Printing,
+    dry_run: bool,
+    local: bool | None,
 ) -> None:
     """Check a request and carry it out, or show its plan; ends the process where it cannot."""
+    with silence() if printing.is_quiet else nullcontext():
+        _score_rows(words, extra, printing=printing, dry_run=dry_run, local=local)
+
+
+def _score_rows(
+    words: Words,
+    extra: Mapping[str, object],
+    *,
+    printing: Printing,
+    dry_run: bool,
+    local: bool | None,
+) -> None:
     try:
+        printing.check()
         if local and extra["cluster.address"] is not None:
             raise ConfigError("--local uses no cluster; leave --address out [QA0102]")
         resolved = with_prediction_columns(words.checked(extra))
+        order = Order(printing, words.signatures())
         _check_complexity(words, resolved)
         packages.check_before_input(resolved)
         files = find_files_of(resolved, needs_out=not dry_run, is_local=bool(local))
         resolved, chosen = with_default_metrics(
-            resolved, files, device=local_device(resolved.cluster), may_guess=not words.settings
+            resolved,
+            files,
+            device=local_device(resolved.cluster),
+            may_guess=not (words.settings or words.like),
         )
         resolved, found, columns = read_columns(resolved, files)
         check_chat(resolved)
         key_lines = [*filter(None, [chosen]), *columns, *check_key_use(resolved)]
+        key_lines += dict.fromkeys(_version_lines(order.signatures))
         if not dry_run:
             packages.check_before_rows(resolved, is_local=bool(local))
     except UnknownMetricError as error:
@@ -71,11 +149,22 @@ def score_rows(
     except QAEvalError as error:
         options.fail(error)
     if dry_run:
-        show_plan(resolved, found)
+        show_plan(resolved, found, order)
     elif is_local:
-        run_local(resolved, found)
+        run_local(resolved, found, order)
     else:
-        run_on_ray(resolved, found)
+        run_on_ray(resolved, found, order)
+
+
+def _version_lines(signatures: Sequence[ReadableSignature]) -> Iterator[str]:
+    """Yield what to tell people of signatures of other versions."""
+    own = own_version()
+    for signature in signatures:
+        if signature.version not in ("", own):
+            yield (
+                f"--like: the signature is of version {signature.version}, and this is {own}: "
+                "scores may differ"
+            )
 
 
 def _check_complexity(words: Words, config: RunConfig) -> None:
@@ -122,7 +211,7 @@ def _is_local(config: RunConfig, inputs: Inputs) -> bool:
     return True
 
 
-def show_plan(config: RunConfig, inputs: Inputs) -> None:
+def show_plan(config: RunConfig, inputs: Inputs, order: Order) -> None:
     """Print what a run would do; writes nothing, builds nothing."""
     for line in input_lines(inputs, config):
         options.show(line)
@@ -136,6 +225,7 @@ def show_plan(config: RunConfig, inputs: Inputs) -> None:
             inputs,
             device=local_device(config.cluster),
         )
+        check_like(job, order.signatures)
     except ArtifactMissingError as error:
         options.show(f"units and tokens are not known before the models are exported: {error}")
         return
@@ -148,13 +238,13 @@ def show_plan(config: RunConfig, inputs: Inputs) -> None:
         options.show(line)
 
 
-def run_local(config: RunConfig, inputs: Inputs) -> RunOutcome:
+def run_local(config: RunConfig, inputs: Inputs, order: Order) -> RunOutcome:
     """Run in this process."""
     executor = LocalPieceExecutor()
-    return _run(config, inputs, executor, device=local_device(config.cluster))
+    return _run(config, inputs, executor, order, device=local_device(config.cluster))
 
 
-def run_on_ray(config: RunConfig, inputs: Inputs) -> RunOutcome:
+def run_on_ray(config: RunConfig, inputs: Inputs, order: Order = Order()) -> RunOutcome:
     """Run on the cluster at ``cluster.address``, or on a local one."""
     try:
         announce(config.cluster)
@@ -172,17 +262,24 @@ def run_on_ray(config: RunConfig, inputs: Inputs) -> RunOutcome:
                 may_leave_out=config.cluster.blind_nodes == "leave_out",
             )
             on_cluster = packages.has_cluster(config)
-            return _run(config, inputs, executor, device=device, on_cluster=on_cluster)
+            return _run(config, inputs, executor, order, device=device, on_cluster=on_cluster)
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_INCOMPLETE)
 
 
 def _run(
-    config: RunConfig, inputs: Inputs, executor: Any, *, device: Any, on_cluster: bool = False
+    config: RunConfig,
+    inputs: Inputs,
+    executor: Any,
+    order: Order,
+    *,
+    device: Any,
+    on_cluster: bool = False,
 ) -> RunOutcome:
     try:
         check_packages(config, device=device, on_cluster=on_cluster)
         job = make_job(config, inputs, device=device)
+        check_like(job, order.signatures)
     except QAEvalError as error:
         options.fail(error)
     for note in job.notes:
@@ -195,10 +292,9 @@ def _run(
     except QAEvalError as error:
         options.fail(error, code=options.EXIT_INCOMPLETE)
     if outcome.report is not None:
-        for line in summary_lines(outcome.report, job.store.out):
-            options.show(line)
+        order.printing.show(outcome.report, job.store.out)
     if outcome.stopped:
-        options.say("incomplete; run the same command again to resume")
+        options.say_error("incomplete; run the same command again to resume [QA0512]")
         sys.exit(options.EXIT_INCOMPLETE)
     if outcome.is_new and outcome.report is not None:
         why = no_score_line(outcome.report)

@@ -27,7 +27,7 @@ from qaeval_core.llm.key import read_headers
 from qaeval_core.llm.limits import Message
 from qaeval_core.llm.thoughts import without_thoughts
 from qaeval_core.metrics.base import PassFacts, Read
-from qaeval_core.metrics.chat import ChatSettings, chat_settings
+from qaeval_core.metrics.chat import OF_ACCOUNT, OF_BUDGET, OF_FAMILY, ChatSettings, chat_settings
 from qaeval_core.secret_names import is_secret_header
 from qaeval_core.signature import Signature
 from qaeval_core.storage.path import StoragePath, as_path, check_lasting, open_out
@@ -35,21 +35,6 @@ from qaeval_core.store.pass_stats import PassStats
 
 # A unit of work: what is lost of open shards is asked again from the journal, at no cost.
 _ROWS_PER_SHARD = 128
-# What calls of one server and key share, those with one journal, and metrics of one family.
-_OF_ACCOUNT = ("requests_per_minute", "tokens_per_minute", "limit_window_s", "ledger_path")
-_OF_BUDGET = ("budget_usd",)
-_OF_FAMILY = (
-    "allow_insecure",
-    "api_key_file",
-    "headers_file",
-    "journal_linger_s",
-    "journal_path",
-    "max_concurrent",
-    "max_outage_s",
-    "prices",
-    "proxy",
-    "timeout_s",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -420,11 +405,11 @@ def check_agreement(plans: Sequence[ChatFamilyPlan]) -> None:
         for sharing, keys, what in (
             (
                 (url, settings.api_key_file, settings.headers_file),
-                _OF_ACCOUNT,
+                OF_ACCOUNT,
                 f"ask {url}",
             ),
-            ((plan.journal_path,), _OF_BUDGET, f"pay from {plan.journal_path}"),
-            ((plan.key, "family"), _OF_FAMILY, f"ask {settings.model} the same"),
+            ((plan.journal_path,), OF_BUDGET, f"pay from {plan.journal_path}"),
+            ((plan.key, "family"), OF_FAMILY, f"ask {settings.model} the same"),
         ):
             other = known.setdefault(sharing, plan)
             for key in keys:
