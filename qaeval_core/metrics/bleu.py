@@ -159,7 +159,7 @@ class BleuSettings(WordSettings):
 
     @property
     def expected(self) -> tuple[str, ...]:
-        """As of all metrics of words, and the smoothing."""
+        """As of all lexical metrics, and the smoothing."""
         return (*super().expected, "smoothing")
 
     smoothing: Smoothing = Field(

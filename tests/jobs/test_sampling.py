@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import polars as pl
@@ -46,7 +47,9 @@ def test_the_run_and_its_report_say_how_many_rows(scored: tuple[Path, str]) -> N
     n_in = sum(IS_IN)
     assert f"sample: {n_in} of {N_ROWS} rows, those of {N_GROUPS} contexts" in output
     assert f"f1: {N_ROWS} rows: {n_in} scored, {N_ROWS - n_in} not sampled" in output
-    assert f"], {N_GROUPS} contexts\n" in output and "undefined" not in output
+    assert f"intervals: 95 %, over {N_GROUPS} contexts\n" in output
+    assert re.search(rf"^f1 .* {n_in} +0$", output, re.MULTILINE), "none is undefined"
+    assert "undefined (" not in output
     run = json.loads((out / "run.json").read_text())
     assert (run["sample"]["n_rows"], run["sample"]["n_contexts"]) == (n_in, N_GROUPS)
 
