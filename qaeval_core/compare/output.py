@@ -89,8 +89,8 @@ def _systems(found: SystemComparison, result: MetricResult) -> ResultTable:
         )  # fmt: skip
     what = "the baseline" if found.request.baseline is not None else "the best"
     remarks = [f"Differences are from {result.reference}, {what}. {found.sentence}"]
-    if result.column.signature:
-        remarks.append(result.column.signature)
+    if result.signature:
+        remarks.append(result.signature)
     return ResultTable(
         result.metric,
         ("rank", "system", result.metric, "difference", "p", "win / tie / loss", "undefined"),
@@ -156,7 +156,7 @@ def content(found: SystemComparison) -> dict[str, Any]:
         "notes": list(found.notes),
         "metrics": {
             own.metric: {
-                "signature": own.column.signature,
+                "signature": own.signature,
                 "higher_is_better": own.column.higher_is_better,
                 "n": own.n,
                 "reference": own.reference,

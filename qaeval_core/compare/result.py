@@ -41,9 +41,9 @@ class SystemMean:
     p : float
         Of that difference, corrected.
     wins, ties, losses : int
-        SharedUnits at which the system is better than, as good as and worse than the reference.
+        Units at which the system is better than, as good as and worse than the reference.
     n_undefined : int
-        SharedUnits without a value of this system.
+        Units without a value of this system.
     """
 
     system: str
@@ -72,8 +72,10 @@ class MetricResult:
 
     Attributes
     ----------
+    signature : str
+        How its scores were made, as people read it.
     n : int
-        SharedUnits with a value of every system.
+        Units with a value of every system.
     reference : str
         The best system, or the baseline.
     groups : mapping of column to mapping of value to means
@@ -83,6 +85,7 @@ class MetricResult:
     """
 
     metric: str
+    signature: str
     column: ScoreColumn
     n: int
     reference: str
@@ -96,6 +99,8 @@ def metric_results(
     systems: Sequence[str],
     metrics: Mapping[str, ScoreColumn],
     counts: UnitCounts,
+    *,
+    signatures: Mapping[str, str],
 ) -> list[MetricResult]:
     """Return what the counts say of each metric.
 
@@ -120,6 +125,7 @@ def metric_results(
     return [
         MetricResult(
             metric=name,
+            signature=signatures[name],
             column=column,
             n=int(counts.whole.n[i].sum()),
             reference=systems[references[i]],

@@ -94,7 +94,9 @@ def compare_systems(
             f"the systems share no row: no value of {request.on or 'id'!r} is in all of "
             f"{', '.join(parts.systems)}. --on COLUMN names what rows have in common [QA0317]"
         )
-    found = metric_results(request, parts.systems, sides.metrics, counts)
+    found = metric_results(
+        request, parts.systems, sides.metrics, counts, signatures=sides.signatures
+    )
     unit = "rows" if parts.on is None else f"values of {parts.on}"
     clusters = _clusters(sides, counts, unit)
     notes += _count_notes(parts, counts)

@@ -11,7 +11,7 @@ from qaeval_core.compare.request import CompareRequest
 from qaeval_core.errors import ConfigError, QAEvalError, SchemaError, nearest
 from qaeval_core.pages.example_rows import main_columns, read_texts
 from qaeval_core.planning.shards import ReadLimits
-from qaeval_core.storage.path import as_path
+from qaeval_core.storage.path import as_path, read_json
 from qaeval_core.storage.retry import Outages
 from qaeval_core.tables.corpus import Corpus
 from qaeval_core.tables.executor import RETRY_S
@@ -22,6 +22,8 @@ from qaeval_core.tables.score_tables import ScoreColumn
 # What rows share, in this order.
 _CLUSTER_ROLES = ("context", "question")
 NO_CLUSTER = "none"
+# Parts of a readable signature that are of a run's rows.
+_OF_ROWS = ("n:", "ci:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class ComparedSides:
     Attributes
     ----------
     metrics : mapping of column to ScoreColumn
+    signatures : mapping of column to str
+        How its scores were made, as people read it.
     cluster : str
         The role or column that rows share; "" where each row is alone.
     cluster_columns : tuple of str
@@ -54,6 +58,7 @@ class ComparedSides:
 
     sides: tuple[ComparedSide, ...]
     metrics: Mapping[str, ScoreColumn]
+    signatures: Mapping[str, str]
     cluster: str
     cluster_columns: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -75,7 +80,21 @@ def open_sides(request: CompareRequest) -> ComparedSides:
             _check_there(side, str(name))
     _check_settings(sides, metrics, request, notes)
     cluster, columns = _clusters(sides, request)
-    return ComparedSides(sides, metrics, cluster, columns, tuple(notes))
+    signatures = _signatures(sides[0], metrics)
+    return ComparedSides(sides, metrics, signatures, cluster, columns, tuple(notes))
+
+
+def _signatures(side: ComparedSide, metrics: Mapping[str, ScoreColumn]) -> dict[str, str]:
+    """Return the readable signature of each metric, less what is of one run's rows."""
+    report = read_json(side.corpus.out / "report.json") if side.corpus.has_run else None
+    instances = (report or {}).get("instances", {})
+    found = {}
+    for name, column in metrics.items():
+        own = [one for one in instances if name == one or name.startswith(f"{one}_")]
+        text = instances[max(own, key=len)].get("readable", "") if own else ""
+        kept = [part for part in text.split("|") if not part.startswith(_OF_ROWS)]
+        found[name] = "|".join(kept) or column.signature
+    return found
 
 
 def _side(name: str, path: str, request: CompareRequest, notes: list[str]) -> ComparedSide:

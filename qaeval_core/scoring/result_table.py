@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from qaeval_core.pages.example_rows import columns_by_instance, main_columns
-from qaeval_core.pages.printed import Cell, Estimate, ResultTable, printed, shown
+from qaeval_core.pages.printed import Estimate, ResultCell, ResultTable, printed, shown
 from qaeval_core.planning.columns import ROWS
 
 _WITH_COLUMN = ("json", "csv")  # Formats for programs have signatures in a column.
@@ -53,10 +53,10 @@ def result_table(report: Mapping[str, Any], form: str) -> ResultTable:
     has_corpus = any("corpus" in own for own in columns.values())
     with_column = form in _WITH_COLUMN
     head = [*_HEAD, *["corpus"] * has_corpus, *["signature"] * with_column]
-    rows: list[Sequence[Cell]] = []
+    rows: list[Sequence[ResultCell]] = []
     for instance, name in _ordered(report):
         own = columns[name]
-        row: list[Cell] = [name, _estimate(own), own["n"], own["n_undefined"]]
+        row: list[ResultCell] = [name, _estimate(own), own["n"], own["n_undefined"]]
         if has_corpus:
             corpus = own.get("corpus")
             row.append(None if corpus is None else Estimate(corpus, is_share=_is_share(own)))

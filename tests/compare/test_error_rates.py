@@ -45,7 +45,8 @@ def compared(values: NDArray[np.float64], clusters: NDArray[np.uint64]) -> Metri
     counts = UnitCounts([(None, None)], n_systems)
     counts.add(units)
     request = CompareRequest(scores=tuple((name, name) for name in names))
-    (found,) = metric_results(request, names, {"x": ScoreColumn()}, counts)
+    columns = {"x": ScoreColumn()}
+    (found,) = metric_results(request, names, columns, counts, signatures={"x": ""})
     return found
 
 

@@ -91,6 +91,8 @@ def test_numbers_are_those_of_an_independent_computation(outs: Path) -> None:
     contexts = rows("base").sort("id")["context"].to_list()
     assert [row["system"] for row in found] == ["huge", "large", "base"]
     assert [row["rank"] for row in found] == [1, 2, 3]
+    said = qaeval("compare", *(outs / name for name in SYSTEMS))
+    assert "\nf1|tok:squad|lang:en|refs:max|version:" in said
     for row in found:
         own = known[row["system"]]
         assert row["f1"] == pytest.approx(own.mean(), abs=1e-12)

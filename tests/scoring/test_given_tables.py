@@ -179,6 +179,8 @@ def test_labels_are_a_table_or_a_column() -> None:
     )
 
 
+# Ray Data warns of its own defaults, when its context is made first in a process.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["numpy", "pandas", "pyarrow", "actors"])
 def test_ray_data_maps_batches(kind: str) -> None:
