@@ -26,7 +26,7 @@ _REASONS = {
     "no_pairs": "no pairs",
 }
 POINTS = {SEGMENT: "rows", SYSTEM: "systems", DRAWS: "systems in draws"}
-Cell: TypeAlias = str | int | float | Statistic
+StudyCell: TypeAlias = str | int | float | Statistic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Shown:
 
     title: str
     head: list[str]
-    cells: list[list[Cell]]
+    cells: list[list[StudyCell]]
     groups: list[list[Statistic]]
     n_left: int = 1
     remarks: list[str] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Shown:
         return [[_words(own, percent, width) for own in row] for row in self.cells]
 
 
-def _words(cell: Cell, percent: bool, width: int | None) -> str:
+def _words(cell: StudyCell, percent: bool, width: int | None) -> str:
     if isinstance(cell, str):
         return cell
     if isinstance(cell, int):
@@ -137,7 +137,7 @@ def _correlations(found: Sequence[Statistic]) -> Shown:
         title += f"; {first.n_undefined_human:,} rows without a rating left out"
     by_metric = [list(own) for _, own in itertools.groupby(found, lambda one: one.metric)]
     groups = sorted(by_metric, key=lambda own: -own[0].strength)
-    cells: list[list[Cell]] = [
+    cells: list[list[StudyCell]] = [
         [
             own[0].metric + ("" if own[0].higher_is_better else " (lower is better)"),
             own[0].n,
@@ -169,7 +169,9 @@ def _comparisons(found: Sequence[Statistic]) -> Shown:
     )
     pairs = itertools.groupby(found, lambda one: (one.metric, one.metric_b))
     groups = [list(own) for _, own in pairs]
-    cells: list[list[Cell]] = [[own[0].metric, own[0].metric_b, own[0].n, *own] for own in groups]
+    cells: list[list[StudyCell]] = [
+        [own[0].metric, own[0].metric_b, own[0].n, *own] for own in groups
+    ]
     head = ["A", "B", "n", *COEFFICIENTS]
     return Shown(title=title, head=head, cells=cells, groups=groups, n_left=2)
 
@@ -179,7 +181,7 @@ def _areas(found: Sequence[Statistic]) -> Shown:
     if found[0].n_undefined_human:
         title += f"; {found[0].n_undefined_human:,} rows without a label left out"
     ordered = sorted(found, key=lambda one: -one.strength)
-    cells: list[list[Cell]] = [
+    cells: list[list[StudyCell]] = [
         [one.metric, one.n_positive, one.n_negative, one.n_undefined, one] for one in ordered
     ]
     head = ["metric", "positive", "negative", "undefined", "AUC"]
@@ -193,7 +195,7 @@ def _win_lose(found: Sequence[Statistic]) -> Shown:
         f"above {first.min_gap:g}; share ranked as people do, a tie is no agreement"
     )
     ordered = sorted(found, key=lambda one: -one.strength)
-    cells: list[list[Cell]] = [
+    cells: list[list[StudyCell]] = [
         [one.metric, one.n_agree, one.n_tied, one.n_disagree, one.n_undefined, one]
         for one in ordered
     ]
@@ -208,7 +210,7 @@ def _selection(found: Sequence[Statistic]) -> Shown:
         f"{first.n_undefined:,} with an undefined value left out; held-out errors"
     )
     groups = [list(choices) for _, choices in itertools.groupby(found, lambda one: one.step)]
-    cells: list[list[Cell]] = []
+    cells: list[list[StudyCell]] = []
     for own in groups:
         chosen = ", ".join(f"{one.metric} {one.n_chosen}/{one.n_repeats}" for one in own)
         cells.append([f"{own[0].step}", chosen, own[0].value, own[0].r2])
