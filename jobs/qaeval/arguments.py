@@ -197,6 +197,9 @@ WidthOption = Annotated[
         show_default="two digits of half the interval",
     ),
 ]
+ResamplesOption = Annotated[
+    int, option(group=STATISTICS, metavar="N", text="Resamples of each bootstrap.")
+]
 SeedOption = Annotated[
     int,
     option(

@@ -15,6 +15,7 @@ from qaeval.arguments import (
     FormatOption,
     MovedInputOption,
     PercentOption,
+    ResamplesOption,
     SeedOption,
     WidthOption,
     flag,
@@ -123,10 +124,7 @@ def compare(
             show_default="the context, else the question",
         ),
     ] = None,
-    resamples: Annotated[
-        int,
-        option(group=arguments.STATISTICS, metavar="N", text="Resamples of each bootstrap."),
-    ] = 1000,
+    resamples: ResamplesOption = 1000,
     seed: SeedOption = 0,
 ) -> None:
     """Compare systems by their scores.

@@ -16,6 +16,7 @@ from qaeval.arguments import (
     FormatOption,
     MovedInputOption,
     PercentOption,
+    ResamplesOption,
     SeedOption,
     WidthOption,
     flag,
@@ -214,10 +215,7 @@ def correlate(
             text="Draw systems as well, for intervals of systems like these.",
         ),
     ] = False,
-    resamples: Annotated[
-        int,
-        option(group=arguments.STATISTICS, metavar="N", text="Resamples of each bootstrap."),
-    ] = 1000,
+    resamples: ResamplesOption = 1000,
     seed: SeedOption = 0,
 ) -> None:
     """Correlate scores with human ratings.
