@@ -162,7 +162,7 @@ def compare(
             found = compare_systems(request, tell=tell)
         for line in lines(found):
             options.say(line)
-        options.show_lines(printed(tables(found, form), form, percent=percent, width=width) + "\n")
+        options.show_lines(printed(tables(found, form), form, percent=percent, width=width))
         for path in write(found, folder) if folder is not None else ():
             options.say(str(path))
     except QAEvalError as error:
