@@ -68,6 +68,11 @@ def silence() -> Iterator[None]:
         _SILENT.clear()
 
 
+def is_silent() -> bool:
+    """Return whether nothing but results and errors is printed."""
+    return _SILENT.is_set()
+
+
 def say(line: str, *, stream: TextIO | None = None) -> None:
     """Print a line for people; standard output is for results.
 

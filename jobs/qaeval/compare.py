@@ -133,10 +133,10 @@ def compare(
     are paired by their ids, and resampled by contexts.
     """
     # Imported here: --help needs none of it.
-    from qaeval_core.compare.output import check_out, lines, tables, write
+    from qaeval_core.compare.output import check_out, lines, printed_comparison, write
     from qaeval_core.compare.request import CompareRequest, named_paths
     from qaeval_core.compare.run import compare_systems
-    from qaeval_core.pages.printed import check_format, printed
+    from qaeval_core.pages.printed import check_format
     from qaeval_core.running.progress import LabelProgress
     from qaeval_core.storage.path import open_out
 
@@ -162,7 +162,7 @@ def compare(
             found = compare_systems(request, tell=tell)
         for line in lines(found):
             options.say(line)
-        options.show_lines(printed(tables(found, form), form, percent=percent, width=width))
+        options.show_lines(printed_comparison(found, form, percent=percent, width=width))
         for path in write(found, folder) if folder is not None else ():
             options.say(str(path))
     except QAEvalError as error:

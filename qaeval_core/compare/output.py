@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -12,42 +13,75 @@ from qaeval_core.compare.page import MOST_COLUMNS, compare_page
 from qaeval_core.compare.result import MetricResult, SystemMean
 from qaeval_core.compare.run import SystemComparison
 from qaeval_core.errors import ConfigError
-from qaeval_core.pages.printed import Estimate, ResultCell, ResultTable
+from qaeval_core.pages.printed import Estimate, ResultCell, ResultTable, printed
 from qaeval_core.signature import environment
 from qaeval_core.storage.path import StoragePath
 
 PAGE, REPORT = "compare.html", "compare.json"
 _MAX_ID_CHARS = 40
+_NO_VALUE = "(none)"
+_FAR = " differs"
 
 
-def tables(found: SystemComparison, form: str = "text") -> list[ResultTable]:
-    """Return what a format prints.
+def printed_comparison(
+    found: SystemComparison, form: str, *, percent: bool = False, width: int | None = None
+) -> str:
+    """Return what was found in one of `FORMATS`.
 
-    Text and JSON have a table of systems for each metric, those by column, and the rows that differ
-    most. Markdown and LaTeX lack the last ones, and CSV is one table of all systems and metrics.
+    Text has a table of systems for each metric, those by column, and the rows that differ most.
+    Markdown and LaTeX lack the last ones. CSV is one table, and JSON is `content`.
+
+    Parameters
+    ----------
+    percent : bool, default False
+        Show shares times 100.
+    width : int, optional
+        Decimals; default two digits of half the interval.
     """
+    if form == "json":
+        return json.dumps(content(found, percent=percent), indent=2)
     if form == "csv":
-        return [_flat(found)]
-    shown = []
-    for own in found.metrics:
-        shown += [_systems(found, own), *_groups(own)]
-        if form in ("text", "json"):
-            shown.append(_far(found, own))
-    return [table for table in shown if table.rows]
+        return printed([_flat(found)], form, percent=percent)
+    shown = [
+        table
+        for own in found.metrics
+        for table in tables_of(found, own)
+        if form == "text" or not table.name.endswith(_FAR)
+    ]
+    return printed(shown, form, percent=percent, width=width)
+
+
+def tables_of(found: SystemComparison, result: MetricResult) -> list[ResultTable]:
+    """Return the tables of a metric: systems, those by column, and the rows that differ most."""
+    every = [_systems(found, result), *_groups(result), _far(found, result)]
+    return [table for table in every if table.rows]
 
 
 def _flat(found: SystemComparison) -> ResultTable:
-    head = ("metric", "rank", "system", "mean", "difference", "p", "wins", "ties", "losses", "n")
+    """Return a row for each metric and system, then for each value of the columns of ``--by``."""
+    head = (
+        "metric", "by", "value", "rank", "system", "mean", "difference", "p", "wins", "ties",
+        "losses", "n",
+    )  # fmt: skip
     rows: list[list[ResultCell]] = []
     for result in found.metrics:
         for own in result.systems:
             rows.append(
                 [
-                    result.metric, own.rank, own.system,
-                    estimate(own, is_share=is_share(result)), _difference(result, own),
+                    result.metric, "", "", own.rank, own.system,
+                    estimate(own, is_share=result.is_share), _difference(result, own),
                     _number(own.p), own.wins, own.ties, own.losses, result.n,
                 ]
             )  # fmt: skip
+        for by, groups in result.groups.items():
+            for value, means in (groups or {}).items():
+                rows += [
+                    [
+                        result.metric, by, _NO_VALUE if value is None else value, own.rank,
+                        own.system, estimate(own, is_share=result.is_share), *[None] * 6,
+                    ]
+                    for own in means
+                ]  # fmt: skip
     return ResultTable("systems", head, rows)
 
 
@@ -56,7 +90,7 @@ def _difference(result: MetricResult, own: SystemMean) -> Estimate:
         _number(own.difference),
         _number(own.difference_low),
         _number(own.difference_high),
-        is_share=is_share(result),
+        is_share=result.is_share,
         mark="*" if own.holds else "",
     )
 
@@ -70,11 +104,6 @@ def estimate(own: SystemMean, *, is_share: bool) -> Estimate:
     return Estimate(_number(own.mean), _number(own.low), _number(own.high), is_share=is_share)
 
 
-def is_share(result: MetricResult) -> bool:
-    """Return whether scores lie on a scale up to 1."""
-    return result.column.high == 1
-
-
 def _systems(found: SystemComparison, result: MetricResult) -> ResultTable:
     rows: list[list[ResultCell]] = []
     for own in result.systems:
@@ -82,11 +111,12 @@ def _systems(found: SystemComparison, result: MetricResult) -> ResultTable:
         counts = "" if is_reference else f"{own.wins:,} / {own.ties:,} / {own.losses:,}"
         rows.append(
             [
-                own.rank, own.system, estimate(own, is_share=is_share(result)),
+                own.rank, own.system, estimate(own, is_share=result.is_share),
                 _difference(result, own),
                 _number(own.p), counts, own.n_undefined,
             ]
         )  # fmt: skip
+    lower = "" if result.column.higher_is_better else " (lower is better)"
     what = "the baseline" if found.request.baseline is not None else "the best"
     remarks = [f"Differences are from {result.reference}, {what}. {found.sentence}"]
     if result.signature:
@@ -95,7 +125,7 @@ def _systems(found: SystemComparison, result: MetricResult) -> ResultTable:
         result.metric,
         ("rank", "system", result.metric, "difference", "p", "win / tie / loss", "undefined"),
         rows,
-        title=f"{result.metric}, {result.n:,} {found.unit} with a value of every system",
+        title=f"{result.metric}{lower}, {result.n:,} {found.unit} with a value of every system",
         remarks=remarks,
     )
 
@@ -106,8 +136,8 @@ def _groups(result: MetricResult) -> Iterator[ResultTable]:
         rows: list[list[ResultCell]] = []
         for value, means in (groups or {}).items():
             known = {own.system: own for own in means}
-            cells = [estimate(known[name], is_share=is_share(result)) for name in names]
-            rows.append(["(none)" if value is None else value, *cells])
+            cells = [estimate(known[name], is_share=result.is_share) for name in names]
+            rows.append([_NO_VALUE if value is None else value, *cells])
         yield ResultTable(
             f"{result.metric} by {by}", (by, *names), rows, title=f"{result.metric} by {by}"
         )
@@ -121,13 +151,13 @@ def _far(found: SystemComparison, result: MetricResult) -> ResultTable:
         if not are_few:
             order = sorted(known, key=lambda name: known[name])
             known = {name: known[name] for name in (order[0], order[-1])}
-        cells = [Estimate(value, is_share=is_share(result)) for value in known.values()]
+        cells = [Estimate(value, is_share=result.is_share) for value in known.values()]
         named = [] if are_few else list(known)
         rows.append([unit.key[:_MAX_ID_CHARS], *cells, *named])
     systems = found.systems if are_few else ("lowest", "highest", "lowest is", "highest is")
-    head = (found.request.on or "id", *systems)
+    head = (found.on, *systems)
     title = f"{result.metric}: the {len(rows)} {found.unit} that differ most"
-    return ResultTable(f"{result.metric} differs", head, rows, title=title)
+    return ResultTable(f"{result.metric}{_FAR}", head, rows, title=title)
 
 
 def lines(found: SystemComparison) -> Iterator[str]:
@@ -142,12 +172,13 @@ def lines(found: SystemComparison) -> Iterator[str]:
     yield from (f"note: {note}" for note in found.notes)
 
 
-def content(found: SystemComparison) -> dict[str, Any]:
-    """Return all that was found, as plain data."""
+def content(found: SystemComparison, *, percent: bool = False) -> dict[str, Any]:
+    """Return all that was found, as plain data; shares times 100 if so asked."""
     return {
         "request": asdict(found.request),
         "systems": list(found.systems),
         "unit": found.unit,
+        "on": found.on,
         "units": found.n_units,
         "clusters": found.clusters,
         "rows": dict(found.n_rows),
@@ -160,17 +191,22 @@ def content(found: SystemComparison) -> dict[str, Any]:
                 "higher_is_better": own.column.higher_is_better,
                 "n": own.n,
                 "reference": own.reference,
-                "systems": [_plain(each) for each in own.systems],
+                "systems": [_plain(each, _factor(own, percent)) for each in own.systems],
                 "by": {
                     by: None
                     if groups is None
                     else [
-                        {"value": value, "systems": [_plain_mean(each) for each in means]}
+                        {
+                            "value": value,
+                            "systems": [_plain_mean(each, _factor(own, percent)) for each in means],
+                        }
                         for value, means in groups.items()
                     ]
                     for by, groups in own.groups.items()
                 },
-                "differ_most": [_far_content(found, unit) for unit in own.far],
+                "differ_most": [
+                    _far_content(found, unit, _factor(own, percent)) for unit in own.far
+                ],
             }
             for own in found.metrics
         },
@@ -178,21 +214,29 @@ def content(found: SystemComparison) -> dict[str, Any]:
     }
 
 
-def _far_content(found: SystemComparison, unit: FarUnit) -> dict[str, Any]:
+def _factor(result: MetricResult, percent: bool) -> int:
+    return 100 if percent and result.is_share else 1
+
+
+def _far_content(found: SystemComparison, unit: FarUnit, factor: int) -> dict[str, Any]:
     texts = [dict(found.texts.get((i, row), {})) for i, row in enumerate(unit.rows)]
-    return {"key": unit.key, "values": list(unit.values), "texts": texts}
+    return {"key": unit.key, "values": [own * factor for own in unit.values], "texts": texts}
 
 
-def _plain(own: SystemMean) -> dict[str, Any]:
-    plain = {
-        name: None if isinstance(value, float) and math.isnan(value) else value
+_SCALED = ("mean", "low", "high", "difference", "difference_low", "difference_high")
+
+
+def _plain(own: SystemMean, factor: int) -> dict[str, Any]:
+    plain: dict[str, Any] = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in asdict(own).items()
     }
-    return plain | {"holds": own.holds}
+    scaled = {name: plain[name] * factor for name in _SCALED if plain[name] is not None}
+    return plain | scaled | {"holds": own.holds}
 
 
-def _plain_mean(own: SystemMean) -> dict[str, Any]:
-    return {name: _plain(own)[name] for name in ("system", "mean", "low", "high", "rank")}
+def _plain_mean(own: SystemMean, factor: int) -> dict[str, Any]:
+    return {name: _plain(own, factor)[name] for name in ("system", "mean", "low", "high", "rank")}
 
 
 def check_out(out: StoragePath) -> None:
@@ -204,6 +248,7 @@ def check_out(out: StoragePath) -> None:
 def write(found: SystemComparison, out: StoragePath) -> list[StoragePath]:
     """Write the page and, last, the numbers; return their paths."""
     paths = [out / PAGE, out / REPORT]
-    paths[0].put(compare_page(found, tables(found)).encode())
+    tables = {own.metric: tables_of(found, own) for own in found.metrics}
+    paths[0].put(compare_page(found, tables).encode())
     paths[1].put_json(content(found))
     return paths

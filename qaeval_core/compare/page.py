@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from qaeval_core.compare.result import MetricResult
 from qaeval_core.compare.run import SystemComparison
@@ -29,12 +29,12 @@ _MAX_CHARS = 300
 _MAX_TEXT_CHARS = 400_000
 
 
-def compare_page(found: SystemComparison, tables: Sequence[ResultTable]) -> str:
+def compare_page(found: SystemComparison, tables: Mapping[str, Sequence[ResultTable]]) -> str:
     """Return the page.
 
     Parameters
     ----------
-    tables : sequence of ResultTable
+    tables : mapping of metric to sequence of ResultTable
         Those that are printed.
     """
     names = within(", ".join(found.systems), _MAX_CHARS)
@@ -49,8 +49,7 @@ def compare_page(found: SystemComparison, tables: Sequence[ResultTable]) -> str:
     sections = ["\n".join([head, *said])]
     n_chars = 0
     for own in found.metrics:
-        shown_tables = [table for table in tables if table.name.partition(" ")[0] == own.metric]
-        parts, units = [_table(table) for table in shown_tables], list(_texts(found, own))
+        parts, units = [_table(table) for table in tables[own.metric]], list(_texts(found, own))
         sizes = itertools.accumulate(map(len, units), initial=n_chars)
         kept = [unit for unit, size in zip(units, sizes, strict=False) if size < _MAX_TEXT_CHARS]
         n_chars += sum(map(len, kept))

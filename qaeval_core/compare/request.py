@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from qaeval_core.errors import ConfigError
 from qaeval_core.stats.bootstrap import N_RESAMPLES
@@ -61,6 +61,8 @@ class CompareRequest:
                 "a comparison needs two systems: name two OUTs, or one with --system COLUMN "
                 "[QA0103]"
             )
+        if both := sorted({*self.metrics} & {*self.by}):
+            raise ConfigError(f"--by {both[0]} is a metric that is compared [QA0102]")
         if self.system is not None and len(self.scores) != 1:
             raise ConfigError("--system COLUMN divides one OUT; name a single one [QA0102]")
         if self.inputs and len(self.scores) > 1:
@@ -90,10 +92,11 @@ def named_paths(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """
     found = []
     for text in given:
-        match = _NAMED.fullmatch(text)
+        match = None if Path(text).exists() else _NAMED.fullmatch(text)
         found.append((match[1], match[2]) if match is not None else ("", text))
     parts = [PurePosixPath(path.rstrip("/")).parts for _, path in found]
-    for depth in range(1, max(map(len, parts)) + 1):
+    twice: list[str] = []
+    for depth in range(1, max(1, *map(len, parts)) + 1):
         names = [
             name or "/".join(own[-depth:]) for (name, _), own in zip(found, parts, strict=True)
         ]

@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 from qaeval_core.compare.counts import FarUnit, MeanSums, UnitCounts
 from qaeval_core.compare.request import ALPHA, CompareRequest
 from qaeval_core.errors import ConfigError, nearest
+from qaeval_core.metrics.catalog import METRICS
 from qaeval_core.stats.bootstrap import MaxT, percentile_interval, scaled_bootstrap
 from qaeval_core.stats.mean_interval import MeanInterval, ValueRange, mean_interval
 from qaeval_core.tables.score_tables import ScoreColumn
 
 FloatArray = NDArray[np.float64]
+_ROUNDED = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,21 @@ class MetricResult:
     systems: Sequence[SystemMean]
     groups: Mapping[str, Mapping[str | None, Sequence[SystemMean]] | None]
     far: Sequence[FarUnit]
+
+    @property
+    def is_share(self) -> bool:
+        """Whether scores lie between 0, or -1, and 1."""
+        column = self.column
+        if column.metric not in METRICS:
+            return column.high == 1
+        metric = METRICS[column.metric]
+        own = next((one for one in metric.columns if one.name == column.output), None)
+        return own is not None and own.is_share and metric.low >= -1 and metric.high <= 1
+
+    def without_keys(self) -> MetricResult:
+        """Return it without texts: rows that differ are called by their number."""
+        far = [replace(own, key=f"row {own.rows[0]}") for own in self.far]
+        return replace(self, far=far)
 
 
 def metric_results(
@@ -208,15 +225,38 @@ def _compared(
             drawn = scaled_bootstrap(
                 differences, value, len(n), n_resamples=request.n_resamples, seed=request.seed
             )
+        n_units = int(np.count_nonzero(n))
         for pair, difference, own in zip(pairs, value.tolist(), drawn, strict=True):
-            ends = percentile_interval(own)
-            together.add(difference, own)
-            found[(i, *pair)] = _Difference(difference, ends.low, ends.high)
+            if _has_spread(own, difference):
+                ends = percentile_interval(own)
+                together.add(difference, own)
+                found[(i, *pair)] = _Difference(difference, ends.low, ends.high)
+            else:
+                together.add(math.nan, own)
+                p = _sign_test(difference, n_units)
+                found[(i, *pair)] = _Difference(difference, math.nan, math.nan, p)
     p_values = together.p_values()
     return {
-        key: _Difference(own.difference, own.low, own.high, p)
+        key: replace(own, p=min(own.p * len(found), 1.0) if math.isnan(p) else p)
         for (key, own), p in zip(found.items(), p_values, strict=True)
     }
+
+
+def _has_spread(drawn: FloatArray, difference: float) -> bool:
+    """Return whether draws of a difference differ by more than rounding."""
+    return bool(np.isfinite(drawn).any()) and float(np.nanstd(drawn)) > _ROUNDED * max(
+        abs(difference), 1.0
+    )
+
+
+def _sign_test(difference: float, n_units: int) -> float:
+    """Return the p of a difference that all clusters have alike; NaN of one cluster.
+
+    Where systems are equal, each has the better score of a cluster with a chance of one half.
+    """
+    if n_units < 2 or math.isnan(difference):
+        return math.nan
+    return 2.0 ** (1 - n_units) if abs(difference) > _ROUNDED else 1.0
 
 
 def _pairs(request: CompareRequest, reference: int, n_systems: int) -> Iterator[tuple[int, int]]:
@@ -245,7 +285,7 @@ def _against(
     found = compared.get(key)
     if found is None:
         other = compared[metric, reference, system]
-        found = _Difference(-other.difference, -other.high, -other.low, other.p)
+        found = _Difference(0.0 - other.difference, -other.high, -other.low, other.p)
     return replace(
         own,
         difference=found.difference,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from qaeval_core.compare.counts import MAX_GROUPS, UnitCounts
@@ -31,7 +31,9 @@ class SystemComparison:
     n_left_out : mapping of system to int
         Those that not all systems have, or whose id is there twice.
     unit : str
-        What is paired, such as ``rows`` or ``contexts``.
+        What is paired, such as ``rows`` or ``values of topic``.
+    on : str
+        Column that pairs them.
     clusters : str
         What was drawn again, such as ``100 contexts``.
     sentence : str
@@ -47,6 +49,7 @@ class SystemComparison:
     n_rows: Mapping[str, int]
     n_left_out: Mapping[str, int]
     unit: str
+    on: str
     clusters: str
     sentence: str
     texts: TextsOfRows
@@ -79,9 +82,13 @@ def compare_systems(
     notes = list(sides.notes)
     with ExitStack() as stack:
         count = partial(
-            _counted, request, sides, stack=stack, tell=tell, rows_per_part=rows_per_part
+            _counted, request, sides=sides, stack=stack, tell=tell, rows_per_part=rows_per_part
         )
         parts, counts = count(request.on)
+        if request.cluster is None and sides.cluster == "question" and counts.n_other_clusters:
+            # Each system asked its own: what it asked is nothing that rows share.
+            sides = replace(sides, cluster="", cluster_columns=())
+            parts, counts = count(request.on, sides=sides)
         if not counts.n_units and request.on is None and len(set(sides.cluster_columns)) == 1:
             (column,) = set(sides.cluster_columns)
             parts, counts = count(column)
@@ -98,8 +105,10 @@ def compare_systems(
         request, parts.systems, sides.metrics, counts, signatures=sides.signatures
     )
     unit = "rows" if parts.on is None else f"values of {parts.on}"
+    if parts.on is not None and not all(side.may_show for side in sides.sides):
+        found = [own.without_keys() for own in found]
     clusters = _clusters(sides, counts, unit)
-    notes += _count_notes(parts, counts)
+    notes += _count_notes(parts, counts, sides.cluster)
     return SystemComparison(
         request=request,
         systems=parts.systems,
@@ -110,6 +119,7 @@ def compare_systems(
             zip(parts.systems, (counts.n_rows - counts.n_matched).tolist(), strict=True)
         ),
         unit=unit,
+        on=parts.on or "id",
         clusters=clusters,
         sentence=_sentence(request, len(found), len(parts.systems), clusters, unit),
         texts=_far_texts(sides, parts, found),
@@ -119,9 +129,9 @@ def compare_systems(
 
 def _counted(
     request: CompareRequest,
-    sides: ComparedSides,
     on: str | None,
     *,
+    sides: ComparedSides,
     stack: ExitStack,
     tell: Tell,
     rows_per_part: int,
@@ -147,7 +157,7 @@ def _counted(
     return parts, counts
 
 
-def _count_notes(parts: RowParts, counts: UnitCounts) -> Iterator[str]:
+def _count_notes(parts: RowParts, counts: UnitCounts, cluster: str) -> Iterator[str]:
     """Yield what people should know of the rows that were counted."""
     for system, n_repeated, n_unnamed in zip(
         parts.systems, counts.n_repeated.tolist(), counts.n_unnamed.tolist(), strict=True
@@ -160,8 +170,8 @@ def _count_notes(parts: RowParts, counts: UnitCounts) -> Iterator[str]:
         yield f"left out without the name of a system: {parts.n_nameless:,}"
     if counts.n_other_clusters:
         yield (
-            f"ids whose context is another one in another system: {counts.n_other_clusters:,}; "
-            "check that they name the same rows"
+            f"rows whose {cluster} is another one in another system: "
+            f"{counts.n_other_clusters:,}; check that ids name the same rows"
         )
     for name, own in counts.groups.items():
         if own is None:

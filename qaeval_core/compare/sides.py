@@ -33,12 +33,18 @@ class ComparedSide:
     Attributes
     ----------
     texts : mapping of role to column
-        What a person reads of a row; empty where texts shall not be shown.
+        What a person reads of a row; empty where texts cannot be read, or shall not be shown.
+    may_show : bool
+        Whether texts may be shown.
+    why : str
+        Why its input is not read.
     """
 
     name: str
     corpus: Corpus
     texts: Mapping[str, str]
+    may_show: bool = True
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,8 @@ def open_sides(request: CompareRequest) -> ComparedSides:
         for side in sides if name is not None else ():
             _check_there(side, str(name))
     _check_settings(sides, metrics, request, notes)
+    if request.on is None and any(side.corpus.id_column is None for side in sides):
+        notes.append("rows have no ids: they are paired by the names of files and their places")
     cluster, columns = _clusters(sides, request)
     signatures = _signatures(sides[0], metrics)
     return ComparedSides(sides, metrics, signatures, cluster, columns, tuple(notes))
@@ -108,18 +116,23 @@ def _side(name: str, path: str, request: CompareRequest, notes: list[str]) -> Co
         run = read_run(path)
         corpus = corpus_of_scores(run.out, score_files(run))
         corpus = replace(corpus, instances=run.instances)
-        notes.append(f"{name}: the input is not read, and no texts are shown. {error}")
-        return ComparedSide(name, corpus, {})
+        notes.append(
+            f"{name}: its input is not read, so no texts are shown, and rows may count as "
+            f"independent. {error}"
+        )
+        return ComparedSide(name, corpus, {}, run.config.output.texts, str(error))
     notes += corpus.notes
     run = read_run(path, is_partial=True)
     texts = {role: column for role, column in run.columns.items() if role != "id"}
-    return ComparedSide(name, corpus, {**corpus.roles, **texts} if run.config.output.texts else {})
+    may_show = run.config.output.texts
+    return ComparedSide(name, corpus, {**corpus.roles, **texts} if may_show else {}, may_show)
 
 
 def _check_there(side: ComparedSide, name: str) -> None:
     if name not in side.corpus.names:
+        why = f"; its input is not read: {side.why}" if side.why else ""
         raise SchemaError(
-            f"{side.name}: no column {name!r}{nearest(name, side.corpus.names)} [QA0305]"
+            f"{side.name}: no column {name!r}{nearest(name, side.corpus.names)}{why} [QA0305]"
         )
 
 
@@ -129,15 +142,14 @@ def _metrics(sides: Sequence[ComparedSide], request: CompareRequest) -> dict[str
     for name in request.metrics:
         for side in sides:
             _check_there(side, name)
-            kind = side.corpus.field(name).type
-            if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            if not _is_number(side.corpus, name):
+                kind = side.corpus.field(name).type
                 raise SchemaError(
                     f"{side.name}: column {name!r} is {kind}, and a number is needed [QA0306]"
                 )
     if request.metrics:
-        names = list(dict.fromkeys(request.metrics))
-        return {name: corpora[0].described.get(name, ScoreColumn()) for name in names}
-    main = [main_columns({"instances": own.instances, "columns": own.described}) for own in corpora]
+        return {name: _described(sides, name) for name in dict.fromkeys(request.metrics)}
+    main = [_main_columns(own) for own in corpora]
     shared = [name for name in main[0] if all(name in own for own in main)]
     if not shared:
         numeric = [name for name in corpora[0].names if _is_number(corpora[0], name)]
@@ -145,12 +157,35 @@ def _metrics(sides: Sequence[ComparedSide], request: CompareRequest) -> dict[str
             "no column is described as a score of every system; name some with --metrics. Numeric "
             f"columns: {', '.join(numeric) or 'none'} [QA0314]"
         )
-    return {name: corpora[0].described[name] for name in shared}
+    return {name: _described(sides, name) for name in shared}
+
+
+def _main_columns(corpus: Corpus) -> list[str]:
+    if corpus.instances:
+        return main_columns({"instances": corpus.instances, "columns": corpus.described})
+    return [name for name, own in corpus.described.items() if own.output == ""]
+
+
+def _described(sides: Sequence[ComparedSide], name: str) -> ScoreColumn:
+    """Return what the sides say of a column.
+
+    Raises
+    ------
+    ConfigError
+        If lower is better for some of them.
+    """
+    told = {own.name: own.corpus.described[name] for own in sides if name in own.corpus.described}
+    if len({own.higher_is_better for own in told.values()}) > 1:
+        raise ConfigError(
+            f"{name}: higher is better in some of {', '.join(told)}, and lower in others [QA0326]"
+        )
+    return next(iter(told.values()), ScoreColumn())
 
 
 def _is_number(corpus: Corpus, name: str) -> bool:
     kind = corpus.field(name).type
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+    checks = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return any(check(kind) for check in checks)
 
 
 def _check_settings(

@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from qaeval_core.compare.output import content, tables
+from qaeval_core.compare.output import content, printed_comparison
 from qaeval_core.compare.request import CompareRequest
 from qaeval_core.compare.run import compare_systems
 from qaeval_core.errors import ConfigError, nearest
-from qaeval_core.pages.printed import FORMATS, check_format, printed
+from qaeval_core.pages.printed import FORMATS, check_format
 from qaeval_core.storage import files
 from qaeval_core.text.given_tables import known_table
 
@@ -127,7 +127,7 @@ def compare_tables(
         first.back(pa.Table.from_pylist(rows)),
         whole,
         list(found.notes),
-        {form: printed(tables(found, form), form) for form in FORMATS},
+        {form: printed_comparison(found, form) for form in FORMATS},
     )
 
 

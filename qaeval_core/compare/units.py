@@ -113,6 +113,8 @@ class RowParts:
     def units(self) -> Iterator[SharedUnits]:
         """Yield what every system has, part by part."""
         for number in range(self.n_parts):
+            if self.folder is None and not self.held:
+                return
             if self.folder is None:
                 yield self._matched(pl.DataFrame(pa.Table.from_batches(self.held)))
             elif (path := self.folder / f"{number}.arrow").is_file():

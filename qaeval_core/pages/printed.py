@@ -20,7 +20,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -216,7 +216,7 @@ def shown(cell: ResultCell, *, percent: bool = False, width: int | None = None) 
     if cell is None:
         return ""
     if isinstance(cell, float):
-        return f"{cell:.{_LEAST_DECIMALS if width is None else width}f}"
+        return f"{cell:.{_LEAST_DECIMALS}f}"
     return f"{cell:,}" if isinstance(cell, int) else cell
 
 
@@ -244,7 +244,7 @@ def decimals_of(low: float | None, high: float | None) -> int:
     >>> decimals_of(0.4, 0.6), decimals_of(0.5, 0.5001), decimals_of(None, None)
     (3, 6, 3)
     """
-    if low is None or high is None or not high > low:
+    if low is None or high is None or not (high > low and math.isfinite(high - low)):
         return _LEAST_DECIMALS
     wanted = 1 - math.floor(math.log10((high - low) / 2))
     return min(max(wanted, _LEAST_DECIMALS), _MOST_DECIMALS)
@@ -253,11 +253,11 @@ def decimals_of(low: float | None, high: float | None) -> int:
 def _plain(cell: ResultCell, percent: bool) -> Any:
     if isinstance(cell, Estimate):
         return _scaled(cell, cell.value, percent)
-    return None if isinstance(cell, float) and math.isnan(cell) else cell
+    return None if isinstance(cell, float) and not math.isfinite(cell) else cell
 
 
 def _scaled(cell: Estimate, value: float | None, percent: bool) -> float | None:
-    if value is None or math.isnan(value):
+    if value is None or not math.isfinite(value):
         return None
     return round(value * 100, _PERCENT_DIGITS) if percent and cell.is_share else value
 
@@ -287,8 +287,8 @@ def _has_interval(table: ResultTable, column: int) -> bool:
 
 def _csv(table: ResultTable, percent: bool) -> str:
     text = io.StringIO(newline="")
-    rows: list[Mapping[str, Any]] = [dict(_pairs(table, row, percent)) for row in table.rows]
+    rows = [_pairs(table, row, percent) for row in table.rows]
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(list(rows[0]) if rows else table.names("_"))
-    writer.writerows(list(row.values()) for row in rows)
+    writer.writerow([name for name, _ in rows[0]] if rows else table.names("_"))
+    writer.writerows([value for _, value in row] for row in rows)
     return text.getvalue().rstrip("\n")

@@ -238,7 +238,8 @@ def _copied(
         for i, own in zip(small, pool.map(partial(_copy, copies), small.values()), strict=True):
             made[i] = own
             n_bytes += sizes[i]
-            copies.tell(label, n_bytes >> 20, total)
+            copies.tell(label, min(n_bytes >> 20, total - 1), total)
+        copies.tell(label, total, total)
     finally:
         pool.shutdown(cancel_futures=True)
     made |= {i: _copy(copies, own) for i, own in texts.items() if i not in made}

@@ -12,7 +12,7 @@ from typing import Self, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from qaeval_core.terminal import duration, say, visible
+from qaeval_core.terminal import duration, is_silent, say, visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,8 @@ class _Bars:
         with self._lock:
             if self._bars is None:
                 columns = (TextColumn("{task.description}", markup=False), BarColumn())
-                self._bars = Progress(*columns, console=Console(file=stream))
+                console = Console(file=stream, quiet=is_silent())
+                self._bars = Progress(*columns, console=console)
                 self._bars.start()
             self._n_open += 1
             return self._bars

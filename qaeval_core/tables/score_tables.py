@@ -287,7 +287,7 @@ def _matching(pattern: StoragePath) -> Iterator[StoragePath]:
             yield base / name
 
 
-def _read(file: StoragePath, text: str | None, encoding: str | None) -> pl.DataFrame:
+def _read(file: StoragePath, text: str | None = None, encoding: str | None = None) -> pl.DataFrame:
     try:
         # Of an object every read is a request: it is got once.
         content = file.read_bytes()

@@ -47,6 +47,7 @@ RELATIVE = {
     "audit, history": ("--history audits", "audit {out} --history audits --to {there}"),
     "audit": ("--to report", "audit {out} --history {there} --to report"),
     "correlate": ("--out study", "correlate {out} --human is_right --out study"),
+    "compare": ("--out c", "compare {out} {out}/scores --out c"),
     "explain, page": ("--html row.html", "explain {out} --row input.parquet:0 --html row.html"),
     "explain, JSON": ("--json row.json", "explain {out} --row input.parquet:0 --json row.json"),
     "report": ("OUT out", "report out"),

@@ -249,7 +249,8 @@ def test_an_encoding_is_named(tmp_path: Path, expected: list[dict]) -> None:
     rows = [{**row, "question": f"{row['question']} é"} for row in ROWS]
     (tmp_path / "rows.csv").write_bytes(separated(rows).decode().encode("cp1252"))
     words = ("score", tmp_path / "rows.csv", "--out", tmp_path / "out", *WORDS)
-    assert "QA0104" in qaeval(*words, "--encoding", "cp9999", expect=2)
+    for unknown in ("cp9999", "hex"):
+        assert "QA0104" in qaeval(*words, "--encoding", unknown, expect=2)
     qaeval(*words, "--encoding", "cp1252")
     assert scores(tmp_path / "out") == expected
 

@@ -132,7 +132,8 @@ def test_what_cannot_be_joined_is_said(tmp_path: Path, data: Path) -> None:
         named_files(["a=x", "a=y"])
     assert named_files(["s3://bucket/a=b.json"]) == [("", "s3://bucket/a=b.json")]
     assert read_predictions("", str(path)).texts == {"q1": "x"}
-    for encoding, given in (("utf-8-sig", None), ("utf-16", None), ("cp1252", "cp1252")):
+    encodings = (("utf-8-sig", None), ("utf-16", None), ("cp1252", "cp1252"), ("utf-8", "cp1252"))
+    for encoding, given in encodings:
         path.write_bytes('{"q1": "é"}'.encode(encoding))
         assert read_predictions("", str(path), encoding=given).texts == {"q1": "é"}
 

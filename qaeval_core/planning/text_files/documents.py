@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from qaeval_core.errors import UnreadableFileError
 from qaeval_core.planning.text_files.json_lines import count_lines, parse_lines, question_row
-from qaeval_core.planning.text_files.kinds import TextKind, known_encoding, marked_encoding
+from qaeval_core.planning.text_files.kinds import TextKind, encoding_of
 from qaeval_core.planning.text_files.parsed import records_table
 from qaeval_core.schema import UNREADABLE_LINE
 
@@ -107,7 +107,7 @@ def unpacked(content: bytes, kind: TextKind) -> bytes:
 
 
 def as_utf8(content: bytes, encoding: str | None) -> bytes:
-    """Return a text in UTF-8; it is in an encoding that is named, or that its mark says.
+    """Return a text in UTF-8; it is in the encoding that `encoding_of` says.
 
     Raises
     ------
@@ -116,8 +116,8 @@ def as_utf8(content: bytes, encoding: str | None) -> bytes:
     UnicodeDecodeError
         If it is in another one.
     """
-    encoding = marked_encoding(content) if encoding is None else known_encoding(encoding)
-    return content if encoding is None else content.decode(encoding).encode()
+    own = encoding_of(content, encoding)
+    return content if own is None else content.decode(own).encode()
 
 
 def whole_json(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import io
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
@@ -85,9 +86,34 @@ def known_encoding(name: str) -> str:
         If there is none of this name.
     """
     try:
+        io.TextIOWrapper(io.BytesIO(), encoding=name)  # Not every codec is one of texts.
         return codecs.lookup(name).name
     except LookupError:
         raise ConfigError(f"no encoding {name!r} [QA0104]") from None
+
+
+def encoding_of(content: bytes, name: str | None) -> str | None:
+    """Return the encoding of a whole text: as its mark says, UTF-8 if it is, else as named.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of this name.
+
+    Examples
+    --------
+    >>> encoding_of("é".encode(), "cp1252"), encoding_of("é".encode("cp1252"), "cp1252")
+    (None, 'cp1252')
+    """
+    known = None if name is None else known_encoding(name)
+    marked = marked_encoding(content)
+    if marked is not None or known is None:
+        return marked
+    try:
+        is_utf8 = "\0" not in content.decode()
+    except UnicodeDecodeError:
+        is_utf8 = False
+    return None if is_utf8 else known
 
 
 def marked_encoding(head: bytes) -> str | None:

@@ -14,7 +14,7 @@ import re
 
 import polars as pl
 
-from qaeval_core.planning.text_files.kinds import known_encoding, marked_encoding
+from qaeval_core.planning.text_files.kinds import encoding_of
 
 # Files of other kinds, whatever they are called: a ZIP archive, an older compound file.
 _WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
@@ -106,17 +106,15 @@ def is_workbook(content: bytes) -> bool:
 
 
 def decoded(content: bytes, encoding: str | None = None) -> str:
-    """Return a text in its encoding; without a name, as its mark says, else UTF-8 or Windows-1252.
+    """Return a text in the encoding that `encoding_of` says, else in UTF-8 or Windows-1252.
 
     Raises
     ------
     ValueError
         If it is in none of them.
     """
-    if encoding is not None:
-        return content.decode(known_encoding(encoding))
-    marked = marked_encoding(content)
-    for name in (marked,) if marked is not None else ("utf-8", "cp1252"):
+    own = encoding_of(content, encoding)
+    for name in (own,) if own is not None else ("utf-8", "cp1252"):
         try:
             text = content.decode(name)
         except UnicodeDecodeError:
