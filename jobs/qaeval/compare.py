@@ -133,12 +133,13 @@ def compare(
     are paired by their ids, and resampled by contexts.
     """
     # Imported here: --help needs none of it.
-    from qaeval_core.compare.output import check_out, lines, printed_comparison, write
+    from qaeval_core.compare.output import lines, printed_comparison, write
     from qaeval_core.compare.request import CompareRequest, named_paths
     from qaeval_core.compare.run import compare_systems
     from qaeval_core.pages.printed import check_format
     from qaeval_core.running.progress import LabelProgress
     from qaeval_core.storage.path import open_out
+    from qaeval_core.tables.finished_run import check_results_out
 
     try:
         check_format(form)
@@ -157,7 +158,7 @@ def compare(
         )
         folder = open_out(out) if out is not None else None
         if folder is not None:
-            check_out(folder)
+            check_results_out(folder)
         with LabelProgress(_PROGRESS_S) as tell:
             found = compare_systems(request, tell=tell)
         for line in lines(found):

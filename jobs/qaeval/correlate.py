@@ -226,10 +226,11 @@ def correlate(
     # Imported here: --help needs none of it.
     from qaeval_core.pages.printed import check_format, printed
     from qaeval_core.storage.path import open_out
-    from qaeval_core.study.output import check_out, heading_lines, study_lines, write_study
+    from qaeval_core.study.output import heading_lines, study_lines, write_study
     from qaeval_core.study.records import StudyRequest
     from qaeval_core.study.result_tables import result_tables
     from qaeval_core.study.run import run_study
+    from qaeval_core.tables.finished_run import check_results_out
 
     try:
         check_format(form)
@@ -261,7 +262,7 @@ def correlate(
         )
         folder = open_out(out) if out is not None else None
         if folder is not None:
-            check_out(folder)
+            check_results_out(folder)
         study = run_study(request, say=options.say)
         # What is no table stands apart from those that people paste.
         say = options.show if form == "text" else options.say

@@ -5,6 +5,7 @@ Exit codes: 0 complete, 1 incomplete (run it again to go on) or without one scor
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Annotated
 
 from qaeval import arguments
@@ -209,6 +210,7 @@ def score(
     # Imported here, as in every verb: --help needs none of it.
     from qaeval.work.config import Words
     from qaeval.work.score import Printing, score_rows
+    from qaeval_core.terminal import silence
 
     extra: dict[str, object] = {
         "output.path": out,
@@ -238,4 +240,5 @@ def score(
         like=like or (),
     )
     printing = Printing(form, is_percent=percent, width=width, is_quiet=quiet)
-    score_rows(words, extra, printing=printing, dry_run=dry_run, local=local)
+    with silence() if printing.is_quiet else nullcontext():
+        score_rows(words, extra, printing=printing, dry_run=dry_run, local=local)

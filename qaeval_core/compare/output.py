@@ -12,7 +12,6 @@ from qaeval_core.compare.counts import FarUnit
 from qaeval_core.compare.page import MOST_COLUMNS, compare_page
 from qaeval_core.compare.result import MetricResult, SystemMean
 from qaeval_core.compare.run import SystemComparison
-from qaeval_core.errors import ConfigError
 from qaeval_core.pages.printed import Estimate, ResultCell, ResultTable, printed
 from qaeval_core.signature import environment
 from qaeval_core.storage.path import StoragePath
@@ -20,7 +19,6 @@ from qaeval_core.storage.path import StoragePath
 PAGE, REPORT = "compare.html", "compare.json"
 _MAX_ID_CHARS = 40
 _NO_VALUE = "(none)"
-_FAR = " differs"
 
 
 def printed_comparison(
@@ -42,18 +40,16 @@ def printed_comparison(
         return json.dumps(content(found, percent=percent), indent=2)
     if form == "csv":
         return printed([_flat(found)], form, percent=percent)
-    shown = [
-        table
-        for own in found.metrics
-        for table in tables_of(found, own)
-        if form == "text" or not table.name.endswith(_FAR)
-    ]
+    has_rows = form == "text"
+    shown = [table for own in found.metrics for table in tables_of(found, own, has_rows=has_rows)]
     return printed(shown, form, percent=percent, width=width)
 
 
-def tables_of(found: SystemComparison, result: MetricResult) -> list[ResultTable]:
+def tables_of(
+    found: SystemComparison, result: MetricResult, *, has_rows: bool = True
+) -> list[ResultTable]:
     """Return the tables of a metric: systems, those by column, and the rows that differ most."""
-    every = [_systems(found, result), *_groups(result), _far(found, result)]
+    every = [_systems(found, result), *_groups(result), *([_far(found, result)] * has_rows)]
     return [table for table in every if table.rows]
 
 
@@ -157,7 +153,7 @@ def _far(found: SystemComparison, result: MetricResult) -> ResultTable:
     systems = found.systems if are_few else ("lowest", "highest", "lowest is", "highest is")
     head = (found.on, *systems)
     title = f"{result.metric}: the {len(rows)} {found.unit} that differ most"
-    return ResultTable(f"{result.metric}{_FAR}", head, rows, title=title)
+    return ResultTable(f"{result.metric} differs", head, rows, title=title)
 
 
 def lines(found: SystemComparison) -> Iterator[str]:
@@ -237,12 +233,6 @@ def _plain(own: SystemMean, factor: int) -> dict[str, Any]:
 
 def _plain_mean(own: SystemMean, factor: int) -> dict[str, Any]:
     return {name: _plain(own, factor)[name] for name in ("system", "mean", "low", "high", "rank")}
-
-
-def check_out(out: StoragePath) -> None:
-    """Raise ConfigError if a run's files lie where a comparison would be written."""
-    if (out / "run.json").is_file():
-        raise ConfigError(f"--out {out} holds the scores of a run; choose another folder [QA0110]")
 
 
 def write(found: SystemComparison, out: StoragePath) -> list[StoragePath]:

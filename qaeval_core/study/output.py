@@ -8,11 +8,11 @@ from dataclasses import asdict
 from importlib import metadata
 from typing import Any
 
-from qaeval_core.errors import ConfigError
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.study.page import study_page
 from qaeval_core.study.records import TABLES, Study
 from qaeval_core.study.sections import sections
+from qaeval_core.tables.finished_run import check_results_out
 
 # Beside those of every report, what a correlation may depend on.
 _PACKAGES = ("scipy", "polars", "scikit-learn")
@@ -62,7 +62,7 @@ def write_study(study: Study, out: StoragePath) -> list[StoragePath]:
     ``correlations.parquet`` and ``comparisons.parquet`` are always there; the other tables where
     they were asked for.
     """
-    check_out(out)
+    check_results_out(out)
     for old in _earlier(out):
         old.delete()
     paths = []
@@ -78,26 +78,6 @@ def write_study(study: Study, out: StoragePath) -> list[StoragePath]:
     paths[-2].put(study_page(study, content["environment"]).encode())
     paths[-1].put_json(content)
     return paths
-
-
-def check_out(out: StoragePath) -> None:
-    """Raise ConfigError if a study cannot be written there, or a run's files lie there."""
-    try:
-        is_run = (out / "run.json").is_file()
-        next(out.list(), None)  # Of an object that is not there a store does not say why.
-    except (FileNotFoundError, PermissionError) as error:
-        raise ConfigError(f"--out {out}: {error.strerror} [QA0111]") from None
-    if is_run:
-        raise ConfigError(
-            f"--out {out} holds the scores of a run, and its report.json would be replaced; choose "
-            "another folder [QA0110]"
-        )
-    own = out.local
-    for folder in (own, *own.parents) if own is not None else ():
-        if folder.exists():
-            if not folder.is_dir():
-                raise ConfigError(f"--out {out}: {folder} is a file; name a folder [QA0111]")
-            return
 
 
 def _earlier(out: StoragePath) -> list[StoragePath]:

@@ -102,6 +102,26 @@ def read_run(out: AnyPath, *, is_partial: bool = False) -> FinishedRun:
     )
 
 
+def check_results_out(out: StoragePath) -> None:
+    """Raise ConfigError if results cannot be written there, or a run's files lie there."""
+    try:
+        is_run = (out / "run.json").is_file()
+        next(out.list(), None)  # Of an object that is not there a store does not say why.
+    except (FileNotFoundError, PermissionError) as error:
+        raise ConfigError(f"--out {out}: {error.strerror} [QA0111]") from None
+    if is_run:
+        raise ConfigError(
+            f"--out {out} holds the scores of a run, and results would lie among them; choose "
+            "another folder [QA0110]"
+        )
+    own = out.local
+    for folder in (own, *own.parents) if own is not None else ():
+        if folder.exists():
+            if not folder.is_dir():
+                raise ConfigError(f"--out {out}: {folder} is a file; name a folder [QA0111]")
+            return
+
+
 def _near(out: StoragePath) -> str:
     """Return a hint where OUT is not there at all."""
     try:

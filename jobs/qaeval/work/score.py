@@ -7,7 +7,6 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -42,7 +41,6 @@ from qaeval_core.scoring.result_table import number_lines, result_text
 from qaeval_core.scoring.run import RunOutcome, run_job
 from qaeval_core.scoring.run_signatures import check_like
 from qaeval_core.storage.path import StoragePath, as_path, read_json
-from qaeval_core.terminal import silence
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +100,6 @@ def score_rows(
     local: bool | None,
 ) -> None:
     """Check a request and carry it out, or show its plan; ends the process where it cannot."""
-    with silence() if printing.is_quiet else nullcontext():
-        _score_rows(words, extra, printing=printing, dry_run=dry_run, local=local)
-
-
-def _score_rows(
-    words: Words,
-    extra: Mapping[str, object],
-    *,
-    printing: Printing,
-    dry_run: bool,
-    local: bool | None,
-) -> None:
     try:
         printing.check()
         if local and extra["cluster.address"] is not None:
