@@ -12,10 +12,10 @@ from helpers import run_locally
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.result import FilterResult
 from qaeval_core.filter.run import filter_corpus
+from qaeval_core.running.range_executor import RangeExecutor
 from qaeval_core.storage.path import AnyPath, StoragePath
 from qaeval_core.storage.probe import PROBES
 from qaeval_core.tables.corpus import Corpus
-from qaeval_core.tables.executor import RangeExecutor
 from qaeval_core.tables.open_corpus import open_corpus
 
 # How long filters try a disk that refuses.

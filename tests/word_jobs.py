@@ -13,6 +13,7 @@ from helpers import read_scores
 from qaeval_core.configure import load_config
 from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.running.local_executor import LocalPieceExecutor
+from qaeval_core.running.passes import PieceExecutor
 from qaeval_core.running.sampling import with_sample
 from qaeval_core.scoring.run import RunOutcome, run_job
 
@@ -68,10 +69,14 @@ class Watched(LocalPieceExecutor):
 
 
 def run(
-    overrides: dict[str, Any], *, after: int = 0, then: Callable[[], object] = lambda: None
+    overrides: dict[str, Any],
+    *,
+    after: int = 0,
+    then: Callable[[], object] = lambda: None,
+    executor: PieceExecutor | None = None,
 ) -> tuple[RunOutcome, list[str]]:
     """Run a job here; after so many shards, call back. Return its outcome and what it said."""
     config = load_config(overrides=overrides)
     job = make_job(config, with_sample(config, read_inputs(config)), device="cpu")
     said: list[str] = []
-    return run_job(job, Watched(after, then), say=said.append), said
+    return run_job(job, executor or Watched(after, then), say=said.append), said

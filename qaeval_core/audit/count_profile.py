@@ -19,10 +19,10 @@ from qaeval_core.errors import ConfigError
 from qaeval_core.profile.cells import Cells, CellsFinder
 from qaeval_core.profile.run_profile import RunProfile
 from qaeval_core.profile.slices import Slices, choose_values
+from qaeval_core.running.range_executor import RangeExecutor
 from qaeval_core.storage.path import as_path
 from qaeval_core.storage.retry import Outages
 from qaeval_core.tables.corpus import RangeTask
-from qaeval_core.tables.executor import RangeExecutor
 from qaeval_core.tables.range_reader import RangeReader, check_intact
 
 # More values than that are ids, not slices.

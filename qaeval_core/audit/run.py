@@ -24,12 +24,12 @@ from qaeval_core.audit.unusual_runs import RunMeans, run_means
 from qaeval_core.errors import ConfigError, RunError, UnreadableFileError, nearest
 from qaeval_core.profile.column_profile import Profile
 from qaeval_core.profile.run_profile import RunProfile
+from qaeval_core.running.range_executor import RETRY_S, RangeExecutor
 from qaeval_core.storage.base import Tag
 from qaeval_core.storage.path import AnyPath, StoragePath, as_path
 from qaeval_core.storage.probe import probe
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.store import Store
-from qaeval_core.tables.executor import RETRY_S, RangeExecutor
 from qaeval_core.tables.finished_run import FinishedRun, read_run
 
 AuditStatus = Literal["ok", "alert", "too_few", "first_run", "incomplete"]

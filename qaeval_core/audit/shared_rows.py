@@ -32,10 +32,10 @@ from qaeval_core.metrics.catalog import metric_of
 from qaeval_core.metrics.unknown import is_known
 from qaeval_core.profile.column_profile import FloatArray
 from qaeval_core.profile.run_profile import UInt64
+from qaeval_core.running.range_executor import RangeExecutor
 from qaeval_core.schema import QUARANTINE_REASON
 from qaeval_core.stats.paired_rows import MatchedRows, match_rows
 from qaeval_core.tables.corpus import RangeTask
-from qaeval_core.tables.executor import RangeExecutor
 from qaeval_core.tables.finished_run import FinishedRun
 from qaeval_core.tables.open_corpus import open_corpus
 from qaeval_core.text.column_hashes import column_hashes

@@ -11,10 +11,10 @@ from qaeval_core.compare.request import CompareRequest
 from qaeval_core.errors import ConfigError, QAEvalError, SchemaError, nearest
 from qaeval_core.pages.example_rows import main_columns, read_texts
 from qaeval_core.planning.shards import ReadLimits
+from qaeval_core.running.range_executor import RETRY_S
 from qaeval_core.storage.path import as_path, read_json
 from qaeval_core.storage.retry import Outages
 from qaeval_core.tables.corpus import Corpus
-from qaeval_core.tables.executor import RETRY_S
 from qaeval_core.tables.finished_run import read_run
 from qaeval_core.tables.open_corpus import corpus_of_scores, open_corpus, score_files
 from qaeval_core.tables.score_tables import ScoreColumn

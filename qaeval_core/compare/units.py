@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from qaeval_core.compare.sides import ComparedSides
 from qaeval_core.errors import ConfigError
+from qaeval_core.running.range_executor import RETRY_S
 from qaeval_core.stats.paired_rows import match_rows
 from qaeval_core.storage.retry import Outages
 from qaeval_core.tables.corpus import Corpus, RangeTask
-from qaeval_core.tables.executor import RETRY_S
 from qaeval_core.tables.range_reader import RangeReader, RangeRows
 from qaeval_core.text.column_hashes import column_hashes, decoded, text_column
 

@@ -31,13 +31,13 @@ from qaeval_core.filter.scan import (
 )
 from qaeval_core.filter.unfenced import check_declared, declared
 from qaeval_core.planning.listing import one_a_folder
+from qaeval_core.running.range_executor import RETRY_S, R, RangeExecutor
 from qaeval_core.storage import files
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.lock import Tenure
 from qaeval_core.store.store import Store
 from qaeval_core.tables.corpus import RangeTask
-from qaeval_core.tables.executor import RETRY_S, R, RangeExecutor
 
 WORK = ".work-"
 OUTPUTS = ("kept", "decisions")

@@ -7,19 +7,17 @@ is declared first (`qaeval_core.filter.unfenced`).
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from dataclasses import dataclass
 from functools import partial
 
 from qaeval_core.filter.unfenced import declared
 from qaeval_core.filter.write import WritePlan, part_path
 from qaeval_core.storage import files
-from qaeval_core.storage.base import Sink
+from qaeval_core.storage.checksums import HashedFile, hash_of
 from qaeval_core.storage.parquet_parts import copy_part, join_parts
 from qaeval_core.storage.path import StoragePath, as_path
 from qaeval_core.store.lock import Tenure
 
-_BLOCK_BYTES = 1 << 20
 _MAX_COPY_BYTES = 5 << 30
 
 
@@ -50,7 +48,7 @@ def join_file(task: FileTask, folder: str, plan: WritePlan) -> tuple[int, str]:
         if len(parts) > 1:
             whole = as_path(plan.work) / "whole" / task.what / task.relative
             with whole.writer(is_flushed=False) as file:
-                sink = _Hashed(file)
+                sink = HashedFile(file)
                 join_parts(parts, sink)
             sha256 = sink.hash.hexdigest()
         elif task.what == "decisions":
@@ -98,31 +96,3 @@ def put_in_place(whole: StoragePath, path: StoragePath, tenure: Tenure, fingerpr
         tenure.check()
         whole.copy(path)
     return found.size
-
-
-class _Hashed:
-    """Hands on what is written, and hashes it: an object is not read again for that."""
-
-    def __init__(self, file: Sink) -> None:
-        self._file = file
-        self._n_bytes = 0
-        self.hash = hashlib.sha256()
-
-    def write(self, content: bytes, /) -> int:
-        """Write on."""
-        self.hash.update(content)
-        self._n_bytes += len(content)
-        return self._file.write(content)
-
-    def tell(self) -> int:
-        """Return how much was written."""
-        return self._n_bytes
-
-
-def hash_of(path: StoragePath) -> str:
-    """Return the SHA-256 of a file."""
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            found.update(block)
-    return found.hexdigest()

@@ -25,7 +25,6 @@ from qaeval_core.filter.decide import (
 )
 from qaeval_core.filter.evidence import Evidence, NoEvidenceError, weigh
 from qaeval_core.filter.filtering import COMBINE_NAME, OUTPUTS, Filtering, decide_early, learn, scan
-from qaeval_core.filter.join import hash_of
 from qaeval_core.filter.labels import SECOND_SHEET_NAME, SHEET_NAME, LabeledRows, read_labels
 from qaeval_core.filter.learn import Learned
 from qaeval_core.filter.looks import Account
@@ -39,13 +38,14 @@ from qaeval_core.filter.shares import Shares, make_shares, smallest_shares
 from qaeval_core.filter.sheet import write_sheet
 from qaeval_core.filter.write import MetricSums
 from qaeval_core.filter.yields import yield_table
+from qaeval_core.running.range_executor import RETRY_S, LocalRangeExecutor, RangeExecutor
 from qaeval_core.stats.certificate import Certificate
+from qaeval_core.storage.checksums import hash_of
 from qaeval_core.storage.path import AnyPath, StoragePath, as_json, as_path, read_json
 from qaeval_core.storage.probe import PROBES, probe
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.lock import RunLock
 from qaeval_core.tables.corpus import Corpus
-from qaeval_core.tables.executor import RETRY_S, LocalRangeExecutor, RangeExecutor
 
 N_EXAMPLES = 20
 

@@ -18,8 +18,8 @@ from qaeval_core.filter.labels import LABEL_COLUMN
 from qaeval_core.filter.plan import make_plan
 from qaeval_core.filter.request import FilterRequest
 from qaeval_core.filter.run import run_filter
+from qaeval_core.running.range_executor import LocalRangeExecutor
 from qaeval_core.storage import files
-from qaeval_core.tables.executor import LocalRangeExecutor
 from qaeval_core.tables.open_corpus import open_corpus
 from qaeval_core.text.given_tables import known_table
 

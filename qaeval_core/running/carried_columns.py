@@ -6,8 +6,10 @@ row group, and said to be. Stands alone: readers know no ids.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -81,19 +83,26 @@ class CopiedColumns:
         """Columns of the input that are copied."""
         return [*([self._id_column] if self._id_column else []), *self._carry]
 
-    def chunks(self, file: InputFile, n_rows: int) -> Iterator[Copied]:
-        """Yield id and carried columns in chunks; nulls where the input cannot be read."""
+    def chunks(self, file: InputFile, rows: RowRange) -> Iterator[Copied]:
+        """Yield id and carried columns in chunks; nulls where the input cannot be read.
+
+        Parameters
+        ----------
+        file : InputFile
+        rows : RowRange
+            It begins where a row group does.
+        """
         wanted = self.names
         if self._store.sample is not None:
             wanted.append(self._store.sample.column)
         plain = ShardReader(wanted, outages=self._store.outages)
         own = [] if self._cluster is None else [self._cluster]
         reader = ShardReader([*wanted, *own], outages=self._store.outages)
-        todo = deque(stretches(file.row_groups, rows_per_shard=_CHUNK_ROWS))
-        position = 0
+        todo = deque(_stretches_of(file, rows))
+        position = rows.start
         while todo:
             stretch = todo.popleft()
-            chunk = _next_chunk(stretch, position, n_rows)
+            chunk = _next_chunk(stretch, position, rows.stop)
             if chunk.n_rows <= 0:
                 continue
             try:
@@ -171,12 +180,20 @@ class CopiedColumns:
         return pa.table(columns)
 
 
-def _next_chunk(stretch: Stretch, position: int, n_rows: int) -> RowRange:
+def _stretches_of(file: InputFile, rows: RowRange) -> Iterator[Stretch]:
+    """Yield the row groups that hold some rows, as stretches of a chunk where they are short."""
+    first = bisect_left(file.row_groups, rows.start, key=attrgetter("start"))
+    last = bisect_left(file.row_groups, rows.stop, key=attrgetter("start"))
+    for own in stretches(file.row_groups[first:last], rows_per_shard=_CHUNK_ROWS):
+        yield own._replace(first_group=own.first_group + first, stop_group=own.stop_group + first)
+
+
+def _next_chunk(stretch: Stretch, position: int, last_row: int) -> RowRange:
     """Return the rows of a stretch that are read next: up to the end of their chunk."""
     start = max(stretch.rows.start, position)
     n_before = (start - stretch.rows.start) // _CHUNK_ROWS * _CHUNK_ROWS
     stop = stretch.rows.start + n_before + _CHUNK_ROWS
-    return RowRange(start, min(stop, stretch.rows.stop, n_rows))
+    return RowRange(start, min(stop, stretch.rows.stop, last_row))
 
 
 def _alone(file: InputFile, stretch: Stretch) -> list[Stretch]:

@@ -22,7 +22,7 @@ from qaeval_core.llm.governor import Governor
 from qaeval_core.llm.governor_client import GovernorClient, in_process
 from qaeval_core.llm.ledger import Ledger, ledger_folder
 from qaeval_core.llm.limits import Limits
-from qaeval_core.models.session import Device, load_onnxruntime
+from qaeval_core.models.session import Device, available_cpus, load_onnxruntime
 from qaeval_core.planning.job import Job
 from qaeval_core.planning.run_plan import pass_title
 from qaeval_core.planning.shards import Piece
@@ -36,7 +36,8 @@ from qaeval_core.running.chat_asker import (
 )
 from qaeval_core.running.passes import OnShard, load_frequencies
 from qaeval_core.running.piece_worker import PieceWorker, Supervisor, worker_store
-from qaeval_core.running.progress import ProgressCounter, ProgressPrinter
+from qaeval_core.running.progress import LabelProgress, ProgressCounter, ProgressPrinter
+from qaeval_core.running.range_executor import LocalRangeExecutor, RangeExecutor
 from qaeval_core.running.visibility import Sight
 from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.store.store import Store
@@ -116,6 +117,25 @@ class LocalPieceExecutor:
 
     def begin(self, sight: Sight) -> None:
         """Nothing to look at: this process found the files and made the folders itself."""
+
+    @contextmanager
+    def ranges(self, *, interval_s: float) -> Iterator[RangeExecutor]:
+        """Yield who works on ranges of rows: this process, or a few where rows are many."""
+
+        def look() -> None:
+            if self.stop.is_set():
+                raise RunStoppedError(
+                    "stopped as asked; run the same command again to resume [QA0005]"
+                )
+
+        with LabelProgress(interval_s, is_brief=True) as tell:
+            n_processes = self._n_threads or available_cpus()
+            executor = LocalRangeExecutor(tell, n_processes=n_processes, look=look)
+            try:
+                yield executor
+            finally:
+                executor.settle()
+                executor.close()
 
     def make_pass(
         self,

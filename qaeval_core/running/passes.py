@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -28,6 +29,7 @@ from qaeval_core.families.words.frequencies import (
 )
 from qaeval_core.planning.job import Job
 from qaeval_core.planning.shards import Piece
+from qaeval_core.running.range_executor import RangeExecutor
 from qaeval_core.running.visibility import Sight
 from qaeval_core.store.pass_stats import PassStats
 from qaeval_core.store.row_ranges import tiles
@@ -45,6 +47,9 @@ class PieceExecutor(Protocol):
 
     def begin(self, sight: Sight) -> None:
         """Look whether all workers see what they must; BlindNodeError if one does not."""
+
+    def ranges(self, *, interval_s: float) -> AbstractContextManager[RangeExecutor]:
+        """Return who works on ranges of rows, for a while, and prints how far it is."""
 
     def make_pass(
         self,

@@ -104,6 +104,8 @@ class ProgressPrinter:
         Default standard error.
     unit : str, default "rows"
         Of what is counted.
+    is_brief : bool, default False
+        Whether nothing is said of what is done before the first line would be due.
     """
 
     def __init__(
@@ -114,7 +116,9 @@ class ProgressPrinter:
         interval_s: float,
         stream: TextIO | None = None,
         unit: str = "rows",
+        is_brief: bool = False,
     ) -> None:
+        self._is_brief = is_brief
         self._label, self._unit = label, unit
         self._n_rows_total = n_rows_total
         self._interval_s = interval_s
@@ -168,9 +172,9 @@ class ProgressPrinter:
         counts, now = self._counts, time.monotonic()
         if counts.n_rows == 0 and not counts.note:
             self._started = now  # Loading models is not scoring: rates and ETA leave it out.
-        if not is_last and now < self._due:
+        if now < self._due and (not is_last or self._is_brief):
             return
-        self._due = now + self._interval_s
+        self._due, self._is_brief = now + self._interval_s, False
         line = progress_line(
             self._label,
             counts,
@@ -223,10 +227,12 @@ class LabelProgress:
         Seconds between two lines.
     unit : str, default "rows"
         Of what is counted.
+    is_brief : bool, default False
+        Whether nothing is said of what is done within a second.
     """
 
-    def __init__(self, interval_s: float, *, unit: str = "rows") -> None:
-        self._interval_s, self._unit = interval_s, unit
+    def __init__(self, interval_s: float, *, unit: str = "rows", is_brief: bool = False) -> None:
+        self._interval_s, self._unit, self._is_brief = interval_s, unit, is_brief
         self._label = ""
         self._printer: ProgressPrinter | None = None
         self._open = ExitStack()
@@ -247,7 +253,11 @@ class LabelProgress:
             self._label = label
             self._printer = self._open.enter_context(
                 ProgressPrinter(
-                    label, n_rows_total=n_total, interval_s=self._interval_s, unit=self._unit
+                    label,
+                    n_rows_total=n_total,
+                    interval_s=self._interval_s,
+                    unit=self._unit,
+                    is_brief=self._is_brief,
                 )
             )
             # The clock starts now, not with the first rows that are done.

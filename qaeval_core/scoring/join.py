@@ -1,6 +1,8 @@
-"""Join: committed statistics and the input's own columns to one file of scores per input file.
+"""Join: committed statistics and the input's own columns to scores, some files or a part at a time.
 
-Streams: neither the input nor the statistics of a file are ever in memory as a whole.
+Streams: neither the input nor the statistics of a file are ever in memory as a whole. What is
+counted of rows is kept beside what is written of them (`scoring.joined`), so neither is made again
+after a kill. The cuts follow from the files alone, so whoever works writes the same bytes.
 """
 
 from __future__ import annotations
@@ -8,8 +10,11 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -17,242 +22,405 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from qaeval_core.errors import ReconcileError
+from qaeval_core.errors import ReconcileError, RunStoppedError
 from qaeval_core.planning.inputs import InputFile
-from qaeval_core.planning.run_plan import (
-    CompiledRun,
-    columns_metadata,
-    score_fields,
-)
+from qaeval_core.planning.run_plan import CompiledRun, columns_metadata, score_fields
 from qaeval_core.running.carried_columns import Copied, CopiedColumns
+from qaeval_core.running.hash_runs import Counted, read_cut, write_run
 from qaeval_core.running.piece_worker import UNREADABLE
 from qaeval_core.running.reader import check_unchanged
 from qaeval_core.running.score_rows import score_rows
-from qaeval_core.running.totals import Totals
 from qaeval_core.schema import (
     NOT_SAMPLED,
     QUARANTINE_MESSAGE,
     QUARANTINE_REASON,
     QUARANTINE_SCHEMA,
 )
+from qaeval_core.scoring.joined import Joined, to_bytes
 from qaeval_core.scoring.summary import Overview
 from qaeval_core.storage import checksums
-from qaeval_core.storage.checksums import SealedFile
+from qaeval_core.storage.checksums import HashedFile, SealedFile, hash_of
+from qaeval_core.storage.parquet_parts import join_parts
 from qaeval_core.storage.path import StoragePath
+from qaeval_core.storage.retry import STORAGE_SETTING, Outages
+from qaeval_core.store.family_stream import FamilyStream
+from qaeval_core.store.lock import Tenure
 from qaeval_core.store.row_ranges import RowRange
-from qaeval_core.store.store import FamilyStream, Store
+from qaeval_core.store.sample import Sample
+from qaeval_core.store.store import Mark, Store
 from qaeval_core.text.column_hashes import hashes, readable, text_of
 
-
-@dataclass(slots=True)
-class _Joined:
-    """What is known of a file once its scores are written."""
-
-    overview: Overview
-    totals: Totals = field(default_factory=Totals)
-    quarantine: list[pa.Table] = field(default_factory=list)
-    hashes: list[NDArray[np.uint64]] = field(default_factory=list)  # of ids
-    n_lost: int = 0  # rows whose ids and carried columns cannot be read
+# Below OUT: what is joined and not whole yet.
+FOLDER = "joined"
+# Commits of all families that are read while others are scored.
+_N_READERS = 8
 
 
-class FileJoin:
-    """Writes one input file's scores.
+class StopSign:
+    """Whether a run is to stop, as workers of its own process see it; others are not told.
 
     Parameters
     ----------
-    store : Store
-    run : CompiledRun
+    event : threading.Event, optional
+    """
+
+    def __init__(self, event: threading.Event | None = None) -> None:
+        self._event = event
+
+    def __reduce__(self) -> tuple[type[StopSign], tuple[()]]:
+        return StopSign, ()
+
+    def look(self) -> None:
+        """Raise RunStoppedError if it is to stop."""
+        if self._event is not None and self._event.is_set():
+            raise RunStoppedError("stopped as asked; run the same command again to resume [QA0005]")
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """Neighboring rows of a file, or all of them.
+
+    Attributes
+    ----------
+    ranges : mapping of family key to tuple of RowRange
+        Committed ranges that hold them, in order. They tile the rows, but for families that ask:
+        rows that are missing there have no score, and the reason ``pending``.
+    number : int or None
+        Of the part; None where it is the file.
+    """
+
+    file: InputFile
+    rows: RowRange
+    ranges: Mapping[str, tuple[RowRange, ...]]
+    number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JoinTask:
+    """What is joined at once, and the name of what is kept of it."""
+
+    name: str
+    parts: tuple[FilePart, ...]
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of all parts."""
+        return sum(part.rows.n_rows for part in self.parts)
+
+    @property
+    def record(self) -> str:
+        """Name below OUT of what is counted of it."""
+        return f"{FOLDER}/{self.name}.npz"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinPlan:
+    """What every task needs to know.
+
+    Attributes
+    ----------
+    out : StoragePath
     id_column : str or None
         None: a row's id is its file and row number.
     carry : mapping of column to type
         Input columns to copy; a file that lacks one has nulls of that type.
-    cluster : str, optional
+    by : tuple of str
+        Carried columns whose values may be slices.
+    cluster : str or None
         Column of the input that says which rows belong together.
-    with_statistics : bool, default False
-        Also write what corpus scores are summed from.
-
-    Attributes
-    ----------
-    notes : list of str
-        What could not be copied from the files written so far.
+    clusters : str
+        What they share, for people.
+    with_statistics : bool
+        Whether what corpus scores are summed from is written, too.
+    retry_s : float
+        How long a store that refuses is tried.
+    tenure : Tenure or None
+        Of OUT; None where nobody holds it.
+    n_id_cuts : int
+        Ids of the parts of a file are counted in so many tasks.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        run: CompiledRun,
-        *,
-        id_column: str | None,
-        carry: Mapping[str, pa.DataType],
-        cluster: str | None = None,
-        with_statistics: bool = False,
-    ) -> None:
-        self._store = store
-        self._run = run
-        self._copied = CopiedColumns(store, id_column=id_column, carry=carry, cluster=cluster)
-        self._with_statistics = with_statistics
-        self.notes: list[str] = []
-        self._metadata = {**columns_metadata(run), checksums.KEY: checksums.PLACEHOLDER}
-        # A family that asks may have ended early: its other rows are pending.
-        self._schemas = {
-            plan.key: plan.pending_schema
-            for plan in run.families
-            if plan.pending_schema is not None
-        }
+    out: StoragePath
+    run: CompiledRun
+    id_column: str | None = None
+    carry: Mapping[str, pa.DataType]
+    by: tuple[str, ...] = ()
+    cluster: str | None = None
+    clusters: str = "rows"
+    with_statistics: bool = False
+    mark: Mark | None = None
+    sample: Sample | None = None
+    retry_s: float = 0.0
+    tenure: Tenure | None = None
+    stop: StopSign
+    n_id_cuts: int = 1
 
-    def path(self, file: InputFile) -> StoragePath:
+    @cached_property
+    def store(self) -> Store:
+        """OUT, as a worker sees it."""
+        outages = Outages(retry_s=self.retry_s, look=self.stop.look, setting=STORAGE_SETTING)
+        guard = None if self.tenure is None else self.tenure.check
+        return Store(self.out, mark=self.mark, outages=outages, sample=self.sample, guard=guard)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: own for name, own in self.__dict__.items() if name != "store"}
+
+    def overview(self) -> Overview:
+        """Return the overview of no rows."""
+        return Overview.of_run(self.run, by=self.by, cluster=self.clusters)
+
+    def scores_of(self, file: InputFile) -> StoragePath:
         """Return where the scores of a file lie."""
         relative = PurePosixPath(os.path.normpath(file.relative))
         leads_out = relative.is_absolute() or relative.parts[:1] in ((), ("..",))
         assert not leads_out, f"{file.relative} leads out of OUT"
-        return self._store.out / "scores" / relative
+        return self.out / "scores" / relative
 
-    def write(
-        self,
-        file: InputFile,
-        *,
-        n_rows: int,
-        ranges: Mapping[str, Sequence[RowRange]],
-        totals: Totals,
-        overview: Overview,
-    ) -> None:
-        """Write the scores and quarantine records of a file, each whole or not at all.
+    def name_of(self, part: FilePart, task: str, what: str) -> str:
+        """Return the name below OUT of a part's ``scores``, ``quarantine`` or ``ids``."""
+        if part.number is not None:
+            return f"{FOLDER}/{task}-{what}.parquet"
+        return f"{what}/{part.file.relative}"
 
-        Parameters
-        ----------
-        ranges : mapping of family key to committed ranges
-            They tile the file's rows, but for families that ask: rows that are missing there have
-            no score, and the reason ``pending``.
-        totals : Totals
-            Counted up.
-        overview : Overview
-            Counted up.
 
-        Raises
-        ------
-        StorageError
-            If the disk refuses for as long as it is tried.
-        InputChangedError
-            If the file is another one than when the run began.
-        RunStoppedError
-            If the run is to stop.
-        """
-        path = self.path(file)
-        joined = self._store.call(
-            lambda: self._write(file, _Joined(overview.empty()), n_rows=n_rows, ranges=ranges),
-            f"cannot write {path}",
+def join_task(task: JoinTask, plan: JoinPlan) -> None:
+    """Write the scores and quarantine records of a task, and then what is counted of it.
+
+    Raises
+    ------
+    StorageError
+        If the disk refuses for as long as it is tried.
+    InputChangedError
+        If a file is another one than when the run began.
+    ReconcileError
+        If commits lack what metrics read, or are damaged.
+    RunStoppedError, LockLostError
+        If the run is to stop, or OUT is another run's.
+    """
+    joined = Joined(plan.overview())
+    with ThreadPoolExecutor(_N_READERS) as pool:
+        try:
+            for part in task.parts:
+                joined.add(_PartJoin(plan, task.name, part, pool).write())
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    plan.store.write(plan.out / task.record, to_bytes(joined))
+
+
+class _PartJoin:
+    """Writes the scores of a part of a file."""
+
+    def __init__(self, plan: JoinPlan, name: str, part: FilePart, pool: ThreadPoolExecutor) -> None:
+        self._plan, self._name, self._part, self._pool = plan, name, part, pool
+        self._store = plan.store
+        self._copied = CopiedColumns(
+            plan.store, id_column=plan.id_column, carry=plan.carry, cluster=plan.cluster
         )
-        self._write_quarantine(file, joined.quarantine)
-        totals.add(joined.totals)
-        overview.add(joined.overview)
-        if joined.n_lost and self._copied.names:
-            names = ", ".join(self._copied.names)
-            self.notes.append(
-                f"{file.name}: {names} of {joined.n_lost:,} rows cannot be read and are null "
-                "in the scores: the file is torn or damaged there"
-            )
-
-    def _write(
-        self,
-        file: InputFile,
-        joined: _Joined,
-        *,
-        n_rows: int,
-        ranges: Mapping[str, Sequence[RowRange]],
-    ) -> _Joined:
-        """Write the scores of a file; what is counted of them counts if they are whole."""
-        streams = {
-            key: FamilyStream(self._store, key, file.file_id, own, schema=self._schemas.get(key))
-            for key, own in ranges.items()
+        self._metadata = {**columns_metadata(plan.run), checksums.KEY: checksums.PLACEHOLDER}
+        # A family that asks may have ended early: its other rows are pending.
+        self._schemas = {
+            own.key: own.pending_schema for own in plan.run.families if own.pending_schema
         }
-        self._store.check_inside(self.path(file))
-        with self.path(file).writer() as opened:
-            sink = SealedFile(opened)
-            self._write_rows(sink, file, n_rows=n_rows, streams=streams, joined=joined)
-            sink.seal()
-            check_unchanged(file, outages=self._store.outages)
-            self._store.guard()
-        joined.totals.n_duplicate_ids += _n_repeats(joined.hashes)
+
+    def write(self) -> Joined:
+        """Write the part, whole or not at all; return what is counted of it."""
+        joined, quarantine, ids = self._store.call(
+            self._write, f"cannot write {self._path('scores')}"
+        )
+        self._write_quarantine(quarantine, joined)
+        if self._plan.id_column is not None:
+            counted = Counted.of(ids)
+            if self._part.number is None:
+                joined.totals.n_duplicate_ids += counted.n_repeats
+            else:
+                self._put("ids", write_run(counted, n_cuts=self._plan.n_id_cuts), joined)
         return joined
+
+    def _put(self, what: str, content: bytes, joined: Joined) -> None:
+        self._store.write(self._path(what), content)
+        joined.files[self._plan.name_of(self._part, self._name, what)] = (len(content), "")
+
+    def _path(self, what: str) -> StoragePath:
+        if what == "scores" and self._part.number is None:
+            return self._plan.scores_of(self._part.file)
+        return self._plan.out / self._plan.name_of(self._part, self._name, what)
+
+    def _write(self) -> tuple[Joined, list[pa.Table], list[NDArray[np.uint64]]]:
+        part, path = self._part, self._path("scores")
+        joined = Joined(self._plan.overview())
+        quarantine: list[pa.Table] = []
+        ids: list[NDArray[np.uint64]] = []
+        streams = {
+            key: FamilyStream(
+                self._store,
+                key,
+                part.file.file_id,
+                own,
+                schema=self._schemas.get(key),
+                start=part.rows.start,
+                pool=self._pool,
+            )
+            for key, own in part.ranges.items()
+        }
+        self._store.check_inside(path)
+        with path.writer() as opened:
+            # A part is sealed with its whole file.
+            sink = SealedFile(opened) if part.number is None else HashedFile(opened)
+            self._write_rows(sink, streams, joined, quarantine=quarantine, ids=ids)
+            if isinstance(sink, SealedFile):
+                sink.seal()
+            digest = "" if isinstance(sink, SealedFile) else sink.hash.hexdigest()
+            name = self._plan.name_of(part, self._name, "scores")
+            joined.files[name] = (sink.tell(), digest)
+            check_unchanged(part.file, outages=self._store.outages)
+            self._store.guard()
+        return joined, quarantine, ids
 
     def _write_rows(
         self,
-        sink: SealedFile,
-        file: InputFile,
-        *,
-        n_rows: int,
+        sink: SealedFile | HashedFile,
         streams: Mapping[str, FamilyStream],
-        joined: _Joined,
+        joined: Joined,
+        *,
+        quarantine: list[pa.Table],
+        ids: list[NDArray[np.uint64]],
     ) -> None:
+        part, run, writer = self._part, self._plan.run, None
         with contextlib.ExitStack() as stack:
-            writer: pq.ParquetWriter | None = None
-            for given in self._copied.chunks(file, n_rows):
+            for given in self._copied.chunks(part.file, part.rows):
                 self._store.outages.look()  # Joining many rows takes minutes, too.
+                n_given, first_row = given.table.num_rows, part.rows.start + joined.totals.n_rows
                 try:
-                    n_given = given.table.num_rows
                     statistics = {key: own.take(n_given) for key, own in streams.items()}
-                    rows = self._score(given, statistics, joined)
+                    scores = score_rows(
+                        run,
+                        statistics,
+                        joined.totals,
+                        with_statistics=self._plan.with_statistics,
+                        chosen=given.chosen,
+                    )
                 except (KeyError, pa.ArrowException) as error:
                     raise ReconcileError(
-                        f"commits of {file.name} lack what its metrics read ({error}); delete "
-                        f"{self._store.out / 'families'} and run again [QA0509]"
+                        f"commits of {part.file.name} lack what its metrics read ({error}); delete "
+                        f"{self._plan.out / 'families'} and run again [QA0509]"
                     ) from None
+                quarantine.append(_quarantine_rows(given.table, scores, statistics))
+                rows = _beside(_readable(given.table), scores)
+                rows = rows.replace_schema_metadata(self._metadata)
                 if writer is None:
                     writer = stack.enter_context(
                         pq.ParquetWriter(sink, rows.schema, compression="zstd")
                     )
                 writer.write_table(rows)
-                own = hashes(given.table.column("id"))
-                if given.is_lost:
-                    joined.n_lost += n_given
-                else:
-                    joined.hashes.append(own)
-                if given.clusters is not None:
-                    shared, is_shared = given.clusters
-                    own = np.where(is_shared, shared, own)
-                first_row = joined.totals.n_rows - rows.num_rows
-                joined.overview.count(rows, own, file=file.relative, first_row=first_row)
+                own = self._count_ids(given, joined, ids)
+                joined.overview.count(rows, own, file=part.file.relative, first_row=first_row)
             if writer is None:
-                pq.write_table(self._empty(file), sink)
+                pq.write_table(self._empty(), sink)
 
-    def _score(
-        self, given: Copied, statistics: Mapping[str, pa.Table], joined: _Joined
-    ) -> pa.Table:
-        """Return given columns and scores of some rows, and count them."""
-        table, chosen, has_more = given.table, given.chosen, self._with_statistics
-        scores = score_rows(
-            self._run, statistics, joined.totals, with_statistics=has_more, chosen=chosen
-        )
-        joined.quarantine.append(_quarantine_rows(table, scores, statistics))
-        return _beside(_readable(table), scores).replace_schema_metadata(self._metadata)
+    def _count_ids(
+        self, given: Copied, joined: Joined, ids: list[NDArray[np.uint64]]
+    ) -> NDArray[np.uint64]:
+        """Keep the hashes of ids; return those of what rows share, of its id where one does not."""
+        own = hashes(given.table.column("id"))
+        if not given.is_lost:
+            ids.append(own)
+        elif self._copied.names:
+            joined.lost[self._part.file.name] += given.table.num_rows
+        if given.clusters is not None:
+            shared, is_shared = given.clusters
+            own = np.where(is_shared, shared, own)
+        return own
 
-    def _empty(self, file: InputFile) -> pa.Table:
-        given = self._copied.missing(file, RowRange(0, 0))
+    def _empty(self) -> pa.Table:
+        given = self._copied.missing(self._part.file, RowRange(0, 0))
         fields = [
             *given.schema,
-            *score_fields(self._run, with_statistics=self._with_statistics),
+            *score_fields(self._plan.run, with_statistics=self._plan.with_statistics),
             pa.field(QUARANTINE_REASON, pa.string()),
         ]
         return pa.schema(fields, metadata=self._metadata).empty_table()
 
-    def _write_quarantine(self, file: InputFile, parts: Sequence[pa.Table]) -> None:
-        path = self._store.out / "quarantine" / file.relative
+    def _write_quarantine(self, parts: Sequence[pa.Table], joined: Joined) -> None:
         rows = pa.concat_tables(parts) if parts else QUARANTINE_SCHEMA.empty_table()
         if rows.num_rows == 0:
-            self._store.delete(path)
+            self._store.delete(self._path("quarantine"))
             return
         buffer = io.BytesIO()
         pq.write_table(rows, buffer)
-        self._store.write(path, buffer.getvalue())
+        self._put("quarantine", buffer.getvalue(), joined)
 
 
-def _n_repeats(hashes: Sequence[NDArray[np.uint64]]) -> int:
-    """Return how many values are repeats; sorted in place, for a file may have many rows."""
-    if not hashes:
-        return 0
-    joined = np.concatenate(hashes)
-    joined.sort()
-    return int(np.count_nonzero(joined[1:] == joined[:-1]))
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """A file of many rows, to be put together.
+
+    Attributes
+    ----------
+    parts : tuple of (str, FilePart)
+        In order, each with the name of the task that wrote it.
+    digests : tuple of str
+        The SHA-256 of the scores of each.
+    """
+
+    file: InputFile
+    parts: tuple[tuple[str, FilePart], ...]
+    digests: tuple[str, ...]
+
+    def paths(self, what: str, plan: JoinPlan) -> list[StoragePath]:
+        """Return where something of its parts lies."""
+        return [plan.out / plan.name_of(part, name, what) for name, part in self.parts]
+
+
+def assemble(own: Assembly, plan: JoinPlan) -> None:
+    """Put the parts of a file's scores and quarantine records together.
+
+    Raises
+    ------
+    ReconcileError
+        If a bit of a part has turned.
+    """
+    store, target = plan.store, plan.out / "quarantine" / own.file.relative
+    paths = own.paths("quarantine", plan)
+    there = [path for path in paths if store.call(path.is_file, f"cannot look at {path}")]
+    if there:
+        _put_together(there, target, store, is_sealed=False)
+    else:
+        store.delete(target)
+    parts = own.paths("scores", plan)
+    for path, digest in zip(parts, own.digests, strict=True):
+        if store.call(partial(hash_of, path), f"cannot read {path}") != digest:
+            raise ReconcileError(f"{path} is damaged; delete it and run again [QA0510]")
+    _put_together(parts, plan.scores_of(own.file), store, is_sealed=True)
+
+
+def _put_together(
+    parts: Sequence[StoragePath], target: StoragePath, store: Store, *, is_sealed: bool
+) -> None:
+    store.check_inside(target)
+
+    def write() -> None:
+        with target.writer() as opened:
+            if is_sealed:
+                sink = SealedFile(opened)
+                join_parts(parts, sink)
+                sink.seal()
+            else:
+                join_parts(parts, opened)
+            store.guard()
+
+    store.call(write, f"cannot write {target}")
+
+
+def count_repeats(work: tuple[Assembly, int], plan: JoinPlan) -> int:
+    """Return how many ids of a file, of those in one cut of all hashes, occur again."""
+    own, cut = work
+    paths = own.paths("ids", plan)
+    return plan.store.call(lambda: read_cut(paths, cut), f"cannot read {paths[0]}").n_repeats
+
+
+def check_file(file: InputFile, plan: JoinPlan) -> None:
+    """Raise ReconcileError if a bit of a file's scores has turned since it was written."""
+    plan.store.check_scores(plan.scores_of(file))
 
 
 def _readable(given: pa.Table) -> pa.Table:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from qaeval_core.codes import code_of_reason
 from qaeval_core.families.contract import FamilyPlan
@@ -28,6 +25,8 @@ from qaeval_core.store.pass_stats import PassStats
 from qaeval_core.store.sample import Sample
 
 _MAX_REASONS = 5
+# Ranks of quantiles are off by less in all but odd cases, which are noted.
+_RANK_ERROR = 0.001
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
@@ -94,41 +93,24 @@ def make_report(
 
 
 def report_columns(
-    run: CompiledRun,
-    totals: Totals,
-    overview: Overview,
-    *,
-    read_scores: Callable[[str], NDArray[np.floating]],
+    run: CompiledRun, totals: Totals, overview: Overview
 ) -> dict[str, dict[str, Any]]:
-    """Return what the report says of columns of scores.
-
-    Parameters
-    ----------
-    overview : Overview
-        Of the same rows: means and their intervals are its own.
-    read_scores : callable
-        Column -> all its scores, NaN where undefined or quarantined, for quantiles. Asked for one
-        at a time: the scores of a run may be many.
-    """
+    """Return what the report says of columns of scores: all from what was counted of them."""
     return {
-        plan.column(own.name): _column(plan, own.name, totals, overview, read_scores)
+        plan.column(own.name): _column(plan, own.name, totals, overview)
         for plan in run.instances
         for own in plan.columns
         if own.is_score
     }
 
 
-def _column(
-    plan: InstancePlan,
-    output: str,
-    totals: Totals,
-    overview: Overview,
-    read_scores: Callable[[str], NDArray[np.floating]],
-) -> dict[str, Any]:
+def _column(plan: InstancePlan, output: str, totals: Totals, overview: Overview) -> dict[str, Any]:
     """Return what the report says of one column of scores."""
     name = plan.column(output)
     content = asdict(overview.mean(name))
-    content["quantiles"] = quantiles(read_scores(name))
+    counts = overview.values[name]
+    points = counts.quantiles(QUANTILES) if counts.n else []
+    content["quantiles"] = {f"{q:g}": own for q, own in zip(QUANTILES, points, strict=False)}
     content["signature"] = str(plan.signature)
     content["is_share"] = plan.is_share(output)
     if output == "" and plan.name in totals.sums:
@@ -137,21 +119,16 @@ def _column(
     return content
 
 
-def quantiles(
-    values: NDArray[np.floating], shares: Sequence[float] = QUANTILES
-) -> dict[str, float]:
-    """Return quantiles of values by their share; NaN is left out, and of none there are none.
-
-    Examples
-    --------
-    >>> quantiles(np.array([0.0, 1.0, np.nan]), [0.5])
-    {'0.5': 0.5}
-    """
-    defined = values[~np.isnan(values)].astype(np.float64, copy=False)
-    if not len(defined):
-        return {}
-    points = np.quantile(defined, shares, overwrite_input=True)
-    return {f"{q:g}": float(value) for q, value in zip(shares, points, strict=True)}
+def quantile_notes(overview: Overview) -> Iterator[str]:
+    """Yield a sentence for each column with scores so close together that ranks may be far off."""
+    for name, counts in overview.values.items():
+        error = counts.rank_error(QUANTILES)
+        if error > _RANK_ERROR:
+            width = counts.value_error(QUANTILES)
+            yield (
+                f"{name}: quantiles may be off by {error:.2%} of the rows, and by {width:.1e} at "
+                "most: so close together are its scores"
+            )
 
 
 def sample_content(sample: Sample) -> dict[str, Any]:

@@ -10,13 +10,10 @@ import io
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from qaeval_core.errors import (
     ReconcileError,
@@ -26,20 +23,25 @@ from qaeval_core.errors import (
 from qaeval_core.llm.journal import JournalTotals, journal_totals
 from qaeval_core.metrics.words import WordSettings
 from qaeval_core.pages.example_rows import N_EXAMPLES, example_places, read_texts
-from qaeval_core.planning.columns import carried_types
 from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.job import Job
 from qaeval_core.profile.run_profile import PAGE, PROFILE
 from qaeval_core.running.passes import PieceExecutor, RunCosts, check_quarantined, run_passes
 from qaeval_core.running.reader import first_texts
 from qaeval_core.running.run_files import changes, write_run_files
-from qaeval_core.running.totals import Totals
 from qaeval_core.running.visibility import marked
 from qaeval_core.schema import is_text, is_texts
 from qaeval_core.scoring.answerability import answerability
-from qaeval_core.scoring.join import FileJoin
+from qaeval_core.scoring.join import StopSign
+from qaeval_core.scoring.joined import Joined
+from qaeval_core.scoring.joining import clear, join_scores
 from qaeval_core.scoring.page import report_page
-from qaeval_core.scoring.report import make_report, report_columns, sample_content
+from qaeval_core.scoring.report import (
+    make_report,
+    quantile_notes,
+    report_columns,
+    sample_content,
+)
 from qaeval_core.scoring.run_signatures import readable_lines
 from qaeval_core.scoring.summary import Overview
 from qaeval_core.signature import hash_content
@@ -134,7 +136,7 @@ def _run_locked(
         except BaseException:
             marked_job.commits.save()
             raise
-        return _finish(marked_job, done)
+        return _finish(marked_job, executor, done, lock)
 
 
 def _outages(job: Job, executor: PieceExecutor, say: Callable[[str], None]) -> Outages:
@@ -202,28 +204,18 @@ def _words_between_spaces(job: Job) -> list[str]:
     ]
 
 
-def _finish(job: Job, done: RunCosts) -> RunOutcome:
+def _finish(job: Job, executor: PieceExecutor, done: RunCosts, lock: RunLock) -> RunOutcome:
     job.store.guard()
-    committed, ranges = reconcile(job, pending=done.stopped)
-    totals = Totals()
-    cluster, shared = job.cluster
-    overview = Overview.of_run(job.run, by=_slicing_columns(job), cluster=shared)
-    join = FileJoin(
-        job.store,
-        job.run,
-        id_column=job.columns.get("id"),
-        carry=carried_types(job.files, job.config.output.carry),
-        cluster=cluster,
-        with_statistics=job.config.output.statistics,
-    )
-    for file in job.files:
-        own = {key: by_file[file.file_id] for key, by_file in ranges.items()}
-        join.write(
-            file, n_rows=job.n_rows[file.file_id], ranges=own, totals=totals, overview=overview
+    committed, _ = reconcile(job, pending=done.stopped)
+    with executor.ranges(interval_s=job.config.scoring.progress_s) as ranges:
+        joined, notes = join_scores(
+            job,
+            ranges,
+            tenure=lock.tenure if job.config.output.lock else None,
+            stop=StopSign(executor.stop),
         )
-    for file in job.files:
-        job.store.check_scores(join.path(file))
-    report = _report(job, done, join, totals, overview, committed=committed)
+    overview = joined.overview
+    report = _report(job, done, joined, notes, committed=committed)
     shown = _page(job, report, overview)
     job.store.write(job.store.out / PROFILE, _bytes(overview.profile.to_table()))
     job.store.write_json(job.store.out / "report.json", report)
@@ -231,10 +223,11 @@ def _finish(job: Job, done: RunCosts) -> RunOutcome:
     if not done.stopped:
         marker = {
             "fingerprint": job.fingerprint,
-            "rows": totals.n_rows,
+            "rows": joined.totals.n_rows,
             "report": _hash(job.store.out / "report.json", job.store),
         }
         job.store.write(job.store.out / "_SUCCESS", json.dumps(marker).encode())
+    clear(job.store)
     n_shards = sum(stats.n_batches > 0 or stats.n_rows > 0 for stats in done.this_run.values())
     return RunOutcome(report, n_shards, is_new=True, stopped=done.stopped)
 
@@ -242,31 +235,30 @@ def _finish(job: Job, done: RunCosts) -> RunOutcome:
 def _report(
     job: Job,
     done: RunCosts,
-    join: FileJoin,
-    totals: Totals,
-    overview: Overview,
+    joined: Joined,
+    notes: Sequence[str],
     *,
     committed: Mapping[str, PassStats],
 ) -> dict[str, Any]:
     """Return what a run says of itself once its rows are joined."""
-    read = partial(_read_scores, job.store, [join.path(file) for file in job.files])
-    journals = _journals(job)
+    journals, overview = _journals(job), joined.overview
+    asked = {note for own in journals.values() for note in own.notes}
     report = make_report(
         job.run,
-        totals,
-        columns=report_columns(job.run, totals, overview, read_scores=read),
+        joined.totals,
+        columns=report_columns(job.run, joined.totals, overview),
         committed=committed,
         this_run=done.this_run,
         wall_s=done.wall_s,
         stopped=done.stopped,
         journals=journals,
-        notes=[*job.notes, *join.notes, *{note for own in journals.values() for note in own.notes}],
+        notes=[*job.notes, *notes, *quantile_notes(overview), *asked],
     )
     if job.sample is not None:
         report["sample"] = sample_content(job.sample)
     if job.config.input.unanswerable == "empty" and "references" in job.columns:
         names = [plan.name for plan in job.run.instances if plan.name in report["columns"]]
-        paths = [join.path(file) for file in job.files]
+        paths = [job.store.out / "scores" / file.relative for file in job.files]
         report["answerability"] = answerability(job, paths, names)
     report |= overview.content()
     for name, line in readable_lines(job, report).items():
@@ -274,12 +266,6 @@ def _report(
     check_report(report, n_rows=job.n_rows_total)
     check_quarantined(job, report["quarantined"])
     return report
-
-
-def _slicing_columns(job: Job) -> list[str]:
-    """Return carried columns whose values may be slices: those that serve no role are no texts."""
-    serving = set(job.columns.values())
-    return [name for name in job.config.output.carry if name not in serving]
 
 
 def _page(job: Job, report: Mapping[str, Any], overview: Overview) -> str:
@@ -315,13 +301,6 @@ def _journals(job: Job) -> dict[str, JournalTotals]:
         for folder in set(folders.values())
     }
     return {key: read[folder] for key, folder in folders.items()}
-
-
-def _read_scores(store: Store, paths: Sequence[StoragePath], column: str) -> NDArray[np.floating]:
-    """Return one column of all score files; NaN where there is no score."""
-    parts = [store.read_column(path, column) for path in paths]
-    chunks = [chunk.to_numpy(zero_copy_only=False) for part in parts for chunk in part.chunks]
-    return np.concatenate(chunks) if chunks else np.zeros(0)
 
 
 def reconcile(

@@ -27,6 +27,7 @@ from qaeval_core.profile.run_profile import N_EXACT, RunProfile
 from qaeval_core.profile.slices import MAX_VALUES, Slices
 from qaeval_core.schema import NOT_SAMPLED, QUARANTINE_REASON, is_text
 from qaeval_core.stats.mean_interval import NOT_FINITE, ValueRange, mean_interval
+from qaeval_core.stats.value_counts import ValueCounts
 from qaeval_core.text.column_hashes import text_of
 
 FloatArray = NDArray[np.float64]
@@ -142,7 +143,7 @@ class Overview:
         self._ranges, self._reasons, self._signatures = ranges, reasons, signatures
         fixed = {name: _is_bounded(own) for name, own in ranges.items()}
         self._grows = {name: not is_fixed for name, is_fixed in fixed.items()}
-        self._ends = dict.fromkeys(ranges, Ends())
+        self.ends = dict.fromkeys(ranges, Ends())
         cells = {
             name: Cells(*map(float, own)) if fixed[name] else Cells(0.0, 1.0)  # type: ignore[arg-type]
             for name, own in ranges.items()
@@ -150,6 +151,10 @@ class Overview:
         self.profile = RunProfile.of(
             cells, Slices({}), signatures=signatures, ranges=ranges, cluster=cluster
         )
+        self.values = {
+            name: ValueCounts(*map(float, own)) if fixed[name] else ValueCounts()  # type: ignore[arg-type]
+            for name, own in ranges.items()
+        }
         self.slices: dict[str, SliceSums | None] = {name: SliceSums() for name in by}
         self.lowest: dict[str, list[Example]] = {name: [] for name in ranges}
         self.highest: dict[str, list[Example]] = {name: [] for name in ranges}
@@ -203,6 +208,7 @@ class Overview:
         values = {name: rows.column(name).to_numpy().astype(np.float64) for name in self._ranges}
         for name, own in values.items():
             self._grow(name, Ends.of(own))
+            self.values[name].add(own)
         self._count_examples(rows, values, file=file, first_row=first_row)
         why = rows.column(QUARANTINE_REASON)
         sampled = np.asarray(pc.not_equal(why, NOT_SAMPLED).fill_null(True))
@@ -220,8 +226,9 @@ class Overview:
     def add(self, other: Overview) -> None:
         """Add what was counted of other rows of the same run."""
         for name in self._ranges:
-            self._grow(name, other._ends[name])
-            other._grow(name, self._ends[name])
+            self._grow(name, other.ends[name])
+            other._grow(name, self.ends[name])
+            self.values[name].merge(other.values[name])
             self.lowest[name] = _least(self.lowest[name] + other.lowest[name])
             self.highest[name] = _most(self.highest[name] + other.highest[name])
         self.profile.merge(other.profile)
@@ -234,8 +241,8 @@ class Overview:
 
     def _grow(self, name: str, ends: Ends) -> None:
         """Let the cells of a column reach over more values, if they may."""
-        before = self._ends[name]
-        own = self._ends[name] = before.with_others(ends)
+        before = self.ends[name]
+        own = self.ends[name] = before.with_others(ends)
         if not self._grows[name] or own == before:
             return
         profile, cells = self.profile.columns[name], dyadic_cells(own.lowest, own.highest)
@@ -282,7 +289,7 @@ class Overview:
         n, x, squares = profile.moments[:, 0]
         if n.sum() < n_defined:  # No sum has values that are not finite.
             return ColumnMean(n_defined, int(counts[-1]), None, None, NOT_FINITE, None)
-        values = self._values(name, self._ends[name].lowest, self._ends[name].highest)
+        values = self._values(name, self.ends[name].lowest, self.ends[name].highest)
         # Of a column that lacks values nobody knows how many clusters have one.
         n_clusters = 0 if counts[-1] else int(self.profile.clusters.counts()[0])
         sums = profile.center * n + profile.half_width * x
@@ -298,7 +305,7 @@ class Overview:
 
     def _values(self, name: str, lowest: float, highest: float) -> ValueRange:
         """Return which values of a column there are, of rows with such ends, and could be."""
-        profile, ends = self.profile.columns[name], self._ends[name]
+        profile, ends = self.profile.columns[name], self.ends[name]
         is_whole = profile.low in (-math.inf, ends.lowest) and profile.high in (
             math.inf,
             ends.highest,

@@ -101,6 +101,50 @@ class SealedFile:
         self._held.clear()
 
 
+class HashedFile:
+    """Hands on what is written, and hashes it: who reads it again can tell whether it turned.
+
+    Parameters
+    ----------
+    file : file
+        Open for writing, empty.
+
+    Attributes
+    ----------
+    hash : SHA-256 of what was written
+    """
+
+    closed = False
+
+    def __init__(self, file: Written) -> None:
+        self._file = file
+        self._n_bytes = 0
+        self.hash = hashlib.sha256()
+
+    def write(self, content: bytes, /) -> int:
+        """Write on."""
+        self.hash.update(content)
+        self._file.write(content)
+        self._n_bytes += len(content)
+        return len(content)
+
+    def tell(self) -> int:
+        """Return how much was written."""
+        return self._n_bytes
+
+    def flush(self) -> None:
+        """Nothing: who opened the file ends it."""
+
+
+def hash_of(path: AnyPath) -> str:
+    """Return the SHA-256 of a file, read piece by piece."""
+    found = hashlib.sha256()
+    with as_path(path).open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            found.update(block)
+    return found.hexdigest()
+
+
 def is_intact(content: bytes) -> bool | None:
     """Return whether a file's bytes are those that were sealed; None if it never was."""
     place = _find(content)

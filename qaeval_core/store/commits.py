@@ -170,6 +170,11 @@ class FamilyCommits:
         """Return the disjoint ranges of a file within its first rows, in order."""
         return self._now.covered_ranges(file_id, n_rows)
 
+    def versions(self, file_id: str, *, n_rows: int) -> list[str]:
+        """Return the names and versions of the commits of `covered`, in order."""
+        own = self._table.take(pa.array(self._now.covered(file_id, n_rows)))
+        return list(_versions(own).to_pylist())
+
     def total(self, n_rows: Mapping[str, int]) -> PassStats:
         """Return what the covered ranges of files have cost, by file and rows that count.
 

@@ -10,7 +10,7 @@ import errno
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from qaeval_core.errors import ReconcileError, RunError
-from qaeval_core.schema import POSITION, QUARANTINE_MESSAGE, QUARANTINE_REASON
+from qaeval_core.schema import POSITION
 from qaeval_core.signature import hash_text
 from qaeval_core.storage import checksums
 from qaeval_core.storage.arrow import table_at, table_of
@@ -34,14 +34,13 @@ from qaeval_core.store.sample import Sample
 T = TypeVar("T")
 
 # What lies below OUT and is a run's own.
-OWN_FOLDERS = ("families", "manifest", "scores", "quarantine", "corpus", "journal")
+OWN_FOLDERS = ("families", "manifest", "joined", "scores", "quarantine", "corpus", "journal")
 
 COMMIT_NAME = re.compile(
     r"^(?P<file>[0-9a-f]+)-(?P<start>\d{1,18})-(?P<stop>\d{1,18})(?P<sample>-[0-9a-f]{16})?\.parquet$"
 )
 _STATS = b"qaeval.stats"
 _SIGNATURE = b"qaeval.signature"
-_QUARANTINE_COLUMNS = (QUARANTINE_REASON, QUARANTINE_MESSAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,17 +176,17 @@ class Store:
             If the disk refuses for as long as it is tried.
         """
         self.check_inside(path)
-        return self._change(lambda: as_path(path).put(content), f"cannot write {path}")
+        return self.change(lambda: as_path(path).put(content), f"cannot write {path}")
 
     def write_json(self, path: AnyPath, content: object) -> None:
         """Write JSON below OUT, as `write` does."""
         self.check_inside(path)
-        self._change(lambda: as_path(path).put_json(content), f"cannot write {path}")
+        self.change(lambda: as_path(path).put_json(content), f"cannot write {path}")
 
     def delete(self, path: AnyPath) -> None:
         """Delete a file below OUT, if it is there."""
         self.check_inside(path)
-        self._change(as_path(path).delete, f"cannot delete {path}")
+        self.change(as_path(path).delete, f"cannot delete {path}")
 
     def check_inside(self, path: AnyPath) -> None:
         """Look whether links lead a path below OUT out of it; OUT itself may be a link.
@@ -212,7 +211,9 @@ class Store:
         for name in OWN_FOLDERS:
             self.check_inside(self.out / name / "any")
 
-    def _change(self, action: Callable[[], T], what: str) -> T:
+    def change(self, action: Callable[[], T], what: str) -> T:
+        """Return what an action that writes or deletes below OUT returns, as `write` does."""
+
         def guarded() -> T:
             # An outage that is waited for may last longer than another run waits for this one.
             self.guard()
@@ -397,66 +398,3 @@ def _has_positions(table: pa.Table, rows: RowRange) -> bool:
 
 def _damaged(path: AnyPath, why: object) -> ReconcileError:
     return ReconcileError(f"{path} is damaged ({why}); delete it and run again [QA0510]")
-
-
-class FamilyStream:
-    """Reads a file's statistics of one family in row order, whatever its shards are.
-
-    Parameters
-    ----------
-    store : Store
-    family, file_id : str
-    ranges : iterable of RowRange
-        Committed ranges, disjoint and in order.
-    schema : pyarrow.Schema, optional
-        Of the family's statistics: rows that are not committed come as nulls. Without one, the
-        ranges must tile the rows that are read.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        family: str,
-        file_id: str,
-        ranges: Iterable[RowRange],
-        *,
-        schema: pa.Schema | None = None,
-    ) -> None:
-        self._ranges = iter(ranges)
-        self._read = partial(store.read, family, file_id)
-        self._schema = schema
-        self._position = 0
-        self._next: RowRange | None = None
-        self._left: pa.Table | None = None
-
-    def take(self, n_rows: int) -> pa.Table:
-        """Return the next rows."""
-        parts = []
-        while n_rows > 0:
-            table = self._left if self._left is not None else self._open(n_rows)
-            taken = min(n_rows, table.num_rows)
-            parts.append(table.slice(0, taken))
-            self._left = table.slice(taken) if taken < table.num_rows else None
-            self._position += taken
-            n_rows -= taken
-        return pa.concat_tables(parts)
-
-    def _open(self, n_rows: int) -> pa.Table:
-        """Return the next commit, or at most so many rows of nulls before it."""
-        if self._next is None:
-            self._next = next(self._ranges, None)
-        if self._next is not None and self._next.start == self._position:
-            rows, self._next = self._next, None
-            return self._read(rows)
-        if self._schema is None:
-            raise ReconcileError(
-                f"row {self._position} of {self._read.args[0]} is not committed [QA0509]"
-            )
-        n_missing = n_rows if self._next is None else self._next.start - self._position
-        n_missing = min(n_missing, n_rows)
-        columns: dict[str, pa.Array] = {
-            POSITION: pa.array(range(self._position, self._position + n_missing), pa.int64()),
-            **{name: pa.nulls(n_missing, pa.string()) for name in _QUARANTINE_COLUMNS},
-            **{field.name: pa.nulls(n_missing, field.type) for field in self._schema},
-        }
-        return pa.table(columns)

@@ -20,10 +20,10 @@ from qaeval.work import filter as command
 from qaeval_core.errors import SchemaError
 from qaeval_core.planning.shards import ReadLimits
 from qaeval_core.running import carried_columns as copied
+from qaeval_core.running.range_executor import LocalRangeExecutor
 from qaeval_core.schema import COLUMNS_METADATA
 from qaeval_core.tables import corpus
 from qaeval_core.tables import range_reader as ranges
-from qaeval_core.tables.executor import LocalRangeExecutor
 
 # Rows of the row groups of each file.
 SOURCES = {"a": (17, 5, 31, 1, 23), "b": (40,), "deep/c": (3, 29, 11, 11)}
@@ -118,7 +118,7 @@ def test_processes_write_the_same_bytes(
 ) -> None:
     """Results come back in order, whoever is done first."""
     monkeypatch.setattr(corpus, "ROWS_PER_RANGE", RANGE)
-    monkeypatch.setattr("qaeval_core.tables.executor._ROWS_FOR_PROCESSES", 0)
+    monkeypatch.setattr("qaeval_core.running.range_executor._ROWS_FOR_PROCESSES", 0)
     options = {"near_duplicates": "rouge_l=0.7", "top_k": 3, "share": "0.6"}
     before = set(multiprocessing.active_children())
     seen: dict[str, list[int]] = {}

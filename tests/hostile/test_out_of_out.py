@@ -19,7 +19,7 @@ from qaeval_core.errors import InputError, RunError
 from qaeval_core.planning.inputs import find_inputs
 from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.planning.listing import check_names
-from qaeval_core.scoring.join import FileJoin
+from qaeval_core.scoring.join import JoinPlan, StopSign
 from qaeval_core.store.store import Store
 from s3_server import s3_credentials
 from word_jobs import is_whole, request, rows, run
@@ -101,12 +101,14 @@ def test_scores_lie_below_their_folder(tmp_path: Path, relative: str) -> None:
     source = write_parquet(tmp_path / "input.parquet", rows())
     config = load_config(overrides=request(source, tmp_path / "out"))
     job = make_job(config, read_inputs(config), device="cpu")
-    join = FileJoin(job.store, job.run, id_column=None, carry={})
+    plan = JoinPlan(out=job.store.out, run=job.run, carry={}, stop=StopSign())
     with pytest.raises(AssertionError):
-        join.path(replace(job.files[0], relative=relative))
+        plan.scores_of(replace(job.files[0], relative=relative))
 
 
-@pytest.mark.parametrize("name", ["scores", "families", "quarantine", "corpus", "journal"])
+@pytest.mark.parametrize(
+    "name", ["scores", "families", "joined", "quarantine", "corpus", "journal"]
+)
 def test_a_link_in_the_place_of_a_folder_is_not_followed(tmp_path: Path, name: str) -> None:
     """Somebody else's table was replaced by the scores; said before anything is computed."""
     source = write_parquet(tmp_path / "input.parquet", rows())

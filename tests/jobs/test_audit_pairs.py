@@ -22,8 +22,8 @@ from qaeval_core.audit.settings import AuditSettings
 from qaeval_core.audit.shared_rows import Side, pair_runs
 from qaeval_core.audit.source import open_source
 from qaeval_core.metrics.catalog import METRICS
+from qaeval_core.running.range_executor import LocalRangeExecutor
 from qaeval_core.storage import checksums
-from qaeval_core.tables.executor import LocalRangeExecutor
 from qaeval_core.tables.finished_run import read_run
 
 UNSEEN = "not_reproducible is not checked"
@@ -227,7 +227,7 @@ def test_rows_out_of_a_sample_have_no_part(first: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow  # Two processes that load what they need.
 def test_processes_find_the_same_pairs(first: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qaeval_core.tables.executor._ROWS_FOR_PROCESSES", 0)
+    monkeypatch.setattr("qaeval_core.running.range_executor._ROWS_FOR_PROCESSES", 0)
     run = read_run(first / "out1")
     side = Side(run, open_source(run, AuditRequest()))
     with contextlib.closing(LocalRangeExecutor(n_processes=2)) as executor:

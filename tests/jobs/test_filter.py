@@ -18,6 +18,7 @@ import pytest
 from filter_corpora import files_of, filtered, scored
 from helpers import REPOSITORY, processes, qaeval, start_qaeval, wait_until
 from qaeval.on_ray.cluster import connected
+from qaeval.on_ray.nodes import Nodes
 from qaeval.on_ray.tasks import RayTasks
 from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import UnreadableFileError
@@ -152,7 +153,7 @@ def test_a_filter_that_fails_leaves_nothing_of_its_processes(damaged: Path, tmp_
 def test_a_filter_that_fails_leaves_nothing_of_its_tasks(damaged: Path, tmp_path: Path) -> None:
     """On a cluster they go on after the command has ended."""
     with connected(ClusterSection()):
-        tasks = RayTasks(lambda label, done, total: None, lambda line: None)
+        tasks = RayTasks(lambda label, done, total: None, Nodes(lambda line: None))
         with pytest.raises(UnreadableFileError, match=UNREADABLE):
             filtered(damaged, tmp_path / "kept", executor=tasks, rank_by="s")
         # Between two tasks a worker has none.

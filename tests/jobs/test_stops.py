@@ -129,11 +129,11 @@ def test_a_run_that_joins_its_scores_ends_soon_too(source: Path, tmp_path: Path)
     code = (
         "import os, signal, sys\n"
         "from qaeval_core.scoring import join\n"
-        "write = join.FileJoin._score\n"
-        "def score(*given):\n"
+        "score_rows = join.score_rows\n"
+        "def score(*given, **options):\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
-        "    return write(*given)\n"
-        "join.FileJoin._score = score\n"
+        "    return score_rows(*given, **options)\n"
+        "join.score_rows = score\n"
         "from qaeval import cli\n"
         "cli.main()\n"
     )

@@ -8,6 +8,7 @@ import threading
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import ray
@@ -29,6 +30,7 @@ from qaeval.on_ray.news import News
 from qaeval.on_ray.nodes import Nodes
 from qaeval.on_ray.shipping import open_shipping
 from qaeval.on_ray.stream import Stream, StreamOver
+from qaeval.on_ray.tasks import RayTasks
 from qaeval.on_ray.worker_signs import Attendance
 from qaeval_core.errors import LanguageModelError, QAEvalError, RunError, RunStoppedError
 from qaeval_core.families.chat.family import ChatFamilyPlan, is_chat
@@ -42,7 +44,8 @@ from qaeval_core.planning.shards import Piece
 from qaeval_core.running.call_worker import CallWorker
 from qaeval_core.running.passes import OnShard
 from qaeval_core.running.piece_worker import Done
-from qaeval_core.running.progress import ProgressPrinter
+from qaeval_core.running.progress import LabelProgress, ProgressPrinter
+from qaeval_core.running.range_executor import RangeExecutor
 from qaeval_core.running.visibility import Sight
 from qaeval_core.terminal import duration
 
@@ -84,6 +87,16 @@ class RayExecutor:
     def _look(self) -> None:
         if self.stop.is_set():
             raise RunStoppedError("stopped as asked; run the same command again to resume [QA0005]")
+
+    @contextmanager
+    def ranges(self, *, interval_s: float) -> Iterator[RangeExecutor]:
+        """Yield who works on ranges of rows: tasks on the nodes that see all."""
+        with LabelProgress(interval_s, is_brief=True) as tell:
+            tasks = RayTasks(tell, self.nodes, look=self._look)
+            try:
+                yield tasks
+            finally:
+                tasks.settle()
 
     def make_pass(
         self,

@@ -23,6 +23,7 @@ R = TypeVar("R")
 _AHEAD = 2
 # How long tasks that are told to stop may take.
 _SETTLE_S = 60.0
+_LOOK_S = 0.5
 
 
 class RayTasks:
@@ -32,13 +33,22 @@ class RayTasks:
     ----------
     tell : callable
         Gets the label, the rows done and all rows after each item.
-    say : callable
-        Gets one line for each node that cannot be used.
+    nodes : Nodes
+        Those that may be used; a run that has begun on them need not begin again.
+    look : callable, optional
+        Called while it waits; raises to end the work.
     """
 
-    def __init__(self, tell: Callable[[str, int, int], None], say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        tell: Callable[[str, int, int], None],
+        nodes: Nodes,
+        *,
+        look: Callable[[], None] | None = None,
+    ) -> None:
         self._tell = tell
-        self._nodes = Nodes(say)
+        self._look = look or (lambda: None)
+        self._nodes = nodes
         self._waiting: deque[Any] = deque()
 
     def begin(self, folder: StoragePath | None, inputs: Sequence[str]) -> None:
@@ -76,7 +86,8 @@ class RayTasks:
             while n_started < len(items) and len(waiting) < most:
                 waiting.append(task.remote(shared, items[n_started]))
                 n_started += 1
-            ray.wait([waiting[0]])  # Until then it is one to settle.
+            while not ray.wait([waiting[0]], timeout=_LOOK_S)[0]:  # Until then: one to settle.
+                self._look()
             result, error = ray.get(waiting.popleft())
             if error is not None:
                 raise error

@@ -14,12 +14,12 @@ from qaeval_core.configure import ClusterSection
 from qaeval_core.errors import ConfigError, QAEvalError
 from qaeval_core.models.session import available_cpus
 from qaeval_core.running.progress import LabelProgress
+from qaeval_core.running.range_executor import RETRY_S, LocalRangeExecutor
 from qaeval_core.scoring.rewrite_page import run_examples
 from qaeval_core.storage.path import StoragePath, open_out
 from qaeval_core.storage.probe import probe
 from qaeval_core.storage.retry import Outages
 from qaeval_core.store.store import Store
-from qaeval_core.tables.executor import RETRY_S, LocalRangeExecutor
 
 EXIT_ALERT = 3
 _PROGRESS_S = 5.0
@@ -78,7 +78,8 @@ def _run(
     announce(cluster)
     # Imported here: Ray takes half a second that others need not pay.
     from qaeval.on_ray.cluster import connected
+    from qaeval.on_ray.nodes import Nodes
     from qaeval.on_ray.tasks import RayTasks
 
     with connected(cluster, job_metadata("audit", out)), LabelProgress(_PROGRESS_S) as tell:
-        return run_audit(out, request, RayTasks(tell, options.say), history=history)
+        return run_audit(out, request, RayTasks(tell, Nodes(options.say)), history=history)

@@ -16,9 +16,9 @@ from qaeval_core.filter.result import FilterResult, dry_run_lines, result_lines
 from qaeval_core.filter.run import run_filter
 from qaeval_core.models.session import available_cpus
 from qaeval_core.running.progress import LabelProgress
+from qaeval_core.running.range_executor import LocalRangeExecutor
 from qaeval_core.storage.path import StoragePath, open_out
 from qaeval_core.tables.corpus import ROLE_NAMES
-from qaeval_core.tables.executor import LocalRangeExecutor
 from qaeval_core.tables.open_corpus import open_corpus
 
 _PROGRESS_S = 5.0
@@ -107,8 +107,9 @@ def _run(
     announce(cluster)
     # Imported here: Ray takes half a second that --help, --dry-run and --local need not pay.
     from qaeval.on_ray.cluster import connected
+    from qaeval.on_ray.nodes import Nodes
     from qaeval.on_ray.tasks import RayTasks
 
     metadata = job_metadata("filter", str(folder))
     with connected(cluster, metadata), LabelProgress(_PROGRESS_S) as tell:
-        return run_filter(plan, folder, RayTasks(tell, options.say), say=options.say)
+        return run_filter(plan, folder, RayTasks(tell, Nodes(options.say)), say=options.say)

@@ -47,10 +47,11 @@ class Readers:
         announce(self._cluster)
         # Imported here: Ray takes a second that others need not wait.
         from qaeval.on_ray.cluster import connected
+        from qaeval.on_ray.nodes import Nodes
         from qaeval.on_ray.tasks import RayTasks
 
         with connected(self._cluster, job_metadata("score", None)):
-            workers = RayTasks(self._tell, options.say)
+            workers = RayTasks(self._tell, Nodes(options.say))
             workers.begin(tasks[0].folder, [tasks[0].reading.uri])
             try:
                 yield from workers.map(read_blocks, tasks, label=label, n_rows=sizes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
@@ -50,12 +51,19 @@ class LocalRangeExecutor:
         Gets the label, the rows done and all rows after each item.
     n_processes : int, default 1
         With more, processes are started where the rows are worth it.
+    look : callable, optional
+        Called while it waits, and before each item; raises to end the work.
     """
 
     def __init__(
-        self, tell: Callable[[str, int, int], None] | None = None, *, n_processes: int = 1
+        self,
+        tell: Callable[[str, int, int], None] | None = None,
+        *,
+        n_processes: int = 1,
+        look: Callable[[], None] | None = None,
     ) -> None:
         self._tell = tell or (lambda label, done, total: None)
+        self._look = look or (lambda: None)
         self._n_processes = n_processes
         self._pool: ProcessPoolExecutor | None = None
         self._waiting: deque[Future[Any]] = deque()
@@ -72,11 +80,16 @@ class LocalRangeExecutor:
         if self._n_processes > 1 and len(items) > 1 and total >= _ROWS_FOR_PROCESSES:
             results = self._map_apart(function, items)
         else:
-            results = (function(items[i]) for i in range(len(items)))
+            results = self._map_here(function, items)
         for result, n in zip(results, n_rows, strict=True):
             done += n
             self._tell(label, done, total)
             yield result
+
+    def _map_here(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+        for i in range(len(items)):
+            self._look()
+            yield function(items[i])
 
     def _map_apart(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
         if self._pool is None:
@@ -98,7 +111,8 @@ class LocalRangeExecutor:
                 while n_started < len(items) and len(waiting) <= self._n_processes:
                     waiting.append(self._pool.submit(function, items[n_started]))
                     n_started += 1
-                wait([waiting[0]])  # Until then it is one to settle.
+                while not wait([waiting[0]], timeout=_LOOK_S).done:  # Until then: one to settle.
+                    self._look()
                 yield waiting.popleft().result()
         except BrokenProcessPool:
             raise RunError(
@@ -135,7 +149,8 @@ def _hidden_main() -> Iterator[None]:
 
 
 def _end_with(parent: int) -> None:
-    """Let this process end soon after its parent does, however that dies."""
+    """Let this process end soon after its parent does, however that dies, and by nothing else."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to hear.
 
     def watch() -> None:
         while os.getppid() == parent:
