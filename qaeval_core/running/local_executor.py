@@ -38,6 +38,7 @@ from qaeval_core.running.passes import OnShard, load_frequencies
 from qaeval_core.running.piece_worker import PieceWorker, Supervisor, worker_store
 from qaeval_core.running.progress import LabelProgress, ProgressCounter, ProgressPrinter
 from qaeval_core.running.range_executor import LocalRangeExecutor, RangeExecutor
+from qaeval_core.running.stop_sign import StopSign
 from qaeval_core.running.visibility import Sight
 from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.store.store import Store
@@ -88,8 +89,7 @@ class LocalSupervisor:
         """Note progress; raises RunStoppedError when the run shall stop."""
         self.counter.add(n_rows, n_tokens, n_padded_tokens)
         self._printer.update(self.counter.snapshot())
-        if self._stop.is_set():
-            raise RunStoppedError("stopped as asked; run the same command again to resume [QA0005]")
+        StopSign(self._stop).look()
 
     def set_status(self, note: str) -> None:
         """Take what a line of progress shall end with."""
@@ -121,15 +121,9 @@ class LocalPieceExecutor:
     @contextmanager
     def ranges(self, *, interval_s: float) -> Iterator[RangeExecutor]:
         """Yield who works on ranges of rows: this process, or a few where rows are many."""
-
-        def look() -> None:
-            if self.stop.is_set():
-                raise RunStoppedError(
-                    "stopped as asked; run the same command again to resume [QA0005]"
-                )
-
         with LabelProgress(interval_s, is_brief=True) as tell:
             n_processes = self._n_threads or available_cpus()
+            look = StopSign(self.stop).look
             executor = LocalRangeExecutor(tell, n_processes=n_processes, look=look)
             try:
                 yield executor

@@ -8,31 +8,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import pyarrow as pa
-
 from qaeval_core.errors import (
     LanguageModelError,
-    ReconcileError,
     RunStoppedError,
     TooManyQuarantinedError,
 )
 from qaeval_core.families.contract import DocumentFrequencies, FamilyPlan
-from qaeval_core.families.words.frequencies import (
-    count_documents,
-    read_frequencies,
-    to_bytes,
-)
+from qaeval_core.families.words.frequencies import read_frequencies
 from qaeval_core.planning.job import Job
 from qaeval_core.planning.shards import Piece
+from qaeval_core.running.document_counts import build_document_frequencies
 from qaeval_core.running.range_executor import RangeExecutor
+from qaeval_core.running.stop_sign import StopSign
 from qaeval_core.running.visibility import Sight
 from qaeval_core.store.pass_stats import PassStats
-from qaeval_core.store.row_ranges import tiles
 from qaeval_core.store.store import Commit, Store
 
 # Called with what was committed of each shard, in every family of its pass.
@@ -173,7 +167,9 @@ def _prepare(
     for family in families:
         if job.config.scoring.retry_quarantined:
             _drop_unscored(job, family, say)
-        build_document_frequencies(job, family)
+        if family.after:
+            with executor.ranges(interval_s=job.config.scoring.progress_s) as ranges:
+                build_document_frequencies(job, family, ranges, stop=StopSign(executor.stop))
     pieces = job.pieces(families, n_actors=executor.n_actors)
     opened = _say_open(job, families, pieces, say)
     if not pieces:
@@ -255,24 +251,6 @@ def _drop_unscored(job: Job, family: FamilyPlan, say: Callable[[str], None]) -> 
         say(f"{family.key}: {len(unscored)} shards with unscored rows are scored again")
 
 
-def build_document_frequencies(job: Job, family: FamilyPlan) -> None:
-    """Write the document frequencies that a family waits for, unless they are there.
-
-    Raises
-    ------
-    ReconcileError
-        If the pass that lists n-grams is not complete.
-    """
-    path = job.store.out / family.frequencies_path
-    if not family.after or job.store.call(path.is_file, f"cannot look at {path}"):
-        return
-    counted = next(plan for plan in job.run.families if plan.key == family.after)
-    content = count_documents(
-        _gram_columns(job, counted.key), words=family.words, min_rows=family.min_documents
-    )
-    job.store.write(path, to_bytes(content))
-
-
 def invalidate_document_frequencies(job: Job, key: str) -> None:
     """Take back what was computed from a corpus whose rows are listed once more."""
     for family in job.run.families:
@@ -281,21 +259,6 @@ def invalidate_document_frequencies(job: Job, key: str) -> None:
             done = job.done_ranges(family)
             own = [(file_id, rows) for file_id, ranges in done.items() for rows in ranges]
             job.commits.of(family.key).drop(own)
-
-
-def _gram_columns(job: Job, key: str) -> Iterator[pa.Array]:
-    family = next(plan for plan in job.run.families if plan.key == key)
-    done = job.done_ranges(family)
-    for file in job.files:
-        ranges = done[file.file_id]
-        if not tiles(ranges, n_rows=job.n_rows[file.file_id]):
-            raise ReconcileError(
-                f"{key}: rows of {file.name} are missing; run the same command again [QA0509]"
-            )
-        for rows in ranges:
-            job.store.outages.look()
-            table = job.store.read(key, file.file_id, rows, columns=["grams"])
-            yield table.column("grams").combine_chunks()
 
 
 def load_frequencies(plan: FamilyPlan, store: Store) -> DocumentFrequencies:

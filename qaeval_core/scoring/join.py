@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,14 +21,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from qaeval_core.errors import ReconcileError, RunStoppedError
+from qaeval_core.errors import ReconcileError
 from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.run_plan import CompiledRun, columns_metadata, score_fields
 from qaeval_core.running.carried_columns import Copied, CopiedColumns
-from qaeval_core.running.hash_runs import Counted, read_cut, write_run
 from qaeval_core.running.piece_worker import UNREADABLE
 from qaeval_core.running.reader import check_unchanged
 from qaeval_core.running.score_rows import score_rows
+from qaeval_core.running.stop_sign import StopSign
 from qaeval_core.schema import (
     NOT_SAMPLED,
     QUARANTINE_MESSAGE,
@@ -44,6 +43,7 @@ from qaeval_core.storage.parquet_parts import join_parts
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.storage.retry import STORAGE_SETTING, Outages
 from qaeval_core.store.family_stream import FamilyStream
+from qaeval_core.store.hash_runs import Counted, read_cut, write_run
 from qaeval_core.store.lock import Tenure
 from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.store.sample import Sample
@@ -54,26 +54,6 @@ from qaeval_core.text.column_hashes import hashes, readable, text_of
 FOLDER = "joined"
 # Commits of all families that are read while others are scored.
 _N_READERS = 8
-
-
-class StopSign:
-    """Whether a run is to stop, as workers of its own process see it; others are not told.
-
-    Parameters
-    ----------
-    event : threading.Event, optional
-    """
-
-    def __init__(self, event: threading.Event | None = None) -> None:
-        self._event = event
-
-    def __reduce__(self) -> tuple[type[StopSign], tuple[()]]:
-        return StopSign, ()
-
-    def look(self) -> None:
-        """Raise RunStoppedError if it is to stop."""
-        if self._event is not None and self._event.is_set():
-            raise RunStoppedError("stopped as asked; run the same command again to resume [QA0005]")
 
 
 @dataclass(frozen=True, slots=True)

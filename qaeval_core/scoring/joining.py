@@ -19,15 +19,14 @@ from qaeval_core.planning.columns import carried_types
 from qaeval_core.planning.inputs import InputFile
 from qaeval_core.planning.job import Job
 from qaeval_core.planning.shards import stretches
-from qaeval_core.running.hash_runs import n_cuts_for
 from qaeval_core.running.range_executor import RangeExecutor
+from qaeval_core.running.stop_sign import StopSign
 from qaeval_core.scoring.join import (
     FOLDER,
     Assembly,
     FilePart,
     JoinPlan,
     JoinTask,
-    StopSign,
     assemble,
     check_file,
     count_repeats,
@@ -35,6 +34,7 @@ from qaeval_core.scoring.join import (
 )
 from qaeval_core.scoring.joined import Joined, from_bytes
 from qaeval_core.signature import hash_text
+from qaeval_core.store.hash_runs import n_cuts_for
 from qaeval_core.store.lock import Tenure
 from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.store.store import Store

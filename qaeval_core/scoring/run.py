@@ -29,10 +29,10 @@ from qaeval_core.profile.run_profile import PAGE, PROFILE
 from qaeval_core.running.passes import PieceExecutor, RunCosts, check_quarantined, run_passes
 from qaeval_core.running.reader import first_texts
 from qaeval_core.running.run_files import changes, write_run_files
+from qaeval_core.running.stop_sign import StopSign
 from qaeval_core.running.visibility import marked
 from qaeval_core.schema import is_text, is_texts
 from qaeval_core.scoring.answerability import answerability
-from qaeval_core.scoring.join import StopSign
 from qaeval_core.scoring.joined import Joined
 from qaeval_core.scoring.joining import clear, join_scores
 from qaeval_core.scoring.page import report_page
@@ -151,14 +151,10 @@ def _outages(job: Job, executor: PieceExecutor, say: Callable[[str], None]) -> O
             say("the disk answers again")
         is_out = bool(note)
 
-    def look() -> None:
-        if executor.stop.is_set():
-            raise RunStoppedError("stopped as asked; run the same command again to resume [QA0005]")
-
     return Outages(
         retry_s=job.config.scoring.retry_storage_s,
         tell=tell,
-        look=look,
+        look=StopSign(executor.stop).look,
         setting=STORAGE_SETTING,
     )
 

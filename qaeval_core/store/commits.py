@@ -175,6 +175,11 @@ class FamilyCommits:
         own = self._table.take(pa.array(self._now.covered(file_id, n_rows)))
         return list(_versions(own).to_pylist())
 
+    def sizes(self, file_id: str, *, n_rows: int) -> list[int]:
+        """Return the bytes of the commits of `covered`, in order."""
+        own = self._table.column("size").take(pa.array(self._now.covered(file_id, n_rows)))
+        return list(own.to_pylist())
+
     def total(self, n_rows: Mapping[str, int]) -> PassStats:
         """Return what the covered ranges of files have cost, by file and rows that count.
 

@@ -19,7 +19,8 @@ from qaeval_core.errors import InputError, RunError
 from qaeval_core.planning.inputs import find_inputs
 from qaeval_core.planning.job import make_job, read_inputs
 from qaeval_core.planning.listing import check_names
-from qaeval_core.scoring.join import JoinPlan, StopSign
+from qaeval_core.running.stop_sign import StopSign
+from qaeval_core.scoring.join import JoinPlan
 from qaeval_core.store.store import Store
 from s3_server import s3_credentials
 from word_jobs import is_whole, request, rows, run

@@ -32,7 +32,7 @@ from qaeval.on_ray.shipping import open_shipping
 from qaeval.on_ray.stream import Stream, StreamOver
 from qaeval.on_ray.tasks import RayTasks
 from qaeval.on_ray.worker_signs import Attendance
-from qaeval_core.errors import LanguageModelError, QAEvalError, RunError, RunStoppedError
+from qaeval_core.errors import LanguageModelError, QAEvalError, RunError
 from qaeval_core.families.chat.family import ChatFamilyPlan, is_chat
 from qaeval_core.families.contract import FamilyPlan
 from qaeval_core.llm.budget import Budget
@@ -46,6 +46,7 @@ from qaeval_core.running.passes import OnShard
 from qaeval_core.running.piece_worker import Done
 from qaeval_core.running.progress import LabelProgress, ProgressPrinter
 from qaeval_core.running.range_executor import RangeExecutor
+from qaeval_core.running.stop_sign import StopSign
 from qaeval_core.running.visibility import Sight
 from qaeval_core.terminal import duration
 
@@ -85,8 +86,7 @@ class RayExecutor:
         self.nodes.begin(sight)
 
     def _look(self) -> None:
-        if self.stop.is_set():
-            raise RunStoppedError("stopped as asked; run the same command again to resume [QA0005]")
+        StopSign(self.stop).look()
 
     @contextmanager
     def ranges(self, *, interval_s: float) -> Iterator[RangeExecutor]:

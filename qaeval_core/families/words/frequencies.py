@@ -6,14 +6,12 @@ two rows and more are kept where one weighs like none, as in CIDEr.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from qaeval_core.errors import ConfigError
@@ -30,6 +28,7 @@ from qaeval_core.metrics.cider import idf, similarity
 from qaeval_core.storage.arrow import table_at
 from qaeval_core.storage.path import AnyPath, as_path
 from qaeval_core.storage.retry import Outages
+from qaeval_core.store.hash_runs import Counted, added_up
 from qaeval_core.text.ngrams import GramCounts, HashArray, gram_hashes, word_hashes
 
 _N_DOCUMENTS = b"qaeval.n_documents"
@@ -74,59 +73,36 @@ def count_documents(columns: Iterable[pa.Array], *, words: str, min_rows: int) -
         How texts were split.
     min_rows : int
         N-grams of fewer rows are not kept.
+    """
+    counted, n_documents = count_grams(columns)
+    kept = counted.of_at_least(min_rows)
+    return FrequencyTable(kept.hashes, kept.counts, n_documents, words)
+
+
+def count_grams(columns: Iterable[pa.Array]) -> tuple[Counted, int]:
+    """Return in how many rows of shards each n-gram is, and how many rows have any.
 
     Notes
     -----
-    Holds the distinct n-grams of the corpus, 16 bytes each, twice at most: 30 million fit one GB.
+    Holds the distinct n-grams of all shards, 16 bytes each, twice at most: 30 million fit one GB.
     """
-    # Each run at least twice as long as the next: an n-gram is merged log n times, no more.
-    runs = [_Counted(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64))]
     n_documents = 0
-    for column in columns:
-        lengths = column.value_lengths().to_numpy(zero_copy_only=False)
-        n_documents += int(np.count_nonzero(np.nan_to_num(lengths)))
-        own, own_counts = np.unique(
-            column.flatten().to_numpy(zero_copy_only=False), return_counts=True
-        )
-        runs.append(_Counted(own, own_counts))
-        while len(runs) > 1 and len(runs[-2].hashes) < 2 * len(runs[-1].hashes):
-            runs.append(_merged(runs.pop(), runs.pop()))
-    while len(runs) > 1:
-        runs.append(_merged(runs.pop(), runs.pop()))
-    hashes, counts = runs[0]
-    kept = counts >= min_rows
-    return FrequencyTable(hashes[kept], counts[kept], n_documents, words)
+
+    def counted() -> Iterator[Counted]:
+        nonlocal n_documents
+        for column in columns:
+            lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+            n_documents += int(np.count_nonzero(np.nan_to_num(lengths)))
+            yield Counted.of([column.flatten().to_numpy(zero_copy_only=False)])
+
+    return added_up(counted()), n_documents
 
 
-class _Counted(NamedTuple):
-    """Distinct hashes, ascending, and how many rows have each."""
-
-    hashes: HashArray
-    counts: NDArray[np.int64]
-
-
-def _merged(left: _Counted, right: _Counted) -> _Counted:
-    hashes = np.concatenate([left.hashes, right.hashes])
-    if not len(hashes):
-        return left
-    # Two ascending runs: a stable sort finds and merges them.
-    order = np.argsort(hashes, kind="stable")
-    hashes = hashes[order]
-    counts = np.concatenate([left.counts, right.counts])[order]
-    first = np.flatnonzero(np.concatenate([[True], hashes[1:] != hashes[:-1]]))
-    return _Counted(hashes[first], np.add.reduceat(counts, first))
-
-
-def to_bytes(frequencies: FrequencyTable) -> bytes:
-    """Return the table as a Parquet file."""
-    metadata = {
-        _N_DOCUMENTS: str(frequencies.n_documents).encode(),
-        _WORDS: frequencies.words.encode(),
-    }
-    table = pa.table({"hash": frequencies.hashes, "rows": frequencies.counts})
-    buffer = io.BytesIO()
-    pq.write_table(table.replace_schema_metadata(metadata), buffer, compression="zstd")
-    return buffer.getvalue()
+def table_of_counts(counted: Counted, *, n_documents: int, words: str) -> pa.Table:
+    """Return counts as the table that `read_frequencies` reads, or as some rows of it."""
+    metadata = {_N_DOCUMENTS: str(n_documents).encode(), _WORDS: words.encode()}
+    table = pa.table({"hash": counted.hashes, "rows": counted.counts})
+    return table.replace_schema_metadata(metadata)
 
 
 def read_frequencies(

@@ -8,7 +8,7 @@ holds more than a part's hashes or a cut's.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -54,6 +54,11 @@ class Counted(NamedTuple):
         """How many occur again."""
         return int(self.counts.sum()) - len(self.hashes)
 
+    def of_at_least(self, least: int) -> Counted:
+        """Return those that occur so often."""
+        kept = self.counts >= least
+        return Counted(self.hashes[kept], self.counts[kept])
+
     def merged(self, other: Counted) -> Counted:
         """Return the counts of both."""
         if not len(self.hashes):
@@ -83,17 +88,17 @@ def added_up(parts: Iterable[Counted]) -> Counted:
     return runs[0]
 
 
-def write_run(counted: Counted, *, n_cuts: int, **metadata: str) -> bytes:
+def write_run(counted: Counted, *, n_cuts: int, metadata: Mapping[str, str] | None = None) -> bytes:
     """Return a run as a Parquet file.
 
     Parameters
     ----------
     n_cuts : int
         Row groups: a power of two, 256 at most, the same for all runs.
-    **metadata : str
+    metadata : mapping of str to str, optional
         What else is known of the part.
     """
-    table = pa.table(list(counted), schema=_SCHEMA).replace_schema_metadata(metadata)
+    table = pa.table(list(counted), schema=_SCHEMA).replace_schema_metadata(dict(metadata or {}))
     ends = _cut_ends(counted.hashes, n_cuts)
     buffer = io.BytesIO()
     # Hashes do not get shorter; that most of them occur once, its encoding says in a few bytes.
