@@ -29,8 +29,9 @@ from qaeval_core.store.row_ranges import RowRange, tiles
 from qaeval_core.store.sample import Sample
 from qaeval_core.store.store import Mark, Store
 
-# Commits of so many bytes are counted at once: mostly hashes, 8 bytes each.
-_BYTES_PER_RUN = 128 << 20
+# Commits of so many bytes are counted at once: mostly hashes, 8 bytes each. Of more than so many
+# runs, cuts would be read in too many pieces.
+_LEAST_BYTES_PER_RUN, _MOST_RUNS = 16 << 20, 1024
 _HASHES_PER_CUT = 1 << 24
 _N_DOCUMENTS = "qaeval.n_documents"
 
@@ -144,13 +145,14 @@ def _runs(job: Job, listed: str) -> tuple[list[GramRun], int]:
         sizes = commits.sizes(file.file_id, n_rows=n_rows)
         done += [(file.file_id, *own) for own in zip(ranges, versions, sizes, strict=True)]
     groups: list[list[tuple[str, RowRange, str]]] = [[]]
-    n_bytes = n_all = 0
+    n_all = sum(size for *_, size in done)
+    n_bytes, most = 0, max(_LEAST_BYTES_PER_RUN, -(-n_all // _MOST_RUNS))
     for file_id, rows, version, size in done:
-        if groups[-1] and n_bytes + size > _BYTES_PER_RUN:
+        if groups[-1] and n_bytes + size > most:
             groups.append([])
             n_bytes = 0
         groups[-1].append((file_id, rows, version))
-        n_bytes, n_all = n_bytes + size, n_all + size
+        n_bytes += size
     return [
         GramRun(
             f"{i:06d}-{hash_text('|'.join(version for _, _, version in group))}",

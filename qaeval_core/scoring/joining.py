@@ -42,7 +42,7 @@ from qaeval_core.store.store import Store
 T = TypeVar("T")
 
 # A task takes some seconds, and records of a thousand tasks are read in some more.
-_SHARDS_PER_TASK, _ROWS_PER_SHARD = 64, 1 << 14
+_SHARDS_PER_TASK, _ROWS_PER_SHARD = 16, 1 << 14
 _MOST_TASKS = 1024
 _IDS_PER_CUT = 1 << 23
 

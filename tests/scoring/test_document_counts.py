@@ -42,7 +42,7 @@ def settings(source: Path, out: Path, **given: Any) -> dict[str, Any]:
 
 
 def small_runs(patch: pytest.MonkeyPatch, *, n_bytes: int = 1000, per_cut: int = 1) -> None:
-    patch.setattr(document_counts, "_BYTES_PER_RUN", n_bytes)
+    patch.setattr(document_counts, "_LEAST_BYTES_PER_RUN", n_bytes)
     patch.setattr(document_counts, "_HASHES_PER_CUT", per_cut)
 
 

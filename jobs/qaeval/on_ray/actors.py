@@ -67,6 +67,11 @@ class Coordinator:
         self._attempts[family, file_id, start, stop] += 1
         return self._attempts[family, file_id, start, stop]
 
+    def forget(self, shards: Sequence[tuple[str, str, int, int]]) -> None:
+        """Forget the attempts of shards that are done."""
+        for shard in shards:
+            self._attempts.pop(shard, None)
+
     def report(self, n_rows: float, n_tokens: int, n_padded_tokens: int) -> bool:
         """Note progress; return whether to stop."""
         self._signs.heard()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from qaeval.on_ray.worker_signs import Attendance
+from qaeval_core.planning.shards import Piece
 from qaeval_core.running.progress import Counts, ProgressPrinter
 
 _ASK_EVERY_S = 0.5
@@ -73,6 +75,12 @@ class News:
         """Let the coordinator forget the workers of the pipeline before."""
         self._asked, self._silent_s = None, 0.0
         self._coordinator.begin_pipeline.remote()
+
+    def forget(self, pieces: Sequence[Piece]) -> None:
+        """Let the coordinator forget the attempts of pieces that are done: they may be millions."""
+        done = [(own.families[0], own.file_id, *rows) for own in pieces for rows in own.shards]
+        if done:
+            self._coordinator.forget.remote(done)
 
     def blind(self) -> dict[str, str]:
         """Return what nodes do not see, by node."""

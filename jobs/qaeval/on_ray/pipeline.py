@@ -205,8 +205,8 @@ class _Results:
         """Pieces that are not done."""
         return [*self.given_back, *self._left.values()]
 
-    def take(self, row: Mapping[str, Any], on_shard: OnShard) -> None:
-        """Take what came of some pieces."""
+    def take(self, row: Mapping[str, Any], on_shard: OnShard) -> list[Piece]:
+        """Take what came of some pieces; return those that are done."""
         pieces = [self._left.pop(n) for n in row["numbers"] if n in self._left]
         if row["is_given_back"]:
             self.given_back += pieces
@@ -222,6 +222,7 @@ class _Results:
         if error is None and row["error"]:
             error = (LanguageModelError if row["is_family"] else RunError)(row["error"])
         self.error = self.error or error
+        return [] if row["is_given_back"] or error is not None else pieces
 
 
 class _Pass(ABC):
@@ -307,7 +308,7 @@ class _Pass(ABC):
         while True:
             rows = stream.next(_POLL_S)
             for row in rows:
-                results.take(row, on_shard)
+                news.forget(results.take(row, on_shard))
             if results.error is not None:
                 news.stop_workers()
                 if not self.awaits_others:
