@@ -135,12 +135,16 @@ class Cluster:
         return self.family(self.head, *self.nodes)
 
     def workers(self) -> list[psutil.Process]:
-        """Return the processes of actors that score."""
+        """Return the processes of actors that score, and of tasks that count or join."""
+        return self.titled("MapWorker", "Pieces", "ray::qaeval ")
+
+    def titled(self, *words: str) -> list[psutil.Process]:
+        """Return Ray's processes whose titles hold one of some words."""
         found = []
         for one in self.all():
             with contextlib.suppress(psutil.Error):
                 title = " ".join(one.cmdline())
-                if title.startswith("ray::") and ("MapWorker" in title or "Pieces" in title):
+                if title.startswith("ray::") and any(word in title for word in words):
                     found.append(one)
         return found
 

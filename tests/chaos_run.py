@@ -76,13 +76,21 @@ class Run:
         return is_one and "Traceback" not in self.said()
 
     def until_work(self, timeout_s: float) -> bool:
-        """Wait for workers, and a moment by chance; False where the run ended before."""
+        """Wait for workers, and a moment by chance; False where the run ended before.
+
+        By chance it waits for workers that score, or for tasks that count n-grams or join scores.
+        """
         until = time.monotonic() + timeout_s
+        stage = self.drawn.choice(["", "", "document frequencies", "join"])
         while self.is_alive() and time.monotonic() < until:
-            if "rows (" in self.said() and self.cluster.workers():
+            if stage and self.cluster.titled(stage):
+                self.notes.append(f"at {stage}")
+                time.sleep(self.drawn.uniform(0.0, 0.5))
+                return self.is_alive()
+            if not stage and "rows (" in self.said() and self.cluster.workers():
                 time.sleep(self.drawn.uniform(0.0, 4.0))
                 return self.is_alive()
-            time.sleep(0.3)
+            time.sleep(0.05 if stage else 0.3)
         self.notes.append("no work seen")
         return False
 

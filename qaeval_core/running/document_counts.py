@@ -117,7 +117,8 @@ def build_document_frequencies(
     counted = executor.map(partial(count_run, plan=plan), runs, label=title, n_rows=n_rows)
     n_documents = sum(counted)
     cuts = [
-        Cut(number, tuple(run.name for run in runs), n_documents) for number in range(plan.n_cuts)
+        HashCut(number, tuple(run.name for run in runs), n_documents)
+        for number in range(plan.n_cuts)
     ]
     n_rows = [sum(n_rows) // plan.n_cuts] * plan.n_cuts
     title = f"{family.title}: document frequencies added up"
@@ -188,7 +189,7 @@ def _run_path(name: str, plan: CountPlan) -> StoragePath:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class HashCut:
     """The hashes of one cut of all runs."""
 
     number: int
@@ -196,7 +197,7 @@ class Cut:
     n_documents: int
 
 
-def add_up(cut: Cut, plan: CountPlan) -> StoragePath:
+def add_up(cut: HashCut, plan: CountPlan) -> StoragePath:
     """Write the frequencies of one cut, unless they are there; return where they lie."""
     store = plan.open_store()
     name = hash_text("|".join([*cut.runs, str(plan.min_rows), plan.words]))

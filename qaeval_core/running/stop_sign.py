@@ -6,8 +6,6 @@ import threading
 
 from qaeval_core.errors import RunStoppedError
 
-STOPPED = "stopped as asked; run the same command again to resume [QA0005]"
-
 
 class StopSign:
     """Whether a run is to stop, as workers of its own process see it; others are not told.
@@ -26,4 +24,4 @@ class StopSign:
     def look(self) -> None:
         """Raise RunStoppedError if it is to stop."""
         if self._event is not None and self._event.is_set():
-            raise RunStoppedError(STOPPED)
+            raise RunStoppedError("stopped as asked; run the same command again to resume [QA0005]")

@@ -30,6 +30,8 @@ from qaeval_core.terminal import duration
 
 # Tokenizing is cheap beside scoring, not beside reading: estimate from so many rows.
 _MAX_ROWS = 20_000
+# Microseconds of one CPU a row: to join it, for each column of scores more, to count its n-grams.
+_JOIN_US, _COLUMN_US, _COUNT_US = 2.0, 0.5, 8.0
 
 
 def input_lines(inputs: Inputs, config: RunConfig) -> Iterator[str]:
@@ -66,6 +68,23 @@ def dry_run_lines(job: Job) -> Iterator[str]:
                 pass
 
                 yield from call_lines(family, _laid_out(job, family), n_left=n_rows)
+            if family.after and not _is_there(job, family.frequencies_path):
+                yield f"  before it, document frequencies: {_cpu_time(job, _COUNT_US)}"
+    n_columns = sum(own.is_score for plan in job.run.instances for own in plan.columns)
+    yield (
+        f"join: {job.n_rows_total:,} rows into {len(job.files):,} files of scores, "
+        f"{_cpu_time(job, _JOIN_US + _COLUMN_US * n_columns)}"
+    )
+
+
+def _is_there(job: Job, name: str) -> bool:
+    path = job.store.out / name
+    return job.store.call(path.is_file, f"cannot look at {path}")
+
+
+def _cpu_time(job: Job, microseconds: float) -> str:
+    """Return about how long a stage behind the passes takes."""
+    return f"about {duration(job.n_rows_total * microseconds / 1e6)} of one CPU"
 
 
 def _laid_out(job: Job, family: FamilyPlan) -> Iterator[Prepared[Any]]:

@@ -43,7 +43,7 @@ from qaeval_core.storage.parquet_parts import join_parts
 from qaeval_core.storage.path import StoragePath
 from qaeval_core.storage.retry import STORAGE_SETTING, Outages
 from qaeval_core.store.family_stream import FamilyStream
-from qaeval_core.store.hash_runs import Counted, read_cut, write_run
+from qaeval_core.store.hash_runs import HashCounts, read_cut, write_run
 from qaeval_core.store.lock import Tenure
 from qaeval_core.store.row_ranges import RowRange
 from qaeval_core.store.sample import Sample
@@ -209,7 +209,7 @@ class _PartJoin:
         )
         self._write_quarantine(quarantine, joined)
         if self._plan.id_column is not None:
-            counted = Counted.of(ids)
+            counted = HashCounts.of(ids)
             if self._part.number is None:
                 joined.totals.n_duplicate_ids += counted.n_repeats
             else:

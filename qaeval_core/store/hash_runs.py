@@ -27,19 +27,19 @@ _SCHEMA = pa.schema(
 MOST_CUTS = 256
 
 
-class Counted(NamedTuple):
+class HashCounts(NamedTuple):
     """Distinct hashes, ascending, and how often each occurs; arrays of shape (n_hashes,)."""
 
     hashes: UInt64
     counts: NDArray[np.int64]
 
     @classmethod
-    def of(cls, parts: Iterable[UInt64]) -> Counted:
+    def of(cls, parts: Iterable[UInt64]) -> HashCounts:
         """Return the counts of all hashes of some arrays.
 
         Examples
         --------
-        >>> own = Counted.of([np.array([7, 3], np.uint64), np.array([7], np.uint64)])
+        >>> own = HashCounts.of([np.array([7, 3], np.uint64), np.array([7], np.uint64)])
         >>> own.hashes.tolist(), own.counts.tolist(), own.n_repeats
         ([3, 7], [1, 2], 1)
         """
@@ -54,12 +54,12 @@ class Counted(NamedTuple):
         """How many occur again."""
         return int(self.counts.sum()) - len(self.hashes)
 
-    def of_at_least(self, least: int) -> Counted:
+    def of_at_least(self, least: int) -> HashCounts:
         """Return those that occur so often."""
         kept = self.counts >= least
-        return Counted(self.hashes[kept], self.counts[kept])
+        return HashCounts(self.hashes[kept], self.counts[kept])
 
-    def merged(self, other: Counted) -> Counted:
+    def merged(self, other: HashCounts) -> HashCounts:
         """Return the counts of both."""
         if not len(self.hashes):
             return other
@@ -69,13 +69,13 @@ class Counted(NamedTuple):
         hashes = hashes[order]
         counts = np.concatenate([self.counts, other.counts])[order]
         first = np.flatnonzero(np.concatenate([[True], hashes[1:] != hashes[:-1]]))
-        return Counted(hashes[first], np.add.reduceat(counts, first))
+        return HashCounts(hashes[first], np.add.reduceat(counts, first))
 
 
-NONE = Counted(np.empty(0, np.uint64), np.empty(0, np.int64))
+NONE = HashCounts(np.empty(0, np.uint64), np.empty(0, np.int64))
 
 
-def added_up(parts: Iterable[Counted]) -> Counted:
+def added_up(parts: Iterable[HashCounts]) -> HashCounts:
     """Return the counts of all parts; a hash is merged log n times, no more."""
     # Each run at least twice as long as the next.
     runs = [NONE]
@@ -88,7 +88,9 @@ def added_up(parts: Iterable[Counted]) -> Counted:
     return runs[0]
 
 
-def write_run(counted: Counted, *, n_cuts: int, metadata: Mapping[str, str] | None = None) -> bytes:
+def write_run(
+    counted: HashCounts, *, n_cuts: int, metadata: Mapping[str, str] | None = None
+) -> bytes:
     """Return a run as a Parquet file.
 
     Parameters
@@ -112,15 +114,15 @@ def write_run(counted: Counted, *, n_cuts: int, metadata: Mapping[str, str] | No
     return buffer.getvalue()
 
 
-def read_cut(paths: Sequence[StoragePath], cut: int) -> Counted:
+def read_cut(paths: Sequence[StoragePath], cut: int) -> HashCounts:
     """Return the counts of one cut of several runs."""
     return added_up(_read_group(path, cut) for path in paths)
 
 
-def _read_group(path: StoragePath, cut: int) -> Counted:
+def _read_group(path: StoragePath, cut: int) -> HashCounts:
     with pq.ParquetFile(path.source()) as file:
         table = file.read_row_group(cut)
-    return Counted(table.column("hash").to_numpy(), table.column("rows").to_numpy())
+    return HashCounts(table.column("hash").to_numpy(), table.column("rows").to_numpy())
 
 
 def read_metadata(path: StoragePath) -> dict[str, str]:

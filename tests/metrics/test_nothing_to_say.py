@@ -16,7 +16,7 @@ from helpers import as_table
 from qaeval_core import Scorer
 from qaeval_core.configure import load_config
 from qaeval_core.families.words.frequencies import count_documents
-from qaeval_core.store.hash_runs import Counted
+from qaeval_core.store.hash_runs import HashCounts
 from qaeval_core.text.text_notes import is_unspaced
 from qaeval_core.text.tokenize import make_tokenizer
 
@@ -243,13 +243,13 @@ def test_document_frequencies_are_those_of_a_count(n: int) -> None:
 def test_document_frequencies_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each shard was merged with all before it: ten million rows never ended."""
     merged = []
-    real = Counted.merged
+    real = HashCounts.merged
 
-    def merge(left: Counted, right: Counted) -> Counted:
+    def merge(left: HashCounts, right: HashCounts) -> HashCounts:
         merged.append(len(left.hashes) + len(right.hashes))
         return real(left, right)
 
-    monkeypatch.setattr(Counted, "merged", merge)
+    monkeypatch.setattr(HashCounts, "merged", merge)
     n, per = 256, 100
     columns = [
         pa.array([list(range(i * per, (i + 1) * per))], pa.list_(pa.uint64())) for i in range(n)

@@ -16,7 +16,7 @@ from qaeval_core.errors import ReconcileError, RunStoppedError
 from qaeval_core.families.words.frequencies import read_frequencies
 from qaeval_core.running import document_counts
 from qaeval_core.storage.path import as_path
-from qaeval_core.store.hash_runs import Counted, added_up, n_cuts_for, read_cut, write_run
+from qaeval_core.store.hash_runs import HashCounts, added_up, n_cuts_for, read_cut, write_run
 from word_jobs import request, run
 
 N_ROWS = 300
@@ -150,7 +150,7 @@ def test_cuts_of_runs_add_up(tmp_path: Path, n_cuts: int) -> None:
     parts += [np.empty(0, np.uint64), parts[0][:7]]
     paths = []
     for i, part in enumerate(parts):
-        (tmp_path / f"{i}").write_bytes(write_run(Counted.of([part]), n_cuts=n_cuts))
+        (tmp_path / f"{i}").write_bytes(write_run(HashCounts.of([part]), n_cuts=n_cuts))
         paths.append(as_path(tmp_path / f"{i}"))
     found = [read_cut(paths, cut) for cut in range(n_cuts)]
     expected = Counter(np.concatenate(parts).tolist())
@@ -158,7 +158,7 @@ def test_cuts_of_runs_add_up(tmp_path: Path, n_cuts: int) -> None:
     assert dict(zip(hashes, counts, strict=True)) == expected and hashes == sorted(expected)
     n_repeats = sum(expected.values()) - len(expected)
     assert sum(own.n_repeats for own in found) == n_repeats
-    assert added_up(Counted.of([part]) for part in parts).n_repeats == n_repeats
+    assert added_up(HashCounts.of([part]) for part in parts).n_repeats == n_repeats
 
 
 def test_cuts_are_as_many_as_are_needed() -> None:

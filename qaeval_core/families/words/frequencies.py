@@ -28,7 +28,7 @@ from qaeval_core.metrics.cider import idf, similarity
 from qaeval_core.storage.arrow import table_at
 from qaeval_core.storage.path import AnyPath, as_path
 from qaeval_core.storage.retry import Outages
-from qaeval_core.store.hash_runs import Counted, added_up
+from qaeval_core.store.hash_runs import HashCounts, added_up
 from qaeval_core.text.ngrams import GramCounts, HashArray, gram_hashes, word_hashes
 
 _N_DOCUMENTS = b"qaeval.n_documents"
@@ -79,7 +79,7 @@ def count_documents(columns: Iterable[pa.Array], *, words: str, min_rows: int) -
     return FrequencyTable(kept.hashes, kept.counts, n_documents, words)
 
 
-def count_grams(columns: Iterable[pa.Array]) -> tuple[Counted, int]:
+def count_grams(columns: Iterable[pa.Array]) -> tuple[HashCounts, int]:
     """Return in how many rows of shards each n-gram is, and how many rows have any.
 
     Notes
@@ -88,17 +88,17 @@ def count_grams(columns: Iterable[pa.Array]) -> tuple[Counted, int]:
     """
     n_documents = 0
 
-    def counted() -> Iterator[Counted]:
+    def counted() -> Iterator[HashCounts]:
         nonlocal n_documents
         for column in columns:
             lengths = column.value_lengths().to_numpy(zero_copy_only=False)
             n_documents += int(np.count_nonzero(np.nan_to_num(lengths)))
-            yield Counted.of([column.flatten().to_numpy(zero_copy_only=False)])
+            yield HashCounts.of([column.flatten().to_numpy(zero_copy_only=False)])
 
     return added_up(counted()), n_documents
 
 
-def table_of_counts(counted: Counted, *, n_documents: int, words: str) -> pa.Table:
+def table_of_counts(counted: HashCounts, *, n_documents: int, words: str) -> pa.Table:
     """Return counts as the table that `read_frequencies` reads, or as some rows of it."""
     metadata = {_N_DOCUMENTS: str(n_documents).encode(), _WORDS: words.encode()}
     table = pa.table({"hash": counted.hashes, "rows": counted.counts})
