@@ -301,10 +301,11 @@ def exact_level(
     least = delta / max(len(steps), 1)
     values = np.unique(np.concatenate(surprise)) if surprise else np.empty(0)
     tried = values[(values > least) & (values <= delta)]
+    rising = [-own for own in surprise]
     low, high = 0, len(tried)
     while low < high:
         middle = (low + high) // 2
-        if _chance_of_any(steps, surprise, tried[middle]) <= delta:
+        if _chance_of_any(steps, rising, float(tried[middle])) <= delta:
             low = middle + 1
         else:
             high = middle
@@ -313,21 +314,24 @@ def exact_level(
 
 
 def _chance_of_any(
-    steps: Sequence[Probabilities], surprise: Sequence[FloatArray], level: float
+    steps: Sequence[Probabilities], rising: Sequence[FloatArray], level: float
 ) -> float:
-    """Return the chance that some share has a p value at a level or below."""
+    """Return the chance that some share has a p value at a level or below.
+
+    ``rising`` are the p values of each number of good labels, times -1.
+    """
     total, first, chances = 0.0, 0, np.ones(1)
-    for (more, step), own in zip(steps, surprise, strict=True):
+    for (more, step), own in zip(steps, rising, strict=True):
         first, chances = first + more, np.convolve(chances, step)
         # p values fall with the number of good labels: the first number that is certified.
-        left = int(np.searchsorted(-own, -level)) - first
+        left = int(own.searchsorted(-level)) - first
         if left < len(chances):
             total += float(chances[max(left, 0) :].sum())
             chances = chances[: max(left, 0)]
         if not len(chances):
             break
         # What is next to impossible takes time and changes nothing.
-        kept = np.flatnonzero(chances > _NEGLIGIBLE)
+        kept = (chances > _NEGLIGIBLE).nonzero()[0]
         if len(kept):
             first, chances = first + int(kept[0]), chances[kept[0] : kept[-1] + 1]
     return total

@@ -44,32 +44,13 @@ def probabilities(n: int, *, n_good: int, n_rows: int) -> Probabilities:
     >>> found.first, found.values.round(3).tolist()
     (1, [0.5, 0.5])
     """
-    values = _chances(*(np.array([own]) for own in (n, n_good, n_rows)))[0]
-    first, last = max(0, n - (n_rows - n_good)), min(n, n_good)
-    return Probabilities(first, values[first : last + 1])
-
-
-def _chances(n: IntArray, n_good: IntArray, n_rows: IntArray) -> FloatArray:
-    """Return how likely 0, 1, ... good rows are, of each corpus; shape (n_corpora, most of n + 1).
-
-    Parameters
-    ----------
-    n, n_good, n_rows : int ndarray of shape (n_corpora,)
-    """
-    n, n_good, n_bad = (own[:, None] for own in (n, n_good, n_rows - n_good))
-    i = np.arange(int(n.max(initial=0)) + 1)
-    first, last = np.maximum(0, n - n_bad), np.minimum(n, n_good)
-    ratios = np.ones((len(n), len(i)))  # Of the chances of i + 1 and i good rows.
-    np.divide(
-        (n_good - i) * (n - i), (i + 1.0) * (n_bad - n + i + 1),
-        out=ratios, where=(first <= i) & (i < last),
-    )  # fmt: skip
-    logs = np.zeros_like(ratios)
-    np.cumsum(np.log(ratios[:, :-1]), axis=1, out=logs[:, 1:])
-    values = np.exp(logs - logs.max(axis=1, keepdims=True))
-    values[(i < first) | (i > last)] = 0
-    chances: FloatArray = values / values.sum(axis=1, keepdims=True)
-    return chances
+    n_bad = n_rows - n_good
+    first, last = max(0, n - n_bad), min(n, n_good)
+    i = np.arange(first, last)
+    logs = np.zeros(last - first + 1)
+    np.cumsum(np.log((n_good - i) * (n - i) / ((i + 1.0) * (n_bad - n + i + 1))), out=logs[1:])
+    values = np.exp(logs - logs.max())
+    return Probabilities(first, values / values.sum())
 
 
 def tails(n: int, *, n_good: int, n_rows: int) -> FloatArray:
@@ -91,6 +72,8 @@ def tails(n: int, *, n_good: int, n_rows: int) -> FloatArray:
 def tail(k: IntArray, n: IntArray, *, n_good: IntArray, n_rows: IntArray) -> FloatArray:
     """Return the chance of ``k`` good rows or more, of each corpus.
 
+    Numbers so far from the mean that all of them together have a chance below 1e-19 are left out.
+
     Parameters
     ----------
     k, n, n_good, n_rows : int ndarray of shape (n_corpora,)
@@ -102,9 +85,34 @@ def tail(k: IntArray, n: IntArray, *, n_good: IntArray, n_rows: IntArray) -> Flo
     >>> tail(k, n, n_good=n_good, n_rows=n_rows).tolist()
     [1.0, 0.5]
     """
-    chances = _chances(n, n_good, n_rows)
-    found: FloatArray = (chances * (np.arange(chances.shape[1]) >= k[:, None])).sum(axis=1)
+    start, width = _likely(n, n_good / np.maximum(n_rows, 1))
+    k, n, n_good, n_bad = (own[:, None] for own in (k, n, n_good, n_rows - n_good))
+    i = start[:, None] + np.arange(width)
+    first, last = np.maximum(0, n - n_bad), np.minimum(n, n_good)
+    ratios = np.ones(i.shape)  # Of the chances of i + 1 and i good rows.
+    np.divide(
+        (n_good - i) * (n - i), (i + 1.0) * (n_bad - n + i + 1),
+        out=ratios, where=(first <= i) & (i < last),
+    )  # fmt: skip
+    logs = np.zeros_like(ratios)
+    np.cumsum(np.log(ratios[:, :-1]), axis=1, out=logs[:, 1:])
+    values = np.exp(logs - logs.max(axis=1, keepdims=True))
+    values[(i < first) | (i > last)] = 0
+    found: FloatArray = (values * (i >= k)).sum(axis=1) / values.sum(axis=1)
     return found
+
+
+def _likely(n: IntArray, share: FloatArray) -> tuple[IntArray, int]:
+    """Return the first number of good rows that is not next to impossible, and how many follow.
+
+    By Bernstein's inequality, which holds without replacement: P[|K - n p| > d] is at most
+    2 exp(-d d / (2 (n p (1 - p) + d / 3))), here 2 exp(-46).
+    """
+    mean, spread = n * share, n * share * (1 - share)
+    far = 46 / 3 + np.sqrt((46 / 3) ** 2 + 2 * 46 * spread)
+    start = np.maximum(np.ceil(mean - far), 0).astype(np.int64)
+    end = np.minimum(np.floor(mean + far).astype(np.int64), n)
+    return start, int((end - start).max(initial=0)) + 1
 
 
 _STEPS = 1 << 14
