@@ -5,6 +5,7 @@ A miss is a draw that certifies a share that is no more precise, over all its ro
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,13 @@ LARGE = 10**9
 
 Rows = NDArray[np.intp]
 Draw = tuple[Rows, NDArray[np.bool_]]
+
+
+@pytest.fixture(autouse=True)
+def laws_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of draws ask for the same few thousand laws."""
+    for law in (probabilities, tails):
+        monkeypatch.setattr(f"qaeval_core.stats.certificate.{law.__name__}", cache(law))
 
 
 def most(n_draws: int, n_errors: float = 2.0) -> float:
