@@ -19,9 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaeval_core.stats.bootstrap import drawn_rows
+from qaeval_core.stats.weighted_pairs import WeightedPairs
 
 COEFFICIENTS = ("pearson", "spearman", "kendall")
 MIN_PAIRS = 3
+# Of more rows few resamples fit into a cache together, and each is as quick alone.
+_MAX_AT_ONCE = 10_000
 
 TOO_FEW = "too_few"
 CONSTANT_METRIC = "constant_metric"
@@ -86,9 +89,15 @@ def weighted_correlations(
     float ndarray of shape (3, n_resamples)
         NaN where fewer than three rows were drawn, or a side is constant.
     """
-    drawn = (rows[None] for rows in drawn_rows(weights))
-    found = [row_correlations(metric=metric[rows], human=human[rows]) for rows in drawn]
-    return np.concatenate(found, axis=1)
+    if not 0 < len(metric) <= _MAX_AT_ONCE:
+        drawn = (rows[None] for rows in drawn_rows(weights))
+        each = [row_correlations(metric=metric[rows], human=human[rows]) for rows in drawn]
+        return np.concatenate(each, axis=1)
+    pairs = WeightedPairs(metric, human, weights)
+    is_defined = (pairs.n >= MIN_PAIRS) & pairs.varies
+    found = np.full((len(COEFFICIENTS), weights.shape[1]), np.nan)
+    found[:, is_defined] = np.clip(pairs.coefficients(is_defined), -1.0, 1.0)
+    return found
 
 
 def row_correlations(*, metric: FloatArray, human: FloatArray) -> FloatArray:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
+from qaeval_core.stats.bootstrap import resample_weights
 from qaeval_core.stats.correlation import (
     COEFFICIENTS,
     correlate,
@@ -97,6 +98,26 @@ def test_a_weighted_resample_is_the_resample_written_out(
     else:
         expected = [_reference(name, long_x, long_y) for name in COEFFICIENTS]
         assert found[:, 0] == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("n_values", [2, 5, 400])
+def test_resamples_of_many_rows_are_those_of_few(
+    monkeypatch: pytest.MonkeyPatch, n_values: int
+) -> None:
+    """Many rows are written out, few are weighed: the same coefficients, whatever the scale."""
+    rng = np.random.default_rng(4)
+    human = rng.integers(0, n_values, size=60).astype(float)
+    metric = 1e6 + human + rng.normal(size=60).round(1)
+    metric[0] = 1e40  # A resample without it has its own scale.
+    weights = next(resample_weights(60, n_resamples=50, seed=2))
+    weights[:, 0], weights[:, 1] = 0.0, weights[:, 2] * (np.arange(60) < 2)
+    given = {"metric": metric, "human": human, "weights": weights}
+    few = weighted_correlations(**given)
+    monkeypatch.setattr("qaeval_core.stats.correlation._MAX_AT_ONCE", 59)
+    many = weighted_correlations(**given)
+    assert (np.isnan(few) == np.isnan(many)).all() and np.isnan(few[:, 0]).all()
+    assert few == pytest.approx(many, abs=1e-9, nan_ok=True)
+    assert few[2] == pytest.approx(many[2], abs=1e-15, nan_ok=True)
 
 
 def test_large_continuous_columns_agree_with_scipy() -> None:
