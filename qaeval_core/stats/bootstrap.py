@@ -89,15 +89,12 @@ def resample_weights(
     n_units = n_rows if clusters is None else int(clusters.max()) + 1
     chunk = max(_MIN_CHUNK, _MAX_WEIGHTS // n_rows)
     for start in range(0, n_resamples, chunk):
-        # One draw a resample: the resamples do not depend on the size of a chunk.
-        counts = np.stack(
-            [
-                np.bincount(rng.integers(n_units, size=n_units), minlength=n_units)
-                for _ in range(min(chunk, n_resamples - start))
-            ],
-            axis=1,
-        ).astype(np.float64)
-        yield counts if clusters is None else counts[clusters]
+        n = min(chunk, n_resamples - start)
+        # Resample after resample: which ones they are does not depend on the size of a chunk.
+        drawn = rng.integers(n_units, size=(n, n_units)) + n_units * np.arange(n)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=n * n_units).reshape(n, n_units)
+        weights = np.ascontiguousarray(counts.T, dtype=np.float64)
+        yield weights if clusters is None else weights[clusters]
 
 
 def drawn_rows(weights: NDArray[np.float64]) -> Iterator[NDArray[np.intp]]:
