@@ -173,7 +173,9 @@ def _is_running(process: psutil.Process) -> bool:
         return False
 
 
-def _start_words(folder: Path, *, python: Path, port: int, dashboard_port: int) -> list[str | Path]:
+def _start_words(
+    folder: Path, *, python: Path, port: int, dashboard_port: int, takes_jobs: bool
+) -> list[str | Path]:
     # Ports of its own for all that has a fixed default, or that Ray looks for before it is taken.
     names = ("ray-client-server", "dashboard-agent-listen", "dashboard-agent-grpc",
              "runtime-env-agent", "metrics-export")  # fmt: skip
@@ -182,7 +184,7 @@ def _start_words(folder: Path, *, python: Path, port: int, dashboard_port: int) 
         *(python, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
         "--disable-usage-stats",
         *("--num-cpus=4", "--num-gpus=0", "--node-ip-address=127.0.0.1"),
-        *("--include-dashboard=true", "--dashboard-host=127.0.0.1"),
+        *(f"--include-dashboard={str(takes_jobs).lower()}", "--dashboard-host=127.0.0.1"),
         *(f"--port={port}", f"--dashboard-port={dashboard_port}"),
         *(f"--{name}-port={own}" for name, own in ports),
         *("--min-worker-port=0", "--max-worker-port=0"),
@@ -192,7 +194,11 @@ def _start_words(folder: Path, *, python: Path, port: int, dashboard_port: int) 
 
 @contextlib.contextmanager
 def running_head(
-    mode: str, *, variables: Mapping[str, str] | None = None, python: Path = BIN / "python"
+    mode: str,
+    *,
+    variables: Mapping[str, str] | None = None,
+    python: Path = BIN / "python",
+    takes_jobs: bool = True,
 ) -> Iterator[Head]:
     """Start a head that listens on this machine alone, and end it and nothing else.
 
@@ -204,6 +210,8 @@ def running_head(
         More variables of its environment, and so of its workers'.
     python : Path, optional
         Of the environment that its workers have; default this one.
+    takes_jobs : bool, default True
+        Whether it has a dashboard: drivers alone need none, and it takes seconds.
     """
     # Not pytest's folder: the path of a Unix socket holds 107 characters at most.
     folder = Path(tempfile.mkdtemp(prefix="qr", dir="/tmp"))
@@ -212,12 +220,15 @@ def running_head(
     # The `python` of a job is the one that has the project, as a cluster's set-up arranges it.
     environment["PATH"] = f"{BIN}{os.pathsep}{environment['PATH']}"
     port, dashboard_port = free_ports(2)
-    words = _start_words(folder, python=python, port=port, dashboard_port=dashboard_port)
+    words = _start_words(
+        folder, python=python, port=port, dashboard_port=dashboard_port, takes_jobs=takes_jobs
+    )
     process = ray_start(words, environment=environment, log=folder / "head.log")
     try:
         dashboard = f"http://127.0.0.1:{dashboard_port}"
         head = Head(process.pid, folder, f"127.0.0.1:{port}", dashboard, environment)
-        _wait_for_dashboard(head)
+        if takes_jobs:
+            _wait_for_dashboard(head)
         yield head
     finally:
         _end_tree(process)

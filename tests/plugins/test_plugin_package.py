@@ -43,15 +43,8 @@ class Environment:
         self.python = folder / "env" / "bin" / "python"
         venv.create(folder / "env", with_pip=False)
         (self.site,) = (folder / "env").glob("lib/python*/site-packages")
-        for source in (REPOSITORY, PACKAGE):
-            wheels = (
-                "wheel",
-                "--no-deps",
-                "--no-build-isolation",
-                "--wheel-dir",
-                folder / "wheels",
-            )
-            pip(*wheels, source)
+        wheels = ("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder / "wheels")
+        pip(*wheels, REPOSITORY, PACKAGE)
         self.install("qaeval-bulk", "qaeval-words")
         # The other packages are those of this environment; its links to checkouts are not followed.
         (self.site / "others.pth").write_text(sysconfig.get_path("purelib"))
@@ -252,7 +245,9 @@ def test_all_of_it_works_on_ray(installed: Environment, scored: Path, server: st
     shelf = installed.folder / "shelves" / "ray"
     (shelf / "data").mkdir(parents=True)
     shutil.copy(installed.folder / "rows.parquet", shelf / "data")
-    with running_head("disabled", variables=installed.variables, python=installed.python) as head:
+    with running_head(
+        "disabled", variables=installed.variables, python=installed.python, takes_jobs=False
+    ) as head:
         address = ("--address", head.address)
         out = shelf / "out"
         installed.qaeval(*score("shelf://ray/data", "--out", "shelf://ray/out"), *address)
@@ -275,7 +270,7 @@ def test_all_of_it_works_on_ray(installed: Environment, scored: Path, server: st
 @pytest.mark.ray
 def test_workers_without_the_package_are_refused_by_name(installed: Environment) -> None:
     """They would fail, or score by another version."""
-    with running_head("disabled") as head:
+    with running_head("disabled", takes_jobs=False) as head:
         said = installed.qaeval(
             *score("rows.parquet", "--out", "refused"), "--address", head.address, expect=1
         )
