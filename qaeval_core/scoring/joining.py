@@ -93,10 +93,11 @@ def clear(store: Store, *, keep: Collection[str] = ()) -> set[str]:
         return set()
     listed = store.call(lambda: [own.name for own in folder.list()], f"cannot list {folder}")
     by_task = {name: "-".join(name.partition(".")[0].split("-")[:2]) for name in listed}
+    there = set(by_task.values()).intersection(keep)
     for name, task in by_task.items():
-        if task not in set(keep):
+        if task not in there:
             store.delete(folder / name)
-    return set(by_task.values()) & set(keep)
+    return there
 
 
 def join_tasks(job: Job) -> list[JoinTask]:

@@ -172,8 +172,10 @@ class FamilyCommits:
 
     def versions(self, file_id: str, *, n_rows: int) -> list[str]:
         """Return the names and versions of the commits of `covered`, in order."""
-        own = self._table.take(pa.array(self._now.covered(file_id, n_rows)))
-        return list(_versions(own).to_pylist())
+        now = self._now
+        if now.versions is None:  # Of all at once: files may be many, and their commits few.
+            now.versions = np.array(_versions(self._table).to_pylist(), dtype=object)
+        return list(now.versions[now.covered(file_id, n_rows)].tolist())
 
     def sizes(self, file_id: str, *, n_rows: int) -> list[int]:
         """Return the bytes of the commits of `covered`, in order."""
@@ -276,6 +278,7 @@ class _Index:
 
     names: pa.ChunkedArray
     suffix: str
+    versions: NDArray[np.object_] | None = None
 
     def __post_init__(self) -> None:
         parts = pc.extract_regex(self.names.combine_chunks(), COMMIT_NAME.pattern)
