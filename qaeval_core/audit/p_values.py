@@ -14,6 +14,7 @@ import numpy as np
 
 from qaeval_core.audit.drift import ROUNDED, SHOWN, Test
 from qaeval_core.profile.column_profile import FloatArray
+from qaeval_core.stats.bootstrap import MaxT
 
 # The share of a test's draws whose mean is its unit.
 _LARGEST = 0.05
@@ -29,30 +30,24 @@ def adjusted(tests: Sequence[Test]) -> list[float]:
     list of float
         Of each test, in [0, 1], and never below its own p.
     """
-    n_given = sum(_is_given(test) for test in tests)
-    is_in = [
-        test.null is not None and not test.is_few and test.statistic not in SHOWN for test in tests
+    nulls = [None if own.is_few or own.statistic in SHOWN else own.null for own in tests]
+    together = MaxT(next((len(null) for null in nulls if null is not None), 0))
+    for test, null in zip(tests, nulls, strict=True):
+        if null is not None:
+            unit = _unit(null)
+            # What rounding alone moves tells nothing of others.
+            varies = null if unit > ROUNDED else np.zeros_like(null)
+            together.add_test(test.observed, varies, unit=max(unit, ROUNDED))
+    p_values = iter(together.p_values())
+    n_given = sum(map(_is_given, tests))
+    return [
+        max(test.p, next(p_values))
+        if null is not None
+        else min(n_given * test.p, 1.0)
+        if _is_given(test)
+        else math.nan
+        for test, null in zip(tests, nulls, strict=True)
     ]
-    largest: FloatArray | None = None
-    measured: list[float] = []
-    for test, own in zip(tests, is_in, strict=True):
-        measured.append(float("nan"))
-        if not own or test.null is None:
-            continue
-        unit = _unit(test.null)
-        if unit <= ROUNDED:
-            measured[-1] = np.inf if test.observed > ROUNDED else -np.inf
-            continue
-        measured[-1] = test.observed / unit
-        each = np.nan_to_num(test.null / unit, nan=-np.inf)
-        largest = each if largest is None else np.maximum(largest, each)
-
-    def together(test: Test, value: float, is_ours: bool) -> float:
-        if _is_given(test):
-            return min(n_given * test.p, 1.0)
-        return _adjusted(test, value, largest) if is_ours else math.nan
-
-    return [together(*own) for own in zip(tests, measured, is_in, strict=True)]
 
 
 def _is_given(test: Test) -> bool:
@@ -65,10 +60,3 @@ def _unit(null: FloatArray) -> float:
     defined = np.sort(null[~np.isnan(null)])
     n = max(round(_LARGEST * len(defined)), 1)
     return float(defined[-n:].mean()) if len(defined) else 0.0
-
-
-def _adjusted(test: Test, value: float, largest: FloatArray | None) -> float:
-    if largest is None:
-        return test.p
-    n_as_large = int(np.count_nonzero(largest >= value - ROUNDED))
-    return max(test.p, (1 + n_as_large) / (1 + len(largest)))

@@ -234,37 +234,42 @@ class MaxT:
 
     Westfall and Young's single-step max-T over the resamples that all comparisons share: the
     largest |d* - d| / se over them, with d and its resampled values d*, and se their deviation.
+    Where what is resampled is no difference, T* and another unit than se take their places.
     """
 
     def __init__(self, n_resamples: int) -> None:
         self._largest = np.full(n_resamples, -np.inf)
         self._found: list[float] = []
 
-    def add(self, difference: float, resampled: NDArray[np.float64]) -> None:
-        """Add a comparison; one that is undefined has no part in it."""
+    def add(self, difference: float, resampled: NDArray[np.float64]) -> float:
+        """Add a comparison, and return its p alone; one that is undefined has no part in it."""
         if math.isnan(difference) or not np.isfinite(resampled).any():
             self._found.append(float("nan"))
-            return
+            return float("nan")
         spread = float(np.nanstd(resampled))
-        if not spread > 0:
-            self._found.append(0.0)
-            return
-        far = np.abs(resampled - difference) / spread
-        self._largest = np.fmax(self._largest, far)
-        self._found.append(abs(difference) / spread)
+        return self.add_test(abs(difference), np.abs(resampled - difference), unit=spread)
+
+    def add_test(self, observed: float, null: NDArray[np.float64], *, unit: float) -> float:
+        """Add a T, its T* where nothing differs, and the unit of both; return its p alone."""
+        self._found.append(observed / unit if unit > 0 else 0.0)
+        if not unit > 0:
+            return 1.0
+        self._largest = np.fmax(self._largest, null / unit)
+        return _p_value(self._found[-1], null / unit)
 
     def p_values(self) -> list[float]:
         """Return (b + 1) / (B + 1) of each, b of B resamples with something as far as it."""
-        return [self._p_value(own) for own in self._found]
+        return [_p_value(own, self._largest) for own in self._found]
 
-    def _p_value(self, found: float) -> float:
-        if math.isnan(found):
-            return found
-        if found == 0:  # Without a difference, or a spread.
-            return 1.0
-        # Rounding alone must not tell a comparison from its like.
-        n_as_far = int((self._largest >= found * (1 - 1e-9)).sum())
-        return (n_as_far + 1) / (len(self._largest) + 1)
+
+def _p_value(found: float, resampled: NDArray[np.float64]) -> float:
+    if math.isnan(found):
+        return found
+    if found == 0:  # Without a difference, or a spread.
+        return 1.0
+    # Rounding alone must not tell a comparison from its like.
+    n_as_far = int((resampled >= found * (1 - 1e-9)).sum())
+    return (n_as_far + 1) / (len(resampled) + 1)
 
 
 def paired_comparison(
