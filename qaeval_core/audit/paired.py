@@ -10,18 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from qaeval_core.audit.compare import Alert
-from qaeval_core.audit.drift import Drawn, Test, shift
-from qaeval_core.audit.p_values import adjusted
 from qaeval_core.audit.settings import AuditSettings
-from qaeval_core.profile.column_profile import N_BUCKETS, FloatArray
-from qaeval_core.stats.bootstrap import resample_weights
+from qaeval_core.profile.column_profile import N_SUM_BUCKETS, FloatArray
+from qaeval_core.stats.bootstrap import LEVEL, Comparison
 from qaeval_core.stats.paired_rows import PARITY, Change, Changes, MatchedRows, largest_changes
+from qaeval_core.stats.paired_tests import PairedTests
 
 MIN_SHARE = 0.5
 _MAX_NAMED = 3
@@ -61,7 +61,7 @@ class PairedColumn:
     not_reproduced : tuple of Change
         The 20 largest changes of these; those from or to undefined first.
     p_adjusted : float
-        For all columns together, by max-T; NaN where there are too few clusters.
+        For all columns together, see `PairedTests`; NaN where there are too few clusters.
     """
 
     column: str
@@ -105,54 +105,55 @@ def pair_columns(
     is_same : mapping of column to bool ndarray of shape (n_pairs,), optional
         Rows whose input and signature are the same in both.
     """
-    buckets = (clusters % np.uint64(N_BUCKETS)).astype(np.intp)
-    occupied, places = np.unique(buckets, return_inverse=True)
-    drawn = resample_weights(len(occupied), n_resamples=settings.n_draws, seed=settings.seed)
-    weights = np.concatenate([np.empty((len(occupied), 0)), *drawn], axis=1).T
-    found, tests = [], []
+    occupied, places = np.unique(clusters % np.uint64(N_SUM_BUCKETS), return_inverse=True)
+    level = max(LEVEL, 1 - settings.alpha)
+    new = partial(PairedTests, n_resamples=settings.n_draws, seed=settings.seed, level=level)
+    tests, found = new(), []
     for name, (before, now) in values.items():
-        same = (is_same or {}).get(name, np.zeros(len(ids), dtype=bool))
+        changes = Changes.of(before, now)
+        is_measured = np.isfinite(before) & np.isfinite(now) & np.isfinite(changes.size)
+        summed = partial(np.bincount, places[is_measured], minlength=len(occupied))
         # Of the rows that have a difference: clusters of other rows tell nothing of it.
-        n_clusters = len(np.unique(clusters[np.isfinite(before) & np.isfinite(now)]))
-        is_few = n_clusters < settings.min_clusters
-        draws = (places, weights)
-        own, test = _pair(name, before, now, ids=ids, draws=draws, same=same, is_few=is_few)
+        is_few = len(np.unique(clusters[is_measured])) < settings.min_clusters
+        apart, n = summed(changes.size[is_measured])[None], summed()
+        # What has no verdict has no part in the correction.
+        (test,) = (new() if is_few else tests).add(apart, n)
+        effect = _effect(test.difference, before[is_measured])
+        same = (is_same or {}).get(name, np.zeros(len(ids), dtype=bool))
+        own = _pair(
+            name, before, now, changes, ids=ids, same=same, test=test, effect=effect, is_few=is_few
+        )
         found.append(own)
-        tests.append(test)
-    return [replace(own, p_adjusted=p) for own, p in zip(found, adjusted(tests), strict=True)]
+    p_values = iter(tests.corrected())
+    return [own if own.is_few else replace(own, p_adjusted=next(p_values)) for own in found]
 
 
 def _pair(
     name: str,
     before: FloatArray,
     now: FloatArray,
+    changes: Changes,
     *,
     ids: pa.ChunkedArray,
-    draws: tuple[NDArray[np.intp], FloatArray],
     same: NDArray[np.bool_],
+    test: Comparison,
+    effect: float,
     is_few: bool,
-) -> tuple[PairedColumn, Test]:
+) -> PairedColumn:
     there = [~np.isnan(own) for own in (before, now)]
-    changes = Changes.of(before, now)
     change, is_changed = changes.size, changes.is_changed
-    is_measured = np.isfinite(before) & np.isfinite(now) & np.isfinite(change)
-    places, weights = draws
-    n = weights.shape[1]
-    sums = np.bincount(places[is_measured], change[is_measured], minlength=n)
-    counts = np.bincount(places[is_measured], minlength=n)
-    difference, drawn = Drawn.of(np.stack([sums, counts], axis=1), weights).ratio(0, 1)
-    test = shift(Test(name, "", "mean", np.nan, np.nan, difference, is_few=is_few), drawn)
     n_both = int((there[0] & there[1]).sum())
     is_other = same & (is_changed | (there[0] != there[1]))
-    paired = PairedColumn(
+    is_alike = math.isnan(test.interval.low)
+    return PairedColumn(
         column=name,
         n_pairs=len(before),
         n_both=n_both,
-        difference=difference,
-        low=test.low,
-        high=test.high,
-        p=test.p,
-        effect=_effect(difference, before[is_measured]),
+        difference=test.difference,
+        low=test.difference if is_alike else test.interval.low,
+        high=test.difference if is_alike else test.interval.high,
+        p=test.p_value,
+        effect=effect,
         share_up=float((is_changed & (change > 0)).sum()) / max(n_both, 1),
         share_down=float((is_changed & (change < 0)).sum()) / max(n_both, 1),
         n_appeared=int((~there[0] & there[1]).sum()),
@@ -163,7 +164,6 @@ def _pair(
         n_same=int(same.sum()),
         not_reproduced=largest_changes(is_other, ids, before, now),
     )
-    return paired, test
 
 
 def _effect(difference: float, before: FloatArray) -> float:

@@ -1,9 +1,9 @@
 """Result: means, ranks and paired differences of systems, from what was counted.
 
 Differences are of means over the units that every system has, with a value of every system. Whole
-clusters are drawn again, by buckets of their hashes (`stats.bootstrap.scaled_bootstrap`). The p
-values are corrected by max-T for all comparisons of all metrics: those of the baseline with each
-system, or, where the best system of each metric is found first, those of all pairs.
+clusters are drawn again, by buckets of their hashes (`stats.paired_tests`). The p values are
+corrected for all comparisons of all metrics: those of the baseline with each system, or, where the
+best system of each metric is found first, those of all pairs.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from qaeval_core.compare.counts import FarUnit, MeanSums, UnitCounts
 from qaeval_core.compare.request import ALPHA, CompareRequest
 from qaeval_core.errors import ConfigError, nearest
 from qaeval_core.metrics.catalog import METRICS
-from qaeval_core.stats.bootstrap import MaxT, percentile_interval, scaled_bootstrap
+from qaeval_core.stats.bootstrap import Comparison
 from qaeval_core.stats.mean_interval import MeanInterval, ValueRange, mean_interval
+from qaeval_core.stats.paired_tests import PairedTests
 from qaeval_core.tables.score_tables import ScoreColumn
 
 FloatArray = NDArray[np.float64]
-_ROUNDED = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,15 +189,7 @@ def _best(means: FloatArray, *, higher: bool) -> int:
     return int(np.nanargmax(means if higher else -means))
 
 
-@dataclass(frozen=True, slots=True)
-class _Difference:
-    difference: float
-    low: float
-    high: float
-    p: float = math.nan
-
-
-_Compared = Mapping[tuple[int, int, int], _Difference]  # by metric, system and reference
+_Compared = Mapping[tuple[int, int, int], Comparison]  # by metric, system and reference
 
 
 def _compared(
@@ -205,66 +197,24 @@ def _compared(
 ) -> _Compared:
     """Return the differences of all comparisons, with their corrected p values."""
     occupied = counts.whole.n.any(axis=0)
-    found: dict[tuple[int, int, int], _Difference] = {}
-    together = MaxT(request.n_resamples)
+    keys, found = [], []
+    tests = PairedTests(n_resamples=request.n_resamples, seed=request.seed)
     for i, reference in enumerate(references):
         pairs = list(_pairs(request, reference, n_systems))
-        n, sums = counts.whole.n[i, occupied], counts.whole.sums[i][:, occupied]
-        first, second = np.array(pairs).T
-        apart = sums[first] - sums[second]
-
-        def differences(
-            weights: FloatArray, apart: FloatArray = apart, n: FloatArray = n
-        ) -> FloatArray:
-            with np.errstate(invalid="ignore", divide="ignore"):
-                return (apart @ weights) / (n @ weights)
-
-        value = differences(np.ones((len(n), 1)))[:, 0]
-        drawn = np.full((len(pairs), request.n_resamples), np.nan)
-        if n.any():
-            drawn = scaled_bootstrap(
-                differences, value, len(n), n_resamples=request.n_resamples, seed=request.seed
-            )
-        n_units = int(np.count_nonzero(n))
-        for pair, difference, own in zip(pairs, value.tolist(), drawn, strict=True):
-            if _has_spread(own, difference):
-                ends = percentile_interval(own)
-                together.add(difference, own)
-                found[(i, *pair)] = _Difference(difference, ends.low, ends.high)
-            else:
-                together.add(math.nan, own)
-                p = _sign_test(difference, n_units)
-                found[(i, *pair)] = _Difference(difference, math.nan, math.nan, p)
-    p_values = together.p_values()
-    return {
-        key: replace(own, p=min(own.p * len(found), 1.0) if math.isnan(p) else p)
-        for (key, own), p in zip(found.items(), p_values, strict=True)
-    }
-
-
-def _has_spread(drawn: FloatArray, difference: float) -> bool:
-    """Return whether draws of a difference differ by more than rounding."""
-    return bool(np.isfinite(drawn).any()) and float(np.nanstd(drawn)) > _ROUNDED * max(
-        abs(difference), 1.0
-    )
-
-
-def _sign_test(difference: float, n_units: int) -> float:
-    """Return the p of a difference that all clusters have alike; NaN of one cluster.
-
-    Where systems are equal, each has the better score of a cluster with a chance of one half.
-    """
-    if n_units < 2 or math.isnan(difference):
-        return math.nan
-    return 2.0 ** (1 - n_units) if abs(difference) > _ROUNDED else 1.0
+        keys += [(i, *pair) for pair in pairs]
+        sums, (first, second) = counts.whole.sums[i][:, occupied], np.array(pairs).T
+        found += tests.add(sums[first] - sums[second], counts.whole.n[i, occupied])
+    p_values = tests.corrected()
+    return {key: replace(own, p_value=p) for key, own, p in zip(keys, found, p_values, strict=True)}
 
 
 def _pairs(request: CompareRequest, reference: int, n_systems: int) -> Iterator[tuple[int, int]]:
     """Yield which systems are compared: the first less the second."""
-    if request.baseline is None:
-        yield from itertools.combinations(range(n_systems), 2)
-    else:
-        yield from ((i, reference) for i in range(n_systems) if i != reference)
+    for first, second in itertools.combinations(range(n_systems), 2):
+        if reference in (first, second):
+            yield first + second - reference, reference
+        elif request.baseline is None:
+            yield first, second
 
 
 def _against(
@@ -282,16 +232,13 @@ def _against(
         return own
     more, less = counts.wins[metric, system, reference], counts.wins[metric, reference, system]
     wins, losses = (more, less) if higher else (less, more)
-    found = compared.get(key)
-    if found is None:
-        other = compared[metric, reference, system]
-        found = _Difference(0.0 - other.difference, -other.high, -other.low, other.p)
+    found = compared[key]
     return replace(
         own,
         difference=found.difference,
-        difference_low=found.low,
-        difference_high=found.high,
-        p=found.p,
+        difference_low=found.interval.low,
+        difference_high=found.interval.high,
+        p=found.p_value,
         wins=int(wins),
         ties=int(counts.whole.n[metric].sum()) - int(wins) - int(losses),
         losses=int(losses),

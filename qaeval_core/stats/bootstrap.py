@@ -47,7 +47,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How much better one metric agrees than another; NaN where either is undefined."""
+    """A difference, as of how well two metrics agree; NaN where either is undefined."""
 
     difference: float
     interval: Interval
@@ -169,6 +169,7 @@ def scaled_bootstrap(
     seed: int,
     clusters: NDArray[np.intp] | None = None,
     n_units: int | None = None,
+    level: float = LEVEL,
 ) -> NDArray[np.float64]:
     """Return resampled values, moved away from the estimate as far as few units need it.
 
@@ -177,7 +178,7 @@ def scaled_bootstrap(
     percentiles of so many resamples leave out, and up to 1,000 units by the jackknife's standard
     error over the bootstrap's, where that is larger. Up to there df is 2 n / (k - 1) and at most
     n - 1, with k the kurtosis of what single units change: a variance that few units make is known
-    less well. Beyond, df is n - 1.
+    less well. Beyond, df is n - 1. At another level t is that one's, times z_{.975} over its z.
 
     Parameters
     ----------
@@ -187,6 +188,8 @@ def scaled_bootstrap(
         The estimate: the statistic of all rows.
     n_units : int, optional
         What was drawn, where it is neither clusters nor rows; then nothing is left out in turn.
+    level : float, default 0.95
+        Where the tails must be right: 1 less the p value that counts.
 
     Returns
     -------
@@ -223,7 +226,9 @@ def scaled_bootstrap(
             known = 2 * n / (kurtosis - 1)
         scale = scale * np.where(np.isfinite(ratio), np.maximum(ratio, 1.0), 1.0)
         degrees = np.where(known < n - 1, known, degrees)
-    scale = scale * stats.t.ppf((1 + LEVEL) / 2, degrees)
+    # 1 exactly, unless another level is asked for.
+    farther = stats.norm.ppf((1 + LEVEL) / 2) / stats.norm.ppf((1 + level) / 2)
+    scale = scale * (stats.t.ppf((1 + level) / 2, degrees) * farther)
     middle = np.asarray(value)[..., None]
     scaled: NDArray[np.float64] = middle + (resampled - middle) * scale[..., None]
     return scaled
